@@ -1,0 +1,2 @@
+//! Helpers shared by the BPF programs.
+#![no_std]

@@ -1,0 +1,1 @@
+//! The cgroup path parser.

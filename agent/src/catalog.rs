@@ -1,0 +1,267 @@
+//! Every metric the agent can send, declared once.
+//!
+//! A declaration gives the name, unit, kind, subject, closed dimensions, source and (as its doc
+//! comment) the description. From it come the OTLP and Prometheus names, `METRICS.md`,
+//! `gpuwho metrics --json`, and the types that stop a collector from sending a process reading as
+//! a device reading. Only this module makes a [`MetricDef`] (`cargo xtask tidy` checks it).
+
+pub mod agent;
+pub mod attributes;
+pub mod device;
+pub mod process;
+
+use crate::sample::{Histogram, Sample, Subject, Value};
+use attributes::AttrKey;
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::LazyLock;
+
+/// How readings of a metric relate over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A level; the last reading counts, adding over series has no meaning.
+    Gauge,
+    /// A level that adds up over series.
+    UpDownCounter,
+    /// Only grows, until its source starts again.
+    Counter,
+    /// A distribution with explicit bounds, cumulative.
+    Histogram,
+}
+
+impl Kind {
+    /// The word used in documents and in the `stdout` sink.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::UpDownCounter => "updowncounter",
+            Self::Counter => "counter",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A closed dimension: an attribute whose values are all known here.
+#[derive(Debug)]
+pub struct Dim {
+    /// The attribute that carries it.
+    pub key: &'static AttrKey,
+    /// Every value, in the order of the enum's variants.
+    pub values: &'static [&'static str],
+}
+
+/// One metric, as declared.
+#[derive(Debug)]
+pub struct MetricDef {
+    /// OpenTelemetry name.
+    pub name: &'static str,
+    /// UCUM unit.
+    pub unit: &'static str,
+    /// Instrument kind.
+    pub kind: Kind,
+    /// What it is about: `gpu`, `process`, `agent`, ….
+    pub subject: &'static str,
+    /// Closed dimensions, in the order of [`Sample::dims`].
+    pub dims: &'static [&'static Dim],
+    /// The doc comment.
+    pub description: &'static str,
+    /// The vendor call, field or kernel source it is read from.
+    pub source: &'static str,
+}
+
+impl PartialEq for MetricDef {
+    /// Names are unique (tested), so a name is the identity.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for MetricDef {}
+
+impl std::hash::Hash for MetricDef {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl MetricDef {
+    /// Most series one subject can have: the product of the dimensions' sizes.
+    pub fn series_per_subject(&self) -> usize {
+        self.dims.iter().map(|dim| dim.values.len()).product()
+    }
+}
+
+/// The values of a metric's dimensions, as indexes into [`Dim::values`]; unused places are
+/// [`NO_DIM`].
+pub type DimIndexes = [u8; 2];
+
+/// Marks an unused place in [`DimIndexes`].
+pub const NO_DIM: u8 = u8::MAX;
+
+/// A set of closed dimensions known at compile time.
+pub trait Dims: Copy {
+    /// The dimensions, in order.
+    const DIMS: &'static [&'static Dim];
+    /// This combination of values.
+    fn indexes(self) -> DimIndexes;
+}
+
+impl Dims for () {
+    const DIMS: &'static [&'static Dim] = &[];
+    fn indexes(self) -> DimIndexes {
+        [NO_DIM; 2]
+    }
+}
+
+/// One closed dimension as an enum; made by `dims!`.
+pub trait OneDim: Copy {
+    /// The dimension.
+    const DIM: &'static Dim;
+    /// Index of this value in [`Dim::values`].
+    fn index(self) -> u8;
+}
+
+impl<A: OneDim> Dims for A {
+    const DIMS: &'static [&'static Dim] = &[A::DIM];
+    fn indexes(self) -> DimIndexes {
+        [self.index(), NO_DIM]
+    }
+}
+
+impl<A: OneDim, B: OneDim> Dims for (A, B) {
+    const DIMS: &'static [&'static Dim] = &[A::DIM, B::DIM];
+    fn indexes(self) -> DimIndexes {
+        [self.0.index(), self.1.index()]
+    }
+}
+
+/// A number type a metric's values have.
+pub trait Number {
+    /// Wraps the value.
+    fn value(self) -> Value;
+}
+
+impl Number for f64 {
+    fn value(self) -> Value {
+        Value::Double(self)
+    }
+}
+
+impl Number for i64 {
+    fn value(self) -> Value {
+        Value::Int(self)
+    }
+}
+
+impl Number for Histogram {
+    fn value(self) -> Value {
+        Value::Histogram(Box::new(self))
+    }
+}
+
+/// A typed handle on a declared metric: `S` is what it is about, `D` its dimensions, `N` its
+/// number type.
+#[derive(Debug)]
+pub struct Metric<S, D, N> {
+    def: MetricDef,
+    types: PhantomData<fn(S, D, N)>,
+}
+
+impl<S: Into<Subject>, D: Dims, N: Number> Metric<S, D, N> {
+    /// What was declared.
+    pub const fn def(&'static self) -> &'static MetricDef {
+        &self.def
+    }
+
+    /// A reading of this metric.
+    pub fn sample(&'static self, subject: S, dims: D, value: N) -> Sample {
+        Sample {
+            metric: &self.def,
+            subject: subject.into(),
+            dims: dims.indexes(),
+            value: value.value(),
+        }
+    }
+}
+
+/// Declares closed dimensions as enums.
+macro_rules! dims {
+    ($($(#[doc = $doc:literal])+ $name:ident: $key:path { $($(#[doc = $vdoc:literal])+ $variant:ident = $value:literal,)+ })+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[doc = $vdoc])+ $variant,)+ }
+
+        impl $crate::catalog::OneDim for $name {
+            const DIM: &'static $crate::catalog::Dim =
+                &$crate::catalog::Dim { key: &$key, values: &[$($value),+] };
+            fn index(self) -> u8 {
+                self as u8
+            }
+        }
+    )+};
+}
+
+/// Declares metrics and the domain's table `ALL`.
+macro_rules! metrics {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident: $kind:ident<$number:ty> of $subject:ty $(, by $dims:ty)? =
+            $metric:literal [$unit:literal] from $source:literal;
+    )+) => {
+        $(
+            $(#[doc = $doc])+
+            pub static $name: $crate::catalog::Metric<$subject, metrics!(@dims $($dims)?), $number> =
+                $crate::catalog::declare(
+                    $metric,
+                    $unit,
+                    $crate::catalog::Kind::$kind,
+                    <$subject as $crate::sample::SubjectKind>::WORD,
+                    <metrics!(@dims $($dims)?) as $crate::catalog::Dims>::DIMS,
+                    [concat!($($doc, "\n"),+), $source],
+                );
+        )+
+
+        /// Every metric of this domain, in the order of declaration.
+        pub static ALL: &[&$crate::catalog::MetricDef] = &[$($name.def()),+];
+    };
+    (@dims) => { () };
+    (@dims $dims:ty) => { $dims };
+}
+
+pub(crate) use {dims, metrics};
+
+/// Makes a metric; only the `metrics!` macro calls it, so that no other file can invent one.
+#[expect(clippy::too_many_arguments, reason = "a declaration's columns, called by one macro")]
+const fn declare<S, D, N>(
+    name: &'static str,
+    unit: &'static str,
+    kind: Kind,
+    subject: &'static str,
+    dims: &'static [&'static Dim],
+    [description, source]: [&'static str; 2],
+) -> Metric<S, D, N> {
+    Metric {
+        def: MetricDef { name, unit, kind, subject, dims, description, source },
+        types: PhantomData,
+    }
+}
+
+/// Every metric there is, in the order of `METRICS.md`.
+pub fn all() -> impl Iterator<Item = &'static MetricDef> {
+    [device::ALL, process::ALL, agent::ALL].into_iter().flatten().copied()
+}
+
+/// Position of a metric in [`all`]: the same in every process of one build, so the device readers'
+/// frames carry it instead of the name.
+pub fn index_of(metric: &'static MetricDef) -> u16 {
+    static INDEX: LazyLock<HashMap<&'static str, u16>> =
+        LazyLock::new(|| all().zip(0_u16..).map(|(def, index)| (def.name, index)).collect());
+    INDEX.get(metric.name).copied().unwrap_or(u16::MAX)
+}
+
+/// The metric at a position of [`all`].
+pub fn by_index(index: u16) -> Option<&'static MetricDef> {
+    static TABLE: LazyLock<Vec<&'static MetricDef>> = LazyLock::new(|| all().collect());
+    TABLE.get(usize::from(index)).copied()
+}

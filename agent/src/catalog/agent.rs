@@ -1,0 +1,89 @@
+//! The agent's own figures: what it costs, what works, what was lost.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::sample::{Agent, Histogram, Source};
+
+dims! {
+    /// State of a source of data.
+    SourceState: attr::SOURCE_STATE {
+        /// Working.
+        Ready = "ready",
+        /// Working with less than it could have; `gpuwho doctor` says what is missing.
+        Degraded = "degraded",
+        /// Nothing to read on this host (no driver, no kubelet): not an error.
+        Absent = "absent",
+        /// Does not answer within its deadline.
+        Hung = "hung",
+        /// Failed; retried with back-off.
+        Failed = "failed",
+    }
+    /// Why data was dropped.
+    DropReason: attr::DROP_REASON {
+        /// The kernel's ring had no room.
+        RingFull = "ring_full",
+        /// A kernel map had no room.
+        MapFull = "map_full",
+        /// The queue to the exporter was full; the oldest batch went.
+        QueueFull = "queue_full",
+        /// The receiver refused the points.
+        Rejected = "rejected",
+        /// Retries ended without an answer.
+        Undelivered = "undelivered",
+    }
+    /// How an export request ended.
+    ExportOutcome: attr::EXPORT_OUTCOME {
+        /// Accepted.
+        Ok = "ok",
+        /// Refused for good.
+        Refused = "refused",
+        /// Given up after retries.
+        Failed = "failed",
+    }
+    /// One of the agent's processes.
+    AgentProcess: attr::AGENT_PROCESS {
+        /// The agent itself.
+        Agent = "agent",
+        /// The child that holds a vendor's library.
+        Reader = "reader",
+    }
+}
+
+metrics! {
+    /// State of each source: 1 on the state it is in, 0 on the others.
+    SOURCE_STATE: Gauge<i64> of Source, by SourceState = "gpuwho.source.status" ["1"]
+        from "the source's own report";
+    /// CPU time each source's thread has used.
+    SOURCE_CPU: Counter<f64> of Source = "gpuwho.source.cpu.time" ["s"]
+        from "CLOCK_THREAD_CPUTIME_ID of the source's thread";
+    /// Time from the start of a reading to its end.
+    SOURCE_DURATION: Histogram<Histogram> of Source = "gpuwho.source.duration" ["s"]
+        from "CLOCK_MONOTONIC around each reading";
+    /// Readings that failed and will be tried again.
+    SOURCE_ERRORS: Counter<i64> of Source = "gpuwho.source.errors" ["{error}"]
+        from "the source's own report";
+    /// Times a source's child process was started again.
+    SOURCE_RESTARTS: Counter<i64> of Source = "gpuwho.source.restarts" ["{restart}"]
+        from "the reader's supervisor";
+    /// Data lost, by reason.
+    DROPPED: Counter<i64> of Source, by DropReason = "gpuwho.dropped" ["{item}"]
+        from "the place that dropped it";
+    /// Points sent, by outcome.
+    EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]
+        from "the sink's answers";
+    /// Series that are alive.
+    SERIES: Gauge<i64> of Agent = "gpuwho.series" ["{series}"]
+        from "the series registry";
+    /// Processes known to hold a device.
+    HOLDERS: Gauge<i64> of Agent = "gpuwho.holders" ["{process}"]
+        from "the ownership table";
+    /// Time from a process's opening of a device to its owner being known.
+    OWNERSHIP_LATENCY: Histogram<Histogram> of Agent = "gpuwho.ownership.latency" ["s"]
+        from "kernel time stamp of the open against CLOCK_BOOTTIME when the owner was resolved";
+    /// CPU time of the agent's processes.
+    CPU: Counter<f64> of Agent, by AgentProcess = "gpuwho.cpu.time" ["s"]
+        from "/proc/PID/stat utime and stime";
+    /// Resident memory of the agent's processes.
+    MEMORY: UpDownCounter<i64> of Agent, by AgentProcess = "gpuwho.memory.usage" ["By"]
+        from "/proc/PID/statm";
+}

@@ -1,0 +1,188 @@
+//! Every attribute a point or the resource can carry, declared once, and the sets of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// An attribute's name and meaning.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct AttrKey {
+    /// OpenTelemetry name.
+    pub name: &'static str,
+    /// What it holds, as the documents say it.
+    pub description: &'static str,
+}
+
+macro_rules! attributes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $key:literal;)+) => {
+        $(
+            $(#[doc = $doc])+
+            pub static $name: AttrKey = AttrKey { name: $key, description: concat!($($doc, "\n"),+) };
+        )+
+
+        /// Every attribute, in the order of `METRICS.md`.
+        pub static ALL: &[&AttrKey] = &[$(&$name),+];
+    };
+}
+
+attributes! {
+    /// The device's UUID exactly as the driver spells it.
+    GPU_UUID = "gpu.uuid";
+    /// The device's index in the driver's order, as text.
+    GPU_INDEX = "gpu.index";
+    /// The device's product name.
+    GPU_MODEL = "gpu.model";
+    /// `nvidia`, `amd`, `habana`, ….
+    GPU_VENDOR = "gpu.vendor";
+    /// PCI address, `domain:bus:device.function`.
+    GPU_PCI_ADDRESS = "gpu.pci.address";
+    /// The device's serial number.
+    GPU_SERIAL = "gpu.serial_number";
+    /// Kernel driver version.
+    GPU_DRIVER_VERSION = "gpu.driver.version";
+    /// Newest CUDA version the driver supports.
+    GPU_CUDA_VERSION = "gpu.cuda.version";
+    /// `enabled` or `disabled`; absent where the device has no MIG.
+    GPU_MIG_MODE = "gpu.mig.mode";
+    /// The engine that was busy.
+    GPU_TASK = "gpu.task";
+    /// Part of the device memory.
+    GPU_MEMORY_STATE = "gpu.memory.state";
+    /// Where the temperature was measured.
+    GPU_TEMPERATURE_SENSOR = "gpu.temperature.sensor";
+    /// Which limit.
+    GPU_LIMIT_TYPE = "gpu.limit.type";
+    /// Which clock.
+    GPU_CLOCK_TYPE = "gpu.clock.type";
+    /// The list the process was on.
+    GPU_PROCESS_TYPE = "gpu.process.type";
+    /// Whether the device answers and why not.
+    GPU_STATE = "gpu.state";
+    /// PID in the host's PID namespace.
+    PROCESS_PID = "process.pid";
+    /// The process's executable name (`comm`).
+    PROCESS_EXECUTABLE_NAME = "process.executable.name";
+    /// The user name, or the number where no name is known.
+    PROCESS_OWNER = "process.owner";
+    /// The container's id.
+    CONTAINER_ID = "container.id";
+    /// The container's name in the pod.
+    K8S_CONTAINER_NAME = "k8s.container.name";
+    /// The pod's UID.
+    K8S_POD_UID = "k8s.pod.uid";
+    /// The pod's name.
+    K8S_POD_NAME = "k8s.pod.name";
+    /// The pod's namespace.
+    K8S_NAMESPACE_NAME = "k8s.namespace.name";
+    /// The pod's quality-of-service class: `guaranteed`, `burstable` or `besteffort`.
+    K8S_POD_QOS = "k8s.pod.qos_class";
+    /// The Slurm job, as its cgroup names it.
+    SLURM_JOB_ID = "slurm.job.id";
+    /// The Slurm step: a number, `batch`, `extern` or `interactive`.
+    SLURM_STEP_ID = "slurm.step.id";
+    /// The Slurm task on this node.
+    SLURM_TASK_ID = "slurm.task.id";
+    /// The systemd unit.
+    SYSTEMD_UNIT = "systemd.unit";
+    /// How the owner was found: `cgroup`, `kernel`, `none`.
+    OWNER_METHOD = "gpuwho.owner.method";
+    /// The agent's source of data.
+    SOURCE = "gpuwho.source";
+    /// Why something was dropped.
+    DROP_REASON = "gpuwho.drop.reason";
+    /// Outcome of an export request.
+    EXPORT_OUTCOME = "gpuwho.export.outcome";
+    /// State of a source.
+    SOURCE_STATE = "gpuwho.source.state";
+    /// Which process of the agent.
+    AGENT_PROCESS = "gpuwho.process";
+}
+
+/// An attribute's value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AttrValue {
+    /// Text.
+    Str(Arc<str>),
+    /// A whole number.
+    Int(i64),
+}
+
+impl fmt::Display for AttrValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Str(text) => f.write_str(text),
+            Self::Int(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+impl From<&str> for AttrValue {
+    fn from(text: &str) -> Self {
+        Self::Str(Arc::from(text))
+    }
+}
+
+impl From<Arc<str>> for AttrValue {
+    fn from(text: Arc<str>) -> Self {
+        Self::Str(text)
+    }
+}
+
+impl From<i64> for AttrValue {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+
+/// A complete set of attributes, in the order they are written, each key once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AttrSet(Vec<(&'static AttrKey, AttrValue)>);
+
+impl AttrSet {
+    /// An empty set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets an attribute; a key already there keeps its place and takes the new value.
+    pub fn set(&mut self, key: &'static AttrKey, value: impl Into<AttrValue>) {
+        let value = value.into();
+        match self.0.iter_mut().find(|(known, _)| known.name == key.name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((key, value)),
+        }
+    }
+
+    /// Sets an attribute if there is a value.
+    pub fn set_some<V: Into<AttrValue>>(&mut self, key: &'static AttrKey, value: Option<V>) {
+        if let Some(value) = value {
+            self.set(key, value);
+        }
+    }
+
+    /// Adds every attribute of `other`.
+    pub fn extend(&mut self, other: &Self) {
+        for (key, value) in &other.0 {
+            self.set(key, value.clone());
+        }
+    }
+
+    /// The attributes in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static AttrKey, &AttrValue)> {
+        self.0.iter().map(|(key, value)| (*key, value))
+    }
+
+    /// The value of one attribute.
+    pub fn get(&self, key: &AttrKey) -> Option<&AttrValue> {
+        self.0.iter().find(|(known, _)| known.name == key.name).map(|(_, value)| value)
+    }
+
+    /// How many attributes there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,116 @@
+//! Metrics of a device. Vendor-neutral: a vendor fills those it can read.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::ids::GpuId;
+
+dims! {
+    /// Engine that was busy.
+    Task: attr::GPU_TASK {
+        /// Any kernel or copy on the device.
+        General = "general",
+        /// Video encoder.
+        Encoder = "encoder",
+        /// Video decoder.
+        Decoder = "decoder",
+    }
+    /// Part of the device memory; the parts add up to the limit.
+    MemoryState: attr::GPU_MEMORY_STATE {
+        /// Allocated by processes and their contexts.
+        Used = "used",
+        /// Free.
+        Free = "free",
+        /// Kept by the driver and firmware.
+        Reserved = "reserved",
+    }
+    /// Place of a temperature sensor.
+    Sensor: attr::GPU_TEMPERATURE_SENSOR {
+        /// The GPU die.
+        Gpu = "gpu",
+        /// The memory stacks.
+        Memory = "memory",
+    }
+    /// Which power limit.
+    Limit: attr::GPU_LIMIT_TYPE {
+        /// The limit the operator set.
+        Management = "management",
+        /// The lowest of all limits in force.
+        Enforced = "enforced",
+    }
+    /// Which clock.
+    Clock: attr::GPU_CLOCK_TYPE {
+        /// Graphics (shader) clock.
+        Graphics = "graphics",
+        /// Streaming multiprocessor clock.
+        Sm = "sm",
+        /// Memory clock.
+        Memory = "memory",
+        /// Video encoder and decoder clock.
+        Video = "video",
+    }
+    /// Whether a device answers.
+    DeviceState: attr::GPU_STATE {
+        /// Answers.
+        Ok = "ok",
+        /// The driver says it is gone (fell off the bus) or needs a reset.
+        Lost = "lost",
+        /// A read has not come back within its deadline.
+        Hung = "hung",
+        /// The driver answers, but every reading of this device failed.
+        Failing = "failing",
+        /// Its handles are closed at the operator's request.
+        Released = "released",
+    }
+}
+
+metrics! {
+    /// Identity of a device: always 1; the slow facts (driver, CUDA, PCI address, serial number,
+    /// MIG mode) are on this series only and join by `gpu.uuid`.
+    INFO: Gauge<i64> of GpuId = "gpu.info" ["1"]
+        from "nvmlDeviceGetUUID, GetName, GetPciInfo_v3, GetSerial, GetMigMode, nvmlSystemGetDriverVersion, GetCudaDriverVersion_v2";
+    /// State of a device: 1 on the state it is in, 0 on the others.
+    STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["1"]
+        from "return codes of the reader's calls and its deadline";
+    /// Age of the last good reading; grows while a device is lost or hung.
+    READ_AGE: Gauge<f64> of GpuId = "gpu.read.age" ["s"]
+        from "the agent's clock at the last complete reading";
+    /// Fraction of the driver's last sample period (1/6 s to 1 s) in which the engine was busy.
+    /// Not read while MIG is on, where the driver has no value.
+    UTILIZATION: Gauge<f64> of GpuId, by Task = "gpu.utilization" ["1"]
+        from "nvmlDeviceGetUtilizationRates, GetEncoderUtilization, GetDecoderUtilization";
+    /// Fraction of the driver's last sample period in which device memory was being read or
+    /// written.
+    MEMORY_BANDWIDTH_UTILIZATION: Gauge<f64> of GpuId = "gpu.memory.bandwidth.utilization" ["1"]
+        from "nvmlDeviceGetUtilizationRates (memory)";
+    /// Device memory by state; the states add up to `gpu.memory.limit`.
+    MEMORY_USAGE: UpDownCounter<i64> of GpuId, by MemoryState = "gpu.memory.usage" ["By"]
+        from "nvmlDeviceGetMemoryInfo_v2";
+    /// Device memory there is.
+    MEMORY_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.limit" ["By"]
+        from "nvmlDeviceGetMemoryInfo_v2 (total)";
+    /// Temperature.
+    TEMPERATURE: Gauge<f64> of GpuId, by Sensor = "gpu.temperature" ["Cel"]
+        from "nvmlDeviceGetTemperature; field 82 (memory)";
+    /// Power drawn by the board. A sampled level (on A100 and H100 a quarter of the time): for
+    /// energy use `gpu.energy`, which misses nothing.
+    POWER: Gauge<f64> of GpuId = "gpu.power" ["W"]
+        from "nvmlDeviceGetPowerUsage (mW)";
+    /// Power limits.
+    POWER_LIMIT: Gauge<f64> of GpuId, by Limit = "gpu.power.limit" ["W"]
+        from "nvmlDeviceGetPowerManagementLimit, GetEnforcedPowerLimit (mW)";
+    /// Energy used since the driver was loaded.
+    ENERGY: Counter<f64> of GpuId = "gpu.energy" ["J"]
+        from "nvmlDeviceGetTotalEnergyConsumption (mJ)";
+    /// Current clock rates.
+    CLOCK_SPEED: Gauge<f64> of GpuId, by Clock = "gpu.clock.speed" ["Hz"]
+        from "nvmlDeviceGetClockInfo (MHz)";
+    /// Performance state, 0 (fastest) to 15.
+    POWER_STATE: Gauge<i64> of GpuId = "gpu.power.state" ["{state}"]
+        from "nvmlDeviceGetPerformanceState";
+    /// Fan speed as a fraction of its maximum; absent on passively cooled boards.
+    FAN_SPEED: Gauge<f64> of GpuId = "gpu.fan.speed_ratio" ["1"]
+        from "nvmlDeviceGetFanSpeed_v2 (fan 0, percent)";
+    /// Processes the driver lists on the device.
+    PROCESS_COUNT: Gauge<i64> of GpuId = "gpu.process.count" ["{process}"]
+        from "nvmlDeviceGetComputeRunningProcesses_v3, GetGraphicsRunningProcesses_v3";
+}

@@ -1,0 +1,37 @@
+//! Metrics of a process on a device; the owner's identity is added by the enrich stage.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::sample::GpuProcess;
+
+dims! {
+    /// Engine a process kept busy.
+    ProcessTask: attr::GPU_TASK {
+        /// Streaming multiprocessors.
+        Sm = "sm",
+        /// Memory controller.
+        Memory = "memory",
+        /// Video encoder.
+        Encoder = "encoder",
+        /// Video decoder.
+        Decoder = "decoder",
+    }
+    /// The driver's list a process is on.
+    ProcessType: attr::GPU_PROCESS_TYPE {
+        /// Has a compute context.
+        Compute = "compute",
+        /// Has a graphics context.
+        Graphics = "graphics",
+    }
+}
+
+metrics! {
+    /// Device memory of a process, by the driver's list it is on. Absent where the driver does not
+    /// tell (vGPU, confidential computing).
+    MEMORY_USAGE: UpDownCounter<i64> of GpuProcess, by ProcessType = "gpu.process.memory.usage" ["By"]
+        from "nvmlDeviceGetComputeRunningProcesses_v3, GetGraphicsRunningProcesses_v3";
+    /// Fraction of time a process kept an engine busy, as the driver sampled it since the last
+    /// reading (mean of the samples newer than this process's cursor).
+    UTILIZATION: Gauge<f64> of GpuProcess, by ProcessTask = "gpu.process.utilization" ["1"]
+        from "nvmlDeviceGetProcessUtilization, one cursor a device and process";
+}

@@ -1,0 +1,23 @@
+//! Sources of data: each runs on its own named thread, reads one thing, and pushes samples.
+
+pub mod device;
+pub mod kernel;
+pub mod proc_scan;
+pub mod status;
+
+use crate::sample::Batch;
+use status::Report;
+
+/// One source of data. Synchronous on purpose: a read that hangs hangs this source's thread alone,
+/// and the thread's clock is the source's cost.
+pub trait Collector: Send {
+    /// The source's name: its thread is `collect:<name>`.
+    fn name(&self) -> &'static str;
+
+    /// Reads everything once into `out`, a complete snapshot. What could not be read is left out
+    /// and shows in [`Collector::report`].
+    fn collect(&mut self, out: &mut Batch);
+
+    /// How the source is doing after the last reading.
+    fn report(&self) -> Report;
+}

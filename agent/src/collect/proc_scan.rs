@@ -1,0 +1,1 @@
+//! Finding device holders without BPF.

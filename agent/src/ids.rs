@@ -1,0 +1,93 @@
+//! The identities that travel inside the agent. Each is parsed once, at the edge where it was
+//! read, and is never a bare string or number after that.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// A device as numbered by [`crate::inventory::Inventory`]: small, `Copy`, stable while the agent
+/// runs, and meaningless outside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuId(pub(crate) u16);
+
+/// A process that cannot be confused with a later one of the same number: the PID in the agent's
+/// (the host's) PID namespace and the start time of its thread group leader, in clock ticks since
+/// boot as `/proc/PID/stat` field 22 and the kernel's `start_boottime` both give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcKey {
+    /// Thread group id.
+    pub pid: u32,
+    /// Start time in clock ticks (1/100 s) since boot.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for ProcKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.pid, self.start_ticks)
+    }
+}
+
+/// The hierarchy a cgroup id belongs to: ids are unique only within one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Hierarchy {
+    /// The unified hierarchy (cgroup2).
+    V2,
+    /// cgroup v1 `devices`.
+    Devices,
+    /// cgroup v1 `memory`.
+    Memory,
+    /// cgroup v1 `freezer`.
+    Freezer,
+}
+
+/// A cgroup by the number the kernel knows it by: the inode of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CgroupId {
+    /// The hierarchy in which `id` is unique.
+    pub hierarchy: Hierarchy,
+    /// Inode number of the cgroup's directory, `kernfs_node.id` in the kernel.
+    pub id: u64,
+}
+
+macro_rules! text_id {
+    ($(#[doc = $doc:literal])+ $name:ident) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Takes text that the caller has already recognised as this kind of id.
+            pub fn new(text: &str) -> Self {
+                Self(Arc::from(text))
+            }
+
+            /// The id as its source spells it.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+text_id! {
+    /// The vendor's own name of a device, exactly as the driver spells it (`GPU-…`, `MIG-…`).
+    GpuUuid
+}
+text_id! {
+    /// A container id as the runtime writes it into the cgroup path, usually 64 hex digits.
+    ContainerId
+}
+text_id! {
+    /// A pod's UID: 8-4-4-4-12 hex digits, or 32 for a static pod.
+    PodUid
+}
+text_id! {
+    /// A Slurm job as the node's cgroup names it: a number, or a SLUID from Slurm 26.05 on.
+    SlurmJobId
+}

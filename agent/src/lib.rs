@@ -1,0 +1,22 @@
+//! gpuwho tells whose work is on the accelerators of a host, what it costs, and whether the
+//! hardware is well.
+//!
+//! In reading order: [`catalog`] declares every metric; [`collect`] reads the sources into
+//! [`sample`]s; [`attribute`] knows whose each process is; `series` turns samples into points
+//! with attributes; [`export`] sends them; `pipeline` is the one place that knows all sides.
+
+#![deny(unsafe_code)]
+
+pub mod attribute;
+pub mod catalog;
+pub mod collect;
+pub mod export;
+pub mod ids;
+pub mod inventory;
+pub mod paths;
+pub mod sample;
+#[expect(
+    unsafe_code,
+    reason = "the one user-space module that may call what the compiler cannot check"
+)]
+pub mod sys;

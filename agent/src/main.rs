@@ -1,0 +1,2 @@
+//! The `gpuwho` command.
+fn main() {}

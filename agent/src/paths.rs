@@ -1,0 +1,43 @@
+//! Where the host's files are: elsewhere in a container that mounts the host, and in tests.
+
+use std::path::{Path, PathBuf};
+
+/// The host's directories as this process sees them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// procfs in the host's PID namespace.
+    pub proc: PathBuf,
+    /// sysfs.
+    pub sys: PathBuf,
+    /// The mount point of the cgroup hierarchies.
+    pub cgroup: PathBuf,
+    /// Device nodes.
+    pub dev: PathBuf,
+    /// The kubelet's pod-log directory.
+    pub pod_logs: PathBuf,
+    /// The host's user database.
+    pub passwd: PathBuf,
+    /// Where the agent's own socket lives.
+    pub run: PathBuf,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self::under(Path::new("/"))
+    }
+}
+
+impl Paths {
+    /// The usual places below `root`.
+    pub fn under(root: &Path) -> Self {
+        Self {
+            proc: root.join("proc"),
+            sys: root.join("sys"),
+            cgroup: root.join("sys/fs/cgroup"),
+            dev: root.join("dev"),
+            pod_logs: root.join("var/log/pods"),
+            passwd: root.join("etc/passwd"),
+            run: root.join("run/gpuwho"),
+        }
+    }
+}

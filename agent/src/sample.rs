@@ -1,0 +1,161 @@
+//! What a collector pushes: a metric of the catalogue, a value and a subject. No label is ever
+//! written here; the enrich stage turns the subject into attributes.
+
+use crate::catalog::{DimIndexes, MetricDef};
+use crate::ids::{GpuId, ProcKey};
+use std::time::SystemTime;
+
+/// What a sample is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// The agent itself.
+    Agent,
+    /// One of the agent's own sources of data, by its name in the table of collectors.
+    Source(&'static str),
+    /// A device.
+    Gpu(GpuId),
+    /// A process on a device.
+    Process(GpuProcess),
+}
+
+/// A process on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuProcess {
+    /// The device.
+    pub gpu: GpuId,
+    /// The process.
+    pub process: ProcKey,
+}
+
+/// The agent itself, as a subject type.
+#[derive(Clone, Copy, Debug)]
+pub struct Agent;
+
+/// One of the agent's sources, as a subject type.
+#[derive(Clone, Copy, Debug)]
+pub struct Source(pub &'static str);
+
+/// A subject type's word in the catalogue.
+pub trait SubjectKind: Into<Subject> {
+    /// `gpu`, `process`, `agent`, `source`.
+    const WORD: &'static str;
+}
+
+impl SubjectKind for Agent {
+    const WORD: &'static str = "agent";
+}
+impl SubjectKind for Source {
+    const WORD: &'static str = "source";
+}
+impl SubjectKind for GpuId {
+    const WORD: &'static str = "gpu";
+}
+impl SubjectKind for GpuProcess {
+    const WORD: &'static str = "process";
+}
+
+impl From<Agent> for Subject {
+    fn from(_: Agent) -> Self {
+        Self::Agent
+    }
+}
+impl From<Source> for Subject {
+    fn from(source: Source) -> Self {
+        Self::Source(source.0)
+    }
+}
+impl From<GpuId> for Subject {
+    fn from(gpu: GpuId) -> Self {
+        Self::Gpu(gpu)
+    }
+}
+impl From<GpuProcess> for Subject {
+    fn from(process: GpuProcess) -> Self {
+        Self::Process(process)
+    }
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Whole numbers: bytes, counts.
+    Int(i64),
+    /// Everything else.
+    Double(f64),
+    /// A distribution.
+    Histogram(Box<Histogram>),
+}
+
+/// A cumulative distribution over explicit bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// Upper bounds, ascending, without the last (infinite) one.
+    pub bounds: &'static [f64],
+    /// One count a bucket; one longer than `bounds`.
+    pub counts: Vec<u64>,
+    /// Sum of all observations.
+    pub sum: f64,
+}
+
+impl Histogram {
+    /// An empty distribution.
+    pub fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    /// Adds one observation.
+    pub fn observe(&mut self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count += 1;
+        }
+        self.sum += value;
+    }
+
+    /// Observations so far.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// One reading.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// What was read.
+    pub metric: &'static MetricDef,
+    /// What it is about.
+    pub subject: Subject,
+    /// Values of the metric's closed dimensions.
+    pub dims: DimIndexes,
+    /// The value, in the catalogue's unit.
+    pub value: Value,
+}
+
+/// One source's complete snapshot: a series of this source that is not in it has ended.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The source's name in the table of collectors.
+    pub source: &'static str,
+    /// When the readings were taken; one moment for the batch (a late device's own readings come
+    /// in their own batch section, see [`Batch::at`]).
+    pub time: SystemTime,
+    /// The readings, each with the moment it was taken where that differs from `time`.
+    pub samples: Vec<(SystemTime, Sample)>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new(source: &'static str, time: SystemTime) -> Self {
+        Self { source, time, samples: Vec::new() }
+    }
+
+    /// Adds a reading taken at the batch's own time.
+    pub fn push(&mut self, sample: Sample) {
+        self.samples.push((self.time, sample));
+    }
+
+    /// Adds a reading taken at another moment.
+    pub fn at(&mut self, time: SystemTime, sample: Sample) {
+        self.samples.push((time, sample));
+    }
+}

@@ -1,0 +1,1 @@
+//! The only user-space code allowed `unsafe`.
