@@ -4,6 +4,7 @@
 pub mod cgroup;
 pub mod ownership;
 
+use crate::catalog::attributes::AttrSet;
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};
 use std::sync::Arc;
 
@@ -157,4 +158,11 @@ pub struct Owner {
     pub nodes: Vec<Arc<str>>,
     /// When it ended, in nanoseconds of `CLOCK_BOOTTIME`.
     pub exited_ns: Option<u64>,
+}
+
+impl Owner {
+    /// What is known about the owner, as attributes.
+    pub fn attributes(&self) -> AttrSet {
+        AttrSet::new()
+    }
 }

@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod attributes;
 pub mod device;
+pub mod document;
 pub mod process;
 
 use crate::sample::{Histogram, Sample, Subject, Value};
@@ -191,6 +192,16 @@ macro_rules! dims {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum $name { $($(#[doc = $vdoc])+ $variant,)+ }
+
+        impl $name {
+            /// Every value, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The attribute's value.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $value),+ }
+            }
+        }
 
         impl $crate::catalog::OneDim for $name {
             const DIM: &'static $crate::catalog::Dim =

@@ -2,7 +2,9 @@
 
 pub mod device;
 pub mod kernel;
+pub mod own;
 pub mod proc_scan;
+pub mod schedule;
 pub mod status;
 
 use crate::sample::Batch;

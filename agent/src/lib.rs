@@ -2,21 +2,28 @@
 //! hardware is well.
 //!
 //! In reading order: [`catalog`] declares every metric; [`collect`] reads the sources into
-//! [`sample`]s; [`attribute`] knows whose each process is; `series` turns samples into points
-//! with attributes; [`export`] sends them; `pipeline` is the one place that knows all sides.
+//! [`sample`]s; [`attribute`] knows whose each process is; [`series`] turns samples into points
+//! with attributes; [`export`] sends them; [`pipeline`] is the one place that knows all sides.
 
 #![deny(unsafe_code)]
 
 pub mod attribute;
 pub mod catalog;
+pub mod cli;
 pub mod collect;
+pub mod config;
+pub mod control;
+pub mod diagnosis;
 pub mod export;
 pub mod ids;
 pub mod inventory;
 pub mod paths;
+pub mod pipeline;
 pub mod sample;
+pub mod series;
 #[expect(
     unsafe_code,
     reason = "the one user-space module that may call what the compiler cannot check"
 )]
 pub mod sys;
+pub mod who;

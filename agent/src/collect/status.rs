@@ -1,8 +1,14 @@
 //! How each source is doing: what `gpuwho doctor` prints and the self-metrics count.
 
 use crate::catalog::agent::{DropReason, SourceState};
+use crate::sample::Histogram;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Bounds of `gpuwho.source.duration`, in seconds: from a read of cached driver values to a
+/// driver that hangs.
+const DURATION_BOUNDS: &[f64] = &[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0];
 
 /// A source's own account of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,21 +46,92 @@ impl Report {
     }
 }
 
-/// The latest report of every source.
+/// A source's latest report and what it has cost so far.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The latest report.
+    pub report: Report,
+    /// CPU time of its thread in seconds; `None` for a source without a thread of its own.
+    pub cpu_seconds: Option<f64>,
+    /// How long its readings took.
+    pub durations: Histogram,
+}
+
+/// The standing of every source.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<BTreeMap<&'static str, Report>>>);
+pub struct Board(Arc<Mutex<BTreeMap<&'static str, Standing>>>);
 
 impl Board {
-    /// Replaces a source's report; gives the state it had before, if it differs.
-    pub fn put(&self, source: &'static str, report: Report) -> Option<SourceState> {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = report.state;
-        let before = board.insert(source, report).map(|old| old.state);
-        before.filter(|old| *old != state)
+    /// Takes a source's report; logs a change of state, once.
+    pub fn put(&self, source: &'static str, report: Report) {
+        let change = {
+            let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match board.get_mut(source) {
+                Some(standing) => {
+                    let before = std::mem::replace(&mut standing.report, report.clone()).state;
+                    (before != report.state).then_some(Some(before))
+                }
+                None => {
+                    board.insert(source, Standing::new(report.clone()));
+                    Some(None)
+                }
+            }
+        };
+        if let Some(before) = change {
+            log_change(source, before, &report);
+        }
     }
 
-    /// Every report by source.
-    pub fn all(&self) -> BTreeMap<&'static str, Report> {
+    /// Adds one reading's duration, and the thread's CPU time so far.
+    pub fn measured(&self, source: &'static str, took: Duration, cpu_seconds: f64) {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(standing) = board.get_mut(source) {
+            standing.durations.observe(took.as_secs_f64());
+            standing.cpu_seconds = Some(cpu_seconds);
+        }
+    }
+
+    /// Every source's standing.
+    pub fn all(&self) -> BTreeMap<&'static str, Standing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Standing {
+    fn new(report: Report) -> Self {
+        Self { report, cpu_seconds: None, durations: Histogram::new(DURATION_BOUNDS) }
+    }
+}
+
+fn log_change(source: &str, before: Option<SourceState>, report: &Report) {
+    let state = report.state.as_str();
+    let (reason, remedy) = (report.reason.as_str(), report.remedy.as_str());
+    match (report.state, before) {
+        (SourceState::Ready | SourceState::Absent, None) => {
+            tracing::info!(source, state, reason, "source started");
+        }
+        (SourceState::Ready | SourceState::Absent, Some(before)) => {
+            tracing::info!(source, state, before = before.as_str(), reason, "source changed");
+        }
+        (_, before) => {
+            let before = before.map_or("none", SourceState::as_str);
+            tracing::warn!(source, state, before, reason, remedy, "source changed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_report_keeps_what_was_measured() {
+        let board = Board::default();
+        board.put("nvidia", Report::ready());
+        board.measured("nvidia", Duration::from_millis(2), 0.5);
+        board.put("nvidia", Report::of(SourceState::Hung, "late", ""));
+        let standing = board.all().remove("nvidia").unwrap();
+        assert_eq!(standing.report.state, SourceState::Hung);
+        assert_eq!((standing.cpu_seconds, standing.durations.count()), (Some(0.5), 1));
     }
 }

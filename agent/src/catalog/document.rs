@@ -1,0 +1,162 @@
+//! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
+
+use super::{MetricDef, agent, attributes, device, process};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// A domain's heading and table.
+const DOMAINS: &[(&str, &[&MetricDef])] =
+    &[("Devices", device::ALL), ("Processes on devices", process::ALL), ("The agent itself", agent::ALL)];
+
+#[derive(Serialize)]
+struct Entry {
+    name: &'static str,
+    unit: &'static str,
+    kind: &'static str,
+    subject: &'static str,
+    dimensions: Vec<Dimension>,
+    series_per_subject: usize,
+    description: String,
+    source: &'static str,
+}
+
+#[derive(Serialize)]
+struct Dimension {
+    attribute: &'static str,
+    values: &'static [&'static str],
+}
+
+/// The catalogue as JSON, for packagers and dashboards.
+pub fn json() -> Result<String, serde_json::Error> {
+    let entries: Vec<Entry> = super::all()
+        .map(|def| Entry {
+            name: def.name,
+            unit: def.unit,
+            kind: def.kind.as_str(),
+            subject: def.subject,
+            dimensions: def
+                .dims
+                .iter()
+                .map(|dim| Dimension { attribute: dim.key.name, values: dim.values })
+                .collect(),
+            series_per_subject: def.series_per_subject(),
+            description: paragraph(def.description),
+            source: def.source,
+        })
+        .collect();
+    serde_json::to_string_pretty(&entries)
+}
+
+/// The text of `METRICS.md`.
+pub fn markdown() -> String {
+    let mut out = String::from(HEAD);
+    for (heading, metrics) in DOMAINS {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n## {heading}\n");
+        for def in *metrics {
+            metric(&mut out, def);
+        }
+    }
+    out.push_str("\n## Attributes\n\n| attribute | holds |\n|---|---|\n");
+    for key in attributes::ALL {
+        let _ = writeln!(out, "| `{}` | {} |", key.name, paragraph(key.description));
+    }
+    out
+}
+
+const HEAD: &str = "\
+# Metrics
+
+Generated from the catalogue in `agent/src/catalog` by `cargo xtask docs`; CI fails when it is stale.
+Names, units and kinds are those of the OTLP output. A value that could not be read is not sent: it
+is never 0, -1 or the last one. A series that ends is closed with a no-recorded-value point.
+
+Points about a device carry `gpu.uuid`, `gpu.index`, `gpu.model` and `gpu.vendor`; points about a
+process on a device carry these and the owner's attributes, as far as they are known.
+";
+
+fn metric(out: &mut String, def: &MetricDef) {
+    let _ = write!(
+        out,
+        "\n### `{}`\n\n{} Unit `{}`, {}, about {}.\n",
+        def.name,
+        paragraph(def.description),
+        def.unit,
+        def.kind.as_str(),
+        match def.subject {
+            "gpu" => "a device",
+            "process" => "a process on a device",
+            "source" => "a source of data",
+            _ => "the agent",
+        },
+    );
+    for dim in def.dims {
+        let values: Vec<_> = dim.values.iter().map(|value| format!("`{value}`")).collect();
+        let _ = write!(out, "\n- `{}`: {}", dim.key.name, values.join(", "));
+    }
+    if !def.dims.is_empty() {
+        out.push('\n');
+    }
+    let _ = write!(out, "\nSource: {}.\n", def.source);
+}
+
+/// A doc comment's lines as one paragraph.
+fn paragraph(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::all;
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_well_formed() {
+        let mut seen = HashSet::new();
+        for def in all() {
+            let well_formed = |c: char| c.is_ascii_lowercase() || c == '.' || c == '_';
+            assert!(def.name.chars().all(well_formed), "{}", def.name);
+            assert!(seen.insert(def.name), "{} is declared twice", def.name);
+            assert!(!def.name.ends_with("total"), "{}: a sink adds `_total`", def.name);
+        }
+    }
+
+    #[test]
+    fn units_are_known_ucum_units() {
+        let known = ["1", "s", "By", "W", "J", "Hz", "Cel"];
+        for def in all() {
+            let annotation = def.unit.starts_with('{') && def.unit.ends_with('}');
+            assert!(annotation || known.contains(&def.unit), "{}: unit {}", def.name, def.unit);
+        }
+    }
+
+    #[test]
+    fn every_description_and_source_says_something() {
+        for def in all() {
+            assert!(paragraph(def.description).ends_with('.'), "{}", def.name);
+            assert!(def.source.len() > 8, "{}", def.name);
+        }
+    }
+
+    #[test]
+    fn the_domains_hold_every_metric() {
+        let listed: usize = DOMAINS.iter().map(|(_, metrics)| metrics.len()).sum();
+        assert_eq!(listed, all().count());
+    }
+
+    #[test]
+    fn every_attribute_is_declared_once() {
+        let names: HashSet<_> = attributes::ALL.iter().map(|key| key.name).collect();
+        assert_eq!(names.len(), attributes::ALL.len());
+    }
+
+    #[test]
+    fn the_worst_case_series_of_a_device_stay_few() {
+        let per_device: usize = all()
+            .filter(|def| def.subject == "gpu")
+            .map(MetricDef::series_per_subject)
+            .sum();
+        assert!(per_device <= 60, "{per_device} series a device");
+    }
+}

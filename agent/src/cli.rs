@@ -1,0 +1,293 @@
+//! The command line: what each command takes, and its exit code (0 done, 1 failed, 2 wrong usage
+//! or configuration).
+
+mod doctor;
+mod run;
+mod show;
+
+use crate::config::{ConfigError, Flags, Settings};
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const AFTER: &str = "\
+Settings come from the file (--config, else /etc/gpuwho/gpuwho.toml if it is there), then from the
+environment (GPUWHO_<SECTION>_<KEY>, and OTEL_EXPORTER_OTLP_* for the receiver), then from flags.
+`gpuwho config sample` prints every key with its default.";
+
+const USUAL_FILE: &str = "/etc/gpuwho/gpuwho.toml";
+
+/// Whose work is on every accelerator, what it costs, and whether the hardware is well.
+///
+/// Alone, it prints each accelerator and who is on it: from the running agent, or, where none
+/// runs, by reading for itself once.
+#[derive(Debug, Parser)]
+#[command(name = "gpuwho", version, after_help = AFTER, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    who: WhoArgs,
+}
+
+#[derive(Debug, Args)]
+struct WhoArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// The agent's socket; default: gpuwho.sock in paths.run.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+struct Common {
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE", env = "GPUWHO_CONFIG")]
+    config: Option<PathBuf>,
+    /// NVIDIA's management library, instead of libnvidia-ml.so.1.
+    #[arg(long, value_name = "PATH")]
+    nvidia_library: Option<PathBuf>,
+    /// What to log on standard error: error, warn, info, debug, trace, or a tracing filter.
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run: read, attribute and export until stopped.
+    Agent(AgentArgs),
+    /// Read the named sources (all without names) and write what they give, without an agent.
+    Collect(CollectArgs),
+    /// Say what works on this host, what does not, why, and what to do about it.
+    Doctor(DoctorArgs),
+    /// Print every metric the agent can send.
+    Metrics(MetricsArgs),
+    /// Check a configuration file, or print a sample.
+    Config(ConfigArgs),
+    /// Make the agent close every device handle, so that a driver can be unloaded or a GPU reset.
+    Release(ReleaseArgs),
+    /// Make the agent take the devices again before the release is over.
+    Resume(SocketArgs),
+    /// A vendor library's reader: the agent starts this itself.
+    #[command(hide = true)]
+    DeviceReader(ReaderArgs),
+    /// Load and exercise every BPF program on this kernel.
+    #[command(hide = true)]
+    SelfTest(SelfTestArgs),
+}
+
+#[derive(Debug, Args)]
+struct AgentArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct Output {
+    /// Time between readings, like 10s.
+    #[arg(long, value_name = "TIME")]
+    interval: Option<String>,
+    /// OTLP receiver: http://host:4318 or host:4317 (gRPC).
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
+    /// Where else points go: stdout, or file:PATH (one JSON object a line); may be repeated.
+    #[arg(long, value_name = "SINK", value_parser = parse_sink)]
+    sink: Vec<SinkFlag>,
+}
+
+/// A `--sink`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SinkFlag {
+    Stdout,
+    File(PathBuf),
+}
+
+fn parse_sink(text: &str) -> Result<SinkFlag, String> {
+    match text.split_once(':') {
+        None if text == "stdout" => Ok(SinkFlag::Stdout),
+        Some(("file", path)) if !path.is_empty() => Ok(SinkFlag::File(path.into())),
+        _ => Err("not a sink: write stdout or file:PATH".into()),
+    }
+}
+
+#[derive(Debug, Args)]
+struct CollectArgs {
+    /// Sources to read: nvidia, agent.
+    names: Vec<String>,
+    /// Read once and end, instead of at every interval.
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct MetricsArgs {
+    /// Print JSON.
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
+    /// Print the text of METRICS.md.
+    #[arg(long)]
+    markdown: bool,
+}
+
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Check a file: syntax, keys, values.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Print a file with every key, its default and its meaning.
+    Sample,
+}
+
+#[derive(Debug, Args)]
+struct SocketArgs {
+    /// The agent's socket; default: gpuwho.sock in paths.run.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct ReleaseArgs {
+    /// For how long; the agent then comes back by itself.
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = humantime::parse_duration)]
+    length: std::time::Duration,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+struct ReaderArgs {
+    /// `nvidia`.
+    vendor: String,
+    /// The vendor's library.
+    #[arg(long)]
+    library: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct SelfTestArgs {
+    /// `bpf`.
+    what: String,
+    /// Only this way of seeing a device opened: fexit, cgroup or syscall.
+    #[arg(long)]
+    hook: Option<String>,
+}
+
+/// Wrong usage, as opposed to a failure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// Runs the command; prints its error.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            // The one place that writes errors; a closed stderr leaves nobody to tell.
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("gpuwho: {error:#}\n"),
+            );
+            let usage = error.is::<ConfigError>() || error.is::<Usage>();
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        None => show::who(&cli.who),
+        Some(Command::Agent(args)) => run::agent(&args),
+        Some(Command::Collect(args)) => run::collect(&args),
+        Some(Command::Doctor(args)) => doctor::doctor(&args),
+        Some(Command::Metrics(args)) => show::metrics(&args),
+        Some(Command::Config(args)) => show::config(&args.command),
+        Some(Command::Release(args)) => show::release(&args),
+        Some(Command::Resume(args)) => show::resume(&args),
+        Some(Command::DeviceReader(args)) => run::device_reader(&args),
+        Some(Command::SelfTest(args)) => run::self_test(&args),
+    }
+}
+
+impl Common {
+    fn settings(&self, output: Option<&Output>) -> anyhow::Result<Settings> {
+        let flags = Flags {
+            interval: output.and_then(|output| output.interval.clone()),
+            otlp_endpoint: output.and_then(|output| output.otlp.clone()),
+            log: self.log.clone(),
+            nvidia_library: self.nvidia_library.clone(),
+        };
+        let usual = PathBuf::from(USUAL_FILE);
+        let file = self.config.clone().or_else(|| usual.exists().then_some(usual));
+        // A variable that is not Unicode is not one of ours.
+        let env: Vec<(String, String)> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let mut settings = Settings::load(file.as_deref(), &env, &flags)?;
+        for sink in output.map_or(&[][..], |output| &output.sink) {
+            match sink {
+                SinkFlag::Stdout => settings.stdout = true,
+                SinkFlag::File(path) => settings.file = Some(path.clone()),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// Writes to standard output; a reader that went away (`| head`) is not an error.
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_sink_is_stdout_or_a_file() {
+        assert_eq!(parse_sink("stdout"), Ok(SinkFlag::Stdout));
+        assert_eq!(parse_sink("file:/tmp/x"), Ok(SinkFlag::File("/tmp/x".into())));
+        assert!(parse_sink("file:").is_err() && parse_sink("kafka").is_err());
+    }
+}

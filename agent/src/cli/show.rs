@@ -1,0 +1,124 @@
+//! The commands that ask and print: who, release, resume, metrics, config.
+
+use super::{ConfigCommand, MetricsArgs, ReleaseArgs, SocketArgs, Usage, WhoArgs, print};
+use crate::catalog::{self, document};
+use crate::config::Settings;
+use crate::control::{self, ControlError, Reply, Request};
+use crate::pipeline;
+use crate::who::Who;
+use anyhow::{Context as _, bail};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The sample configuration that packages install.
+const SAMPLE: &str = include_str!("../../../deploy/gpuwho.toml");
+
+pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
+    let settings = args.common.settings(None)?;
+    let socket = args.socket.clone().unwrap_or_else(|| settings.paths.run.join(control::SOCKET));
+    let who = match control::ask(&socket, &Request::Who) {
+        Ok(Reply::Who { who }) => *who,
+        Ok(other) => bail!("the agent answered {other:?} to a question about who"),
+        // Asked for a certain agent, only that agent's answer will do.
+        Err(error) if args.socket.is_some() => return Err(error.into()),
+        Err(ControlError::Connect { .. }) => pipeline::read_once(&settings),
+        Err(error) => return Err(error.into()),
+    };
+    show(&who, args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(who: &Who, json: bool) -> anyhow::Result<()> {
+    if json {
+        let mut text = serde_json::to_string_pretty(who).context("cannot write JSON")?;
+        text.push('\n');
+        return print(&text);
+    }
+    print(&who.render())
+}
+
+pub(super) fn release(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
+    if args.length < Duration::from_secs(1) {
+        bail!(Usage("--for is shorter than a second; write something like 10m".into()));
+    }
+    command(&args.socket, &Request::Release { seconds: args.length.as_secs() })
+}
+
+pub(super) fn resume(args: &SocketArgs) -> anyhow::Result<ExitCode> {
+    command(args, &Request::Resume)
+}
+
+fn command(args: &SocketArgs, request: &Request) -> anyhow::Result<ExitCode> {
+    let socket = match &args.socket {
+        Some(socket) => socket.clone(),
+        None => usual_socket(&args.common.settings(None)?),
+    };
+    match control::ask(&socket, request)? {
+        Reply::Done { message } => print(&format!("{message}\n"))?,
+        Reply::Refused { reason } => bail!("{reason}"),
+        other @ Reply::Who { .. } => bail!("the agent answered {other:?}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn usual_socket(settings: &Settings) -> PathBuf {
+    settings.paths.run.join(control::SOCKET)
+}
+
+pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
+    if args.markdown {
+        print(&document::markdown())?;
+    } else if args.json {
+        print(&format!("{}\n", document::json().context("cannot write JSON")?))?;
+    } else {
+        let mut out = String::new();
+        for def in catalog::all() {
+            let kind = def.kind.as_str();
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{:<34} {:<13} {:<10} {}", def.name, kind, def.unit, def.subject);
+        }
+        print(&out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        ConfigCommand::Check { file } => {
+            Settings::check(file)?;
+            print(&format!("{}: ok\n", file.display()))?;
+        }
+        ConfigCommand::Sample => print(SAMPLE)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sample_is_valid_and_changes_nothing_as_shipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpuwho.toml");
+        std::fs::write(&path, SAMPLE).unwrap();
+        Settings::check(&path).unwrap();
+        let set: Vec<_> = SAMPLE.lines().filter(|l| !l.starts_with(['#', '[']) && !l.is_empty()).collect();
+        assert_eq!(set, Vec::<&str>::new(), "every key of the sample is commented out");
+    }
+
+    #[test]
+    fn every_key_the_sample_shows_exists() {
+        let shown: String = SAMPLE
+            .lines()
+            .map(|line| line.strip_prefix("#: ").map_or(line, |setting| setting))
+            .filter(|line| !line.starts_with('#'))
+            .fold(String::new(), |all, line| all + line + "\n");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpuwho.toml");
+        std::fs::write(&path, &shown).unwrap();
+        assert!(Settings::check(&path).is_ok(), "{:?}", Settings::check(&path).err());
+    }
+}

@@ -1,0 +1,116 @@
+//! The agent's own figures: what each source costs and how it is doing, what was lost, and how
+//! large the agent is. Reads the board and two files of `/proc`; a few microseconds a tick.
+
+use super::Collector;
+use super::status::{Board, Report};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::{self as metric, AgentProcess, SourceState};
+use crate::export;
+use crate::sample::{Agent, Batch, Source};
+use procfs::process::Process;
+use procfs::{ProcResult, WithCurrentSystemInfo as _};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// This source's name.
+pub const NAME: &str = "agent";
+
+/// Figures other parts leave here for the next tick.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    /// Series alive.
+    pub series: AtomicU64,
+    /// PID of the device reader child; 0 when there is none.
+    pub reader_pid: AtomicU32,
+    /// What each sink did with its points.
+    pub sinks: Mutex<BTreeMap<&'static str, export::Report>>,
+}
+
+/// The collector.
+#[derive(Debug)]
+pub struct Own {
+    board: Board,
+    ownership: Ownership,
+    gauges: Arc<Gauges>,
+}
+
+impl Own {
+    /// Reports on everything on `board`.
+    pub fn new(board: Board, ownership: Ownership, gauges: Arc<Gauges>) -> Self {
+        Self { board, ownership, gauges }
+    }
+
+    fn sinks(&self, out: &mut Batch) {
+        let sinks = self.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        for (&name, report) in sinks.iter() {
+            for (outcome, points) in report.outcomes() {
+                out.push(metric::EXPORT_POINTS.sample(Source(name), outcome, count(points)));
+            }
+            for (reason, lost) in report.dropped() {
+                out.push(metric::DROPPED.sample(Source(name), reason, count(lost)));
+            }
+        }
+    }
+
+    fn sources(&self, out: &mut Batch) {
+        for (name, standing) in self.board.all() {
+            let source = || Source(name);
+            for &state in SourceState::ALL {
+                let on = i64::from(state == standing.report.state);
+                out.push(metric::SOURCE_STATE.sample(source(), state, on));
+            }
+            if let Some(cpu) = standing.cpu_seconds {
+                out.push(metric::SOURCE_CPU.sample(source(), (), cpu));
+                out.push(metric::SOURCE_DURATION.sample(source(), (), standing.durations));
+            }
+            let report = standing.report;
+            out.push(metric::SOURCE_ERRORS.sample(source(), (), count(report.errors)));
+            out.push(metric::SOURCE_RESTARTS.sample(source(), (), count(report.restarts)));
+            for (reason, lost) in report.dropped {
+                out.push(metric::DROPPED.sample(source(), reason, count(lost)));
+            }
+        }
+    }
+
+    fn process(out: &mut Batch, which: AgentProcess, process: ProcResult<Process>) {
+        if let Ok(stat) = process.and_then(|process| process.stat()) {
+            let ticks = stat.utime + stat.stime;
+            let seconds = ticks as f64 / procfs::ticks_per_second() as f64;
+            out.push(metric::CPU.sample(Agent, which, seconds));
+            out.push(metric::MEMORY.sample(Agent, which, count(stat.rss_bytes().get())));
+        }
+    }
+}
+
+impl Collector for Own {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn collect(&mut self, out: &mut Batch) {
+        self.sources(out);
+        self.sinks(out);
+        out.push(metric::SERIES.sample(
+            Agent,
+            (),
+            count(self.gauges.series.load(Ordering::Relaxed)),
+        ));
+        let holders = self.ownership.holders().len();
+        out.push(metric::HOLDERS.sample(Agent, (), i64::try_from(holders).unwrap_or(i64::MAX)));
+        out.push(metric::OWNERSHIP_LATENCY.sample(Agent, (), self.ownership.latency()));
+        Self::process(out, AgentProcess::Agent, Process::myself());
+        let reader = self.gauges.reader_pid.load(Ordering::Relaxed);
+        if let Ok(reader @ 1..) = i32::try_from(reader) {
+            Self::process(out, AgentProcess::Reader, Process::new(reader));
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report::ready()
+    }
+}
+
+fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

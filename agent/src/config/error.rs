@@ -1,0 +1,65 @@
+//! What can be wrong with the settings, in words that say where and what to do.
+
+use crate::export::otlp::SettingsError;
+use std::path::PathBuf;
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or a value has the wrong type.
+    #[error("{path}:{line}: {problem}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A key that does not exist.
+    #[error("{place}: unknown key `{key}`{}", nearest_words(.nearest.as_deref()))]
+    UnknownKey {
+        /// File and line, or the environment variable.
+        place: String,
+        /// The key, as typed.
+        key: String,
+        /// The valid key that looks most like it.
+        nearest: Option<String>,
+    },
+    /// An environment variable's value has the wrong type.
+    #[error("environment variable {variable}: {problem}")]
+    Environment {
+        /// The variable.
+        variable: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A value that cannot be used.
+    #[error("`{key}`: {problem}; {remedy}")]
+    Value {
+        /// The key.
+        key: String,
+        /// What is wrong with its value.
+        problem: String,
+        /// What to write instead.
+        remedy: String,
+    },
+    /// The OTLP settings do not fit together.
+    #[error(transparent)]
+    Otlp(#[from] SettingsError),
+}
+
+fn nearest_words(nearest: Option<&str>) -> String {
+    nearest.map_or_else(
+        || "; `gpuwho config sample` lists the keys".to_owned(),
+        |key| format!("; did you mean `{key}`?"),
+    )
+}

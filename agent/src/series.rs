@@ -1,0 +1,384 @@
+//! Turns samples into points of series: adds the attributes of the subject and of its owner,
+//! keeps each series' start time, and says when a series has ended.
+//!
+//! One hash lookup a sample in the steady state; attributes are built only when a series is new or
+//! its subject's identity or owner has changed.
+
+use crate::attribute::Owner;
+use crate::attribute::ownership::Ownership;
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::{DimIndexes, Kind, MetricDef, device};
+use crate::export::{EnrichedBatch, Labels, Point};
+use crate::ids::GpuId;
+use crate::inventory::{GpuInfo, Inventory};
+use crate::sample::{Batch, Sample, Subject, Value};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How long an ended series keeps its start time, in case it comes back: longer than any driver
+/// hang that ends by itself, short enough that churning processes do not pile up.
+const REMEMBER_NS: u64 = 10 * 60 * 1_000_000_000;
+
+/// The series alive now, and those that ended a short while ago.
+#[derive(Debug)]
+pub struct Enricher {
+    inventory: Arc<Inventory>,
+    ownership: Ownership,
+    /// Start of the counters that begin with the agent.
+    agent_start_ns: u64,
+    sources: HashMap<&'static str, Source>,
+}
+
+#[derive(Debug, Default)]
+struct Source {
+    generation: u64,
+    series: HashMap<Key, Series>,
+}
+
+/// What makes a series one series, apart from the names its subject has at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    metric: &'static MetricDef,
+    subject: Subject,
+    dims: DimIndexes,
+}
+
+/// What the attributes were built from; a change of either pointer makes a new series.
+#[derive(Clone, Debug, Default)]
+struct Identity {
+    gpu: Option<Arc<GpuInfo>>,
+    owner: Option<Arc<Owner>>,
+}
+
+impl Identity {
+    fn same(&self, other: &Self) -> bool {
+        fn same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
+            match (a, b) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (None, None) => true,
+                _ => false,
+            }
+        }
+        same(self.gpu.as_ref(), other.gpu.as_ref())
+            && same(self.owner.as_ref(), other.owner.as_ref())
+    }
+}
+
+#[derive(Debug)]
+struct Series {
+    labels: Arc<Labels>,
+    identity: Identity,
+    start_ns: u64,
+    last_ns: u64,
+    last: Cumulative,
+    generation: u64,
+    ended: bool,
+}
+
+/// The last value of a cumulative series, to see it start again.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+struct Cumulative(f64);
+
+impl Enricher {
+    /// No series yet.
+    pub fn new(inventory: Arc<Inventory>, ownership: Ownership) -> Self {
+        let agent_start_ns = unix_ns(SystemTime::now());
+        Self { inventory, ownership, agent_start_ns, sources: HashMap::new() }
+    }
+
+    /// Series alive now.
+    pub fn alive(&self) -> usize {
+        self.sources.values().flat_map(|source| source.series.values()).filter(|s| !s.ended).count()
+    }
+
+    /// Adds a source's snapshot to `out`: a point for every sample, and an end mark for every
+    /// series of that source that is no longer in it.
+    pub fn enrich(&mut self, batch: &Batch, out: &mut EnrichedBatch) {
+        let names = Names { inventory: &self.inventory, ownership: &self.ownership };
+        let source = self.sources.entry(batch.source).or_default();
+        source.generation += 1;
+        for (time, sample) in &batch.samples {
+            let time_ns = unix_ns(*time);
+            let start = first_start(sample, time_ns, self.agent_start_ns);
+            source.take(sample, time_ns, start, (&names, out));
+        }
+        source.end_missing(unix_ns(batch.time), out);
+    }
+
+    /// Ends every series, as the agent stops.
+    pub fn end_all(&mut self, out: &mut EnrichedBatch) {
+        let now = unix_ns(SystemTime::now());
+        for source in self.sources.values_mut() {
+            source.generation += 1;
+            source.end_missing(now, out);
+        }
+    }
+}
+
+impl Source {
+    fn take(
+        &mut self,
+        sample: &Sample,
+        time_ns: u64,
+        start_ns: u64,
+        (names, out): (&Names<'_>, &mut EnrichedBatch),
+    ) {
+        let key = Key { metric: sample.metric, subject: sample.subject, dims: sample.dims };
+        let identity = names.identity(sample.subject);
+        let value = Cumulative(magnitude(&sample.value));
+        let series = self.series.entry(key).or_insert_with(|| Series {
+            labels: names.labels(key, &identity),
+            identity: identity.clone(),
+            start_ns,
+            last_ns: time_ns,
+            last: value,
+            generation: 0,
+            ended: false,
+        });
+        if !series.identity.same(&identity) {
+            let labels = names.labels(key, &identity);
+            series.identity = identity;
+            if labels.set != series.labels.set {
+                if !series.ended {
+                    out.points.push(series.end(key.metric, time_ns));
+                }
+                series.labels = labels;
+                series.start_ns = start_ns;
+            }
+        }
+        let restarted = key.metric.kind != Kind::UpDownCounter && value < series.last;
+        if restarted {
+            series.start_ns = series.last_ns;
+        }
+        if time_ns < series.last_ns {
+            // The clock was set back: a series must not start after its own point.
+            series.start_ns = time_ns;
+        }
+        series.last = value;
+        series.last_ns = time_ns;
+        series.generation = self.generation;
+        series.ended = false;
+        out.points.push(Point {
+            metric: key.metric,
+            labels: Arc::clone(&series.labels),
+            value: Some(sample.value.clone()),
+            start_ns: if key.metric.kind == Kind::Gauge { 0 } else { series.start_ns },
+            time_ns,
+        });
+    }
+
+    fn end_missing(&mut self, now_ns: u64, out: &mut EnrichedBatch) {
+        let generation = self.generation;
+        self.series.retain(|key, series| {
+            if series.generation == generation {
+                return true;
+            }
+            if !series.ended {
+                series.ended = true;
+                out.points.push(series.end(key.metric, now_ns.max(series.last_ns)));
+            }
+            now_ns.saturating_sub(series.last_ns) < REMEMBER_NS
+        });
+    }
+}
+
+impl Series {
+    fn end(&self, metric: &'static MetricDef, time_ns: u64) -> Point {
+        Point {
+            metric,
+            labels: Arc::clone(&self.labels),
+            value: None,
+            start_ns: if metric.kind == Kind::Gauge { 0 } else { self.start_ns },
+            time_ns,
+        }
+    }
+}
+
+/// Where names come from.
+struct Names<'a> {
+    inventory: &'a Inventory,
+    ownership: &'a Ownership,
+}
+
+impl Names<'_> {
+    fn identity(&self, subject: Subject) -> Identity {
+        match subject {
+            Subject::Agent | Subject::Source(_) => Identity::default(),
+            Subject::Gpu(gpu) => Identity { gpu: self.inventory.get(gpu), owner: None },
+            Subject::Process(on) => Identity {
+                gpu: self.inventory.get(on.gpu),
+                owner: self.ownership.owner(on.process),
+            },
+        }
+    }
+
+    fn labels(&self, key: Key, identity: &Identity) -> Arc<Labels> {
+        let mut set = match &identity.gpu {
+            Some(info) if *key.metric == *device::INFO.def() => info.attributes(),
+            Some(info) => info.identity(),
+            None => AttrSet::new(),
+        };
+        match (key.subject, &identity.owner) {
+            (Subject::Process(_), Some(owner)) => set.extend(&owner.attributes()),
+            (Subject::Process(on), None) => {
+                set.set(&attr::PROCESS_PID, i64::from(on.process.pid));
+                set.set(&attr::OWNER_METHOD, "none");
+            }
+            (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
+            (Subject::Agent | Subject::Gpu(_), _) => {}
+        }
+        for (dim, index) in key.metric.dims.iter().zip(key.dims) {
+            set.set_some(dim.key, dim.values.get(usize::from(index)).copied());
+        }
+        Arc::new(Labels::new(set))
+    }
+}
+
+/// The start time of a series seen for the first time. The agent's own counters began at zero with
+/// the agent; what was there before us starts, for the receiver, with its first point, so that the
+/// past is not taken for an increase.
+fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
+    match sample.subject {
+        Subject::Agent | Subject::Source(_) => agent_start_ns,
+        Subject::Gpu(GpuId(_)) | Subject::Process(_) => time_ns,
+    }
+}
+
+/// What must not decrease in a cumulative series.
+fn magnitude(value: &Value) -> f64 {
+    match value {
+        Value::Int(number) => *number as f64,
+        Value::Double(number) => *number,
+        Value::Histogram(histogram) => histogram.count() as f64,
+    }
+}
+
+fn unix_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::device::{ENERGY, INFO, POWER};
+    use crate::ids::GpuUuid;
+    use crate::paths::Paths;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn enricher() -> (Enricher, GpuId) {
+        let inventory = Arc::new(Inventory::default());
+        let gpu = inventory.put(gpu("580.65"));
+        let nowhere = Paths::under(Path::new("/nonexistent"));
+        (Enricher::new(inventory, Ownership::new(&nowhere)), gpu)
+    }
+
+    fn gpu(driver: &str) -> GpuInfo {
+        GpuInfo {
+            uuid: GpuUuid::new("GPU-0"),
+            vendor: "nvidia".into(),
+            index: 0,
+            minor: Some(0),
+            model: Some("H100".into()),
+            pci_address: None,
+            serial: None,
+            driver_version: Some(driver.into()),
+            cuda_version: None,
+            mig: None,
+        }
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn tick(enricher: &mut Enricher, seconds: u64, samples: Vec<Sample>) -> Vec<Point> {
+        let mut batch = Batch::new("test", at(seconds));
+        samples.into_iter().for_each(|sample| batch.push(sample));
+        let mut out = EnrichedBatch::default();
+        enricher.enrich(&batch, &mut out);
+        out.points
+    }
+
+    fn shape(points: &[Point]) -> Vec<(&'static str, Option<Value>, u64, u64)> {
+        let second = 1_000_000_000;
+        points
+            .iter()
+            .map(|p| (p.metric.name, p.value.clone(), p.start_ns / second, p.time_ns / second))
+            .collect()
+    }
+
+    #[test]
+    fn a_counter_that_was_there_before_us_starts_with_its_first_point() {
+        let (mut enricher, gpu) = enricher();
+        let first = tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
+        let second = tick(&mut enricher, 20, vec![ENERGY.sample(gpu, (), 510.0)]);
+        assert_eq!(shape(&first), [("gpu.energy", Some(Value::Double(500.0)), 10, 10)]);
+        assert_eq!(shape(&second), [("gpu.energy", Some(Value::Double(510.0)), 10, 20)]);
+    }
+
+    #[test]
+    fn a_counter_that_fell_starts_anew_at_its_last_point() {
+        let (mut enricher, gpu) = enricher();
+        tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
+        let reloaded = tick(&mut enricher, 20, vec![ENERGY.sample(gpu, (), 3.0)]);
+        assert_eq!(shape(&reloaded), [("gpu.energy", Some(Value::Double(3.0)), 10, 20)]);
+        let later = tick(&mut enricher, 30, vec![ENERGY.sample(gpu, (), 4.0)]);
+        assert_eq!(shape(&later), [("gpu.energy", Some(Value::Double(4.0)), 10, 30)]);
+    }
+
+    #[test]
+    fn a_series_that_is_not_read_any_more_ends_once() {
+        let (mut enricher, gpu) = enricher();
+        tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 300.0)]);
+        assert_eq!(shape(&tick(&mut enricher, 20, vec![])), [("gpu.power", None, 0, 20)]);
+        assert_eq!(shape(&tick(&mut enricher, 30, vec![])), []);
+        assert_eq!(enricher.alive(), 0);
+    }
+
+    #[test]
+    fn a_counter_that_comes_back_keeps_its_start() {
+        let (mut enricher, gpu) = enricher();
+        tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
+        tick(&mut enricher, 20, vec![]);
+        let back = tick(&mut enricher, 30, vec![ENERGY.sample(gpu, (), 520.0)]);
+        assert_eq!(shape(&back), [("gpu.energy", Some(Value::Double(520.0)), 10, 30)]);
+    }
+
+    #[test]
+    fn a_new_driver_ends_only_the_series_that_names_it() {
+        let (mut enricher, id) = enricher();
+        let read = |id| vec![INFO.sample(id, (), 1), POWER.sample(id, (), 300.0)];
+        tick(&mut enricher, 10, read(id));
+        enricher.inventory.put(gpu("590.10"));
+        let points = tick(&mut enricher, 20, read(id));
+        let power = Some(Value::Double(300.0));
+        assert_eq!(
+            shape(&points),
+            [
+                ("gpu.info", None, 0, 20),
+                ("gpu.info", Some(Value::Int(1)), 0, 20),
+                ("gpu.power", power, 0, 20)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_clock_set_back_never_puts_a_start_after_its_point() {
+        let (mut enricher, gpu) = enricher();
+        tick(&mut enricher, 100, vec![ENERGY.sample(gpu, (), 1.0)]);
+        let points = tick(&mut enricher, 50, vec![ENERGY.sample(gpu, (), 2.0)]);
+        assert_eq!(shape(&points), [("gpu.energy", Some(Value::Double(2.0)), 50, 50)]);
+    }
+
+    #[test]
+    fn stopping_ends_every_series() {
+        let (mut enricher, gpu) = enricher();
+        tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
+        let mut out = EnrichedBatch::default();
+        enricher.end_all(&mut out);
+        assert_eq!(out.points.iter().filter(|p| p.value.is_none()).count(), 2);
+    }
+}

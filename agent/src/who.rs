@@ -1,0 +1,365 @@
+//! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
+//! answers.
+
+use crate::attribute::{Method, Owner};
+use crate::collect::status::Standing;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The whole answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Who {
+    /// Host name.
+    pub host: String,
+    /// The agent's version, or of the command that read for itself.
+    pub version: String,
+    /// Every device seen.
+    pub devices: Vec<Device>,
+    /// Every process seen to hold a device, those that ended lately included.
+    pub holders: Vec<Holder>,
+    /// Every source of data.
+    pub sources: Vec<Source>,
+}
+
+/// A device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// UUID.
+    pub uuid: String,
+    /// Index in the driver's order.
+    pub index: u32,
+    /// Product name.
+    pub model: String,
+    /// `ok`, `lost`, `hung`, `failing`, `released`.
+    pub state: String,
+    /// Seconds since the last good reading.
+    pub read_age_seconds: f64,
+    /// Busy fraction.
+    pub utilization: Option<f64>,
+    /// Memory in use.
+    pub memory_used_bytes: Option<i64>,
+    /// Memory there is.
+    pub memory_limit_bytes: Option<i64>,
+    /// Power drawn.
+    pub power_watts: Option<f64>,
+    /// Temperature of the die.
+    pub temperature_celsius: Option<f64>,
+    /// Processes the driver lists.
+    pub processes: Vec<Process>,
+}
+
+/// A process on a device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// Whose it is.
+    #[serde(flatten)]
+    pub owner: Person,
+    /// Its device memory.
+    pub memory_bytes: Option<i64>,
+    /// Fraction of time it kept the multiprocessors busy.
+    pub utilization: Option<f64>,
+}
+
+/// A process that holds a device node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Whose it is.
+    #[serde(flatten)]
+    pub owner: Person,
+    /// Device nodes it opened.
+    pub nodes: Vec<String>,
+    /// Whether it has ended.
+    pub exited: bool,
+}
+
+/// An owner, flat, as the table and JSON show it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Person {
+    /// PID on the host.
+    pub pid: u32,
+    /// Command name.
+    pub comm: String,
+    /// User name, or the number.
+    pub user: String,
+    /// Pod namespace.
+    pub namespace: Option<String>,
+    /// Pod name, or its UID where the name is unknown.
+    pub pod: Option<String>,
+    /// Pod UID.
+    pub pod_uid: Option<String>,
+    /// Container name.
+    pub container: Option<String>,
+    /// Container id.
+    pub container_id: Option<String>,
+    /// Slurm job.
+    pub slurm_job: Option<String>,
+    /// Slurm step.
+    pub slurm_step: Option<String>,
+    /// Slurm task on this node.
+    pub slurm_task: Option<String>,
+    /// systemd unit.
+    pub unit: Option<String>,
+    /// `proc`, `kernel`, `pending` or `none`.
+    pub method: String,
+}
+
+/// A source of data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// Name.
+    pub name: String,
+    /// State.
+    pub state: String,
+    /// Why.
+    pub reason: String,
+    /// What to do.
+    pub remedy: String,
+    /// Failed readings.
+    pub errors: u64,
+    /// Restarts of its child.
+    pub restarts: u64,
+    /// What it lost, by reason.
+    pub dropped: BTreeMap<String, u64>,
+}
+
+impl Person {
+    /// An owner that is known.
+    pub fn of(owner: &Owner) -> Self {
+        let pod = owner.workload.pod.as_ref();
+        let slurm = owner.workload.slurm.as_ref();
+        let text = |text: &std::sync::Arc<str>| text.to_string();
+        Self {
+            pid: owner.process.pid,
+            comm: owner.comm.to_string(),
+            user: owner.user.as_ref().map_or_else(|| owner.uid.to_string(), text),
+            namespace: pod.and_then(|pod| pod.namespace.as_ref().map(text)),
+            pod: pod.map(|pod| pod.name.as_ref().map_or_else(|| pod.uid.to_string(), text)),
+            pod_uid: pod.map(|pod| pod.uid.to_string()),
+            container: pod.and_then(|pod| pod.container.as_ref().map(text)),
+            container_id: owner.workload.container.as_ref().map(ToString::to_string),
+            slurm_job: slurm.map(|slurm| slurm.job.to_string()),
+            slurm_step: slurm.and_then(|slurm| slurm.step.as_ref().map(text)),
+            slurm_task: slurm.and_then(|slurm| slurm.task.as_ref().map(text)),
+            unit: owner.workload.unit.as_ref().map(text),
+            method: match owner.method {
+                Method::Proc => "proc",
+                Method::Kernel => "kernel",
+                Method::Pending => "pending",
+            }
+            .into(),
+        }
+    }
+
+    /// A process the driver names and nothing else is known of.
+    pub fn unknown(pid: u32) -> Self {
+        Self { pid, comm: "?".into(), user: "?".into(), method: "none".into(), ..Self::default() }
+    }
+
+    /// The workload in a few words: the pod, the job, the unit, the container or the user.
+    pub fn workload(&self) -> String {
+        if let Some(pod) = &self.pod {
+            let namespace = self.namespace.as_ref().map_or(String::new(), |ns| format!("{ns}/"));
+            let container = self.container.as_ref().map_or(String::new(), |c| format!(" [{c}]"));
+            return format!("{namespace}{pod}{container}");
+        }
+        if let Some(job) = &self.slurm_job {
+            let step = self.slurm_step.as_ref().map_or(String::new(), |step| format!(".{step}"));
+            let task = self.slurm_task.as_ref().map_or(String::new(), |task| format!(" task {task}"));
+            return format!("slurm {job}{step}{task}");
+        }
+        if let Some(container) = &self.container_id {
+            return format!("container {}", container.get(..12).unwrap_or(container));
+        }
+        self.unit.clone().unwrap_or_else(|| "-".into())
+    }
+}
+
+impl Source {
+    /// A source as it stands on the board.
+    pub fn of(name: &str, standing: &Standing) -> Self {
+        let report = &standing.report;
+        Self {
+            name: name.into(),
+            state: report.state.as_str().into(),
+            reason: report.reason.clone(),
+            remedy: report.remedy.clone(),
+            errors: report.errors,
+            restarts: report.restarts,
+            dropped: report.dropped.iter().map(|(why, n)| (why.as_str().into(), *n)).collect(),
+        }
+    }
+}
+
+impl Who {
+    /// The table a person reads.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        let processes: usize = self.devices.iter().map(|device| device.processes.len()).sum();
+        // Writing to a String cannot fail, so the results below are of no interest.
+        let _ = writeln!(
+            out,
+            "{}: {} on {}",
+            self.host,
+            plural(processes, "process", "processes"),
+            plural(self.devices.len(), "accelerator", "accelerators")
+        );
+        if !self.devices.is_empty() {
+            let _ = writeln!(out, "\nGPU  MODEL                       UTIL          MEMORY    POWER   TEMP");
+        }
+        for device in &self.devices {
+            device.render(&mut out);
+        }
+        let only_held: Vec<_> = self.holders.iter().filter(|h| !h.exited && !self.listed(h)).collect();
+        if !only_held.is_empty() {
+            let _ = writeln!(out, "\nhold a device node, not on the driver's list:");
+        }
+        for holder in only_held {
+            let _ = writeln!(out, "{}", row(&holder.owner, &holder.nodes.join(" ")));
+        }
+        for source in self.sources.iter().filter(|source| source.state != "ready") {
+            let _ = write!(out, "\n{} is {}: {}", source.name, source.state, source.reason);
+            if !source.remedy.is_empty() {
+                let _ = write!(out, "\n  remedy: {}", source.remedy);
+            }
+        }
+        if !out.ends_with('\n') {
+            out.push('\n');
+        }
+        out
+    }
+
+    fn listed(&self, holder: &Holder) -> bool {
+        let mut processes = self.devices.iter().flat_map(|device| &device.processes);
+        processes.any(|process| process.owner.pid == holder.owner.pid)
+    }
+}
+
+impl Device {
+    fn render(&self, out: &mut String) {
+        let memory = match (self.memory_used_bytes, self.memory_limit_bytes) {
+            (Some(used), Some(limit)) => format!("{:.1}/{:.1} GiB", gib(used), gib(limit)),
+            _ => "-".into(),
+        };
+        let _ = write!(
+            out,
+            "{:>3}  {:<26}{:>6}{:>16}{:>9}{:>7}",
+            self.index,
+            self.model,
+            self.utilization.map_or("-".into(), percent),
+            memory,
+            self.power_watts.map_or("-".into(), |watts| format!("{watts:.0} W")),
+            self.temperature_celsius.map_or("-".into(), |celsius| format!("{celsius:.0} C")),
+        );
+        if self.state != "ok" {
+            let _ = write!(out, "  {}, last read {:.0} s ago", self.state, self.read_age_seconds);
+        }
+        out.push('\n');
+        for process in &self.processes {
+            let memory = process.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
+            let busy = process.utilization.map_or(String::new(), percent);
+            let _ = writeln!(out, "{}", row(&process.owner, &format!("{memory:>9} {busy:>6}")));
+        }
+    }
+}
+
+fn row(owner: &Person, rest: &str) -> String {
+    let row = format!(
+        "       {:<38} {:<10} {:<15} {:>7}  {rest}",
+        owner.workload(),
+        owner.user,
+        printable(&owner.comm),
+        owner.pid
+    );
+    row.trim_end().to_owned()
+}
+
+/// A process chooses its own name: escape codes in it must not reach the terminal.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn gib(bytes: i64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.0} %", ratio * 100.0)
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn person(pid: u32, comm: &str) -> Person {
+        Person { pid, comm: comm.into(), user: "alice".into(), ..Person::default() }
+    }
+
+    #[test]
+    fn the_table_names_the_device_then_who_is_on_it() {
+        let pod = Person {
+            namespace: Some("ml".into()),
+            pod: Some("trainer-0".into()),
+            container: Some("pytorch".into()),
+            ..person(4711, "python3")
+        };
+        let who = Who {
+            host: "node1".into(),
+            devices: vec![Device {
+                index: 0,
+                model: "NVIDIA H100 80GB HBM3".into(),
+                state: "ok".into(),
+                utilization: Some(0.87),
+                memory_used_bytes: Some(60 << 30),
+                memory_limit_bytes: Some(80 << 30),
+                power_watts: Some(512.4),
+                processes: vec![Process {
+                    owner: pod,
+                    memory_bytes: Some(40 << 30),
+                    utilization: Some(0.5),
+                }],
+                ..Device::default()
+            }],
+            ..Who::default()
+        };
+        let expected = "\
+node1: 1 process on 1 accelerator
+
+GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
+  0  NVIDIA H100 80GB HBM3       87 %   60.0/80.0 GiB    512 W      -
+       ml/trainer-0 [pytorch]                 alice      python3            4711   40.0 GiB   50 %
+";
+        assert_eq!(who.render(), expected, "\n{}", who.render());
+    }
+
+    #[test]
+    fn a_name_with_escape_codes_cannot_reach_the_terminal() {
+        let row = row(&person(1, "\x1b[2Jroot\n"), "");
+        assert!(row.contains("?[2Jroot?") && !row.contains('\x1b'), "{row}");
+    }
+
+    #[test]
+    fn a_holder_without_work_on_the_driver_s_list_is_shown() {
+        let holder = Holder { owner: person(7, "idle"), nodes: vec!["/dev/nvidia0".into()], exited: false };
+        let who = Who { holders: vec![holder], ..Who::default() };
+        assert!(who.render().contains("not on the driver's list"), "{}", who.render());
+    }
+
+    #[test]
+    fn a_source_that_is_not_well_says_why_and_what_to_do() {
+        let source = Source {
+            name: "nvidia".into(),
+            state: "absent".into(),
+            reason: "no libnvidia-ml.so.1".into(),
+            remedy: "install the driver".into(),
+            ..Source::default()
+        };
+        let who = Who { sources: vec![source], ..Who::default() };
+        let table = who.render();
+        assert!(table.contains("nvidia is absent: no libnvidia-ml.so.1\n  remedy: install"), "{table}");
+    }
+}
