@@ -5,9 +5,11 @@ pub mod otlp;
 pub mod stdout;
 
 use crate::catalog::MetricDef;
+use crate::catalog::agent::{DropReason, ExportOutcome};
 use crate::catalog::attributes::AttrSet;
 use crate::sample::Value;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// A series' complete attributes (subject, owner and dimensions), shared by all its points, with
 /// the encoded form a sink may keep beside them.
@@ -15,8 +17,9 @@ use std::sync::{Arc, OnceLock};
 pub struct Labels {
     /// The attributes.
     pub set: AttrSet,
-    /// The OTLP encoding of the attributes as `NumberDataPoint.attributes` (field 7, repeated) or
-    /// `HistogramDataPoint.attributes` (field 9), filled by the OTLP sink at first use.
+    /// The OTLP encoding of the attributes as `NumberDataPoint.attributes` (field 7, repeated),
+    /// filled by the OTLP sink at first use. Histogram points copy it and change the tags, which
+    /// have the same length.
     pub otlp: OnceLock<Box<[u8]>>,
 }
 
@@ -54,4 +57,51 @@ pub trait Sink: Send {
     /// Takes a batch. Must not block on the receiver: what cannot be sent now is queued within
     /// bounds, and what falls out of the queue is counted.
     fn accept(&mut self, batch: &EnrichedBatch);
+
+    /// Called once before the agent ends: waits until everything is sent or `deadline` has passed.
+    /// What is left then is given up and counted.
+    fn flush(&mut self, deadline: Instant);
+
+    /// What became of the points so far.
+    fn report(&self) -> Report;
+}
+
+/// What a sink did with its points since it was made. The numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Points the receiver accepted.
+    pub accepted: u64,
+    /// Points the receiver refused for good.
+    pub refused: u64,
+    /// Points given up at shutdown without an answer.
+    pub undelivered: u64,
+    /// Points that fell out of the full queue.
+    pub queue_full: u64,
+    /// Points no request can carry: not a finite number.
+    pub not_finite: u64,
+    /// Attempts to send a request (or write a batch).
+    pub requests: u64,
+    /// Bytes in those attempts, as compressed.
+    pub bytes: u64,
+}
+
+impl Report {
+    /// Points by outcome, for [`crate::catalog::agent::EXPORT_POINTS`].
+    pub fn outcomes(&self) -> [(ExportOutcome, u64); 3] {
+        [
+            (ExportOutcome::Ok, self.accepted),
+            (ExportOutcome::Refused, self.refused),
+            (ExportOutcome::Failed, self.undelivered + self.queue_full),
+        ]
+    }
+
+    /// Points lost by reason, for [`crate::catalog::agent::DROPPED`].
+    pub fn dropped(&self) -> [(DropReason, u64); 4] {
+        [
+            (DropReason::QueueFull, self.queue_full),
+            (DropReason::Rejected, self.refused),
+            (DropReason::Undelivered, self.undelivered),
+            (DropReason::NotFinite, self.not_finite),
+        ]
+    }
 }

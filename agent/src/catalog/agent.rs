@@ -30,6 +30,8 @@ dims! {
         Rejected = "rejected",
         /// Retries ended without an answer.
         Undelivered = "undelivered",
+        /// Not a finite number: no receiver takes it.
+        NotFinite = "not_finite",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {

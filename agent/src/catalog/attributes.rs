@@ -25,6 +25,10 @@ macro_rules! attributes {
 }
 
 attributes! {
+    /// `gpuwho`, unless `OTEL_SERVICE_NAME` says otherwise (resource).
+    SERVICE_NAME = "service.name";
+    /// The agent's version (resource).
+    SERVICE_VERSION = "service.version";
     /// The device's UUID exactly as the driver spells it.
     GPU_UUID = "gpu.uuid";
     /// The device's index in the driver's order, as text.

@@ -1,1 +1,176 @@
-//! The OTLP sink.
+//! The OTLP sink: encodes on the tick's thread, queues within bounds, and sends from one thread of
+//! its own (`export:otlp`) over HTTP or gRPC.
+//!
+//! While the receiver is away, requests wait in order and go out with their own timestamps when it
+//! is back; the oldest fall out of a full queue and are counted. Costs about 0.1 µs a point for
+//! encoding and 0.3 µs for gzip, no allocation a point, and at most `queue_bytes` plus two
+//! requests of memory.
+
+mod cause;
+mod connection;
+mod counts;
+pub mod encode;
+mod grpc;
+mod health;
+mod http;
+mod queue;
+mod resource;
+mod retry;
+mod sender;
+pub mod settings;
+mod tls;
+mod wire;
+
+use crate::export::{EnrichedBatch, Report, Sink};
+use bytes::Bytes;
+use counts::Counts;
+use encode::{Encoder, Limits};
+use flate2::write::GzEncoder;
+use grpc::PREFIX;
+use queue::{Queue, Request};
+use sender::Sender;
+use settings::{Compression, Protocol, Settings};
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+pub use resource::Resource;
+
+/// What the sender may need after its deadline to count what is left.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The sender's thread could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start the OTLP sender ({0})")]
+pub struct StartError(#[from] io::Error);
+
+/// Sends batches to one OTLP receiver.
+#[derive(Debug)]
+pub struct OtlpSink {
+    encoder: Encoder,
+    protocol: Protocol,
+    compression: Compression,
+    queue: Arc<Queue>,
+    counts: Arc<Counts>,
+    closing: watch::Sender<Option<Instant>>,
+    done: Receiver<()>,
+}
+
+impl OtlpSink {
+    /// Starts the sender. Nothing is connected, resolved or read from disk before the first batch.
+    pub fn start(settings: &Settings, resource: &Resource) -> Result<Self, StartError> {
+        let queue = Arc::new(Queue::new(settings.queue_bytes));
+        let counts = Arc::new(Counts::default());
+        let (closing, closed) = watch::channel(None);
+        let (tell_done, done) = sync_channel(1);
+        // The one blocking thread looks names up, and ends ten seconds later.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(1)
+            .thread_name("export:otlp-dns")
+            .build()?;
+        let sender = Sender::new(settings, Arc::clone(&queue), Arc::clone(&counts), closed);
+        std::thread::Builder::new().name("export:otlp".to_owned()).spawn(move || {
+            runtime.block_on(sender.run());
+            // A look-up that hangs must not hold the agent's end up.
+            runtime.shutdown_background();
+            // Nobody listens when the sink was dropped without a flush.
+            let _ = tell_done.send(());
+        })?;
+        Ok(Self {
+            encoder: Encoder::new(resource, Limits::default()),
+            protocol: settings.protocol,
+            compression: settings.compression,
+            queue,
+            counts,
+            closing,
+            done,
+        })
+    }
+}
+
+impl Sink for OtlpSink {
+    fn accept(&mut self, batch: &EnrichedBatch) {
+        let Self { encoder, protocol, compression, queue, counts, closing, .. } = self;
+        let closed = closing.borrow().is_some();
+        encoder.encode(batch, &mut |raw, points| {
+            let points = points as u64;
+            match pack(raw, *protocol, *compression) {
+                Ok(body) if !closed => {
+                    Counts::add(&counts.queue_full, queue.push(Request { body, points }));
+                }
+                // After the flush nobody sends; compressing into memory does not fail.
+                Ok(_) | Err(_) => Counts::add(&counts.undelivered, points),
+            }
+        });
+    }
+
+    fn flush(&mut self, deadline: Instant) {
+        self.closing.send_replace(Some(deadline));
+        let left = deadline.saturating_duration_since(Instant::now());
+        // An error means that the sender has ended before: there is nothing to wait for.
+        let _ = self.done.recv_timeout(left + GRACE);
+    }
+
+    fn report(&self) -> Report {
+        self.counts.report(self.encoder.not_finite())
+    }
+}
+
+impl Drop for OtlpSink {
+    /// Ends the sender's thread at once; [`Sink::flush`] before this sends what waits.
+    fn drop(&mut self) {
+        self.closing.send_replace(Some(Instant::now()));
+    }
+}
+
+/// The body as it travels: compressed once, whatever the number of attempts, and for gRPC behind
+/// its prefix.
+fn pack(raw: &[u8], protocol: Protocol, compression: Compression) -> io::Result<Bytes> {
+    let prefix = match protocol {
+        Protocol::Http => 0,
+        Protocol::Grpc => PREFIX,
+    };
+    let mut out = vec![0; prefix];
+    match compression {
+        Compression::None => out.extend_from_slice(raw),
+        Compression::Gzip => {
+            let mut gzip = GzEncoder::new(out, flate2::Compression::fast());
+            gzip.write_all(raw)?;
+            out = gzip.finish()?;
+        }
+    }
+    let len = u32::try_from(out.len() - prefix).map_err(io::Error::other)?;
+    if let Some((flag, size)) = out.get_mut(..prefix).and_then(<[u8]>::split_first_mut) {
+        *flag = u8::from(compression == Compression::Gzip);
+        size.copy_from_slice(&len.to_be_bytes());
+    }
+    Ok(out.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::read::GzDecoder;
+    use std::io::Read as _;
+
+    #[test]
+    fn grpc_body_is_flag_length_and_gzip() {
+        let body = pack(b"some bytes", Protocol::Grpc, Compression::Gzip).unwrap();
+        let (prefix, gzip) = body.split_at(PREFIX);
+        assert_eq!(prefix[0], 1);
+        assert_eq!(prefix[1..], u32::try_from(gzip.len()).unwrap().to_be_bytes());
+        let mut raw = Vec::new();
+        GzDecoder::new(gzip).read_to_end(&mut raw).unwrap();
+        assert_eq!(raw, b"some bytes");
+    }
+
+    #[test]
+    fn http_body_without_compression_is_the_message() {
+        let body = pack(b"some bytes", Protocol::Http, Compression::None).unwrap();
+        assert_eq!(&body[..], b"some bytes");
+    }
+}

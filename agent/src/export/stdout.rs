@@ -1,1 +1,279 @@
-//! The stdout sink.
+//! One JSON object a line, for people, pipes and files: time, metric, kind, unit, value and
+//! attributes of each point. Writes a batch in one system call.
+
+use super::{EnrichedBatch, Point, Report, Sink};
+use crate::catalog::Kind;
+use crate::catalog::attributes::{AttrSet, AttrValue};
+use crate::sample::Value;
+use serde::Serialize;
+use serde::ser::{SerializeMap as _, Serializer};
+use std::io::{self, Write};
+use std::time::Instant;
+
+/// Writes lines to anything: standard output, a file.
+#[derive(Debug)]
+pub struct JsonLines<W> {
+    out: W,
+    line: Vec<u8>,
+    closed: bool,
+    report: Report,
+}
+
+/// One line.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    metric: &'a str,
+    kind: &'a str,
+    unit: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<String>,
+    value: Option<Number<'a>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ended: bool,
+    attributes: Attributes<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Number<'a> {
+    Int(i64),
+    Double(f64),
+    Histogram { count: u64, sum: f64, bounds: &'a [f64], counts: &'a [u64] },
+}
+
+struct Attributes<'a>(&'a AttrSet);
+
+impl<W: Write + Send> JsonLines<W> {
+    /// A sink that writes to `out`.
+    pub fn new(out: W) -> Self {
+        Self { out, line: Vec::new(), closed: false, report: Report::default() }
+    }
+
+    /// Whether the reader has gone, so that nothing more can be written.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.out.write_all(&self.line)?;
+        self.out.flush()
+    }
+
+    /// Renders the batch and returns its number of lines.
+    fn render(&mut self, batch: &EnrichedBatch) -> u64 {
+        self.line.clear();
+        let mut lines = 0;
+        for point in &batch.points {
+            let Some(line) = line(point) else {
+                self.report.not_finite += 1;
+                continue;
+            };
+            // A Vec takes every write, and every key is text.
+            if serde_json::to_writer(&mut self.line, &line).is_ok() {
+                self.line.push(b'\n');
+                lines += 1;
+            }
+        }
+        lines
+    }
+}
+
+impl<W: Write + Send> Sink for JsonLines<W> {
+    fn accept(&mut self, batch: &EnrichedBatch) {
+        let lines = self.render(batch);
+        if self.closed {
+            self.report.undelivered += lines;
+            return;
+        }
+        self.report.requests += 1;
+        match self.write() {
+            Ok(()) => {
+                self.report.accepted += lines;
+                self.report.bytes += self.line.len() as u64;
+            }
+            Err(error) => {
+                self.report.undelivered += lines;
+                self.closed = true;
+                // `gpuwho collect | head` is no failure.
+                if error.kind() != io::ErrorKind::BrokenPipe {
+                    tracing::warn!(%error, "cannot write the points; this sink ends");
+                }
+            }
+        }
+    }
+
+    /// Every batch is written when it is accepted.
+    fn flush(&mut self, _deadline: Instant) {}
+
+    fn report(&self) -> Report {
+        self.report
+    }
+}
+
+/// `None` for a number JSON cannot hold.
+fn line(point: &Point) -> Option<Line<'_>> {
+    let value = match &point.value {
+        None => None,
+        Some(Value::Int(number)) => Some(Number::Int(*number)),
+        Some(Value::Double(number)) if number.is_finite() => Some(Number::Double(*number)),
+        Some(Value::Double(_)) => return None,
+        Some(Value::Histogram(histogram)) => Some(Number::Histogram {
+            count: histogram.count(),
+            sum: histogram.sum,
+            bounds: histogram.bounds,
+            counts: &histogram.counts,
+        }),
+    };
+    let cumulative = matches!(point.metric.kind, Kind::Counter | Kind::Histogram);
+    Some(Line {
+        time: rfc3339(point.time_ns),
+        metric: point.metric.name,
+        kind: point.metric.kind.as_str(),
+        unit: point.metric.unit,
+        start: cumulative.then(|| rfc3339(point.start_ns)),
+        ended: value.is_none(),
+        value,
+        attributes: Attributes(&point.labels.set),
+    })
+}
+
+impl Serialize for Attributes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in self.0.iter() {
+            match value {
+                AttrValue::Str(text) => map.serialize_entry(key.name, &**text)?,
+                AttrValue::Int(number) => map.serialize_entry(key.name, number)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// Nanoseconds since the epoch as RFC 3339 in UTC.
+fn rfc3339(ns: u64) -> String {
+    let (seconds, nanos) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days to a civil date with years that begin in March, so that the leap day is the last:
+    // https://howardhinnant.github.io/date_algorithms.html#civil_from_days
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::attributes::{GPU_INDEX, GPU_UUID, SOURCE};
+    use crate::catalog::{agent, device};
+    use crate::export::Labels;
+    use crate::sample::Histogram;
+    use std::sync::Arc;
+
+    const NOW: u64 = 1_795_219_200_000_000_005;
+
+    fn gpu(metric: &'static crate::catalog::MetricDef, value: Option<Value>) -> Point {
+        let mut set = AttrSet::new();
+        set.set(&GPU_UUID, "GPU-\"1\"");
+        set.set(&GPU_INDEX, 3);
+        let start_ns = if metric.kind == Kind::Counter { NOW - 5 } else { 0 };
+        Point { metric, labels: Arc::new(Labels::new(set)), value, start_ns, time_ns: NOW }
+    }
+
+    fn written(points: Vec<Point>) -> (String, Report) {
+        let mut out = Vec::new();
+        let mut sink = JsonLines::new(&mut out);
+        sink.accept(&EnrichedBatch { points });
+        let report = sink.report();
+        (String::from_utf8(out).unwrap(), report)
+    }
+
+    #[test]
+    fn gauge_is_one_line_with_its_attributes() {
+        let (text, _) = written(vec![gpu(device::POWER.def(), Some(Value::Double(61.5)))]);
+        assert_eq!(
+            text,
+            "{\"time\":\"2026-11-21T00:00:00.000000005Z\",\"metric\":\"gpu.power\",\
+             \"kind\":\"gauge\",\"unit\":\"W\",\"value\":61.5,\
+             \"attributes\":{\"gpu.uuid\":\"GPU-\\\"1\\\"\",\"gpu.index\":3}}\n"
+        );
+    }
+
+    #[test]
+    fn counter_has_its_start_and_an_ended_series_says_so() {
+        let (text, _) = written(vec![gpu(device::ENERGY.def(), None)]);
+        assert!(
+            text.contains(
+                "\"start\":\"2026-11-21T00:00:00.000000000Z\",\"value\":null,\"ended\":true"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn histogram_value_is_an_object() {
+        let mut histogram = Histogram::new(&[0.1, 1.0]);
+        histogram.observe(0.5);
+        let mut set = AttrSet::new();
+        set.set(&SOURCE, "nvidia");
+        let point = Point {
+            metric: agent::SOURCE_DURATION.def(),
+            labels: Arc::new(Labels::new(set)),
+            value: Some(Value::Histogram(Box::new(histogram))),
+            start_ns: NOW,
+            time_ns: NOW,
+        };
+        let (text, _) = written(vec![point]);
+        assert!(
+            text.contains(
+                "\"value\":{\"count\":1,\"sum\":0.5,\"bounds\":[0.1,1.0],\"counts\":[0,1,0]}"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn infinite_value_is_left_out_and_counted() {
+        let (text, report) =
+            written(vec![gpu(device::POWER.def(), Some(Value::Double(f64::INFINITY)))]);
+        assert_eq!((text.as_str(), report.not_finite, report.accepted), ("", 1, 0));
+    }
+
+    #[test]
+    fn broken_pipe_closes_the_sink_and_counts_what_was_not_written() {
+        struct Broken;
+        impl Write for Broken {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut sink = JsonLines::new(Broken);
+        let batch =
+            EnrichedBatch { points: vec![gpu(device::POWER.def(), Some(Value::Double(1.0)))] };
+        sink.accept(&batch);
+        sink.accept(&batch);
+        assert!(sink.is_closed());
+        assert_eq!((sink.report().undelivered, sink.report().requests), (2, 1));
+    }
+
+    #[test]
+    fn dates_are_civil_in_leap_years_and_centuries() {
+        let at = |seconds: u64| rfc3339(seconds * 1_000_000_000);
+        assert_eq!(at(0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000000000Z");
+        assert_eq!(at(4_107_542_399), "2100-02-28T23:59:59.000000000Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000000000Z");
+    }
+}

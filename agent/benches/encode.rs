@@ -1,0 +1,2 @@
+//! Encoder benchmark.
+fn main() {}

@@ -1,0 +1,165 @@
+//! Why a request did not get through, in the words of somebody who has to mend it.
+
+use super::settings::Protocol;
+use super::tls::TlsFileError;
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+/// Longest part of a receiver's own message that is repeated.
+const MESSAGE_CHARS: usize = 200;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Cause {
+    /// The name has no address.
+    #[error("no address found for the receiver's name ({0}); check the endpoint's host")]
+    Name(String),
+    /// Nothing listens.
+    #[error("connection refused; check that the receiver runs and the endpoint's port")]
+    Refused,
+    /// The network does not lead there.
+    #[error("cannot connect ({0})")]
+    Unreachable(String),
+    /// No answer.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The certificate's issuer is not trusted.
+    #[error(
+        "the receiver's certificate is signed by an unknown CA; set `certificate` to the CA's file"
+    )]
+    UnknownCa,
+    /// The certificate is for somebody else, or out of date.
+    #[error("the receiver's certificate is not valid ({0})")]
+    Certificate(String),
+    /// TLS was spoken to a plain port.
+    #[error(
+        "the receiver does not speak TLS on this port; use an http:// endpoint or `insecure = true`"
+    )]
+    PlainText,
+    /// Any other failure of the handshake.
+    #[error("TLS handshake failed ({0}); check `client_certificate` and `client_key`")]
+    Tls(String),
+    /// Our own certificate files.
+    #[error(transparent)]
+    TlsFiles(#[from] TlsFileError),
+    /// OTLP/HTTP was sent to something else.
+    #[error(
+        "the answer is not HTTP/1.1 ({0}); if this is an OTLP/gRPC port (usually 4317), set protocol = \"grpc\""
+    )]
+    NotHttp1(String),
+    /// OTLP/gRPC was sent to something else.
+    #[error(
+        "the answer is not HTTP/2 ({0}); if this is an OTLP/HTTP port (usually 4318), set protocol = \"http/protobuf\""
+    )]
+    NotHttp2(String),
+    /// The connection broke.
+    #[error("connection lost ({0})")]
+    Lost(String),
+    /// 401, 403, UNAUTHENTICATED, PERMISSION_DENIED.
+    #[error("the receiver answered {status}: check the headers (token, tenant); {message}")]
+    Credentials {
+        /// Status or code.
+        status: String,
+        /// The receiver's words.
+        message: String,
+    },
+    /// 404, 405, UNIMPLEMENTED.
+    #[error("the receiver answered {status}: is this an OTLP metrics endpoint? {message}")]
+    NotOtlp {
+        /// Status or code.
+        status: String,
+        /// The receiver's words.
+        message: String,
+    },
+    /// 413, or RESOURCE_EXHAUSTED without a time to come back.
+    #[error(
+        "the receiver answered {status}: the request is too large for it or its quota is used up; raise its limit to 4 MiB or more; {message}"
+    )]
+    TooLarge {
+        /// Status or code.
+        status: String,
+        /// The receiver's words.
+        message: String,
+    },
+    /// Anything else.
+    #[error("the receiver answered {status}: {message}")]
+    Answered {
+        /// Status or code.
+        status: String,
+        /// The receiver's words.
+        message: String,
+    },
+}
+
+impl Cause {
+    /// Reads the cause off a failed connection or exchange.
+    pub(super) fn of(error: &(dyn Error + 'static), protocol: Protocol) -> Self {
+        let mut text = error.to_string();
+        let mut current = Some(error);
+        while let Some(error) = current {
+            text = error.to_string();
+            if let Some(cause) = known(error, protocol) {
+                return cause;
+            }
+            current = error.source();
+        }
+        Self::Lost(text)
+    }
+}
+
+/// The receiver's words, in one line and bounded.
+pub(super) fn message(text: &str) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect();
+    if text.is_empty() { "no reason given".to_owned() } else { text }
+}
+
+fn known(error: &(dyn Error + 'static), protocol: Protocol) -> Option<Cause> {
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return of_io(error, protocol);
+    }
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return Some(of_tls(error));
+    }
+    // hyper-util's connector names a failed look-up only in its text.
+    if error.to_string() == "dns error" {
+        return Some(Cause::Name(error.source().map_or_else(String::new, ToString::to_string)));
+    }
+    let error = error.downcast_ref::<hyper::Error>()?;
+    if error.is_timeout() || error.is_closed() || error.is_incomplete_message() {
+        return None;
+    }
+    let inner = error.source()?;
+    if inner.is::<io::Error>() {
+        return None;
+    }
+    match protocol {
+        Protocol::Http if error.is_parse() => Some(Cause::NotHttp1(inner.to_string())),
+        Protocol::Http => None,
+        Protocol::Grpc => Some(Cause::NotHttp2(inner.to_string())),
+    }
+}
+
+fn of_io(error: &io::Error, protocol: Protocol) -> Option<Cause> {
+    if let Some(inner) = error.get_ref() {
+        return known(inner, protocol);
+    }
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Some(Cause::Refused),
+        io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::AddrNotAvailable
+        | io::ErrorKind::TimedOut => Some(Cause::Unreachable(error.to_string())),
+        _ => None,
+    }
+}
+
+fn of_tls(error: &rustls::Error) -> Cause {
+    use rustls::CertificateError::UnknownIssuer;
+    match error {
+        rustls::Error::InvalidCertificate(UnknownIssuer) => Cause::UnknownCa,
+        rustls::Error::InvalidCertificate(reason) => Cause::Certificate(reason.to_string()),
+        rustls::Error::InvalidMessage(_) => Cause::PlainText,
+        other => Cause::Tls(other.to_string()),
+    }
+}

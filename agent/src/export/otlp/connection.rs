@@ -1,0 +1,118 @@
+//! One kept connection to the receiver, HTTP/1.1 or HTTP/2, plain or TLS, over the same hyper
+//! stack. Built at first use and again when a certificate file changes.
+
+use super::cause::Cause;
+use super::settings::{Protocol, Settings};
+use super::tls::{self, Stamp};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Request, StatusCode};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::time::Duration;
+
+/// For the TCP handshake, of the whole timeout.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// An answer is a status and a few words; more than this is not one.
+const ANSWER_BYTES: usize = 64 << 10;
+
+type HyperClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// A receiver as the transports see it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    settings: Settings,
+    client: Option<(HyperClient, Stamp)>,
+}
+
+/// A complete answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+    pub(super) trailers: HeaderMap,
+}
+
+impl Connection {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings, client: None }
+    }
+
+    /// Posts a body and reads the whole answer, within the timeout.
+    pub(super) async fn post(
+        &mut self,
+        body: Bytes,
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Result<Answer, Cause> {
+        let timeout = self.settings.timeout;
+        let protocol = self.settings.protocol;
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = hyper::Method::POST;
+        *request.uri_mut() = self.settings.endpoint.uri().clone();
+        let sent = request.headers_mut();
+        sent.insert(USER_AGENT, agent_name());
+        for (name, value) in headers {
+            sent.insert(name, value.clone());
+        }
+        for (name, value) in &self.settings.headers {
+            sent.insert(name, value.clone());
+        }
+        if let Some(token) = sent.get_mut(AUTHORIZATION) {
+            token.set_sensitive(true);
+        }
+        let client = self.client()?;
+        let exchange = async {
+            let (head, body) =
+                client.request(request).await.map_err(|e| Cause::of(&e, protocol))?.into_parts();
+            let body = Limited::new(body, ANSWER_BYTES)
+                .collect()
+                .await
+                .map_err(|e| Cause::of(e.as_ref(), protocol))?;
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            Ok(Answer {
+                status: head.status,
+                headers: head.headers,
+                body: body.to_bytes(),
+                trailers,
+            })
+        };
+        tokio::time::timeout(timeout, exchange)
+            .await
+            .unwrap_or_else(|_| Err(Cause::TimedOut(timeout)))
+    }
+
+    fn client(&mut self) -> Result<&HyperClient, Cause> {
+        let stamp = tls::stamp(&self.settings.tls);
+        let client = match self.client.take().filter(|(_, read)| *read == stamp) {
+            Some((client, _)) => client,
+            None => build(&self.settings)?,
+        };
+        Ok(&self.client.insert((client, stamp)).0)
+    }
+}
+
+fn build(settings: &Settings) -> Result<HyperClient, Cause> {
+    let config =
+        if settings.endpoint.is_tls() { tls::config(&settings.tls)? } else { tls::none()? };
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_max_idle_per_host(1);
+    Ok(match settings.protocol {
+        Protocol::Http => builder.build(connector.enable_http1().wrap_connector(tcp)),
+        Protocol::Grpc => {
+            builder.http2_only(true).build(connector.enable_http2().wrap_connector(tcp))
+        }
+    })
+}
+
+fn agent_name() -> HeaderValue {
+    HeaderValue::from_static(concat!(env!("CARGO_PKG_NAME"), "/", env!("CARGO_PKG_VERSION")))
+}

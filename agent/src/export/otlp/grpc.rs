@@ -1,0 +1,177 @@
+//! OTLP/gRPC: one unary call. The body is framed and compressed when it is encoded, so that an
+//! attempt sends the bytes as they are; tonic reads the status off the trailers.
+
+use super::cause::{Cause, message};
+use super::connection::{Answer, Connection};
+use super::http::partial_success;
+use super::retry::Verdict;
+use super::settings::{Compression, Settings};
+use super::wire::{Field, Reader};
+use bytes::Bytes;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, TE};
+use std::time::Duration;
+use tonic::{Code, Status};
+
+/// Bytes before a gRPC message: a compression flag and the length.
+pub(super) const PREFIX: usize = 5;
+
+/// Sends over OTLP/gRPC.
+#[derive(Debug)]
+pub(super) struct Grpc {
+    connection: Connection,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Grpc {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let mut headers = vec![
+            (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
+            (TE, HeaderValue::from_static("trailers")),
+        ];
+        if settings.compression == Compression::Gzip {
+            let name = HeaderName::from_static("grpc-encoding");
+            headers.push((name, HeaderValue::from_static("gzip")));
+        }
+        // The unit leaves eight digits, more than a day.
+        let limit = format!("{}m", settings.timeout.as_millis().min(99_999_999));
+        if let Ok(limit) = HeaderValue::try_from(limit) {
+            headers.push((HeaderName::from_static("grpc-timeout"), limit));
+        }
+        Self { connection: Connection::new(settings.clone()), headers }
+    }
+
+    pub(super) async fn send(&mut self, body: Bytes) -> Verdict {
+        match self.connection.post(body, &self.headers).await {
+            Ok(answer) => judge(&answer),
+            Err(cause) => Verdict::lost(cause),
+        }
+    }
+}
+
+fn judge(answer: &Answer) -> Verdict {
+    let status = Status::from_header_map(&answer.trailers)
+        .or_else(|| Status::from_header_map(&answer.headers))
+        .unwrap_or_else(|| of_http(answer.status));
+    if status.code() == Code::Ok {
+        // The answer is not compressed: we offer no encoding for it.
+        let (rejected, message) = partial_success(answer.body.get(PREFIX..).unwrap_or_default());
+        return Verdict::Accepted { rejected, message };
+    }
+    let after = retry_info(status.details());
+    let words = message(status.message());
+    let name = format!("{:?}", status.code());
+    let answered = |status, message| Cause::Answered { status, message };
+    match status.code() {
+        Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unavailable
+        | Code::DataLoss => Verdict::Retry { cause: answered(name, words), after },
+        Code::ResourceExhausted if after.is_some() => {
+            Verdict::Retry { cause: answered(name, words), after }
+        }
+        Code::ResourceExhausted => {
+            Verdict::Refused(Cause::TooLarge { status: name, message: words })
+        }
+        Code::Unauthenticated | Code::PermissionDenied => {
+            Verdict::Refused(Cause::Credentials { status: name, message: words })
+        }
+        Code::Unimplemented => Verdict::Refused(Cause::NotOtlp { status: name, message: words }),
+        _ => Verdict::Refused(answered(name, words)),
+    }
+}
+
+/// The code that stands for an HTTP status without a gRPC one, as gRPC's own table has it.
+fn of_http(status: StatusCode) -> Status {
+    let code = match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502..=504 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Status::new(code, format!("HTTP {status} without a gRPC status"))
+}
+
+/// `RetryInfo.retry_delay` among the details of a `google.rpc.Status`.
+fn retry_info(status: &[u8]) -> Option<Duration> {
+    let delay = Reader(status).filter(|(field, _)| *field == 3).find_map(|(_, detail)| {
+        let Field::Bytes(detail) = detail else { return None };
+        let name = bytes_field(detail, 1)?;
+        name.ends_with(b"google.rpc.RetryInfo").then(|| bytes_field(detail, 2)).flatten()
+    })?;
+    let mut wait = Duration::ZERO;
+    for (field, value) in Reader(bytes_field(delay, 1)?) {
+        match (field, value) {
+            (1, Field::Varint(seconds)) => wait += Duration::from_secs(seconds.min(1 << 32)),
+            (2, Field::Varint(nanos)) => wait += Duration::from_nanos(nanos.min(999_999_999)),
+            _ => {}
+        }
+    }
+    Some(wait)
+}
+
+fn bytes_field(message: &[u8], wanted: u64) -> Option<&[u8]> {
+    Reader(message).find_map(|(field, value)| match value {
+        Field::Bytes(content) if field == wanted => Some(content),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{put_bytes, put_varint, tag};
+    use super::*;
+    use hyper::header::HeaderMap;
+
+    fn status(seconds: Option<u64>) -> Vec<u8> {
+        let mut out = vec![tag(1, 0), 8];
+        if let Some(seconds) = seconds {
+            let mut duration = vec![tag(1, 0)];
+            put_varint(&mut duration, seconds);
+            let (mut info, mut any) = (Vec::new(), Vec::new());
+            put_bytes(&mut info, 1, &duration);
+            put_bytes(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
+            put_bytes(&mut any, 2, &info);
+            put_bytes(&mut out, 3, &any);
+        }
+        out
+    }
+
+    fn answer(code: Code, details: &[u8]) -> Answer {
+        let status = Status::with_details(code, "why", Bytes::copy_from_slice(details));
+        let mut trailers = HeaderMap::new();
+        status.add_header(&mut trailers).unwrap();
+        Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: Bytes::new(), trailers }
+    }
+
+    #[test]
+    fn only_the_specification_s_codes_are_tried_again() {
+        let again = [
+            Code::Cancelled,
+            Code::DeadlineExceeded,
+            Code::Aborted,
+            Code::OutOfRange,
+            Code::Unavailable,
+            Code::DataLoss,
+        ];
+        for code in (0..17).map(Code::from) {
+            let verdict = judge(&answer(code, &[]));
+            assert_eq!(matches!(verdict, Verdict::Retry { .. }), again.contains(&code), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn exhausted_receiver_is_tried_again_only_when_it_says_when() {
+        let verdict = judge(&answer(Code::ResourceExhausted, &status(Some(7))));
+        assert!(
+            matches!(verdict, Verdict::Retry { after: Some(after), .. } if after.as_secs() == 7),
+            "{verdict:?}"
+        );
+        let verdict = judge(&answer(Code::ResourceExhausted, &status(None)));
+        assert!(matches!(verdict, Verdict::Refused(Cause::TooLarge { .. })), "{verdict:?}");
+    }
+}

@@ -1,0 +1,109 @@
+//! What the log says about the receiver: once when sending starts to fail, once more when the
+//! cause becomes another, once when it works again.
+
+use super::cause::Cause;
+use super::settings::Endpoint;
+use std::mem::{Discriminant, discriminant};
+use std::time::{Duration, Instant};
+
+/// Causes may alternate, and every batch may be partly refused: at most one line in this time.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// The log's memory.
+#[derive(Debug)]
+pub(super) struct Health {
+    endpoint: Endpoint,
+    failing: Option<Failing>,
+    partial: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    since: Instant,
+    logged: Instant,
+    cause: Discriminant<Cause>,
+}
+
+impl Health {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, failing: None, partial: None }
+    }
+
+    /// An attempt failed and will be repeated, or the request was refused.
+    pub(super) fn failed(&mut self, cause: &Cause, again: bool, now: Instant) {
+        if !self.is_news(discriminant(cause), now) {
+            return;
+        }
+        let endpoint = &self.endpoint;
+        if again {
+            tracing::warn!(%endpoint, %cause, "OTLP export fails; points wait in the queue");
+        } else {
+            tracing::warn!(%endpoint, %cause, "OTLP receiver refuses the points; they are lost");
+        }
+    }
+
+    /// A request was taken.
+    pub(super) fn worked(&mut self, now: Instant) {
+        if let Some(failing) = self.failing.take() {
+            let seconds = now.duration_since(failing.since).as_secs();
+            tracing::info!(endpoint = %self.endpoint, seconds, "OTLP export works again");
+        }
+    }
+
+    /// A request was taken in part.
+    pub(super) fn partial(&mut self, rejected: u64, message: &str, now: Instant) {
+        if self.partial.is_some_and(|last| now.duration_since(last) < QUIET) {
+            return;
+        }
+        self.partial = Some(now);
+        let endpoint = &self.endpoint;
+        tracing::warn!(%endpoint, rejected, message, "OTLP receiver rejected some points");
+    }
+
+    fn is_news(&mut self, cause: Discriminant<Cause>, now: Instant) -> bool {
+        let Some(failing) = &mut self.failing else {
+            self.failing = Some(Failing { since: now, logged: now, cause });
+            return true;
+        };
+        if failing.cause == cause || now.duration_since(failing.logged) < QUIET {
+            return false;
+        }
+        failing.cause = cause;
+        failing.logged = now;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::otlp::settings::{RawOtlp, Settings, Signal};
+
+    fn health() -> Health {
+        let raw = RawOtlp::default();
+        let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
+        Health::new(settings.endpoint)
+    }
+
+    #[test]
+    fn same_cause_is_news_once_until_it_works_again() {
+        let (mut health, start) = (health(), Instant::now());
+        let refused = discriminant(&Cause::Refused);
+        let later = start + Duration::from_secs(3600);
+        let news = [health.is_news(refused, start), health.is_news(refused, later)];
+        assert_eq!(news, [true, false]);
+        health.worked(later);
+        assert!(health.is_news(refused, later));
+    }
+
+    #[test]
+    fn other_cause_is_news_once_a_minute() {
+        let (mut health, start) = (health(), Instant::now());
+        let (refused, lost) = (discriminant(&Cause::Refused), discriminant(&Cause::UnknownCa));
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let news =
+            [(refused, 0), (lost, 1), (refused, 2), (lost, 60), (refused, 61), (refused, 120)]
+                .map(|(cause, seconds)| health.is_news(cause, at(seconds)));
+        assert_eq!(news, [true, false, false, true, false, true]);
+    }
+}

@@ -1,0 +1,144 @@
+//! The bounded queue between the tick and the sender: encoded requests in the order of their
+//! making, the oldest out when there is no room.
+//!
+//! The request that is being sent is outside; so memory is bounded by the limit and one request.
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// One encoded request.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    /// As it travels: compressed, and framed for gRPC.
+    pub(super) body: Bytes,
+    /// Points in it.
+    pub(super) points: u64,
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    limit: usize,
+    waiting: Mutex<Waiting>,
+    pushed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    bytes: usize,
+}
+
+impl Queue {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, waiting: Mutex::default(), pushed: Notify::new() }
+    }
+
+    /// Adds the newest request; returns the points of those that had to go for it.
+    pub(super) fn push(&self, request: Request) -> u64 {
+        let mut waiting = self.waiting();
+        waiting.bytes += request.body.len();
+        waiting.requests.push_back(request);
+        let mut lost = 0;
+        while waiting.bytes > self.limit {
+            let Some(oldest) = waiting.pop() else { break };
+            lost += oldest.points;
+        }
+        drop(waiting);
+        self.pushed.notify_one();
+        lost
+    }
+
+    /// Puts back the request that could not be sent, as the oldest; returns its points when there
+    /// is no room for it any more.
+    pub(super) fn put_back(&self, request: Request) -> u64 {
+        let mut waiting = self.waiting();
+        if waiting.bytes + request.body.len() > self.limit {
+            return request.points;
+        }
+        waiting.bytes += request.body.len();
+        waiting.requests.push_front(request);
+        0
+    }
+
+    /// The oldest request, if any.
+    pub(super) fn pop(&self) -> Option<Request> {
+        self.waiting().pop()
+    }
+
+    /// Returns after a push.
+    pub(super) async fn pushed(&self) {
+        self.pushed.notified().await;
+    }
+
+    /// Encoded bytes that wait.
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
+        self.waiting().bytes
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing panics while it is held; the queue is whole either way.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn pop(&mut self) -> Option<Request> {
+        let request = self.requests.pop_front()?;
+        self.bytes -= request.body.len();
+        Some(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(points: u64, bytes: usize) -> Request {
+        Request { body: Bytes::from(vec![0; bytes]), points }
+    }
+
+    fn points(queue: &Queue) -> Vec<u64> {
+        std::iter::from_fn(|| queue.pop()).map(|request| request.points).collect()
+    }
+
+    #[test]
+    fn oldest_goes_when_full_and_its_points_are_counted() {
+        let queue = Queue::new(100);
+        let lost: Vec<u64> = (1..=5).map(|n| queue.push(request(n, 40))).collect();
+        assert_eq!(lost, [0, 0, 1, 2, 3]);
+        assert_eq!(queue.bytes(), 80);
+        assert_eq!(points(&queue), [4, 5]);
+    }
+
+    #[test]
+    fn request_put_back_is_the_oldest_and_goes_first() {
+        let queue = Queue::new(100);
+        queue.push(request(1, 40));
+        let first = queue.pop().unwrap();
+        queue.push(request(2, 40));
+        assert_eq!(queue.put_back(first), 0);
+        assert_eq!(points(&queue), [1, 2]);
+    }
+
+    #[test]
+    fn request_put_back_is_counted_when_newer_ones_took_its_room() {
+        let queue = Queue::new(100);
+        queue.push(request(1, 40));
+        let first = queue.pop().unwrap();
+        queue.push(request(2, 40));
+        queue.push(request(3, 40));
+        assert_eq!(queue.put_back(first), 1);
+        assert_eq!(points(&queue), [2, 3]);
+    }
+
+    #[test]
+    fn request_larger_than_the_queue_is_counted_and_leaves_it_empty() {
+        let queue = Queue::new(100);
+        assert_eq!(queue.push(request(9, 101)), 9);
+        assert_eq!(queue.bytes(), 0);
+    }
+}

@@ -1,0 +1,37 @@
+//! What the sender says about itself: the attributes of the one OTLP Resource.
+
+use super::settings::Settings;
+use crate::catalog::attributes::{AttrSet, AttrValue, SERVICE_NAME, SERVICE_VERSION};
+
+/// The resource's attributes, each key once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resource(Vec<(String, AttrValue)>);
+
+impl Resource {
+    /// The agent's name and version, then what was detected on the host, then what the operator
+    /// set: the later wins.
+    pub fn new(detected: &AttrSet, settings: &Settings) -> Self {
+        let mut resource = Self::default();
+        resource.set(SERVICE_NAME.name, env!("CARGO_PKG_NAME").into());
+        resource.set(SERVICE_VERSION.name, env!("CARGO_PKG_VERSION").into());
+        for (key, value) in detected.iter() {
+            resource.set(key.name, value.clone());
+        }
+        for (key, value) in &settings.resource_attributes {
+            resource.set(key, value.as_str().into());
+        }
+        resource
+    }
+
+    /// The attributes in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &AttrValue)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    fn set(&mut self, key: &str, value: AttrValue) {
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((key.to_owned(), value)),
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Where and how to send: resolved once, from the command line, the `OTEL_*` environment and the
+//! configuration file, in that order of precedence.
+//!
+//! Rules, all of them the OTLP exporter specification's unless marked:
+//! - A signal's own variable (`OTEL_EXPORTER_OTLP_METRICS_…`) is taken before the general one. An
+//!   empty variable is unset.
+//! - Over HTTP, `/v1/metrics` is appended to the general endpoint, and nothing to the signal's own.
+//!   (Ours) an endpoint from the file or the command line is general, but one that already ends
+//!   with `/v1/metrics` is taken as it is.
+//! - (Ours) without a protocol, port 4317 means `grpc` and everything else `http/protobuf`.
+//! - (Ours) without a scheme, `insecure = true` or a loopback host means `http`, else `https`;
+//!   without scheme and port, the port is the protocol's (4317 or 4318).
+//! - (Ours) compression is gzip unless set to `none`.
+
+mod parse;
+
+use hyper::Uri;
+use hyper::header::HeaderMap;
+use parse::{Lookup, Setting};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The specification's time for one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Half an hour or more of an eight-GPU node's compressed ticks at 10 s.
+const QUEUE_BYTES: usize = 8 << 20;
+
+/// What to send, and so which variables, paths and methods apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Metrics.
+    Metrics,
+    /// Log records.
+    Logs,
+}
+
+impl Signal {
+    fn infix(self) -> &'static str {
+        match self {
+            Self::Metrics => "METRICS",
+            Self::Logs => "LOGS",
+        }
+    }
+
+    fn http_path(self) -> &'static str {
+        match self {
+            Self::Metrics => "/v1/metrics",
+            Self::Logs => "/v1/logs",
+        }
+    }
+
+    fn grpc_path(self) -> &'static str {
+        match self {
+            Self::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+            Self::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+        }
+    }
+}
+
+/// Everything the sink needs to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where requests go, path included.
+    pub endpoint: Endpoint,
+    /// How they travel.
+    pub protocol: Protocol,
+    /// Sent with each request; every value is marked sensitive, so that `Debug` hides it.
+    pub headers: HeaderMap,
+    /// For one attempt, from connecting to the whole answer.
+    pub timeout: Duration,
+    /// Of request bodies.
+    pub compression: Compression,
+    /// Certificates, for `https`.
+    pub tls: TlsFiles,
+    /// Encoded requests that may wait for the receiver.
+    pub queue_bytes: usize,
+    /// Waits between attempts.
+    pub backoff: Backoff,
+    /// `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`.
+    pub resource_attributes: Vec<(String, String)>,
+}
+
+/// A receiver's address. Prints without the query, which may hold a token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint(Uri);
+
+/// How requests travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// OTLP/HTTP with protobuf bodies over HTTP/1.1.
+    Http,
+    /// OTLP/gRPC.
+    Grpc,
+}
+
+/// Compression of request bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// As encoded.
+    None,
+    /// gzip, level 1.
+    Gzip,
+}
+
+/// Certificate files. They are read again when they change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The only CAs to trust; the system's where absent.
+    pub ca: Option<PathBuf>,
+    /// The agent's own certificate chain and key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// Waits between attempts: doubling from `first` to `most`, half of each left to chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Before the first repetition.
+    pub first: Duration,
+    /// Never more, unless the receiver asks for it.
+    pub most: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { first: Duration::from_secs(1), most: Duration::from_secs(30) }
+    }
+}
+
+/// The `[otlp]` table of the configuration file, and what the command line may set.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawOtlp {
+    /// URL or `host:port`.
+    pub endpoint: Option<String>,
+    /// `http/protobuf` or `grpc`.
+    pub protocol: Option<String>,
+    /// Literal names and values (not percent-encoded).
+    pub headers: Option<RawHeaders>,
+    /// Milliseconds for one attempt.
+    pub timeout_ms: Option<u64>,
+    /// `gzip` or `none`.
+    pub compression: Option<String>,
+    /// PEM file with the CAs to trust.
+    pub certificate: Option<PathBuf>,
+    /// PEM file with the agent's certificate.
+    pub client_certificate: Option<PathBuf>,
+    /// PEM file with the agent's key.
+    pub client_key: Option<PathBuf>,
+    /// Plain text where the endpoint has no scheme.
+    pub insecure: Option<bool>,
+    /// Bytes of encoded requests that may wait for the receiver.
+    pub queue_bytes: Option<usize>,
+}
+
+/// Headers from the file; `Debug` shows the names only.
+#[derive(Clone, Default, Deserialize)]
+#[serde(transparent)]
+pub struct RawHeaders(pub BTreeMap<String, String>);
+
+/// What is wrong with a setting, where, and what to write instead. Header values are never in it.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SettingsError {
+    /// Not an address.
+    #[error("{origin}: not an OTLP endpoint ({reason}); write http://HOST:4318, or HOST:4317")]
+    Endpoint {
+        /// Variable or key.
+        origin: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Not one of the words.
+    #[error("{origin}: unknown value `{value}`; use {expected}")]
+    Word {
+        /// Variable or key.
+        origin: String,
+        /// As written.
+        value: String,
+        /// The words there are.
+        expected: &'static str,
+    },
+    /// Not a time.
+    #[error("{origin}: `{value}` is not a number of milliseconds above 0; 10000 is usual")]
+    Timeout {
+        /// Variable or key.
+        origin: String,
+        /// As written.
+        value: String,
+    },
+    /// Not a list of headers.
+    #[error(
+        "{origin}: entry {entry} is not a header; write NAME=VALUE,NAME=VALUE with values percent-encoded"
+    )]
+    Headers {
+        /// Variable or key.
+        origin: String,
+        /// Position in the list, from 1.
+        entry: usize,
+    },
+    /// Not a list of attributes.
+    #[error(
+        "{origin}: entry {entry} is not an attribute; write KEY=VALUE,KEY=VALUE with values percent-encoded"
+    )]
+    ResourceAttributes {
+        /// Variable.
+        origin: String,
+        /// Position in the list, from 1.
+        entry: usize,
+    },
+    /// A certificate without its key, or the reverse.
+    #[error("{origin}: set together with {missing}, or neither")]
+    ClientPair {
+        /// The one that is set.
+        origin: String,
+        /// The one that is not.
+        missing: &'static str,
+    },
+    /// No room for anything.
+    #[error("otlp.queue_bytes: {value} holds no request; 8388608 is usual, 65536 the least")]
+    QueueBytes {
+        /// As written.
+        value: usize,
+    },
+}
+
+impl Settings {
+    /// Resolves `signal`'s settings: `flags` before the environment before `file`. `env` looks a
+    /// variable up.
+    pub fn resolve(
+        signal: Signal,
+        flags: &RawOtlp,
+        file: &RawOtlp,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, SettingsError> {
+        let lookup = Lookup { signal: signal.infix(), flags, file, env };
+        let address = lookup.text("ENDPOINT", "endpoint", |raw| raw.endpoint.clone());
+        let protocol = lookup
+            .text("PROTOCOL", "protocol", |raw| raw.protocol.clone())
+            .map(|setting| parse::protocol(&setting))
+            .transpose()?;
+        let insecure = lookup
+            .text("INSECURE", "insecure", |raw| raw.insecure.map(|value| value.to_string()))
+            .map(|setting| parse::boolean(&setting))
+            .transpose()?;
+        let (endpoint, protocol) = parse::endpoint(signal, address, protocol, insecure)?;
+        let queue_bytes = flags.queue_bytes.or(file.queue_bytes).unwrap_or(QUEUE_BYTES);
+        if queue_bytes < 65_536 {
+            return Err(SettingsError::QueueBytes { value: queue_bytes });
+        }
+        Ok(Self {
+            endpoint,
+            protocol,
+            headers: lookup.headers()?,
+            timeout: lookup
+                .text("TIMEOUT", "timeout_ms", |raw| raw.timeout_ms.map(|ms| ms.to_string()))
+                .map_or(Ok(TIMEOUT), |setting| parse::timeout(&setting))?,
+            compression: lookup
+                .text("COMPRESSION", "compression", |raw| raw.compression.clone())
+                .map_or(Ok(Compression::Gzip), |setting| parse::compression(&setting))?,
+            tls: tls_files(&lookup)?,
+            queue_bytes,
+            backoff: Backoff::default(),
+            resource_attributes: parse::resource_attributes(env)?,
+        })
+    }
+}
+
+fn tls_files(lookup: &Lookup<'_>) -> Result<TlsFiles, SettingsError> {
+    let path = |setting: Setting| PathBuf::from(setting.value);
+    let ca = lookup.path("CERTIFICATE", "certificate", |raw| raw.certificate.clone());
+    let certificate = lookup
+        .path("CLIENT_CERTIFICATE", "client_certificate", |raw| raw.client_certificate.clone());
+    let key = lookup.path("CLIENT_KEY", "client_key", |raw| raw.client_key.clone());
+    let client = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
+        (None, None) => None,
+        (Some(certificate), None) => {
+            return Err(SettingsError::ClientPair {
+                origin: certificate.origin,
+                missing: "the client key",
+            });
+        }
+        (None, Some(key)) => {
+            return Err(SettingsError::ClientPair {
+                origin: key.origin,
+                missing: "the client certificate",
+            });
+        }
+    };
+    Ok(TlsFiles { ca: ca.map(path), client })
+}
+
+impl Endpoint {
+    /// The complete URL.
+    pub fn uri(&self) -> &Uri {
+        &self.0
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_tls(&self) -> bool {
+        self.0.scheme_str() == Some("https")
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.0.scheme_str().unwrap_or_default();
+        let authority = self.0.authority().map_or("", |authority| authority.as_str());
+        write!(f, "{scheme}://{authority}{}", self.0.path())
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for RawHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The TLS side of a connection: which CAs to trust and who we are. The system's CAs are read only
+//! when an `https` endpoint needs them (about half a megabyte resident).
+
+use super::settings::TlsFiles;
+use hyper_rustls::ConfigBuilderExt as _;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A certificate file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TlsFileError {
+    /// Not readable, or not PEM.
+    #[error("cannot read {path} as PEM ({source})")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: pem::Error,
+    },
+    /// Nothing of the kind in it.
+    #[error("{path} holds no certificate")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// rustls does not take it.
+    #[error("{path} is not usable ({source})")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// The host has no CA certificates.
+    #[error("no system CA certificates ({0}); install ca-certificates or set `certificate`")]
+    NoSystemRoots(io::Error),
+}
+
+/// When the files were last written: a change means reading them again.
+pub(super) type Stamp = [Option<SystemTime>; 3];
+
+/// The present stamp of the files.
+pub(super) fn stamp(files: &TlsFiles) -> Stamp {
+    let written = |path: &PathBuf| path.metadata().and_then(|meta| meta.modified()).ok();
+    let (certificate, key) = match &files.client {
+        Some((certificate, key)) => (written(certificate), written(key)),
+        None => (None, None),
+    };
+    [files.ca.as_ref().and_then(written), certificate, key]
+}
+
+/// A configuration that trusts nobody, for plain-text endpoints.
+pub(super) fn none() -> Result<ClientConfig, TlsFileError> {
+    Ok(builder(Path::new(""))?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+}
+
+/// Reads the files.
+pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, TlsFileError> {
+    let builder = builder(files.ca.as_deref().unwrap_or(Path::new("")))?;
+    let builder = match &files.ca {
+        Some(path) => builder.with_root_certificates(roots(path)?),
+        None => builder.with_native_roots().map_err(TlsFileError::NoSystemRoots)?,
+    };
+    let Some((certificate, key)) = &files.client else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates(certificate)?;
+    let key = PrivateKeyDer::from_pem_file(key)
+        .map_err(|source| TlsFileError::Read { path: key.clone(), source })?;
+    builder
+        .with_client_auth_cert(chain, key)
+        .map_err(|source| TlsFileError::Unusable { path: certificate.clone(), source })
+}
+
+fn builder(
+    path: &Path,
+) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, TlsFileError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|source| TlsFileError::Unusable { path: path.to_owned(), source })
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsFileError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots
+            .add(certificate)
+            .map_err(|source| TlsFileError::Unusable { path: path.to_owned(), source })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
+    let read = |source| TlsFileError::Read { path: path.to_owned(), source };
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(read)?
+        .collect::<Result<_, _>>()
+        .map_err(read)?;
+    if certificates.is_empty() {
+        return Err(TlsFileError::Empty { path: path.to_owned() });
+    }
+    Ok(certificates)
+}
