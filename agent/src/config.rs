@@ -9,9 +9,9 @@ mod overlay;
 
 pub use error::ConfigError;
 
-use crate::collect::device::nvidia;
+use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::kernel::{self, OpenHook};
-use crate::export::otlp;
+use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ pub struct Raw {
     agent: RawAgent,
     paths: RawPaths,
     devices: RawDevices,
-    nvidia: RawNvidia,
-    otlp: otlp::RawOtlp,
+    nvidia: RawReader,
+    otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
 }
@@ -69,7 +69,7 @@ struct RawDevices {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RawNvidia {
+struct RawReader {
     enabled: Option<bool>,
     library: Option<PathBuf>,
     deadline: Option<String>,
@@ -99,8 +99,8 @@ pub struct Settings {
     pub paths: Paths,
     /// Who opens the device nodes.
     pub kernel: kernel::Settings,
-    /// The NVIDIA reader; `None` when switched off.
-    pub nvidia: Option<nvidia::Settings>,
+    /// The device readers that are not switched off.
+    pub devices: Vec<(&'static Vendor, reader::Settings)>,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Write every point to standard output.
@@ -161,18 +161,14 @@ impl Settings {
                 remedy: "use 1s or longer; 10s is the default".into(),
             });
         }
-        let mut otlp = raw.otlp;
-        if flags.otlp_endpoint.is_some() {
-            otlp.endpoint.clone_from(&flags.otlp_endpoint);
-        }
         let paths = paths(raw.paths);
         Ok(Self {
             interval,
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
-            nvidia: nvidia_settings(raw.nvidia, flags)?,
+            devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             paths,
-            otlp: otlp::Settings::resolve(&otlp, env)?,
+            otlp: otlp_settings(&raw.otlp, flags, env)?,
             stdout: raw.sinks.stdout.unwrap_or(false),
             file: raw.sinks.file,
             telemetry_logs: raw.telemetry.logs.unwrap_or(false),
@@ -197,6 +193,22 @@ fn paths(raw: RawPaths) -> Paths {
     }
 }
 
+/// OTLP is on when somebody named an endpoint; the variables' own default, a receiver on this host,
+/// would make every agent without one complain.
+fn otlp_settings(
+    file: &RawOtlp,
+    flags: &Flags,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<otlp::Settings>, ConfigError> {
+    let flags = RawOtlp { endpoint: flags.otlp_endpoint.clone(), ..RawOtlp::default() };
+    let variables = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
+    let in_environment = variables.iter().any(|name| env(name).is_some_and(|url| !url.is_empty()));
+    if flags.endpoint.is_none() && file.endpoint.is_none() && !in_environment {
+        return Ok(None);
+    }
+    Ok(Some(otlp::Settings::resolve(Signal::Metrics, &flags, file, env)?))
+}
+
 fn kernel_settings(raw: RawDevices) -> Result<kernel::Settings, ConfigError> {
     let usual = kernel::Settings::default();
     Ok(kernel::Settings {
@@ -208,17 +220,32 @@ fn kernel_settings(raw: RawDevices) -> Result<kernel::Settings, ConfigError> {
     })
 }
 
-fn nvidia_settings(
-    raw: RawNvidia,
-    flags: &Flags,
-) -> Result<Option<nvidia::Settings>, ConfigError> {
-    if raw.enabled == Some(false) {
-        return Ok(None);
+/// Every vendor's reader; a table of the vendor's name says how.
+fn device_settings(
+    (nvidia, flags): (RawReader, &Flags),
+    interval: Duration,
+    paths: &Paths,
+) -> Result<Vec<(&'static Vendor, reader::Settings)>, ConfigError> {
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let mut readers = Vec::new();
+    for vendor in DEVICES {
+        let raw = RawReader {
+            library: flags.nvidia_library.clone().or_else(|| nvidia.library.clone()),
+            ..nvidia.clone()
+        };
+        if raw.enabled == Some(false) {
+            continue;
+        }
+        let usual = reader::Settings::new(program.clone(), interval);
+        let settings = reader::Settings {
+            library: raw.library,
+            paths: paths.clone(),
+            deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
+            ..usual
+        };
+        readers.push((vendor, settings));
     }
-    let usual = nvidia::Settings::default();
-    let library = flags.nvidia_library.clone().or(raw.library).unwrap_or(usual.library);
-    let deadline = duration("nvidia.deadline", raw.deadline, usual.deadline)?;
-    Ok(Some(nvidia::Settings { library, deadline, ..nvidia::Settings::default() }))
+    Ok(readers)
 }
 
 fn duration(

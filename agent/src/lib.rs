@@ -15,6 +15,7 @@ pub mod config;
 pub mod control;
 pub mod diagnosis;
 pub mod export;
+pub mod host;
 pub mod ids;
 pub mod inventory;
 pub mod paths;

@@ -1,20 +1,33 @@
 //! The one place that knows all sides: sources into samples, samples into points, points to sinks.
 
-use crate::attribute::Evidence;
+mod answer;
+mod once;
+mod sinks;
+
+pub use once::{collect, read_once};
+
 use crate::attribute::ownership::Ownership;
-use crate::collect::device::nvidia;
-use crate::collect::own::{Gauges, Own};
+use crate::collect::own::{self, Gauges, Own};
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
+use crate::collect::device::DEVICES;
+use crate::collect::device::reader::DeviceReader;
+use crate::collect::device::snapshot::Control;
 use crate::collect::{Collector, kernel};
 use crate::config::Settings;
 use crate::control;
-use crate::export::{EnrichedBatch, Sink};
+use crate::export::{EnrichedBatch, Sink as _};
 use crate::inventory::Inventory;
 use crate::series::Enricher;
-use std::sync::Arc;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use sinks::Named;
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Batches on their way to the pipeline: a few ticks of all sources; a source waits when it is
@@ -33,9 +46,14 @@ pub enum RunError {
     /// The control socket.
     #[error(transparent)]
     Control(#[from] control::ControlError),
-    /// A sink.
-    #[error(transparent)]
-    Sink(#[from] crate::sinks::SinkError),
+    /// A sink's file.
+    #[error("cannot open the sink's file {path}: {source}")]
+    SinkFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A thread.
     #[error("cannot start the thread {name}: {source}")]
     Thread {
@@ -48,23 +66,189 @@ pub enum RunError {
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
     /// A name that is no source.
-    #[error("no source `{name}`; there are: {}", SOURCES.join(", "))]
+    #[error("no source `{name}`; there are: {known}")]
     UnknownSource {
         /// As asked.
         name: String,
+        /// The names there are.
+        known: String,
     },
+    /// Nothing would be sent anywhere.
+    #[error("no sink: give --otlp URL, --sink stdout or --sink file:PATH, or set [otlp] endpoint")]
+    NoSink,
 }
-
-/// Sources that `gpuwho collect` can read.
-pub const SOURCES: &[&str] = &[nvidia::NAME, crate::collect::own::NAME];
 
 /// What the parts share.
 #[derive(Debug)]
-pub struct Core {
-    pub(crate) inventory: Arc<Inventory>,
-    pub(crate) ownership: Ownership,
-    pub(crate) board: Board,
-    pub(crate) gauges: Arc<Gauges>,
-    pub(crate) nvidia: Option<nvidia::Handle>,
-    pub(crate) kernel: Option<kernel::Handle>,
+struct Core {
+    inventory: Arc<Inventory>,
+    ownership: Ownership,
+    board: Board,
+    gauges: Arc<Gauges>,
+    readers: Vec<Control>,
+    kernel: Option<kernel::Handle>,
+}
+
+impl Core {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            inventory: Arc::default(),
+            ownership: Ownership::new(&settings.paths),
+            board: Board::default(),
+            gauges: Arc::default(),
+            readers: Vec::new(),
+            kernel: None,
+        }
+    }
+
+    /// Makes the device readers.
+    fn readers(&mut self, settings: &Settings) -> Vec<Box<dyn Collector>> {
+        let mut collectors: Vec<Box<dyn Collector>> = Vec::new();
+        for (vendor, reading) in &settings.devices {
+            let ownership = self.ownership.clone();
+            let identify = Box::new(move |pid, seen_at| ownership.process(pid, seen_at));
+            let inventory = Arc::clone(&self.inventory);
+            let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify);
+            self.readers.push(reader.control());
+            collectors.push(Box::new(reader));
+        }
+        collectors
+    }
+
+    /// Makes the agent's own collector.
+    fn own(&self) -> Box<dyn Collector> {
+        let (board, ownership) = (self.board.clone(), self.ownership.clone());
+        Box::new(Own::new(board, ownership, Arc::clone(&self.gauges)))
+    }
+
+    fn watch_kernel(&mut self, settings: &Settings) {
+        let ownership = self.ownership.clone();
+        let emit = move |evidence| ownership.observe(evidence);
+        self.kernel = Some(kernel::start(settings.kernel.clone(), &settings.paths, emit));
+    }
+
+    /// Puts the report of what has no tick of its own on the board.
+    fn refresh(&self) {
+        if let Some(kernel) = &self.kernel {
+            self.board.put(kernel::NAME, kernel.report());
+        }
+        let reader = self.readers.iter().find_map(|reader| reader.snapshot().child);
+        self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// Runs the agent until it is told to stop.
+pub fn run(settings: &Settings) -> Result<(), RunError> {
+    let mut sinks = sinks::open(settings)?;
+    if sinks.is_empty() {
+        return Err(RunError::NoSink);
+    }
+    let listener = control::listen(&settings.paths.run)?;
+    let (batches, received) = sync_channel(WAITING_BATCHES);
+    let stop = Stop::default();
+    wait_for_signals(stop.clone(), batches.clone())?;
+
+    let mut core = Core::new(settings);
+    core.watch_kernel(settings);
+    core.refresh();
+    let mut collectors = core.readers(settings);
+    collectors.push(core.own());
+    let names: HashSet<_> = collectors.iter().map(|collector| collector.name()).collect();
+    let core = Arc::new(core);
+
+    for collector in collectors {
+        let name = collector.name();
+        let schedule = Schedule {
+            every: settings.interval,
+            board: core.board.clone(),
+            batches: batches.clone(),
+            stop: stop.clone(),
+        };
+        schedule.start(collector).map_err(|source| RunError::Thread { name: name.into(), source })?;
+    }
+    let answering = Arc::clone(&core);
+    spawn("control", move || control::serve(&listener, &*answering))?;
+
+    pump(&core, &names, &received, &mut sinks);
+    sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
+    for reader in &core.readers {
+        reader.release(None);
+    }
+    // The socket names an agent that answers; nobody minds if it is gone already.
+    let _ = std::fs::remove_file(settings.paths.run.join(control::SOCKET));
+    Ok(())
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), RunError> {
+    let thread = thread::Builder::new().name(name.into()).spawn(work);
+    thread.map(drop).map_err(|source| RunError::Thread { name: name.into(), source })
+}
+
+fn wait_for_signals(stop: Stop, batches: SyncSender<Event>) -> Result<(), RunError> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(RunError::Signals)?;
+    spawn("signals", move || {
+        if let Some(signal) = signals.forever().next() {
+            tracing::info!(signal, "stopping");
+            stop.stop();
+            // An error means that the pipeline has ended before.
+            let _ = batches.send(Event::Stop);
+        }
+    })
+}
+
+/// Takes batches until told to stop, a tick's together, and ends every series at the end.
+fn pump(
+    core: &Core,
+    names: &HashSet<&'static str>,
+    received: &Receiver<Event>,
+    sinks: &mut [Named],
+) {
+    let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone());
+    let mut out = EnrichedBatch::default();
+    let mut going = true;
+    while going {
+        going = gather(names, received, |batch| enricher.enrich(&batch, &mut out));
+        if !going {
+            enricher.end_all(&mut out);
+        }
+        out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr());
+        sinks::accept(sinks, &out);
+        out.points.clear();
+        core.refresh();
+        core.ownership.expire(boottime_ns());
+        core.gauges.series.store(enricher.alive() as u64, Ordering::Relaxed);
+        let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
+        *core.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    }
+}
+
+/// Takes the batches of one tick: until every source has given one, or [`GATHER`] after the first.
+/// False when it is time to stop.
+fn gather(
+    names: &HashSet<&'static str>,
+    received: &Receiver<Event>,
+    mut take: impl FnMut(crate::sample::Batch),
+) -> bool {
+    let Ok(mut event) = received.recv() else { return false };
+    let deadline = Instant::now() + GATHER;
+    let mut seen = HashSet::new();
+    loop {
+        let Event::Batch(batch) = event else { return false };
+        seen.insert(batch.source);
+        take(batch);
+        if seen.len() == names.len() {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        match received.recv_timeout(left) {
+            Ok(next) => event = next,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return true,
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return false,
+        }
+    }
+}
+
+/// The names that `gpuwho collect` knows.
+fn source_names() -> Vec<&'static str> {
+    DEVICES.iter().map(|vendor| vendor.name).chain([own::NAME]).collect()
 }

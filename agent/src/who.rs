@@ -33,8 +33,10 @@ pub struct Device {
     pub model: String,
     /// `ok`, `lost`, `hung`, `failing`, `released`.
     pub state: String,
+    /// Why, in the driver's words; empty when it answers.
+    pub reason: String,
     /// Seconds since the last good reading.
-    pub read_age_seconds: f64,
+    pub read_age_seconds: Option<f64>,
     /// Busy fraction.
     pub utilization: Option<f64>,
     /// Memory in use.
@@ -252,7 +254,13 @@ impl Device {
             self.temperature_celsius.map_or("-".into(), |celsius| format!("{celsius:.0} C")),
         );
         if self.state != "ok" {
-            let _ = write!(out, "  {}, last read {:.0} s ago", self.state, self.read_age_seconds);
+            let _ = write!(out, "  {}", self.state);
+            if let Some(age) = self.read_age_seconds {
+                let _ = write!(out, ", last read {age:.0} s ago");
+            }
+            if !self.reason.is_empty() {
+                let _ = write!(out, ": {}", self.reason);
+            }
         }
         out.push('\n');
         for process in &self.processes {

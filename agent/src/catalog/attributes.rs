@@ -29,6 +29,12 @@ attributes! {
     SERVICE_NAME = "service.name";
     /// The agent's version (resource).
     SERVICE_VERSION = "service.version";
+    /// The host's name (resource).
+    HOST_NAME = "host.name";
+    /// The host's machine id (resource).
+    HOST_ID = "host.id";
+    /// `linux` (resource).
+    OS_TYPE = "os.type";
     /// The device's UUID exactly as the driver spells it.
     GPU_UUID = "gpu.uuid";
     /// The device's index in the driver's order, as text.

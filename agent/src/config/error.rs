@@ -1,6 +1,6 @@
 //! What can be wrong with the settings, in words that say where and what to do.
 
-use crate::export::otlp::SettingsError;
+use crate::export::otlp::settings::SettingsError;
 use std::path::PathBuf;
 
 /// Why the settings cannot be used.

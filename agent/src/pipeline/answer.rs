@@ -1,0 +1,77 @@
+//! Answers the control socket from what the parts know now.
+
+use super::Core;
+use crate::attribute::Owner;
+use crate::collect::device::snapshot::{DeviceSnapshot, ProcessSnapshot};
+use crate::control::Answer;
+use crate::host;
+use crate::who::{Device, Holder, Person, Process, Source, Who};
+use std::time::Duration;
+
+impl Core {
+    fn device(&self, read: DeviceSnapshot) -> Device {
+        let info = self.inventory.get(read.gpu);
+        let text = |text: Option<String>| text.unwrap_or_else(|| "?".into());
+        Device {
+            uuid: text(info.as_ref().map(|info| info.uuid.to_string())),
+            index: info.as_ref().map_or(0, |info| info.index),
+            model: text(info.as_ref().and_then(|info| info.model.clone())),
+            state: read.state.as_str().into(),
+            reason: read.reason,
+            read_age_seconds: read.age.map(|age| age.as_secs_f64()),
+            utilization: read.utilization,
+            memory_used_bytes: read.memory_used,
+            memory_limit_bytes: read.memory_limit,
+            power_watts: read.power,
+            temperature_celsius: read.temperature,
+            processes: read.processes.iter().map(|process| self.process(process)).collect(),
+        }
+    }
+
+    fn process(&self, listed: &ProcessSnapshot) -> Process {
+        let owner = listed.process.and_then(|process| self.ownership.owner(process));
+        Process {
+            owner: owner.map_or_else(|| Person::unknown(listed.pid), |owner| Person::of(&owner)),
+            memory_bytes: listed.memory,
+            utilization: listed.utilization,
+        }
+    }
+}
+
+fn holder(owner: &Owner) -> Holder {
+    Holder {
+        owner: Person::of(owner),
+        nodes: owner.nodes.iter().map(ToString::to_string).collect(),
+        exited: owner.exited_ns.is_some(),
+    }
+}
+
+impl Answer for Core {
+    fn who(&self) -> Who {
+        self.refresh();
+        let read = self.readers.iter().flat_map(|reader| reader.snapshot().devices);
+        let mut devices: Vec<Device> = read.map(|read| self.device(read)).collect();
+        devices.sort_by_key(|device| device.index);
+        Who {
+            host: host::name(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            devices,
+            holders: self.ownership.holders().iter().map(|owner| holder(owner)).collect(),
+            sources: self.board.all().iter().map(|(name, st)| Source::of(name, st)).collect(),
+        }
+    }
+
+    fn release(&self, length: Duration) -> String {
+        let closed = self.readers.iter().all(|reader| reader.release(Some(length)));
+        if closed {
+            format!("every device handle is closed; the agent comes back in {length:?}")
+        } else {
+            "the readers were told to let go, but one is still inside a driver call".into()
+        }
+    }
+
+    fn resume(&self) -> String {
+        self.readers.iter().for_each(crate::collect::device::snapshot::Control::resume);
+        "the readers take the devices again at their next tick".into()
+    }
+}

@@ -1,0 +1,58 @@
+//! Opens the sinks that the settings ask for.
+
+use super::RunError;
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::config::Settings;
+use crate::export::otlp::OtlpSink;
+use crate::export::otlp::resource::Resource;
+use crate::export::stdout::JsonLines;
+use crate::export::{EnrichedBatch, Sink};
+use crate::host;
+use std::fs::OpenOptions;
+use std::time::Instant;
+
+/// An open sink and its name.
+pub(super) type Named = (&'static str, Box<dyn Sink>);
+
+/// Opens every sink the settings ask for.
+pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
+    let mut sinks: Vec<Named> = Vec::new();
+    if settings.stdout {
+        sinks.push(("sink:stdout", Box::new(JsonLines::new(std::io::stdout()))));
+    }
+    if let Some(path) = &settings.file {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.map_err(|source| RunError::SinkFile { path: path.clone(), source })?;
+        sinks.push(("sink:file", Box::new(JsonLines::new(file))));
+    }
+    if let Some(otlp) = &settings.otlp {
+        let resource = Resource::new(&detected(settings), otlp);
+        let sink = OtlpSink::start(otlp, &resource)
+            .map_err(|source| RunError::Thread { name: "export:otlp".into(), source: source.0 })?;
+        sinks.push(("sink:otlp", Box::new(sink)));
+    }
+    Ok(sinks)
+}
+
+/// What is known of this host.
+fn detected(settings: &Settings) -> AttrSet {
+    let mut set = AttrSet::new();
+    set.set(&attr::HOST_NAME, host::name().as_str());
+    set.set_some(&attr::HOST_ID, host::machine_id(&settings.paths).as_deref());
+    set.set(&attr::OS_TYPE, "linux");
+    set
+}
+
+/// Hands a batch to every sink.
+pub(super) fn accept(sinks: &mut [Named], batch: &EnrichedBatch) {
+    for (_, sink) in sinks {
+        sink.accept(batch);
+    }
+}
+
+/// Gives every sink until `deadline` to send what is left.
+pub(super) fn flush(sinks: &mut [Named], deadline: Instant) {
+    for (_, sink) in sinks {
+        sink.flush(deadline);
+    }
+}
