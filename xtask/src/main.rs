@@ -1,2 +1,94 @@
-//! Repository tasks.
-fn main() {}
+//! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
+//!
+//! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
+//! kernels of `vm` and the Go modules of `collector`, all of which land in one cache folder that
+//! every clone on the machine shares.
+
+mod bench;
+mod ci;
+mod collector;
+mod compile;
+mod docs;
+mod place;
+mod run;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+mod vm;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Repository tasks of gpuwho.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what building and testing need: system packages, the BPF toolchain, Go
+    Setup(setup::Request),
+    /// Build the agent, BPF programs included
+    Build(compile::Request),
+    /// Run the agent: on this machine's GPUs, or on simulated ones where there is none
+    Run(run::Request),
+    /// Run every test
+    Test(PassedOn),
+    /// Write agent/METRICS.md from the metric catalogue
+    Docs(docs::Request),
+    /// Measure what the agent costs
+    Bench(PassedOn),
+    /// Check the structure of the repository
+    Tidy,
+    /// Do all that a change must pass, as the CI does
+    Ci,
+    /// Run the agent's BPF self-test in other kernels, under QEMU
+    Vm(vm::Request),
+    /// Build the OpenTelemetry Collector that the end-to-end tests send to, and print its path
+    Collector,
+}
+
+/// Arguments handed on as they are.
+#[derive(Args)]
+struct PassedOn {
+    /// Handed on to cargo, or to the program after another `--`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    match perform(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(task: Task) -> Result<()> {
+    match task {
+        Task::Setup(request) => setup::setup(&request),
+        Task::Build(request) => compile::build(&request),
+        Task::Run(request) => run::run(&request),
+        Task::Test(passed_on) => test::test(&passed_on.args).map(drop),
+        Task::Docs(request) => docs::docs(&request),
+        Task::Bench(passed_on) => bench::bench(&passed_on.args),
+        Task::Tidy => tidy::tidy(),
+        Task::Ci => ci::ci(),
+        Task::Vm(request) => vm::vm(&request).map(drop),
+        Task::Collector => collector::print_path(),
+    }
+}
+
+/// The names of all tasks, for the check that the README names only tasks that exist.
+fn task_names() -> Vec<String> {
+    let command = <Cli as clap::CommandFactory>::command();
+    command.get_subcommands().map(|task| task.get_name().to_owned()).collect()
+}

@@ -1,0 +1,18 @@
+//! Measurements: the micro-benchmarks of the library, then the whole agent on a scenario.
+
+use crate::compile::{self, Profile};
+use crate::{place, setup, shell};
+use anyhow::Result;
+use std::ffi::OsString;
+
+/// `cargo xtask bench`; arguments go to the whole-agent measurement.
+pub(crate) fn bench(args: &[OsString]) -> Result<()> {
+    compile::setup_toolchain()?;
+    if place::root().join("agent/benches").is_dir() {
+        let benches = ["bench", "--package", "gpuwho", "--bench", "*"];
+        shell::run(shell::cargo(benches).envs(setup::tool_path()?))?;
+    }
+    compile::packages(Profile::Release, &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"])?;
+    let whole = ["run", "--release", "--package", "gpuwho-tests", "--bin", "bench", "--"];
+    shell::run(shell::cargo(whole).args(args).envs(setup::tool_path()?))
+}

@@ -1,0 +1,119 @@
+//! All that a change must pass, with the time each step took.
+
+use crate::{docs, place, setup, shell, test, tidy, vm};
+use anyhow::{Context as _, Result, bail};
+use std::time::{Duration, Instant};
+
+/// How a step ended, if it did not fail.
+enum Outcome {
+    Passed(String),
+    Skipped(String),
+}
+
+/// A step of the CI.
+struct Step {
+    name: &'static str,
+    perform: fn() -> Result<Outcome>,
+}
+
+/// The steps, quickest answer first.
+const STEPS: &[Step] = &[
+    Step { name: "setup", perform: prepare },
+    Step { name: "fmt", perform: fmt },
+    Step { name: "tidy", perform: || tidy::tidy().map(passed) },
+    Step { name: "clippy", perform: clippy },
+    Step { name: "docs", perform: || docs::check().map(passed) },
+    Step { name: "deny", perform: deny },
+    Step { name: "vm", perform: kernels },
+    Step { name: "test", perform: tests },
+];
+
+/// `cargo xtask ci`. Every step runs, also after one has failed; the test counts close the output.
+pub(crate) fn ci() -> Result<()> {
+    let mut table = Vec::new();
+    let mut failed = Vec::new();
+    for step in STEPS {
+        println!("== {}", step.name);
+        let began = Instant::now();
+        let (word, note) = match (step.perform)() {
+            Ok(Outcome::Passed(note)) => ("passed", note),
+            Ok(Outcome::Skipped(why)) => ("skipped", why),
+            Err(error) => {
+                failed.push(step.name);
+                ("FAILED", format!("{error:#}"))
+            }
+        };
+        table.push(row(step.name, began.elapsed(), word, &note));
+    }
+    println!("== summary\n{}", table.join("\n"));
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn row(name: &str, took: Duration, word: &str, note: &str) -> String {
+    // Only the last line: a tally's closing counts, an error's summary.
+    let note = note.lines().last().unwrap_or_default();
+    format!("{name:<8}{:>7.1} s  {word:<8} {note}", took.as_secs_f64()).trim_end().to_owned()
+}
+
+fn passed((): ()) -> Outcome {
+    Outcome::Passed(String::new())
+}
+
+fn prepare() -> Result<Outcome> {
+    crate::compile::setup_toolchain().map(passed)
+}
+
+fn fmt() -> Result<Outcome> {
+    shell::run(&mut shell::cargo(["fmt", "--all", "--check"])).map(passed)
+}
+
+fn clippy() -> Result<Outcome> {
+    let args = ["clippy", "--all-targets", "--", "-D", "warnings"];
+    shell::run(shell::cargo(args).envs(setup::tool_path()?)).map(passed)
+}
+
+fn tests() -> Result<Outcome> {
+    test::test(&[]).map(|tally| Outcome::Passed(tally.to_string()))
+}
+
+fn kernels() -> Result<Outcome> {
+    if let Err(error) = setup::ensure(&["vm"], setup::Want::Must) {
+        return Ok(Outcome::Skipped(format!("{error:#}")));
+    }
+    let summary = vm::vm(&vm::Request::all())?;
+    Ok(if summary.booted == 0 {
+        Outcome::Skipped("no kernel could be had".to_owned())
+    } else {
+        Outcome::Passed(format!("{} kernels, {} skipped", summary.booted, summary.skipped))
+    })
+}
+
+/// Licences and sources of the dependencies, where the tool is installed: building it takes longer
+/// than all other steps together.
+fn deny() -> Result<Outcome> {
+    let Some(program) = shell::on_path("cargo-deny") else {
+        return Ok(Outcome::Skipped("needs cargo-deny (cargo install cargo-deny)".to_owned()));
+    };
+    let manifest = place::root().join("Cargo.toml");
+    let mut command = shell::program(program, ["--offline", "--manifest-path"]);
+    command.arg(manifest).args(["check", "bans", "licenses", "sources"]);
+    shell::run(&mut command).map(passed).context("checking deny.toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::row;
+    use std::time::Duration;
+
+    #[test]
+    fn a_step_that_ran_has_its_time_and_its_last_word() {
+        let note = "skipped x: needs y\n3 passed, 0 failed, 1 skipped";
+        assert_eq!(
+            row("test", Duration::from_millis(61_540), "passed", note),
+            "test       61.5 s  passed   3 passed, 0 failed, 1 skipped"
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The documents made from the program: `agent/METRICS.md` from the metric catalogue.
+
+use crate::compile::{self, Profile};
+use crate::{place, shell};
+use anyhow::{Context as _, Result, bail};
+use std::fs;
+
+/// What `cargo xtask docs` can be asked.
+#[derive(clap::Args)]
+pub(crate) struct Request {
+    /// Only say whether the documents are up to date
+    #[arg(long)]
+    check: bool,
+}
+
+/// `cargo xtask docs`.
+pub(crate) fn docs(request: &Request) -> Result<()> {
+    if request.check { check() } else { write() }
+}
+
+/// Fails when a document is not what the program would write now.
+pub(crate) fn check() -> Result<()> {
+    let path = place::root().join("agent/METRICS.md");
+    let written =
+        fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    match first_difference(&written, &metrics()?) {
+        None => Ok(()),
+        Some(line) => {
+            bail!("agent/METRICS.md:{line} is not what the catalogue says: run `cargo xtask docs`")
+        }
+    }
+}
+
+fn write() -> Result<()> {
+    let path = place::root().join("agent/METRICS.md");
+    fs::write(&path, metrics()?).with_context(|| format!("writing {}", path.display()))?;
+    println!("wrote {}", path.display());
+    Ok(())
+}
+
+fn metrics() -> Result<String> {
+    compile::packages(Profile::Debug, &["gpuwho"])?;
+    let agent = compile::agent(Profile::Debug);
+    let text = shell::capture(&mut shell::program(agent, ["metrics", "--markdown"]))?;
+    if text.trim().is_empty() {
+        bail!("`gpuwho metrics --markdown` wrote nothing");
+    }
+    Ok(text)
+}
+
+/// The first line in which two texts differ, counted from 1.
+fn first_difference(old: &str, new: &str) -> Option<usize> {
+    if old == new {
+        return None;
+    }
+    let same = old.lines().zip(new.lines()).take_while(|(old, new)| old == new).count();
+    Some(same + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_difference;
+
+    #[test]
+    fn equal_documents_have_no_difference() {
+        assert_eq!(first_difference("a\nb\n", "a\nb\n"), None);
+    }
+
+    #[test]
+    fn a_stale_document_is_named_by_its_first_wrong_line() {
+        assert_eq!(first_difference("a\nb\nc\n", "a\nx\nc\n"), Some(2));
+    }
+
+    #[test]
+    fn a_document_that_stops_early_is_stale() {
+        assert_eq!(first_difference("a\n", "a\nb\n"), Some(2));
+    }
+}

@@ -1,0 +1,119 @@
+//! Rules about documents: the commands they tell people to type exist.
+
+use super::Finding;
+use super::tree::Tree;
+use crate::compile::{self, Profile};
+use crate::shell;
+use anyhow::{Result, bail};
+
+/// Every `cargo xtask <task>` in a document is a task.
+pub(super) fn xtask_commands(tree: &Tree, tasks: &[String]) -> Vec<Finding> {
+    commands(tree, "cargo xtask ", tasks)
+}
+
+/// Every `gpuwho <command>` in a document is a command of the agent.
+pub(super) fn agent_commands(tree: &Tree, known: &[String]) -> Vec<Finding> {
+    commands(tree, "gpuwho ", known)
+}
+
+/// Whether any document names a command of the agent, so that it must be built to compare.
+pub(super) fn names_agent_commands(tree: &Tree) -> bool {
+    !agent_commands(tree, &[]).is_empty()
+}
+
+/// What `gpuwho --help` lists.
+pub(super) fn agent_command_names() -> Result<Vec<String>> {
+    compile::packages(Profile::Debug, &["gpuwho"])?;
+    let agent = compile::agent(Profile::Debug);
+    let names = listed(&shell::capture(&mut shell::program(agent, ["--help"]))?);
+    if names.is_empty() {
+        bail!("`gpuwho --help` lists no commands");
+    }
+    Ok(names)
+}
+
+/// The first words below `Commands:`.
+fn listed(help: &str) -> Vec<String> {
+    let below = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    below
+        .take_while(|line| !line.is_empty())
+        // Deeper lines go on with the description above them.
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
+        .collect()
+}
+
+fn commands(tree: &Tree, prefix: &'static str, known: &[String]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".md") {
+        for (line, command) in code(text) {
+            let Some(word) = subcommand(command, prefix) else { continue };
+            if !known.iter().any(|name| name == word) {
+                findings.push(Finding {
+                    file: path.to_owned(),
+                    line,
+                    rule: "documents name only commands that exist",
+                    remedy: format!("there is no `{prefix}{word}`"),
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// The word behind the prefix, if the line of code begins with that and the word is a subcommand.
+fn subcommand<'a>(code: &'a str, prefix: &str) -> Option<&'a str> {
+    let code = code.trim().trim_start_matches("$ ").trim_start_matches("sudo ");
+    let word = code.strip_prefix(prefix)?.split_whitespace().next()?;
+    let is_word = word.starts_with(|c: char| c.is_ascii_lowercase())
+        && word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    is_word.then_some(word)
+}
+
+/// Line number and text of what stands between backticks or in a fenced block.
+fn code(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut in_block = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if in_block {
+            found.push((number, line));
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2).map(|span| (number, span)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Tree;
+    use super::{agent_commands, listed, xtask_commands};
+
+    #[test]
+    fn a_task_that_does_not_exist_is_found_in_text_and_in_blocks() {
+        let readme =
+            "Run `cargo xtask test` or `cargo xtask tset`.\n\n```sh\n$ cargo xtask rnu\n```\n";
+        let found = xtask_commands(&Tree::of([("README.md", readme)]), &["test".to_owned()]);
+        let found: Vec<_> = found.iter().map(|f| (f.line, f.remedy.as_str())).collect();
+        assert_eq!(
+            found,
+            [(1, "there is no `cargo xtask tset`"), (4, "there is no `cargo xtask rnu`")]
+        );
+    }
+
+    #[test]
+    fn options_and_prose_are_not_commands() {
+        let readme = "gpuwho tells it. `gpuwho --json`, `sudo gpuwho doctor`.\n";
+        let known = ["doctor".to_owned()];
+        assert_eq!(agent_commands(&Tree::of([("README.md", readme)]), &known), []);
+    }
+
+    #[test]
+    fn commands_are_read_from_the_help() {
+        let help = "Tells it\n\nUsage: gpuwho [COMMAND]\n\nCommands:\n  agent   Run it\n          \
+                    more about it\n  doctor  Say why\n\nOptions:\n  -h, --help\n";
+        assert_eq!(listed(help), ["agent", "doctor"]);
+    }
+}

@@ -1,0 +1,162 @@
+//! `cargo xtask vm`: the agent's BPF self-test as root in kernels that this machine does not run.
+//!
+//! Kernels come from Debian's packages and are only unpacked, never installed. QEMU emulates the
+//! processor: hosted machines seldom have nested virtualisation, and some whose KVM is there
+//! cannot run an unmodified kernel.
+
+mod boot;
+mod initramfs;
+mod kernels;
+
+use crate::compile::{self, Profile};
+use crate::setup::{self, Want};
+use anyhow::{Context as _, Result, bail};
+use boot::Booted;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the agent is asked in the guest.
+const GUEST_ARGUMENTS: &[&str] = &["self-test", "bpf"];
+
+/// Kernels that are tried when none is named: Debian 11, 12, 12 backports, and the newest there is.
+const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "newest"];
+
+/// What `cargo xtask vm` can be asked.
+#[derive(clap::Args)]
+pub(crate) struct Request {
+    /// Only the newest kernel that begins so (6.1, 6.12.117), or `newest`; may be repeated
+    #[arg(long = "kernel", value_name = "PREFIX")]
+    kernels: Vec<String>,
+    /// Run this program instead of the agent's self-test
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// A kernel that has not ended by then is ended
+    #[arg(long, value_name = "SECONDS", default_value_t = 240)]
+    timeout: u64,
+    /// Arguments for the program
+    #[arg(last = true)]
+    args: Vec<OsString>,
+}
+
+impl Request {
+    /// The agent's self-test in the whole matrix.
+    pub(crate) fn all() -> Self {
+        Self { kernels: Vec::new(), program: None, timeout: 240, args: Vec::new() }
+    }
+
+    fn prefixes(&self) -> Vec<&str> {
+        if self.kernels.is_empty() {
+            MATRIX.to_vec()
+        } else {
+            self.kernels.iter().map(String::as_str).collect()
+        }
+    }
+}
+
+/// How many kernels there were.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Booted, and the program succeeded in each.
+    pub(crate) booted: usize,
+    /// Not to be had here.
+    pub(crate) skipped: usize,
+}
+
+/// One line of the closing table.
+struct Row {
+    kernel: String,
+    seconds: f64,
+    result: String,
+    hooks: String,
+}
+
+/// `cargo xtask vm`.
+pub(crate) fn vm(request: &Request) -> Result<Summary> {
+    setup::ensure(&["vm"], Want::Must)?;
+    let (program, args) = guest_program(request)?;
+    let image = initramfs::build(&program, &args)?;
+    let mut catalog = kernels::Catalog::default();
+    let (mut rows, mut summary, mut failed) = (Vec::new(), Summary::default(), Vec::new());
+    for prefix in request.prefixes() {
+        let kernel = match catalog.fetch(prefix) {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                summary.skipped += 1;
+                rows.push(skipped(prefix, &error));
+                continue;
+            }
+        };
+        println!("-- Linux {}", kernel.version);
+        let booted =
+            boot::boot(&kernel.image, &image.path(), Duration::from_secs(request.timeout))?;
+        for line in booted.output.lines() {
+            println!("   {line}");
+        }
+        summary.booted += 1;
+        if booted.failure().is_some() {
+            failed.push(kernel.version.clone());
+        }
+        rows.push(row(&kernel.version, &booted));
+    }
+    print_table(&rows);
+    if !failed.is_empty() {
+        bail!("failed in Linux {}", failed.join(", "));
+    }
+    Ok(summary)
+}
+
+fn guest_program(request: &Request) -> Result<(PathBuf, Vec<OsString>)> {
+    if let Some(program) = &request.program {
+        let program = program.canonicalize();
+        return Ok((program.context("the program to run in the guest")?, request.args.clone()));
+    }
+    compile::setup_toolchain()?;
+    compile::packages(Profile::Debug, &["gpuwho"])?;
+    let args = GUEST_ARGUMENTS.iter().map(OsString::from).chain(request.args.iter().cloned());
+    Ok((compile::agent(Profile::Debug), args.collect()))
+}
+
+fn row(version: &str, booted: &Booted) -> Row {
+    Row {
+        kernel: version.to_owned(),
+        seconds: booted.took.as_secs_f64(),
+        result: booted.failure().unwrap_or_else(|| "passed".to_owned()),
+        hooks: hooks(&booted.output).join(" "),
+    }
+}
+
+fn skipped(prefix: &str, error: &anyhow::Error) -> Row {
+    let result = format!("skipped: needs a kernel {prefix} ({error:#})");
+    Row { kernel: prefix.to_owned(), seconds: 0.0, result, hooks: String::new() }
+}
+
+/// What worked, from the self-test's lines `<hook>: ok`.
+fn hooks(output: &str) -> Vec<&str> {
+    output
+        .lines()
+        .filter_map(|line| line.trim().split_once(": "))
+        .filter(|(name, result)| {
+            !name.contains(' ') && (*result == "ok" || result.starts_with("ok "))
+        })
+        .map(|(name, _)| name)
+        .collect()
+}
+
+fn print_table(rows: &[Row]) {
+    println!("{:<30}{:>8}  {:<10} hooks", "kernel", "seconds", "result");
+    for Row { kernel, seconds, result, hooks } in rows {
+        println!("{}", format!("{kernel:<30}{seconds:>8.1}  {result:<10} {hooks}").trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hooks;
+
+    #[test]
+    fn hooks_that_did_not_work_are_not_in_the_table() {
+        let output = "fexit: ok\ncgroup: refused (EINVAL)\nsyscall: ok (3 events)\nall is: ok\n";
+        assert_eq!(hooks(output), ["fexit", "syscall"]);
+    }
+}

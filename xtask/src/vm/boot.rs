@@ -1,0 +1,132 @@
+//! Boots one kernel under QEMU and reads the outcome off its serial console.
+
+use crate::shell;
+use anyhow::{Context as _, Result};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two looks at whether the emulator has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What came of a boot.
+pub(super) struct Booted {
+    /// The guest program's exit code, if it came so far.
+    pub(super) code: Option<i32>,
+    /// What it printed; all of the console if it never began or never ended.
+    pub(super) output: String,
+    /// From starting the emulator to its end.
+    pub(super) took: Duration,
+    /// Whether it was ended for taking too long.
+    pub(super) timed_out: bool,
+}
+
+impl Booted {
+    /// Why this counts as a failure; none if the program succeeded.
+    pub(super) fn failure(&self) -> Option<String> {
+        match self.code {
+            Some(0) => None,
+            Some(code) => Some(format!("FAILED: exit code {code}")),
+            None if self.timed_out => Some("FAILED: did not end in time".to_owned()),
+            None => Some("FAILED: the kernel ended before the program did".to_owned()),
+        }
+    }
+}
+
+/// Runs the image in the kernel.
+pub(super) fn boot(kernel: &Path, image: &Path, limit: Duration) -> Result<Booted> {
+    let console = image.with_extension("console");
+    let log = File::create(&console).with_context(|| format!("making {}", console.display()))?;
+    let errors = log.try_clone().context("sharing the console file")?;
+    let mut command = shell::program("qemu-system-x86_64", MACHINE);
+    command.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
+    command.args(["-append", "console=ttyS0 panic=-1 quiet"]);
+    command.stdout(log).stderr(errors).stdin(Stdio::null());
+    let began = Instant::now();
+    let mut child = command.spawn().context("starting qemu-system-x86_64")?;
+    let timed_out = !ended_within(&mut child, limit)?;
+    let took = began.elapsed();
+    let bytes = fs::read(&console).with_context(|| format!("reading {}", console.display()))?;
+    let (code, output) = parse(&String::from_utf8_lossy(&bytes));
+    Ok(Booted { code, output, took, timed_out })
+}
+
+/// `q35` because it can power off; two processors so that per-CPU maps are more than one.
+const MACHINE: [&str; 15] = [
+    "-machine",
+    "q35",
+    "-accel",
+    "tcg,thread=multi",
+    "-cpu",
+    "max",
+    "-smp",
+    "2",
+    "-m",
+    "768",
+    "-nographic",
+    "-no-reboot",
+    "-net",
+    "none",
+    "-no-user-config",
+];
+
+/// Waits for the emulator; ends it and answers `false` if it takes longer.
+fn ended_within(child: &mut Child, limit: Duration) -> Result<bool> {
+    let began = Instant::now();
+    while child.try_wait().context("waiting for qemu")?.is_none() {
+        if began.elapsed() > limit {
+            child.kill().context("ending qemu")?;
+            child.wait().context("waiting for qemu")?;
+            return Ok(false);
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(true)
+}
+
+/// The exit code and output between the marks that the image's `init` prints.
+fn parse(console: &str) -> (Option<i32>, String) {
+    let console = console.replace('\r', "");
+    let Some((_, rest)) = console.split_once("@@BEGIN\n") else {
+        return (None, console);
+    };
+    let Some((output, end)) = rest.split_once("@@END rc=") else {
+        return (None, rest.to_owned());
+    };
+    let digits: String = end.chars().take_while(char::is_ascii_digit).collect();
+    (digits.parse().ok(), output.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Booted, parse};
+    use std::time::Duration;
+
+    #[test]
+    fn exit_code_and_output_are_between_the_marks() {
+        let console = "SeaBIOS\r\n@@BEGIN\r\nfexit: ok\r\n@@END rc=3\r\nreboot: Power down\r\n";
+        assert_eq!(parse(console), (Some(3), "fexit: ok\n".to_owned()));
+    }
+
+    #[test]
+    fn a_kernel_that_panics_on_the_way_has_no_exit_code() {
+        let console = "@@BEGIN\nfexit: ok\nKernel panic\n";
+        assert_eq!(parse(console), (None, "fexit: ok\nKernel panic\n".to_owned()));
+    }
+
+    #[test]
+    fn only_exit_code_zero_passes() {
+        let with = |code, timed_out| Booted {
+            code,
+            output: String::new(),
+            took: Duration::ZERO,
+            timed_out,
+        };
+        assert_eq!(with(Some(0), false).failure(), None);
+        assert_eq!(with(Some(42), false).failure().as_deref(), Some("FAILED: exit code 42"));
+        assert!(with(None, true).failure().is_some());
+        assert!(with(None, false).failure().is_some());
+    }
+}

@@ -1,0 +1,170 @@
+//! The guest's only file system: busybox, one program with its libraries, and an `init`.
+
+use crate::{place, shell};
+use anyhow::{Context as _, Result, bail};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// Where the kernel expects things, before anything is mounted.
+const FOLDERS: &[&str] = &["bin", "dev", "proc", "sys", "tmp", "run", "etc", "root"];
+
+/// Busybox's names that `init` uses.
+const APPLETS: &[&str] = &["sh", "mount", "mkdir", "cat", "ip", "poweroff", "setsid"];
+
+/// The first process: mounts what the agent expects of a host, runs the program, powers off.
+/// cgroup controllers stay on the unified hierarchy, as on every current distribution.
+const INIT: &str = r#"#!/bin/sh
+export PATH=/bin HOME=/root RUST_BACKTRACE=1
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t cgroup2 none /sys/fs/cgroup
+mount -t tracefs t /sys/kernel/tracing
+mount -t bpf b /sys/fs/bpf
+mount -t securityfs s /sys/kernel/security
+mount -t tmpfs t /tmp
+ip link set lo up
+echo "@@BEGIN"
+sh /command 2>&1
+echo "@@END rc=$?"
+poweroff -f
+"#;
+
+/// An image on disk, together with the console output beside it, until this is dropped.
+pub(super) struct Image {
+    folder: PathBuf,
+}
+
+impl Image {
+    /// What QEMU takes as `-initrd`.
+    pub(super) fn path(&self) -> PathBuf {
+        self.folder.join("initramfs.cpio")
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // Left behind, it is some megabytes in the cache: not worth an error.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Makes an image that runs the program.
+pub(super) fn build(program: &Path, args: &[OsString]) -> Result<Image> {
+    // One folder a process, so that two runs at once do not write the same image.
+    let folder = place::cache("kernels")?.join(format!("initramfs-{}", std::process::id()));
+    let image = Image { folder };
+    let root = image.folder.join("root");
+    for folder in FOLDERS {
+        make_folder(&root.join(folder))?;
+    }
+    copy(&busybox()?, &root.join("bin/busybox"))?;
+    for applet in APPLETS {
+        symlink("busybox", root.join("bin").join(applet)).context("naming a busybox applet")?;
+    }
+    copy(program, &root.join("program"))?;
+    shell::run(&mut shell::program("strip", [root.join("program")]))?;
+    for library in libraries(program)? {
+        copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)))?;
+    }
+    write_script(&root.join("command"), &command_line(args))?;
+    write_script(&root.join("init"), INIT)?;
+    pack(&root, &image.path())?;
+    Ok(image)
+}
+
+fn busybox() -> Result<PathBuf> {
+    let busybox = shell::on_path("busybox").context("no busybox")?;
+    if !libraries(&busybox)?.is_empty() {
+        bail!("{} is not static: install the package busybox-static", busybox.display());
+    }
+    Ok(busybox)
+}
+
+/// The shared libraries that a program needs, loader included; none for a static one or a script.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    // ldd fails on what is not dynamic.
+    let Ok(text) = shell::capture(shell::program("ldd", [program]).env("LC_ALL", "C")) else {
+        return Ok(Vec::new());
+    };
+    if let Some(line) = text.lines().find(|line| line.contains("not found")) {
+        bail!("{} lacks a library: {}", program.display(), line.trim());
+    }
+    Ok(library_paths(&text))
+}
+
+/// The absolute paths in what `ldd` prints.
+fn library_paths(text: &str) -> Vec<PathBuf> {
+    let path_in =
+        |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
+    text.lines().filter_map(path_in).collect()
+}
+
+fn command_line(args: &[OsString]) -> String {
+    let quoted = args.iter().map(|arg| quote(&arg.to_string_lossy()));
+    std::iter::once("/program".to_owned()).chain(quoted).collect::<Vec<_>>().join(" ") + "\n"
+}
+
+/// A word that the shell reads as it is.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn write_script(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, mode).with_context(|| format!("making {} executable", path.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    make_folder(to.parent().unwrap_or(Path::new("/")))?;
+    fs::copy(from, to).with_context(|| format!("copying {}", from.display()))?;
+    Ok(())
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))
+}
+
+/// The kernel's own archive format; not compressed, because the guest would be slow to unpack it.
+fn pack(root: &Path, image: &Path) -> Result<()> {
+    let files = shell::capture(shell::program("find", ["."]).current_dir(root))?;
+    let output = File::create(image).with_context(|| format!("making {}", image.display()))?;
+    let mut command = shell::program("cpio", ["--create", "--format=newc", "--quiet"]);
+    command.current_dir(root).stdin(Stdio::piped()).stdout(output);
+    let mut cpio = command.spawn().context("starting cpio")?;
+    let mut input = cpio.stdin.take().context("cpio takes no input")?;
+    input.write_all(files.as_bytes()).context("naming the files to cpio")?;
+    drop(input);
+    if !cpio.wait().context("waiting for cpio")?.success() {
+        bail!("cpio could not write {}", image.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{command_line, library_paths};
+    use std::ffi::OsString;
+    use std::path::PathBuf;
+
+    #[test]
+    fn the_loader_and_every_library_come_along() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                    \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let expected =
+            ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
+        assert_eq!(library_paths(text), expected);
+    }
+
+    #[test]
+    fn arguments_reach_the_guest_as_they_are() {
+        let args = ["self-test", "it's", "$HOME"].map(OsString::from);
+        assert_eq!(command_line(&args), "/program 'self-test' 'it'\\''s' '$HOME'\n");
+    }
+}
