@@ -10,7 +10,7 @@ mod overlay;
 pub use error::ConfigError;
 
 use crate::collect::device::{DEVICES, Vendor, reader};
-use crate::collect::kernel::{self, OpenHook};
+use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use serde::Deserialize;
@@ -65,6 +65,7 @@ struct RawDevices {
     open_hook: Option<OpenHook>,
     bpf: Option<bool>,
     scan_interval: Option<String>,
+    rescan_interval: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -98,7 +99,7 @@ pub struct Settings {
     /// Where the host's files are.
     pub paths: Paths,
     /// Who opens the device nodes.
-    pub kernel: kernel::Settings,
+    pub kernel: device_users::Settings,
     /// The device readers that are not switched off.
     pub devices: Vec<(&'static Vendor, reader::Settings)>,
     /// The OTLP sink; `None` without an endpoint.
@@ -209,14 +210,19 @@ fn otlp_settings(
     Ok(Some(otlp::Settings::resolve(Signal::Metrics, &flags, file, env)?))
 }
 
-fn kernel_settings(raw: RawDevices) -> Result<kernel::Settings, ConfigError> {
-    let usual = kernel::Settings::default();
-    Ok(kernel::Settings {
+fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigError> {
+    let usual = device_users::Settings::default();
+    Ok(device_users::Settings {
         nodes: raw.nodes.unwrap_or(usual.nodes),
         drivers: raw.drivers.unwrap_or(usual.drivers),
         open_hook: raw.open_hook.unwrap_or(usual.open_hook),
         bpf: raw.bpf.unwrap_or(usual.bpf),
         scan_interval: duration("devices.scan_interval", raw.scan_interval, usual.scan_interval)?,
+        rescan_interval: duration(
+            "devices.rescan_interval",
+            raw.rescan_interval,
+            usual.rescan_interval,
+        )?,
     })
 }
 

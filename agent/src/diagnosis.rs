@@ -1,5 +1,8 @@
 //! What a look at the host finds: the lines of `gpuwho doctor`.
 
+use crate::collect::kernel::device_users;
+use crate::config::Settings;
+use crate::pipeline;
 use serde::Serialize;
 
 /// One finding: answer first, reason second, remedy third.
@@ -29,5 +32,62 @@ impl Finding {
             facts: facts.into(),
             remedy: remedy.into(),
         }
+    }
+}
+
+/// Looks at everything the agent would use, without an agent.
+pub fn diagnose(settings: &Settings) -> Vec<Finding> {
+    let mut findings = vec![privilege()];
+    for finding in device_users::diagnose(&settings.kernel, &settings.paths) {
+        let state = if finding.ok { "ok" } else { "degraded" };
+        findings.push(Finding::new(finding.what, state, finding.detail, ""));
+    }
+    findings.push(pod_logs(settings));
+    findings.push(receiver(settings));
+    let who = pipeline::read_once(settings);
+    for source in who.sources {
+        let state = if source.state == "ready" { "ok" } else { &source.state };
+        findings.push(Finding::new(source.name, state, source.reason, source.remedy));
+    }
+    for device in who.devices {
+        let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
+        let subject = format!("device {}", device.index);
+        findings.push(Finding::new(subject, &device.state, facts.trim_end(), ""));
+    }
+    findings
+}
+
+fn privilege() -> Finding {
+    if rustix::process::geteuid().is_root() {
+        return Finding::new("privilege", "ok", "running as root", "");
+    }
+    Finding::new(
+        "privilege",
+        "degraded",
+        "not root: no BPF, and only this user's processes can be looked into",
+        "run it with sudo",
+    )
+}
+
+fn pod_logs(settings: &Settings) -> Finding {
+    let path = settings.paths.pod_logs.display();
+    if settings.paths.pod_logs.is_dir() {
+        return Finding::new("pod logs", "ok", format!("{path}: pod names are known"), "");
+    }
+    let facts = format!("{path} is not there: no kubelet on this host, so no pod names");
+    Finding::new("pod logs", "absent", facts, "on a Kubernetes node, mount it or set paths.pod_logs")
+}
+
+fn receiver(settings: &Settings) -> Finding {
+    match &settings.otlp {
+        Some(otlp) => {
+            Finding::new("otlp", "ok", format!("sends to {:?}", otlp.endpoint), "")
+        }
+        None => Finding::new(
+            "otlp",
+            "absent",
+            "no receiver is set: nothing is sent",
+            "give --otlp URL, set [otlp] endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT",
+        ),
     }
 }

@@ -13,7 +13,9 @@ use crate::collect::status::Board;
 use crate::collect::device::DEVICES;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
-use crate::collect::{Collector, kernel};
+use crate::collect::Collector;
+use crate::collect::kernel::device_users;
+use crate::collect::proc_scan::boot_time_ns;
 use crate::config::Settings;
 use crate::control;
 use crate::export::{EnrichedBatch, Sink as _};
@@ -86,7 +88,7 @@ struct Core {
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
-    kernel: Option<kernel::Handle>,
+    kernel: Option<device_users::Handle>,
 }
 
 impl Core {
@@ -121,16 +123,19 @@ impl Core {
         Box::new(Own::new(board, ownership, Arc::clone(&self.gauges)))
     }
 
-    fn watch_kernel(&mut self, settings: &Settings) {
+    fn watch_kernel(&mut self, settings: &Settings) -> Result<(), RunError> {
         let ownership = self.ownership.clone();
         let emit = move |evidence| ownership.observe(evidence);
-        self.kernel = Some(kernel::start(settings.kernel.clone(), &settings.paths, emit));
+        let handle = device_users::start(settings.kernel.clone(), &settings.paths, emit);
+        let name = || device_users::NAME.into();
+        self.kernel = Some(handle.map_err(|source| RunError::Thread { name: name(), source })?);
+        Ok(())
     }
 
     /// Puts the report of what has no tick of its own on the board.
     fn refresh(&self) {
         if let Some(kernel) = &self.kernel {
-            self.board.put(kernel::NAME, kernel.report());
+            self.board.put(device_users::NAME, kernel.report());
         }
         let reader = self.readers.iter().find_map(|reader| reader.snapshot().child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
@@ -149,7 +154,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     wait_for_signals(stop.clone(), batches.clone())?;
 
     let mut core = Core::new(settings);
-    core.watch_kernel(settings);
+    core.watch_kernel(settings)?;
     core.refresh();
     let mut collectors = core.readers(settings);
     collectors.push(core.own());
@@ -215,7 +220,7 @@ fn pump(
         sinks::accept(sinks, &out);
         out.points.clear();
         core.refresh();
-        core.ownership.expire(boottime_ns());
+        core.ownership.expire(boot_time_ns());
         core.gauges.series.store(enricher.alive() as u64, Ordering::Relaxed);
         let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
         *core.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;

@@ -3,8 +3,7 @@
 use super::{DoctorArgs, print};
 use crate::config::Settings;
 use crate::control::{self, Reply, Request};
-use crate::diagnosis::Finding;
-use crate::pipeline;
+use crate::diagnosis::{self, Finding};
 use anyhow::Context as _;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -23,8 +22,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 
 fn findings(settings: &Settings) -> Vec<Finding> {
     let socket = settings.paths.run.join(control::SOCKET);
-    let mut findings = vec![privilege()];
-    findings.extend(pipeline::diagnose(settings));
+    let mut findings = diagnosis::diagnose(settings);
     match control::ask(&socket, &Request::Who) {
         Ok(Reply::Who { who }) => {
             let facts = format!("version {} answers on {}", who.version, socket.display());
@@ -41,18 +39,6 @@ fn findings(settings: &Settings) -> Vec<Finding> {
         }
     }
     findings
-}
-
-fn privilege() -> Finding {
-    if rustix::process::geteuid().is_root() {
-        return Finding::new("privilege", "ok", "running as root", "");
-    }
-    Finding::new(
-        "privilege",
-        "degraded",
-        "not root: no BPF, and only this user's processes can be looked into",
-        "run it with sudo",
-    )
 }
 
 fn render(findings: &[Finding]) -> String {

@@ -1,8 +1,9 @@
 //! The commands that read: agent, collect, and the agent's own children.
 
 use super::{AgentArgs, CollectArgs, ReaderArgs, SelfTestArgs, Usage, print};
-use crate::collect::device::child;
-use crate::collect::kernel::{self, OpenHook};
+use crate::collect::device::{self, child};
+use crate::collect::kernel::device_users::OpenHook;
+use crate::collect::kernel::self_test;
 use crate::config::Settings;
 use crate::pipeline::{self, RunError};
 use anyhow::{Context as _, bail};
@@ -38,7 +39,10 @@ fn usage(error: RunError) -> anyhow::Error {
 
 pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
-    let settings = child::Settings::new(&args.vendor, &args.library);
+    let vendor = device::vendor(&args.vendor)
+        .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
+    let library = args.library.clone();
+    let settings = child::Settings { vendor, library, stall: child::STALL };
     child::serve(&settings, socket)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -47,9 +51,14 @@ pub(super) fn self_test(args: &SelfTestArgs) -> anyhow::Result<ExitCode> {
     if args.what != "bpf" {
         bail!(Usage(format!("no self-test `{}`; there is: bpf", args.what)));
     }
-    let hook = args.hook.as_deref().map(str::parse::<OpenHook>).transpose();
-    let report = kernel::self_test(hook.map_err(|error| Usage(error.to_string()))?)?;
-    print(&report)?;
+    let hook = match args.hook.as_deref() {
+        None | Some("auto") => None,
+        Some("fexit") => Some(OpenHook::Fexit),
+        Some("cgroup") => Some(OpenHook::Cgroup),
+        Some("syscall") => Some(OpenHook::Syscall),
+        Some(other) => bail!(Usage(format!("no hook `{other}`; there are: fexit, cgroup, syscall"))),
+    };
+    print(&self_test::self_test(hook)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

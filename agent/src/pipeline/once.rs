@@ -1,7 +1,10 @@
 //! Reading without an agent: `gpuwho` where none runs, and `gpuwho collect`.
 
 use super::{Core, RunError, own, sinks, source_names};
-use crate::collect::{Collector, proc_scan};
+use crate::attribute::Evidence;
+use crate::collect::Collector;
+use crate::collect::kernel::nodes::Nodes;
+use crate::collect::proc_scan::Tracker;
 use crate::config::Settings;
 use crate::control::Answer as _;
 use crate::export::EnrichedBatch;
@@ -21,9 +24,8 @@ const FLUSH: Duration = Duration::from_secs(10);
 /// Looks once at everything and gives the table.
 pub fn read_once(settings: &Settings) -> Who {
     let mut core = Core::new(settings);
-    for evidence in proc_scan::once(&settings.kernel, &settings.paths) {
-        core.ownership.observe(evidence);
-    }
+    let nodes = Nodes::read(&settings.kernel, &settings.paths);
+    observe(&core, Tracker::default().scan(&settings.paths, &nodes));
     let mut collectors = core.readers(settings);
     for collector in &mut collectors {
         read(&core, collector.as_mut());
@@ -46,11 +48,11 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     collectors.push(core.own());
     collectors.retain(|collector| wanted(collector.name()));
     let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone());
+    let nodes = Nodes::read(&settings.kernel, &settings.paths);
+    let mut tracker = Tracker::default();
     loop {
         let next = Instant::now() + settings.interval;
-        for evidence in proc_scan::once(&settings.kernel, &settings.paths) {
-            core.ownership.observe(evidence);
-        }
+        observe(&core, tracker.scan(&settings.paths, &nodes));
         let mut out = EnrichedBatch::default();
         for collector in &mut collectors {
             let batch = read(&core, collector.as_mut());
@@ -64,6 +66,10 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     }
     sinks::flush(&mut sinks, Instant::now() + FLUSH);
     Ok(())
+}
+
+fn observe(core: &Core, seen: Vec<Evidence>) {
+    seen.into_iter().for_each(|evidence| core.ownership.observe(evidence));
 }
 
 fn read(core: &Core, collector: &mut dyn Collector) -> Batch {
