@@ -217,11 +217,11 @@ fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigErro
         drivers: raw.drivers.unwrap_or(usual.drivers),
         open_hook: raw.open_hook.unwrap_or(usual.open_hook),
         bpf: raw.bpf.unwrap_or(usual.bpf),
-        scan_interval: duration("devices.scan_interval", raw.scan_interval, usual.scan_interval)?,
-        rescan_interval: duration(
+        scan_interval_s: seconds("devices.scan_interval", raw.scan_interval, usual.scan_interval_s)?,
+        rescan_interval_s: seconds(
             "devices.rescan_interval",
             raw.rescan_interval,
-            usual.rescan_interval,
+            usual.rescan_interval_s,
         )?,
     })
 }
@@ -252,6 +252,10 @@ fn device_settings(
         readers.push((vendor, settings));
     }
     Ok(readers)
+}
+
+fn seconds(key: &str, text: Option<String>, usual: u64) -> Result<u64, ConfigError> {
+    Ok(duration(key, text, Duration::from_secs(usual))?.as_secs().max(1))
 }
 
 fn duration(

@@ -18,7 +18,7 @@ use crate::collect::kernel::device_users;
 use crate::collect::proc_scan::boot_time_ns;
 use crate::config::Settings;
 use crate::control;
-use crate::export::{EnrichedBatch, Sink as _};
+use crate::export::{EnrichedBatch, otlp};
 use crate::inventory::Inventory;
 use crate::series::Enricher;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -56,6 +56,9 @@ pub enum RunError {
         /// Why.
         source: std::io::Error,
     },
+    /// The OTLP sink.
+    #[error(transparent)]
+    Otlp(#[from] otlp::StartError),
     /// A thread.
     #[error("cannot start the thread {name}: {source}")]
     Thread {

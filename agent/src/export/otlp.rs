@@ -14,7 +14,7 @@ mod grpc;
 mod health;
 mod http;
 mod queue;
-mod resource;
+pub mod resource;
 mod retry;
 mod sender;
 pub mod settings;

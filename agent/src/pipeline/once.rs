@@ -1,6 +1,6 @@
 //! Reading without an agent: `gpuwho` where none runs, and `gpuwho collect`.
 
-use super::{Core, RunError, own, sinks, source_names};
+use super::{Core, RunError, sinks, source_names};
 use crate::attribute::Evidence;
 use crate::collect::Collector;
 use crate::collect::kernel::nodes::Nodes;

@@ -27,9 +27,7 @@ pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
     }
     if let Some(otlp) = &settings.otlp {
         let resource = Resource::new(&detected(settings), otlp);
-        let sink = OtlpSink::start(otlp, &resource)
-            .map_err(|source| RunError::Thread { name: "export:otlp".into(), source: source.0 })?;
-        sinks.push(("sink:otlp", Box::new(sink)));
+        sinks.push(("sink:otlp", Box::new(OtlpSink::start(otlp, &resource)?)));
     }
     Ok(sinks)
 }
