@@ -2,6 +2,8 @@
 //! owner. Nothing here is guessed, and nothing asks the Kubernetes API.
 
 pub mod cgroup;
+#[cfg(test)]
+mod fake;
 pub mod hierarchies;
 pub mod ownership;
 mod podlogs;

@@ -154,6 +154,13 @@ impl Ownership {
         self.0.host.hierarchies.layout()
     }
 
+    /// Evidence was lost, perhaps the end of a process: every holder is looked for in `/proc` now,
+    /// before the driver's next list can name a later process of the same number.
+    pub fn lost_evidence(&self) {
+        self.0.swept_ns.store(0, Ordering::Relaxed);
+        self.sweep((self.0.clock.0)());
+    }
+
     /// Once a tick, off the sampling path: forgets what ended long ago, tries again what is not
     /// known yet, and finds the ends that nobody reported.
     pub fn expire(&self, now_ns: u64) {
@@ -201,14 +208,14 @@ impl Ownership {
     /// Marks what is no longer in `/proc` as ended.
     fn sweep(&self, now_ns: u64) {
         let last_ns = self.0.swept_ns.load(Ordering::Relaxed);
-        let all = now_ns.saturating_sub(last_ns) >= SWEEP_NS;
+        let all = last_ns == 0 || now_ns.saturating_sub(last_ns) >= SWEEP_NS;
         if all {
             self.0.swept_ns.store(now_ns, Ordering::Relaxed);
         }
         let unwatched = self.read().unwatched(all);
         for process in unwatched {
             if !Living::remains(&self.0.host.paths, process) {
-                self.write().exited(process, now_ns);
+                self.write().missing(process, now_ns);
             }
         }
     }

@@ -30,6 +30,8 @@ struct Row {
     opened_ns: Option<u64>,
     /// Only the driver named it: nobody announces its end.
     listed: bool,
+    /// Its end was noticed, not reported: it may have ended long before.
+    end_is_late: bool,
     /// Counts what has made an earlier resolution out of date.
     epoch: u32,
 }
@@ -134,6 +136,7 @@ impl Table {
             return;
         }
         Arc::make_mut(&mut row.owner).exited_ns = Some(at_ns);
+        row.end_is_late = false;
         if before.is_some() {
             return;
         }
@@ -142,6 +145,15 @@ impl Table {
             && let Some(oldest) = self.ended.pop_front()
         {
             self.remove(oldest);
+        }
+    }
+
+    /// A process is no longer there; it ended at `now_ns` or before.
+    pub(crate) fn missing(&mut self, process: ProcKey, now_ns: u64) {
+        let is_live = self.rows.get(&process).is_some_and(|row| row.owner.exited_ns.is_none());
+        self.exited(process, now_ns);
+        if let Some(row) = self.rows.get_mut(&process).filter(|_| is_live) {
+            row.end_is_late = true;
         }
     }
 
@@ -171,15 +183,15 @@ impl Table {
     /// Known under this number and alive at that moment: the older of two goes first, because its
     /// end is known to the nanosecond and the younger one's start only to the tick.
     pub(crate) fn alive_at(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
-        self.of(pid).find(|owner| is_alive(owner, at_ns)).map(|owner| owner.process)
+        self.of(pid).find(|row| row.is_alive(at_ns)).map(|row| row.owner.process)
     }
 
     /// The last known under this number, if it ended so shortly before that the driver may still
     /// have it.
     pub(crate) fn just_ended(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
-        let last = self.of(pid).filter(|owner| started_ns(owner.process) <= at_ns).last()?;
-        let ended = last.exited_ns?;
-        (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.process)
+        let last = self.of(pid).filter(|row| row.started_by(at_ns)).last()?;
+        let ended = last.owner.exited_ns?;
+        (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.owner.process)
     }
 
     /// Forgets what ended long ago.
@@ -212,9 +224,8 @@ impl Table {
     }
 
     /// Every row of a number, by start.
-    fn of(&self, pid: u32) -> impl Iterator<Item = &Arc<Owner>> {
-        let keys = self.by_pid.get(&pid).into_iter().flatten();
-        keys.filter_map(|key| self.rows.get(key)).map(|row| &row.owner)
+    fn of(&self, pid: u32) -> impl Iterator<Item = &Row> {
+        self.by_pid.get(&pid).into_iter().flatten().filter_map(|key| self.rows.get(key))
     }
 
     fn insert(&mut self, owner: Owner, cgroups: KernelCgroups, opened: Option<u64>) -> Option<()> {
@@ -229,18 +240,24 @@ impl Table {
         keys.insert(at, process);
         let listed = opened.is_none();
         let owner = Arc::new(owner);
-        self.rows.insert(process, Row { owner, cgroups, opened_ns: opened, listed, epoch: 0 });
+        let row = Row { owner, cgroups, opened_ns: opened, listed, end_is_late: false, epoch: 0 };
+        self.rows.insert(process, row);
         Some(())
     }
 
     /// A number is free to be used again only when its process is gone: an older row that seems
-    /// to live until later has lost its end.
+    /// to live until later has lost its end. An end within the tick of the start stands.
     fn end_older(&mut self, process: ProcKey) {
+        let start_ns = started_ns(process);
         let older = self.by_pid.get(&process.pid).into_iter().flatten();
-        let lost: Vec<ProcKey> =
-            older.filter(|key| key.start_ticks < process.start_ticks).copied().collect();
+        let is_lost = |key: &&ProcKey| {
+            let ended = self.rows.get(key).and_then(|row| row.owner.exited_ns);
+            key.start_ticks < process.start_ticks
+                && ended.is_none_or(|ended| ended >= start_ns.saturating_add(TICK_NS))
+        };
+        let lost: Vec<ProcKey> = older.filter(is_lost).copied().collect();
         for key in lost {
-            self.exited(key, started_ns(process).saturating_add(TICK_NS));
+            self.exited(key, start_ns.saturating_sub(1));
         }
     }
 
@@ -261,6 +278,15 @@ impl Table {
 }
 
 impl Row {
+    fn started_by(&self, at_ns: u64) -> bool {
+        started_ns(self.owner.process) <= at_ns
+    }
+
+    fn is_alive(&self, at_ns: u64) -> bool {
+        let ended = self.owner.exited_ns;
+        self.started_by(at_ns) && !self.end_is_late && ended.is_none_or(|ended| at_ns <= ended)
+    }
+
     fn case(&self, moved: bool) -> Case {
         Case {
             owner: Owner {
@@ -293,10 +319,6 @@ impl Row {
             }
         }
     }
-}
-
-fn is_alive(owner: &Owner, at_ns: u64) -> bool {
-    started_ns(owner.process) <= at_ns && owner.exited_ns.is_none_or(|ended| at_ns <= ended)
 }
 
 /// A process of which only the name is known.
