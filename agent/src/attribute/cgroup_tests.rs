@@ -99,72 +99,66 @@ fn processes(name: &str) -> Vec<String> {
     found
 }
 
-#[test]
-fn every_line_of_a_recorded_process_counts() {
-    let said = |name: &str| -> Vec<String> {
-        processes(name).iter().map(|text| render_placement(&parse_proc_cgroup(text))).collect()
+/// What each process of a recorded file is, by pod and QoS, and the first digits of its container.
+fn said(name: &str) -> Vec<String> {
+    let short = |text: &str| {
+        let words = text.split(' ').map(|word| match word.strip_prefix("container=") {
+            Some(id) => format!("container={}", &id[..8]),
+            None => word.to_owned(),
+        });
+        words.collect::<Vec<_>>().join(" ")
     };
+    let placements = processes(name);
+    placements.iter().map(|text| short(&render_placement(&parse_proc_cgroup(text)))).collect()
+}
+
+#[test]
+fn every_line_of_a_recorded_pod_process_counts() {
+    let pod = |uid: &str, id: &str| format!("pod={uid}/burstable container={id}");
+    let uid = "3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102";
     assert_eq!(
         said("proc-cgroup-containerd-cgroupfs-hybrid.txt"),
-        ["pod=7d2c7f6a-3b0e-4c3e-9a51-0d6b9f0f5a11/burstable \
-          container=263043c9ab081ed1d878fb53c19493bbd5664b492841d911cf63421c7af289bb"]
+        [pod("7d2c7f6a-3b0e-4c3e-9a51-0d6b9f0f5a11", "263043c9")]
     );
     assert_eq!(
         said("proc-cgroup-containerd-cgroupfs-v2.txt"),
         [
-            "pod=8e3d8f7b-4c1f-4d4f-8b62-1e7cad1a6b22/burstable \
-             container=3ff7fcaf0eee5b95315839d5ea91e4b5ae6c0debc6dd1a471ee48d87c2e900fd",
-            "wrong-namespace",
-            "none",
-            "wrong-namespace",
+            pod("8e3d8f7b-4c1f-4d4f-8b62-1e7cad1a6b22", "3ff7fcaf"),
+            "wrong-namespace".to_owned(),
+            "none".to_owned(),
+            "wrong-namespace".to_owned(),
         ]
     );
     assert_eq!(
         said("proc-cgroup-containerd-driver-mismatch-v1.txt"),
-        ["pod=77777777-1111-4222-8333-444455556666/besteffort \
-          container=5df5632d9b3d6f1505920e46a435877ce22bd99a9cc64ed218b75a8d26ad3861"]
+        ["pod=77777777-1111-4222-8333-444455556666/besteffort container=5df5632d"]
     );
     assert_eq!(
         said("proc-cgroup-containerd-systemd-v1.txt"),
-        [
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable \
-             container=2f513d77d080ddc7a56a0b781e96ba648d7df89ca94e380f7bd38d16febcec3f",
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable \
-             container=41c0f040908081f61f0f34a2aa6abd18b7bb0fefadc51e5f447ba5e6ee948393",
-        ]
+        [pod(uid, "2f513d77"), pod(uid, "41c0f040")]
     );
     assert_eq!(
         said("proc-cgroup-containerd-systemd-v2-vm.txt"),
+        [pod(uid, "a7dfcba2"), pod(uid, "17ab24c5")]
+    );
+    assert_eq!(
+        said("proc-cgroup-containerd-systemd-v2.txt"),
         [
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable \
-             container=a7dfcba23d85fa025dc8158de7dcc670caa5a41ce3746a94fd664a881b7d95e3",
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable \
-             container=17ab24c5ddbd784ac00ca549f3457546df729f9e76ab04368e202c6e94a9928e",
+            pod(uid, "5fc93d8a"),
+            pod(uid, "5fc93d8a"),
+            "pod=bb11bb22-0000-4000-8000-cc33dd44ee55/guaranteed container=d4629b79".to_owned(),
+            pod("0123456789abcdef0123456789abcdef", "c2c56edf"),
+            pod(uid, "4a4eb419"),
+            pod(uid, "5fc93d8a"),
+            "pod=aa11bb22-0000-4000-8000-cc33dd44ee55/besteffort container=42b1d013".to_owned(),
         ]
     );
-    let nested = said("proc-cgroup-containerd-systemd-v2.txt");
-    let pods: Vec<&str> =
-        nested.iter().filter_map(|said| said.split_once(' ').map(|(pod, _)| pod)).collect();
-    assert_eq!(
-        pods,
-        [
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable",
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable",
-            "pod=bb11bb22-0000-4000-8000-cc33dd44ee55/guaranteed",
-            "pod=0123456789abcdef0123456789abcdef/burstable",
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable",
-            "pod=3c9b1de2-77aa-4f0b-a1c2-5d6e7f809102/burstable",
-            "pod=aa11bb22-0000-4000-8000-cc33dd44ee55/besteffort",
-        ]
-    );
-    assert_eq!(
-        said("proc-cgroup-docker-cgroupfs-hybrid.txt"),
-        ["container=116168f416502e00dffe91af706f796b7a7d7ce9661a299480c914f4409bee93"]
-    );
-    assert_eq!(
-        said("proc-cgroup-podman-cgroupfs-hybrid.txt"),
-        ["container=47204d5cfeb6a4e1c53eefe06db6a4fd5cd693558433a8ac7c0192180bc94c2c"]
-    );
+}
+
+#[test]
+fn recorded_docker_and_podman_processes_are_their_containers() {
+    assert_eq!(said("proc-cgroup-docker-cgroupfs-hybrid.txt"), ["container=116168f4"]);
+    assert_eq!(said("proc-cgroup-podman-cgroupfs-hybrid.txt"), ["container=47204d5c"]);
 }
 
 const POD_A: &str = "aaaaaaaa-0000-4000-8000-000000000001";

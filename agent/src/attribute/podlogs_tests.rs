@@ -3,8 +3,8 @@ use std::fs;
 
 const UID: &str = "aaaaaaaa-0000-4000-8000-000000000001";
 
-fn named(namespace: &str, name: &str) -> Option<PodName> {
-    Some(PodName { namespace: Arc::from(namespace), name: Arc::from(name) })
+fn named(namespace: &str, name: &str) -> PodName {
+    PodName { namespace: Arc::from(namespace), name: Arc::from(name) }
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_pod_that_appears_and_goes_is_followed_without_listing() {
 
     let pod = dir.path().join(format!("ml_train-0_{UID}"));
     fs::create_dir(&pod).unwrap();
-    assert_eq!(logs.pod(&uid), named("ml", "train-0"));
+    assert_eq!(logs.pod(&uid), Some(named("ml", "train-0")));
 
     fs::remove_dir(&pod).unwrap();
     logs.pump();
@@ -51,13 +51,13 @@ fn a_directory_that_appears_later_or_is_replaced_is_watched() {
 
     fs::create_dir_all(dir.join(format!("ml_one_{UID}"))).unwrap();
     logs.pump();
-    assert_eq!(logs.pod(&uid), named("ml", "one"));
+    assert_eq!(logs.pod(&uid), Some(named("ml", "one")));
 
     fs::rename(&dir, root.path().join("old")).unwrap();
     fs::create_dir_all(dir.join(format!("ml_two_{UID}"))).unwrap();
     logs.pump();
     logs.pump();
-    assert_eq!(logs.pod(&uid), named("ml", "two"));
+    assert_eq!(logs.pod(&uid), Some(named("ml", "two")));
 }
 
 #[test]

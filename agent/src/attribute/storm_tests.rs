@@ -150,16 +150,13 @@ impl Storm {
 
     fn take(&mut self, step: &Step, had_lost: bool) {
         match *step {
-            Step::Open { pid, workload, gone } => match self.living(pid) {
-                Some(process) => {
-                    let workload = self.lives[&process].workload;
-                    self.report(process, None, workload, gone);
-                }
-                None => {
-                    let Some(process) = self.start(pid, workload) else { return };
-                    self.report(process, None, workload, gone);
-                }
-            },
+            Step::Open { pid, workload, gone } => {
+                let Some(process) = self.living(pid).or_else(|| self.start(pid, workload)) else {
+                    return;
+                };
+                let workload = self.lives[&process].workload;
+                self.report(process, None, workload, gone);
+            }
             Step::Fork { parent, pid, gone } => {
                 let Some(parent) = self.living(parent) else { return };
                 let workload = self.lives[&parent].workload;
