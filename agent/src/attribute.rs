@@ -2,11 +2,22 @@
 //! owner. Nothing here is guessed, and nothing asks the Kubernetes API.
 
 pub mod cgroup;
+#[cfg(test)]
+mod fake;
+pub mod hierarchies;
 pub mod ownership;
+mod podlogs;
+mod process;
+mod table;
+mod users;
 
-use crate::catalog::attributes::AttrSet;
+use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};
+use crate::paths::Paths;
+use hierarchies::Hierarchies;
+use podlogs::PodLogs;
 use std::sync::Arc;
+use users::Users;
 
 /// What the kernel saw, as a source of evidence reports it. Times are nanoseconds of
 /// `CLOCK_BOOTTIME`.
@@ -88,16 +99,27 @@ impl KernelCgroups {
 /// What a cgroup path says about the work in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// The innermost container.
+    /// The container: the pod's own, or the outermost where there is no pod.
     pub container: Option<ContainerId>,
     /// The pod.
     pub pod: Option<Pod>,
     /// The Slurm job.
     pub slurm: Option<SlurmTask>,
+    /// What another scheduler calls its unit of work.
+    pub allocation: Option<Allocation>,
+    /// The LXC, nspawn or libvirt machine.
+    pub machine: Option<Arc<str>>,
     /// The systemd unit (service or scope).
     pub unit: Option<Arc<str>>,
     /// The user a slice or a Slurm v1 path names.
     pub uid: Option<u32>,
+    /// The container that is the node of a nested kubelet (kind, k3d), where `pod` is inside it.
+    pub node: Option<ContainerId>,
+    /// `pod` was named inside a container, a machine or a user's slice, where others than the
+    /// host's root can name directories: not to be believed against the host's own pods.
+    pub nested: bool,
+    /// Below `user-N.slice`: user `uid` can name everything but the slice itself.
+    pub user_slice: bool,
 }
 
 /// A pod, as far as the node tells.
@@ -124,6 +146,19 @@ pub struct SlurmTask {
     pub step: Option<Arc<str>>,
     /// Task on this node.
     pub task: Option<Arc<str>>,
+    /// The step's own slurmstepd, which is not the user's work.
+    pub daemon: bool,
+}
+
+/// The unit of work of a scheduler whose paths name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// `nomad`, `htcondor` or `ecs`.
+    pub scheduler: &'static str,
+    /// Nomad's allocation, HTCondor's slot, ECS's task.
+    pub id: Arc<str>,
+    /// Nomad's task.
+    pub task: Option<Arc<str>>,
 }
 
 /// How an owner was found.
@@ -136,6 +171,50 @@ pub enum Method {
     /// Not yet: the process is known, its cgroup's path is not.
     Pending,
 }
+
+impl Method {
+    /// The word on the record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Proc => "cgroup",
+            Self::Kernel => "kernel",
+            Self::Pending => "none",
+        }
+    }
+}
+
+/// What the resolvers read: the node's own files, each cached by its resolver.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) paths: Paths,
+    pub(crate) hierarchies: Hierarchies,
+    pub(crate) podlogs: PodLogs,
+    pub(crate) users: Users,
+}
+
+impl Host {
+    pub(crate) fn new(paths: &Paths) -> Self {
+        Self {
+            paths: paths.clone(),
+            hierarchies: Hierarchies::new(paths),
+            podlogs: PodLogs::new(&paths.pod_logs),
+            users: Users::new(&paths.passwd),
+        }
+    }
+}
+
+/// A step of resolution: adds to the owner what it knows and leaves the rest.
+pub(crate) type Resolve = fn(&Host, &KernelCgroups, &mut Owner);
+
+/// Every source of ownership, in order of precedence: first what says where the process is, the
+/// most direct first; then what gives names to what was found. A source that cannot tell leaves
+/// the owner as it is.
+pub(crate) const SOURCES: &[(&str, Resolve)] = &[
+    ("proc", process::resolve),
+    ("kernel", hierarchies::resolve),
+    ("podlogs", podlogs::resolve),
+    ("users", users::resolve),
+];
 
 /// A process and all that is known about whose it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,8 +240,42 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// What is known about the owner, as attributes.
+    /// What is known, as attributes; what is not known is not there.
     pub fn attributes(&self) -> AttrSet {
-        AttrSet::new()
+        let mut set = AttrSet::new();
+        set.set(&attr::PROCESS_PID, i64::from(self.process.pid));
+        if !self.comm.is_empty() {
+            set.set(&attr::PROCESS_EXECUTABLE_NAME, Arc::clone(&self.comm));
+        }
+        let user = self.user.clone().unwrap_or_else(|| Arc::from(self.uid.to_string()));
+        set.set(&attr::PROCESS_OWNER, user);
+        self.workload.describe(&mut set);
+        set.set(&attr::OWNER_METHOD, self.method.as_str());
+        set
+    }
+}
+
+impl Workload {
+    fn describe(&self, set: &mut AttrSet) {
+        set.set_some(&attr::CONTAINER_ID, self.container.as_ref().map(ContainerId::as_str));
+        if let Some(pod) = &self.pod {
+            set.set(&attr::K8S_POD_UID, pod.uid.as_str());
+            set.set_some(&attr::K8S_POD_NAME, pod.name.clone());
+            set.set_some(&attr::K8S_NAMESPACE_NAME, pod.namespace.clone());
+            set.set_some(&attr::K8S_CONTAINER_NAME, pod.container.clone());
+            set.set_some(&attr::K8S_POD_QOS, pod.qos);
+        }
+        if let Some(slurm) = &self.slurm {
+            set.set(&attr::SLURM_JOB_ID, slurm.job.as_str());
+            set.set_some(&attr::SLURM_STEP_ID, slurm.step.clone());
+            set.set_some(&attr::SLURM_TASK_ID, slurm.task.clone());
+        }
+        if let Some(allocation) = &self.allocation {
+            set.set(&attr::SCHEDULER, allocation.scheduler);
+            set.set(&attr::SCHEDULER_ALLOCATION, Arc::clone(&allocation.id));
+            set.set_some(&attr::SCHEDULER_TASK, allocation.task.clone());
+        }
+        set.set_some(&attr::MACHINE_NAME, self.machine.clone());
+        set.set_some(&attr::SYSTEMD_UNIT, self.unit.clone());
     }
 }

@@ -1,1 +1,3 @@
 //! The only user-space code allowed `unsafe`.
+
+pub(crate) mod handle;

@@ -1,1 +1,538 @@
-//! The cgroup path parser.
+//! The cgroup path parser: what a path says about the work in it.
+//!
+//! Reads nothing but its argument. A path is walked once, component by component, through the
+//! ordered table [`RULES`]; time is linear in its length and no input makes it fail. What counts
+//! as the truth when names nest is decided in `docs/decisions/0003-nested-pods.md`: the outer
+//! name was written by the host, the inner one perhaps by the work itself.
+
+use super::{Allocation, Pod, SlurmTask, Workload};
+use crate::ids::{ContainerId, PodUid, SlurmJobId};
+use std::sync::Arc;
+
+/// What all cgroup lines of one process say together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The most specific line's path and meaning.
+    Known {
+        /// The path, without the kernel's ` (deleted)`.
+        path: Arc<str>,
+        /// What it says; empty for a plain host process.
+        workload: Box<Workload>,
+    },
+    /// Paths are relative to another cgroup namespace (`/..`): they say nothing here.
+    WrongNamespace,
+    /// Two hierarchies name different pods, containers or jobs: the process is on its way from
+    /// one to the other, or somebody lies. Neither is taken.
+    Disagree,
+    /// No line at all.
+    Nothing,
+}
+
+/// Text of `/proc/PID/cgroup` to the most specific placement over its lines (`id:controllers:path`).
+///
+/// Lines of one process may differ: v1 hierarchies that do not constrain a job stay at `/`, and a
+/// systemd-driven v1 host shows only the pod's slice in `devices` (runc 1.1, systemd 252).
+pub fn parse_proc_cgroup(text: &str) -> Placement {
+    most_specific(&text.lines().filter_map(line_path).collect::<Vec<_>>())
+}
+
+/// The most specific of several paths of one process.
+pub fn most_specific(paths: &[&str]) -> Placement {
+    let mut seen: Vec<(&str, Workload)> = Vec::new();
+    for path in paths {
+        let path = path.strip_suffix(DELETED).unwrap_or(path);
+        if is_outside(path) {
+            return Placement::WrongNamespace;
+        }
+        seen.push((path, parse_path(path)));
+    }
+    // The first of equals: `max_by_key` would take the last.
+    let best = seen.iter().rev().max_by_key(|(_, workload)| specificity(workload));
+    let Some((path, workload)) = best else { return Placement::Nothing };
+    if seen.iter().any(|(_, other)| contradicts(workload, other)) {
+        return Placement::Disagree;
+    }
+    Placement::Known { path: Arc::from(*path), workload: Box::new(workload.clone()) }
+}
+
+/// One path to what it says.
+pub fn parse_path(path: &str) -> Workload {
+    let path = path.strip_suffix(DELETED).unwrap_or(path);
+    let mut walk = Walk::default();
+    for component in path.split('/').filter(|component| !component.is_empty()) {
+        if walk.sealed {
+            break;
+        }
+        for (_, rule) in RULES {
+            if rule(&mut walk, component) {
+                break;
+            }
+        }
+        walk.previous = component;
+    }
+    walk.found
+}
+
+/// Appended by the kernel to the path of a process whose cgroup was removed (`proc_cgroup_show`).
+const DELETED: &str = " (deleted)";
+
+/// Takes a component it recognises; the first that does ends the search.
+type Rule = for<'a> fn(&mut Walk<'a>, &'a str) -> bool;
+
+/// Every rule, in order of precedence, with the name it has in documents and test output.
+const RULES: &[(&str, Rule)] = &[
+    ("slice:prefix:id", triple),
+    ("monitor", monitor),
+    ("pod slice", pod_slice),
+    ("pod directory", pod_directory),
+    ("slurm", slurm),
+    ("container", container),
+    ("machine", machine),
+    ("scheduler", scheduler),
+    ("user slice", user_slice),
+    ("unit", unit),
+];
+
+/// How runtimes write a container's id into a component, beside the bare id.
+const RUNTIME_PREFIXES: &[&str] =
+    &["cri-containerd-", "crio-", "docker-", "libpod-payload-", "libpod-", "nerdctl-"];
+
+/// Processes that watch a container from beside it.
+const MONITOR_PREFIXES: &[&str] = &["crio-conmon-", "libpod-conmon-", "lxc.monitor."];
+
+/// Directories whose next component is a machine's name.
+const MACHINE_PARENTS: &[&str] = &["lxc", "lxc.payload"];
+
+/// The kubelet's quality-of-service directories; a guaranteed pod is in none of them.
+const QOS: &[&str] = &["burstable", "besteffort"];
+
+/// What has been seen of a path so far.
+#[derive(Default)]
+struct Walk<'a> {
+    found: Workload,
+    previous: &'a str,
+    kube: Kube,
+    slurm: Slurm,
+    /// Below here the names are the work's own.
+    sealed: bool,
+}
+
+/// Where in a kubelet's tree (cgroupfs driver) the walk is.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Kube {
+    #[default]
+    Outside,
+    Root(Option<&'static str>),
+}
+
+/// Where in a Slurm tree the walk is.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Slurm {
+    #[default]
+    Outside,
+    /// Below `slurmstepd.scope` (v2) or `uid_N` (v1).
+    Root,
+    Job,
+    Step,
+}
+
+impl Walk<'_> {
+    /// Whether names from here on may have been written by somebody who is not the host's root.
+    fn is_delegated(&self) -> bool {
+        self.found.container.is_some() || self.found.machine.is_some() || self.found.user_slice
+    }
+
+    fn take_pod(&mut self, uid: PodUid, qos: Option<&'static str>) {
+        if self.found.slurm.is_some() || self.found.pod.is_some() {
+            return;
+        }
+        self.found.nested = self.is_delegated();
+        self.found.node = self.found.container.take();
+        self.found.pod = Some(Pod { uid, qos, name: None, namespace: None, container: None });
+    }
+
+    fn take_container(&mut self, id: &str) {
+        self.found.container = Some(ContainerId::new(id));
+        self.sealed = self.found.pod.is_some() || self.found.slurm.is_some();
+    }
+}
+
+/// `SLICE:PREFIX:ID` as one component: runc's systemd triple taken literally by a cgroupfs driver.
+fn triple<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let Some((slice, rest)) = component.split_once(':') else { return false };
+    let Some((_, id)) = rest.split_once(':') else { return false };
+    if !is_container_id(id) {
+        return false;
+    }
+    pod_slice(walk, slice);
+    take_outermost(walk, id);
+    true
+}
+
+/// `crio-conmon-ID.scope`, `conmon`: beside a container, not in it.
+fn monitor<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let watches = MONITOR_PREFIXES.iter().any(|prefix| component.starts_with(prefix));
+    if watches {
+        unit(walk, component);
+    }
+    watches
+}
+
+/// `[…-]kubepods[-QOS][-podUID].slice`: the kubelet's systemd driver, dashes of the UID as `_`.
+fn pod_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let Some(name) = component.strip_suffix(".slice") else { return false };
+    let Some(tail) = after_kubepods(name) else { return false };
+    let (qos, tail) = split_qos(tail);
+    if let Some(uid) = tail.strip_prefix("-pod").and_then(pod_uid) {
+        walk.take_pod(uid, Some(qos));
+    }
+    true
+}
+
+fn after_kubepods(name: &str) -> Option<&str> {
+    match name.strip_prefix("kubepods") {
+        Some(tail) => Some(tail),
+        None => name.split_once("-kubepods").map(|(_, tail)| tail),
+    }
+}
+
+fn split_qos(tail: &str) -> (&'static str, &str) {
+    for qos in QOS {
+        if let Some(rest) = tail.strip_prefix('-').and_then(|tail| tail.strip_prefix(qos)) {
+            return (qos, rest);
+        }
+    }
+    ("guaranteed", tail)
+}
+
+/// `kubepods[/QOS]/podUID`: the kubelet's cgroupfs driver.
+fn pod_directory<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    if component == "kubepods" {
+        walk.kube = Kube::Root(None);
+        return true;
+    }
+    let Kube::Root(qos) = walk.kube else { return false };
+    if qos.is_none()
+        && let Some(qos) = QOS.iter().find(|qos| **qos == component)
+    {
+        walk.kube = Kube::Root(Some(qos));
+        return true;
+    }
+    walk.kube = Kube::Outside;
+    let Some(uid) = component.strip_prefix("pod").and_then(pod_uid) else { return false };
+    walk.take_pod(uid, Some(qos.unwrap_or("guaranteed")));
+    true
+}
+
+/// Slurm's directories: v2 below `[NODE_]slurmstepd.scope` (any slice), v1 below `uid_N`.
+///
+/// Only where the host's own slurmd can have made them: a container, a machine and a user's
+/// slice can all hold directories of these names.
+fn slurm<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    if walk.is_delegated() || walk.found.pod.is_some() {
+        return false;
+    }
+    match walk.slurm {
+        Slurm::Outside => slurm_root(walk, component),
+        Slurm::Root => slurm_job(walk, component),
+        Slurm::Job => slurm_step(walk, component),
+        Slurm::Step => slurm_task(walk, component),
+    }
+}
+
+fn slurm_root<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    if component == "slurmstepd.scope" || component.ends_with("_slurmstepd.scope") {
+        walk.slurm = Slurm::Root;
+        return unit(walk, component);
+    }
+    let Some(uid) = component.strip_prefix("uid_").and_then(number) else { return false };
+    // The directory above is `slurm`, `slurm_NODE` or whatever CgroupPrepend says.
+    if walk.previous.is_empty() {
+        return false;
+    }
+    walk.found.uid = Some(uid);
+    walk.slurm = Slurm::Root;
+    true
+}
+
+fn slurm_job<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let job = match component.strip_prefix("job_") {
+        Some(job) if number(job).is_some() => job,
+        _ if is_sluid(component) => component,
+        _ => return false,
+    };
+    let job = SlurmJobId::new(job);
+    walk.found.slurm = Some(SlurmTask { job, step: None, task: None, daemon: false });
+    walk.slurm = Slurm::Job;
+    true
+}
+
+fn slurm_step<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let Some(step) = component.strip_prefix("step_").filter(|step| !step.is_empty()) else {
+        return false;
+    };
+    if let Some(slurm) = &mut walk.found.slurm {
+        slurm.step = Some(Arc::from(step_word(step)));
+    }
+    walk.slurm = Slurm::Step;
+    true
+}
+
+/// Slurm's numbers for the steps that have names (`slurm.h`: `SLURM_BATCH_SCRIPT` and others).
+fn step_word(step: &str) -> &str {
+    match step {
+        "4294967290" => "interactive",
+        "4294967291" => "batch",
+        "4294967292" => "extern",
+        other => other,
+    }
+}
+
+fn slurm_task<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let Some(slurm) = &mut walk.found.slurm else { return false };
+    match component {
+        "slurm" if slurm.task.is_none() => slurm.daemon = true,
+        "user" => {}
+        _ => match component.strip_prefix("task_").filter(|task| !task.is_empty()) {
+            Some(task) if slurm.task.is_none() => slurm.task = Some(Arc::from(task)),
+            _ => return false,
+        },
+    }
+    true
+}
+
+/// `PREFIX-ID.scope`, `PREFIX-ID`, `ID`.
+fn container<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let name = component.strip_suffix(".scope").unwrap_or(component);
+    let id = RUNTIME_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    if !is_container_id(id) {
+        return false;
+    }
+    take_outermost(walk, id);
+    true
+}
+
+/// A container inside a container is the outer one's own business: the first id stays.
+fn take_outermost(walk: &mut Walk<'_>, id: &str) {
+    if walk.found.container.is_none() {
+        walk.take_container(id);
+    }
+}
+
+/// LXC (`lxc.payload.NAME`, `lxc/NAME`), nspawn and libvirt (`machine-NAME.scope`).
+fn machine<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    if walk.is_delegated() || walk.found.pod.is_some() || walk.found.slurm.is_some() {
+        return false;
+    }
+    let scope = component.strip_prefix("machine-").and_then(|name| name.strip_suffix(".scope"));
+    let nspawn =
+        component.strip_prefix("systemd-nspawn@").and_then(|name| name.strip_suffix(".service"));
+    if scope.is_some() || nspawn.is_some() {
+        unit(walk, component);
+    }
+    let lxc = component
+        .strip_prefix("lxc.payload.")
+        .or_else(|| MACHINE_PARENTS.contains(&walk.previous).then_some(component));
+    let Some(name) = lxc.or(scope).or(nspawn).filter(|name| !name.is_empty()) else { return false };
+    walk.found.machine = Some(unescape(name));
+    true
+}
+
+/// Nomad, HTCondor and ECS name their own unit of work in the path.
+fn scheduler<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    if walk.is_delegated() || walk.found.pod.is_some() || walk.found.allocation.is_some() {
+        return false;
+    }
+    let found = nomad(walk.previous, component)
+        .or_else(|| htcondor(walk.previous, component))
+        .or_else(|| ecs(walk.previous, component));
+    let taken = found.is_some();
+    walk.found.allocation = found;
+    taken
+}
+
+/// `{share,reserve}.slice/ALLOC.TASK.scope` (v2), `{shared,reserved}/ALLOC.TASK` (v1).
+fn nomad(previous: &str, component: &str) -> Option<Allocation> {
+    if !matches!(previous, "share.slice" | "reserve.slice" | "shared" | "reserved") {
+        return None;
+    }
+    let (id, task) = component.split_once('.')?;
+    let task = task.strip_suffix(".scope").unwrap_or(task);
+    (is_uuid(id) && !task.is_empty()).then(|| Allocation {
+        scheduler: "nomad",
+        id: Arc::from(id),
+        task: Some(Arc::from(task)),
+    })
+}
+
+/// `htcondor/condor_EXECUTE_DIRECTORY_SLOT@NODE`.
+fn htcondor(previous: &str, component: &str) -> Option<Allocation> {
+    if previous != "htcondor" {
+        return None;
+    }
+    let (name, _node) = component.strip_prefix("condor_")?.split_once('@')?;
+    let start = name.rfind("slot")?;
+    Some(Allocation { scheduler: "htcondor", id: Arc::from(name.get(start..)?), task: None })
+}
+
+/// `ecstasks-TASK.slice` (v2), `ecs/TASK` (v1).
+fn ecs(previous: &str, component: &str) -> Option<Allocation> {
+    let id = match component.strip_prefix("ecstasks-") {
+        Some(rest) => rest.strip_suffix(".slice")?,
+        None if previous == "ecs" => component,
+        None => return None,
+    };
+    let id = is_hex(id, STATIC_UID_LEN).then(|| Arc::from(id))?;
+    Some(Allocation { scheduler: "ecs", id, task: None })
+}
+
+/// `user-N.slice`: the user may name everything below.
+fn user_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let uid = component.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
+    let Some(uid) = uid.and_then(number) else { return false };
+    if walk.previous != "user.slice" || walk.is_delegated() || walk.found.pod.is_some() {
+        return false;
+    }
+    walk.found.uid = Some(uid);
+    walk.found.user_slice = true;
+    true
+}
+
+/// The last `.service` or `.scope` that is no container's, down to the first container.
+fn unit<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let is_unit = |kind| component.strip_suffix(kind).is_some_and(|name| !name.is_empty());
+    // `init.scope` holds only systemd itself.
+    if !(is_unit(".service") || is_unit(".scope"))
+        || component == "init.scope"
+        || walk.found.container.is_some()
+    {
+        return false;
+    }
+    walk.found.unit = Some(Arc::from(component));
+    true
+}
+
+/// The path of a `/proc/PID/cgroup` line. The kernel writes it as it is: a directory name cannot
+/// hold a newline (`cgroup_mkdir` refuses it), everything else stays unescaped.
+fn line_path(line: &str) -> Option<&str> {
+    let (_id, rest) = line.split_once(':')?;
+    let (_controllers, path) = rest.split_once(':')?;
+    path.starts_with('/').then_some(path)
+}
+
+/// A path that leaves the reader's cgroup namespace.
+fn is_outside(path: &str) -> bool {
+    path == "/.." || path.starts_with("/../")
+}
+
+/// How much a workload says: what the host wrote before what a user or a machine may have
+/// written, then container, pod, Slurm task and everything weaker.
+fn specificity(workload: &Workload) -> u32 {
+    let host = is_host_written(workload);
+    let slurm = workload.slurm.as_ref();
+    let facts = [
+        host && workload.container.is_some(),
+        host && workload.pod.is_some(),
+        slurm.is_some(),
+        slurm.is_some_and(|slurm| slurm.step.is_some()),
+        slurm.is_some_and(|slurm| slurm.task.is_some()),
+        workload.container.is_some(),
+        workload.pod.is_some(),
+        workload.allocation.is_some(),
+        workload.machine.is_some(),
+        workload.unit.is_some(),
+        workload.uid.is_some(),
+    ];
+    facts.iter().fold(0, |rank, fact| rank << 1 | u32::from(*fact))
+}
+
+fn is_host_written(workload: &Workload) -> bool {
+    workload.machine.is_none() && !workload.user_slice
+}
+
+/// Whether two paths of one process, both written by the host, name different owners.
+fn contradicts(one: &Workload, other: &Workload) -> bool {
+    fn differ<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
+        one.is_some() && other.is_some() && one != other
+    }
+    fn pod(workload: &Workload) -> Option<&PodUid> {
+        workload.pod.as_ref().map(|pod| &pod.uid)
+    }
+    fn job(workload: &Workload) -> Option<&SlurmJobId> {
+        workload.slurm.as_ref().map(|slurm| &slurm.job)
+    }
+    if !is_host_written(one) || !is_host_written(other) {
+        return false;
+    }
+    differ(one.container.as_ref(), other.container.as_ref())
+        || differ(pod(one), pod(other))
+        || differ(job(one), job(other))
+        || (pod(one).is_some() && job(other).is_some())
+        || (job(one).is_some() && pod(other).is_some())
+}
+
+/// Length of a static pod's UID and of an ECS task id.
+const STATIC_UID_LEN: usize = 32;
+/// Length of a container id of every runtime in [`RUNTIME_PREFIXES`].
+const CONTAINER_ID_LEN: usize = 64;
+/// `s` and 13 Crockford base 32 digits (Slurm 26.05).
+const SLUID_LEN: usize = 14;
+
+fn is_container_id(text: &str) -> bool {
+    is_hex(text, CONTAINER_ID_LEN)
+}
+
+fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_uuid(text: &str) -> bool {
+    let mut groups = text.split('-');
+    [8, 4, 4, 4, 12].iter().all(|len| groups.next().is_some_and(|group| is_hex(group, *len)))
+        && groups.next().is_none()
+}
+
+/// A UID as systemd's unit name or the directory spells it: 8-4-4-4-12, or 32 for a static pod.
+fn pod_uid(text: &str) -> Option<PodUid> {
+    if is_hex(text, STATIC_UID_LEN) {
+        return Some(PodUid::new(text));
+    }
+    let dashed = text.replace('_', "-");
+    is_uuid(&dashed).then(|| PodUid::new(&dashed))
+}
+
+fn is_sluid(text: &str) -> bool {
+    text.len() == SLUID_LEN
+        && text.strip_prefix('s').is_some_and(|digits| digits.bytes().all(is_crockford))
+}
+
+/// Digits and capitals without I, L, O and U.
+fn is_crockford(byte: u8) -> bool {
+    byte.is_ascii_digit() || (byte.is_ascii_uppercase() && !b"ILOU".contains(&byte))
+}
+
+/// A plain decimal number, no sign.
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// systemd's `\xHH` escapes in a unit name; anything malformed stays as it is.
+fn unescape(name: &str) -> Arc<str> {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once("\\x") {
+        bytes.extend_from_slice(before.as_bytes());
+        let code = after.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match code {
+            Some(code) => bytes.push(code),
+            None => bytes.extend_from_slice(b"\\x"),
+        }
+        rest = after.get(code.map_or(0, |_| 2)..).unwrap_or_default();
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Arc::from(String::from_utf8_lossy(&bytes).as_ref())
+}
+
+#[cfg(test)]
+#[path = "cgroup_tests.rs"]
+mod tests;

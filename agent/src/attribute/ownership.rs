@@ -1,36 +1,247 @@
 //! The ownership table: who each process that touches an accelerator is.
+//!
+//! Evidence is worked up on the thread that brings it: a few reads in `/proc` and, for a process
+//! that is already gone, the cgroup numbers the kernel captured. The tick only looks up. No lock
+//! is held while anything is read.
 
-use super::{Evidence, Owner};
+use super::hierarchies::Layout;
+use super::process::Living;
+use super::table::{Case, Table, started_ns};
+use super::{Evidence, Host, Method, Opened, Owner, SOURCES};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use std::sync::Arc;
+use crate::sample::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The table, shared by the source that fills it and the enrich stage that reads it.
 #[derive(Clone, Debug)]
-pub struct Ownership {}
+pub struct Ownership(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    host: Host,
+    clock: Clock,
+    table: RwLock<Table>,
+    latency: Mutex<Histogram>,
+    /// When every live row was last looked for in `/proc`.
+    swept_ns: AtomicU64,
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`.
+#[derive(Clone)]
+struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+/// How many there are of what, for `gpuwho doctor` and the self-metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Processes that hold a device.
+    pub holders: usize,
+    /// Processes that ended within the last minutes.
+    pub ended: usize,
+    /// Processes, alive or ended, whose owner is not known.
+    pub pending: usize,
+    /// Holders that found no room in the table.
+    pub refused: u64,
+    /// Paths read that lead out of this cgroup namespace: the agent must run in the host's.
+    pub wrong_namespace: u64,
+}
+
+/// Seconds from open to owner: from what a lookup takes to what a lost event costs.
+pub const LATENCY_BOUNDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// Rows tried again in one [`Ownership::expire`].
+const MAX_RETRIES: usize = 256;
+/// How often every live row is looked for, in case the report of its end was lost.
+const SWEEP_NS: u64 = 30_000_000_000;
 
 impl Ownership {
     /// An empty table that reads the host's files at `paths`.
-    pub fn new(_paths: &Paths) -> Self {
-        Self {}
+    pub fn new(paths: &Paths) -> Self {
+        Self::with_clock(paths, boottime_ns)
+    }
+
+    /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
+    pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Shared {
+            host: Host::new(paths),
+            clock: Clock(Arc::new(clock)),
+            table: RwLock::default(),
+            latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
+            swept_ns: AtomicU64::new(0),
+        }))
     }
 
     /// Takes one piece of evidence; resolves the owner at once where it can.
-    pub fn observe(&self, _evidence: Evidence) {}
+    pub fn observe(&self, evidence: Evidence) {
+        let case = match evidence {
+            Evidence::Opened(opened) => self.write().opened(&opened, &[]),
+            Evidence::Forked { parent, child } => self.forked(parent, &child),
+            Evidence::Execed { process, comm } => self.write().execed(process, &comm),
+            Evidence::Moved { process, cgroups } => self.write().moved(process, cgroups),
+            Evidence::Exited { process, at_ns } => {
+                self.write().exited(process, at_ns);
+                None
+            }
+            Evidence::CgroupMade { id, path } => {
+                self.0.host.hierarchies.made(id, &path);
+                None
+            }
+            Evidence::CgroupRemoved { id } => {
+                self.0.host.hierarchies.removed(id, (self.0.clock.0)());
+                None
+            }
+        };
+        if let Some(case) = case {
+            self.resolve(case);
+        }
+    }
 
-    /// The identity of a process the driver names by number. A process that started after
-    /// `seen_at_ns` (`CLOCK_BOOTTIME`, when the driver was asked) is another one: `None`.
-    pub fn process(&self, _pid: u32, _seen_at_ns: u64) -> Option<ProcKey> {
-        None
+    /// The identity of a process the driver names by number (a thread group's). A process that
+    /// started after `seen_at_ns` (`CLOCK_BOOTTIME`, when the driver was asked) is another one:
+    /// `None`. One that ended up to ten seconds before is found while its number is unused,
+    /// because drivers list a process until its memory is freed.
+    ///
+    /// A lookup for a known process; a number seen for the first time is read in `/proc` once.
+    pub fn process(&self, pid: u32, seen_at_ns: u64) -> Option<ProcKey> {
+        if let Some(process) = self.read().alive_at(pid, seen_at_ns) {
+            return Some(process);
+        }
+        match Living::find(&self.0.host.paths, pid) {
+            Some(living) => self.listed(&living, seen_at_ns),
+            None => self.read().just_ended(pid, seen_at_ns),
+        }
     }
 
     /// Whose a process is: one lookup.
-    pub fn owner(&self, _process: ProcKey) -> Option<Arc<Owner>> {
-        None
+    pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
+        self.read().owner(process)
     }
 
     /// Everything known to hold a device now.
     pub fn holders(&self) -> Vec<Arc<Owner>> {
-        Vec::new()
+        self.read().holders()
+    }
+
+    /// Time from a device's opening to the owner being known, in seconds.
+    pub fn latency(&self) -> Histogram {
+        self.0.latency.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many there are of what.
+    pub fn counts(&self) -> Counts {
+        let table = self.read();
+        Counts {
+            holders: table.count(|owner| owner.exited_ns.is_none()),
+            ended: table.count(|owner| owner.exited_ns.is_some()),
+            pending: table.count(|owner| owner.method == Method::Pending),
+            refused: table.refused,
+            wrong_namespace: self.0.host.hierarchies.wrong_namespace(),
+        }
+    }
+
+    /// Which cgroup versions the host uses.
+    pub fn layout(&self) -> Layout {
+        self.0.host.hierarchies.layout()
+    }
+
+    /// Evidence was lost, perhaps the end of a process: every holder is looked for in `/proc` now,
+    /// before the driver's next list can name a later process of the same number.
+    pub fn lost_evidence(&self) {
+        self.0.swept_ns.store(0, Ordering::Relaxed);
+        self.sweep((self.0.clock.0)());
+    }
+
+    /// Once a tick, off the sampling path: forgets what ended long ago, tries again what is not
+    /// known yet, and finds the ends that nobody reported.
+    pub fn expire(&self, now_ns: u64) {
+        self.sweep(now_ns);
+        self.write().expire(now_ns);
+        self.0.host.hierarchies.expire(now_ns);
+        self.0.host.podlogs.pump();
+        let cases = self.read().incomplete(now_ns, MAX_RETRIES);
+        for case in cases {
+            self.resolve(case);
+        }
+    }
+
+    fn forked(&self, parent: ProcKey, child: &Opened) -> Option<Case> {
+        let mut table = self.write();
+        let nodes = table.owner(parent).map(|owner| owner.nodes.clone()).unwrap_or_default();
+        table.opened(child, &nodes)
+    }
+
+    fn listed(&self, living: &Living, seen_at_ns: u64) -> Option<ProcKey> {
+        if started_ns(living.key) > seen_at_ns {
+            return None;
+        }
+        let uid = living.uid()?;
+        let case = self.write().listed(living.key, &living.comm, uid);
+        if let Some(case) = case {
+            self.resolve(case);
+        }
+        self.read().owner(living.key).map(|owner| owner.process)
+    }
+
+    /// Every source in order, then the row takes what they found.
+    fn resolve(&self, mut case: Case) {
+        for (_, source) in SOURCES {
+            source(&self.0.host, &case.cgroups, &mut case.owner);
+        }
+        let opened_ns = self.write().settle(case);
+        if let Some(opened_ns) = opened_ns {
+            let took_ns = (self.0.clock.0)().saturating_sub(opened_ns);
+            let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);
+            latency.observe(took_ns as f64 / 1e9);
+        }
+    }
+
+    /// Marks what is no longer in `/proc` as ended.
+    fn sweep(&self, now_ns: u64) {
+        let last_ns = self.0.swept_ns.load(Ordering::Relaxed);
+        let all = last_ns == 0 || now_ns.saturating_sub(last_ns) >= SWEEP_NS;
+        if all {
+            self.0.swept_ns.store(now_ns, Ordering::Relaxed);
+        }
+        let unwatched = self.read().unwatched(all);
+        for process in unwatched {
+            if !Living::remains(&self.0.host.paths, process) {
+                self.write().missing(process, now_ns);
+            }
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.0.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.0.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// `CLOCK_BOOTTIME`, the clock of process start times and of the kernel's evidence.
+fn boottime_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000) + u64::try_from(now.tv_nsec).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod live;
+#[cfg(test)]
+#[path = "storm_tests.rs"]
+mod storm;
+#[cfg(test)]
+#[path = "ownership_tests.rs"]
+mod tests;

@@ -93,6 +93,14 @@ attributes! {
     SLURM_TASK_ID = "slurm.task.id";
     /// The systemd unit.
     SYSTEMD_UNIT = "systemd.unit";
+    /// The LXC, nspawn or libvirt machine the process is in.
+    MACHINE_NAME = "gpuwho.machine.name";
+    /// Another scheduler that names its work in the cgroup: `nomad`, `htcondor`, `ecs`.
+    SCHEDULER = "gpuwho.scheduler";
+    /// Nomad's allocation, HTCondor's slot, ECS's task.
+    SCHEDULER_ALLOCATION = "gpuwho.scheduler.allocation";
+    /// Nomad's task.
+    SCHEDULER_TASK = "gpuwho.scheduler.task";
     /// How the owner was found: `cgroup`, `kernel`, `none`.
     OWNER_METHOD = "gpuwho.owner.method";
     /// The agent's source of data.

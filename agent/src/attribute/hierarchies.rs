@@ -1,0 +1,322 @@
+//! The host's cgroup hierarchies, and the path of a cgroup that is known by its number.
+//!
+//! Paths come from the kernel's own announcements (`cgroup_mkdir` carries number and path), else
+//! from opening the number as a file handle (two system calls), else, without the capability for
+//! that, from one bounded walk. All of it is done when a process is first seen, never on a tick.
+//!
+//! Cgroup numbers are 64 bits with a generation in them (`kernfs_node.id`) and are not used twice
+//! within a boot; a path stays with its number until the cgroup has been gone for a while.
+
+use super::cgroup::{Placement, most_specific};
+use super::{Host, KernelCgroups, Method, Owner};
+use crate::ids::{CgroupId, Hierarchy};
+use crate::paths::Paths;
+use crate::sys::handle::open_kernfs_node;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::DirEntryExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Which cgroup versions the host uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Only the unified hierarchy.
+    V2,
+    /// Only v1 hierarchies.
+    V1,
+    /// v1 controllers beside a unified hierarchy.
+    Hybrid,
+    /// No cgroup file system is mounted where this process can see it.
+    None,
+}
+
+/// The mounted hierarchies and the paths known in them.
+#[derive(Debug)]
+pub(crate) struct Hierarchies {
+    mountinfo: PathBuf,
+    below: PathBuf,
+    mounts: Mutex<Vec<(Hierarchy, PathBuf)>>,
+    known: Mutex<Known>,
+    /// No capability for file handles: found out once.
+    handles_refused: AtomicBool,
+    walk_allowed: AtomicBool,
+    wrong_namespace: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    paths: HashMap<CgroupId, Arc<str>>,
+    /// In the order they came, for the bound.
+    order: VecDeque<CgroupId>,
+    /// In the order they went, for the expiry.
+    removed: VecDeque<(u64, CgroupId)>,
+}
+
+/// Paths kept. A node has a few hundred cgroups; this bounds one that makes them without end.
+const MAX_PATHS: usize = 32_768;
+/// How long a removed cgroup's path is kept, for processes whose evidence comes late.
+const KEEP_REMOVED_NS: u64 = 300_000_000_000;
+/// Directories one walk looks at in a hierarchy before it gives up.
+const MAX_WALK: usize = 50_000;
+/// The longest path taken from an announcement; the kernel's own limit.
+const MAX_PATH_LEN: usize = 4096;
+
+impl Hierarchies {
+    /// The hierarchies mounted at or below `paths.cgroup` in this mount namespace.
+    pub(crate) fn new(paths: &Paths) -> Self {
+        let hierarchies = Self {
+            mountinfo: paths.proc.join("self/mountinfo"),
+            below: paths.cgroup.clone(),
+            mounts: Mutex::default(),
+            known: Mutex::default(),
+            handles_refused: AtomicBool::new(false),
+            walk_allowed: AtomicBool::new(true),
+            wrong_namespace: AtomicU64::new(0),
+        };
+        hierarchies.discover();
+        hierarchies
+    }
+
+    /// Which versions there are.
+    pub(crate) fn layout(&self) -> Layout {
+        let mounts = lock(&self.mounts);
+        let v2 = mounts.iter().any(|(hierarchy, _)| *hierarchy == Hierarchy::V2);
+        let v1 = mounts.iter().any(|(hierarchy, _)| *hierarchy != Hierarchy::V2);
+        match (v1, v2) {
+            (true, true) => Layout::Hybrid,
+            (true, false) => Layout::V1,
+            (false, true) => Layout::V2,
+            (false, false) => Layout::None,
+        }
+    }
+
+    /// A cgroup was announced. A long-lived one is announced once, so the newest path counts.
+    pub(crate) fn made(&self, id: CgroupId, path: &Arc<str>) {
+        if path.len() <= MAX_PATH_LEN && path.starts_with('/') {
+            lock(&self.known).put(id, Arc::clone(path));
+        }
+    }
+
+    /// A cgroup went; its path is kept for a while.
+    pub(crate) fn removed(&self, id: CgroupId, now_ns: u64) {
+        let mut known = lock(&self.known);
+        if known.paths.contains_key(&id) {
+            known.removed.push_back((now_ns, id));
+        }
+    }
+
+    /// Forgets what has been gone long enough, looks for hierarchies mounted since, and lets the
+    /// next miss walk again.
+    pub(crate) fn expire(&self, now_ns: u64) {
+        self.walk_allowed.store(true, Ordering::Relaxed);
+        if self.layout() == Layout::None {
+            self.discover();
+        }
+        let mut known = lock(&self.known);
+        while let Some((at_ns, id)) = known.removed.front().copied()
+            && now_ns.saturating_sub(at_ns) > KEEP_REMOVED_NS
+        {
+            known.removed.pop_front();
+            known.paths.remove(&id);
+        }
+        let Known { paths, order, .. } = &mut *known;
+        order.retain(|id| paths.contains_key(id));
+    }
+
+    /// A path that leaves the cgroup namespace was read.
+    pub(crate) fn note_wrong_namespace(&self) {
+        self.wrong_namespace.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was.
+    pub(crate) fn wrong_namespace(&self) -> u64 {
+        self.wrong_namespace.load(Ordering::Relaxed)
+    }
+
+    /// The path of a cgroup; `None` where it is gone and was never announced.
+    pub(crate) fn path(&self, id: CgroupId) -> Option<Arc<str>> {
+        if let Some(path) = lock(&self.known).paths.get(&id) {
+            return Some(Arc::clone(path));
+        }
+        let mount = self.mount(id.hierarchy)?;
+        let path = match self.open(&mount, id.id) {
+            Ok(path) => path?,
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.handles_refused.store(true, Ordering::Relaxed);
+                return self.walk(id, &mount);
+            }
+            Err(_) => return None,
+        };
+        lock(&self.known).put(id, Arc::clone(&path));
+        Some(path)
+    }
+
+    /// Whether `cgroups` has a number in every hierarchy that is mounted.
+    fn is_complete(&self, cgroups: &KernelCgroups) -> bool {
+        let mounts = lock(&self.mounts);
+        !mounts.is_empty() && mounts.iter().all(|(mounted, _)| cgroups.get(*mounted).is_some())
+    }
+
+    fn mount(&self, hierarchy: Hierarchy) -> Option<PathBuf> {
+        let mounts = lock(&self.mounts);
+        mounts.iter().find(|(known, _)| *known == hierarchy).map(|(_, at)| at.clone())
+    }
+
+    fn discover(&self) {
+        let text = std::fs::read(&self.mountinfo).unwrap_or_default();
+        let found = parse_mountinfo(&String::from_utf8_lossy(&text), &self.below);
+        *lock(&self.mounts) = found;
+    }
+
+    /// The number as a file handle, and the path the kernel gives the directory it opens.
+    fn open(&self, mount: &Path, id: u64) -> Result<Option<Arc<str>>, Errno> {
+        if self.handles_refused.load(Ordering::Relaxed) {
+            return Err(Errno::PERM);
+        }
+        // Not `O_PATH`: `open_by_handle_at` needs a descriptor it can look behind.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(mount, flags, Mode::empty())?;
+        let node = open_kernfs_node(root.as_fd(), id)
+            .map_err(|source| Errno::from_io_error(&source).unwrap_or(Errno::IO))?;
+        // Our own descriptor table, whatever `Paths.proc` says.
+        let link = format!("/proc/self/fd/{}", node.as_raw_fd());
+        let full = rustix::fs::readlink(link, Vec::new())?;
+        Ok(relative(mount, &full.to_string_lossy()))
+    }
+
+    /// Every directory's inode, at most once between two calls of [`Hierarchies::expire`].
+    fn walk(&self, id: CgroupId, mount: &Path) -> Option<Arc<str>> {
+        if !self.walk_allowed.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let mounts = lock(&self.mounts).clone();
+        for (hierarchy, at) in &mounts {
+            for (inode, path) in directories(at) {
+                lock(&self.known).put(CgroupId { hierarchy: *hierarchy, id: inode }, path);
+            }
+        }
+        tracing::debug!(mount = %mount.display(), "walked the cgroup trees for a number");
+        lock(&self.known).paths.get(&id).map(Arc::clone)
+    }
+}
+
+impl Known {
+    fn put(&mut self, id: CgroupId, path: Arc<str>) {
+        if self.paths.insert(id, path).is_none() {
+            self.order.push_back(id);
+        }
+        while self.paths.len() > MAX_PATHS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.paths.remove(&oldest);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `full` below `mount` as the kernel prints cgroup paths.
+fn relative(mount: &Path, full: &str) -> Option<Arc<str>> {
+    let full = full.strip_suffix(" (deleted)").unwrap_or(full);
+    let tail = full.strip_prefix(mount.to_str()?)?;
+    match tail {
+        "" => Some(Arc::from("/")),
+        _ => tail.starts_with('/').then(|| Arc::from(tail)),
+    }
+}
+
+/// Inode and path of every directory of a hierarchy, the nearest first.
+fn directories(mount: &Path) -> Vec<(u64, Arc<str>)> {
+    let mut found = Vec::new();
+    let mut queue = VecDeque::from([mount.to_owned()]);
+    while let Some(dir) = queue.pop_front() {
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            if found.len() >= MAX_WALK {
+                return found;
+            }
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let path = entry.path();
+            if let Some(name) = path.to_str().and_then(|path| relative(mount, path)) {
+                found.push((entry.ino(), name));
+            }
+            queue.push_back(path);
+        }
+    }
+    found
+}
+
+/// Whole hierarchies (mount root `/`) at or below `below`; of several at one place the last.
+fn parse_mountinfo(text: &str, below: &Path) -> Vec<(Hierarchy, PathBuf)> {
+    let mut mounts: Vec<(Hierarchy, PathBuf)> = Vec::new();
+    for line in text.lines() {
+        let Some((place, kind)) = line.split_once(" - ") else { continue };
+        let mut place = place.split(' ').skip(3);
+        let (Some("/"), Some(at)) = (place.next(), place.next()) else { continue };
+        let at = PathBuf::from(unescape_mount(at));
+        if !at.starts_with(below) {
+            continue;
+        }
+        for hierarchy in hierarchies_of(kind) {
+            mounts.retain(|(known, _)| *known != hierarchy);
+            mounts.push((hierarchy, at.clone()));
+        }
+    }
+    mounts
+}
+
+/// `type source options` of a mount to the hierarchies it is; co-mounted controllers are several.
+fn hierarchies_of(kind: &str) -> Vec<Hierarchy> {
+    let mut fields = kind.split(' ');
+    let options = match fields.next() {
+        Some("cgroup2") => return vec![Hierarchy::V2],
+        Some("cgroup") => fields.nth(1).unwrap_or_default(),
+        _ => return Vec::new(),
+    };
+    let v1 = |option: &str| match option {
+        "devices" => Some(Hierarchy::Devices),
+        "memory" => Some(Hierarchy::Memory),
+        "freezer" => Some(Hierarchy::Freezer),
+        _ => None,
+    };
+    options.split(',').filter_map(v1).collect()
+}
+
+/// mountinfo's octal escapes for space, tab, newline and backslash.
+fn unescape_mount(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+/// The second source: the numbers the kernel captured, where `/proc` said nothing.
+///
+/// A process that left no trace but root cgroups is a host process only if every mounted
+/// hierarchy was captured and its path is known; a pod, a container or a job stands without that.
+pub(crate) fn resolve(host: &Host, cgroups: &KernelCgroups, owner: &mut Owner) {
+    if owner.method == Method::Proc {
+        return;
+    }
+    let paths: Vec<Arc<str>> =
+        cgroups.0.iter().filter_map(|id| host.hierarchies.path(*id)).collect();
+    let placement = most_specific(&paths.iter().map(AsRef::as_ref).collect::<Vec<_>>());
+    let Placement::Known { path, workload } = placement else { return };
+    let is_owned =
+        workload.pod.is_some() || workload.container.is_some() || workload.slurm.is_some();
+    let all = paths.len() == cgroups.0.len() && host.hierarchies.is_complete(cgroups);
+    if is_owned || all {
+        owner.cgroup = Some(path);
+        owner.workload = *workload;
+        owner.method = Method::Kernel;
+    }
+}
+
+#[cfg(test)]
+#[path = "hierarchies_tests.rs"]
+mod tests;

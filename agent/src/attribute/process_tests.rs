@@ -1,0 +1,69 @@
+use super::*;
+use crate::attribute::fake::FakeHost;
+
+const KEY: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
+
+#[test]
+fn a_hostile_command_name_does_not_shift_the_start_time() {
+    let host = FakeHost::new();
+    for comm in ["a) R 1 (b", "x\ny", ") 1 2 3 4", "", "a b\tc"] {
+        host.start(KEY, comm, "0::/\n");
+        let living = Living::find(&host.paths, KEY.pid).unwrap();
+        assert_eq!((living.key, &*living.comm), (KEY, comm));
+    }
+}
+
+#[test]
+fn a_command_name_that_is_not_text_is_still_read() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    let dir = host.paths.proc.join("7");
+    let stat = std::fs::read(dir.join("stat")).unwrap();
+    let broken: Vec<u8> =
+        stat.iter().map(|byte| if *byte == b'h' { 0xff } else { *byte }).collect();
+    std::fs::write(dir.join("stat"), broken).unwrap();
+    std::fs::write(dir.join("status"), b"Name:\t\xff\xfe\nTgid:\t7\nUid:\t5\t6\t7\t8\n").unwrap();
+
+    let living = Living::find(&host.paths, 7).unwrap();
+    assert_eq!((&*living.comm, living.uid()), ("pyt\u{fffd}on", Some(5)));
+}
+
+#[test]
+fn an_exiting_process_is_not_living() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    host.rewrite_stat(KEY, 'Z', 0);
+    assert!(Living::find(&host.paths, 7).is_none());
+    host.rewrite_stat(KEY, 'R', 0x4);
+    assert!(Living::find(&host.paths, 7).is_none());
+    host.rewrite_stat(KEY, 'R', 0);
+    assert!(Living::find(&host.paths, 7).is_some());
+}
+
+#[test]
+fn another_process_with_the_same_number_is_not_the_same() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    assert!(Living::same(&host.paths, KEY).is_some());
+    assert!(Living::same(&host.paths, ProcKey { start_ticks: 99, ..KEY }).is_none());
+    assert!(!Living::remains(&host.paths, ProcKey { start_ticks: 99, ..KEY }));
+}
+
+#[test]
+fn a_thread_that_does_not_lead_has_no_user() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    let status = host.paths.proc.join("7/status");
+    std::fs::write(status, "Name:\tx\nTgid:\t6\nUid:\t5\t5\t5\t5\n").unwrap();
+    assert_eq!(Living::find(&host.paths, 7).unwrap().uid(), None);
+}
+
+#[test]
+fn odd_stat_text_is_nobody() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    for text in ["", "7", "7 (x) R", "7 (x) R 1 2 x"] {
+        std::fs::write(host.paths.proc.join("7/stat"), text).unwrap();
+        assert!(Living::find(&host.paths, 7).is_none(), "{text:?}");
+    }
+}

@@ -1,0 +1,337 @@
+//! The rows of the ownership table: which processes there are, and which there just were.
+//!
+//! Pure bookkeeping: nothing here reads a file or a clock. A row is changed only by the evidence
+//! about its own [`ProcKey`], so a number used twice is two rows.
+
+use super::{KernelCgroups, Method, Opened, Owner, Workload};
+use crate::ids::ProcKey;
+use std::collections::{HashMap, VecDeque};
+use std::slice;
+use std::sync::Arc;
+
+/// Every process known to hold a device, and those that held one until recently.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: HashMap<ProcKey, Row>,
+    by_pid: HashMap<u32, Vec<ProcKey>>,
+    /// Ended processes in the order their end became known.
+    ended: VecDeque<ProcKey>,
+    /// Holders that found no room.
+    pub(crate) refused: u64,
+}
+
+/// One process.
+#[derive(Debug)]
+struct Row {
+    owner: Arc<Owner>,
+    cgroups: KernelCgroups,
+    /// When it opened its first device; `None` for one only the driver named. Taken when the
+    /// owner becomes known.
+    opened_ns: Option<u64>,
+    /// Only the driver named it: nobody announces its end.
+    listed: bool,
+    /// Its end was noticed, not reported: it may have ended long before.
+    end_is_late: bool,
+    /// Counts what has made an earlier resolution out of date.
+    epoch: u32,
+}
+
+/// A row to resolve, outside the table's lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) owner: Owner,
+    pub(crate) cgroups: KernelCgroups,
+    epoch: u32,
+    /// It moved: what was known of its place is void.
+    moved: bool,
+}
+
+/// Ended processes kept, for a driver that lists them late.
+pub(crate) const MAX_ENDED: usize = 16_384;
+/// Processes kept at once: twice what a node's `pid_max` of 32,768 allows.
+pub(crate) const MAX_HOLDERS: usize = 65_536;
+/// Nodes remembered of a process: a host has at most some tens.
+const MAX_NODES: usize = 64;
+/// How long an ended process is kept.
+const KEEP_ENDED_NS: u64 = 300_000_000_000;
+/// How long an ended process is still tried for what was missing.
+const RETRY_ENDED_NS: u64 = 30_000_000_000;
+/// A driver takes this long to let go of an ended process's memory and still lists it.
+const TEARDOWN_NS: u64 = 10_000_000_000;
+/// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every Linux ABI we build for).
+const TICK_NS: u64 = 10_000_000;
+
+/// The earliest moment a process can have started.
+pub(crate) fn started_ns(process: ProcKey) -> u64 {
+    process.start_ticks.saturating_mul(TICK_NS)
+}
+
+impl Table {
+    /// One lookup.
+    pub(crate) fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
+        self.rows.get(&process).map(|row| Arc::clone(&row.owner))
+    }
+
+    /// Everything that has not ended.
+    pub(crate) fn holders(&self) -> Vec<Arc<Owner>> {
+        let live = self.rows.values().filter(|row| row.owner.exited_ns.is_none());
+        live.map(|row| Arc::clone(&row.owner)).collect()
+    }
+
+    /// How many rows satisfy `test`.
+    pub(crate) fn count(&self, test: impl Fn(&Owner) -> bool) -> usize {
+        self.rows.values().filter(|row| test(&row.owner)).count()
+    }
+
+    /// A process holds a device, with what it has from its parent; a case if its owner is to be
+    /// found out.
+    pub(crate) fn opened(&mut self, opened: &Opened, inherited: &[Arc<str>]) -> Option<Case> {
+        let process = opened.process;
+        if let Some(row) = self.rows.get_mut(&process) {
+            row.note_nodes(inherited);
+            row.note_nodes(slice::from_ref(&opened.node));
+            row.listed = false;
+            let moved = row.owner.exited_ns.is_none() && row.moves_to(&opened.cgroups);
+            let open = row.owner.method == Method::Pending;
+            return (moved || open).then(|| row.case(moved));
+        }
+        let mut owner = stranger(process, &opened.comm, opened.uid);
+        owner.nodes = inherited.to_vec();
+        self.insert(owner, opened.cgroups.clone(), Some(opened.at_ns))?;
+        let row = self.rows.get_mut(&process)?;
+        row.note_nodes(slice::from_ref(&opened.node));
+        Some(row.case(false))
+    }
+
+    /// The driver lists a process nobody saw open a device.
+    pub(crate) fn listed(&mut self, process: ProcKey, comm: &Arc<str>, uid: u32) -> Option<Case> {
+        if self.rows.contains_key(&process) {
+            return None;
+        }
+        self.insert(stranger(process, comm, uid), KernelCgroups::default(), None)?;
+        Some(self.rows.get(&process)?.case(false))
+    }
+
+    /// A process is another program now.
+    pub(crate) fn execed(&mut self, process: ProcKey, comm: &Arc<str>) -> Option<Case> {
+        let row = self.rows.get_mut(&process)?;
+        row.epoch += 1;
+        Arc::make_mut(&mut row.owner).comm = Arc::clone(comm);
+        Some(row.case(false))
+    }
+
+    /// A process is elsewhere now.
+    pub(crate) fn moved(&mut self, process: ProcKey, cgroups: KernelCgroups) -> Option<Case> {
+        let row = self.rows.get_mut(&process)?;
+        row.epoch += 1;
+        row.cgroups = cgroups;
+        Some(row.case(true))
+    }
+
+    /// A process ended; of several reports the earliest counts, the later were late to notice.
+    pub(crate) fn exited(&mut self, process: ProcKey, at_ns: u64) {
+        let Some(row) = self.rows.get_mut(&process) else { return };
+        let before = row.owner.exited_ns;
+        if before.is_some_and(|before| before <= at_ns) {
+            return;
+        }
+        Arc::make_mut(&mut row.owner).exited_ns = Some(at_ns);
+        row.end_is_late = false;
+        if before.is_some() {
+            return;
+        }
+        self.ended.push_back(process);
+        while self.ended.len() > MAX_ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.remove(oldest);
+        }
+    }
+
+    /// A process is no longer there; it ended at `now_ns` or before.
+    pub(crate) fn missing(&mut self, process: ProcKey, now_ns: u64) {
+        let is_live = self.rows.get(&process).is_some_and(|row| row.owner.exited_ns.is_none());
+        self.exited(process, now_ns);
+        if let Some(row) = self.rows.get_mut(&process).filter(|_| is_live) {
+            row.end_is_late = true;
+        }
+    }
+
+    /// Takes the outcome of a case unless the row has changed since. Gives the moment of the
+    /// first open when this made the owner known.
+    pub(crate) fn settle(&mut self, case: Case) -> Option<u64> {
+        let row = self.rows.get_mut(&case.owner.process)?;
+        if row.epoch != case.epoch {
+            return None;
+        }
+        let mut owner = case.owner;
+        if owner.method == Method::Pending && !case.moved {
+            // Not found out this time: what is known stays.
+            owner.workload = row.owner.workload.clone();
+            owner.cgroup.clone_from(&row.owner.cgroup);
+            owner.method = row.owner.method;
+        }
+        owner.nodes.clone_from(&row.owner.nodes);
+        owner.exited_ns = row.owner.exited_ns;
+        let is_known = owner.method != Method::Pending;
+        if *row.owner != owner {
+            row.owner = Arc::new(owner);
+        }
+        if is_known { row.opened_ns.take() } else { None }
+    }
+
+    /// Known under this number and alive at that moment: the older of two goes first, because its
+    /// end is known to the nanosecond and the younger one's start only to the tick.
+    pub(crate) fn alive_at(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
+        self.of(pid).find(|row| row.is_alive(at_ns)).map(|row| row.owner.process)
+    }
+
+    /// The last known under this number, if it ended so shortly before that the driver may still
+    /// have it.
+    pub(crate) fn just_ended(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
+        let last = self.of(pid).filter(|row| row.started_by(at_ns)).last()?;
+        let ended = last.owner.exited_ns?;
+        (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.owner.process)
+    }
+
+    /// Forgets what ended long ago.
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        while let Some(oldest) = self.ended.front().copied()
+            && self.ended_before(oldest, now_ns.saturating_sub(KEEP_ENDED_NS))
+        {
+            self.ended.pop_front();
+            self.remove(oldest);
+        }
+    }
+
+    /// Rows whose owner or names are not complete and may yet be found, at most `limit`.
+    pub(crate) fn incomplete(&self, now_ns: u64, limit: usize) -> Vec<Case> {
+        let is_recent = |owner: &Owner| {
+            owner.exited_ns.is_none_or(|ended| now_ns.saturating_sub(ended) <= RETRY_ENDED_NS)
+        };
+        let is_open = |owner: &Owner| {
+            let pod = owner.workload.pod.as_ref();
+            owner.method == Method::Pending || pod.is_some_and(|pod| pod.name.is_none())
+        };
+        let open = self.rows.values().filter(|row| is_open(&row.owner) && is_recent(&row.owner));
+        open.take(limit).map(|row| row.case(false)).collect()
+    }
+
+    /// Live processes whose end nobody announces; all live ones if `all`.
+    pub(crate) fn unwatched(&self, all: bool) -> Vec<ProcKey> {
+        let live = self.rows.iter().filter(|(_, row)| row.owner.exited_ns.is_none());
+        live.filter(|(_, row)| all || row.listed).map(|(process, _)| *process).collect()
+    }
+
+    /// Every row of a number, by start.
+    fn of(&self, pid: u32) -> impl Iterator<Item = &Row> {
+        self.by_pid.get(&pid).into_iter().flatten().filter_map(|key| self.rows.get(key))
+    }
+
+    fn insert(&mut self, owner: Owner, cgroups: KernelCgroups, opened: Option<u64>) -> Option<()> {
+        let process = owner.process;
+        if self.rows.len() - self.ended.len().min(self.rows.len()) >= MAX_HOLDERS {
+            self.refused += 1;
+            return None;
+        }
+        self.end_older(process);
+        let keys = self.by_pid.entry(process.pid).or_default();
+        let at = keys.partition_point(|key| key.start_ticks < process.start_ticks);
+        keys.insert(at, process);
+        let listed = opened.is_none();
+        let owner = Arc::new(owner);
+        let row = Row { owner, cgroups, opened_ns: opened, listed, end_is_late: false, epoch: 0 };
+        self.rows.insert(process, row);
+        Some(())
+    }
+
+    /// A number is free to be used again only when its process is gone: an older row that seems
+    /// to live until later has lost its end. An end within the tick of the start stands.
+    fn end_older(&mut self, process: ProcKey) {
+        let start_ns = started_ns(process);
+        let older = self.by_pid.get(&process.pid).into_iter().flatten();
+        let is_lost = |key: &&ProcKey| {
+            let ended = self.rows.get(key).and_then(|row| row.owner.exited_ns);
+            key.start_ticks < process.start_ticks
+                && ended.is_none_or(|ended| ended >= start_ns.saturating_add(TICK_NS))
+        };
+        let lost: Vec<ProcKey> = older.filter(is_lost).copied().collect();
+        for key in lost {
+            self.exited(key, start_ns.saturating_sub(1));
+        }
+    }
+
+    fn ended_before(&self, process: ProcKey, at_ns: u64) -> bool {
+        let ended = self.rows.get(&process).and_then(|row| row.owner.exited_ns);
+        ended.is_none_or(|ended| ended < at_ns)
+    }
+
+    fn remove(&mut self, process: ProcKey) {
+        self.rows.remove(&process);
+        if let Some(keys) = self.by_pid.get_mut(&process.pid) {
+            keys.retain(|key| *key != process);
+            if keys.is_empty() {
+                self.by_pid.remove(&process.pid);
+            }
+        }
+    }
+}
+
+impl Row {
+    fn started_by(&self, at_ns: u64) -> bool {
+        started_ns(self.owner.process) <= at_ns
+    }
+
+    fn is_alive(&self, at_ns: u64) -> bool {
+        let ended = self.owner.exited_ns;
+        self.started_by(at_ns) && !self.end_is_late && ended.is_none_or(|ended| at_ns <= ended)
+    }
+
+    fn case(&self, moved: bool) -> Case {
+        Case {
+            owner: Owner {
+                workload: Workload::default(),
+                cgroup: None,
+                method: Method::Pending,
+                ..(*self.owner).clone()
+            },
+            cgroups: self.cgroups.clone(),
+            epoch: self.epoch,
+            moved,
+        }
+    }
+
+    /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
+    fn moves_to(&mut self, cgroups: &KernelCgroups) -> bool {
+        if cgroups.0.is_empty() || self.cgroups == *cgroups {
+            return false;
+        }
+        let moved = !self.cgroups.0.is_empty();
+        self.cgroups = cgroups.clone();
+        self.epoch += 1;
+        moved
+    }
+
+    fn note_nodes(&mut self, nodes: &[Arc<str>]) {
+        for node in nodes {
+            if self.owner.nodes.len() < MAX_NODES && !self.owner.nodes.contains(node) {
+                Arc::make_mut(&mut self.owner).nodes.push(Arc::clone(node));
+            }
+        }
+    }
+}
+
+/// A process of which only the name is known.
+fn stranger(process: ProcKey, comm: &Arc<str>, uid: u32) -> Owner {
+    Owner {
+        process,
+        comm: Arc::clone(comm),
+        uid,
+        user: None,
+        cgroup: None,
+        workload: Workload::default(),
+        method: Method::Pending,
+        nodes: Vec::new(),
+        exited_ns: None,
+    }
+}
