@@ -1,1 +1,14 @@
-//! BPF probes.
+//! BPF probes: one file a probe, of the same stem as its programs (`agent-ebpf/src/bin`) and its
+//! records (`agent-common/src`), and what they share.
+
+mod attempts;
+pub mod btf;
+pub mod device_users;
+mod layout;
+#[cfg(test)]
+mod live;
+pub mod load;
+pub mod nodes;
+mod records;
+pub mod self_test;
+mod watch;

@@ -1,1 +1,358 @@
-//! Finding device holders without BPF.
+//! Finding device holders in `/proc`: at start, where BPF cannot be loaded, and now and then for
+//! what no hook sees (a descriptor passed over a socket, an open through io_uring).
+//!
+//! Reads every open file's type and number without touching the file itself, so a hung network
+//! mount does not hang the scan. Costs one `statx` an open file of the host: about 1 µs each.
+
+use crate::attribute::{Evidence, KernelCgroups, Opened};
+use crate::collect::kernel::nodes::{Device, Nodes};
+use crate::ids::{CgroupId, Hierarchy, ProcKey};
+use crate::paths::Paths;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A process found to hold watched devices.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// Who.
+    pub process: ProcKey,
+    /// Its parent's number.
+    pub parent: u32,
+    /// Real user id.
+    pub uid: u32,
+    /// Command name.
+    pub comm: Arc<str>,
+    /// Where it is.
+    pub cgroups: KernelCgroups,
+    /// What it holds.
+    pub devices: BTreeSet<Device>,
+}
+
+/// Everything that holds a watched device now.
+pub fn holders(paths: &Paths, nodes: &Nodes) -> Vec<Holder> {
+    let Ok(entries) = fs::read_dir(&paths.proc) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| holder(paths, nodes, pid))
+        .collect()
+}
+
+/// Whether a process has a device among its open files.
+pub fn holds(paths: &Paths, process: ProcKey, device: Device) -> bool {
+    open_devices(&paths.proc, process.pid).contains(&device) && is_alive(paths, process)
+}
+
+/// Whether a process is still there, and still the same.
+pub fn is_alive(paths: &Paths, process: ProcKey) -> bool {
+    read_stat(&paths.proc, process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks)
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`.
+pub fn boot_time_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {
+    let mut devices = open_devices(&paths.proc, pid);
+    devices.retain(|device| nodes.contains(*device));
+    if devices.is_empty() {
+        return None;
+    }
+    // Read after the files: a number reused in between shows the later process's start, and that
+    // one's next scan corrects it.
+    let stat = read_stat(&paths.proc, pid)?;
+    let status = fs::read_to_string(paths.proc.join(pid.to_string()).join("status")).ok()?;
+    Some(Holder {
+        process: ProcKey { pid, start_ticks: stat.start_ticks },
+        parent: stat.parent,
+        uid: real_uid(&status)?,
+        comm: stat.comm,
+        cgroups: cgroups(paths, pid),
+        devices,
+    })
+}
+
+fn open_devices(proc: &Path, pid: u32) -> BTreeSet<Device> {
+    let files = proc.join(pid.to_string()).join("fd");
+    // The process is gone or not ours to look at: it holds nothing that we can see.
+    let (Ok(entries), Ok(folder)) = (
+        fs::read_dir(&files),
+        openat(CWD, &files, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()),
+    ) else {
+        return BTreeSet::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let file =
+                statx(&folder, entry.file_name(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
+                    .ok()?;
+            (FileType::from_raw_mode(file.stx_mode.into()) == FileType::CharacterDevice)
+                .then_some(Device { major: file.stx_rdev_major, minor: file.stx_rdev_minor })
+        })
+        .collect()
+}
+
+struct Stat {
+    comm: Arc<str>,
+    parent: u32,
+    start_ticks: u64,
+}
+
+fn read_stat(proc: &Path, pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?)
+}
+
+/// `/proc/PID/stat`: the name is in parentheses and may itself contain them.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (before, after) = text.rsplit_once(')')?;
+    let (_, comm) = before.split_once('(')?;
+    let mut fields = after.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    // Field 22 is the start; 3 and 4 are taken. A zombie holds nothing any more.
+    let start_ticks = fields.nth(17)?.parse().ok()?;
+    (state != "Z").then(|| Stat { comm: Arc::from(comm), parent, start_ticks })
+}
+
+fn real_uid(status: &str) -> Option<u32> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .and_then(|uids| uids.split_ascii_whitespace().next()?.parse().ok())
+}
+
+/// The numbers of a process's cgroups: the inodes of their directories. A hierarchy that is not
+/// mounted here, or a path outside our cgroup namespace, is left out.
+fn cgroups(paths: &Paths, pid: u32) -> KernelCgroups {
+    let text = fs::read_to_string(paths.proc.join(pid.to_string()).join("cgroup"));
+    let ids = text
+        .unwrap_or_default()
+        .lines()
+        .flat_map(|line| cgroup_folders(paths, line))
+        .filter_map(|(hierarchy, folder)| {
+            let id = fs::metadata(folder).ok()?.ino();
+            Some(CgroupId { hierarchy, id })
+        })
+        .collect();
+    KernelCgroups(ids)
+}
+
+fn cgroup_folders(paths: &Paths, line: &str) -> Vec<(Hierarchy, PathBuf)> {
+    let mut fields = line.splitn(3, ':');
+    let (Some(number), Some(controllers), Some(path)) =
+        (fields.next(), fields.next(), fields.next())
+    else {
+        return Vec::new();
+    };
+    if path.starts_with("/..") {
+        return Vec::new();
+    }
+    let below = path.trim_start_matches('/');
+    if number == "0" {
+        return unified_root(paths)
+            .map(|root| (Hierarchy::V2, root.join(below)))
+            .into_iter()
+            .collect();
+    }
+    controllers
+        .split(',')
+        .filter_map(|controller| {
+            let hierarchy = match controller {
+                "devices" => Hierarchy::Devices,
+                "memory" => Hierarchy::Memory,
+                "freezer" => Hierarchy::Freezer,
+                _ => return None,
+            };
+            Some((hierarchy, paths.cgroup.join(controller).join(below)))
+        })
+        .collect()
+}
+
+/// Where the unified hierarchy is mounted: everywhere or, on hybrid hosts, in a folder of its own.
+pub fn unified_root(paths: &Paths) -> Option<PathBuf> {
+    [paths.cgroup.clone(), paths.cgroup.join("unified")]
+        .into_iter()
+        .find(|root| root.join("cgroup.procs").exists())
+}
+
+#[derive(Clone, Debug, Default)]
+struct Known {
+    nodes: BTreeSet<Arc<str>>,
+    cgroups: KernelCgroups,
+}
+
+/// What has been told so far, to tell only what is new.
+#[derive(Debug, Default)]
+pub struct Tracker(HashMap<ProcKey, Known>);
+
+impl Tracker {
+    /// Takes note of evidence from elsewhere.
+    pub fn note(&mut self, evidence: &Evidence) {
+        match evidence {
+            Evidence::Opened(opened) => self.add(opened),
+            Evidence::Forked { parent, child } => {
+                let inherited =
+                    self.0.get(parent).map(|known| known.nodes.clone()).unwrap_or_default();
+                self.add(child);
+                if let Some(known) = self.0.get_mut(&child.process) {
+                    known.nodes.extend(inherited);
+                }
+            }
+            Evidence::Moved { process, cgroups } => {
+                if let Some(known) = self.0.get_mut(process) {
+                    known.cgroups = cgroups.clone();
+                }
+            }
+            Evidence::Exited { process, .. } => {
+                self.0.remove(process);
+            }
+            Evidence::Execed { .. }
+            | Evidence::CgroupMade { .. }
+            | Evidence::CgroupRemoved { .. } => {}
+        }
+    }
+
+    /// Whether a process has been told to hold a device.
+    pub fn knows(&self, process: ProcKey) -> bool {
+        self.0.contains_key(&process)
+    }
+
+    /// Scans, and gives what differs from what is known.
+    pub fn scan(&mut self, paths: &Paths, nodes: &Nodes) -> Vec<Evidence> {
+        let at_ns = boot_time_ns();
+        let mut told = Vec::new();
+        for holder in holders(paths, nodes) {
+            told.extend(self.news(&holder, nodes, at_ns));
+        }
+        let gone = self.0.keys().filter(|process| !is_alive(paths, **process));
+        told.extend(gone.map(|process| Evidence::Exited { process: *process, at_ns }));
+        for evidence in &told {
+            self.note(evidence);
+        }
+        told
+    }
+
+    fn add(&mut self, opened: &Opened) {
+        let known = self.0.entry(opened.process).or_default();
+        known.cgroups = opened.cgroups.clone();
+        if !opened.node.is_empty() {
+            known.nodes.insert(Arc::clone(&opened.node));
+        }
+    }
+
+    fn news(&self, holder: &Holder, nodes: &Nodes, at_ns: u64) -> Vec<Evidence> {
+        let known = self.0.get(&holder.process);
+        let mut news: Vec<Evidence> = holder
+            .devices
+            .iter()
+            .map(|device| nodes.name(*device))
+            .filter(|node| known.is_none_or(|known| !known.nodes.contains(node)))
+            .map(|node| Evidence::Opened(opened(holder, node, at_ns)))
+            .collect();
+        if known.is_some_and(|known| have_moved(&known.cgroups, &holder.cgroups)) {
+            let (process, cgroups) = (holder.process, holder.cgroups.clone());
+            news.push(Evidence::Moved { process, cgroups });
+        }
+        news
+    }
+}
+
+fn opened(holder: &Holder, node: Arc<str>, at_ns: u64) -> Opened {
+    Opened {
+        process: holder.process,
+        uid: holder.uid,
+        comm: Arc::clone(&holder.comm),
+        cgroups: holder.cgroups.clone(),
+        node,
+        at_ns,
+    }
+}
+
+/// Whether a hierarchy that both name differs: the kernel and `/proc` do not see the same set.
+fn have_moved(before: &KernelCgroups, now: &KernelCgroups) -> bool {
+    now.0.iter().any(|cgroup| before.get(cgroup.hierarchy).is_some_and(|id| id != cgroup.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    fn self_stat() -> Stat {
+        parse_stat(&fs::read_to_string("/proc/self/stat").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn name_with_parentheses_does_not_shift_the_fields() {
+        let text = "42 (a) b) (c) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1 1";
+        let stat = parse_stat(text).unwrap();
+        assert_eq!((&*stat.comm, stat.parent, stat.start_ticks), ("a) b) (c", 7, 12345));
+    }
+
+    #[test]
+    fn zombie_is_not_alive() {
+        let text = "42 (gone) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 0 0 0";
+        assert!(parse_stat(text).is_none());
+    }
+
+    #[test]
+    fn earlier_process_of_the_same_number_is_not_alive() {
+        let pid = std::process::id();
+        let start_ticks = self_stat().start_ticks;
+        assert!(is_alive(&Paths::default(), ProcKey { pid, start_ticks }));
+        assert!(!is_alive(&Paths::default(), ProcKey { pid, start_ticks: start_ticks - 1 }));
+    }
+
+    #[test]
+    fn open_device_is_found_with_its_holder_and_told_once() {
+        let _full = File::open("/dev/full").unwrap();
+        let settings = crate::collect::kernel::device_users::Settings {
+            nodes: vec!["/dev/full".to_owned()],
+            drivers: Vec::new(),
+            ..Default::default()
+        };
+        let paths = Paths::default();
+        let nodes = Nodes::read(&settings, &paths);
+        let mut tracker = Tracker::default();
+        let me = ProcKey { pid: std::process::id(), start_ticks: self_stat().start_ticks };
+        let mine = |evidence: Vec<Evidence>| -> Vec<Arc<str>> {
+            let opened = evidence.into_iter().filter_map(|evidence| match evidence {
+                Evidence::Opened(opened) if opened.process == me => Some(opened.node),
+                _ => None,
+            });
+            opened.collect()
+        };
+        assert_eq!(mine(tracker.scan(&paths, &nodes)), vec![Arc::from("/dev/full")]);
+        assert_eq!(mine(tracker.scan(&paths, &nodes)), Vec::<Arc<str>>::new());
+    }
+
+    #[test]
+    fn holder_that_ended_is_told_as_exited() {
+        let mut tracker = Tracker::default();
+        let gone = ProcKey { pid: u32::MAX - 1, start_ticks: 1 };
+        tracker.0.insert(gone, Known::default());
+        let told = tracker.scan(&Paths::default(), &Nodes::default());
+        assert!(
+            matches!(told.as_slice(), [Evidence::Exited { process, .. }] if *process == gone),
+            "{told:?}"
+        );
+        assert!(!tracker.knows(gone));
+    }
+
+    #[test]
+    fn path_outside_our_cgroup_namespace_is_left_out() {
+        assert!(cgroup_folders(&Paths::default(), "5:devices:/../../pod").is_empty());
+        assert_eq!(
+            cgroup_folders(&Paths::default(), "5:devices:/pod"),
+            vec![(Hierarchy::Devices, PathBuf::from("/sys/fs/cgroup/devices/pod"))]
+        );
+    }
+}

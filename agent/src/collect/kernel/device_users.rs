@@ -1,0 +1,259 @@
+//! Who uses an accelerator: evidence from the BPF probe `device_users`, or from `/proc` where it
+//! cannot be loaded.
+//!
+//! Reads one ring of rare facts on a thread of its own, and gives each on at once. Costs nothing
+//! while no process opens a watched device: the thread sleeps until the ring, a new node or the
+//! slow rescan wakes it.
+
+use super::load::{Loaded, load, losses};
+use super::nodes::Nodes;
+use super::watch::Watch;
+use crate::attribute::Evidence;
+use crate::catalog::agent::{DropReason, SourceState};
+use crate::collect::proc_scan::Tracker;
+use crate::collect::status::Report;
+use crate::paths::Paths;
+use aya::maps::{MapData, PerCpuArray};
+use gpuwho_common::device_users::{LOST_MAP, LOST_RING, LOST_UNREADABLE};
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The source's name: its thread is `collect:device_users`.
+pub const NAME: &str = "device_users";
+
+/// How openings are seen; `Auto` takes the first that this kernel allows, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OpenHook {
+    /// The best that works.
+    #[default]
+    Auto,
+    /// Return of `chrdev_open`: costs ordinary files nothing, knows the result.
+    Fexit,
+    /// The cgroup device hook: costs ordinary files nothing, sees the attempt.
+    Cgroup,
+    /// Exits of the open system calls: works everywhere, costs every open a little.
+    Syscall,
+}
+
+impl fmt::Display for OpenHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Fexit => "fexit",
+            Self::Cgroup => "cgroup",
+            Self::Syscall => "syscall",
+        })
+    }
+}
+
+/// What to watch, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Device nodes; the last component may end in `*`.
+    pub nodes: Vec<String>,
+    /// Drivers as `/proc/devices` names them: their nodes count wherever they are made.
+    pub drivers: Vec<String>,
+    /// Which hook sees openings.
+    pub open_hook: OpenHook,
+    /// Whether to use BPF at all.
+    pub bpf: bool,
+    /// Seconds between scans of `/proc` without BPF.
+    pub scan_interval_s: u64,
+    /// Seconds between scans of `/proc` beside BPF, for what no hook sees.
+    pub rescan_interval_s: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Self {
+            nodes: own(&[
+                "/dev/nvidia*",
+                "/dev/nvidia-caps/*",
+                "/dev/kfd",
+                "/dev/dri/renderD*",
+                "/dev/accel/*",
+                "/dev/accel*",
+                "/dev/tenstorrent/*",
+                "/dev/vfio/*",
+            ]),
+            drivers: own(&[
+                "nvidia",
+                "nvidia-frontend",
+                "nvidiactl",
+                "nvidia-uvm",
+                "nvidia-caps",
+                "kfd",
+                "drm",
+                "accel",
+                "habanalabs",
+                "tenstorrent",
+                "vfio",
+            ]),
+            open_hook: OpenHook::Auto,
+            bpf: true,
+            scan_interval_s: 2,
+            rescan_interval_s: 300,
+        }
+    }
+}
+
+/// One thing `gpuwho doctor` says about this source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked at.
+    pub what: &'static str,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What was found, and why it matters where it is not right.
+    pub detail: String,
+}
+
+/// The source at work; dropping it detaches every program and ends the thread.
+pub struct Handle {
+    report: Report,
+    hook: Option<OpenHook>,
+    lost: Option<PerCpuArray<MapData, u64>>,
+    /// Closing it tells the thread to end.
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("hook", &self.hook).finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// How the source is doing, with what was lost so far.
+    pub fn report(&self) -> Report {
+        let mut report = self.report.clone();
+        if let Some(lost) = &self.lost {
+            report.dropped = vec![
+                (DropReason::RingFull, losses(lost, LOST_RING)),
+                (DropReason::MapFull, losses(lost, LOST_MAP)),
+            ];
+            report.errors = losses(lost, LOST_UNREADABLE);
+        }
+        report
+    }
+
+    /// The hook in use; `None` while `/proc` is scanned instead.
+    pub fn hook(&self) -> Option<OpenHook> {
+        self.hook
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts watching; `emit` is called on the source's thread. Never fails for want of BPF: it then
+/// scans `/proc`, and the report says why.
+pub fn start(
+    settings: Settings,
+    paths: &Paths,
+    emit: impl FnMut(Evidence) + Send + 'static,
+) -> io::Result<Handle> {
+    let nodes = Nodes::read(&settings, paths);
+    let (mut loaded, report) = match try_load(&settings, &nodes, paths) {
+        Ok(loaded) => (Some(loaded), Report::ready()),
+        Err(why) => (None, without_bpf(&settings, why)),
+    };
+    let hook = loaded.as_ref().map(|loaded| loaded.hook);
+    let lost = loaded.as_mut().and_then(|loaded| loaded.lost.take());
+    let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
+    let watch = Watch {
+        settings,
+        paths: paths.clone(),
+        nodes,
+        tracker: Tracker::default(),
+        attempts: super::attempts::Attempts::default(),
+        emit,
+    };
+    let thread =
+        thread::Builder::new().name(format!("collect:{NAME}")).spawn(move || match loaded {
+            Some(loaded) => watch.follow_ring(loaded, &stopped),
+            None => watch.scan_only(&stopped),
+        })?;
+    Ok(Handle { report, hook, lost, stop: Some(stop), thread: Some(thread) })
+}
+
+fn try_load(settings: &Settings, nodes: &Nodes, paths: &Paths) -> Result<Loaded, String> {
+    if !settings.bpf {
+        return Err("BPF is switched off".to_owned());
+    }
+    load(settings.open_hook, nodes, paths).map_err(|why| why.to_string())
+}
+
+fn without_bpf(settings: &Settings, why: String) -> Report {
+    if !settings.bpf {
+        return Report::of(SourceState::Degraded, why, "set bpf = true to see short processes");
+    }
+    let reason = format!("{why}; scanning /proc, which misses processes that end between scans");
+    Report::of(SourceState::Degraded, reason, "run gpuwho doctor to see what the kernel refuses")
+}
+
+/// What `gpuwho doctor` says: loads everything once and detaches it again.
+pub fn diagnose(settings: &Settings, paths: &Paths) -> Vec<Finding> {
+    let mut findings = vec![kernel_types(paths), capabilities(paths)];
+    let nodes = Nodes::read(settings, paths);
+    match try_load(settings, &nodes, paths) {
+        Ok(loaded) => {
+            for (hook, why) in &loaded.declined {
+                let detail = format!("{hook} is not available: {why}");
+                findings.push(Finding { what: "better open hook", ok: false, detail });
+            }
+            let detail = format!("{}, {} watched", loaded.hook, nodes.count());
+            findings.push(Finding { what: "open hook", ok: true, detail });
+        }
+        Err(why) => {
+            let detail = format!(
+                "{why}; scanning /proc every {} s instead",
+                Duration::from_secs(settings.scan_interval_s).as_secs()
+            );
+            findings.push(Finding { what: "open hook", ok: false, detail });
+        }
+    }
+    findings
+}
+
+fn kernel_types(paths: &Paths) -> Finding {
+    let path = paths.sys.join("kernel/btf/vmlinux");
+    let ok = path.exists();
+    let detail = if ok {
+        format!("{} is there", path.display())
+    } else {
+        format!("{} is missing: the kernel needs CONFIG_DEBUG_INFO_BTF", path.display())
+    };
+    Finding { what: "kernel type information", ok, detail }
+}
+
+fn capabilities(paths: &Paths) -> Finding {
+    const SYS_ADMIN: u64 = 1 << 21;
+    const PERFMON_AND_BPF: u64 = 1 << 38 | 1 << 39;
+    let status = std::fs::read_to_string(paths.proc.join("self/status")).unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let ok = effective & SYS_ADMIN != 0 || effective & PERFMON_AND_BPF == PERFMON_AND_BPF;
+    let detail =
+        if ok { "enough for BPF" } else { "needs CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN" };
+    Finding { what: "capabilities", ok, detail: detail.to_owned() }
+}

@@ -1,0 +1,353 @@
+//! The probe against real processes, devices and cgroups of this machine. Every test needs root
+//! and BPF, and says so where it is skipped.
+
+use super::device_users::{Handle, OpenHook, Settings, start};
+use super::self_test::self_test;
+use crate::attribute::{Evidence, Opened};
+use crate::catalog::agent::DropReason;
+use crate::collect::proc_scan::{is_alive, unified_root};
+use crate::ids::Hierarchy;
+use crate::paths::Paths;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const HOOKS: [OpenHook; 3] = [OpenHook::Fexit, OpenHook::Cgroup, OpenHook::Syscall];
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Tests that storm the machine and tests that count time do not run together.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A device node of the test's own.
+struct Node {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+/// Unused by the kernel's own drivers: an open is refused by no one but finds no driver.
+const UNUSED_MAJOR: u32 = 240;
+/// `/dev/full`.
+const MEM_MAJOR: u32 = 1;
+const FULL_MINOR: u32 = 7;
+
+impl Node {
+    fn make(major: u32, minor: u32) -> Option<Self> {
+        let folder = tempfile::Builder::new().prefix("gpuwho-live-").tempdir_in("/dev").ok()?;
+        let path = folder.path().join("node");
+        let mode = Mode::RUSR | Mode::WUSR | Mode::ROTH;
+        mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor)).ok()?;
+        Some(Self { _folder: folder, path })
+    }
+
+    fn settings(&self, open_hook: OpenHook) -> Settings {
+        let nodes = vec![self.path.to_string_lossy().into_owned()];
+        Settings { nodes, drivers: Vec::new(), open_hook, ..Settings::default() }
+    }
+}
+
+struct Probe {
+    handle: Handle,
+    told: Receiver<Evidence>,
+    past: Vec<Evidence>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Probe {
+    /// `None` where this kernel refuses the hook.
+    fn start(node: &Node, hook: OpenHook) -> Option<Self> {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sender, told) = channel();
+        let emit = move |evidence| {
+            let _ = sender.send(evidence);
+        };
+        let handle = start(node.settings(hook), &Paths::default(), emit).unwrap();
+        if handle.hook().is_none() {
+            println!("skipped: needs the {hook} hook: {}", handle.report().reason);
+            return None;
+        }
+        Some(Self { handle, told, past: Vec::new(), _alone: alone })
+    }
+
+    fn expect<T>(&mut self, what: &str, wanted: impl Fn(&Evidence) -> Option<T>) -> T {
+        if let Some(found) = self.past.iter().find_map(&wanted) {
+            return found;
+        }
+        let end = Instant::now() + DEADLINE;
+        while let Ok(told) = self.told.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            let found = wanted(&told);
+            self.past.push(told);
+            if let Some(found) = found {
+                return found;
+            }
+        }
+        panic!("not told: {what}; told {:?}", self.past);
+    }
+
+    fn expect_opened(&mut self, pid: u32) -> Opened {
+        self.expect("the opening", |told| match told {
+            Evidence::Opened(opened) if opened.process.pid == pid => Some(opened.clone()),
+            _ => None,
+        })
+    }
+
+    fn expect_exited(&mut self, pid: u32) {
+        self.expect("the end", |told| {
+            matches!(told, Evidence::Exited { process, .. } if process.pid == pid).then_some(())
+        });
+    }
+
+    /// Everything told until a marker process that opens the node has come and gone.
+    fn until_marker(&mut self, node: &Node) -> Vec<Evidence> {
+        let mut marker = sh("exec 3<\"$0\"", node);
+        let pid = marker.id();
+        marker.wait().unwrap();
+        self.expect_exited(pid);
+        self.past
+            .iter()
+            .filter(|told| !matches!(told, Evidence::Opened(opened) if opened.process.pid == pid))
+            .filter(|told| !matches!(told, Evidence::Exited { process, .. } if process.pid == pid))
+            .cloned()
+            .collect()
+    }
+
+    fn lost(&self) -> u64 {
+        self.handle.report().dropped.iter().map(|(_, count)| count).sum()
+    }
+}
+
+fn sh(script: &str, node: &Node) -> Child {
+    Command::new("sh").args(["-c", script]).arg(&node.path).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+fn full() -> Option<Node> {
+    let node = Node::make(MEM_MAJOR, FULL_MINOR);
+    if node.is_none() {
+        println!("skipped: needs root, to make a device node");
+    }
+    node
+}
+
+#[test]
+fn probe_tells_open_fork_move_exec_and_exit_with_every_hook_this_kernel_has() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if full().is_none() {
+        return;
+    }
+    let mut works = Vec::new();
+    for hook in HOOKS {
+        match self_test(Some(hook)) {
+            Ok(line) => works.push(line),
+            Err(super::self_test::SelfTestError::NotLoaded(why)) => {
+                println!("skipped: needs the {hook} hook: {why}");
+            }
+            Err(wrong) => panic!("{hook}: {wrong}"),
+        }
+    }
+    println!("{}", works.join("\n"));
+}
+
+#[test]
+fn process_that_opens_and_ends_at_once_is_told_with_its_cgroups() {
+    let Some(node) = full() else { return };
+    for hook in HOOKS {
+        let Some(mut probe) = Probe::start(&node, hook) else { continue };
+        let groups = Groups::make();
+        let script = format!("{}exec 3<\"$0\"", groups.enter());
+        let began = Instant::now();
+        let mut child = sh(&script, &node);
+        child.wait().unwrap();
+        let took = began.elapsed();
+        let opened = probe.expect_opened(child.id());
+        probe.expect_exited(child.id());
+        println!("{hook}: lived {took:?}");
+        for (hierarchy, folder) in &groups.0 {
+            let id = fs::metadata(folder).unwrap().ino();
+            assert_eq!(opened.cgroups.get(*hierarchy), Some(id), "{hook} {opened:?}");
+        }
+        assert_eq!((opened.uid, &*opened.comm), (0, "sh"));
+    }
+}
+
+/// Cgroups of the test's own, in the hierarchies that can be written here.
+struct Groups(Vec<(Hierarchy, PathBuf)>);
+
+impl Groups {
+    fn make() -> Self {
+        let paths = Paths::default();
+        let v1 = |name: &str| Some(paths.cgroup.join(name)).filter(|root| root.is_dir());
+        let roots = [
+            (Hierarchy::V2, unified_root(&paths)),
+            (Hierarchy::Devices, v1("devices")),
+            (Hierarchy::Memory, v1("memory")),
+        ];
+        let made = roots.into_iter().filter_map(|(hierarchy, root)| {
+            let folder = root?.join(format!("gpuwho-live-{}", std::process::id()));
+            fs::create_dir(&folder).ok()?;
+            Some((hierarchy, folder))
+        });
+        Self(made.collect())
+    }
+
+    fn enter(&self) -> String {
+        self.0
+            .iter()
+            .map(|(_, folder)| format!("echo $$ >{}/cgroup.procs;", folder.display()))
+            .collect()
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for (_, folder) in &self.0 {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+#[test]
+fn processes_that_touch_no_device_cause_no_event() {
+    let Some(node) = full() else { return };
+    for hook in HOOKS {
+        let Some(mut probe) = Probe::start(&node, hook) else { continue };
+        let began = Instant::now();
+        let storm = "i=0; while [ $i -lt 2000 ]; do (: </etc/passwd); i=$((i+1)); done";
+        assert!(sh(storm, &node).wait().unwrap().success());
+        println!("{hook}: 2000 processes in {:?}", began.elapsed());
+        // Other tests' cgroups are none of the storm's doing.
+        let told: Vec<Evidence> = probe
+            .until_marker(&node)
+            .into_iter()
+            .filter(|told| {
+                !matches!(told, Evidence::CgroupMade { .. } | Evidence::CgroupRemoved { .. })
+            })
+            .collect();
+        assert_eq!(told, Vec::new());
+    }
+}
+
+#[test]
+fn of_500_openers_none_is_lost_without_being_counted() {
+    let Some(node) = full() else { return };
+    for hook in HOOKS {
+        let Some(mut probe) = Probe::start(&node, hook) else { continue };
+        let storm = "i=0; while [ $i -lt 500 ]; do (: <\"$0\"); i=$((i+1)); done";
+        assert!(sh(storm, &node).wait().unwrap().success());
+        let told = probe.until_marker(&node);
+        let openers: BTreeSet<u32> = told
+            .iter()
+            .filter_map(|told| match told {
+                Evidence::Opened(opened) => Some(opened.process.pid),
+                _ => None,
+            })
+            .collect();
+        let (told, lost) = (openers.len(), probe.lost());
+        println!("{hook}: {told} told, {lost} records lost");
+        assert!(lost == 0 && told == 500 || told < 500 && lost >= (500 - told) as u64);
+    }
+}
+
+#[test]
+fn process_that_already_holds_a_device_is_found_and_followed() {
+    let Some(node) = full() else { return };
+    for hook in HOOKS {
+        let mut child = sh("exec 3<\"$0\"; echo ready; read go; exec sleep 0", &node);
+        let pid = child.id();
+        // The shell opens the node before it becomes visible to `holds`; wait for that.
+        let end = Instant::now() + DEADLINE;
+        while !holds_node(pid) && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        let Some(mut probe) = Probe::start(&node, hook) else {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            continue;
+        };
+        let opened = probe.expect_opened(pid);
+        assert!(is_alive(&Paths::default(), opened.process));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let comm = probe.expect("the new program", |told| match told {
+            Evidence::Execed { process, comm } if *process == opened.process => {
+                Some(comm.to_string())
+            }
+            _ => None,
+        });
+        assert_eq!(comm, "sleep");
+        probe.expect_exited(pid);
+    }
+}
+
+fn holds_node(pid: u32) -> bool {
+    fs::metadata(format!("/proc/{pid}/fd/3"))
+        .is_ok_and(|file| file.rdev() == makedev(MEM_MAJOR, FULL_MINOR))
+}
+
+#[test]
+fn thread_that_opens_is_told_as_its_process() {
+    let Some(node) = full() else { return };
+    for hook in HOOKS {
+        let Some(mut probe) = Probe::start(&node, hook) else { continue };
+        let path = node.path.clone();
+        let file = std::thread::spawn(move || fs::File::open(path).unwrap()).join().unwrap();
+        let opened = probe.expect_opened(std::process::id());
+        assert!(is_alive(&Paths::default(), opened.process), "{hook} {opened:?}");
+        drop(file);
+    }
+}
+
+#[test]
+fn open_that_finds_no_driver_is_not_told_of_a_living_process() {
+    let Some(node) = Node::make(UNUSED_MAJOR, 0) else {
+        println!("skipped: needs root, to make a device node");
+        return;
+    };
+    for hook in HOOKS {
+        let Some(mut probe) = Probe::start(&node, hook) else { continue };
+        let mut living = sh("(: <\"$0\") 2>/dev/null; : 2>/dev/null <\"$0\"; read go", &node);
+        assert!(fs::File::open(&node.path).is_err());
+        let me = std::process::id();
+        let told = probe.told.recv_timeout(Duration::from_millis(300));
+        let mine = |told: &Evidence| matches!(told, Evidence::Opened(o) if o.process.pid == me);
+        assert!(!told.iter().any(mine), "{hook} {told:?}");
+        probe.past.extend(told);
+        drop(living.stdin.take());
+        living.wait().unwrap();
+    }
+}
+
+#[test]
+fn openings_are_told_within_5_ms() {
+    let Some(node) = full() else { return };
+    for hook in HOOKS {
+        let Some(mut probe) = Probe::start(&node, hook) else { continue };
+        let mut waits: Vec<u64> = (0..50)
+            .map(|_| {
+                let mut child = sh("exec 3<\"$0\"; read go", &node);
+                let opened = probe.expect_opened(child.id());
+                let wait = crate::collect::proc_scan::boot_time_ns() - opened.at_ns;
+                drop(child.stdin.take());
+                child.wait().unwrap();
+                wait
+            })
+            .collect();
+        waits.sort_unstable();
+        let median = Duration::from_nanos(waits[waits.len() / 2]);
+        println!("{hook}: open to evidence {median:?}, slowest {:?}", waits.last());
+        assert!(median < Duration::from_millis(5), "{hook} {median:?}");
+    }
+}
+
+#[test]
+fn losses_have_a_reason() {
+    let Some(node) = full() else { return };
+    let Some(probe) = Probe::start(&node, OpenHook::Auto) else { return };
+    let reasons: Vec<DropReason> =
+        probe.handle.report().dropped.iter().map(|(reason, _)| *reason).collect();
+    assert_eq!(reasons, vec![DropReason::RingFull, DropReason::MapFull]);
+}

@@ -1,0 +1,326 @@
+//! Loads the probe `device_users`: hands over the kernel's layout, attaches the programs that
+//! follow holders, then the best hook that sees openings.
+
+use super::btf::BtfError;
+use super::device_users::OpenHook;
+use super::layout;
+use super::nodes::Nodes;
+use crate::collect::proc_scan::unified_root;
+use crate::paths::Paths;
+use crate::sys;
+use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use aya::programs::{
+    CgroupAttachMode, CgroupDevice, FExit, ProgramError, RawTracePoint, TracePoint,
+};
+use aya::{Btf, BtfError as AyaBtfError, Ebpf, EbpfError, EbpfLoader};
+use gpuwho_common::device_users::{LOSSES, Layout, NodeKey, SeenKey};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// The object that the build embedded; empty where there was no BPF toolchain.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/device_users"));
+
+/// Programs that follow the processes seen, with their raw tracepoints.
+const FOLLOWERS: [(&str, &str); 6] = [
+    ("forked", "sched_process_fork"),
+    ("execed", "sched_process_exec"),
+    ("exited", "sched_process_exit"),
+    ("moved", "cgroup_attach_task"),
+    ("cgroup_made", "cgroup_mkdir"),
+    ("cgroup_removed", "cgroup_rmdir"),
+];
+
+/// System calls whose exit shows an opening; `openat2` is younger than the other two.
+const OPEN_CALLS: [&str; 3] = ["openat", "open", "openat2"];
+
+/// Inode of the root directory of any cgroup hierarchy; another number is a cgroup namespace's
+/// root or a mount of a part.
+const CGROUP_ROOT_INODE: u64 = 1;
+
+/// Why the probe, or one of its hooks, cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Built without BPF.
+    #[error("this binary was built without BPF programs")]
+    NotBuilt,
+    /// The kernel does not tell its types.
+    #[error("{0}")]
+    Layout(#[from] BtfError),
+    /// The object does not load.
+    #[error("load the BPF object: {}", first_line(.0))]
+    Object(#[from] EbpfError),
+    /// A program is refused or has nothing to attach to.
+    #[error("{program}: {}", first_line(.source))]
+    Program {
+        /// The program.
+        program: &'static str,
+        /// The kernel's answer.
+        source: ProgramError,
+    },
+    /// A map is refused or missing.
+    #[error("map {name}: {source}")]
+    Map {
+        /// The map.
+        name: &'static str,
+        /// Why.
+        source: MapError,
+    },
+    /// A function's type is missing.
+    #[error("kernel types: {0}")]
+    Types(#[from] AyaBtfError),
+    /// The object lacks something: it was built from other sources.
+    #[error("the embedded BPF object has no {0}")]
+    Missing(&'static str),
+    /// The hierarchy's root cannot be had.
+    #[error("open the root of the unified cgroup hierarchy: {0}")]
+    CgroupRoot(io::Error),
+    /// Tracepoints cannot be looked up.
+    #[error("tracefs: {0}")]
+    Tracefs(io::Error),
+    /// The tracepoint's record is not as the program reads it.
+    #[error("sys_exit_openat has its result elsewhere: {0}")]
+    Format(String),
+    /// None of the hooks works.
+    #[error("no hook sees openings: {}", listed(.0))]
+    NoHook(Vec<(OpenHook, String)>),
+}
+
+/// The verifier's whole log follows the first line of an aya error.
+fn first_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    tracing::debug!(%text, "BPF program refused");
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+fn listed(declined: &[(OpenHook, String)]) -> String {
+    let texts: Vec<String> = declined.iter().map(|(hook, why)| format!("{hook}: {why}")).collect();
+    texts.join("; ")
+}
+
+/// The probe at work; its programs go when it is dropped.
+pub(super) struct Loaded {
+    pub ring: RingBuf<MapData>,
+    pub nodes: HashMap<MapData, NodeKey, u32>,
+    pub holders: HashMap<MapData, u32, u64>,
+    pub seen: HashMap<MapData, SeenKey, u8>,
+    pub lost: Option<PerCpuArray<MapData, u64>>,
+    pub layout: Layout,
+    pub hook: OpenHook,
+    pub declined: Vec<(OpenHook, String)>,
+    _programs: Ebpf,
+}
+
+/// Loads and attaches everything; `wanted` is one hook or `Auto`.
+pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<Loaded, LoadError> {
+    if OBJECT.is_empty() {
+        return Err(LoadError::NotBuilt);
+    }
+    let layout = layout::read(paths)?;
+    // Before 5.11 maps count against this limit; a refusal shows as the first map's error.
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+    let mut bpf =
+        EbpfLoader::new().btf(None).override_global("LAYOUT", &layout, true).load(OBJECT)?;
+    let mut nodes = hash_map(&mut bpf, "NODES")?;
+    fill(&mut nodes, watched).map_err(|source| LoadError::Map { name: "NODES", source })?;
+    let ring = RingBuf::try_from(map(&mut bpf, "EVENTS")?)
+        .map_err(|source| LoadError::Map { name: "EVENTS", source })?;
+    let lost = PerCpuArray::try_from(map(&mut bpf, "LOST")?)
+        .map_err(|source| LoadError::Map { name: "LOST", source })?;
+    let (holders, seen) = (hash_map(&mut bpf, "HOLDERS")?, hash_map(&mut bpf, "SEEN")?);
+    for (program, tracepoint) in FOLLOWERS {
+        follow(&mut bpf, program, tracepoint)?;
+    }
+    let (hook, declined) = attach_best(&mut bpf, wanted, paths)?;
+    Ok(Loaded {
+        ring,
+        nodes,
+        holders,
+        seen,
+        lost: Some(lost),
+        layout,
+        hook,
+        declined,
+        _programs: bpf,
+    })
+}
+
+/// Puts the watched devices into the programs' map and takes out those that are gone.
+pub(super) fn fill(
+    map: &mut HashMap<MapData, NodeKey, u32>,
+    watched: &Nodes,
+) -> Result<(), MapError> {
+    let stale: Vec<NodeKey> = map
+        .keys()
+        .flatten()
+        .filter(|key| !watched.entries().any(|(wanted, _)| wanted == *key))
+        .collect();
+    for key in stale {
+        map.remove(&key)?;
+    }
+    watched.entries().try_for_each(|(key, lowest)| map.insert(key, lowest, 0))
+}
+
+/// Sum of a loss counter over all CPUs.
+pub(super) fn losses(lost: &PerCpuArray<MapData, u64>, reason: u32) -> u64 {
+    debug_assert!(reason < LOSSES, "no such counter");
+    lost.get(&reason, 0).map_or(0, |counts| counts.iter().sum())
+}
+
+fn map(bpf: &mut Ebpf, name: &'static str) -> Result<aya::maps::Map, LoadError> {
+    bpf.take_map(name).ok_or(LoadError::Missing(name))
+}
+
+fn hash_map<K: aya::Pod, V: aya::Pod>(
+    bpf: &mut Ebpf,
+    name: &'static str,
+) -> Result<HashMap<MapData, K, V>, LoadError> {
+    HashMap::try_from(map(bpf, name)?).map_err(|source| LoadError::Map { name, source })
+}
+
+fn follow(
+    bpf: &mut Ebpf,
+    program: &'static str,
+    tracepoint: &'static str,
+) -> Result<(), LoadError> {
+    let found: &mut RawTracePoint = typed(bpf, program)?;
+    found
+        .load()
+        .and_then(|()| found.attach(tracepoint).map(drop))
+        .map_err(|source| LoadError::Program { program, source })
+}
+
+fn typed<'a, T>(bpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut T, LoadError>
+where
+    &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    bpf.program_mut(program)
+        .ok_or(LoadError::Missing(program))?
+        .try_into()
+        .map_err(|source| LoadError::Program { program, source })
+}
+
+/// Tries the hooks from the cheapest on; the ones that failed keep their reason.
+fn attach_best(
+    bpf: &mut Ebpf,
+    wanted: OpenHook,
+    paths: &Paths,
+) -> Result<(OpenHook, Vec<(OpenHook, String)>), LoadError> {
+    let mut declined = Vec::new();
+    for hook in [OpenHook::Fexit, OpenHook::Cgroup, OpenHook::Syscall] {
+        if wanted != OpenHook::Auto && wanted != hook {
+            continue;
+        }
+        let attached = match hook {
+            OpenHook::Fexit => attach_fexit(bpf, paths),
+            OpenHook::Cgroup => attach_cgroup(bpf, paths),
+            OpenHook::Syscall | OpenHook::Auto => attach_syscall(bpf),
+        };
+        match attached {
+            Ok(()) => return Ok((hook, declined)),
+            Err(why) => declined.push((hook, why.to_string())),
+        }
+    }
+    Err(LoadError::NoHook(declined))
+}
+
+fn attach_fexit(bpf: &mut Ebpf, paths: &Paths) -> Result<(), LoadError> {
+    const PROGRAM: &str = "opened_fexit";
+    let types = Btf::parse_file(paths.sys.join("kernel/btf/vmlinux"), aya::Endianness::default())?;
+    let program: &mut FExit = typed(bpf, PROGRAM)?;
+    program
+        .load("chrdev_open", &types)
+        .and_then(|()| program.attach().map(drop))
+        .map_err(|source| LoadError::Program { program: PROGRAM, source })
+}
+
+fn attach_cgroup(bpf: &mut Ebpf, paths: &Paths) -> Result<(), LoadError> {
+    const PROGRAM: &str = "opened_cgroup";
+    let root = cgroup_root(paths).map_err(LoadError::CgroupRoot)?;
+    let program: &mut CgroupDevice = typed(bpf, PROGRAM)?;
+    program
+        .load()
+        .and_then(|()| program.attach(root, CgroupAttachMode::AllowMultiple).map(drop))
+        .map_err(|source| LoadError::Program { program: PROGRAM, source })
+}
+
+/// The root itself, not that of a cgroup namespace: a program there would see one container.
+fn cgroup_root(paths: &Paths) -> io::Result<OwnedFd> {
+    let mounted = unified_root(paths)
+        .filter(|root| fs::metadata(root).is_ok_and(|found| found.ino() == CGROUP_ROOT_INODE));
+    let root = match mounted {
+        Some(path) => File::open(path)?,
+        None => File::from(sys::mounts::detached("cgroup2")?),
+    };
+    if root.metadata()?.ino() != CGROUP_ROOT_INODE {
+        return Err(io::Error::other("this process has a cgroup namespace of its own"));
+    }
+    Ok(root.into())
+}
+
+fn attach_syscall(bpf: &mut Ebpf) -> Result<(), LoadError> {
+    const PROGRAM: &str = "opened_syscall";
+    let program: &mut TracePoint = typed(bpf, PROGRAM)?;
+    program.load().map_err(|source| LoadError::Program { program: PROGRAM, source })?;
+    if let Some(tracefs) = mounted_tracefs() {
+        return attach_open_calls(program, &tracefs);
+    }
+    let tracefs = Path::new("/sys/kernel/tracing");
+    sys::mounts::with_tracefs(|| attach_open_calls(program, tracefs)).map_err(LoadError::Tracefs)?
+}
+
+fn mounted_tracefs() -> Option<PathBuf> {
+    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .map(PathBuf::from)
+        .into_iter()
+        .find(|tracefs| tracefs.join("events/syscalls").is_dir())
+}
+
+fn attach_open_calls(program: &mut TracePoint, tracefs: &Path) -> Result<(), LoadError> {
+    for call in OPEN_CALLS {
+        let name = format!("sys_exit_{call}");
+        let event = tracefs.join("events/syscalls").join(&name);
+        // arm64 has no `open`, kernels before 5.6 no `openat2`; every one has `openat`.
+        if call != "openat" && !event.exists() {
+            continue;
+        }
+        let format = fs::read_to_string(event.join("format")).map_err(LoadError::Tracefs)?;
+        result_is_at_16(&format)?;
+        program
+            .attach("syscalls", &name)
+            .map_err(|source| LoadError::Program { program: "opened_syscall", source })?;
+    }
+    Ok(())
+}
+
+/// The program reads `ret` at a constant offset, since the verifier allows no other.
+fn result_is_at_16(format: &str) -> Result<(), LoadError> {
+    let field = format.lines().find(|line| line.contains(" ret;")).unwrap_or("no field ret");
+    if field.contains("offset:16;") && field.contains("size:8;") {
+        Ok(())
+    } else {
+        Err(LoadError::Format(field.trim().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tracepoint_of_another_shape_is_refused() {
+        let line = "\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;\n";
+        assert!(result_is_at_16(line).is_ok());
+        let moved = result_is_at_16(&line.replace("16", "24")).unwrap_err();
+        assert!(moved.to_string().contains("offset:24"), "{moved}");
+        assert!(result_is_at_16("").is_err());
+    }
+}

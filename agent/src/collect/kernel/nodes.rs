@@ -1,0 +1,181 @@
+//! Which character devices are accelerators: the numbers of the configured nodes that exist, and
+//! the majors of the drivers that `/proc/devices` names, so that a node that exists only inside a
+//! container counts too.
+//!
+//! Costs one directory listing a pattern and one read of `/proc/devices`, when a node appears and
+//! at every rescan.
+
+use super::device_users::Settings;
+use crate::paths::Paths;
+use gpuwho_common::device_users::{ANY_MINOR, NodeKey};
+use rustix::fs::{FileType, major, minor, stat};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// DRM numbers its render nodes from here (`DRM_MINOR_RENDER << 6`); below are the nodes that
+/// drive a display.
+const FIRST_RENDER_MINOR: u32 = 128;
+
+/// A character device's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Device {
+    /// Driver.
+    pub major: u32,
+    /// Node of that driver.
+    pub minor: u32,
+}
+
+/// The watched devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nodes {
+    paths: BTreeMap<Device, Arc<str>>,
+    /// Driver majors with the lowest minor that counts.
+    drivers: BTreeMap<u32, u32>,
+}
+
+impl Nodes {
+    /// Looks at the host's nodes and drivers.
+    pub fn read(settings: &Settings, paths: &Paths) -> Self {
+        let mut nodes = Self::default();
+        for pattern in settings.nodes.iter().map(|pattern| Pattern::parse(pattern, paths)) {
+            nodes.paths.extend(pattern.devices());
+        }
+        let table = fs::read_to_string(paths.proc.join("devices")).unwrap_or_default();
+        nodes.drivers = majors(&table, &settings.drivers);
+        nodes
+    }
+
+    /// Whether a device is watched.
+    pub fn contains(&self, device: Device) -> bool {
+        self.paths.contains_key(&device)
+            || self.drivers.get(&device.major).is_some_and(|lowest| device.minor >= *lowest)
+    }
+
+    /// The host's path of a device, or its number where the host has no such node.
+    pub fn name(&self, device: Device) -> Arc<str> {
+        self.paths
+            .get(&device)
+            .map_or_else(|| Arc::from(format!("{}:{}", device.major, device.minor)), Arc::clone)
+    }
+
+    /// How many nodes and drivers are watched, in words.
+    pub fn count(&self) -> String {
+        format!("{} nodes and {} drivers", self.paths.len(), self.drivers.len())
+    }
+
+    /// The entries of the programs' map: key and lowest minor.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (NodeKey, u32)> + '_ {
+        let nodes = self
+            .paths
+            .keys()
+            .map(|device| (NodeKey { major: device.major, minor: device.minor }, device.minor));
+        let drivers = self
+            .drivers
+            .iter()
+            .map(|(major, lowest)| (NodeKey { major: *major, minor: ANY_MINOR }, *lowest));
+        nodes.chain(drivers)
+    }
+}
+
+/// The folders to watch for new nodes: each pattern's own, and the one it appears in.
+pub(super) fn folders(settings: &Settings, paths: &Paths) -> Vec<PathBuf> {
+    let mut folders = vec![paths.dev.clone()];
+    folders.extend(settings.nodes.iter().map(|pattern| Pattern::parse(pattern, paths).folder));
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
+/// A path whose last component may end in `*`.
+struct Pattern {
+    folder: PathBuf,
+    name: String,
+    open_ended: bool,
+}
+
+impl Pattern {
+    fn parse(text: &str, paths: &Paths) -> Self {
+        let path = text
+            .strip_prefix("/dev/")
+            .map_or_else(|| PathBuf::from(text), |below| paths.dev.join(below));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let open_ended = name.ends_with('*');
+        Self {
+            folder: path.parent().unwrap_or(Path::new("/")).to_path_buf(),
+            name: name.trim_end_matches('*').to_owned(),
+            open_ended,
+        }
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        if self.open_ended { name.starts_with(&self.name) } else { name == self.name }
+    }
+
+    fn devices(&self) -> Vec<(Device, Arc<str>)> {
+        // A folder that is not there has no nodes: the driver is not loaded.
+        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
+        entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(|name| self.matches(name)))
+            .filter_map(|entry| {
+                let path = entry.path();
+                let node = stat(&path).ok()?;
+                (FileType::from_raw_mode(node.st_mode) == FileType::CharacterDevice).then(|| {
+                    let device = Device { major: major(node.st_rdev), minor: minor(node.st_rdev) };
+                    (device, Arc::from(path.to_string_lossy()))
+                })
+            })
+            .collect()
+    }
+}
+
+/// Majors of the named drivers in the text of `/proc/devices`.
+fn majors(table: &str, drivers: &[String]) -> BTreeMap<u32, u32> {
+    table
+        .lines()
+        .take_while(|line| !line.starts_with("Block"))
+        .filter_map(|line| line.trim().split_once(' '))
+        .filter(|(_, name)| drivers.iter().any(|driver| driver == name))
+        .filter_map(|(major, name)| {
+            let lowest = if name == "drm" { FIRST_RENDER_MINOR } else { 0 };
+            Some((major.parse().ok()?, lowest))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn render_nodes_count_and_display_nodes_do_not() {
+        let table = "Character devices:\n  1 mem\n195 nvidia\n226 drm\n\nBlock devices:\n226 drm\n";
+        let drivers = ["drm".to_owned(), "nvidia".to_owned()];
+        let nodes = Nodes { paths: BTreeMap::new(), drivers: majors(table, &drivers) };
+        assert_eq!(nodes.drivers, BTreeMap::from([(195, 0), (226, 128)]));
+        assert!(nodes.contains(Device { major: 226, minor: 128 }));
+        assert!(!nodes.contains(Device { major: 226, minor: 0 }));
+        assert!(!nodes.contains(Device { major: 1, minor: 0 }));
+    }
+
+    #[test]
+    fn pattern_takes_devices_only() {
+        let mut paths = Paths::default();
+        let dev = tempfile::tempdir().unwrap();
+        fs::write(dev.path().join("nvidia0"), "not a device").unwrap();
+        fs::create_dir(dev.path().join("nvidia-caps")).unwrap();
+        std::os::unix::fs::symlink("/dev/full", dev.path().join("nvidia1")).unwrap();
+        paths.dev = dev.path().to_path_buf();
+        let found = Pattern::parse("/dev/nvidia*", &paths).devices();
+        let link: Arc<str> = Arc::from(dev.path().join("nvidia1").to_string_lossy());
+        assert_eq!(found, vec![(Device { major: 1, minor: 7 }, link)]);
+    }
+
+    #[test]
+    fn device_without_a_node_here_is_named_by_its_number() {
+        let nodes = Nodes::default();
+        assert_eq!(&*nodes.name(Device { major: 195, minor: 3 }), "195:3");
+    }
+}

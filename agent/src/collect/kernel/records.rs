@@ -1,0 +1,88 @@
+//! From the programs' records to evidence.
+
+use super::layout::{hierarchy_at, hierarchy_numbered};
+use super::nodes::{Device, Nodes};
+use crate::attribute::{Evidence, KernelCgroups, Opened};
+use crate::ids::{CgroupId, ProcKey};
+use crate::sys;
+use gpuwho_common::device_users::{
+    CGROUP_MADE, CGROUP_REMOVED, CgroupEvent, EXECED, EXITED, FORKED, Layout, MOVED, OPENED,
+    Process, ProcessEvent, TICK_NS,
+};
+use std::sync::Arc;
+
+/// What a record says.
+#[derive(Debug)]
+pub(super) struct Fact {
+    /// The evidence.
+    pub evidence: Evidence,
+    /// Of an opening: the device.
+    pub device: Option<Device>,
+    /// Start of the process it is about, nanoseconds.
+    pub start_ns: u64,
+}
+
+/// Reads a record; `None` if it is none of ours or its process could not be read.
+pub(super) fn fact(bytes: &[u8], nodes: &Nodes, layout: &Layout) -> Option<Fact> {
+    if let Some(event) = sys::bpf::record::<ProcessEvent>(bytes) {
+        let evidence = process_evidence(&event, nodes)?;
+        let device = (event.head.kind == OPENED)
+            .then_some(Device { major: event.major, minor: event.minor });
+        return Some(Fact { evidence, device, start_ns: event.process.start_ns });
+    }
+    let event = sys::bpf::record::<CgroupEvent>(bytes)?;
+    let id = CgroupId { hierarchy: hierarchy_numbered(layout, event.hierarchy)?, id: event.id };
+    let evidence = match event.head.kind {
+        CGROUP_MADE => Evidence::CgroupMade { id, path: text(&event.path) },
+        CGROUP_REMOVED => Evidence::CgroupRemoved { id },
+        _ => return None,
+    };
+    Some(Fact { evidence, device: None, start_ns: 0 })
+}
+
+fn process_evidence(event: &ProcessEvent, nodes: &Nodes) -> Option<Evidence> {
+    let process = key(event.process.pid, event.process.start_ns)?;
+    Some(match event.head.kind {
+        OPENED => {
+            let device = Device { major: event.major, minor: event.minor };
+            Evidence::Opened(opened(event, process, nodes.name(device)))
+        }
+        FORKED => Evidence::Forked {
+            parent: key(event.parent_pid, event.parent_start_ns)?,
+            child: opened(event, process, Arc::from("")),
+        },
+        EXECED => Evidence::Execed { process, comm: text(&event.process.comm) },
+        MOVED => Evidence::Moved { process, cgroups: cgroups(&event.process) },
+        EXITED => Evidence::Exited { process, at_ns: event.head.at_ns },
+        _ => return None,
+    })
+}
+
+fn opened(event: &ProcessEvent, process: ProcKey, node: Arc<str>) -> Opened {
+    Opened {
+        process,
+        uid: event.process.uid,
+        comm: text(&event.process.comm),
+        cgroups: cgroups(&event.process),
+        node,
+        at_ns: event.head.at_ns,
+    }
+}
+
+/// The kernel divides in the same way for `/proc/PID/stat` (`nsec_to_clock_t`).
+fn key(pid: u32, start_ns: u64) -> Option<ProcKey> {
+    (pid != 0).then_some(ProcKey { pid, start_ticks: start_ns / TICK_NS })
+}
+
+fn cgroups(process: &Process) -> KernelCgroups {
+    let ids = process.cgroups.iter().enumerate().filter(|(_, id)| **id != 0);
+    KernelCgroups(
+        ids.map(|(position, id)| CgroupId { hierarchy: hierarchy_at(position), id: *id }).collect(),
+    )
+}
+
+/// NUL-terminated bytes as text.
+fn text(bytes: &[u8]) -> Arc<str> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    Arc::from(String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()))
+}

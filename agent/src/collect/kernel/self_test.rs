@@ -1,0 +1,263 @@
+//! Proves on the running kernel that the probe works: loads every program, lets a process open a
+//! device, fork, move, become another program and end, and expects to be told exactly that.
+
+use super::device_users::{OpenHook, Settings, start};
+use crate::attribute::{Evidence, Opened};
+use crate::collect::proc_scan::unified_root;
+use crate::ids::Hierarchy;
+use crate::paths::Paths;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Ample even on an emulated processor.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// `/dev/full`: every kernel has it, nothing opens it by chance in the test's own folder.
+const TEST_DEVICE: (u32, u32) = (1, 7);
+/// Opens the node, waits for a line, forks, becomes `sleep` and ends.
+const SCRIPT: &str = "exec 3<\"$0\"; read go; (read none; exit 0) </dev/null; exec sleep 0";
+
+/// Why the self-test failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfTestError {
+    /// The test's own folder, node, cgroup or process could not be made.
+    #[error("{what}")]
+    Prepare {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The probe does not load with this hook.
+    #[error("{0}")]
+    NotLoaded(String),
+    /// Something expected was not told.
+    #[error("not told within {DEADLINE:?}: {expected}; told so far: {told}")]
+    Missing {
+        /// What was expected.
+        expected: &'static str,
+        /// What was told about the process.
+        told: String,
+    },
+    /// Something told is wrong.
+    #[error("told wrong: {0}")]
+    Wrong(String),
+}
+
+/// Runs the test with one hook, or with the best one; gives one line for a person.
+pub fn self_test(hook: Option<OpenHook>) -> Result<String, SelfTestError> {
+    let paths = Paths::default();
+    let scene = Scene::prepare(&paths)?;
+    let settings = Settings {
+        nodes: vec![scene.node.to_string_lossy().into_owned()],
+        drivers: Vec::new(),
+        open_hook: hook.unwrap_or_default(),
+        ..Settings::default()
+    };
+    let (sender, told) = channel();
+    let handle = start(settings, &paths, move |evidence| {
+        // The receiver has gone when the test has failed.
+        let _ = sender.send(evidence);
+    })
+    .map_err(|source| SelfTestError::Prepare { what: "start the probe".to_owned(), source })?;
+    let Some(used) = handle.hook() else {
+        return Err(SelfTestError::NotLoaded(handle.report().reason));
+    };
+    let took = Play { scene: &scene, told, past: Vec::new() }.run()?;
+    if let Some(lost) = handle.report().dropped.iter().find(|(_, count)| *count != 0) {
+        return Err(SelfTestError::Wrong(format!("lost events: {lost:?}")));
+    }
+    Ok(format!("hook {used}: open, fork, move, exec and exit told; open after {took:?}"))
+}
+
+/// What the test made, removed when it is dropped.
+struct Scene {
+    folder: PathBuf,
+    node: PathBuf,
+    cgroup: Option<PathBuf>,
+}
+
+impl Scene {
+    fn prepare(paths: &Paths) -> Result<Self, SelfTestError> {
+        let name = format!("gpuwho-self-test-{}", std::process::id());
+        let failed = |what: &str, path: &Path| {
+            let what = format!("{what} {}", path.display());
+            move |source: io::Error| SelfTestError::Prepare { what, source }
+        };
+        // Not the temporary folder: it is often mounted without devices.
+        let folder = paths.dev.join(&name);
+        fs::create_dir(&folder).map_err(failed("make", &folder))?;
+        let scene = Self {
+            node: folder.join("node"),
+            cgroup: unified_root(paths).map(|root| root.join(&name)),
+            folder,
+        };
+        let number = makedev(TEST_DEVICE.0, TEST_DEVICE.1);
+        mknodat(CWD, &scene.node, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, number)
+            .map_err(io::Error::from)
+            .map_err(failed("make the device", &scene.node))?;
+        Ok(scene)
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // What is left behind is a node of /dev/full and an empty cgroup.
+        let _ = fs::remove_dir_all(&self.folder);
+        let _ = self.cgroup.as_ref().map(fs::remove_dir);
+    }
+}
+
+struct Play<'a> {
+    scene: &'a Scene,
+    told: Receiver<Evidence>,
+    past: Vec<Evidence>,
+}
+
+impl Play<'_> {
+    fn run(mut self) -> Result<Duration, SelfTestError> {
+        let mut child = self.actor()?;
+        let pid = child.id();
+        let result = self.watch(&mut child, pid);
+        // Ended already when all went well.
+        let _ = child.kill();
+        let _ = child.wait();
+        result
+    }
+
+    fn watch(&mut self, child: &mut Child, pid: u32) -> Result<Duration, SelfTestError> {
+        let opened = self.expect("the opening", |evidence| match evidence {
+            Evidence::Opened(opened) if opened.process.pid == pid => Some(opened.clone()),
+            _ => None,
+        })?;
+        let now = crate::collect::proc_scan::boot_time_ns();
+        let took = Duration::from_nanos(now.saturating_sub(opened.at_ns));
+        self.check(&opened)?;
+        self.moves(&opened)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(b"go\n").map_err(|source| SelfTestError::Prepare {
+                what: "write to the test process".to_owned(),
+                source,
+            })?;
+        }
+        let forked = self.expect("the fork", |evidence| match evidence {
+            Evidence::Forked { parent, child } if *parent == opened.process => Some(child.process),
+            _ => None,
+        })?;
+        self.expect("the end of the fork", |evidence| {
+            matches!(evidence, Evidence::Exited { process, .. } if *process == forked).then_some(())
+        })?;
+        let comm = self.expect("the new program", |evidence| match evidence {
+            Evidence::Execed { process, comm } if *process == opened.process => {
+                Some(Arc::clone(comm))
+            }
+            _ => None,
+        })?;
+        if &*comm != "sleep" {
+            return Err(SelfTestError::Wrong(format!("command name {comm:?} after exec sleep")));
+        }
+        self.expect("the end", |evidence| {
+            matches!(evidence, Evidence::Exited { process, .. } if *process == opened.process)
+                .then_some(())
+        })?;
+        self.once(&opened).map(|()| took)
+    }
+
+    fn actor(&self) -> Result<Child, SelfTestError> {
+        Command::new("sh")
+            .arg("-c")
+            .arg(SCRIPT)
+            .arg(&self.scene.node)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|source| SelfTestError::Prepare { what: "run sh".to_owned(), source })
+    }
+
+    /// Against what `/proc` says of the process, which waits.
+    fn check(&self, opened: &Opened) -> Result<(), SelfTestError> {
+        let proc = PathBuf::from(format!("/proc/{}", opened.process.pid));
+        if !crate::collect::proc_scan::is_alive(&Paths::default(), opened.process) {
+            return Err(SelfTestError::Wrong(format!("start time of {opened:?}")));
+        }
+        let uid = fs::metadata(&proc).map_or(u32::MAX, |found| found.uid());
+        let node = self.scene.node.to_string_lossy();
+        if (opened.uid, &*opened.comm, &*opened.node) != (uid, "sh", &*node) {
+            return Err(SelfTestError::Wrong(format!("{opened:?}")));
+        }
+        Ok(())
+    }
+
+    /// Moves the process into a cgroup of its own, where the unified hierarchy is mounted.
+    fn moves(&mut self, opened: &Opened) -> Result<(), SelfTestError> {
+        let Some(folder) = &self.scene.cgroup else { return Ok(()) };
+        let prepare = |source| SelfTestError::Prepare {
+            what: format!("move into {}", folder.display()),
+            source,
+        };
+        fs::create_dir(folder).map_err(prepare)?;
+        let id = fs::metadata(folder).map_err(prepare)?.ino();
+        fs::write(folder.join("cgroup.procs"), opened.process.pid.to_string()).map_err(prepare)?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.expect("the new cgroup", |evidence| {
+            matches!(evidence, Evidence::CgroupMade { id: made, path }
+                if made.id == id && path.ends_with(&name))
+            .then_some(())
+        })?;
+        let moved = self.expect("the move", |evidence| match evidence {
+            Evidence::Moved { process, cgroups } if *process == opened.process => {
+                cgroups.get(Hierarchy::V2)
+            }
+            _ => None,
+        })?;
+        if moved != id {
+            return Err(SelfTestError::Wrong(format!("moved to cgroup {moved}, not {id}")));
+        }
+        Ok(())
+    }
+
+    fn once(&self, opened: &Opened) -> Result<(), SelfTestError> {
+        let times = |wanted: fn(&Evidence) -> Option<u32>| {
+            self.past.iter().filter(|told| wanted(told) == Some(opened.process.pid)).count()
+        };
+        let openings = times(|told| match told {
+            Evidence::Opened(opened) => Some(opened.process.pid),
+            _ => None,
+        });
+        let ends = times(|told| match told {
+            Evidence::Exited { process, .. } => Some(process.pid),
+            _ => None,
+        });
+        if (openings, ends) == (1, 1) {
+            return Ok(());
+        }
+        Err(SelfTestError::Wrong(format!("opened {openings} times, ended {ends} times")))
+    }
+
+    fn expect<T>(
+        &mut self,
+        expected: &'static str,
+        wanted: impl Fn(&Evidence) -> Option<T>,
+    ) -> Result<T, SelfTestError> {
+        if let Some(found) = self.past.iter().find_map(&wanted) {
+            return Ok(found);
+        }
+        let end = Instant::now() + DEADLINE;
+        while let Ok(evidence) =
+            self.told.recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
+            let found = wanted(&evidence);
+            self.past.push(evidence);
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        Err(SelfTestError::Missing { expected, told: format!("{:?}", self.past) })
+    }
+}

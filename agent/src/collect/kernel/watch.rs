@@ -1,0 +1,248 @@
+//! The loop of the source `device_users`: waits for the ring, for new nodes, for attempts that
+//! are due and for the slow rescan, and tells what it learns.
+
+use super::attempts::{Attempt, Attempts};
+use super::device_users::{OpenHook, Settings};
+use super::load::{Loaded, fill};
+use super::nodes::{Device, Nodes, folders};
+use super::records::{Fact, fact};
+use crate::attribute::Evidence;
+use crate::collect::proc_scan::{Tracker, boot_time_ns, holds, is_alive};
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use gpuwho_common::device_users::SeenKey;
+use inotify::{Inotify, WatchMask};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Room for a burst of names in one read of the node watch.
+const NODE_EVENT_BYTES: usize = 4_096;
+
+/// The state of the loop.
+pub(super) struct Watch<E> {
+    pub settings: Settings,
+    pub paths: Paths,
+    pub nodes: Nodes,
+    pub tracker: Tracker,
+    pub attempts: Attempts,
+    pub emit: E,
+}
+
+/// What woke the loop.
+struct Woken {
+    stop: bool,
+    nodes: bool,
+}
+
+impl<E: FnMut(Evidence)> Watch<E> {
+    /// Scans `/proc` again and again until `stopped` hangs up.
+    pub(super) fn scan_only(mut self, stopped: &OwnedFd) {
+        let interval = Duration::from_secs(self.settings.scan_interval_s.max(1));
+        loop {
+            self.nodes = Nodes::read(&self.settings, &self.paths);
+            for evidence in self.tracker.scan(&self.paths, &self.nodes) {
+                (self.emit)(evidence);
+            }
+            if wait(stopped.as_fd(), None, None, interval).stop {
+                return;
+            }
+        }
+    }
+
+    /// Tells what the programs see until `stopped` hangs up.
+    pub(super) fn follow_ring(mut self, mut bpf: Loaded, stopped: &OwnedFd) {
+        let interval = Duration::from_secs(self.settings.rescan_interval_s.max(1));
+        let mut appearing = watch_folders(&self.settings, &self.paths);
+        // The programs are attached: what opens from here on is in the ring, so a scan now misses
+        // nobody.
+        self.rescan(&mut bpf);
+        let mut rescan_at = Instant::now() + interval;
+        loop {
+            let now = Instant::now();
+            let due = self.attempts.next().map_or(rescan_at, |next| next.min(rescan_at));
+            let nodes = appearing.as_ref().map(|inotify| inotify.as_fd());
+            let ring = Some(bpf.ring.as_fd());
+            let woken = wait(stopped.as_fd(), ring, nodes, due.saturating_duration_since(now));
+            if woken.stop {
+                return;
+            }
+            if woken.nodes {
+                drain(appearing.as_mut());
+                self.refresh_nodes(&mut bpf);
+                // A folder that has just appeared is watched from now on.
+                appearing = watch_folders(&self.settings, &self.paths);
+            }
+            self.read_ring(&mut bpf);
+            self.look_at_attempts(&mut bpf);
+            if Instant::now() >= rescan_at {
+                self.refresh_nodes(&mut bpf);
+                self.rescan(&mut bpf);
+                rescan_at = Instant::now() + interval;
+            }
+        }
+    }
+
+    fn read_ring(&mut self, bpf: &mut Loaded) {
+        while let Some(record) = bpf.ring.next() {
+            if let Some(fact) = fact(&record, &self.nodes, &bpf.layout) {
+                self.take(fact, bpf.hook);
+            }
+        }
+    }
+
+    /// With the cgroup hook an opening, and a fork of a process whose opening waits, wait for
+    /// their proof; what happens to a waiting process changes what will be told.
+    fn take(&mut self, fact: Fact, hook: OpenHook) {
+        match &fact.evidence {
+            Evidence::Opened(opened) if hook == OpenHook::Cgroup => {
+                let process = opened.process;
+                if let Some(device) = fact.device {
+                    return self.hold(fact, process, device);
+                }
+            }
+            Evidence::Forked { parent, child } if !self.tracker.knows(*parent) => {
+                let process = child.process;
+                if let Some(device) = self.attempts.devices(*parent).first().copied() {
+                    return self.hold(fact, process, device);
+                }
+            }
+            Evidence::Execed { process, comm }
+                if self.attempts.update(*process, Some(comm), None)
+                    && !self.tracker.knows(*process) =>
+            {
+                return;
+            }
+            Evidence::Moved { process, cgroups }
+                if self.attempts.update(*process, None, Some(cgroups))
+                    && !self.tracker.knows(*process) =>
+            {
+                return;
+            }
+            Evidence::Exited { process, .. } => {
+                for attempt in self.attempts.ended(*process) {
+                    self.tell(attempt.evidence);
+                }
+            }
+            _ => {}
+        }
+        self.tell(fact.evidence);
+    }
+
+    fn hold(&mut self, fact: Fact, process: ProcKey, device: Device) {
+        let Fact { evidence, start_ns, .. } = fact;
+        let attempt = Attempt { evidence, process, start_ns, device };
+        if let Some(attempt) = self.attempts.hold(attempt, Instant::now()) {
+            self.tell(attempt.evidence);
+        }
+    }
+
+    fn look_at_attempts(&mut self, bpf: &mut Loaded) {
+        let paths = &self.paths;
+        let outcome =
+            self.attempts.look(Instant::now(), |process, device| holds(paths, process, device));
+        for attempt in outcome.held {
+            self.tell(attempt.evidence);
+        }
+        for attempt in outcome.refused {
+            self.forget(bpf, &attempt);
+        }
+    }
+
+    /// The next attempt of this process is told again. An entry that is gone already is as wanted.
+    fn forget(&self, bpf: &mut Loaded, attempt: &Attempt) {
+        let seen = SeenKey {
+            start_ns: attempt.start_ns,
+            pid: attempt.process.pid,
+            major: attempt.device.major,
+            minor: attempt.device.minor,
+            reserved: 0,
+        };
+        let _ = bpf.seen.remove(&seen);
+        if !self.tracker.knows(attempt.process) {
+            let _ = bpf.holders.remove(&attempt.process.pid);
+        }
+    }
+
+    fn tell(&mut self, evidence: Evidence) {
+        self.tracker.note(&evidence);
+        (self.emit)(evidence);
+    }
+
+    /// Finds what no hook saw, and has the programs follow it.
+    fn rescan(&mut self, bpf: &mut Loaded) {
+        for evidence in self.tracker.scan(&self.paths, &self.nodes) {
+            let found = match &evidence {
+                Evidence::Opened(opened) => Some(opened.process),
+                _ => None,
+            };
+            (self.emit)(evidence);
+            if let Some(process) = found {
+                self.follow(bpf, process);
+            }
+        }
+    }
+
+    fn follow(&mut self, bpf: &mut Loaded, process: ProcKey) {
+        if let Err(error) = bpf.holders.insert(process.pid, process.start_ticks, 0) {
+            tracing::warn!(%process, %error, "cannot follow a process that holds a device");
+        }
+        // It may have ended before the entry was there to be seen at its exit.
+        if !is_alive(&self.paths, process) && self.tracker.knows(process) {
+            let _ = bpf.holders.remove(&process.pid);
+            self.tell(Evidence::Exited { process, at_ns: boot_time_ns() });
+        }
+    }
+
+    fn refresh_nodes(&mut self, bpf: &mut Loaded) {
+        let nodes = Nodes::read(&self.settings, &self.paths);
+        if nodes == self.nodes {
+            return;
+        }
+        if let Err(error) = fill(&mut bpf.nodes, &nodes) {
+            tracing::warn!(%error, "cannot watch every accelerator node");
+        }
+        self.nodes = nodes;
+    }
+}
+
+/// Sleeps until something is there to read or the time is over.
+fn wait(
+    stopped: BorrowedFd<'_>,
+    ring: Option<BorrowedFd<'_>>,
+    nodes: Option<BorrowedFd<'_>>,
+    timeout: Duration,
+) -> Woken {
+    let mut fds = vec![PollFd::from_borrowed_fd(stopped, PollFlags::empty())];
+    let position = nodes.map(|nodes| {
+        fds.push(PollFd::from_borrowed_fd(nodes, PollFlags::IN));
+        fds.len() - 1
+    });
+    fds.extend(ring.map(|ring| PollFd::from_borrowed_fd(ring, PollFlags::IN)));
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // Interrupted by a signal: nothing is ready, and the caller waits again.
+    let _ = poll(&mut fds, Some(&timeout));
+    let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+    Woken { stop: ready(0), nodes: position.is_some_and(ready) }
+}
+
+/// Without it (no inotify instance left) new nodes are found at the next rescan.
+fn watch_folders(settings: &Settings, paths: &Paths) -> Option<Inotify> {
+    let inotify = Inotify::init().ok()?;
+    for folder in folders(settings, paths) {
+        // A folder that is not there yet appears in one that is watched.
+        let _ = inotify.watches().add(folder, WatchMask::CREATE | WatchMask::MOVED_TO);
+    }
+    Some(inotify)
+}
+
+fn drain(inotify: Option<&mut Inotify>) {
+    let mut names = [0; NODE_EVENT_BYTES];
+    if let Some(inotify) = inotify {
+        // Only that something appeared counts.
+        let _ = inotify.read_events(&mut names);
+    }
+}
