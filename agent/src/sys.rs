@@ -1,1 +1,4 @@
 //! The only user-space code allowed `unsafe`.
+
+pub mod nvml;
+pub mod process;
