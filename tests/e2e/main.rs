@@ -1,2 +1,3 @@
 //! End-to-end tests.
-fn main() {}
+
+mod reader;

@@ -1,1 +1,70 @@
-//! Device readers.
+//! Device readers: one vendor library each, in a child process of its own, so that a driver that
+//! hangs or crashes takes nothing else with it.
+//!
+//! [`DEVICES`] names the vendors. In the agent, a [`reader::DeviceReader`] starts the child, asks
+//! it once a tick and turns its answers into samples; in the child, [`child::serve`] opens the
+//! library and reads one device after the other; [`wire`] is what they say to each other.
+
+pub mod child;
+mod library;
+mod link;
+mod nvidia;
+pub mod reader;
+mod rows;
+pub mod snapshot;
+pub mod wire;
+
+use std::path::Path;
+use wire::{Reading, Refusal};
+
+/// Every vendor whose library a child can hold.
+pub static DEVICES: &[Vendor] = &[nvidia::VENDOR];
+
+/// A vendor's library.
+#[derive(Debug)]
+pub struct Vendor {
+    /// Name of the collector, and the child's argument.
+    pub name: &'static str,
+    /// What the loader calls the library.
+    pub library: &'static str,
+    /// A device node that exists when the kernel driver is loaded.
+    pub node: &'static str,
+    /// Loads and initialises the library.
+    pub open: fn(&Path) -> Result<Opened, OpenError>,
+}
+
+/// An initialised library.
+pub struct Opened {
+    /// Its devices, in its order.
+    pub devices: Vec<Box<dyn DeviceRead>>,
+    /// Closes every handle.
+    pub close: Box<dyn FnOnce() + Send>,
+}
+
+/// One device of a library. Every call may hang.
+pub trait DeviceRead: Send {
+    /// Reads everything once.
+    fn read(&mut self) -> Reading;
+}
+
+/// Why a library did not open.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct OpenError {
+    /// The kind, which decides what the agent does next.
+    pub refusal: Refusal,
+    /// What the library said.
+    pub text: String,
+}
+
+/// The vendor of a name.
+pub fn vendor(name: &str) -> Option<&'static Vendor> {
+    DEVICES.iter().find(|vendor| vendor.name == name)
+}
+
+/// Now, in nanoseconds of `CLOCK_BOOTTIME`: the clock of process start times.
+fn boottime_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
+}

@@ -1,1 +1,19 @@
-//! The fake NVML.
+//! A `libnvidia-ml.so.1` without NVIDIA: the real symbols and structures, values from a scenario
+//! file. Nothing that loads it can tell, and nothing needs to know.
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `FAKE_NVML_SCENARIO` | the scenario file; read again when it changes |
+//! | `FAKE_NVML_PIDS` | directory of the files that `pid = "file:NAME"` names |
+//! | `FAKE_NVML_EPOCH` | time 0 of the scenario, in seconds since the Unix epoch; without it the first `nvmlInit` is time 0 |
+//! | `FAKE_NVML_LOG` | file that gets one JSON object a call, written when the call begins |
+//!
+//! [`scenario`] is the model, also for tests that compute what a reading must be; [`install`]
+//! makes the library of a scenario, with fewer symbols where it plays an old driver.
+
+pub mod abi;
+pub mod curve;
+pub mod install;
+mod pids;
+mod runtime;
+pub mod scenario;

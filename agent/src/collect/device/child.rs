@@ -1,0 +1,257 @@
+//! The device reader child: holds a vendor's library and answers on a socket.
+//!
+//! The main thread never calls the library. One worker thread reads the devices in turn, which is
+//! gentle on the driver's lock; a device whose reading does not come back within the stall limit
+//! keeps that thread, and the next device is read on a new one. Its late answer is sent with the
+//! time it was taken, and only then is the device read again: one hung device costs one thread.
+
+use super::wire::{Frame, Inbox, Outbox, Reading, Request, WireError};
+use super::{DeviceRead, OpenError, Opened, Vendor};
+use crate::sys::process::exit_now;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long one device may keep the others waiting. A healthy device takes about 10 ms, most of it
+/// in the two process lists.
+pub const STALL: Duration = Duration::from_millis(250);
+/// Status of a child whose reading code panicked.
+const PANICKED: i32 = 101;
+
+/// What a child serves.
+#[derive(Debug)]
+pub struct Settings {
+    /// The vendor.
+    pub vendor: &'static Vendor,
+    /// Its library.
+    pub library: PathBuf,
+    /// How long one device may keep the others waiting.
+    pub stall: Duration,
+}
+
+/// Why a child ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The socket to the agent failed.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The socket could not be shared by two threads.
+    #[error("cannot duplicate the socket: {0}")]
+    Socket(#[source] io::Error),
+}
+
+/// Serves until the agent closes the socket.
+pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
+    let socket = UnixStream::from(socket);
+    let (events, arriving) = mpsc::channel();
+    listen(socket.try_clone().map_err(ServeError::Socket)?, events.clone())?;
+    let mut outlet = Outlet { socket, outbox: Outbox::default() };
+    let Some(opened) = open(settings, &events, &arriving, &mut outlet)? else {
+        return Ok(());
+    };
+    outlet.send(&Frame::Opened { devices: u32::try_from(opened.devices.len()).unwrap_or(0) })?;
+    let home = opened.devices.into_iter().map(Some).collect();
+    let stall = settings.stall;
+    let mut desk = Desk { outlet, events, arriving, home, worker: None, stall };
+    desk.run()?;
+    if desk.home.iter().any(Option::is_none) {
+        // A call hangs: closing the library would wait for it.
+        exit_now(0);
+    }
+    (opened.close)();
+    Ok(())
+}
+
+/// Something the main thread waits for.
+enum Event {
+    Asked(Request),
+    Closed,
+    Opened(Result<Opened, OpenError>),
+    Read(Box<Answer>),
+}
+
+/// A device that comes back from a worker.
+struct Answer {
+    tick: u64,
+    slot: usize,
+    device: Box<dyn DeviceRead>,
+    reading: Box<Reading>,
+}
+
+/// A device on its way to a worker.
+struct Job {
+    tick: u64,
+    slot: usize,
+    device: Box<dyn DeviceRead>,
+}
+
+/// The sending half of the socket.
+struct Outlet {
+    socket: UnixStream,
+    outbox: Outbox,
+}
+
+impl Outlet {
+    fn send(&mut self, frame: &Frame) -> Result<(), WireError> {
+        self.outbox.send(&mut self.socket, frame)
+    }
+}
+
+/// The main thread's side of the reading.
+struct Desk {
+    outlet: Outlet,
+    events: Sender<Event>,
+    arriving: Receiver<Event>,
+    /// Devices by position; those being read are away.
+    home: Vec<Option<Box<dyn DeviceRead>>>,
+    /// Takes jobs to the worker that is not stuck.
+    worker: Option<Sender<Job>>,
+    stall: Duration,
+}
+
+impl Desk {
+    /// Answers requests until the agent hangs up.
+    fn run(&mut self) -> Result<(), ServeError> {
+        while let Ok(event) = self.arriving.recv() {
+            match event {
+                Event::Asked(Request::Read { tick }) => {
+                    if !self.read_all(tick)? {
+                        break;
+                    }
+                }
+                Event::Read(answer) => self.deliver(*answer)?,
+                Event::Closed => break,
+                Event::Opened(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every device that is at home; false when the agent hung up.
+    fn read_all(&mut self, tick: u64) -> Result<bool, ServeError> {
+        for slot in 0..self.home.len() {
+            let Some(device) = self.home.get_mut(slot).and_then(Option::take) else {
+                continue;
+            };
+            self.hand_out(Job { tick, slot, device })?;
+            if !self.await_slot(slot)? {
+                return Ok(false);
+            }
+        }
+        self.outlet.send(&Frame::Done { tick })?;
+        Ok(true)
+    }
+
+    /// Waits until a device is back or its time is up; false when the agent hung up.
+    fn await_slot(&mut self, slot: usize) -> Result<bool, ServeError> {
+        let deadline = Instant::now() + self.stall;
+        while self.home.get(slot).is_some_and(Option::is_none) {
+            match self.arriving.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Event::Read(answer)) => self.deliver(*answer)?,
+                // The agent asks again only after `Done`; the library opens once.
+                Ok(Event::Asked(_) | Event::Opened(_)) => {}
+                Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => return Ok(false),
+                Err(RecvTimeoutError::Timeout) => {
+                    // Its worker ends after that answer, because nobody can send it a job.
+                    self.worker = None;
+                    break;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn hand_out(&mut self, job: Job) -> Result<(), ServeError> {
+        let worker = match self.worker.take() {
+            Some(worker) => worker,
+            None => start_worker(self.events.clone())?,
+        };
+        // A worker ends only with the process or without its sender, so the job arrives.
+        let _ = worker.send(job);
+        self.worker = Some(worker);
+        Ok(())
+    }
+
+    fn deliver(&mut self, answer: Answer) -> Result<(), ServeError> {
+        let Answer { tick, slot, device, reading } = answer;
+        if let Some(place) = self.home.get_mut(slot) {
+            *place = Some(device);
+        }
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        Ok(self.outlet.send(&Frame::Device { tick, slot, reading })?)
+    }
+}
+
+/// Opens the library on a thread of its own; `None` when the child has nothing left to do.
+fn open(
+    settings: &Settings,
+    events: &Sender<Event>,
+    arriving: &Receiver<Event>,
+    outlet: &mut Outlet,
+) -> Result<Option<Opened>, ServeError> {
+    let (library, open, events) = (settings.library.clone(), settings.vendor.open, events.clone());
+    spawn("reader:open", move || {
+        // The main thread is gone only when the process is.
+        let _ = events.send(Event::Opened(unless_panicked(|| open(&library))));
+    })?;
+    loop {
+        match arriving.recv() {
+            Ok(Event::Opened(Ok(opened))) => return Ok(Some(opened)),
+            Ok(Event::Opened(Err(error))) => {
+                let OpenError { refusal, text } = error;
+                outlet.send(&Frame::Refused { refusal, text })?;
+                return Ok(None);
+            }
+            Ok(Event::Asked(_) | Event::Read(_)) => {}
+            // The library may hang in its initialisation.
+            Ok(Event::Closed) | Err(_) => exit_now(0),
+        }
+    }
+}
+
+/// Turns the agent's requests into events.
+fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeError> {
+    spawn("reader:listen", move || {
+        let mut inbox = Inbox::default();
+        while let Ok(()) = inbox.fill(&mut socket) {
+            while let Ok(Some(request)) = inbox.take() {
+                if events.send(Event::Asked(request)).is_err() {
+                    return;
+                }
+            }
+        }
+        // Nobody is left to hear it when the main thread has ended.
+        let _ = events.send(Event::Closed);
+    })
+}
+
+fn start_worker(events: Sender<Event>) -> Result<Sender<Job>, ServeError> {
+    let (sender, jobs) = mpsc::channel::<Job>();
+    spawn("reader:worker", move || {
+        for Job { tick, slot, mut device } in jobs {
+            let reading = Box::new(unless_panicked(|| device.read()));
+            if events.send(Event::Read(Box::new(Answer { tick, slot, device, reading }))).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(sender)
+}
+
+/// Runs code that calls the library; a panic in it ends the child, which the agent then restarts.
+fn unless_panicked<T>(body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| exit_now(PANICKED))
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), ServeError> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).map_err(ServeError::Thread)?;
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! NVIDIA devices through `libnvidia-ml.so.1`.
+//!
+//! Reads each device's identity once and its state at every request: about twenty calls, of which
+//! the two process lists (milliseconds each under the driver's lock) are the dear ones. Units are
+//! changed to base units here, where the vendor's call is made.
+
+mod ask;
+mod identity;
+mod processes;
+mod readings;
+
+use super::wire::{Outcome, Reading, Refusal};
+use super::{DeviceRead, OpenError, Opened, Vendor, boottime_ns};
+use crate::sys;
+use ask::{Ask, Call};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use processes::ProcessLists;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) const VENDOR: Vendor =
+    Vendor { name: "nvidia", library: "libnvidia-ml.so.1", node: "nvidiactl", open };
+
+/// What all devices of a driver share.
+#[derive(Debug, Default)]
+struct Versions {
+    driver: Option<String>,
+    cuda: Option<String>,
+}
+
+/// One device.
+struct NvidiaDevice {
+    nvml: &'static Nvml,
+    versions: Arc<Versions>,
+    index: u32,
+    /// None before the first reading and while the device is lost.
+    device: Option<Device<'static>>,
+    ask: Ask,
+    processes: ProcessLists,
+}
+
+fn open(library: &Path) -> Result<Opened, OpenError> {
+    let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
+    let nvml = nvml.map_err(|error| refusal(&error))?;
+    // Lives as long as the child: devices borrow it on threads that may never come back.
+    let nvml: &'static Nvml = Box::leak(Box::new(nvml));
+    let count = nvml.device_count().map_err(|error| refusal(&error))?;
+    let versions = Arc::new(identity::versions(nvml));
+    let devices = (0..count).map(|index| {
+        let versions = Arc::clone(&versions);
+        let (ask, processes) = (Ask::default(), ProcessLists::default());
+        Box::new(NvidiaDevice { nvml, versions, index, device: None, ask, processes })
+            as Box<dyn DeviceRead>
+    });
+    let close = Box::new(|| {
+        // The process ends next, and the kernel closes what the library did not.
+        let _ = sys::nvml::shutdown(nvml);
+    });
+    Ok(Opened { devices: devices.collect(), close })
+}
+
+fn refusal(error: &NvmlError) -> OpenError {
+    let refusal = match error {
+        NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
+            Refusal::Absent
+        }
+        NvmlError::LibRmVersionMismatch => Refusal::Mismatch,
+        NvmlError::NoPermission | NvmlError::OperatingSystem => Refusal::Forbidden,
+        _ => Refusal::Failed,
+    };
+    OpenError { refusal, text: error.to_string() }
+}
+
+impl DeviceRead for NvidiaDevice {
+    fn read(&mut self) -> Reading {
+        let mut reading = Reading { asked_ns: boottime_ns(), ..Reading::default() };
+        self.read_into(&mut reading);
+        reading.outcome = self.ask.outcome();
+        if matches!(reading.outcome, Outcome::Lost(_)) {
+            // The handle of a device that came back is another one, and so may its abilities be.
+            self.device = None;
+        }
+        if reading.outcome != Outcome::Ok {
+            reading.values.clear();
+            reading.processes.clear();
+        }
+        reading.cost = self.ask.cost();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        reading.time_ns = u64::try_from(now.as_nanos()).unwrap_or_default();
+        reading
+    }
+}
+
+impl NvidiaDevice {
+    fn read_into(&mut self, reading: &mut Reading) {
+        let known = self.device.is_some();
+        self.ask.begin(!known);
+        let (nvml, index) = (self.nvml, self.index);
+        if !known {
+            self.device = self.ask.ask(Call::Handle, || nvml.device_by_index(index));
+        }
+        let Some(device) = &self.device else { return };
+        if !known {
+            reading.identity = identity::read(device, index, &mut self.ask, &self.versions);
+        }
+        readings::read(device, &mut self.ask, &mut reading.values);
+        self.processes.read(device, &mut self.ask, reading);
+    }
+}

@@ -1,0 +1,198 @@
+//! Asking the library, and the difference between *unsupported* (remembered, asked once),
+//! *failed* (counted, asked again) and *absent* (nothing there now).
+
+use crate::collect::device::wire::{Cost, Outcome};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
+use std::time::Instant;
+
+/// Argument version mismatch: the driver is too old for this version of a structure.
+const ARGUMENT_VERSION: nvmlReturn_t = 25;
+/// The driver no longer lists the device.
+const GPU_NOT_FOUND: nvmlReturn_t = 28;
+
+/// What can be asked of a device and be unsupported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Call {
+    Handle,
+    Uuid,
+    Minor,
+    Name,
+    Pci,
+    Serial,
+    MigMode,
+    Utilization,
+    Encoder,
+    Decoder,
+    Memory,
+    Temperature,
+    MemoryTemperature,
+    Power,
+    PowerLimit,
+    EnforcedLimit,
+    Energy,
+    ClockGraphics,
+    ClockSm,
+    ClockMemory,
+    ClockVideo,
+    PowerState,
+    Fan,
+    ComputeProcesses,
+    GraphicsProcesses,
+    ProcessUtilization,
+}
+
+impl Call {
+    fn bit(self) -> u32 {
+        1 << (self as u8)
+    }
+}
+
+/// What one device's calls came to.
+#[derive(Debug, Default)]
+pub(super) struct Ask {
+    /// One bit for each [`Call`]; forgotten with the handle.
+    unsupported: u32,
+    cost: Cost,
+    answered: u32,
+    refused_handle: bool,
+    last_failure: String,
+    end: Option<Outcome>,
+}
+
+/// What an error means for the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Unsupported,
+    Absent,
+    Lost,
+    DriverGone,
+    Failed,
+}
+
+fn judge(error: &NvmlError) -> Verdict {
+    match error {
+        NvmlError::NotSupported
+        | NvmlError::FunctionNotFound
+        | NvmlError::FailedToLoadSymbol(_)
+        | NvmlError::UnexpectedVariant(ARGUMENT_VERSION) => Verdict::Unsupported,
+        NvmlError::NotFound | NvmlError::NoData => Verdict::Absent,
+        NvmlError::GpuLost
+        | NvmlError::ResetRequired
+        | NvmlError::UnexpectedVariant(GPU_NOT_FOUND) => Verdict::Lost,
+        NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch | NvmlError::Uninitialized => {
+            Verdict::DriverGone
+        }
+        _ => Verdict::Failed,
+    }
+}
+
+impl Ask {
+    /// Begins a reading; a new handle forgets what was unsupported.
+    pub(super) fn begin(&mut self, new_handle: bool) {
+        let unsupported = if new_handle { 0 } else { self.unsupported };
+        *self = Self { unsupported, ..Self::default() };
+    }
+
+    /// Makes a call unless the device does not support it or is known to be lost.
+    pub(super) fn ask<T>(
+        &mut self,
+        call: Call,
+        question: impl FnOnce() -> Result<T, NvmlError>,
+    ) -> Option<T> {
+        if self.end.is_some() || self.unsupported & call.bit() != 0 {
+            return None;
+        }
+        let begun = Instant::now();
+        let answer = question();
+        self.cost.calls += 1;
+        self.cost.library_ns += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        match answer {
+            Ok(value) => {
+                // A handle says nothing about the device behind it.
+                self.answered += u32::from(call != Call::Handle);
+                Some(value)
+            }
+            Err(error) => {
+                self.note(call, &error);
+                None
+            }
+        }
+    }
+
+    /// How the reading ended.
+    pub(super) fn outcome(&mut self) -> Outcome {
+        match self.end.take() {
+            Some(end) => end,
+            None if self.answered > 0 => Outcome::Ok,
+            None if self.refused_handle => Outcome::Lost(self.last_failure.clone()),
+            None => Outcome::Failing(self.last_failure.clone()),
+        }
+    }
+
+    /// What the reading cost.
+    pub(super) fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    fn note(&mut self, call: Call, error: &NvmlError) {
+        match judge(error) {
+            Verdict::Unsupported => self.unsupported |= call.bit(),
+            // An answer too: there is nothing.
+            Verdict::Absent => self.answered += 1,
+            Verdict::Lost => self.end = Some(Outcome::Lost(error.to_string())),
+            Verdict::DriverGone => self.end = Some(Outcome::DriverGone(error.to_string())),
+            Verdict::Failed => {
+                self.cost.failed += 1;
+                self.refused_handle |= matches!(error, NvmlError::InvalidArg);
+                self.last_failure = format!("{call:?}: {error}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ask, Call, Outcome};
+    use nvml_wrapper::error::NvmlError;
+
+    #[test]
+    fn unsupported_is_asked_once_until_the_handle_changes() {
+        let mut ask = Ask::default();
+        let mut asked = 0;
+        for new_handle in [true, false, false, true] {
+            ask.begin(new_handle);
+            let _none: Option<()> = ask.ask(Call::Fan, || {
+                asked += 1;
+                Err(NvmlError::NotSupported)
+            });
+        }
+        assert_eq!(asked, 2);
+    }
+
+    #[test]
+    fn failed_is_counted_and_asked_again() {
+        let mut ask = Ask::default();
+        for _ in 0..2 {
+            ask.begin(false);
+            let none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::Unknown));
+            assert_eq!((none, ask.cost().calls, ask.cost().failed), (None, 1, 1));
+        }
+    }
+
+    #[test]
+    fn a_lost_device_is_asked_nothing_more() {
+        let mut ask = Ask::default();
+        let _none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::GpuLost));
+        assert_eq!(ask.ask(Call::Fan, || Ok(1)), None);
+        assert!(matches!(ask.outcome(), Outcome::Lost(_)));
+    }
+
+    #[test]
+    fn a_handle_the_library_does_not_know_is_a_lost_device() {
+        let mut ask = Ask::default();
+        let _none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::InvalidArg));
+        assert!(matches!(ask.outcome(), Outcome::Lost(_)));
+    }
+}

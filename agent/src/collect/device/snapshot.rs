@@ -1,0 +1,134 @@
+//! What the last reading showed, for `gpuwho`'s table, and the handle by which other threads ask a
+//! reader to let go of its devices.
+
+use super::link::Hangup;
+use crate::catalog::device::DeviceState;
+use crate::ids::{GpuId, ProcKey};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long closing every handle may take.
+pub const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+
+/// One device as last read. What was not read is `None`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceSnapshot {
+    /// The device; its identity is in the inventory.
+    pub gpu: GpuId,
+    /// Whether it answers.
+    pub state: DeviceState,
+    /// Why not, in the driver's words; empty when it does.
+    pub reason: String,
+    /// Time since the last good reading.
+    pub age: Option<Duration>,
+    /// Busy fraction.
+    pub utilization: Option<f64>,
+    /// Bytes of memory used.
+    pub memory_used: Option<i64>,
+    /// Bytes of memory there are.
+    pub memory_limit: Option<i64>,
+    /// Watts.
+    pub power: Option<f64>,
+    /// Degrees Celsius.
+    pub temperature: Option<f64>,
+    /// Who is on it, by PID.
+    pub processes: Vec<ProcessSnapshot>,
+}
+
+/// One process on a device as last read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProcessSnapshot {
+    /// The number the driver gives.
+    pub pid: u32,
+    /// Who that is; `None` when the number could not be bound to a process.
+    pub process: Option<ProcKey>,
+    /// Bytes of device memory.
+    pub memory: Option<i64>,
+    /// Busy fraction of the multiprocessors.
+    pub utilization: Option<f64>,
+}
+
+/// The state of a whole reader.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReaderSnapshot {
+    /// Every device that was seen since the agent started.
+    pub devices: Vec<DeviceSnapshot>,
+    /// PID of the child that holds the library.
+    pub child: Option<u32>,
+    /// Calls into the library since the start.
+    pub calls: u64,
+    /// Time inside the library since the start.
+    pub library_time: Duration,
+}
+
+/// A handle on a reader for other threads.
+#[derive(Clone, Debug, Default)]
+pub struct Control(Arc<Mutex<Shared>>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    snapshot: ReaderSnapshot,
+    release: Release,
+    hangup: Option<Hangup>,
+}
+
+/// Whether the reader may hold devices.
+#[derive(Clone, Copy, Debug, Default)]
+enum Release {
+    #[default]
+    Held,
+    /// Until a moment, or until told.
+    Released(Option<Instant>),
+}
+
+impl Control {
+    /// What the last reading showed.
+    pub fn snapshot(&self) -> ReaderSnapshot {
+        self.lock().snapshot.clone()
+    }
+
+    /// Closes every device handle, at once and from any thread, for a time or until
+    /// [`Control::resume`]. True when they are closed within [`RELEASE_LIMIT`]; false when a call
+    /// into the driver hangs, in which case they close when it returns.
+    pub fn release(&self, length: Option<Duration>) -> bool {
+        let hangup = {
+            let mut shared = self.lock();
+            shared.release = Release::Released(length.map(|length| Instant::now() + length));
+            shared.hangup.take()
+        };
+        hangup.is_none_or(|hangup| hangup.hang_up(RELEASE_LIMIT))
+    }
+
+    /// Lets the reader open its devices again at its next reading.
+    pub fn resume(&self) {
+        self.lock().release = Release::Held;
+    }
+
+    /// Whether the devices are released now; a release whose time is over ends here.
+    pub fn released(&self) -> bool {
+        let mut shared = self.lock();
+        if let Release::Released(Some(until)) = shared.release
+            && Instant::now() >= until
+        {
+            shared.release = Release::Held;
+        }
+        matches!(shared.release, Release::Released(_))
+    }
+
+    pub(super) fn publish(&self, snapshot: ReaderSnapshot) {
+        self.lock().snapshot = snapshot;
+    }
+
+    /// Makes a new child known to those who may release it.
+    pub(super) fn hold(&self, hangup: Hangup) {
+        self.lock().hangup = Some(hangup);
+    }
+
+    pub(super) fn forget_child(&self) {
+        self.lock().hangup = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,90 @@
+//! What a reading of a scenario whose values do not change must be, in the catalogue's units.
+
+use super::rig::Values;
+use nvidia_ml::curve::Curve;
+use nvidia_ml::scenario::{Device, Process, Scenario};
+
+/// Any time: the values are constant.
+const WHENEVER: f64 = 0.0;
+
+/// Every value of every device and process, without energy and age, which depend on time.
+pub(super) fn of(scenario: &Scenario, pid: impl Fn(u32, u32) -> u32) -> Values {
+    let mut values = Values::new();
+    for device in scenario.devices() {
+        let mut own = Vec::new();
+        levels(device, &mut own);
+        electrics(device, &mut own);
+        let mut count = 0.0;
+        for process in device.processes() {
+            count += 1.0;
+            let pid = pid(device.index, process.slot);
+            for (name, dim, value) in on_process(process) {
+                values.insert((name.to_owned(), device.index, pid, dim.to_owned()), value);
+            }
+        }
+        own.push(("gpu.process.count", "", count));
+        for (name, dim, value) in own {
+            values.insert((name.to_owned(), device.index, 0, dim.to_owned()), value);
+        }
+    }
+    values
+}
+
+type Row = (&'static str, &'static str, f64);
+
+/// A curve's value rounded to what the library can say.
+fn whole(device: Device<'_>, curve: Option<&Curve>) -> f64 {
+    device.value(curve.unwrap(), WHENEVER).round()
+}
+
+fn levels(device: Device<'_>, rows: &mut Vec<Row>) {
+    let group = device.group;
+    for state in ["ok", "lost", "hung", "failing", "released"] {
+        rows.push(("gpu.status", state, f64::from(u8::from(state == "ok"))));
+    }
+    rows.push(("gpu.info", "", 1.0));
+    let percent = |curve: &Option<Curve>| whole(device, curve.as_ref()) / 100.0;
+    rows.push(("gpu.utilization", "general", percent(&group.utilization)));
+    rows.push(("gpu.utilization", "encoder", percent(&group.encoder)));
+    rows.push(("gpu.utilization", "decoder", percent(&group.decoder)));
+    let busy = percent(&group.memory_utilization);
+    rows.push(("gpu.memory.bandwidth.utilization", "", busy));
+    let (total, reserved) = (group.memory.total as f64, group.memory.reserved as f64);
+    let used = whole(device, Some(&group.memory.used));
+    rows.push(("gpu.memory.usage", "used", used));
+    rows.push(("gpu.memory.usage", "reserved", reserved));
+    rows.push(("gpu.memory.usage", "free", total - reserved - used));
+    rows.push(("gpu.memory.limit", "", total));
+    rows.push(("gpu.temperature", "gpu", whole(device, group.temperature.as_ref())));
+    rows.push(("gpu.temperature", "memory", whole(device, group.memory_temperature.as_ref())));
+}
+
+fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
+    let group = device.group;
+    rows.push(("gpu.power", "", device.value(group.power.as_ref().unwrap(), WHENEVER)));
+    for limit in ["management", "enforced"] {
+        rows.push(("gpu.power.limit", limit, group.power_limit.unwrap()));
+    }
+    let clocks = [
+        ("graphics", &group.clocks.graphics),
+        ("sm", &group.clocks.sm),
+        ("memory", &group.clocks.memory),
+        ("video", &group.clocks.video),
+    ];
+    for (clock, curve) in clocks {
+        rows.push(("gpu.clock.speed", clock, whole(device, curve.as_ref()) * 1e6));
+    }
+    rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
+}
+
+fn on_process(process: Process<'_>) -> Vec<Row> {
+    let group = process.group;
+    let whole = |curve: &Curve| process.value(curve, WHENEVER).round();
+    vec![
+        ("gpu.process.memory.usage", "compute", whole(group.memory.as_ref().unwrap())),
+        ("gpu.process.utilization", "sm", whole(&group.sm) / 100.0),
+        ("gpu.process.utilization", "memory", whole(&group.memory_controller) / 100.0),
+        ("gpu.process.utilization", "encoder", whole(&group.encoder) / 100.0),
+        ("gpu.process.utilization", "decoder", whole(&group.decoder) / 100.0),
+    ]
+}

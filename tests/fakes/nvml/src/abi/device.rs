@@ -1,0 +1,222 @@
+//! What a device is and what it reads.
+
+use super::{exports, on_device, put, put_text, whole, whole32};
+use crate::curve::Curve;
+use crate::runtime::Code;
+use crate::scenario::{Device, Group};
+use nvml_wrapper_sys::bindings::{
+    nvmlClockType_t, nvmlDevice_t, nvmlFieldValue_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlPstates_t,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlTemperatureSensors_t, nvmlUtilization_t, nvmlValue_t,
+};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+
+/// Argument version mismatch; nvml-wrapper-sys 0.10 names it, but only as a C enum of its own.
+const ARGUMENT_VERSION: Code = 25;
+/// `NVML_FI_DEV_MEMORY_TEMP`.
+const FIELD_MEMORY_TEMPERATURE: c_uint = 82;
+/// `NVML_VALUE_TYPE_UNSIGNED_INT`.
+const UNSIGNED_INT: c_uint = 1;
+/// The period the driver says its utilisation counters cover, in microseconds.
+const SAMPLING_PERIOD_US: c_uint = 166_666;
+
+/// Answers one value of a device; without a curve the device does not support it.
+fn number(
+    name: &str,
+    handle: nvmlDevice_t,
+    to: *mut c_uint,
+    curve: impl FnOnce(&Group) -> Option<&Curve>,
+) -> Result<(), Code> {
+    on_device(name, handle, |call, device| {
+        let curve = curve(device.group).ok_or(NOT_SUPPORTED)?;
+        put(to, whole32(device.value(curve, call.seconds)))
+    })
+}
+
+/// Answers one text of a device.
+fn text(
+    name: &str,
+    handle: nvmlDevice_t,
+    (to, length): (*mut c_char, c_uint),
+    template: impl FnOnce(&Group) -> Option<&String>,
+) -> Result<(), Code> {
+    on_device(name, handle, |_, device| {
+        let template = template(device.group).ok_or(NOT_SUPPORTED)?;
+        put_text(to, length, &device.text(template))
+    })
+}
+
+/// Answers a power in milliwatts.
+fn milliwatts(name: &str, handle: nvmlDevice_t, to: *mut c_uint) -> Result<(), Code> {
+    on_device(name, handle, |_, device| {
+        put(to, whole32(device.group.power_limit.ok_or(NOT_SUPPORTED)? * 1000.0))
+    })
+}
+
+fn pci(device: Device<'_>) -> nvmlPciInfo_t {
+    // SAFETY: a C structure of integers and bytes, for which all zero is a value.
+    let mut info: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
+    let address = device.text(&device.group.pci);
+    let hex = |text: &str| c_uint::from_str_radix(text, 16).unwrap_or_default();
+    let mut parts = address.split([':', '.']);
+    info.domain = parts.next().map_or(0, hex);
+    info.bus = parts.next().map_or(0, hex);
+    info.device = parts.next().map_or(0, hex);
+    fill(&mut info.busId, &address);
+    fill(&mut info.busIdLegacy, address.get(4..).unwrap_or_default());
+    info
+}
+
+/// Copies a text into a zeroed array, leaving at least one zero.
+fn fill(to: &mut [c_char], text: &str) {
+    let last = to.len() - 1;
+    for (place, byte) in to[..last].iter_mut().zip(text.bytes()) {
+        *place = byte.cast_signed();
+    }
+}
+
+fn memory(device: Device<'_>, seconds: f64, version: c_uint) -> nvmlMemory_v2_t {
+    let memory = &device.group.memory;
+    let used = whole(device.value(&memory.used, seconds));
+    nvmlMemory_v2_t {
+        version,
+        total: memory.total,
+        reserved: memory.reserved,
+        free: memory.total.saturating_sub(memory.reserved + used),
+        used,
+    }
+}
+
+/// Answers one field in place; each field has its own return code.
+fn answer_field(field: &mut nvmlFieldValue_t, device: Device<'_>, seconds: f64) {
+    let curve = device.group.memory_temperature.as_ref();
+    field.valueType = UNSIGNED_INT;
+    field.nvmlReturn = NOT_SUPPORTED;
+    if let (FIELD_MEMORY_TEMPERATURE, Some(curve)) = (field.fieldId, curve) {
+        field.nvmlReturn = 0;
+        field.value = nvmlValue_t { uiVal: whole32(device.value(curve, seconds)) };
+    }
+}
+
+/// The version word of a structure: its size and its version in one number.
+fn version_word<T>(version: c_uint) -> c_uint {
+    c_uint::try_from(size_of::<T>()).unwrap_or_default() | version << 24
+}
+
+exports! {
+    /// Name.
+    fn nvmlDeviceGetName(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|
+        text(name, device, (to, length), |group| Some(&group.name));
+    /// UUID.
+    fn nvmlDeviceGetUUID(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|
+        text(name, device, (to, length), |group| Some(&group.uuid));
+    /// Serial number.
+    fn nvmlDeviceGetSerial(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|
+        text(name, device, (to, length), |group| group.serial.as_ref());
+    /// Index.
+    fn nvmlDeviceGetIndex(device: nvmlDevice_t, to: *mut c_uint) |name|
+        on_device(name, device, |_, device| put(to, device.index));
+    /// Minor number of the device node: the index.
+    fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, to: *mut c_uint) |name|
+        on_device(name, device, |_, device| put(to, device.index));
+    /// PCI address.
+    fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, to: *mut nvmlPciInfo_t) |name|
+        on_device(name, device, |_, device| put(to, pci(device)));
+    /// MIG mode now and after the next reset.
+    fn nvmlDeviceGetMigMode(device: nvmlDevice_t, now: *mut c_uint, pending: *mut c_uint) |name|
+        on_device(name, device, |_, device| {
+            let mode = c_uint::from(device.group.mig.ok_or(NOT_SUPPORTED)?);
+            put(now, mode)?;
+            put(pending, mode)
+        });
+    /// Busy percentages of device and memory controller; not with MIG on.
+    fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, to: *mut nvmlUtilization_t) |name|
+        on_device(name, device, |call, device| {
+            let group = device.group;
+            if group.mig == Some(true) {
+                return Err(NOT_SUPPORTED);
+            }
+            let percent = |curve: &Curve| whole32(device.value(curve, call.seconds));
+            let gpu = percent(group.utilization.as_ref().ok_or(NOT_SUPPORTED)?);
+            put(to, nvmlUtilization_t { gpu, memory: group.memory_utilization.as_ref().map_or(0, percent) })
+        });
+    /// Busy percentage of the encoder.
+    fn nvmlDeviceGetEncoderUtilization(device: nvmlDevice_t, to: *mut c_uint, period: *mut c_uint) |name| {
+        number(name, device, to, |group| group.encoder.as_ref())?;
+        put(period, SAMPLING_PERIOD_US)
+    };
+    /// Busy percentage of the decoder.
+    fn nvmlDeviceGetDecoderUtilization(device: nvmlDevice_t, to: *mut c_uint, period: *mut c_uint) |name| {
+        number(name, device, to, |group| group.decoder.as_ref())?;
+        put(period, SAMPLING_PERIOD_US)
+    };
+    /// Memory.
+    fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *mut nvmlMemory_v2_t) |name|
+        on_device(name, device, |call, device| {
+            if to.is_null() {
+                return Err(INVALID_ARGUMENT);
+            }
+            // SAFETY: not null, and by the caller's promise a structure whose version word is set.
+            let version = unsafe { (*to).version };
+            if version != version_word::<nvmlMemory_v2_t>(2) {
+                return Err(ARGUMENT_VERSION);
+            }
+            put(to, memory(device, call.seconds, version))
+        });
+    /// Temperature of the die, the only sensor of this call.
+    fn nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor: nvmlTemperatureSensors_t, to: *mut c_uint) |name| {
+        if sensor != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        number(name, device, to, |group| group.temperature.as_ref())
+    };
+    /// Fields by number.
+    fn nvmlDeviceGetFieldValues(device: nvmlDevice_t, count: c_int, values: *mut nvmlFieldValue_t) |name|
+        on_device(name, device, |call, device| {
+            let count = usize::try_from(count).map_err(|_| INVALID_ARGUMENT)?;
+            if values.is_null() {
+                return Err(INVALID_ARGUMENT);
+            }
+            // SAFETY: not null, and `count` fields long by the caller's promise.
+            for field in unsafe { std::slice::from_raw_parts_mut(values, count) } {
+                answer_field(field, device, call.seconds);
+            }
+            Ok(())
+        });
+    /// Power in milliwatts.
+    fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, to: *mut c_uint) |name|
+        on_device(name, device, |call, device| {
+            let power = device.group.power.as_ref().ok_or(NOT_SUPPORTED)?;
+            put(to, whole32(device.value(power, call.seconds) * 1000.0))
+        });
+    /// The operator's power limit in milliwatts.
+    fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, to: *mut c_uint) |name| milliwatts(name, device, to);
+    /// The lowest power limit in milliwatts: the operator's, there is no other here.
+    fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, to: *mut c_uint) |name| milliwatts(name, device, to);
+    /// Energy in millijoules.
+    fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, to: *mut c_ulonglong) |name|
+        on_device(name, device, |call, device| {
+            put(to, whole(device.energy_mj(call.seconds).ok_or(NOT_SUPPORTED)?))
+        });
+    /// Clock rate in MHz.
+    fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, clock: nvmlClockType_t, to: *mut c_uint) |name| {
+        number(name, device, to, |group| match clock {
+            0 => group.clocks.graphics.as_ref(),
+            1 => group.clocks.sm.as_ref(),
+            2 => group.clocks.memory.as_ref(),
+            3 => group.clocks.video.as_ref(),
+            _ => None,
+        })
+    };
+    /// Performance state.
+    fn nvmlDeviceGetPerformanceState(device: nvmlDevice_t, to: *mut nvmlPstates_t) |name|
+        on_device(name, device, |_, device| put(to, device.group.power_state.ok_or(NOT_SUPPORTED)?));
+    /// Fan percentage; every device that has fans has one.
+    fn nvmlDeviceGetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, to: *mut c_uint) |name| {
+        if fan != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        number(name, device, to, |group| group.fan.as_ref())
+    };
+}

@@ -1,0 +1,123 @@
+//! Who is on a device.
+
+use super::{exports, on_device, put, whole, whole32};
+use crate::pids;
+use crate::runtime::{self, Call, Code};
+use crate::scenario::{Device, List, Process};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
+};
+use std::ffi::{c_uint, c_ulonglong};
+
+/// What the driver says where it does not know a process's memory or instance.
+const UNKNOWN_MEMORY: c_ulonglong = c_ulonglong::MAX;
+const NO_INSTANCE: c_uint = c_uint::MAX;
+/// The driver samples processes once a second and keeps this many samples of each.
+const SAMPLES_KEPT: u64 = 4;
+/// Slots of processes that are gone, which the driver counts when asked for the size.
+const STALE_SLOTS: usize = 2;
+
+/// The processes of a device that are there, with their PIDs.
+fn living<'a>(call: &Call, device: Device<'a>) -> impl Iterator<Item = (u32, Process<'a>)> {
+    let seconds = call.seconds;
+    device
+        .processes()
+        .filter(move |process| process.lives(seconds))
+        .filter_map(|process| Some((pids::resolve(&process)?, process)))
+}
+
+fn list(
+    name: &str,
+    handle: nvmlDevice_t,
+    (count, to): (*mut c_uint, *mut nvmlProcessInfo_t),
+    list: List,
+) -> Result<(), Code> {
+    let infos = on_device(name, handle, |call, device| {
+        let on_list = living(call, device).filter(|(_, process)| process.group.list == list);
+        let infos = on_list.map(|(pid, process)| {
+            let memory = process.group.memory.as_ref();
+            nvmlProcessInfo_t {
+                pid,
+                usedGpuMemory: memory
+                    .map_or(UNKNOWN_MEMORY, |curve| whole(process.value(curve, call.seconds))),
+                gpuInstanceId: NO_INSTANCE,
+                computeInstanceId: NO_INSTANCE,
+            }
+        });
+        Ok(infos.collect::<Vec<_>>())
+    })?;
+    hand_over(&infos, infos.len(), count, to)
+}
+
+/// Writes a list into the caller's array if it has room, else says how much room it needs.
+fn hand_over<T: Copy>(
+    items: &[T],
+    needed: usize,
+    count: *mut c_uint,
+    to: *mut T,
+) -> Result<(), Code> {
+    if count.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: not null, and by the caller's promise the length of the array at `to`.
+    let room = unsafe { *count } as usize;
+    let fits = room >= items.len() && (!to.is_null() || items.is_empty());
+    let told = if fits { items.len() } else { needed };
+    put(count, c_uint::try_from(told).unwrap_or(c_uint::MAX))?;
+    if !fits {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    if !items.is_empty() {
+        // SAFETY: `to` is not null and has room for `items.len()` items, as checked above.
+        unsafe { std::ptr::copy_nonoverlapping(items.as_ptr(), to, items.len()) };
+    }
+    Ok(())
+}
+
+/// The samples of a process newer than a time: one at each full second of the scenario, stamped in
+/// microseconds since the Unix epoch as the driver does.
+fn samples(
+    call: &Call,
+    (pid, process): (u32, Process<'_>),
+    since_us: u64,
+) -> Vec<nvmlProcessUtilizationSample_t> {
+    let last = whole(call.seconds.max(0.0).floor());
+    let first = last.saturating_sub(SAMPLES_KEPT - 1);
+    (first..=last)
+        .map(|second| {
+            let seconds = second as f64;
+            let percent = |curve| whole32(process.value(curve, seconds));
+            nvmlProcessUtilizationSample_t {
+                pid,
+                timeStamp: whole((runtime::epoch() + seconds) * 1e6),
+                smUtil: percent(&process.group.sm),
+                memUtil: percent(&process.group.memory_controller),
+                encUtil: percent(&process.group.encoder),
+                decUtil: percent(&process.group.decoder),
+            }
+        })
+        .filter(|sample| sample.timeStamp > since_us)
+        .collect()
+}
+
+exports! {
+    /// Processes with compute contexts.
+    fn nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_t) |name|
+        list(name, device, (count, to), List::Compute);
+    /// Processes with graphics contexts.
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_t) |name|
+        list(name, device, (count, to), List::Graphics);
+    /// Utilisation samples newer than a time.
+    fn nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, to: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, since_us: c_ulonglong) |name| {
+        let found = on_device(name, device, |call, device| {
+            Ok(living(call, device).flat_map(|found| samples(call, found, since_us)).collect::<Vec<_>>())
+        })?;
+        if found.is_empty() {
+            return Err(NOT_FOUND);
+        }
+        hand_over(&found, found.len() + STALE_SLOTS, count, to)
+    };
+}

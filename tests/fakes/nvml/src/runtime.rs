@@ -1,0 +1,144 @@
+//! What every call goes through: the scenario as it is now, the clock, the call log and the
+//! injected failures.
+
+use crate::scenario::{Failure, Scenario, ScenarioError};
+use std::env;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// An NVML return code other than success.
+pub(crate) type Code = u32;
+
+/// The scenario as read from one state of its file.
+pub(crate) struct Loaded {
+    pub(crate) scenario: Scenario,
+    changed: Option<SystemTime>,
+    /// Calls each failure has concerned so far.
+    hits: Vec<AtomicU64>,
+}
+
+/// One call: what it sees.
+pub(crate) struct Call {
+    pub(crate) loaded: Arc<Loaded>,
+    /// Scenario time in seconds.
+    pub(crate) seconds: f64,
+}
+
+static LOADED: Mutex<Option<Arc<Loaded>>> = Mutex::new(None);
+
+/// Reads the scenario; the answer to `nvmlInit`.
+pub(crate) fn start() -> Result<(), ScenarioError> {
+    epoch();
+    let loaded = load()?;
+    *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(loaded));
+    Ok(())
+}
+
+/// Forgets the scenario: what follows is not initialised.
+pub(crate) fn stop() {
+    *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// Begins a call: logs it, then fails, waits, hangs or crashes as the scenario says. `None` before
+/// `nvmlInit`.
+pub(crate) fn begin(name: &str, device: Option<u32>) -> Option<Result<Call, Code>> {
+    log(name, device);
+    let loaded = current()?;
+    let seconds = epoch_seconds(SystemTime::now()) - epoch();
+    for (failure, hits) in loaded.scenario.failures.iter().zip(&loaded.hits) {
+        if failure.concerns(name, device, seconds)
+            && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+            && let Some(code) = suffer(failure)
+        {
+            return Some(Err(code));
+        }
+    }
+    Some(Ok(Call { loaded, seconds }))
+}
+
+/// Scenario time 0 in seconds since the Unix epoch.
+pub(crate) fn epoch() -> f64 {
+    static EPOCH: OnceLock<f64> = OnceLock::new();
+    *EPOCH.get_or_init(|| {
+        let given = env::var("FAKE_NVML_EPOCH").ok().and_then(|text| text.parse().ok());
+        given.unwrap_or_else(|| epoch_seconds(SystemTime::now()))
+    })
+}
+
+fn epoch_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+fn scenario_path() -> Result<PathBuf, ScenarioError> {
+    env::var_os("FAKE_NVML_SCENARIO").map(PathBuf::from).ok_or(ScenarioError::Unnamed)
+}
+
+fn changed() -> Option<SystemTime> {
+    fs::metadata(scenario_path().ok()?).ok()?.modified().ok()
+}
+
+fn load() -> Result<Loaded, ScenarioError> {
+    let changed = changed();
+    let scenario = Scenario::load(&scenario_path()?)?;
+    let hits = scenario.failures.iter().map(|_| AtomicU64::new(0)).collect();
+    Ok(Loaded { scenario, changed, hits })
+}
+
+/// The scenario, read again if its file changed. A file that became wrong is reported once and
+/// the last good scenario stays.
+fn current() -> Option<Arc<Loaded>> {
+    let mut slot = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = slot.as_ref()?;
+    let now = changed();
+    if now != known.changed {
+        let fresh = load().unwrap_or_else(|error| {
+            complain(&error);
+            Loaded { scenario: known.scenario.clone(), changed: now, hits: Vec::new() }
+        });
+        *slot = Some(Arc::new(fresh));
+    }
+    slot.clone()
+}
+
+/// Says on standard error what is wrong with the scenario.
+pub(crate) fn complain(error: &ScenarioError) {
+    // A closed standard error has no reader to tell.
+    let _ = writeln!(std::io::stderr(), "fake nvml: {error}");
+}
+
+/// Lives through a failure; gives the code to return, if any.
+fn suffer(failure: &Failure) -> Option<Code> {
+    if failure.crash {
+        process::abort();
+    }
+    if failure.hang {
+        loop {
+            thread::park();
+        }
+    }
+    thread::sleep(Duration::from_millis(failure.delay_ms));
+    failure.code
+}
+
+/// Notes a call in the log. Written before the call does anything, so that one that hangs shows.
+fn log(call: &str, device: Option<u32>) {
+    static LOG: OnceLock<Option<Mutex<File>>> = OnceLock::new();
+    let log = LOG.get_or_init(|| {
+        let path = env::var_os("FAKE_NVML_LOG")?;
+        File::options().append(true).create(true).open(path).ok().map(Mutex::new)
+    });
+    if let Some(log) = log {
+        let time = epoch_seconds(SystemTime::now());
+        let pid = process::id();
+        let line = serde_json::json!({"time": time, "pid": pid, "call": call, "device": device});
+        let mut file = log.lock().unwrap_or_else(PoisonError::into_inner);
+        // A log on a full disk loses lines; tests that count them fail and show it.
+        let _ = writeln!(file, "{line}");
+    }
+}

@@ -1,0 +1,362 @@
+//! The scenario file: which devices there are, what they read at each moment, who is on them, and
+//! what fails. The library answers from it and tests compute the truth from it.
+
+use crate::curve::{Curve, Place};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Driver version, `580.95.05`.
+    pub driver: String,
+    /// CUDA version as the library encodes it: 13000 is 13.0.
+    pub cuda: i32,
+    /// Functions this driver's library does not have; see [`crate::install`].
+    #[serde(default)]
+    pub omit: Vec<String>,
+    /// Kinds of devices, in index order.
+    #[serde(default, rename = "device")]
+    pub groups: Vec<Group>,
+    /// What fails.
+    #[serde(default, rename = "failure")]
+    pub failures: Vec<Failure>,
+}
+
+/// A number of devices of one kind. `{index}` in a text is the device's index. A value that is
+/// not there is not supported by the device.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// How many.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// Product name.
+    pub name: String,
+    /// UUID.
+    pub uuid: String,
+    /// PCI address.
+    pub pci: String,
+    /// Serial number.
+    pub serial: Option<String>,
+    /// MIG mode, where the device has MIG.
+    pub mig: Option<bool>,
+    /// Device memory.
+    pub memory: Memory,
+    /// Clock rates in MHz.
+    #[serde(default)]
+    pub clocks: Clocks,
+    /// Busy percentage of the device.
+    pub utilization: Option<Curve>,
+    /// Busy percentage of the memory controller; needs `utilization`.
+    pub memory_utilization: Option<Curve>,
+    /// Busy percentage of the encoder.
+    pub encoder: Option<Curve>,
+    /// Busy percentage of the decoder.
+    pub decoder: Option<Curve>,
+    /// Degrees Celsius of the die.
+    pub temperature: Option<Curve>,
+    /// Degrees Celsius of the memory.
+    pub memory_temperature: Option<Curve>,
+    /// Watts; energy is its integral.
+    pub power: Option<Curve>,
+    /// Watts the operator allows.
+    pub power_limit: Option<f64>,
+    /// Performance state.
+    pub power_state: Option<u32>,
+    /// Fan percentage.
+    pub fan: Option<Curve>,
+    /// Processes on each device.
+    #[serde(default, rename = "process")]
+    pub processes: Vec<ProcessGroup>,
+}
+
+/// Device memory in bytes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// All.
+    pub total: u64,
+    /// Kept by the driver.
+    pub reserved: u64,
+    /// Used.
+    pub used: Curve,
+}
+
+/// Clock rates in MHz.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Clocks {
+    /// Graphics.
+    pub graphics: Option<Curve>,
+    /// Streaming multiprocessors.
+    pub sm: Option<Curve>,
+    /// Memory.
+    pub memory: Option<Curve>,
+    /// Video.
+    pub video: Option<Curve>,
+}
+
+/// The driver's list a process is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum List {
+    /// Compute contexts.
+    Compute,
+    /// Graphics contexts.
+    Graphics,
+}
+
+/// A number of processes of one kind on each device of a group.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessGroup {
+    /// How many.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// A number, `self`, `env:NAME`, or `file:NAME`: a file below `FAKE_NVML_PIDS` with one PID
+    /// for each process of the group, in order, `-` for one that is not there.
+    pub pid: String,
+    /// The list it is on.
+    #[serde(default = "compute")]
+    pub list: List,
+    /// Bytes of device memory; without it the driver does not tell.
+    pub memory: Option<Curve>,
+    /// SM percentage.
+    #[serde(default = "zero")]
+    pub sm: Curve,
+    /// Memory controller percentage.
+    #[serde(default = "zero")]
+    pub memory_controller: Curve,
+    /// Encoder percentage.
+    #[serde(default = "zero")]
+    pub encoder: Curve,
+    /// Decoder percentage.
+    #[serde(default = "zero")]
+    pub decoder: Curve,
+    /// Second it appears.
+    #[serde(default)]
+    pub from: f64,
+    /// Second it goes.
+    pub until: Option<f64>,
+}
+
+/// Something that goes wrong in one function or all, on one device or all.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// The function, or `*` for every function that takes a device.
+    pub call: String,
+    /// The device's index; without it every device.
+    pub device: Option<u32>,
+    /// What the function returns; without it, what it would have returned.
+    pub code: Option<u32>,
+    /// Calls that still go well.
+    #[serde(default)]
+    pub after_calls: u64,
+    /// Second it begins.
+    #[serde(default)]
+    pub from: f64,
+    /// Second it ends.
+    pub until: Option<f64>,
+    /// Milliseconds the call takes longer.
+    #[serde(default)]
+    pub delay_ms: u64,
+    /// The call never returns.
+    #[serde(default)]
+    pub hang: bool,
+    /// The call ends the process.
+    #[serde(default)]
+    pub crash: bool,
+}
+
+/// One device of a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Device<'a> {
+    /// Its kind.
+    pub group: &'a Group,
+    /// Its index.
+    pub index: u32,
+}
+
+/// One process of a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Process<'a> {
+    /// Its kind.
+    pub group: &'a ProcessGroup,
+    /// Its number within its kind.
+    pub slot: u32,
+    /// Its device's index.
+    pub device: u32,
+}
+
+/// Why there is no scenario.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The variable that names it is not set.
+    #[error("FAKE_NVML_SCENARIO is not set: name a scenario file in it")]
+    Unnamed,
+    /// The file cannot be read.
+    #[error("cannot read the scenario {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is wrong.
+    #[error("{path}:{line}: `{text}`: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// What stands there.
+        text: String,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+impl Scenario {
+    /// Reads a scenario file.
+    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+        toml::from_str(&text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.get(..offset).map_or(0, |before| before.matches('\n').count());
+            ScenarioError::Parse {
+                path: path.to_owned(),
+                line: line + 1,
+                text: text.lines().nth(line).unwrap_or_default().trim().to_owned(),
+                message: error.message().trim().replace('\n', " "),
+            }
+        })
+    }
+
+    /// Every device in index order.
+    pub fn devices(&self) -> impl Iterator<Item = Device<'_>> {
+        let kinds = self.groups.iter().flat_map(|group| (0..group.count).map(move |_| group));
+        (0..).zip(kinds).map(|(index, group)| Device { group, index })
+    }
+
+    /// The device of an index.
+    pub fn device(&self, index: u32) -> Option<Device<'_>> {
+        self.devices().nth(usize::try_from(index).ok()?)
+    }
+}
+
+impl<'a> Device<'a> {
+    /// A text of the group with this device's index in it.
+    pub fn text(&self, template: &str) -> String {
+        template.replace("{index}", &self.index.to_string())
+    }
+
+    /// A value of the group as this device has it.
+    pub fn value(&self, curve: &Curve, seconds: f64) -> f64 {
+        curve.at(seconds, self.place())
+    }
+
+    /// Energy used since time 0, in millijoules, as the driver counts it: whole ones.
+    pub fn energy_mj(&self, seconds: f64) -> Option<f64> {
+        let power = self.group.power.as_ref()?;
+        Some((power.integral(seconds, self.place()) * 1000.0).floor())
+    }
+
+    /// Every process this device can have, whether or not it is there.
+    pub fn processes(&self) -> impl Iterator<Item = Process<'a>> + use<'a> {
+        let (kinds, device) = (&self.group.processes, self.index);
+        kinds.iter().flat_map(move |group| {
+            (0..group.count).map(move |slot| Process { group, slot, device })
+        })
+    }
+
+    fn place(&self) -> Place {
+        Place { device: self.index, slot: 0 }
+    }
+}
+
+impl Process<'_> {
+    /// A value of the group as this process has it.
+    pub fn value(&self, curve: &Curve, seconds: f64) -> f64 {
+        curve.at(seconds, Place { device: self.device, slot: self.slot })
+    }
+
+    /// Whether the scenario has it at this time.
+    pub fn lives(&self, seconds: f64) -> bool {
+        seconds >= self.group.from && self.group.until.is_none_or(|until| seconds < until)
+    }
+}
+
+impl Failure {
+    /// Whether it concerns a call at a time.
+    pub fn concerns(&self, call: &str, device: Option<u32>, seconds: f64) -> bool {
+        let named = self.call == call || (self.call == "*" && device.is_some());
+        named
+            && (self.device.is_none() || self.device == device)
+            && seconds >= self.from
+            && self.until.is_none_or(|until| seconds < until)
+    }
+}
+
+const fn one() -> u32 {
+    1
+}
+
+const fn compute() -> List {
+    List::Compute
+}
+
+const fn zero() -> Curve {
+    Curve::Constant(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Scenario, ScenarioError};
+    use std::fs;
+    use std::path::Path;
+
+    fn shipped() -> Vec<std::path::PathBuf> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    fn refusal(text: &str) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let error = Scenario::load(file.path()).unwrap_err();
+        assert!(matches!(error, ScenarioError::Parse { .. }), "{error}");
+        error.to_string().replace(&file.path().display().to_string(), "FILE")
+    }
+
+    #[test]
+    fn every_shipped_scenario_is_valid_and_its_memory_adds_up() {
+        let files = shipped();
+        assert!(files.len() >= 6, "{files:?}");
+        for file in files {
+            let scenario = Scenario::load(&file).unwrap_or_else(|error| panic!("{error}"));
+            for device in scenario.devices() {
+                let memory = &device.group.memory;
+                let used = device.value(&memory.used, 0.0);
+                let room = (memory.total - memory.reserved) as f64;
+                assert!(used <= room, "{}: {used} of {room}", file.display());
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let text = refusal("driver = \"1\"\ncuda = 1\n\nfan_club = 3\n");
+        assert!(text.starts_with("FILE:4: `fan_club = 3`: unknown field `fan_club`"), "{text}");
+    }
+
+    #[test]
+    fn a_wrong_value_is_shown_with_its_line() {
+        let text = refusal("driver = \"1\"\ncuda = \"thirteen\"\n");
+        assert!(text.starts_with("FILE:2: `cuda = \"thirteen\"`: invalid type"), "{text}");
+    }
+}
