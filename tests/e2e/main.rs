@@ -1,2 +1,10 @@
-//! End-to-end tests.
-fn main() {}
+//! End-to-end tests: what somebody outside the agent sees.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test, and what helps it, says what failed by panicking"
+)]
+
+mod stage;
