@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -50,8 +51,8 @@ pub enum AgentError {
 pub struct Otlp {
     /// URL.
     pub endpoint: String,
-    /// `http/protobuf` or `grpc`.
-    pub protocol: &'static str,
+    /// `http/protobuf` or `grpc`; without it what the agent concludes from the URL.
+    pub protocol: Option<&'static str>,
 }
 
 /// What the agent is told in its configuration file; all that is `None` stays at its default.
@@ -99,7 +100,7 @@ impl Config {
         if let Some(otlp) = &self.otlp {
             let keys = [
                 ("endpoint", Some(otlp.endpoint.as_str().into())),
-                ("protocol", Some(otlp.protocol.into())),
+                ("protocol", otlp.protocol.map(Value::from)),
             ];
             section(&mut text, "otlp", &keys);
         }
@@ -183,6 +184,8 @@ impl Agent {
         if let Some(nvml) = nvml {
             nvml.apply(&mut command);
         }
+        // Ctrl-C at a terminal is for whoever started the agent, who then ends it.
+        crate::sys::die_with_us(&mut command).process_group(0);
         let mut child = command.spawn().map_err(os(&program))?;
         let (lines, log) = channel();
         if let Some(stderr) = child.stderr.take() {
@@ -286,7 +289,10 @@ mod tests {
     fn a_configuration_has_only_what_was_set() {
         let config = Config {
             bpf: Some(false),
-            otlp: Some(Otlp { endpoint: "http://127.0.0.1:4318".to_owned(), protocol: "grpc" }),
+            otlp: Some(Otlp {
+                endpoint: "http://127.0.0.1:4318".to_owned(),
+                protocol: Some("grpc"),
+            }),
             ..Config::default()
         };
         let expected = "\

@@ -1,8 +1,10 @@
 //! The system calls of the workers that have no safe interface. Only for processes of one thread.
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
 use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// Splits the process in two, as a data loader does; `None` in the child.
 pub fn fork() -> io::Result<Option<Pid>> {
@@ -16,6 +18,17 @@ pub fn fork() -> io::Result<Option<Pid>> {
 pub fn quit(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition; it only never returns.
     unsafe { libc::_exit(code) }
+}
+
+/// Lets a command's process be killed when the thread that started it ends, so that nothing
+/// outlives a test or demo that was killed itself.
+pub fn die_with_us(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed; the closure makes
+    // one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+    command
 }
 
 /// Gives the process mounts of its own.

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use script::{Hold, Script};
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ impl Worker {
         }
         let mut child = Command::new(program::worker()?)
             .args(script.to_arguments())
+            // Ctrl-C at a terminal is for whoever started the worker, who then ends it.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

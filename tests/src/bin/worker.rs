@@ -25,6 +25,10 @@ fn run() -> io::Result<()> {
         // The image before this one has set everything up; the open nodes came along.
         return act::hold(&script, Vec::new());
     }
+    if script.bare {
+        act::take_name(&script.comm)?;
+        return act::hold(&script, Vec::new());
+    }
     act::join(&script.join)?;
     nodes::private_dev()?;
     if let Some(name) = &script.exec {

@@ -33,6 +33,8 @@ pub struct Script {
     pub gpus: Vec<u32>,
     /// Children that get the open nodes by a fork alone.
     pub forks: u32,
+    /// Only lives: what is left of a worker whose user may not mount, make nodes or join cgroups.
+    pub bare: bool,
     /// Opens `nvidia0` from within `/dev` instead of `/dev/nvidia0`.
     pub relative: bool,
     /// Becomes a program of this name after opening.
@@ -51,6 +53,7 @@ impl Default for Script {
             uid: None,
             gpus: Vec::new(),
             forks: 0,
+            bare: false,
             relative: false,
             exec: None,
             hold: Hold::UntilTold,
@@ -67,6 +70,7 @@ impl Script {
         all.extend(self.gpus.iter().map(|gpu| format!("--gpu={gpu}")));
         all.extend(self.uid.map(|uid| format!("--uid={uid}")));
         all.extend(self.exec.iter().map(|name| format!("--exec={name}")));
+        all.extend(self.bare.then(|| "--bare".to_owned()));
         all.extend(self.relative.then(|| "--relative".to_owned()));
         all.extend(self.executed.then(|| "--executed".to_owned()));
         match self.hold {
@@ -97,6 +101,7 @@ impl Script {
             "--forks" => self.forks = value.parse().ok()?,
             "--uid" => self.uid = Some(value.parse().ok()?),
             "--exec" => self.exec = Some(value.to_owned()),
+            "--bare" => self.bare = true,
             "--relative" => self.relative = true,
             "--executed" => self.executed = true,
             "--for" => {
@@ -126,6 +131,7 @@ mod tests {
             uid: Some(1001),
             gpus: vec![0, 7],
             forks: 3,
+            bare: true,
             relative: true,
             exec: Some("trainer".to_owned()),
             hold: Hold::Storm { count: 500, per_second: 2000 },
