@@ -7,4 +7,7 @@
     reason = "a test, and what helps it, says what failed by panicking"
 )]
 
+mod ownership;
+mod setting;
 mod stage;
+mod storm;
