@@ -1,3 +1,14 @@
-//! End-to-end tests.
+//! End-to-end tests: what somebody outside the agent sees.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test, and what helps it, says what failed by panicking"
+)]
+
+mod ownership;
 mod reader;
+mod setting;
+mod stage;
+mod storm;

@@ -1,1 +1,20 @@
-//! The test harness.
+//! The test harness, and the stage of the demo.
+//!
+//! In reading order: [`stage`] makes real cgroups shaped like pods, jobs and services; [`worker`]
+//! puts real processes into them that really open device nodes; [`nvml`] binds them to the fake
+//! driver's processes; [`agent`] runs the built `gpuwho` on all that; [`collector`] runs the real
+//! OpenTelemetry Collector; [`demo`] is the same with somebody watching.
+
+#![deny(unsafe_code)]
+
+pub mod agent;
+pub mod collector;
+pub mod demo;
+pub mod nvml;
+pub mod program;
+pub mod skip;
+pub mod stage;
+#[expect(unsafe_code, reason = "fork and unshare have no safe interface")]
+pub mod sys;
+pub mod until;
+pub mod worker;

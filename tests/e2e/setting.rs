@@ -1,0 +1,74 @@
+//! What the tests of ownership share: an agent that watches a stage, and its answers.
+
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::stage::{Driver, Expected, PodSpec, Qos, Stage};
+use serde_json::Value;
+use std::time::Duration;
+
+/// The agent's evidence comes within milliseconds; this is for a machine under load.
+pub(crate) const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+pub(crate) const TRAINER: PodSpec<'_> = PodSpec {
+    namespace: "research",
+    name: "trainer-0",
+    container: "train",
+    qos: Qos::Burstable,
+    driver: Driver::Cgroupfs,
+};
+
+/// An agent that knows the stage's pod logs and watches only for NVIDIA's nodes.
+pub(crate) fn watch(stage: &Stage) -> Agent {
+    let config = Config {
+        pod_logs: Some(stage.pod_logs()),
+        more: "[nvidia]\nenabled = false\n".to_owned(),
+        ..Config::default()
+    };
+    Agent::start(stage.folder(), &config, None).unwrap()
+}
+
+/// Why the kernel's own evidence is missing, if it is: what lives shorter than a scan cannot be
+/// seen without it.
+pub(crate) fn without_kernel(agent: &Agent) -> Option<String> {
+    let who = agent.who().unwrap();
+    let sources = who["sources"].as_array().unwrap();
+    let kernel = sources.iter().find(|source| source["name"] == "device_users");
+    match kernel {
+        Some(source) if source["state"] == "ready" => None,
+        Some(source) => Some(format!("BPF: {}", source["reason"].as_str().unwrap_or("no reason"))),
+        None => Some("BPF: the agent has no such source".to_owned()),
+    }
+}
+
+/// A process among the holders, dead or alive, as soon as its owner is known.
+pub(crate) fn holder(who: &Value, pid: u32) -> Option<&Value> {
+    let mut holders = who["holders"].as_array()?.iter();
+    holders.find(|holder| holder["pid"] == pid && holder["method"] != "pending")
+}
+
+/// Waits until a process is among the holders.
+pub(crate) fn wait_for_holder(agent: &Agent, pid: u32) -> Value {
+    agent.wait_for("the holder", SEEN_WITHIN, |who| holder(who, pid).cloned()).unwrap()
+}
+
+/// Whose the agent says a holder is.
+pub(crate) fn owner(holder: &Value) -> Expected {
+    let text = |key: &str| holder[key].as_str().map(str::to_owned);
+    Expected {
+        namespace: text("namespace"),
+        pod: text("pod"),
+        pod_uid: text("pod_uid"),
+        container: text("container"),
+        container_id: text("container_id"),
+        slurm_job: text("slurm_job"),
+        slurm_step: text("slurm_step"),
+        slurm_task: text("slurm_task"),
+        unit: text("unit"),
+    }
+}
+
+/// What all sources say they have lost.
+pub(crate) fn counted_loss(who: &Value) -> u64 {
+    let sources = who["sources"].as_array().unwrap().iter();
+    let reasons = sources.filter_map(|source| source["dropped"].as_object());
+    reasons.flat_map(|reasons| reasons.values()).filter_map(Value::as_u64).sum()
+}

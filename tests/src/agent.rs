@@ -1,0 +1,312 @@
+//! Runs the built agent with a generated configuration, reads what it says, and ends it.
+
+use crate::nvml::FakeNvml;
+use crate::program;
+use crate::until::until;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The agent answers its socket in milliseconds once it runs; this is for a machine under load.
+const STARTS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Why an agent did not do what was waited for.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// No program.
+    #[error(transparent)]
+    NotBuilt(#[from] program::NotBuilt),
+    /// A file or process operation.
+    #[error("{what}: {source}")]
+    Os {
+        /// On what.
+        what: String,
+        /// What happened.
+        source: io::Error,
+    },
+    /// `gpuwho --json` failed.
+    #[error("gpuwho --json: {0}")]
+    Ask(String),
+    /// It did not come.
+    #[error("waited {waited:?} for {what}; last seen:\n{last}")]
+    NotSeen {
+        /// For what.
+        what: String,
+        /// How long.
+        waited: Duration,
+        /// What there was instead.
+        last: String,
+    },
+}
+
+/// Where the agent sends.
+#[derive(Clone, Debug)]
+pub struct Otlp {
+    /// URL.
+    pub endpoint: String,
+    /// `http/protobuf` or `grpc`; without it what the agent concludes from the URL.
+    pub protocol: Option<&'static str>,
+}
+
+/// What the agent is told in its configuration file; all that is `None` stays at its default.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// `agent.interval`, `1s` without.
+    pub interval: Option<String>,
+    /// `paths.pod_logs`.
+    pub pod_logs: Option<PathBuf>,
+    /// `paths.passwd`.
+    pub passwd: Option<PathBuf>,
+    /// `devices.nodes`, `/dev/nvidia*` without.
+    pub nodes: Option<Vec<String>>,
+    /// `devices.bpf`.
+    pub bpf: Option<bool>,
+    /// `[otlp]`.
+    pub otlp: Option<Otlp>,
+    /// `sinks.file`.
+    pub file: Option<PathBuf>,
+    /// Whatever else, as TOML.
+    pub more: String,
+}
+
+impl Config {
+    /// The file's text.
+    pub fn to_toml(&self, run: &Path, nvml: Option<&FakeNvml>) -> String {
+        let mut text = String::new();
+        let interval = self.interval.as_deref().unwrap_or("1s");
+        section(&mut text, "agent", &[("interval", Some(interval.into()))]);
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let paths = [
+            ("run", Some(run.display().to_string().into())),
+            ("pod_logs", path(&self.pod_logs).map(Value::from)),
+            ("passwd", path(&self.passwd).map(Value::from)),
+        ];
+        section(&mut text, "paths", &paths);
+        let usual = || vec!["/dev/nvidia*".to_owned()];
+        let nodes = self.nodes.clone().unwrap_or_else(usual);
+        let devices = [("nodes", Some(nodes.into())), ("bpf", self.bpf.map(Value::from))];
+        section(&mut text, "devices", &devices);
+        if let Some(nvml) = nvml {
+            let library = nvml.library().display().to_string();
+            section(&mut text, "nvidia", &[("library", Some(library.into()))]);
+        }
+        if let Some(otlp) = &self.otlp {
+            let keys = [
+                ("endpoint", Some(otlp.endpoint.as_str().into())),
+                ("protocol", otlp.protocol.map(Value::from)),
+            ];
+            section(&mut text, "otlp", &keys);
+        }
+        if let Some(file) = path(&self.file) {
+            section(&mut text, "sinks", &[("file", Some(file.into()))]);
+        }
+        text + &self.more
+    }
+}
+
+/// JSON's strings, booleans and lists of strings are TOML's too.
+fn section(text: &mut String, name: &str, keys: &[(&str, Option<Value>)]) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "[{name}]");
+    for (key, value) in keys {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{key} = {value}");
+        }
+    }
+}
+
+/// A running agent; ended when dropped.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    run: PathBuf,
+    log: Receiver<String>,
+}
+
+impl Agent {
+    /// Starts it with its files in `folder` and waits until it answers.
+    pub fn start(
+        folder: &Path,
+        config: &Config,
+        nvml: Option<&FakeNvml>,
+    ) -> Result<Self, AgentError> {
+        let mut agent = Self::spawn(folder, config, nvml)?;
+        let mut last = String::new();
+        let answered = until(STARTS_WITHIN, || match agent.who() {
+            Ok(_) => Some(Ok(())),
+            Err(error) => {
+                last = error.to_string();
+                agent.child.try_wait().ok().flatten().map(Err)
+            }
+        });
+        match answered {
+            Some(Ok(())) => Ok(agent),
+            ended => {
+                let state = match ended {
+                    Some(Err(status)) => format!("the agent ended: {status}"),
+                    _ => last,
+                };
+                let log: Vec<_> = agent.log.try_iter().collect();
+                Err(AgentError::NotSeen {
+                    what: "the agent's answer".to_owned(),
+                    waited: STARTS_WITHIN,
+                    last: format!("{state}\n{}", log.join("\n")),
+                })
+            }
+        }
+    }
+
+    /// Starts it and waits for nothing.
+    pub fn spawn(
+        folder: &Path,
+        config: &Config,
+        nvml: Option<&FakeNvml>,
+    ) -> Result<Self, AgentError> {
+        let os = |what: &Path| {
+            let what = what.display().to_string();
+            move |source| AgentError::Os { what, source }
+        };
+        let run = folder.join("run");
+        let file = folder.join("gpuwho.toml");
+        fs::create_dir_all(&run).map_err(os(&run))?;
+        fs::write(&file, config.to_toml(&run, nvml)).map_err(os(&file))?;
+        let program = program::gpuwho()?;
+        let mut command = Command::new(&program);
+        command.arg("agent").arg("--config").arg(&file);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        if let Some(nvml) = nvml {
+            nvml.apply(&mut command);
+        }
+        // Ctrl-C at a terminal is for whoever started the agent, who then ends it.
+        crate::sys::die_with_us(&mut command).process_group(0);
+        let mut child = command.spawn().map_err(os(&program))?;
+        let (lines, log) = channel();
+        if let Some(stderr) = child.stderr.take() {
+            thread::spawn(move || {
+                let read = BufReader::new(stderr).lines().map_while(Result::ok);
+                // Ends with the agent, or when nobody listens any more.
+                read.map(|line| lines.send(line)).take_while(Result::is_ok).for_each(drop);
+            });
+        }
+        Ok(Self { child, run, log })
+    }
+
+    /// Its PID.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.run.join("gpuwho.sock")
+    }
+
+    /// What `gpuwho --json` says.
+    pub fn who(&self) -> Result<Value, AgentError> {
+        let output = Command::new(program::gpuwho()?)
+            .arg("--json")
+            .arg("--socket")
+            .arg(self.socket())
+            .output()
+            .map_err(|source| AgentError::Os { what: "gpuwho".to_owned(), source })?;
+        if !output.status.success() {
+            return Err(AgentError::Ask(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| AgentError::Ask(error.to_string()))
+    }
+
+    /// Asks until `look` finds what it looks for.
+    pub fn wait_for<T>(
+        &self,
+        what: &str,
+        within: Duration,
+        mut look: impl FnMut(&Value) -> Option<T>,
+    ) -> Result<T, AgentError> {
+        let mut last = String::new();
+        let found = until(within, || match self.who() {
+            Ok(who) => {
+                last = format!("{who:#}");
+                look(&who)
+            }
+            Err(error) => {
+                last = error.to_string();
+                None
+            }
+        });
+        found.ok_or_else(|| AgentError::NotSeen { what: what.to_owned(), waited: within, last })
+    }
+
+    /// The next line of its log with a text in it.
+    pub fn wait_for_log(&self, text: &str, within: Duration) -> Result<String, AgentError> {
+        let end = Instant::now() + within;
+        let mut seen = Vec::new();
+        loop {
+            match self.log.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(text) => return Ok(line),
+                Ok(line) => seen.push(line),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    return Err(AgentError::NotSeen {
+                        what: format!("{text:?} in the log"),
+                        waited: within,
+                        last: seen.join("\n"),
+                    });
+                }
+            }
+        }
+    }
+
+    /// The lines logged since the last look.
+    pub fn log(&self) -> Vec<String> {
+        self.log.try_iter().collect()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // As an init system would: politely first. One that has ended already is fine too.
+        let _ended = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let ended = until(Duration::from_secs(3), || self.child.try_wait().ok().flatten());
+        if ended.is_none() {
+            let _gone = self.child.kill();
+        }
+        let _reaped = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_has_only_what_was_set() {
+        let config = Config {
+            bpf: Some(false),
+            otlp: Some(Otlp {
+                endpoint: "http://127.0.0.1:4318".to_owned(),
+                protocol: Some("grpc"),
+            }),
+            ..Config::default()
+        };
+        let expected = "\
+[agent]
+interval = \"1s\"
+[paths]
+run = \"/tmp/run\"
+[devices]
+nodes = [\"/dev/nvidia*\"]
+bpf = false
+[otlp]
+endpoint = \"http://127.0.0.1:4318\"
+protocol = \"grpc\"
+";
+        assert_eq!(config.to_toml(Path::new("/tmp/run"), None), expected);
+    }
+}

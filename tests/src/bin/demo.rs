@@ -1,0 +1,40 @@
+//! `cargo xtask run` on a machine without a GPU: the real agent on simulated GPUs with real
+//! processes on them.
+
+use clap::Parser;
+use gpuwho_tests::demo::{Options, run};
+use std::process::ExitCode;
+
+/// Shows gpuwho at work on a machine without a GPU.
+#[derive(Debug, Parser)]
+#[command(name = "demo")]
+struct Arguments {
+    /// What the fake driver plays.
+    #[arg(long, value_name = "NAME", default_value = "h100x8")]
+    scenario: String,
+    /// OTLP receiver, like http://localhost:4318, or a file for JSON lines.
+    #[arg(long, value_name = "URL|FILE")]
+    otlp: Option<String>,
+    /// Print the table once, when everybody is in it, and end.
+    #[arg(long)]
+    once: bool,
+}
+
+fn main() -> ExitCode {
+    let Arguments { scenario, otlp, once } = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(run(&Options { scenario, otlp, once })),
+        Err(error) => {
+            eprintln!("demo: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

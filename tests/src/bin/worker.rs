@@ -1,0 +1,48 @@
+//! A process that uses GPUs, as far as anybody outside can see: joins its cgroups, gets a `/dev`
+//! of its own with NVIDIA's nodes in it, becomes a user, opens the nodes as CUDA does, and holds
+//! them until its standard input closes. Started by `gpuwho_tests::worker`, which knows the
+//! arguments; says `ready PID CHILD…` on one line when it holds.
+
+use gpuwho_tests::worker::script::{Hold, Script};
+use gpuwho_tests::worker::{act, nodes};
+use std::process::ExitCode;
+use std::{env, io};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> io::Result<()> {
+    let script = Script::from_arguments(env::args().skip(1))?;
+    act::die_with_parent()?;
+    if script.executed {
+        // The image before this one has set everything up; the open nodes came along.
+        return act::hold(&script, Vec::new());
+    }
+    if script.bare {
+        act::take_name(&script.comm)?;
+        return act::hold(&script, Vec::new());
+    }
+    act::join(&script.join)?;
+    nodes::private_dev()?;
+    if let Some(name) = &script.exec {
+        act::install_program(name)?;
+    }
+    act::become_user(script.uid)?;
+    act::take_name(&script.comm)?;
+    if let Hold::Storm { count, per_second } = script.hold {
+        return act::storm(&script, count, per_second);
+    }
+    // Kept open until the process ends.
+    let open = nodes::open_gpus(&script)?;
+    if let Some(name) = &script.exec {
+        return Err(act::exec(name, &script));
+    }
+    act::hold(&script, open)
+}

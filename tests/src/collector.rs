@@ -1,0 +1,211 @@
+//! Runs the real OpenTelemetry Collector and reads what it received, from its `file` exporter:
+//! one export request a line, in OTLP's JSON.
+
+pub mod received;
+
+use crate::until::until;
+use received::ReceivedPoint;
+use std::env;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The variable that names the Collector's program.
+pub const PROGRAM: &str = "GPUWHO_COLLECTOR";
+
+/// A Go program of some ten components listens well within a second.
+const STARTS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Why there is no Collector.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectorError {
+    /// There is none on this machine.
+    #[error("the OpenTelemetry Collector (cargo xtask collector)")]
+    Unavailable,
+    /// A file or process operation.
+    #[error("{path}: {source}")]
+    Os {
+        /// On what.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// It does not listen.
+    #[error("the Collector does not listen; its log:\n{log}")]
+    Deaf {
+        /// What it said.
+        log: String,
+    },
+    /// What it wrote is not OTLP JSON.
+    #[error("{path}: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+}
+
+/// A running Collector; ended when dropped.
+#[derive(Debug)]
+pub struct Collector {
+    child: Child,
+    folder: PathBuf,
+    http: u16,
+    grpc: u16,
+}
+
+impl Collector {
+    /// Starts it with its files in `folder` and waits until it listens.
+    /// [`CollectorError::Unavailable`] where [`PROGRAM`] is not set.
+    pub fn start(folder: &Path) -> Result<Self, CollectorError> {
+        let program = env::var_os(PROGRAM).ok_or(CollectorError::Unavailable)?;
+        Self::listen(Path::new(&program), folder, [free_port(folder)?, free_port(folder)?])
+    }
+
+    /// Ends it; [`Collector::again`] starts one on the same ports, with the same file.
+    pub fn stop(self) -> Stopped {
+        Stopped { folder: self.folder.clone(), ports: [self.http, self.grpc] }
+    }
+
+    /// Starts one where another was.
+    pub fn again(stopped: &Stopped) -> Result<Self, CollectorError> {
+        let program = env::var_os(PROGRAM).ok_or(CollectorError::Unavailable)?;
+        Self::listen(Path::new(&program), &stopped.folder, stopped.ports)
+    }
+
+    /// For OTLP/HTTP.
+    pub fn http_endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http)
+    }
+
+    /// For OTLP/gRPC.
+    pub fn grpc_endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.grpc)
+    }
+
+    /// Every metric point received so far, in the order of arrival.
+    pub fn points(&self) -> Result<Vec<ReceivedPoint>, CollectorError> {
+        let path = self.folder.join("received.jsonl");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(source) => return Err(CollectorError::Os { path, source }),
+        };
+        // The last line may be half written.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        received::parse(whole).map_err(|source| CollectorError::Json { path, source })
+    }
+
+    /// Reads until `look` finds what it looks for; `None` after `within`.
+    pub fn wait_for<T>(
+        &self,
+        within: Duration,
+        mut look: impl FnMut(&[ReceivedPoint]) -> Option<T>,
+    ) -> Result<Option<T>, CollectorError> {
+        until(within, || match self.points() {
+            Ok(points) => look(&points).map(Ok),
+            Err(error) => Some(Err(error)),
+        })
+        .transpose()
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("collector.log")).unwrap_or_default()
+    }
+
+    fn listen(
+        program: &Path,
+        folder: &Path,
+        [http, grpc]: [u16; 2],
+    ) -> Result<Self, CollectorError> {
+        let os = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CollectorError::Os { path, source }
+        };
+        fs::create_dir_all(folder).map_err(os(folder))?;
+        let config = folder.join("collector.yaml");
+        fs::write(&config, configuration(folder, http, grpc)).map_err(os(&config))?;
+        let log = folder.join("collector.log");
+        let log = fs::File::create(&log).map_err(os(&log))?;
+        let mut command = Command::new(program);
+        command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = crate::sys::die_with_us(&mut command).spawn().map_err(os(program))?;
+        let mut collector = Self { child, folder: folder.to_owned(), http, grpc };
+        let listens = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        let up = until(STARTS_WITHIN, || {
+            let ended = collector.child.try_wait().is_ok_and(|status| status.is_some());
+            (ended || (listens(http) && listens(grpc))).then_some(!ended)
+        });
+        if up == Some(true) {
+            Ok(collector)
+        } else {
+            Err(CollectorError::Deaf { log: collector.log() })
+        }
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        // It writes what it has when asked politely. One that has ended already is fine too.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ended = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let ended = until(Duration::from_secs(5), || self.child.try_wait().ok().flatten());
+        if ended.is_none() {
+            let _gone = self.child.kill();
+        }
+        let _reaped = self.child.wait();
+    }
+}
+
+/// Where a Collector was.
+#[derive(Clone, Debug)]
+pub struct Stopped {
+    folder: PathBuf,
+    ports: [u16; 2],
+}
+
+fn free_port(folder: &Path) -> Result<u16, CollectorError> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|source| CollectorError::Os { path: folder.to_owned(), source })
+}
+
+fn configuration(folder: &Path, http: u16, grpc: u16) -> String {
+    let file = folder.join("received.jsonl");
+    format!(
+        "\
+receivers:
+  otlp:
+    protocols:
+      http:
+        endpoint: 127.0.0.1:{http}
+      grpc:
+        endpoint: 127.0.0.1:{grpc}
+exporters:
+  file:
+    path: {}
+    append: true
+    flush_interval: 50ms
+service:
+  telemetry:
+    metrics:
+      level: none
+    logs:
+      level: warn
+  pipelines:
+    metrics:
+      receivers: [otlp]
+      exporters: [file]
+    logs:
+      receivers: [otlp]
+      exporters: [file]
+",
+        file.display()
+    )
+}

@@ -1,0 +1,233 @@
+//! The demo: a host with eight simulated GPUs and real work on them, watched by the real agent.
+//!
+//! Only the GPUs are not real. The cgroups are, the processes in them are, the device nodes they
+//! open are, and so is everything the agent does.
+
+pub mod cast;
+
+use crate::agent::{Agent, AgentError, Config, Otlp};
+use crate::nvml::{FakeNvml, NvmlError};
+use crate::program;
+use crate::stage::{Stage, StageError};
+use crate::worker::WorkerError;
+use cast::{Cast, Scenery};
+use serde_json::Value;
+use std::fs;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// Between two looks at the table.
+const REDRAW: Duration = Duration::from_secs(2);
+
+/// Between one short pod and the next.
+const NEXT_POD: Duration = Duration::from_secs(20);
+
+/// A processes' owner is known milliseconds after it opened a node; its memory a reading later.
+const ALL_SEEN_WITHIN: Duration = Duration::from_secs(30);
+
+/// What the demo is asked to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A scenario of the fake driver.
+    pub scenario: String,
+    /// An OTLP receiver's URL, or the path of a file for JSON lines.
+    pub otlp: Option<String>,
+    /// Prints the table once, when everybody is in it, and ends.
+    pub once: bool,
+}
+
+/// Why the demo ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// The cgroups.
+    #[error("stage: {0}")]
+    Stage(#[from] StageError),
+    /// The processes.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The fake driver.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// Something that was not built.
+    #[error(transparent)]
+    NotBuilt(#[from] program::NotBuilt),
+    /// The machine.
+    #[error("{what}: {source}")]
+    Os {
+        /// On what.
+        what: &'static str,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+/// Sets everything up, shows it until Ctrl-C (or once), and removes everything.
+pub async fn run(options: &Options) -> Result<(), DemoError> {
+    let os = |what| move |source| DemoError::Os { what, source };
+    // Listened for before anything is made, so that Ctrl-C never leaves anything.
+    let mut stop = Stop::listen().map_err(os("signals"))?;
+    let scenery = scenery()?;
+    let folder = scenery.folder().to_owned();
+    let nvml = FakeNvml::install(&folder, &options.scenario)?;
+    let (sink, config) = configuration(options, &scenery)?;
+    println!("{}", welcome(options, &sink));
+    let mut cast = Cast::enter(scenery, &nvml)?;
+    let agent = Agent::start(&folder, &config, Some(&nvml))?;
+    for note in notes(&agent.who()?) {
+        println!("{note}");
+    }
+    let pids = cast.pids();
+    let seen = agent.wait_for("every process in the table", ALL_SEEN_WITHIN, |who| {
+        pids.iter().all(|pid| known(who, *pid)).then_some(())
+    });
+    match seen {
+        // A scenario may well have fewer devices, or broken ones.
+        Err(error) if !options.once => println!("{error}"),
+        seen => seen?,
+    }
+    draw(&agent, &sink)?;
+    if options.once {
+        return Ok(());
+    }
+    let terminal = io::stdout().is_terminal();
+    let mut redraw = interval(REDRAW);
+    redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next_pod = Instant::now() + NEXT_POD;
+    loop {
+        tokio::select! {
+            () = stop.told() => return Ok(()),
+            _ = redraw.tick() => {}
+        }
+        let changed = Instant::now() >= next_pod;
+        if changed {
+            cast.next_pod(&nvml)?;
+            next_pod += NEXT_POD;
+        }
+        if terminal || changed {
+            draw(&agent, &sink)?;
+        }
+    }
+}
+
+/// The real thing for root, and what is left of it for anybody else.
+fn scenery() -> Result<Scenery, DemoError> {
+    match Stage::new() {
+        Ok(stage) => {
+            Stage::sweep()?;
+            Ok(Scenery::Real(stage))
+        }
+        Err(StageError::Unavailable(what)) => {
+            println!(
+                "Without pods, jobs and the kernel's own evidence, since these need {what}.\n\
+                 The processes are real, but only their users can be told.\n"
+            );
+            let folder = tempfile::tempdir()
+                .map_err(|source| DemoError::Os { what: "temporary folder", source })?;
+            Ok(Scenery::Bare(folder))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where the points go, in words, and the agent's configuration.
+fn configuration(options: &Options, scenery: &Scenery) -> Result<(String, Config), DemoError> {
+    let passwd = scenery.folder().join("passwd");
+    fs::write(&passwd, cast::PASSWD)
+        .map_err(|source| DemoError::Os { what: "user database", source })?;
+    let mut config = Config {
+        pod_logs: Some(scenery.folder().join("pods")),
+        passwd: Some(passwd),
+        ..Config::default()
+    };
+    let usual = || std::env::temp_dir().join("gpuwho-demo.jsonl").display().to_string();
+    let target = options.otlp.clone().unwrap_or_else(usual);
+    let sink = if target.contains("://") {
+        config.otlp = Some(Otlp { endpoint: target.clone(), protocol: None });
+        format!("OTLP to {target}")
+    } else {
+        config.file = Some(PathBuf::from(&target));
+        format!("JSON lines in {target} (or --otlp http://HOST:4318)")
+    };
+    Ok((sink, config))
+}
+
+fn welcome(options: &Options, sink: &str) -> String {
+    format!(
+        "These GPUs are SIMULATED: a fake driver library plays the scenario {}.\n\
+         The processes, their cgroups, the device nodes they open and the agent are real.\n\
+         Points: {sink}. Ctrl-C ends the demo and removes everything it made.\n",
+        options.scenario
+    )
+}
+
+/// What does not work as it should, from the agent's own account.
+fn notes(who: &Value) -> Vec<String> {
+    let sources = who["sources"].as_array().map_or(&[][..], Vec::as_slice);
+    let told = sources.iter().filter(|source| source["state"] != "ready");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let note = |source: &Value| {
+        let (name, state) = (text(&source["name"]), text(&source["state"]));
+        format!("{name}: {state}: {} {}", text(&source["reason"]), text(&source["remedy"]))
+    };
+    told.map(|source| note(source).trim_end().to_owned()).collect()
+}
+
+/// Whether a process is seen to use a device and its owner has been looked up.
+fn known(who: &Value, pid: u32) -> bool {
+    let devices = who["devices"].as_array().into_iter().flatten();
+    let processes = devices.filter_map(|device| device["processes"].as_array()).flatten();
+    let holders = who["holders"].as_array().into_iter().flatten();
+    processes.chain(holders).any(|process| {
+        process["pid"] == pid && process["method"] != "pending" && process["method"] != "none"
+    })
+}
+
+/// Prints `gpuwho`'s own table.
+fn draw(agent: &Agent, sink: &str) -> Result<(), DemoError> {
+    let os = |what| move |source| DemoError::Os { what, source };
+    let mut out = io::stdout().lock();
+    if out.is_terminal() {
+        write!(out, "\x1b[H\x1b[2J").map_err(os("standard output"))?;
+        writeln!(out, "SIMULATED GPUs, real processes. Points: {sink}. Ctrl-C ends it.\n")
+            .map_err(os("standard output"))?;
+    }
+    out.flush().map_err(os("standard output"))?;
+    Command::new(program::gpuwho()?)
+        .arg("--socket")
+        .arg(agent.socket())
+        .status()
+        .map_err(os("gpuwho"))?;
+    Ok(())
+}
+
+/// Being told to stop.
+struct Stop {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The fake driver library on this machine: a folder with `libnvidia-ml.so.1`, a scenario, and
+//! the files that bind the scenario's processes to real PIDs.
+
+use crate::program;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The scenarios of the repository.
+const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fakes/nvml/scenarios");
+
+/// Why there is no fake driver.
+#[derive(Debug, thiserror::Error)]
+pub enum NvmlError {
+    /// No library.
+    #[error(transparent)]
+    NotBuilt(#[from] program::NotBuilt),
+    /// No such scenario.
+    #[error("no scenario {name}; there are: {known}")]
+    NoScenario {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A file operation.
+    #[error("{path}: {source}")]
+    File {
+        /// On what.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+}
+
+/// A fake driver.
+#[derive(Clone, Debug)]
+pub struct FakeNvml {
+    folder: PathBuf,
+}
+
+impl FakeNvml {
+    /// Sets it up in a folder that outlives the agent, `Stage::folder` say.
+    pub fn install(folder: &Path, scenario: &str) -> Result<Self, NvmlError> {
+        let fake = Self { folder: folder.join("nvml") };
+        fs::create_dir_all(fake.pids()).map_err(|source| fake.file_error(source))?;
+        symlink(program::fake_nvml()?, fake.library()).map_err(|source| fake.file_error(source))?;
+        fake.play(scenario)?;
+        Ok(fake)
+    }
+
+    /// Goes on with another scenario; the library notices by itself.
+    pub fn play(&self, scenario: &str) -> Result<(), NvmlError> {
+        let source = Path::new(SCENARIOS).join(format!("{scenario}.toml"));
+        let text = fs::read_to_string(&source).map_err(|_| NvmlError::NoScenario {
+            name: scenario.to_owned(),
+            known: known_scenarios(),
+        })?;
+        Self::replace(&self.scenario(), &text)
+    }
+
+    /// What the agent's configuration names.
+    pub fn library(&self) -> PathBuf {
+        self.folder.join("libnvidia-ml.so.1")
+    }
+
+    /// The scenario being played, which a test may rewrite.
+    pub fn scenario(&self) -> PathBuf {
+        self.folder.join("scenario.toml")
+    }
+
+    /// Binds the processes of a GPU, slot by slot; `None` leaves a slot empty.
+    pub fn set_processes(&self, gpu: u32, pids: &[Option<u32>]) -> Result<(), NvmlError> {
+        let words = pids.iter().map(|pid| pid.map_or("-".to_owned(), |pid| pid.to_string()));
+        let text: Vec<_> = words.collect();
+        Self::replace(&self.pids().join(format!("gpu{gpu}")), &text.join("\n"))
+    }
+
+    /// Gives a command the environment that the library reads.
+    pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("FAKE_NVML_SCENARIO", self.scenario()).env("FAKE_NVML_PIDS", self.pids())
+    }
+
+    fn pids(&self) -> PathBuf {
+        self.folder.join("pids")
+    }
+
+    /// Whole files only: the library may read at any moment.
+    fn replace(path: &Path, text: &str) -> Result<(), NvmlError> {
+        let fresh = path.with_extension("fresh");
+        fs::write(&fresh, text)
+            .and_then(|()| fs::rename(&fresh, path))
+            .map_err(|source| NvmlError::File { path: path.to_owned(), source })
+    }
+
+    fn file_error(&self, source: io::Error) -> NvmlError {
+        NvmlError::File { path: self.folder.clone(), source }
+    }
+}
+
+fn known_scenarios() -> String {
+    let entries = fs::read_dir(SCENARIOS).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.filter_map(|entry| Some(entry.path().file_stem()?.to_str()?.to_owned())).collect();
+    names.sort();
+    if names.is_empty() { format!("none in {SCENARIOS}") } else { names.join(", ") }
+}

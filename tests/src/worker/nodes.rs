@@ -1,0 +1,104 @@
+//! NVIDIA's device nodes without NVIDIA: a `/dev` only this process sees, whose `nvidia*` nodes
+//! have the numbers of devices that every kernel can open and nobody uses.
+
+use super::script::Script;
+use rustix::fs::{CWD, FileType, Mode, chmod, makedev, mknodat};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use std::ffi::CStr;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// Minor of the first virtual console the nodes stand for: far above those with a login.
+const FIRST_CONSOLE: u32 = 40;
+
+/// Major of the consoles.
+const TTY: u32 = 4;
+
+/// `/dev/full`, where the kernel has no virtual consoles.
+const FULL: (u32, u32) = (1, 7);
+
+/// NVIDIA's nodes of a host with eight GPUs.
+const NVIDIA: [&str; 10] = [
+    "nvidia0",
+    "nvidia1",
+    "nvidia2",
+    "nvidia3",
+    "nvidia4",
+    "nvidia5",
+    "nvidia6",
+    "nvidia7",
+    "nvidiactl",
+    "nvidia-uvm",
+];
+
+/// What any program expects to find.
+const USUAL: [(&str, u32, u32); 6] = [
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+];
+
+/// Gives the process a `/dev` of its own with all of these nodes.
+pub fn private_dev() -> io::Result<()> {
+    let consoles = Path::new("/dev/tty40").exists();
+    crate::sys::own_mounts()?;
+    // Without this the new /dev would show up on the host.
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    mount("worker", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755" as &CStr)?;
+    for (name, major, minor) in USUAL {
+        make_node(name, major, minor)?;
+    }
+    for (name, minor) in NVIDIA.iter().zip(FIRST_CONSOLE..) {
+        let (major, minor) = if consoles { (TTY, minor) } else { FULL };
+        make_node(name, major, minor)?;
+    }
+    Ok(())
+}
+
+fn make_node(name: &str, major: u32, minor: u32) -> io::Result<()> {
+    let path = Path::new("/dev").join(name);
+    let mode = Mode::from_raw_mode(0o666);
+    mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor))?;
+    // mknod's mode is cut by the umask.
+    Ok(chmod(&path, mode)?)
+}
+
+/// Opens what CUDA opens for the script's GPUs, in CUDA's order. The descriptors outlive an exec.
+pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
+    if script.gpus.is_empty() {
+        return Ok(Vec::new());
+    }
+    let folder = if script.relative {
+        std::env::set_current_dir("/dev")?;
+        Path::new("")
+    } else {
+        Path::new("/dev")
+    };
+    let always = ["nvidiactl", "nvidia-uvm"].map(str::to_owned);
+    let gpus = script.gpus.iter().map(|gpu| format!("nvidia{gpu}"));
+    always.into_iter().chain(gpus).map(|name| open(&folder.join(name))).collect()
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    // A console must not become the process's terminal.
+    let flags = rustix::fs::OFlags::NOCTTY.bits();
+    let options =
+        OpenOptions::new().read(true).write(true).custom_flags(flags.cast_signed()).open(path);
+    let file = options
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
+    Ok(file.into())
+}
+
+/// Puts a copy of the running program into the private `/dev` under another name.
+pub fn copy_program(name: &str) -> io::Result<()> {
+    let path = Path::new("/dev").join(name);
+    io::copy(&mut File::open("/proc/self/exe")?, &mut File::create_new(&path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755))
+}
