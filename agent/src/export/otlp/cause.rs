@@ -43,16 +43,18 @@ pub(super) enum Cause {
     /// Our own certificate files.
     #[error(transparent)]
     TlsFiles(#[from] TlsFileError),
-    /// OTLP/HTTP was sent to something else.
+    /// Connected, and then cut off before any request was ever answered.
     #[error(
-        "the answer is not HTTP/1.1 ({0}); if this is an OTLP/gRPC port (usually 4317), set protocol = \"grpc\""
+        "the receiver hung up ({detail}); if this is an OTLP/{other} port, set protocol = \"{protocol}\""
     )]
-    NotHttp1(String),
-    /// OTLP/gRPC was sent to something else.
-    #[error(
-        "the answer is not HTTP/2 ({0}); if this is an OTLP/HTTP port (usually 4318), set protocol = \"http/protobuf\""
-    )]
-    NotHttp2(String),
+    HungUp {
+        /// How it showed.
+        detail: String,
+        /// What the port may speak instead.
+        other: &'static str,
+        /// The setting for that.
+        protocol: &'static str,
+    },
     /// The connection broke.
     #[error("connection lost ({0})")]
     Lost(String),
@@ -94,17 +96,31 @@ pub(super) enum Cause {
 
 impl Cause {
     /// Reads the cause off a failed connection or exchange.
-    pub(super) fn of(error: &(dyn Error + 'static), protocol: Protocol) -> Self {
+    pub(super) fn of(error: &(dyn Error + 'static)) -> Self {
         let mut text = error.to_string();
         let mut current = Some(error);
         while let Some(error) = current {
             text = error.to_string();
-            if let Some(cause) = known(error, protocol) {
+            if let Some(cause) = known(error) {
                 return cause;
             }
             current = error.source();
         }
         Self::Lost(text)
+    }
+
+    /// A connection that was lost before anything was ever answered is most often one to a port
+    /// of the other protocol: each side takes the other's first bytes for garbage.
+    pub(super) fn hint(self, protocol: Protocol) -> Self {
+        match (self, protocol) {
+            (Self::Lost(detail), Protocol::Http) => {
+                Self::HungUp { detail, other: "gRPC", protocol: "grpc" }
+            }
+            (Self::Lost(detail), Protocol::Grpc) => {
+                Self::HungUp { detail, other: "HTTP", protocol: "http/protobuf" }
+            }
+            (cause, _) => cause,
+        }
     }
 }
 
@@ -114,35 +130,21 @@ pub(super) fn message(text: &str) -> String {
     if text.is_empty() { "no reason given".to_owned() } else { text }
 }
 
-fn known(error: &(dyn Error + 'static), protocol: Protocol) -> Option<Cause> {
+fn known(error: &(dyn Error + 'static)) -> Option<Cause> {
     if let Some(error) = error.downcast_ref::<io::Error>() {
-        return of_io(error, protocol);
+        return of_io(error);
     }
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(of_tls(error));
     }
     // hyper-util's connector names a failed look-up only in its text.
-    if error.to_string() == "dns error" {
-        return Some(Cause::Name(error.source().map_or_else(String::new, ToString::to_string)));
-    }
-    let error = error.downcast_ref::<hyper::Error>()?;
-    if error.is_timeout() || error.is_closed() || error.is_incomplete_message() {
-        return None;
-    }
-    let inner = error.source()?;
-    if inner.is::<io::Error>() {
-        return None;
-    }
-    match protocol {
-        Protocol::Http if error.is_parse() => Some(Cause::NotHttp1(inner.to_string())),
-        Protocol::Http => None,
-        Protocol::Grpc => Some(Cause::NotHttp2(inner.to_string())),
-    }
+    let is_lookup = error.to_string() == "dns error";
+    is_lookup.then(|| Cause::Name(error.source().map_or_else(String::new, ToString::to_string)))
 }
 
-fn of_io(error: &io::Error, protocol: Protocol) -> Option<Cause> {
+fn of_io(error: &io::Error) -> Option<Cause> {
     if let Some(inner) = error.get_ref() {
-        return known(inner, protocol);
+        return known(inner);
     }
     match error.kind() {
         io::ErrorKind::ConnectionRefused => Some(Cause::Refused),
@@ -155,9 +157,10 @@ fn of_io(error: &io::Error, protocol: Protocol) -> Option<Cause> {
 }
 
 fn of_tls(error: &rustls::Error) -> Cause {
-    use rustls::CertificateError::UnknownIssuer;
+    use rustls::CertificateError::{BadSignature, UnknownIssuer};
     match error {
-        rustls::Error::InvalidCertificate(UnknownIssuer) => Cause::UnknownCa,
+        // A bad signature is one by another CA of the same name, as after a rotation.
+        rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => Cause::UnknownCa,
         rustls::Error::InvalidCertificate(reason) => Cause::Certificate(reason.to_string()),
         rustls::Error::InvalidMessage(_) => Cause::PlainText,
         other => Cause::Tls(other.to_string()),

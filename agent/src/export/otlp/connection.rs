@@ -26,6 +26,8 @@ type HyperClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 pub(super) struct Connection {
     settings: Settings,
     client: Option<(HyperClient, Stamp)>,
+    /// Whether the endpoint has ever answered in our protocol.
+    answered: bool,
 }
 
 /// A complete answer.
@@ -39,7 +41,7 @@ pub(super) struct Answer {
 
 impl Connection {
     pub(super) fn new(settings: Settings) -> Self {
-        Self { settings, client: None }
+        Self { settings, client: None, answered: false }
     }
 
     /// Posts a body and reads the whole answer, within the timeout.
@@ -65,24 +67,13 @@ impl Connection {
             token.set_sensitive(true);
         }
         let client = self.client()?;
-        let exchange = async {
-            let (head, body) =
-                client.request(request).await.map_err(|e| Cause::of(&e, protocol))?.into_parts();
-            let body = Limited::new(body, ANSWER_BYTES)
-                .collect()
-                .await
-                .map_err(|e| Cause::of(e.as_ref(), protocol))?;
-            let trailers = body.trailers().cloned().unwrap_or_default();
-            Ok(Answer {
-                status: head.status,
-                headers: head.headers,
-                body: body.to_bytes(),
-                trailers,
-            })
+        let answer = match tokio::time::timeout(timeout, exchange(client, request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Cause::TimedOut(timeout)),
         };
-        tokio::time::timeout(timeout, exchange)
-            .await
-            .unwrap_or_else(|_| Err(Cause::TimedOut(timeout)))
+        self.answered |= answer.is_ok();
+        let answered = self.answered;
+        answer.map_err(|cause| if answered { cause } else { cause.hint(protocol) })
     }
 
     fn client(&mut self) -> Result<&HyperClient, Cause> {
@@ -93,6 +84,17 @@ impl Connection {
         };
         Ok(&self.client.insert((client, stamp)).0)
     }
+}
+
+async fn exchange(client: &HyperClient, request: Request<Full<Bytes>>) -> Result<Answer, Cause> {
+    let answer = client.request(request).await.map_err(|error| Cause::of(&error))?;
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES)
+        .collect()
+        .await
+        .map_err(|error| Cause::of(error.as_ref()))?;
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers })
 }
 
 fn build(settings: &Settings) -> Result<HyperClient, Cause> {
