@@ -1,7 +1,7 @@
 //! Measurements: the micro-benchmarks of the library, then the whole agent on a scenario.
 
 use crate::compile::{self, Profile};
-use crate::{place, setup, shell};
+use crate::{place, shell};
 use anyhow::Result;
 use std::ffi::OsString;
 
@@ -10,9 +10,9 @@ pub(crate) fn bench(args: &[OsString]) -> Result<()> {
     compile::setup_toolchain()?;
     if place::root().join("agent/benches").is_dir() {
         let benches = ["bench", "--package", "gpuwho", "--bench", "*"];
-        shell::run(shell::cargo(benches).envs(setup::tool_path()?))?;
+        shell::run(&mut shell::cargo(benches))?;
     }
     compile::packages(Profile::Release, &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"])?;
     let whole = ["run", "--release", "--package", "gpuwho-tests", "--bin", "bench", "--"];
-    shell::run(shell::cargo(whole).args(args).envs(setup::tool_path()?))
+    shell::run(shell::cargo(whole).args(args))
 }

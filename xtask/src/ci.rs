@@ -72,7 +72,7 @@ fn fmt() -> Result<Outcome> {
 
 fn clippy() -> Result<Outcome> {
     let args = ["clippy", "--all-targets", "--", "-D", "warnings"];
-    shell::run(shell::cargo(args).envs(setup::tool_path()?)).map(passed)
+    shell::run(&mut shell::cargo(args)).map(passed)
 }
 
 fn tests() -> Result<Outcome> {
@@ -98,7 +98,7 @@ fn deny() -> Result<Outcome> {
         return Ok(Outcome::Skipped("needs cargo-deny (cargo install cargo-deny)".to_owned()));
     };
     let manifest = place::root().join("Cargo.toml");
-    let mut command = shell::program(program, ["--offline", "--manifest-path"]);
+    let mut command = shell::program(program, ["--manifest-path"]);
     command.arg(manifest).args(["check", "bans", "licenses", "sources"]);
     shell::run(&mut command).map(passed).context("checking deny.toml")
 }

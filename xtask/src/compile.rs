@@ -62,7 +62,7 @@ pub(crate) fn packages(profile: Profile, names: &[&str]) -> Result<()> {
     for name in names {
         command.args(["--package", name]);
     }
-    shell::run(command.envs(setup::tool_path()?))
+    shell::run(&mut command)
 }
 
 /// The built agent.

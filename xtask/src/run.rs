@@ -1,7 +1,7 @@
 //! The agent at work: on this machine's GPUs, or on simulated ones where there is none.
 
 use crate::compile::{self, Profile};
-use crate::{place, setup, shell};
+use crate::{place, shell};
 use anyhow::{Context as _, Result};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -53,9 +53,7 @@ fn agent(request: &Request) -> Result<Command> {
 fn demo(request: &Request) -> Result<Command> {
     compile::packages(Profile::Release, &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"])?;
     let demo = place::target(Profile::Release.folder()).join("demo");
-    let mut command = shell::program(demo, demo_arguments(request));
-    command.envs(setup::tool_path()?);
-    Ok(command)
+    Ok(shell::program(demo, demo_arguments(request)))
 }
 
 fn demo_arguments(request: &Request) -> Vec<String> {

@@ -7,11 +7,9 @@ mod bpf;
 mod go;
 mod packages;
 
-use crate::{place, shell};
+use crate::shell;
 use anyhow::{Context as _, Result, bail};
 use packages::Tool;
-use std::env;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What `cargo xtask setup` can be asked.
@@ -170,13 +168,6 @@ impl Part {
             State::Missing(what) => bail!("installed, but still {what}"),
         }
     }
-}
-
-/// The search path with the cache's own programs first: environment for builds and tests.
-pub(crate) fn tool_path() -> Result<[(&'static str, OsString); 1]> {
-    let mut dirs: Vec<PathBuf> = vec![place::cache("bin")?];
-    dirs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
-    Ok([("PATH", env::join_paths(dirs).context("PATH has a folder with a colon in its name")?)])
 }
 
 /// The Go that can build the Collector, if `setup collector` has found or fetched one.

@@ -37,7 +37,6 @@ pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
     let mut command = shell::cargo(["test", "--no-fail-fast"]);
     let (for_cargo, for_tests) = split(args);
     command.args(for_cargo).args(["--", "--show-output"]).args(for_tests);
-    command.envs(setup::tool_path()?);
     match collector::for_tests() {
         Ok(path) => {
             command.env(collector::VARIABLE, path);

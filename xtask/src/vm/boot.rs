@@ -17,6 +17,8 @@ pub(super) struct Booted {
     pub(super) code: Option<i32>,
     /// What it printed; all of the console if it never began or never ended.
     pub(super) output: String,
+    /// The checks that passed.
+    pub(super) passed: Vec<String>,
     /// From starting the emulator to its end.
     pub(super) took: Duration,
     /// Whether it was ended for taking too long.
@@ -50,7 +52,8 @@ pub(super) fn boot(kernel: &Path, image: &Path, limit: Duration) -> Result<Boote
     let took = began.elapsed();
     let bytes = fs::read(&console).with_context(|| format!("reading {}", console.display()))?;
     let (code, output) = parse(&String::from_utf8_lossy(&bytes));
-    Ok(Booted { code, output, took, timed_out })
+    let (passed, output) = split_marks(&output);
+    Ok(Booted { code, output, passed, took, timed_out })
 }
 
 /// `q35` because it can power off; two processors so that per-CPU maps are more than one.
@@ -99,9 +102,23 @@ fn parse(console: &str) -> (Option<i32>, String) {
     (digits.parse().ok(), output.to_owned())
 }
 
+/// Takes the marks of the checks that passed out of the output.
+fn split_marks(output: &str) -> (Vec<String>, String) {
+    let (mut passed, mut rest) = (Vec::new(), String::new());
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix("@@PASSED ") {
+            passed.push(name.to_owned());
+        } else {
+            rest.push_str(line);
+            rest.push('\n');
+        }
+    }
+    (passed, rest)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Booted, parse};
+    use super::{Booted, parse, split_marks};
     use std::time::Duration;
 
     #[test]
@@ -117,10 +134,18 @@ mod tests {
     }
 
     #[test]
+    fn checks_that_did_not_pass_are_not_in_the_table() {
+        let output = "hook fexit: told\n@@PASSED fexit\nrefused\n@@PASSED syscall\n";
+        let passed = ["fexit", "syscall"].map(str::to_owned).to_vec();
+        assert_eq!(split_marks(output), (passed, "hook fexit: told\nrefused\n".to_owned()));
+    }
+
+    #[test]
     fn only_exit_code_zero_passes() {
         let with = |code, timed_out| Booted {
             code,
             output: String::new(),
+            passed: Vec::new(),
             took: Duration::ZERO,
             timed_out,
         };

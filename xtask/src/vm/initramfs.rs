@@ -29,10 +29,18 @@ mount -t securityfs s /sys/kernel/security
 mount -t tmpfs t /tmp
 ip link set lo up
 echo "@@BEGIN"
-sh /command 2>&1
+sh /checks 2>&1
 echo "@@END rc=$?"
 poweroff -f
 "#;
+
+/// One run of the program in the guest.
+pub(super) struct Check {
+    /// One word, for the marks on the console and for the table.
+    pub(super) name: &'static str,
+    /// The program's arguments.
+    pub(super) args: Vec<OsString>,
+}
 
 /// An image on disk, together with the console output beside it, until this is dropped.
 pub(super) struct Image {
@@ -54,7 +62,7 @@ impl Drop for Image {
 }
 
 /// Makes an image that runs the program.
-pub(super) fn build(program: &Path, args: &[OsString]) -> Result<Image> {
+pub(super) fn build(program: &Path, checks: &[Check]) -> Result<Image> {
     // One folder a process, so that two runs at once do not write the same image.
     let folder = place::cache("kernels")?.join(format!("initramfs-{}", std::process::id()));
     let image = Image { folder };
@@ -71,7 +79,7 @@ pub(super) fn build(program: &Path, args: &[OsString]) -> Result<Image> {
     for library in libraries(program)? {
         copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)))?;
     }
-    write_script(&root.join("command"), &command_line(args))?;
+    write_script(&root.join("checks"), &script(checks))?;
     write_script(&root.join("init"), INIT)?;
     pack(&root, &image.path())?;
     Ok(image)
@@ -104,9 +112,18 @@ fn library_paths(text: &str) -> Vec<PathBuf> {
     text.lines().filter_map(path_in).collect()
 }
 
-fn command_line(args: &[OsString]) -> String {
-    let quoted = args.iter().map(|arg| quote(&arg.to_string_lossy()));
-    std::iter::once("/program".to_owned()).chain(quoted).collect::<Vec<_>>().join(" ") + "\n"
+/// Runs every check, says which passed, and ends with the last failure's exit code.
+fn script(checks: &[Check]) -> String {
+    let mut script = "result=0\n".to_owned();
+    for Check { name, args } in checks {
+        let quoted: String =
+            args.iter().map(|arg| format!(" {}", quote(&arg.to_string_lossy()))).collect();
+        script += &format!(
+            "/program{quoted}; code=$?\n\
+             if [ $code = 0 ]; then echo '@@PASSED {name}'; else result=$code; fi\n"
+        );
+    }
+    script + "exit $result\n"
 }
 
 /// A word that the shell reads as it is.
@@ -148,7 +165,7 @@ fn pack(root: &Path, image: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{command_line, library_paths};
+    use super::{Check, library_paths, script};
     use std::ffi::OsString;
     use std::path::PathBuf;
 
@@ -162,9 +179,27 @@ mod tests {
         assert_eq!(library_paths(text), expected);
     }
 
+    fn run(checks: &[Check]) -> (Option<i32>, String) {
+        // `echo` in place of the program: the script only has to name it.
+        let script = script(checks).replace("/program", "echo");
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    }
+
     #[test]
     fn arguments_reach_the_guest_as_they_are() {
-        let args = ["self-test", "it's", "$HOME"].map(OsString::from);
-        assert_eq!(command_line(&args), "/program 'self-test' 'it'\\''s' '$HOME'\n");
+        let args = ["self-test", "it's", "$HOME"].map(OsString::from).to_vec();
+        let expected = "self-test it's $HOME\n@@PASSED a\n".to_owned();
+        assert_eq!(run(&[Check { name: "a", args }]), (Some(0), expected));
+    }
+
+    #[test]
+    fn one_failing_check_fails_the_guest_and_the_others_still_run() {
+        let check = |name, word: &str| Check { name, args: vec![OsString::from(word)] };
+        let script = script(&[check("a", "3"), check("b", "0")]);
+        let script = script.replace("/program", "sh -c 'exit $0'");
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert_eq!((output.status.code(), told.as_str()), (Some(3), "@@PASSED b\n"));
     }
 }
