@@ -225,6 +225,11 @@ impl Tracker {
         self.0.contains_key(&process)
     }
 
+    /// Whether this very opening has been told.
+    pub fn knows_node(&self, opened: &Opened) -> bool {
+        self.0.get(&opened.process).is_some_and(|known| known.nodes.contains(&opened.node))
+    }
+
     /// Scans, and gives what differs from what is known.
     pub fn scan(&mut self, paths: &Paths, nodes: &Nodes) -> Vec<Evidence> {
         let at_ns = boot_time_ns();

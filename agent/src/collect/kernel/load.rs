@@ -246,9 +246,11 @@ fn attach_cgroup(bpf: &mut Ebpf, paths: &Paths) -> Result<(), LoadError> {
     const PROGRAM: &str = "opened_cgroup";
     let root = cgroup_root(paths).map_err(LoadError::CgroupRoot)?;
     let program: &mut CgroupDevice = typed(bpf, PROGRAM)?;
+    // From 5.7 this makes a link, which always allows others beside it and below it, and for
+    // which the kernel refuses the flag that would ask for that (`cgroup_bpf_link_attach`).
     program
         .load()
-        .and_then(|()| program.attach(root, CgroupAttachMode::AllowMultiple).map(drop))
+        .and_then(|()| program.attach(root, CgroupAttachMode::Single).map(drop))
         .map_err(|source| LoadError::Program { program: PROGRAM, source })
 }
 

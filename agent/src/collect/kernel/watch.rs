@@ -95,6 +95,8 @@ impl<E: FnMut(Evidence)> Watch<E> {
     /// their proof; what happens to a waiting process changes what will be told.
     fn take(&mut self, fact: Fact, hook: OpenHook) {
         match &fact.evidence {
+            // A scan was faster.
+            Evidence::Opened(opened) if self.tracker.knows_node(opened) => return,
             Evidence::Opened(opened) if hook == OpenHook::Cgroup => {
                 let process = opened.process;
                 if let Some(device) = fact.device {
@@ -121,7 +123,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
             }
             Evidence::Exited { process, .. } => {
                 for attempt in self.attempts.ended(*process) {
-                    self.tell(attempt.evidence);
+                    self.tell_once(attempt.evidence);
                 }
             }
             _ => {}
@@ -142,7 +144,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let outcome =
             self.attempts.look(Instant::now(), |process, device| holds(paths, process, device));
         for attempt in outcome.held {
-            self.tell(attempt.evidence);
+            self.tell_once(attempt.evidence);
         }
         for attempt in outcome.refused {
             self.forget(bpf, &attempt);
@@ -161,6 +163,13 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let _ = bpf.seen.remove(&seen);
         if !self.tracker.knows(attempt.process) {
             let _ = bpf.holders.remove(&attempt.process.pid);
+        }
+    }
+
+    /// What waited may have been found by a scan meanwhile.
+    fn tell_once(&mut self, evidence: Evidence) {
+        if !matches!(&evidence, Evidence::Opened(opened) if self.tracker.knows_node(opened)) {
+            self.tell(evidence);
         }
     }
 
