@@ -20,3 +20,4 @@ pub mod sample;
     reason = "the one user-space module that may call what the compiler cannot check"
 )]
 pub mod sys;
+pub mod telemetry;
