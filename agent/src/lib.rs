@@ -28,3 +28,4 @@ pub mod series;
 )]
 pub mod sys;
 pub mod who;
+pub mod telemetry;

@@ -7,7 +7,7 @@
 //! requests of memory.
 
 mod cause;
-mod connection;
+pub(crate) mod connection;
 mod counts;
 pub mod encode;
 mod grpc;

@@ -11,6 +11,8 @@ use prost::Message as _;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+type Script = fn() -> Reply;
+
 fn status(code: u16) -> Reply {
     Reply::Answer(code, Vec::new(), b"the receiver's words".to_vec())
 }
@@ -116,7 +118,7 @@ fn silent_receiver_is_tried_again_after_the_timeout() {
 
 /// Sends three batches to a receiver that always answers `reply`, and returns the report and the
 /// log.
-fn refused_by(reply: fn() -> Reply, words: &str) -> (Report, Vec<String>) {
+fn refused_by(reply: Script, words: &str) -> (Report, Vec<String>) {
     let receiver = Receiver::start(move |_| reply());
     let headers = BTreeMap::from([("authorization".to_owned(), "Bearer s3cret".to_owned())]);
     let headers = Some(RawHeaders(headers));
@@ -132,7 +134,7 @@ fn refused_by(reply: fn() -> Reply, words: &str) -> (Report, Vec<String>) {
 
 #[test]
 fn refusals_are_not_tried_again_and_are_logged_once_with_the_remedy() {
-    let cases: [(fn() -> Reply, &str); 4] = [
+    let cases: [(Script, &str); 4] = [
         (|| status(401), "check the headers (token, tenant); the receiver's words"),
         (|| status(404), "is this an OTLP metrics endpoint?"),
         (|| status(413), "too large"),

@@ -7,6 +7,7 @@ mod grpc;
 mod http;
 mod log;
 mod receiver;
+mod telemetry;
 mod tls;
 
 use gpuwho::catalog::attributes::{AttrSet, GPU_UUID};

@@ -130,10 +130,11 @@ async fn serve(
             match tls {
                 None => connection(stream, script, count, tell).await,
                 // A client that does not trust us hangs up here.
-                Some(tls) => match tls.accept(stream).await {
-                    Ok(stream) => connection(stream, script, count, tell).await,
-                    Err(_) => {}
-                },
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        connection(stream, script, count, tell).await;
+                    }
+                }
             }
         });
     }

@@ -11,7 +11,7 @@ const MESSAGE_CHARS: usize = 200;
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Cause {
+pub(crate) enum Cause {
     /// The name has no address.
     #[error("no address found for the receiver's name ({0}); check the endpoint's host")]
     Name(String),

@@ -23,7 +23,7 @@ type HyperClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// A receiver as the transports see it.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     settings: Settings,
     client: Option<(HyperClient, Stamp)>,
     /// Whether the endpoint has ever answered in our protocol.
@@ -32,20 +32,20 @@ pub(super) struct Connection {
 
 /// A complete answer.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-    pub(super) trailers: HeaderMap,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: HeaderMap,
 }
 
 impl Connection {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: Settings) -> Self {
         Self { settings, client: None, answered: false }
     }
 
     /// Posts a body and reads the whole answer, within the timeout.
-    pub(super) async fn post(
+    pub(crate) async fn post(
         &mut self,
         body: Bytes,
         headers: &[(HeaderName, HeaderValue)],

@@ -89,7 +89,7 @@ mod tests {
     fn same_cause_is_news_once_until_it_works_again() {
         let (mut health, start) = (health(), Instant::now());
         let refused = discriminant(&Cause::Refused);
-        let later = start + Duration::from_secs(3600);
+        let later = start + Duration::from_hours(1);
         let news = [health.is_news(refused, start), health.is_news(refused, later)];
         assert_eq!(news, [true, false]);
         health.worked(later);

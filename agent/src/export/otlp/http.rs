@@ -119,7 +119,7 @@ mod tests {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(text));
             retry_after(&headers, now)
         };
-        assert_eq!(read("120"), Some(Duration::from_secs(120)));
+        assert_eq!(read("120"), Some(Duration::from_mins(2)));
         assert_eq!(read("Sun, 06 Nov 1994 08:49:57 GMT"), Some(Duration::from_secs(20)));
         assert_eq!(read("soon"), None);
     }

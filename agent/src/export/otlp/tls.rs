@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 /// A certificate file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum TlsFileError {
+pub(crate) enum TlsFileError {
     /// Not readable, or not PEM.
     #[error("cannot read {path} as PEM ({source})")]
     Read {

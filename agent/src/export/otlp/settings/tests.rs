@@ -1,6 +1,8 @@
 //! The rules at the top of `settings`, one by one.
 
 use super::*;
+use crate::catalog::attributes::AttrSet;
+use crate::export::otlp::Resource;
 
 fn resolve(file: &str, env: &[(&str, &str)]) -> Result<Settings, SettingsError> {
     let file: RawOtlp = toml::from_str(file).unwrap();
@@ -193,7 +195,7 @@ fn service_name_wins_over_the_resource_attributes() {
     let env =
         [("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,team=x%20y"), ("OTEL_SERVICE_NAME", "b")];
     let settings = resolve("", &env).unwrap();
-    let resource = super::super::Resource::new(&Default::default(), &settings);
+    let resource = Resource::new(&AttrSet::default(), &settings);
     let shown: Vec<String> = resource
         .iter()
         .filter(|(key, _)| *key != "service.version")
