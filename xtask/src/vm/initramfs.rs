@@ -116,12 +116,12 @@ fn library_paths(text: &str) -> Vec<PathBuf> {
 fn script(checks: &[Check]) -> String {
     let mut script = "result=0\n".to_owned();
     for Check { name, args } in checks {
-        let quoted: String =
-            args.iter().map(|arg| format!(" {}", quote(&arg.to_string_lossy()))).collect();
-        script += &format!(
-            "/program{quoted}; code=$?\n\
-             if [ $code = 0 ]; then echo '@@PASSED {name}'; else result=$code; fi\n"
-        );
+        let quoted = args.iter().map(|arg| quote(&arg.to_string_lossy()));
+        let words: Vec<_> = std::iter::once("/program".to_owned()).chain(quoted).collect();
+        script += &words.join(" ");
+        script += "; code=$?\nif [ $code = 0 ]; then echo '@@PASSED ";
+        script += name;
+        script += "'; else result=$code; fi\n";
     }
     script + "exit $result\n"
 }
