@@ -1,4 +1,10 @@
 //! The NVIDIA reader against the fake driver library: real child process, real library calls.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on ends there; clippy knows test functions but not their helpers"
+)]
+#![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
 mod rig;
 mod truth;
@@ -9,6 +15,7 @@ use gpuwho::collect::Collector as _;
 use rig::{Rig, alone, in_a_process_of_its_own};
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,7 +112,7 @@ fn a_lost_device_keeps_its_status_only_and_comes_back() {
 
 #[test]
 fn a_slow_device_does_not_slow_the_others_and_its_late_answer_has_its_own_time() {
-    let mut rig = Rig::new("h100x8");
+    let mut rig = Rig::hasty("h100x8");
     rig.tick();
     rig.play("slow-driver");
     let mut ages = Vec::new();
@@ -128,7 +135,7 @@ fn a_slow_device_does_not_slow_the_others_and_its_late_answer_has_its_own_time()
 
 #[test]
 fn a_device_that_hangs_for_ever_costs_its_own_series_only() {
-    let mut rig = Rig::new("h100x8");
+    let mut rig = Rig::hasty("h100x8");
     let before = rig.tick();
     rig.play_with("h100x8", HANG);
     for _ in 0..3 {
@@ -142,6 +149,40 @@ fn a_device_that_hangs_for_ever_costs_its_own_series_only() {
     assert!(threads <= 4, "main, listener, worker and the stuck one, not {threads}");
     assert!(rig.reader.control().release(None), "a hung call kept the process");
     assert!(!holds_library(child));
+}
+
+#[test]
+fn a_library_that_hangs_while_it_opens_is_reported_and_left_alone() {
+    let mut rig = Rig::hasty("h100x8");
+    rig.play_with("h100x8", "[[failure]]\ncall = \"nvmlInit_v2\"\nhang = true\n");
+    rig.tick();
+    let begun = Instant::now();
+    rig.tick();
+    assert!(begun.elapsed() < Duration::from_millis(200), "waited again: {:?}", begun.elapsed());
+    let report = rig.reader.report();
+    assert_eq!((report.state, report.restarts), (SourceState::Hung, 0), "{report:?}");
+    assert!(rig.reader.control().release(None), "a hung call kept the process");
+}
+
+#[test]
+fn no_second_child_is_started_beside_one_that_does_not_end() {
+    let mut rig = Rig::hasty("h100x8");
+    rig.tick();
+    let control = rig.reader.control();
+    let child = control.snapshot().child.unwrap();
+    signal(child, "STOP");
+    rig.tick();
+    assert_eq!((rig.reader.report().state, rig.state(0)), (SourceState::Hung, DeviceState::Hung));
+    assert!(!control.release(None), "a stopped process cannot let go");
+    rig.tick();
+    control.resume();
+    rig.tick();
+    let report = rig.reader.report();
+    assert_eq!((report.state, report.restarts), (SourceState::Hung, 0));
+    assert!(report.reason.contains(&child.to_string()), "{report:?}");
+    signal(child, "CONT");
+    rig.until(|_, rig| (rig.state(0) == DeviceState::Ok).then_some(()));
+    assert_eq!(rig.reader.report().restarts, 1);
 }
 
 #[test]
@@ -309,6 +350,12 @@ fn names(read: &rig::Values, device: u32) -> BTreeSet<String> {
 
 fn failing(call: &str, code: u32) -> String {
     format!("[[failure]]\ncall = \"{call}\"\ncode = {code}\n")
+}
+
+/// Sends a signal to a child of this test's reader.
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
 }
 
 /// Whether a process has the library mapped.

@@ -11,6 +11,7 @@ mod link;
 mod nvidia;
 pub mod reader;
 mod rows;
+mod session;
 pub mod snapshot;
 pub mod wire;
 

@@ -42,12 +42,21 @@ impl Rig {
         Self::at(scenario, 1000.3)
     }
 
+    /// The same, with a reader that waits for half a second only.
+    pub(super) fn hasty(scenario: &str) -> Self {
+        Self::with(scenario, 1000.3, Duration::from_secs(1))
+    }
+
     /// A reader of a shipped scenario that began some seconds ago.
     pub(super) fn at(scenario: &str, seconds: f64) -> Self {
+        Self::with(scenario, seconds, Duration::from_secs(10))
+    }
+
+    fn with(scenario: &str, seconds: f64, interval: Duration) -> Self {
         let folder = TempDir::new().unwrap();
         let epoch = unix(SystemTime::now()) - seconds;
         let inventory = Arc::new(Inventory::default());
-        let mut settings = Settings::new(built("gpuwho"), Duration::from_secs(1));
+        let mut settings = Settings::new(built("gpuwho"), interval);
         settings.library = Some(folder.path().join("libnvidia-ml.so.1"));
         settings.retry = Duration::ZERO;
         settings.longest_pause = Duration::ZERO;

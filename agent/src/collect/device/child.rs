@@ -61,13 +61,17 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let home = opened.devices.into_iter().map(Some).collect();
     let stall = settings.stall;
     let mut desk = Desk { outlet, events, arriving, home, worker: None, stall };
-    desk.run()?;
+    let ended = desk.run();
     if desk.home.iter().any(Option::is_none) {
         // A call hangs: closing the library would wait for it.
         exit_now(0);
     }
     (opened.close)();
-    Ok(())
+    match ended {
+        // Noticed while an answer was sent, not while the next request was awaited.
+        Err(ServeError::Wire(WireError::Closed)) => Ok(()),
+        ended => ended,
+    }
 }
 
 /// Something the main thread waits for.

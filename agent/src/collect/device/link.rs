@@ -99,13 +99,7 @@ impl Link {
 
     /// Asks.
     pub(super) fn send(&mut self, request: Request) -> Result<(), LinkError> {
-        let sent = self.outbox.send(&mut self.socket, &request);
-        Ok(sent.map_err(|error| match error {
-            WireError::Socket(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                WireError::Closed
-            }
-            error => error,
-        })?)
+        Ok(self.outbox.send(&mut self.socket, &request)?)
     }
 
     /// The next answer; `None` when there is none by the deadline.

@@ -6,11 +6,12 @@
 //! started again after 0, 1, 2, 4, … seconds; one that hangs is left alone, and no second one is
 //! started beside it. On an eight-device host a tick is one request, nine frames and about 20 kB.
 
-use super::link::{Leaving, Link, LinkError, Program};
+use super::link::{Leaving, Link, Program};
 pub use super::rows::Identify;
 use super::rows::Rows;
+use super::session::{Ending, Session};
 use super::snapshot::{Control, ReaderSnapshot};
-use super::wire::{Frame, Outcome, Reading, Refusal, Request};
+use super::wire::{Frame, Outcome, Reading, Request};
 use super::{Vendor, library};
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
@@ -91,30 +92,6 @@ pub struct DeviceReader {
     library_time: Duration,
 }
 
-/// A running child and what it owes.
-struct Session {
-    link: Link,
-    /// Number of devices, once the library is open.
-    devices: Option<u32>,
-    /// The request it has not ended yet.
-    owed: Option<u64>,
-    /// It missed a deadline altogether.
-    late: bool,
-}
-
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-enum Ending {
-    #[error(transparent)]
-    Lost(#[from] LinkError),
-    #[error("{text}")]
-    Refused { refusal: Refusal, text: String },
-    #[error("the driver lists no device")]
-    NoDevice,
-    #[error("the driver went away: {0}")]
-    DriverGone(String),
-}
-
 impl DeviceReader {
     /// A reader that starts its child at the first reading.
     pub fn new(
@@ -154,7 +131,7 @@ impl DeviceReader {
             self.let_go();
             self.rows.begin(DeviceState::Released, "released by the operator");
             self.slow.clear();
-            self.state(SourceState::Absent, "released by the operator", "`gpuwho resume` ends it");
+            self.state(SourceState::Absent, "released by the operator", "");
             return;
         }
         let session = self.session.take().or_else(|| self.start());
@@ -292,7 +269,7 @@ impl DeviceReader {
             Ok((hangup, link)) => {
                 self.control.hold(hangup);
                 self.slow.clear();
-                let session = Session { link, devices: None, owed: None, late: false };
+                let session = Session::new(link);
                 // A release between the check at the tick's begin and here must not be missed.
                 if self.control.released() {
                     self.session = Some(session);
@@ -318,14 +295,10 @@ impl DeviceReader {
         self.leaving = status.is_none().then_some(leaving);
         if self.control.released() {
             self.rows.begin(DeviceState::Released, "released by the operator");
-            self.state(SourceState::Absent, "released by the operator", "`gpuwho resume` ends it");
+            self.state(SourceState::Absent, "released by the operator", "");
             return;
         }
-        let (state, remedy) = match ending {
-            Ending::Refused { refusal, .. } => refused(*refusal),
-            Ending::NoDevice => (SourceState::Absent, "check the devices with the vendor's tool"),
-            Ending::Lost(_) | Ending::DriverGone(_) => (SourceState::Failed, ""),
-        };
+        let (state, remedy) = ending.verdict();
         let mut reason = ending.to_string();
         if let (Ending::Lost(_), Some(status)) = (ending, status) {
             reason = format!("the reader process ended early: {status}");
@@ -383,17 +356,6 @@ impl DeviceReader {
     fn state(&mut self, state: SourceState, reason: impl Into<String>, remedy: &str) {
         let (reason, remedy) = (reason.into(), remedy.to_owned());
         self.report = Report { state, reason, remedy, ..self.report.clone() };
-    }
-}
-
-fn refused(refusal: Refusal) -> (SourceState, &'static str) {
-    match refusal {
-        Refusal::Absent => (SourceState::Absent, "load the kernel driver"),
-        Refusal::Mismatch => {
-            (SourceState::Failed, "reload the kernel driver or reboot: its library is newer")
-        }
-        Refusal::Forbidden => (SourceState::Failed, "run as root or allow the device nodes"),
-        Refusal::Failed => (SourceState::Failed, "check the driver with the vendor's tool"),
     }
 }
 

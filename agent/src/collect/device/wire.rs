@@ -229,9 +229,9 @@ impl Outbox {
         }
         let prefix = u32::try_from(length).map_err(|_| WireError::TooLong(length))?.to_le_bytes();
         buffer.iter_mut().zip(prefix).for_each(|(to, byte)| *to = byte);
-        socket.write_all(&buffer)?;
+        let sent = socket.write_all(&buffer);
         self.buffer = buffer;
-        Ok(())
+        sent.map_err(closed)
     }
 }
 
@@ -252,8 +252,7 @@ impl Inbox {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(WireError::Closed),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(closed(error)),
         }
     }
 
@@ -272,6 +271,14 @@ impl Inbox {
         let message = postcard::from_bytes(body)?;
         self.bytes.drain(..PREFIX + length);
         Ok(Some(message))
+    }
+}
+
+/// The other end's hanging up has several faces.
+fn closed(error: io::Error) -> WireError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => WireError::Closed,
+        _ => WireError::Socket(error),
     }
 }
 

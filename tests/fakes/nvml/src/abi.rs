@@ -164,3 +164,92 @@ pub extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
     };
     text.as_ptr()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::device::{nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetName};
+    use super::process::nvmlDeviceGetComputeRunningProcesses_v3;
+    use super::{nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlInit_v2, nvmlShutdown};
+    use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_t};
+    use std::env;
+    use std::path::Path;
+    use std::process::Command;
+    use std::ptr;
+
+    /// The rules of the ABI, in a process with the scenario in its environment.
+    #[test]
+    fn the_rules_of_the_real_library_hold() {
+        if env::var_os("FAKE_NVML_SCENARIO").is_some() {
+            // SAFETY: every pointer is null or to a local of the right type and length.
+            unsafe { check_rules() };
+            return;
+        }
+        let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/h100x8.toml");
+        // The first device has three processes.
+        let pids = tempfile::tempdir().unwrap();
+        std::fs::write(pids.path().join("gpu0"), "11 12 - 14").unwrap();
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "abi::tests::the_rules_of_the_real_library_hold"]);
+        command.env("FAKE_NVML_SCENARIO", scenario).env("FAKE_NVML_PIDS", pids.path());
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    unsafe fn check_rules() {
+        let mut count = 0;
+        let mut device: nvmlDevice_t = ptr::null_mut();
+        // SAFETY: as promised by the caller.
+        unsafe {
+            assert_eq!(nvmlDeviceGetCount_v2(&raw mut count), 1, "before nvmlInit");
+            assert_eq!(nvmlInit_v2(), 0);
+            assert_eq!((nvmlDeviceGetCount_v2(&raw mut count), count), (0, 8));
+            assert_eq!(nvmlDeviceGetHandleByIndex_v2(8, &raw mut device), 2, "no such index");
+            assert_eq!(nvmlDeviceGetHandleByIndex_v2(0, &raw mut device), 0);
+            check_texts_and_versions(device);
+            check_lists(device);
+            assert_eq!(nvmlShutdown(), 0);
+            assert_eq!(nvmlDeviceGetCount_v2(&raw mut count), 1, "after nvmlShutdown");
+        }
+    }
+
+    unsafe fn check_texts_and_versions(device: nvmlDevice_t) {
+        let mut name = [1; 96];
+        let mut memory = nvmlMemory_v2_t { version: 2, total: 7, reserved: 0, free: 0, used: 0 };
+        let other: nvmlDevice_t = ptr::without_provenance_mut(device.addr() + 1);
+        // SAFETY: as promised by the caller.
+        unsafe {
+            assert_eq!(nvmlDeviceGetName(other, name.as_mut_ptr(), 96), 2, "a foreign handle");
+            assert_eq!(nvmlDeviceGetName(device, name.as_mut_ptr(), 21), 7, "one byte short");
+            assert_eq!(name, [1; 96], "written past the length");
+            assert_eq!(nvmlDeviceGetName(device, name.as_mut_ptr(), 22), 0);
+            assert_eq!(nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory), 25, "a wrong version");
+            assert_eq!(memory.total, 7, "written in spite of the version");
+            memory.version = 0x0200_0028;
+            assert_eq!(
+                (nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory), memory.version),
+                (0, 0x0200_0028)
+            );
+        }
+        assert_eq!(memory.used + memory.free + memory.reserved, memory.total);
+    }
+
+    unsafe fn check_lists(device: nvmlDevice_t) {
+        let list = nvmlDeviceGetComputeRunningProcesses_v3;
+        let empty =
+            nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+        let mut infos = [empty; 4];
+        let mut count = 0;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            assert_eq!((list(device, &raw mut count, ptr::null_mut()), count), (7, 3));
+            count = 2;
+            assert_eq!((list(device, &raw mut count, infos.as_mut_ptr()), count), (7, 3));
+            count = 4;
+            assert_eq!((list(device, &raw mut count, infos.as_mut_ptr()), count), (0, 3));
+        }
+        let pids = infos.map(|info| info.pid);
+        assert_eq!(pids, [11, 12, 14, 0], "a slot marked `-` has no process");
+        assert_eq!(infos[2].usedGpuMemory, (1 << 30) + 3 * (16 << 20), "of the fourth slot");
+    }
+}
