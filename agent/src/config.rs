@@ -217,7 +217,11 @@ fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigErro
         drivers: raw.drivers.unwrap_or(usual.drivers),
         open_hook: raw.open_hook.unwrap_or(usual.open_hook),
         bpf: raw.bpf.unwrap_or(usual.bpf),
-        scan_interval_s: seconds("devices.scan_interval", raw.scan_interval, usual.scan_interval_s)?,
+        scan_interval_s: seconds(
+            "devices.scan_interval",
+            raw.scan_interval,
+            usual.scan_interval_s,
+        )?,
         rescan_interval_s: seconds(
             "devices.rescan_interval",
             raw.rescan_interval,
@@ -258,11 +262,7 @@ fn seconds(key: &str, text: Option<String>, usual: u64) -> Result<u64, ConfigErr
     Ok(duration(key, text, Duration::from_secs(usual))?.as_secs().max(1))
 }
 
-fn duration(
-    key: &str,
-    text: Option<String>,
-    usual: Duration,
-) -> Result<Duration, ConfigError> {
+fn duration(key: &str, text: Option<String>, usual: Duration) -> Result<Duration, ConfigError> {
     let Some(text) = text else { return Ok(usual) };
     humantime::parse_duration(&text).map_err(|error| ConfigError::Value {
         key: key.into(),

@@ -75,14 +75,17 @@ fn pod_logs(settings: &Settings) -> Finding {
         return Finding::new("pod logs", "ok", format!("{path}: pod names are known"), "");
     }
     let facts = format!("{path} is not there: no kubelet on this host, so no pod names");
-    Finding::new("pod logs", "absent", facts, "on a Kubernetes node, mount it or set paths.pod_logs")
+    Finding::new(
+        "pod logs",
+        "absent",
+        facts,
+        "on a Kubernetes node, mount it or set paths.pod_logs",
+    )
 }
 
 fn receiver(settings: &Settings) -> Finding {
     match &settings.otlp {
-        Some(otlp) => {
-            Finding::new("otlp", "ok", format!("sends to {:?}", otlp.endpoint), "")
-        }
+        Some(otlp) => Finding::new("otlp", "ok", format!("sends to {:?}", otlp.endpoint), ""),
         None => Finding::new(
             "otlp",
             "absent",

@@ -27,5 +27,5 @@ pub mod series;
     reason = "the one user-space module that may call what the compiler cannot check"
 )]
 pub mod sys;
-pub mod who;
 pub mod telemetry;
+pub mod who;

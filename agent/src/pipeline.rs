@@ -7,15 +7,15 @@ mod sinks;
 pub use once::{collect, read_once};
 
 use crate::attribute::ownership::Ownership;
-use crate::collect::own::{self, Gauges, Own};
-use crate::collect::schedule::{Event, Schedule, Stop};
-use crate::collect::status::Board;
+use crate::collect::Collector;
 use crate::collect::device::DEVICES;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
-use crate::collect::Collector;
 use crate::collect::kernel::device_users;
+use crate::collect::own::{self, Gauges, Own};
 use crate::collect::proc_scan::boot_time_ns;
+use crate::collect::schedule::{Event, Schedule, Stop};
+use crate::collect::status::Board;
 use crate::config::Settings;
 use crate::control;
 use crate::export::{EnrichedBatch, otlp};
@@ -172,7 +172,9 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
             batches: batches.clone(),
             stop: stop.clone(),
         };
-        schedule.start(collector).map_err(|source| RunError::Thread { name: name.into(), source })?;
+        schedule
+            .start(collector)
+            .map_err(|source| RunError::Thread { name: name.into(), source })?;
     }
     let answering = Arc::clone(&core);
     spawn("control", move || control::serve(&listener, &*answering))?;

@@ -167,7 +167,8 @@ impl Person {
         }
         if let Some(job) = &self.slurm_job {
             let step = self.slurm_step.as_ref().map_or(String::new(), |step| format!(".{step}"));
-            let task = self.slurm_task.as_ref().map_or(String::new(), |task| format!(" task {task}"));
+            let task =
+                self.slurm_task.as_ref().map_or(String::new(), |task| format!(" task {task}"));
             return format!("slurm {job}{step}{task}");
         }
         if let Some(container) = &self.container_id {
@@ -207,12 +208,16 @@ impl Who {
             plural(self.devices.len(), "accelerator", "accelerators")
         );
         if !self.devices.is_empty() {
-            let _ = writeln!(out, "\nGPU  MODEL                       UTIL          MEMORY    POWER   TEMP");
+            let _ = writeln!(
+                out,
+                "\nGPU  MODEL                       UTIL          MEMORY    POWER   TEMP"
+            );
         }
         for device in &self.devices {
             device.render(&mut out);
         }
-        let only_held: Vec<_> = self.holders.iter().filter(|h| !h.exited && !self.listed(h)).collect();
+        let only_held: Vec<_> =
+            self.holders.iter().filter(|h| !h.exited && !self.listed(h)).collect();
         if !only_held.is_empty() {
             let _ = writeln!(out, "\nhold a device node, not on the driver's list:");
         }
@@ -264,7 +269,8 @@ impl Device {
         }
         out.push('\n');
         for process in &self.processes {
-            let memory = process.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
+            let memory =
+                process.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
             let busy = process.utilization.map_or(String::new(), percent);
             let _ = writeln!(out, "{}", row(&process.owner, &format!("{memory:>9} {busy:>6}")));
         }
@@ -352,7 +358,8 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
 
     #[test]
     fn a_holder_without_work_on_the_driver_s_list_is_shown() {
-        let holder = Holder { owner: person(7, "idle"), nodes: vec!["/dev/nvidia0".into()], exited: false };
+        let holder =
+            Holder { owner: person(7, "idle"), nodes: vec!["/dev/nvidia0".into()], exited: false };
         let who = Who { holders: vec![holder], ..Who::default() };
         assert!(who.render().contains("not on the driver's list"), "{}", who.render());
     }
@@ -368,6 +375,9 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
         };
         let who = Who { sources: vec![source], ..Who::default() };
         let table = who.render();
-        assert!(table.contains("nvidia is absent: no libnvidia-ml.so.1\n  remedy: install"), "{table}");
+        assert!(
+            table.contains("nvidia is absent: no libnvidia-ml.so.1\n  remedy: install"),
+            "{table}"
+        );
     }
 }

@@ -5,8 +5,11 @@ use serde::Serialize;
 use std::fmt::Write as _;
 
 /// A domain's heading and table.
-const DOMAINS: &[(&str, &[&MetricDef])] =
-    &[("Devices", device::ALL), ("Processes on devices", process::ALL), ("The agent itself", agent::ALL)];
+const DOMAINS: &[(&str, &[&MetricDef])] = &[
+    ("Devices", device::ALL),
+    ("Processes on devices", process::ALL),
+    ("The agent itself", agent::ALL),
+];
 
 #[derive(Serialize)]
 struct Entry {
@@ -153,10 +156,8 @@ mod tests {
 
     #[test]
     fn the_worst_case_series_of_a_device_stay_few() {
-        let per_device: usize = all()
-            .filter(|def| def.subject == "gpu")
-            .map(MetricDef::series_per_subject)
-            .sum();
+        let per_device: usize =
+            all().filter(|def| def.subject == "gpu").map(MetricDef::series_per_subject).sum();
         assert!(per_device <= 60, "{per_device} series a device");
     }
 }

@@ -46,7 +46,8 @@ fn render(findings: &[Finding]) -> String {
     let mut out = String::new();
     for finding in findings {
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "{:<width$}  {:<9} {}", finding.subject, finding.state, finding.facts);
+        let _ =
+            writeln!(out, "{:<width$}  {:<9} {}", finding.subject, finding.state, finding.facts);
         if !finding.remedy.is_empty() {
             let _ = writeln!(out, "{:<width$}  remedy:   {}", "", finding.remedy);
         }
@@ -61,6 +62,9 @@ mod tests {
     #[test]
     fn a_finding_says_the_state_first_then_the_reason_then_the_remedy() {
         let finding = Finding::new("nvidia", "absent", "no driver", "install it");
-        assert_eq!(render(&[finding]), "nvidia  absent    no driver\n        remedy:   install it\n");
+        assert_eq!(
+            render(&[finding]),
+            "nvidia  absent    no driver\n        remedy:   install it\n"
+        );
     }
 }

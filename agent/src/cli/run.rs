@@ -56,7 +56,9 @@ pub(super) fn self_test(args: &SelfTestArgs) -> anyhow::Result<ExitCode> {
         Some("fexit") => Some(OpenHook::Fexit),
         Some("cgroup") => Some(OpenHook::Cgroup),
         Some("syscall") => Some(OpenHook::Syscall),
-        Some(other) => bail!(Usage(format!("no hook `{other}`; there are: fexit, cgroup, syscall"))),
+        Some(other) => {
+            bail!(Usage(format!("no hook `{other}`; there are: fexit, cgroup, syscall")))
+        }
     };
     print(&self_test::self_test(hook)?)?;
     Ok(ExitCode::SUCCESS)

@@ -105,7 +105,8 @@ mod tests {
         let path = dir.path().join("gpuwho.toml");
         std::fs::write(&path, SAMPLE).unwrap();
         Settings::check(&path).unwrap();
-        let set: Vec<_> = SAMPLE.lines().filter(|l| !l.starts_with(['#', '[']) && !l.is_empty()).collect();
+        let set: Vec<_> =
+            SAMPLE.lines().filter(|l| !l.starts_with(['#', '[']) && !l.is_empty()).collect();
         assert_eq!(set, Vec::<&str>::new(), "every key of the sample is commented out");
     }
 

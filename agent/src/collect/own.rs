@@ -10,8 +10,8 @@ use crate::sample::{Agent, Batch, Source};
 use procfs::process::Process;
 use procfs::{ProcResult, WithCurrentSystemInfo as _};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// This source's name.
 pub const NAME: &str = "agent";

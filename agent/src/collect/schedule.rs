@@ -87,7 +87,8 @@ impl Schedule {
         }));
         let report = outcome.unwrap_or_else(|_| {
             batch.samples.clear();
-            let reason = "a bug in this source made it panic; its samples of this tick are left out";
+            let reason =
+                "a bug in this source made it panic; its samples of this tick are left out";
             Report::of(SourceState::Failed, reason, "report it with the log lines before it")
         });
         self.board.put(name, report);

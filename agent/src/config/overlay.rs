@@ -60,9 +60,7 @@ fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
         Some((key, nearest)) => {
             ConfigError::UnknownKey { place: format!("{}:{line}", path.display()), key, nearest }
         }
-        None => {
-            ConfigError::Syntax { path: path.into(), line, problem: one_line(error.message()) }
-        }
+        None => ConfigError::Syntax { path: path.into(), line, problem: one_line(error.message()) },
     }
 }
 
@@ -106,8 +104,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpuwho.toml");
         std::fs::write(&path, file).unwrap();
-        let env: Vec<_> =
-            env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let env: Vec<_> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         Settings::load(Some(&path), &env, &Flags::default())
             .map_err(|error| error.to_string().replace(path.to_str().unwrap(), "FILE"))
     }
