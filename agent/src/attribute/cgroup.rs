@@ -5,8 +5,13 @@
 //! as the truth when names nest is decided in `docs/decisions/0003-nested-pods.md`: the outer
 //! name was written by the host, the inner one perhaps by the work itself.
 
-use super::{Allocation, Pod, SlurmTask, Workload};
+mod schedulers;
+mod shapes;
+mod slurm;
+
+use super::{Pod, Workload};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
+use shapes::{is_container_id, number, pod_uid, unescape};
 use std::sync::Arc;
 
 /// What all cgroup lines of one process say together.
@@ -85,7 +90,7 @@ const RULES: &[(&str, Rule)] = &[
     ("monitor", monitor),
     ("pod slice", pod_slice),
     ("pod directory", pod_directory),
-    ("slurm", slurm),
+    ("slurm", slurm::slurm),
     ("container", container),
     ("machine", machine),
     ("scheduler", scheduler),
@@ -112,7 +117,7 @@ struct Walk<'a> {
     found: Workload,
     previous: &'a str,
     kube: Kube,
-    slurm: Slurm,
+    slurm: slurm::State,
     /// Below here the names are the work's own.
     sealed: bool,
 }
@@ -123,17 +128,6 @@ enum Kube {
     #[default]
     Outside,
     Root(Option<&'static str>),
-}
-
-/// Where in a Slurm tree the walk is.
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Slurm {
-    #[default]
-    Outside,
-    /// Below `slurmstepd.scope` (v2) or `uid_N` (v1).
-    Root,
-    Job,
-    Step,
 }
 
 impl Walk<'_> {
@@ -224,83 +218,6 @@ fn pod_directory<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// Slurm's directories: v2 below `[NODE_]slurmstepd.scope` (any slice), v1 below `uid_N`.
-///
-/// Only where the host's own slurmd can have made them: a container, a machine and a user's
-/// slice can all hold directories of these names.
-fn slurm<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
-    if walk.is_delegated() || walk.found.pod.is_some() {
-        return false;
-    }
-    match walk.slurm {
-        Slurm::Outside => slurm_root(walk, component),
-        Slurm::Root => slurm_job(walk, component),
-        Slurm::Job => slurm_step(walk, component),
-        Slurm::Step => slurm_task(walk, component),
-    }
-}
-
-fn slurm_root<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
-    if component == "slurmstepd.scope" || component.ends_with("_slurmstepd.scope") {
-        walk.slurm = Slurm::Root;
-        return unit(walk, component);
-    }
-    let Some(uid) = component.strip_prefix("uid_").and_then(number) else { return false };
-    // The directory above is `slurm`, `slurm_NODE` or whatever CgroupPrepend says.
-    if walk.previous.is_empty() {
-        return false;
-    }
-    walk.found.uid = Some(uid);
-    walk.slurm = Slurm::Root;
-    true
-}
-
-fn slurm_job<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
-    let job = match component.strip_prefix("job_") {
-        Some(job) if number(job).is_some() => job,
-        _ if is_sluid(component) => component,
-        _ => return false,
-    };
-    let job = SlurmJobId::new(job);
-    walk.found.slurm = Some(SlurmTask { job, step: None, task: None, daemon: false });
-    walk.slurm = Slurm::Job;
-    true
-}
-
-fn slurm_step<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
-    let Some(step) = component.strip_prefix("step_").filter(|step| !step.is_empty()) else {
-        return false;
-    };
-    if let Some(slurm) = &mut walk.found.slurm {
-        slurm.step = Some(Arc::from(step_word(step)));
-    }
-    walk.slurm = Slurm::Step;
-    true
-}
-
-/// Slurm's numbers for the steps that have names (`slurm.h`: `SLURM_BATCH_SCRIPT` and others).
-fn step_word(step: &str) -> &str {
-    match step {
-        "4294967290" => "interactive",
-        "4294967291" => "batch",
-        "4294967292" => "extern",
-        other => other,
-    }
-}
-
-fn slurm_task<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
-    let Some(slurm) = &mut walk.found.slurm else { return false };
-    match component {
-        "slurm" if slurm.task.is_none() => slurm.daemon = true,
-        "user" => {}
-        _ => match component.strip_prefix("task_").filter(|task| !task.is_empty()) {
-            Some(task) if slurm.task.is_none() => slurm.task = Some(Arc::from(task)),
-            _ => return false,
-        },
-    }
-    true
-}
-
 /// `PREFIX-ID.scope`, `PREFIX-ID`, `ID`.
 fn container<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let name = component.strip_suffix(".scope").unwrap_or(component);
@@ -343,47 +260,10 @@ fn scheduler<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     if walk.is_delegated() || walk.found.pod.is_some() || walk.found.allocation.is_some() {
         return false;
     }
-    let found = nomad(walk.previous, component)
-        .or_else(|| htcondor(walk.previous, component))
-        .or_else(|| ecs(walk.previous, component));
+    let found = schedulers::allocation(walk.previous, component);
     let taken = found.is_some();
     walk.found.allocation = found;
     taken
-}
-
-/// `{share,reserve}.slice/ALLOC.TASK.scope` (v2), `{shared,reserved}/ALLOC.TASK` (v1).
-fn nomad(previous: &str, component: &str) -> Option<Allocation> {
-    if !matches!(previous, "share.slice" | "reserve.slice" | "shared" | "reserved") {
-        return None;
-    }
-    let (id, task) = component.split_once('.')?;
-    let task = task.strip_suffix(".scope").unwrap_or(task);
-    (is_uuid(id) && !task.is_empty()).then(|| Allocation {
-        scheduler: "nomad",
-        id: Arc::from(id),
-        task: Some(Arc::from(task)),
-    })
-}
-
-/// `htcondor/condor_EXECUTE_DIRECTORY_SLOT@NODE`.
-fn htcondor(previous: &str, component: &str) -> Option<Allocation> {
-    if previous != "htcondor" {
-        return None;
-    }
-    let (name, _node) = component.strip_prefix("condor_")?.split_once('@')?;
-    let start = name.rfind("slot")?;
-    Some(Allocation { scheduler: "htcondor", id: Arc::from(name.get(start..)?), task: None })
-}
-
-/// `ecstasks-TASK.slice` (v2), `ecs/TASK` (v1).
-fn ecs(previous: &str, component: &str) -> Option<Allocation> {
-    let id = match component.strip_prefix("ecstasks-") {
-        Some(rest) => rest.strip_suffix(".slice")?,
-        None if previous == "ecs" => component,
-        None => return None,
-    };
-    let id = is_hex(id, STATIC_UID_LEN).then(|| Arc::from(id))?;
-    Some(Allocation { scheduler: "ecs", id, task: None })
 }
 
 /// `user-N.slice`: the user may name everything below.
@@ -469,68 +349,6 @@ fn contradicts(one: &Workload, other: &Workload) -> bool {
         || differ(job(one), job(other))
         || (pod(one).is_some() && job(other).is_some())
         || (job(one).is_some() && pod(other).is_some())
-}
-
-/// Length of a static pod's UID and of an ECS task id.
-const STATIC_UID_LEN: usize = 32;
-/// Length of a container id of every runtime in [`RUNTIME_PREFIXES`].
-const CONTAINER_ID_LEN: usize = 64;
-/// `s` and 13 Crockford base 32 digits (Slurm 26.05).
-const SLUID_LEN: usize = 14;
-
-fn is_container_id(text: &str) -> bool {
-    is_hex(text, CONTAINER_ID_LEN)
-}
-
-fn is_hex(text: &str, len: usize) -> bool {
-    text.len() == len && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-fn is_uuid(text: &str) -> bool {
-    let mut groups = text.split('-');
-    [8, 4, 4, 4, 12].iter().all(|len| groups.next().is_some_and(|group| is_hex(group, *len)))
-        && groups.next().is_none()
-}
-
-/// A UID as systemd's unit name or the directory spells it: 8-4-4-4-12, or 32 for a static pod.
-fn pod_uid(text: &str) -> Option<PodUid> {
-    if is_hex(text, STATIC_UID_LEN) {
-        return Some(PodUid::new(text));
-    }
-    let dashed = text.replace('_', "-");
-    is_uuid(&dashed).then(|| PodUid::new(&dashed))
-}
-
-fn is_sluid(text: &str) -> bool {
-    text.len() == SLUID_LEN
-        && text.strip_prefix('s').is_some_and(|digits| digits.bytes().all(is_crockford))
-}
-
-/// Digits and capitals without I, L, O and U.
-fn is_crockford(byte: u8) -> bool {
-    byte.is_ascii_digit() || (byte.is_ascii_uppercase() && !b"ILOU".contains(&byte))
-}
-
-/// A plain decimal number, no sign.
-fn number(text: &str) -> Option<u32> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
-}
-
-/// systemd's `\xHH` escapes in a unit name; anything malformed stays as it is.
-fn unescape(name: &str) -> Arc<str> {
-    let mut bytes = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((before, after)) = rest.split_once("\\x") {
-        bytes.extend_from_slice(before.as_bytes());
-        let code = after.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match code {
-            Some(code) => bytes.push(code),
-            None => bytes.extend_from_slice(b"\\x"),
-        }
-        rest = after.get(code.map_or(0, |_| 2)..).unwrap_or_default();
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    Arc::from(String::from_utf8_lossy(&bytes).as_ref())
 }
 
 #[cfg(test)]

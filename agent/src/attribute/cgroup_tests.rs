@@ -1,4 +1,5 @@
 use super::*;
+use crate::attribute::{Allocation, SlurmTask};
 use proptest::prelude::*;
 use std::path::PathBuf;
 

@@ -1,0 +1,95 @@
+//! Slurm's directories: 22.05 to 26.05, cgroup v1 and v2, one or several slurmd a host.
+
+use super::shapes::{is_sluid, number};
+use super::{Walk, unit};
+use crate::attribute::SlurmTask;
+use crate::ids::SlurmJobId;
+use std::sync::Arc;
+
+/// Where in a Slurm tree the walk is.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(super) enum State {
+    #[default]
+    Outside,
+    /// Below `slurmstepd.scope` (v2) or `uid_N` (v1).
+    Root,
+    Job,
+    Step,
+}
+
+/// Slurm's directories: v2 below `[NODE_]slurmstepd.scope` (any slice), v1 below `uid_N`.
+///
+/// Only where the host's own slurmd can have made them: a container, a machine and a user's
+/// slice can all hold directories of these names.
+pub(super) fn slurm<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    if walk.is_delegated() || walk.found.pod.is_some() {
+        return false;
+    }
+    match walk.slurm {
+        State::Outside => slurm_root(walk, component),
+        State::Root => slurm_job(walk, component),
+        State::Job => slurm_step(walk, component),
+        State::Step => slurm_task(walk, component),
+    }
+}
+
+fn slurm_root<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    if component == "slurmstepd.scope" || component.ends_with("_slurmstepd.scope") {
+        walk.slurm = State::Root;
+        return unit(walk, component);
+    }
+    let Some(uid) = component.strip_prefix("uid_").and_then(number) else { return false };
+    // The directory above is `slurm`, `slurm_NODE` or whatever CgroupPrepend says.
+    if walk.previous.is_empty() {
+        return false;
+    }
+    walk.found.uid = Some(uid);
+    walk.slurm = State::Root;
+    true
+}
+
+fn slurm_job<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let job = match component.strip_prefix("job_") {
+        Some(job) if number(job).is_some() => job,
+        _ if is_sluid(component) => component,
+        _ => return false,
+    };
+    let job = SlurmJobId::new(job);
+    walk.found.slurm = Some(SlurmTask { job, step: None, task: None, daemon: false });
+    walk.slurm = State::Job;
+    true
+}
+
+fn slurm_step<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let Some(step) = component.strip_prefix("step_").filter(|step| !step.is_empty()) else {
+        return false;
+    };
+    if let Some(slurm) = &mut walk.found.slurm {
+        slurm.step = Some(Arc::from(step_word(step)));
+    }
+    walk.slurm = State::Step;
+    true
+}
+
+/// Slurm's numbers for the steps that have names (`slurm.h`: `SLURM_BATCH_SCRIPT` and others).
+fn step_word(step: &str) -> &str {
+    match step {
+        "4294967290" => "interactive",
+        "4294967291" => "batch",
+        "4294967292" => "extern",
+        other => other,
+    }
+}
+
+fn slurm_task<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let Some(slurm) = &mut walk.found.slurm else { return false };
+    match component {
+        "slurm" if slurm.task.is_none() => slurm.daemon = true,
+        "user" => {}
+        _ => match component.strip_prefix("task_").filter(|task| !task.is_empty()) {
+            Some(task) if slurm.task.is_none() => slurm.task = Some(Arc::from(task)),
+            _ => return false,
+        },
+    }
+    true
+}
