@@ -318,9 +318,9 @@ mod tests {
 
     #[test]
     fn open_device_is_found_with_its_holder_and_told_once() {
-        let _full = File::open("/dev/full").unwrap();
+        let _zero = File::open("/dev/zero").unwrap();
         let settings = crate::collect::kernel::device_users::Settings {
-            nodes: vec!["/dev/full".to_owned()],
+            nodes: vec!["/dev/zero".to_owned()],
             drivers: Vec::new(),
             ..Default::default()
         };
@@ -335,7 +335,7 @@ mod tests {
             });
             opened.collect()
         };
-        assert_eq!(mine(tracker.scan(&paths, &nodes)), vec![Arc::from("/dev/full")]);
+        assert_eq!(mine(tracker.scan(&paths, &nodes)), vec![Arc::from("/dev/zero")]);
         assert_eq!(mine(tracker.scan(&paths, &nodes)), Vec::<Arc<str>>::new());
     }
 

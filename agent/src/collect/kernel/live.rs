@@ -21,13 +21,14 @@ use std::time::{Duration, Instant};
 const HOOKS: [OpenHook; 3] = [OpenHook::Fexit, OpenHook::Cgroup, OpenHook::Syscall];
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Tests that storm the machine and tests that count time do not run together.
+/// All tests open the same device, and each expects to be told of its own processes only.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A device node of the test's own.
 struct Node {
     _folder: tempfile::TempDir,
     path: PathBuf,
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// Unused by the kernel's own drivers: an open is refused by no one but finds no driver.
@@ -38,11 +39,12 @@ const FULL_MINOR: u32 = 7;
 
 impl Node {
     fn make(major: u32, minor: u32) -> Option<Self> {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::Builder::new().prefix("gpuwho-live-").tempdir_in("/dev").ok()?;
         let path = folder.path().join("node");
         let mode = Mode::RUSR | Mode::WUSR | Mode::ROTH;
         mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor)).ok()?;
-        Some(Self { _folder: folder, path })
+        Some(Self { _folder: folder, path, _alone: alone })
     }
 
     fn settings(&self, open_hook: OpenHook) -> Settings {
@@ -55,13 +57,11 @@ struct Probe {
     handle: Handle,
     told: Receiver<Evidence>,
     past: Vec<Evidence>,
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl Probe {
     /// `None` where this kernel refuses the hook.
     fn start(node: &Node, hook: OpenHook) -> Option<Self> {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, told) = channel();
         let emit = move |evidence| {
             let _ = sender.send(evidence);
@@ -71,7 +71,7 @@ impl Probe {
             println!("skipped: needs the {hook} hook: {}", handle.report().reason);
             return None;
         }
-        Some(Self { handle, told, past: Vec::new(), _alone: alone })
+        Some(Self { handle, told, past: Vec::new() })
     }
 
     fn expect<T>(&mut self, what: &str, wanted: impl Fn(&Evidence) -> Option<T>) -> T {
@@ -135,10 +135,7 @@ fn full() -> Option<Node> {
 
 #[test]
 fn probe_tells_open_fork_move_exec_and_exit_with_every_hook_this_kernel_has() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    if full().is_none() {
-        return;
-    }
+    let Some(_alone) = full() else { return };
     let mut works = Vec::new();
     for hook in HOOKS {
         match self_test(Some(hook)) {
