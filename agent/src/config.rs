@@ -108,8 +108,8 @@ pub struct Settings {
     pub stdout: bool,
     /// Write every point to a file.
     pub file: Option<PathBuf>,
-    /// Send the agent's own log records to the OTLP endpoint as well.
-    pub telemetry_logs: bool,
+    /// Where the agent's own log records go as well; `None` unless asked for.
+    pub telemetry: Option<otlp::Settings>,
 }
 
 /// What flags set over the file and the environment.
@@ -169,10 +169,10 @@ impl Settings {
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             paths,
-            otlp: otlp_settings(&raw.otlp, flags, env)?,
+            otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
+            telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,
             stdout: raw.sinks.stdout.unwrap_or(false),
             file: raw.sinks.file,
-            telemetry_logs: raw.telemetry.logs.unwrap_or(false),
         })
     }
 }
@@ -197,17 +197,40 @@ fn paths(raw: RawPaths) -> Paths {
 /// OTLP is on when somebody named an endpoint; the variables' own default, a receiver on this host,
 /// would make every agent without one complain.
 fn otlp_settings(
+    signal: Signal,
     file: &RawOtlp,
     flags: &Flags,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Option<otlp::Settings>, ConfigError> {
     let flags = RawOtlp { endpoint: flags.otlp_endpoint.clone(), ..RawOtlp::default() };
-    let variables = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
+    let own = match signal {
+        Signal::Metrics => "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+        Signal::Logs => "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+    };
+    let variables = ["OTEL_EXPORTER_OTLP_ENDPOINT", own];
     let in_environment = variables.iter().any(|name| env(name).is_some_and(|url| !url.is_empty()));
     if flags.endpoint.is_none() && file.endpoint.is_none() && !in_environment {
         return Ok(None);
     }
-    Ok(Some(otlp::Settings::resolve(Signal::Metrics, &flags, file, env)?))
+    Ok(Some(otlp::Settings::resolve(signal, &flags, file, env)?))
+}
+
+fn telemetry_settings(
+    raw: &RawTelemetry,
+    file: &RawOtlp,
+    flags: &Flags,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<otlp::Settings>, ConfigError> {
+    if raw.logs != Some(true) {
+        return Ok(None);
+    }
+    let settings = otlp_settings(Signal::Logs, file, flags, env)?;
+    let nowhere = || ConfigError::Value {
+        key: "telemetry.logs".into(),
+        problem: "there is no receiver to send the log to".into(),
+        remedy: "set [otlp] endpoint as well".into(),
+    };
+    settings.ok_or_else(nowhere).map(Some)
 }
 
 fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigError> {

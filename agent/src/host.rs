@@ -1,6 +1,16 @@
 //! The host's own names.
 
+use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::paths::Paths;
+
+/// What is known of this host, for the OTLP resource.
+pub fn attributes(paths: &Paths) -> AttrSet {
+    let mut set = AttrSet::new();
+    set.set(&attr::HOST_NAME, name().as_str());
+    set.set_some(&attr::HOST_ID, machine_id(paths).as_deref());
+    set.set(&attr::OS_TYPE, "linux");
+    set
+}
 
 /// The host's name.
 pub fn name() -> String {

@@ -138,7 +138,13 @@ impl Core {
     /// Puts the report of what has no tick of its own on the board.
     fn refresh(&self) {
         if let Some(kernel) = &self.kernel {
-            self.board.put(device_users::NAME, kernel.report());
+            let report = kernel.report();
+            let lost = report.dropped.iter().map(|(_, lost)| lost).sum();
+            if self.gauges.evidence_lost.swap(lost, Ordering::Relaxed) != lost {
+                // An end that was not told could leave a number to another process.
+                self.ownership.lost_evidence();
+            }
+            self.board.put(device_users::NAME, &report);
         }
         let reader = self.readers.iter().find_map(|reader| reader.snapshot().child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);

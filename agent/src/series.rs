@@ -128,7 +128,7 @@ impl Source {
         let identity = names.identity(sample.subject);
         let value = Cumulative(magnitude(&sample.value));
         let series = self.series.entry(key).or_insert_with(|| Series {
-            labels: names.labels(key, &identity),
+            labels: Names::labels(key, &identity),
             identity: identity.clone(),
             start_ns,
             last_ns: time_ns,
@@ -137,7 +137,7 @@ impl Source {
             ended: false,
         });
         if !series.identity.same(&identity) {
-            let labels = names.labels(key, &identity);
+            let labels = Names::labels(key, &identity);
             series.identity = identity;
             if labels.set != series.labels.set {
                 if !series.ended {
@@ -213,7 +213,7 @@ impl Names<'_> {
         }
     }
 
-    fn labels(&self, key: Key, identity: &Identity) -> Arc<Labels> {
+    fn labels(key: Key, identity: &Identity) -> Arc<Labels> {
         let mut set = match &identity.gpu {
             Some(info) if *key.metric == *device::INFO.def() => info.attributes(),
             Some(info) => info.identity(),
@@ -296,7 +296,9 @@ mod tests {
 
     fn tick(enricher: &mut Enricher, seconds: u64, samples: Vec<Sample>) -> Vec<Point> {
         let mut batch = Batch::new("test", at(seconds));
-        samples.into_iter().for_each(|sample| batch.push(sample));
+        for sample in samples {
+            batch.push(sample);
+        }
         let mut out = EnrichedBatch::default();
         enricher.enrich(&batch, &mut out);
         out.points

@@ -23,20 +23,17 @@ pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 fn findings(settings: &Settings) -> Vec<Finding> {
     let socket = settings.paths.run.join(control::SOCKET);
     let mut findings = diagnosis::diagnose(settings);
-    match control::ask(&socket, &Request::Who) {
-        Ok(Reply::Who { who }) => {
-            let facts = format!("version {} answers on {}", who.version, socket.display());
-            findings.push(Finding::new("agent", "ok", facts, ""));
-            for source in who.sources {
-                let state = if source.state == "ready" { "ok" } else { &source.state };
-                let subject = format!("agent: {}", source.name);
-                findings.push(Finding::new(subject, state, source.reason, source.remedy));
-            }
-        }
-        _ => {
-            let facts = format!("none answers on {}", socket.display());
-            findings.push(Finding::new("agent", "absent", facts, "start one: gpuwho agent"));
-        }
+    let Ok(Reply::Who { who }) = control::ask(&socket, &Request::Who) else {
+        let facts = format!("none answers on {}", socket.display());
+        findings.push(Finding::new("agent", "absent", facts, "start one: gpuwho agent"));
+        return findings;
+    };
+    let facts = format!("version {} answers on {}", who.version, socket.display());
+    findings.push(Finding::new("agent", "ok", facts, ""));
+    for source in who.sources {
+        let state = if source.state == "ready" { "ok" } else { &source.state };
+        let subject = format!("agent: {}", source.name);
+        findings.push(Finding::new(subject, state, source.reason, source.remedy));
     }
     findings
 }

@@ -5,18 +5,30 @@ use crate::collect::device::{self, child};
 use crate::collect::kernel::device_users::OpenHook;
 use crate::collect::kernel::self_test;
 use crate::config::Settings;
+use crate::export::otlp::Resource;
+use crate::host;
 use crate::pipeline::{self, RunError};
+use crate::telemetry::{self, Telemetry};
 use anyhow::{Context as _, bail};
 use rustix::fd::AsFd as _;
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// How long the agent's own last log records may take to go out.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
 
 pub(super) fn agent(args: &AgentArgs) -> anyhow::Result<ExitCode> {
     let settings = args.common.settings(Some(&args.output))?;
-    start_log(&settings)?;
+    let telemetry = start_log(&settings)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), interval = ?settings.interval, "starting");
-    pipeline::run(&settings).map_err(usage)?;
-    Ok(ExitCode::SUCCESS)
+    let ran = pipeline::run(&settings).map_err(usage);
+    if let Some(Err(error)) = telemetry.map(|telemetry| telemetry.shutdown(LAST_RECORDS)) {
+        tracing::warn!(%error, "the agent's own log");
+    }
+    ran.map(|()| ExitCode::SUCCESS)
 }
 
 pub(super) fn collect(args: &CollectArgs) -> anyhow::Result<ExitCode> {
@@ -65,16 +77,25 @@ pub(super) fn self_test(args: &SelfTestArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Logs go to standard error; a person's terminal gets colours, a file does not.
-fn start_log(settings: &Settings) -> anyhow::Result<()> {
+fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
     use std::io::IsTerminal as _;
     let filter = EnvFilter::try_new(&settings.log).map_err(|error| {
         Usage(format!("`{}` is not a log level or filter: {error}; try info", settings.log))
     })?;
     let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let (records, telemetry) = match &settings.telemetry {
+        Some(otlp) => {
+            let resource = Resource::new(&host::attributes(&settings.paths), otlp);
+            let (telemetry, layer) = telemetry::logs(otlp, &resource)?;
+            (Some(layer), Some(telemetry))
+        }
+        None => (None, None),
+    };
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(colours)
         .with_target(false);
-    log.try_init().map_err(|error| anyhow::anyhow!("cannot start the log: {error}"))
+    let log = tracing_subscriber::registry().with(records).with(filter).with(lines);
+    log.try_init().context("cannot start the log")?;
+    Ok(telemetry)
 }

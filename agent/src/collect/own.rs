@@ -23,6 +23,8 @@ pub struct Gauges {
     pub series: AtomicU64,
     /// PID of the device reader child; 0 when there is none.
     pub reader_pid: AtomicU32,
+    /// Facts the kernel source has lost.
+    pub evidence_lost: AtomicU64,
     /// What each sink did with its points.
     pub sinks: Mutex<BTreeMap<&'static str, export::Report>>,
 }

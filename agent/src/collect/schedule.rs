@@ -91,7 +91,7 @@ impl Schedule {
                 "a bug in this source made it panic; its samples of this tick are left out";
             Report::of(SourceState::Failed, reason, "report it with the log lines before it")
         });
-        self.board.put(name, report);
+        self.board.put(name, &report);
         self.board.measured(name, began.elapsed(), thread_cpu_seconds());
         batch
     }
@@ -146,7 +146,7 @@ mod tests {
         };
         let (board, stop) = (schedule.board.clone(), schedule.stop.clone());
         let thread = schedule.start(Box::new(Flaky(0))).unwrap();
-        let mut next = || match received.recv().unwrap() {
+        let next = || match received.recv().unwrap() {
             Event::Batch(batch) => batch,
             Event::Stop => panic!("nobody asked to stop"),
         };

@@ -63,22 +63,19 @@ pub struct Board(Arc<Mutex<BTreeMap<&'static str, Standing>>>);
 
 impl Board {
     /// Takes a source's report; logs a change of state, once.
-    pub fn put(&self, source: &'static str, report: Report) {
+    pub fn put(&self, source: &'static str, report: &Report) {
         let change = {
             let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            match board.get_mut(source) {
-                Some(standing) => {
-                    let before = std::mem::replace(&mut standing.report, report.clone()).state;
-                    (before != report.state).then_some(Some(before))
-                }
-                None => {
-                    board.insert(source, Standing::new(report.clone()));
-                    Some(None)
-                }
+            if let Some(standing) = board.get_mut(source) {
+                let before = std::mem::replace(&mut standing.report, report.clone()).state;
+                (before != report.state).then_some(Some(before))
+            } else {
+                board.insert(source, Standing::new(report.clone()));
+                Some(None)
             }
         };
         if let Some(before) = change {
-            log_change(source, before, &report);
+            log_change(source, before, report);
         }
     }
 
@@ -127,9 +124,9 @@ mod tests {
     #[test]
     fn a_new_report_keeps_what_was_measured() {
         let board = Board::default();
-        board.put("nvidia", Report::ready());
+        board.put("nvidia", &Report::ready());
         board.measured("nvidia", Duration::from_millis(2), 0.5);
-        board.put("nvidia", Report::of(SourceState::Hung, "late", ""));
+        board.put("nvidia", &Report::of(SourceState::Hung, "late", ""));
         let standing = board.all().remove("nvidia").unwrap();
         assert_eq!(standing.report.state, SourceState::Hung);
         assert_eq!((standing.cpu_seconds, standing.durations.count()), (Some(0.5), 1));

@@ -97,7 +97,6 @@ fn one_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::{Flags, Settings};
-    use super::*;
     use std::time::Duration;
 
     fn load(file: &str, env: &[(&str, &str)]) -> Result<Settings, String> {

@@ -69,12 +69,14 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
 }
 
 fn observe(core: &Core, seen: Vec<Evidence>) {
-    seen.into_iter().for_each(|evidence| core.ownership.observe(evidence));
+    for evidence in seen {
+        core.ownership.observe(evidence);
+    }
 }
 
 fn read(core: &Core, collector: &mut dyn Collector) -> Batch {
     let mut batch = Batch::new(collector.name(), SystemTime::now());
     collector.collect(&mut batch);
-    core.board.put(collector.name(), collector.report());
+    core.board.put(collector.name(), &collector.report());
     batch
 }

@@ -1,10 +1,8 @@
 //! Opens the sinks that the settings ask for.
 
 use super::RunError;
-use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::config::Settings;
-use crate::export::otlp::OtlpSink;
-use crate::export::otlp::resource::Resource;
+use crate::export::otlp::{OtlpSink, Resource};
 use crate::export::stdout::JsonLines;
 use crate::export::{EnrichedBatch, Sink};
 use crate::host;
@@ -26,19 +24,10 @@ pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
         sinks.push(("sink:file", Box::new(JsonLines::new(file))));
     }
     if let Some(otlp) = &settings.otlp {
-        let resource = Resource::new(&detected(settings), otlp);
+        let resource = Resource::new(&host::attributes(&settings.paths), otlp);
         sinks.push(("sink:otlp", Box::new(OtlpSink::start(otlp, &resource)?)));
     }
     Ok(sinks)
-}
-
-/// What is known of this host.
-fn detected(settings: &Settings) -> AttrSet {
-    let mut set = AttrSet::new();
-    set.set(&attr::HOST_NAME, host::name().as_str());
-    set.set_some(&attr::HOST_ID, host::machine_id(&settings.paths).as_deref());
-    set.set(&attr::OS_TYPE, "linux");
-    set
 }
 
 /// Hands a batch to every sink.
