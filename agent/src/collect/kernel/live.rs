@@ -192,10 +192,9 @@ impl Groups {
     }
 
     fn enter(&self) -> String {
-        self.0
-            .iter()
-            .map(|(_, folder)| format!("echo $$ >{}/cgroup.procs;", folder.display()))
-            .collect()
+        self.0.iter().fold(String::new(), |script, (_, folder)| {
+            script + &format!("echo $$ >{}/cgroup.procs;", folder.display())
+        })
     }
 }
 
