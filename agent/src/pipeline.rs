@@ -78,9 +78,6 @@ pub enum RunError {
         /// The names there are.
         known: String,
     },
-    /// Nothing would be sent anywhere.
-    #[error("no sink: give --otlp URL, --sink stdout or --sink file:PATH, or set [otlp] endpoint")]
-    NoSink,
 }
 
 /// What the parts share.
@@ -155,7 +152,8 @@ impl Core {
 pub fn run(settings: &Settings) -> Result<(), RunError> {
     let mut sinks = sinks::open(settings)?;
     if sinks.is_empty() {
-        return Err(RunError::NoSink);
+        let remedy = "give --otlp URL or set [otlp] endpoint to send it";
+        tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
     }
     let listener = control::listen(&settings.paths.run)?;
     let (batches, received) = sync_channel(WAITING_BATCHES);

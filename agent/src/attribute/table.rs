@@ -78,6 +78,12 @@ impl Table {
         live.map(|row| Arc::clone(&row.owner)).collect()
     }
 
+    /// Everything that ended and is not forgotten yet.
+    pub(crate) fn ended(&self) -> Vec<Arc<Owner>> {
+        let ended = self.rows.values().filter(|row| row.owner.exited_ns.is_some());
+        ended.map(|row| Arc::clone(&row.owner)).collect()
+    }
+
     /// How many rows satisfy `test`.
     pub(crate) fn count(&self, test: impl Fn(&Owner) -> bool) -> usize {
         self.rows.values().filter(|row| test(&row.owner)).count()
