@@ -19,6 +19,7 @@ use crate::collect::status::Board;
 use crate::config::Settings;
 use crate::control;
 use crate::export::{EnrichedBatch, otlp};
+use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::series::Enricher;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -93,6 +94,10 @@ struct Core {
 
 impl Core {
     fn new(settings: &Settings) -> Self {
+        if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
+            let remedy = "run as root; in a container, privileged and with hostPID";
+            tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
+        }
         Self {
             inventory: Arc::default(),
             ownership: Ownership::new(&settings.paths),
