@@ -40,8 +40,7 @@ impl Finding {
 pub fn diagnose(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![privilege(), cgroup_namespace(settings)];
     for finding in device_users::diagnose(&settings.kernel, &settings.paths) {
-        let state = if finding.ok { "ok" } else { "degraded" };
-        findings.push(Finding::new(finding.what, state, finding.detail, ""));
+        findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
     }
     findings.push(pod_logs(settings));
     findings.push(receiver(settings));

@@ -319,7 +319,8 @@ impl Row {
     }
 
     fn note_nodes(&mut self, nodes: &[Arc<str>]) {
-        for node in nodes {
+        // The kernel's report of a fork names no node: the child has its parent's.
+        for node in nodes.iter().filter(|node| !node.is_empty()) {
             if self.owner.nodes.len() < MAX_NODES && !self.owner.nodes.contains(node) {
                 Arc::make_mut(&mut self.owner).nodes.push(Arc::clone(node));
             }
