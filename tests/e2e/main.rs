@@ -7,9 +7,11 @@
     reason = "a test, and what helps it, says what failed by panicking"
 )]
 
+mod arrives;
 mod collector;
 mod ownership;
 mod reader;
 mod setting;
 mod stage;
 mod storm;
+mod troubles;
