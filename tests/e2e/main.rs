@@ -9,9 +9,11 @@
 
 mod arrives;
 mod collector;
+mod lifecycle;
 mod ownership;
 mod reader;
 mod setting;
 mod stage;
 mod storm;
 mod troubles;
+mod usage;

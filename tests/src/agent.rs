@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -264,6 +264,11 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// Waits for it to end by itself.
+    pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+        until(within, || self.child.try_wait().ok().flatten())
     }
 
     /// The lines logged since the last look.
