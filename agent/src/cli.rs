@@ -215,12 +215,21 @@ pub fn main() -> ExitCode {
             // The one place that writes errors; a closed stderr leaves nobody to tell.
             let _ = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
-                format_args!("gpuwho: {error:#}\n"),
+                format_args!("gpuwho: {}\n", said(&error)),
             );
             let usage = error.is::<ConfigError>() || error.is::<Usage>();
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
+}
+
+/// The error and its causes; most of our errors have their cause in their own words already.
+fn said(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match &*said {
+        "" => cause,
+        before if before.contains(&cause) => said,
+        before => format!("{before}: {cause}"),
+    })
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
