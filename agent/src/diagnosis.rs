@@ -2,6 +2,7 @@
 
 use crate::collect::kernel::device_users;
 use crate::config::Settings;
+use crate::host::{self, CgroupNamespace};
 use crate::pipeline;
 use serde::Serialize;
 
@@ -37,10 +38,9 @@ impl Finding {
 
 /// Looks at everything the agent would use, without an agent.
 pub fn diagnose(settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![privilege()];
+    let mut findings = vec![privilege(), cgroup_namespace(settings)];
     for finding in device_users::diagnose(&settings.kernel, &settings.paths) {
-        let state = if finding.ok { "ok" } else { "degraded" };
-        findings.push(Finding::new(finding.what, state, finding.detail, ""));
+        findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
     }
     findings.push(pod_logs(settings));
     findings.push(receiver(settings));
@@ -67,6 +67,19 @@ fn privilege() -> Finding {
         "not root: no BPF, and only this user's processes can be looked into",
         "run it with sudo",
     )
+}
+
+fn cgroup_namespace(settings: &Settings) -> Finding {
+    let subject = "cgroup namespace";
+    match host::enter_cgroup_namespace(&settings.paths) {
+        CgroupNamespace::Host => Finding::new(subject, "ok", "paths are the host's", ""),
+        CgroupNamespace::Foreign(error) => Finding::new(
+            subject,
+            "degraded",
+            format!("not the host's, and it cannot be entered ({error}): owners stay unknown"),
+            "run as root; in a container, privileged and with hostPID",
+        ),
+    }
 }
 
 fn pod_logs(settings: &Settings) -> Finding {

@@ -1,7 +1,11 @@
-//! The host's own names.
+//! The host: its names, and the namespace its cgroup paths are read in.
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::paths::Paths;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
 
 /// What is known of this host, for the OTLP resource.
 pub fn attributes(paths: &Paths) -> AttrSet {
@@ -12,6 +16,37 @@ pub fn attributes(paths: &Paths) -> AttrSet {
     set
 }
 
+/// Whose cgroup namespace this process reads paths in.
+#[derive(Debug)]
+pub enum CgroupNamespace {
+    /// The host's: paths are whole.
+    Host,
+    /// Another one, for this reason: paths of what is outside it cannot be read.
+    Foreign(io::Error),
+}
+
+/// Moves the calling thread, and those it starts after, into the cgroup namespace of PID 1, where
+/// it is not already: a container runtime puts an agent into one of its own, in which the paths of
+/// all others are cut off.
+pub fn enter_cgroup_namespace(paths: &Paths) -> CgroupNamespace {
+    let seen = fs::read_to_string(paths.proc.join("1/cgroup")).unwrap_or_default();
+    if !is_cut_off(&seen) {
+        return CgroupNamespace::Host;
+    }
+    let enter = || {
+        let namespace = File::open(paths.proc.join("1/ns/cgroup"))?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ControlGroup))?;
+        Ok(())
+    };
+    enter().map_or_else(CgroupNamespace::Foreign, |()| CgroupNamespace::Host)
+}
+
+/// Whether a process's cgroup file leads out of the reader's namespace, as PID 1's does in every
+/// namespace but the host's.
+fn is_cut_off(cgroup: &str) -> bool {
+    cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| path.starts_with("/.."))
+}
+
 /// The host's name.
 pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -19,7 +54,7 @@ pub fn name() -> String {
 
 /// The machine id, as OpenTelemetry's `host.id` wants it for a host that is not a cloud instance.
 pub fn machine_id(paths: &Paths) -> Option<String> {
-    let text = std::fs::read_to_string(paths.passwd.with_file_name("machine-id")).ok()?;
+    let text = fs::read_to_string(paths.passwd.with_file_name("machine-id")).ok()?;
     let id = text.trim();
     (!id.is_empty()).then(|| id.to_owned())
 }
@@ -29,12 +64,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_path_that_climbs_out_tells_a_foreign_namespace() {
+        assert!(is_cut_off("4:memory:/\n0::/../../init.scope\n"));
+        assert!(!is_cut_off("4:memory:/a/..b\n0::/init.scope\n"));
+    }
+
+    #[test]
     fn a_host_without_a_machine_id_has_none() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::under(dir.path());
         assert_eq!(machine_id(&paths), None);
-        std::fs::create_dir(dir.path().join("etc")).unwrap();
-        std::fs::write(dir.path().join("etc/machine-id"), "0123abc\n").unwrap();
+        fs::create_dir(dir.path().join("etc")).unwrap();
+        fs::write(dir.path().join("etc/machine-id"), "0123abc\n").unwrap();
         assert_eq!(machine_id(&paths), Some("0123abc".into()));
     }
 }

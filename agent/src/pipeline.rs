@@ -19,6 +19,7 @@ use crate::collect::status::Board;
 use crate::config::Settings;
 use crate::control;
 use crate::export::{EnrichedBatch, otlp};
+use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::series::Enricher;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -78,9 +79,6 @@ pub enum RunError {
         /// The names there are.
         known: String,
     },
-    /// Nothing would be sent anywhere.
-    #[error("no sink: give --otlp URL, --sink stdout or --sink file:PATH, or set [otlp] endpoint")]
-    NoSink,
 }
 
 /// What the parts share.
@@ -96,6 +94,10 @@ struct Core {
 
 impl Core {
     fn new(settings: &Settings) -> Self {
+        if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
+            let remedy = "run as root; in a container, privileged and with hostPID";
+            tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
+        }
         Self {
             inventory: Arc::default(),
             ownership: Ownership::new(&settings.paths),
@@ -155,7 +157,8 @@ impl Core {
 pub fn run(settings: &Settings) -> Result<(), RunError> {
     let mut sinks = sinks::open(settings)?;
     if sinks.is_empty() {
-        return Err(RunError::NoSink);
+        let remedy = "give --otlp URL or set [otlp] endpoint to send it";
+        tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
     }
     let listener = control::listen(&settings.paths.run)?;
     let (batches, received) = sync_channel(WAITING_BATCHES);

@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How long an ended series keeps its start time, in case it comes back: longer than any driver
-/// hang that ends by itself, short enough that churning processes do not pile up.
+/// How long an ended counter keeps its start time, in case it comes back: longer than any driver
+/// hang that ends by itself, short enough that counters of what is gone do not pile up.
 const REMEMBER_NS: u64 = 10 * 60 * 1_000_000_000;
 
 /// The series alive now, and those that ended a short while ago.
@@ -178,7 +178,9 @@ impl Source {
                 series.ended = true;
                 out.points.push(series.end(key.metric, now_ns.max(series.last_ns)));
             }
-            now_ns.saturating_sub(series.last_ns) < REMEMBER_NS
+            // Only what counts up has a start worth keeping.
+            let counts = matches!(key.metric.kind, Kind::Counter | Kind::Histogram);
+            counts && now_ns.saturating_sub(series.last_ns) < REMEMBER_NS
         });
     }
 }
@@ -338,6 +340,16 @@ mod tests {
         assert_eq!(shape(&tick(&mut enricher, 20, vec![])), [("gpu.power", None, 0, 20)]);
         assert_eq!(shape(&tick(&mut enricher, 30, vec![])), []);
         assert_eq!(enricher.alive(), 0);
+    }
+
+    #[test]
+    fn ended_levels_are_forgotten_and_ended_counters_after_a_while() {
+        let (mut enricher, gpu) = enricher();
+        tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
+        tick(&mut enricher, 20, vec![]);
+        assert_eq!(enricher.sources["test"].series.len(), 1);
+        tick(&mut enricher, 20 + REMEMBER_NS / 1_000_000_000, vec![]);
+        assert_eq!(enricher.sources["test"].series.len(), 0);
     }
 
     #[test]

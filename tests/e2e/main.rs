@@ -7,9 +7,13 @@
     reason = "a test, and what helps it, says what failed by panicking"
 )]
 
+mod arrives;
 mod collector;
+mod lifecycle;
 mod ownership;
 mod reader;
 mod setting;
 mod stage;
 mod storm;
+mod troubles;
+mod usage;

@@ -6,8 +6,8 @@
 )]
 #![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
-mod rig;
-mod truth;
+pub(crate) mod rig;
+pub(crate) mod truth;
 
 use gpuwho::catalog::agent::SourceState;
 use gpuwho::catalog::device::DeviceState;

@@ -3,13 +3,14 @@
 use crate::nvml::FakeNvml;
 use crate::program;
 use crate::until::until;
+use crate::worker::nodes::host_nodes;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -64,7 +65,7 @@ pub struct Config {
     pub pod_logs: Option<PathBuf>,
     /// `paths.passwd`.
     pub passwd: Option<PathBuf>,
-    /// `devices.nodes`, `/dev/nvidia*` without.
+    /// `devices.nodes`; without, the nodes that stand for NVIDIA's on this stage.
     pub nodes: Option<Vec<String>>,
     /// `devices.bpf`.
     pub bpf: Option<bool>,
@@ -182,6 +183,9 @@ impl Agent {
         let run = folder.join("run");
         let file = folder.join("gpuwho.toml");
         fs::create_dir_all(&run).map_err(os(&run))?;
+        // Without privilege there are no nodes to be made, and none to be opened either.
+        let nodes = config.nodes.clone().or_else(|| host_nodes(folder).ok().map(|all| vec![all]));
+        let config = Config { nodes, ..config.clone() };
         fs::write(&file, config.to_toml(&run, nvml)).map_err(os(&file))?;
         let program = program::gpuwho()?;
         let mut command = Command::new(&program);
@@ -266,6 +270,11 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// Waits for it to end by itself.
+    pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+        until(within, || self.child.try_wait().ok().flatten())
     }
 
     /// The lines logged since the last look.

@@ -2,9 +2,10 @@
 //! the files that bind the scenario's processes to real PIDs.
 
 use crate::program;
+use nvidia_ml::install::{InstallError, install};
+use nvidia_ml::scenario::{Scenario, ScenarioError};
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,6 +26,12 @@ pub enum NvmlError {
         /// What there is.
         known: String,
     },
+    /// The library cannot be put in place.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// A scenario that cannot be played.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
     /// A file operation.
     #[error("{path}: {source}")]
     File {
@@ -46,8 +53,8 @@ impl FakeNvml {
     pub fn install(folder: &Path, scenario: &str) -> Result<Self, NvmlError> {
         let fake = Self { folder: folder.join("nvml") };
         fs::create_dir_all(fake.pids()).map_err(|source| fake.file_error(source))?;
-        symlink(program::fake_nvml()?, fake.library()).map_err(|source| fake.file_error(source))?;
         fake.play(scenario)?;
+        install(&program::fake_nvml()?, &fake.scenario(), &fake.folder)?;
         Ok(fake)
     }
 
@@ -69,6 +76,11 @@ impl FakeNvml {
     /// The scenario being played, which a test may rewrite.
     pub fn scenario(&self) -> PathBuf {
         self.folder.join("scenario.toml")
+    }
+
+    /// What is being played, to compute what a reading must be.
+    pub fn truth(&self) -> Result<Scenario, NvmlError> {
+        Ok(Scenario::load(&self.scenario())?)
     }
 
     /// Binds the processes of a GPU, slot by slot; `None` leaves a slot empty.

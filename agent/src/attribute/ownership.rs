@@ -132,6 +132,11 @@ impl Ownership {
         self.read().holders()
     }
 
+    /// What held a device and ended within the last minutes.
+    pub fn ended(&self) -> Vec<Arc<Owner>> {
+        self.read().ended()
+    }
+
     /// Time from a device's opening to the owner being known, in seconds.
     pub fn latency(&self) -> Histogram {
         self.0.latency.lock().unwrap_or_else(PoisonError::into_inner).clone()

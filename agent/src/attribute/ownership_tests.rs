@@ -205,6 +205,24 @@ fn a_child_holds_what_its_parent_held() {
 }
 
 #[test]
+fn a_fork_that_names_no_node_adds_none() {
+    let host = FakeHost::new();
+    let table = table(&host);
+    announce(&table, 5, &job_path(42));
+    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
+    let nodes_of_fork = |parent: ProcKey, pid: u32| {
+        let child = ProcKey { pid, start_ticks: 150 };
+        let mut fork = opened(child, 5, 2 * SECOND);
+        fork.node = Arc::from("");
+        table.observe(Evidence::Forked { parent, child: fork });
+        table.owner(child).unwrap().nodes.clone()
+    };
+    assert_eq!(nodes_of_fork(KEY, 8), ["/dev/nvidia0".into()]);
+    let unknown = ProcKey { pid: 9, start_ticks: 1 };
+    assert_eq!(nodes_of_fork(unknown, 10), Vec::<Arc<str>>::new());
+}
+
+#[test]
 fn a_repeated_open_costs_no_second_resolution() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &line(&job_path(1)));

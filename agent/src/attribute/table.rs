@@ -78,6 +78,12 @@ impl Table {
         live.map(|row| Arc::clone(&row.owner)).collect()
     }
 
+    /// Everything that ended and is not forgotten yet.
+    pub(crate) fn ended(&self) -> Vec<Arc<Owner>> {
+        let ended = self.rows.values().filter(|row| row.owner.exited_ns.is_some());
+        ended.map(|row| Arc::clone(&row.owner)).collect()
+    }
+
     /// How many rows satisfy `test`.
     pub(crate) fn count(&self, test: impl Fn(&Owner) -> bool) -> usize {
         self.rows.values().filter(|row| test(&row.owner)).count()
@@ -313,7 +319,8 @@ impl Row {
     }
 
     fn note_nodes(&mut self, nodes: &[Arc<str>]) {
-        for node in nodes {
+        // The kernel's report of a fork names no node: the child has its parent's.
+        for node in nodes.iter().filter(|node| !node.is_empty()) {
             if self.owner.nodes.len() < MAX_NODES && !self.owner.nodes.contains(node) {
                 Arc::make_mut(&mut self.owner).nodes.push(Arc::clone(node));
             }

@@ -44,7 +44,7 @@ pub(super) fn collect(args: &CollectArgs) -> anyhow::Result<ExitCode> {
 /// Some of the pipeline's errors are the caller's.
 fn usage(error: RunError) -> anyhow::Error {
     match error {
-        RunError::UnknownSource { .. } | RunError::NoSink => Usage(error.to_string()).into(),
+        RunError::UnknownSource { .. } => Usage(error.to_string()).into(),
         error => error.into(),
     }
 }

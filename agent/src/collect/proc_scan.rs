@@ -117,9 +117,11 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let mut fields = after.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    // Field 22 is the start; 3 and 4 are taken. A zombie holds nothing any more.
-    let start_ticks = fields.nth(17)?.parse().ok()?;
-    (state != "Z").then(|| Stat { comm: Arc::from(comm), parent, start_ticks })
+    // Field 20 counts threads, 22 is the start; 3 and 4 are taken.
+    let threads: u32 = fields.nth(15)?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.parse().ok()?;
+    // A zombie holds nothing any more; one with other threads is a leader that ended before them.
+    (state != "Z" || threads > 1).then(|| Stat { comm: Arc::from(comm), parent, start_ticks })
 }
 
 fn real_uid(status: &str) -> Option<u32> {
@@ -306,6 +308,12 @@ mod tests {
     fn zombie_is_not_alive() {
         let text = "42 (gone) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 0 0 0";
         assert!(parse_stat(text).is_none());
+    }
+
+    #[test]
+    fn process_outlives_its_first_thread() {
+        let text = "42 (train) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 12345 0 0 0";
+        assert_eq!(parse_stat(text).unwrap().start_ticks, 12345);
     }
 
     #[test]

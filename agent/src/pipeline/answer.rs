@@ -8,6 +8,9 @@ use crate::host;
 use crate::who::{Device, Holder, Person, Process, Source, Who};
 use std::time::Duration;
 
+/// Ended processes in one answer: a storm's worth, and still a small answer.
+const MOST_ENDED: usize = 1024;
+
 impl Core {
     fn device(&self, read: DeviceSnapshot) -> Device {
         let info = self.inventory.get(read.gpu);
@@ -26,6 +29,15 @@ impl Core {
             temperature_celsius: read.temperature,
             processes: read.processes.iter().map(|process| self.process(process)).collect(),
         }
+    }
+
+    /// Who holds a device now, then who did a short while ago, the last to end first.
+    fn holders(&self) -> Vec<Holder> {
+        let mut ended = self.ownership.ended();
+        ended.sort_by_key(|owner| std::cmp::Reverse(owner.exited_ns));
+        ended.truncate(MOST_ENDED);
+        let living = self.ownership.holders();
+        living.iter().chain(&ended).map(|owner| holder(owner)).collect()
     }
 
     fn process(&self, listed: &ProcessSnapshot) -> Process {
@@ -56,7 +68,7 @@ impl Answer for Core {
             host: host::name(),
             version: env!("CARGO_PKG_VERSION").into(),
             devices,
-            holders: self.ownership.holders().iter().map(|owner| holder(owner)).collect(),
+            holders: self.holders(),
             sources: self.board.all().iter().map(|(name, st)| Source::of(name, st)).collect(),
         }
     }

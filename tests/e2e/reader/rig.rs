@@ -19,9 +19,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// Metric, device index, PID (0 for the device itself) and dimension.
-pub(super) type Key = (String, u32, u32, String);
+pub(crate) type Key = (String, u32, u32, String);
 /// Every value of a reading.
-pub(super) type Values = BTreeMap<Key, f64>;
+pub(crate) type Values = BTreeMap<Key, f64>;
 
 /// A PID that nothing knows.
 pub(super) const NOBODY: u32 = 4_000_000;

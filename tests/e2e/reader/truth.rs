@@ -8,7 +8,7 @@ use nvidia_ml::scenario::{Device, Process, Scenario};
 const WHENEVER: f64 = 0.0;
 
 /// Every value of every device and process, without energy and age, which depend on time.
-pub(super) fn of(scenario: &Scenario, pid: impl Fn(u32, u32) -> u32) -> Values {
+pub(crate) fn of(scenario: &Scenario, pid: impl Fn(u32, u32) -> u32) -> Values {
     let mut values = Values::new();
     for device in scenario.devices() {
         let mut own = Vec::new();

@@ -46,23 +46,43 @@ const USUAL: [(&str, u32, u32); 6] = [
 
 /// Gives the process a `/dev` of its own with all of these nodes.
 pub fn private_dev() -> io::Result<()> {
-    let consoles = Path::new("/dev/tty40").exists();
+    let stand_ins = stand_ins();
     crate::sys::own_mounts()?;
     // Without this the new /dev would show up on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     mount("worker", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755" as &CStr)?;
     for (name, major, minor) in USUAL {
-        make_node(name, major, minor)?;
+        make_node(Path::new("/dev"), name, (major, minor))?;
     }
-    for (name, minor) in NVIDIA.iter().zip(FIRST_CONSOLE..) {
-        let (major, minor) = if consoles { (TTY, minor) } else { FULL };
-        make_node(name, major, minor)?;
+    for (name, number) in stand_ins {
+        make_node(Path::new("/dev"), name, number)?;
     }
     Ok(())
 }
 
-fn make_node(name: &str, major: u32, minor: u32) -> io::Result<()> {
-    let path = Path::new("/dev").join(name);
+/// Makes in `folder` the nodes that the driver would make in the host's `/dev`; an agent that is
+/// pointed there learns the numbers to watch. Gives the pattern for `devices.nodes`.
+pub fn host_nodes(folder: &Path) -> io::Result<String> {
+    let folder = folder.join("dev");
+    fs::create_dir_all(&folder)?;
+    for (name, number) in stand_ins() {
+        match make_node(&folder, name, number) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(folder.join("nvidia*").display().to_string())
+}
+
+/// NVIDIA's nodes, each with the number of the device that stands for it.
+fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
+    let consoles = Path::new("/dev/tty40").exists();
+    let number = |minor| if consoles { (TTY, minor) } else { FULL };
+    NVIDIA.into_iter().zip((FIRST_CONSOLE..).map(number)).collect()
+}
+
+fn make_node(folder: &Path, name: &str, (major, minor): (u32, u32)) -> io::Result<()> {
+    let path = folder.join(name);
     let mode = Mode::from_raw_mode(0o666);
     mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(major, minor))?;
     // mknod's mode is cut by the umask.

@@ -54,6 +54,11 @@ impl Tree {
     }
 }
 
+/// Whether a file holds only tests: a `#[cfg(test)]` module in a file of its own is named so.
+pub(super) fn is_test_file(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/")
+}
+
 /// A Rust source without comments, documentation and, on demand, its tests.
 pub(super) struct Source {
     tokens: Vec<Token>,

@@ -18,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long one device may keep the others waiting. A healthy device takes about 10 ms, most of it
-/// in the two process lists.
-pub const STALL: Duration = Duration::from_millis(250);
+/// in the two process lists; going on without a slow one costs a thread.
+pub const STALL: Duration = Duration::from_millis(100);
 /// Status of a child whose reading code panicked.
 const PANICKED: i32 = 101;
 

@@ -3,7 +3,7 @@
 //! The cgroup hook runs before the driver answers, and also when another rule then refuses. So
 //! what it tells is held back until the process is seen to have the device among its open files,
 //! usually at the first look; a process that ends before that is told, since it cannot be asked
-//! any more. Waiting costs one listing of `/proc/PID/fd` a look, with the interval doubling.
+//! any more, also where the report of its end was lost. Waiting costs one listing of `/proc/PID/fd` a look, with the interval doubling.
 
 use super::nodes::Device;
 use crate::attribute::{Evidence, KernelCgroups};
@@ -45,10 +45,21 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Attempts(Vec<Waiting>);
 
+/// What a look at a process shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// The device is among its open files.
+    Holding,
+    /// It is not, or not yet.
+    Without,
+    /// The process is no longer there to be asked.
+    Gone,
+}
+
 /// What became of the attempts looked at.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Seen to hold the device: to be told.
+    /// Seen to hold the device, or gone: to be told.
     pub held: Vec<Attempt>,
     /// Never seen to hold it: to be forgotten.
     pub refused: Vec<Attempt>,
@@ -79,14 +90,17 @@ impl Attempts {
     pub(super) fn look(
         &mut self,
         now: Instant,
-        mut holds: impl FnMut(ProcKey, Device) -> bool,
+        mut see: impl FnMut(ProcKey, Device) -> Seen,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let mut rest = Vec::with_capacity(self.0.len());
         for mut waiting in self.0.drain(..) {
             if now < waiting.next {
                 rest.push(waiting);
-            } else if holds(waiting.attempt.process, waiting.attempt.device) {
+                continue;
+            }
+            let seen = see(waiting.attempt.process, waiting.attempt.device);
+            if seen != Seen::Without {
                 outcome.held.push(waiting.attempt);
             } else if now.duration_since(waiting.since) >= GIVE_UP {
                 outcome.refused.push(waiting.attempt);
@@ -166,10 +180,10 @@ mod tests {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
-        let early = attempts.look(start, |_, _| false);
+        let early = attempts.look(start, |_, _| Seen::Without);
         assert_eq!((early.held.len(), early.refused.len()), (0, 0));
         assert_eq!(attempts.next(), Some(start + FIRST_WAIT));
-        let late = attempts.look(start + GIVE_UP, |_, _| false);
+        let late = attempts.look(start + GIVE_UP, |_, _| Seen::Without);
         assert_eq!((late.held.len(), late.refused.len()), (0, 1));
         assert_eq!(attempts.next(), None);
     }
@@ -180,10 +194,21 @@ mod tests {
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
         assert!(attempts.hold(attempt(8), start).is_none());
-        let seen = attempts.look(start, |process, _| process.pid == 8);
+        let seen = attempts
+            .look(start, |process, _| if process.pid == 8 { Seen::Holding } else { Seen::Without });
         let pids: Vec<u32> = seen.held.iter().map(|held| held.process.pid).collect();
         assert_eq!(pids, vec![8]);
         assert_eq!(attempts.devices(ProcKey { pid: 7, start_ticks: 1 }), vec![DEVICE]);
+    }
+
+    #[test]
+    fn process_whose_end_was_lost_is_told_at_the_next_look() {
+        let start = Instant::now();
+        let mut attempts = Attempts::default();
+        assert!(attempts.hold(attempt(7), start).is_none());
+        let gone = attempts.look(start, |_, _| Seen::Gone);
+        assert_eq!((gone.held.len(), gone.refused.len()), (1, 0));
+        assert_eq!(attempts.next(), None);
     }
 
     #[test]

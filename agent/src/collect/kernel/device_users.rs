@@ -106,13 +106,39 @@ impl Default for Settings {
     }
 }
 
+/// How something stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// As it should be.
+    Ok,
+    /// This host does not have it, and the agent does without: a fact, not a fault.
+    Absent,
+    /// The agent does less than it could.
+    Degraded,
+}
+
+impl Standing {
+    /// The word `gpuwho doctor` uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Absent => "absent",
+            Self::Degraded => "degraded",
+        }
+    }
+
+    fn degraded_unless(ok: bool) -> Self {
+        if ok { Self::Ok } else { Self::Degraded }
+    }
+}
+
 /// One thing `gpuwho doctor` says about this source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What was looked at.
     pub what: &'static str,
-    /// Whether it is as it should be.
-    pub ok: bool,
+    /// How it stands.
+    pub standing: Standing,
     /// What was found, and why it matters where it is not right.
     pub detail: String,
 }
@@ -218,18 +244,20 @@ pub fn diagnose(settings: &Settings, paths: &Paths) -> Vec<Finding> {
     match try_load(settings, &nodes, paths) {
         Ok(loaded) => {
             for (hook, why) in &loaded.declined {
-                let detail = format!("{hook} is not available: {why}");
-                findings.push(Finding { what: "better open hook", ok: false, detail });
+                let detail =
+                    format!("this kernel does not offer {hook}, {} serves: {why}", loaded.hook);
+                let standing = Standing::Absent;
+                findings.push(Finding { what: "better open hook", standing, detail });
             }
             let detail = format!("{}, {} watched", loaded.hook, nodes.count());
-            findings.push(Finding { what: "open hook", ok: true, detail });
+            findings.push(Finding { what: "open hook", standing: Standing::Ok, detail });
         }
         Err(why) => {
             let detail = format!(
                 "{why}; scanning /proc every {} s instead",
                 Duration::from_secs(settings.scan_interval_s).as_secs()
             );
-            findings.push(Finding { what: "open hook", ok: false, detail });
+            findings.push(Finding { what: "open hook", standing: Standing::Degraded, detail });
         }
     }
     findings
@@ -243,7 +271,8 @@ fn kernel_types(paths: &Paths) -> Finding {
     } else {
         format!("{} is missing: the kernel needs CONFIG_DEBUG_INFO_BTF", path.display())
     };
-    Finding { what: "kernel type information", ok, detail }
+    let standing = Standing::degraded_unless(ok);
+    Finding { what: "kernel type information", standing, detail }
 }
 
 fn capabilities(paths: &Paths) -> Finding {
@@ -258,5 +287,6 @@ fn capabilities(paths: &Paths) -> Finding {
     let ok = effective & SYS_ADMIN != 0 || effective & PERFMON_AND_BPF == PERFMON_AND_BPF;
     let detail =
         if ok { "enough for BPF" } else { "needs CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN" };
-    Finding { what: "capabilities", ok, detail: detail.to_owned() }
+    let standing = Standing::degraded_unless(ok);
+    Finding { what: "capabilities", standing, detail: detail.to_owned() }
 }

@@ -34,6 +34,9 @@ const FOLLOWERS: [(&str, &str); 6] = [
     ("cgroup_removed", "cgroup_rmdir"),
 ];
 
+/// A verifier's complaint may be a page on one line.
+const MAX_REASON_CHARS: usize = 200;
+
 /// System calls whose exit shows an opening; `openat2` is younger than the other two.
 const OPEN_CALLS: [&str; 3] = ["openat", "open", "openat2"];
 
@@ -98,7 +101,16 @@ fn first_line(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     tracing::debug!(%text, "BPF program refused");
-    text.lines().next().unwrap_or_default().to_owned()
+    shortened(&text)
+}
+
+/// The first line, cut where it is longer than a person reads.
+fn shortened(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(MAX_REASON_CHARS) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line.to_owned(),
+    }
 }
 
 fn listed(declined: &[(OpenHook, String)]) -> String {
@@ -316,6 +328,13 @@ fn result_is_at_16(format: &str) -> Result<(), LoadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn verifier_text_is_cut_to_what_a_person_reads() {
+        assert_eq!(shortened("refused\n0: R1=ctx()\n"), "refused");
+        let long = shortened(&"é".repeat(300));
+        assert_eq!((long.chars().count(), long.ends_with('…')), (201, true));
+    }
 
     #[test]
     fn tracepoint_of_another_shape_is_refused() {

@@ -9,7 +9,7 @@ use crate::paths::Paths;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -20,8 +20,12 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_secs(20);
 /// `/dev/full`: every kernel has it, nothing opens it by chance in the test's own folder.
 const TEST_DEVICE: (u32, u32) = (1, 7);
-/// Opens the node, waits for a line, forks, becomes `sleep` and ends.
-const SCRIPT: &str = "exec 3<\"$0\"; read go; (read none; exit 0) </dev/null; exec sleep 0";
+/// The name under which the process becomes another program.
+const BECOMES: &str = "gpuwho-became";
+/// Opens the node, waits for a line, forks, becomes another program and ends. That program has a
+/// path with a name of its own, since a shell may have `sleep` and its like built in.
+const SCRIPT: &str =
+    "exec 3<\"$0\"; read go; (read none; exit 0) </dev/null; exec \"$1\" --version";
 
 /// Why the self-test failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +54,8 @@ pub enum SelfTestError {
     Wrong(String),
 }
 
-/// Runs the test with one hook, or with the best one; gives one line for a person.
+/// Runs the test with one hook, or with the best one; gives one line for a person, newline
+/// included.
 pub fn self_test(hook: Option<OpenHook>) -> Result<String, SelfTestError> {
     let paths = Paths::default();
     let scene = Scene::prepare(&paths)?;
@@ -73,7 +78,7 @@ pub fn self_test(hook: Option<OpenHook>) -> Result<String, SelfTestError> {
     if let Some(lost) = handle.report().dropped.iter().find(|(_, count)| *count != 0) {
         return Err(SelfTestError::Wrong(format!("lost events: {lost:?}")));
     }
-    Ok(format!("hook {used}: open, fork, move, exec and exit told; open after {took:?}"))
+    Ok(format!("hook {used}: open, fork, move, exec and exit told; open after {took:?}\n"))
 }
 
 /// What the test made, removed when it is dropped.
@@ -102,6 +107,10 @@ impl Scene {
         mknodat(CWD, &scene.node, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, number)
             .map_err(io::Error::from)
             .map_err(failed("make the device", &scene.node))?;
+        let becomes = scene.folder.join(BECOMES);
+        std::env::current_exe()
+            .and_then(|this| symlink(this, &becomes))
+            .map_err(failed("make", &becomes))?;
         Ok(scene)
     }
 }
@@ -159,8 +168,9 @@ impl Play<'_> {
             }
             _ => None,
         })?;
-        if &*comm != "sleep" {
-            return Err(SelfTestError::Wrong(format!("command name {comm:?} after exec sleep")));
+        if &*comm != BECOMES {
+            let wrong = format!("command name {comm:?} after becoming {BECOMES}");
+            return Err(SelfTestError::Wrong(wrong));
         }
         self.expect("the end", |evidence| {
             matches!(evidence, Evidence::Exited { process, .. } if *process == opened.process)
@@ -174,8 +184,10 @@ impl Play<'_> {
             .arg("-c")
             .arg(SCRIPT)
             .arg(&self.scene.node)
+            .arg(self.scene.folder.join(BECOMES))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .map_err(|source| SelfTestError::Prepare { what: "run sh".to_owned(), source })
     }

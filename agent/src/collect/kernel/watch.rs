@@ -1,7 +1,7 @@
 //! The loop of the source `device_users`: waits for the ring, for new nodes, for attempts that
 //! are due and for the slow rescan, and tells what it learns.
 
-use super::attempts::{Attempt, Attempts};
+use super::attempts::{Attempt, Attempts, Seen};
 use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
 use super::nodes::{Device, Nodes, folders};
@@ -13,6 +13,7 @@ use crate::paths::Paths;
 use gpuwho_common::device_users::SeenKey;
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -141,8 +142,15 @@ impl<E: FnMut(Evidence)> Watch<E> {
 
     fn look_at_attempts(&mut self, bpf: &mut Loaded) {
         let paths = &self.paths;
-        let outcome =
-            self.attempts.look(Instant::now(), |process, device| holds(paths, process, device));
+        let outcome = self.attempts.look(Instant::now(), |process, device| {
+            if holds(paths, process, device) {
+                Seen::Holding
+            } else if is_alive(paths, process) {
+                Seen::Without
+            } else {
+                Seen::Gone
+            }
+        });
         for attempt in outcome.held {
             self.tell_once(attempt.evidence);
         }
@@ -178,27 +186,33 @@ impl<E: FnMut(Evidence)> Watch<E> {
         (self.emit)(evidence);
     }
 
-    /// Finds what no hook saw, and has the programs follow it.
+    /// Finds what no hook saw, and has the programs follow it: all of it before the first is
+    /// told, because whoever is told may act on it, and telling takes time in which a process
+    /// forks, becomes another program or ends.
     fn rescan(&mut self, bpf: &mut Loaded) {
-        for evidence in self.tracker.scan(&self.paths, &self.nodes) {
-            let found = match &evidence {
+        let news = self.tracker.scan(&self.paths, &self.nodes);
+        let found: BTreeSet<ProcKey> = news
+            .iter()
+            .filter_map(|evidence| match evidence {
                 Evidence::Opened(opened) => Some(opened.process),
                 _ => None,
-            };
+            })
+            .collect();
+        for process in &found {
+            follow(bpf, *process);
+        }
+        for evidence in news {
             (self.emit)(evidence);
-            if let Some(process) = found {
-                self.follow(bpf, process);
-            }
+        }
+        for process in found {
+            self.end_if_unseen(bpf, process);
         }
     }
 
-    fn follow(&mut self, bpf: &mut Loaded, process: ProcKey) {
-        if let Err(error) = bpf.holders.insert(process.pid, process.start_ticks, 0) {
-            tracing::warn!(%process, %error, "cannot follow a process that holds a device");
-        }
-        // It may have ended before the entry was there to be seen at its exit.
-        if !is_alive(&self.paths, process) && self.tracker.knows(process) {
-            let _ = bpf.holders.remove(&process.pid);
+    /// A process may have ended before its entry was there to be seen at its exit. Where the
+    /// entry is gone, the program has seen it, and the ring tells.
+    fn end_if_unseen(&mut self, bpf: &mut Loaded, process: ProcKey) {
+        if !is_alive(&self.paths, process) && bpf.holders.remove(&process.pid).is_ok() {
             self.tell(Evidence::Exited { process, at_ns: boot_time_ns() });
         }
     }
@@ -212,6 +226,12 @@ impl<E: FnMut(Evidence)> Watch<E> {
             tracing::warn!(%error, "cannot watch every accelerator node");
         }
         self.nodes = nodes;
+    }
+}
+
+fn follow(bpf: &mut Loaded, process: ProcKey) {
+    if let Err(error) = bpf.holders.insert(process.pid, process.start_ticks, 0) {
+        tracing::warn!(%process, %error, "cannot follow a process that holds a device");
     }
 }
 

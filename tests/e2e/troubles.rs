@@ -1,0 +1,160 @@
+//! Drivers that misbehave, through the whole agent: the other devices' points go on at their
+//! cadence, the sick one's series end, and the agent says why.
+
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::nvml::FakeNvml;
+use gpuwho_tests::program;
+use gpuwho_tests::until::until;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Room for a machine under load; the healthy case takes a few seconds.
+const WITHIN: Duration = Duration::from_secs(40);
+
+/// Ticks a healthy device must have had before a test looks.
+const TICKS: usize = 8;
+
+struct Sick {
+    _agent: Agent,
+    file: PathBuf,
+    folder: TempDir,
+}
+
+impl Sick {
+    fn new(scenario: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let nvml = FakeNvml::install(folder.path(), scenario).unwrap();
+        let file = folder.path().join("points.jsonl");
+        let config = Config {
+            interval: Some("500ms".to_owned()),
+            file: Some(file.clone()),
+            ..Config::default()
+        };
+        let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
+        Self { _agent: agent, file, folder }
+    }
+
+    fn points(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.file).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits until `done` says so of all points so far.
+    fn wait(&self, what: &str, done: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let found = until(WITHIN, || Some(self.points()).filter(|points| done(points)));
+        found.unwrap_or_else(|| panic!("{what} did not come: {:#?}", self.points().last()))
+    }
+
+    fn ask(&self, words: &[&str]) -> String {
+        let file = self.folder.path().join("gpuwho.toml");
+        let mut command = Command::new(program::gpuwho().unwrap());
+        let output = command.args(words).arg("--config").arg(file).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+fn series<'a>(points: &'a [Value], metric: &str, gpu: &str) -> Vec<&'a Value> {
+    let own = |p: &&Value| p["metric"] == metric && p["attributes"]["gpu.index"] == gpu;
+    points.iter().filter(own).collect()
+}
+
+fn is_in_state(points: &[Value], gpu: &str, state: &str) -> bool {
+    let status = series(points, "gpu.status", gpu);
+    let last = status.iter().rev().find(|p| p["attributes"]["gpu.state"] == state);
+    last.is_some_and(|point| point["value"] == 1)
+}
+
+/// Points of the board's power by device: one a tick where all is well.
+fn power_points(points: &[Value]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for point in points.iter().filter(|p| p["metric"] == "gpu.power" && p["value"].is_number()) {
+        let index = point["attributes"]["gpu.index"].as_str().unwrap();
+        *counts.entry(index.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// The healthy devices have a point for every tick, but for the one being written.
+fn others_kept_their_cadence(points: &[Value], sick: &str) {
+    let mut counts = power_points(points);
+    counts.remove(sick);
+    assert_eq!(counts.len(), 7);
+    let most = counts.values().max().unwrap();
+    assert!(counts.values().all(|count| count + 1 >= *most), "{counts:?}");
+}
+
+#[test]
+fn a_lost_gpu_ends_its_own_series_and_no_other() {
+    let sick = Sick::new("gpu-lost");
+    let points = sick.wait("the loss", |points| {
+        let others = power_points(points);
+        is_in_state(points, "3", "lost") && others.get("0").is_some_and(|count| *count > TICKS)
+    });
+    others_kept_their_cadence(&points, "3");
+    let power = series(&points, "gpu.power", "3");
+    let ends = power.iter().filter(|point| point["ended"] == true).count();
+    assert_eq!(ends, 1, "{power:#?}");
+    assert_eq!(power.last().unwrap()["ended"], true);
+    let ages: Vec<_> =
+        series(&points, "gpu.read.age", "3").iter().filter_map(|p| p["value"].as_f64()).collect();
+    assert!(ages.last() > ages.first(), "{ages:?}");
+    let who: Value = serde_json::from_str(&sick.ask(&["--json"])).unwrap();
+    assert_eq!(who["devices"][3]["state"], "lost");
+    assert!(!who["devices"][3]["reason"].as_str().unwrap().is_empty(), "{who:#}");
+}
+
+#[test]
+fn a_slow_gpu_is_hung_and_delays_no_other() {
+    let sick = Sick::new("slow-driver");
+    let points = sick.wait("the hang", |points| {
+        power_points(points).get("0").is_some_and(|count| *count > TICKS)
+            && is_in_state(points, "2", "hung")
+    });
+    others_kept_their_cadence(&points, "2");
+    let who: Value = serde_json::from_str(&sick.ask(&["--json"])).unwrap();
+    let nvidia = who["sources"].as_array().unwrap().iter().find(|s| s["name"] == "nvidia").unwrap();
+    assert_ne!(nvidia["state"], "ready", "{who:#}");
+    assert!(!nvidia["reason"].as_str().unwrap().is_empty(), "{who:#}");
+}
+
+#[test]
+fn an_old_driver_sends_what_it_has_and_nothing_it_has_not() {
+    let sick = Sick::new("old-driver");
+    let points = sick.wait("a few ticks", |points| {
+        power_points(points).values().filter(|count| **count > 2).count() == 2
+    });
+    let has = |metric: &str| points.iter().any(|point| point["metric"] == metric);
+    assert!(has("gpu.utilization") && has("gpu.temperature"));
+    assert!(!has("gpu.memory.usage") && !has("gpu.process.count"));
+}
+
+#[test]
+fn doctor_says_what_is_wrong_with_a_lost_gpu() {
+    let sick = Sick::new("gpu-lost");
+    sick.wait("the loss", |points| is_in_state(points, "3", "lost"));
+    let findings: Value = serde_json::from_str(&sick.ask(&["doctor", "--json"])).unwrap();
+    let agent = findings.as_array().unwrap().iter().find(|f| f["subject"] == "agent: nvidia");
+    let facts = agent.unwrap()["facts"].as_str().unwrap();
+    assert!(facts.contains('3'), "the device is not named: {facts:?}");
+}
+
+#[test]
+fn an_empty_scenario_is_a_driver_without_devices() {
+    let sick = Sick::new("empty");
+    let absent = |points: &[Value]| {
+        points.iter().any(|point| {
+            point["metric"] == "gpuwho.source.status"
+                && point["attributes"]["gpuwho.source"] == "nvidia"
+                && point["attributes"]["gpuwho.source.state"] == "absent"
+                && point["value"] == 1
+        })
+    };
+    sick.wait("the source's state", absent);
+    assert!(sick.ask(&[]).contains("nvidia is absent"), "{}", sick.ask(&[]));
+}
