@@ -2,6 +2,7 @@
 
 pub mod bpf;
 pub(crate) mod handle;
+pub mod memory;
 pub mod mounts;
 pub mod nvml;
 pub mod process;

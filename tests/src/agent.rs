@@ -69,6 +69,8 @@ pub struct Config {
     pub nodes: Option<Vec<String>>,
     /// `devices.bpf`.
     pub bpf: Option<bool>,
+    /// `devices.open_hook`.
+    pub hook: Option<&'static str>,
     /// `[otlp]`.
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
@@ -92,7 +94,11 @@ impl Config {
         section(&mut text, "paths", &paths);
         let usual = || vec!["/dev/nvidia*".to_owned()];
         let nodes = self.nodes.clone().unwrap_or_else(usual);
-        let devices = [("nodes", Some(nodes.into())), ("bpf", self.bpf.map(Value::from))];
+        let devices = [
+            ("nodes", Some(nodes.into())),
+            ("bpf", self.bpf.map(Value::from)),
+            ("open_hook", self.hook.map(Value::from)),
+        ];
         section(&mut text, "devices", &devices);
         if let Some(nvml) = nvml {
             let library = nvml.library().display().to_string();

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod bench;
 pub mod collector;
 pub mod demo;
 pub mod nvml;

@@ -13,6 +13,7 @@ use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::proc_scan::Tracker;
 use crate::collect::status::Report;
 use crate::paths::Paths;
+use crate::sys::memory;
 use aya::maps::{MapData, PerCpuArray};
 use gpuwho_common::device_users::{LOST_MAP, LOST_RING, LOST_UNREADABLE};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -200,6 +201,8 @@ pub fn start(
         Ok(loaded) => (Some(loaded), Report::ready()),
         Err(why) => (None, without_bpf(&settings, why)),
     };
+    // The kernel's type information, read for this only, has taken 18 MB.
+    memory::give_back();
     let hook = loaded.as_ref().map(|loaded| loaded.hook);
     let lost = loaded.as_mut().and_then(|loaded| loaded.lost.take());
     let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;

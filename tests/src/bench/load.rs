@@ -1,0 +1,53 @@
+//! Eight GPUs with eight real processes each, half of them in pods, half in Slurm jobs.
+
+use super::BenchError;
+use crate::nvml::FakeNvml;
+use crate::stage::{Driver, PodSpec, Qos, Stage};
+use crate::worker::Worker;
+use crate::worker::script::Script;
+
+/// GPUs.
+const GPUS: u32 = 8;
+/// Processes that a worker forks: four with itself, two workers a GPU.
+const FORKS: u32 = 3;
+/// The jobs' user.
+const UID: u32 = 1001;
+
+/// Everybody at work, and the driver that knows.
+#[derive(Debug)]
+pub struct Load {
+    /// Dropped before the stage.
+    _workers: Vec<Worker>,
+    /// The driver.
+    pub nvml: FakeNvml,
+    /// Their groups.
+    pub stage: Stage,
+}
+
+impl Load {
+    /// Starts everybody.
+    pub fn start(mut stage: Stage) -> Result<Self, BenchError> {
+        let nvml = FakeNvml::install(stage.folder(), "h100x8")?;
+        let mut workers = Vec::new();
+        for gpu in 0..GPUS {
+            let pod = stage.pod(&PodSpec {
+                namespace: "research",
+                name: &format!("trainer-{gpu}"),
+                container: "train",
+                qos: Qos::Burstable,
+                driver: Driver::Cgroupfs,
+            })?;
+            let job = stage.slurm_task(UID, None, gpu)?;
+            let script = Script { gpus: vec![gpu], forks: FORKS, ..Script::default() };
+            let mut pids = Vec::new();
+            for group in [pod, job] {
+                let worker = Worker::start(Some(&group), &script)?;
+                pids.push(Some(worker.pid()));
+                pids.extend(worker.children().iter().map(|pid| Some(*pid)));
+                workers.push(worker);
+            }
+            nvml.set_processes(gpu, &pids)?;
+        }
+        Ok(Self { _workers: workers, nvml, stage })
+    }
+}

@@ -1,0 +1,71 @@
+//! An OTLP receiver that takes every request over HTTP and throws it away.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// A receiver; its thread waits until the process ends.
+#[derive(Debug)]
+pub struct Receiver {
+    endpoint: String,
+    requests: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Receiver {
+    /// Listens on a free port of the loopback interface.
+    pub fn start() -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let endpoint = format!("http://{}", listener.local_addr()?);
+        let (requests, bytes) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let counts = (Arc::clone(&requests), Arc::clone(&bytes));
+        thread::Builder::new().name("receiver".to_owned()).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // A client that goes in the middle of a request is an agent that was ended.
+                let _ended = answer(stream, &counts.0, &counts.1);
+            }
+        })?;
+        Ok(Self { endpoint, requests, bytes })
+    }
+
+    /// Its URL.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Requests and bytes of bodies so far.
+    pub fn received(&self) -> (u64, u64) {
+        (self.requests.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// Answers one connection until it is closed. One at a time: an agent has one.
+fn answer(stream: TcpStream, requests: &AtomicU64, bytes: &AtomicU64) -> io::Result<()> {
+    let mut out = stream.try_clone()?;
+    let mut input = BufReader::new(stream);
+    loop {
+        let mut length = 0_u64;
+        loop {
+            let mut line = String::new();
+            if input.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().map_err(io::Error::other)?;
+            }
+            if line.trim_end().is_empty() {
+                break;
+            }
+        }
+        io::copy(&mut input.by_ref().take(length), &mut io::sink())?;
+        requests.fetch_add(1, Ordering::Relaxed);
+        bytes.fetch_add(length, Ordering::Relaxed);
+        out.write_all(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n",
+        )?;
+    }
+}

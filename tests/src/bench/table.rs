@@ -1,0 +1,117 @@
+//! The table of figures beside their targets.
+
+use std::fmt::Write as _;
+use std::fs;
+
+/// A figure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    what: String,
+    figure: String,
+    target: &'static str,
+    verdict: &'static str,
+}
+
+impl Row {
+    /// A figure that has no target.
+    pub fn plain(what: impl Into<String>, figure: impl Into<String>) -> Self {
+        Self { what: what.into(), figure: figure.into(), target: "", verdict: "" }
+    }
+
+    /// A figure beside its target.
+    pub fn against(
+        what: impl Into<String>,
+        figure: impl Into<String>,
+        target: &'static str,
+        met: bool,
+    ) -> Self {
+        let verdict = if met { "met" } else { "MISSED" };
+        Self { target, verdict, ..Self::plain(what, figure) }
+    }
+
+    /// A figure that cannot be had here.
+    pub fn missing(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { verdict: "not measured", ..Self::plain(what, why) }
+    }
+}
+
+/// As Markdown, its columns aligned.
+pub fn render(rows: &[Row]) -> String {
+    let head = Row {
+        what: "what".to_owned(),
+        figure: "measured".to_owned(),
+        target: "target",
+        verdict: "",
+    };
+    let cells = |row: &Row| -> [String; 4] {
+        [row.what.clone(), row.figure.clone(), row.target.to_owned(), row.verdict.to_owned()]
+    };
+    let all: Vec<_> = std::iter::once(&head).chain(rows).map(cells).collect();
+    let mut widths = [0; 4];
+    for row in &all {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for (number, row) in all.iter().enumerate() {
+        for (cell, width) in row.iter().zip(widths) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "| {cell:<width$} ");
+        }
+        text.push_str("|\n");
+        if number == 0 {
+            let rule = widths.map(|width| format!("|{}", "-".repeat(width + 2))).concat();
+            text.push_str(&rule);
+            text.push_str("|\n");
+        }
+    }
+    text
+}
+
+/// The machine in a line.
+pub fn machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    format!(
+        "{cores} cores ({}), kernel {}, load before: {}",
+        model.map_or("model unknown", |(_, model)| model),
+        kernel.trim(),
+        load.split(' ').next().unwrap_or_default()
+    )
+}
+
+/// The middle of some figures; not a number without any.
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_aligned_columns_and_says_what_was_missed() {
+        let rows = [
+            Row::against("memory", "20 MB", "15 MB", false),
+            Row::missing("opens", "BPF: not allowed"),
+        ];
+        let expected = "\
+| what   | measured         | target |              |
+|--------|------------------|--------|--------------|
+| memory | 20 MB            | 15 MB  | MISSED       |
+| opens  | BPF: not allowed |        | not measured |
+";
+        assert_eq!(render(&rows), expected);
+    }
+
+    #[test]
+    fn the_median_is_one_of_the_figures() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]).to_string(), "2");
+        assert!(median(Vec::new()).is_nan());
+    }
+}
