@@ -6,7 +6,7 @@ pub mod btf;
 pub mod device_users;
 mod layout;
 #[cfg(test)]
-mod live;
+mod live_tests;
 pub mod load;
 pub mod nodes;
 mod records;
