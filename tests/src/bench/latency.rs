@@ -145,6 +145,9 @@ mod tests {
         let after = before.clone().map(|seen| Seen { count: 8, counts: vec![4, 3, 1], ..seen });
         let new = after.zip(before).map(|(after, before)| after.since(&before)).unwrap();
         assert_eq!((new.count, new.counts.clone()), (4, vec![3, 1, 0]));
-        assert_eq!([new.below(0.5), new.below(1.0)].map(|bound| (bound * 10.0) as u32), [1, 2]);
+        assert_eq!(
+            [new.below(0.5), new.below(1.0)].map(|bound| format!("{bound:.1}")),
+            ["0.1", "0.2"]
+        );
     }
 }
