@@ -270,7 +270,9 @@ fn scheduler<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
 fn user_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let uid = component.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
     let Some(uid) = uid.and_then(number) else { return false };
-    if walk.previous != "user.slice" || walk.is_delegated() || walk.found.pod.is_some() {
+    // Below a pod or a job the name is the work's own.
+    let is_inside = walk.is_delegated() || walk.found.pod.is_some() || walk.found.slurm.is_some();
+    if walk.previous != "user.slice" || is_inside {
         return false;
     }
     walk.found.uid = Some(uid);

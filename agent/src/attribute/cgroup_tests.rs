@@ -299,6 +299,13 @@ fn path() -> impl Strategy<Value = String> {
     proptest::collection::vec(component, 0..12).prop_map(|parts| format!("/{}", parts.join("/")))
 }
 
+#[test]
+fn a_user_slice_made_inside_a_job_does_not_change_whose_it_is() {
+    let job = parse_path("/slurmstepd.scope/job_3");
+    assert!(job.slurm.is_some());
+    assert_eq!(parse_path("/slurmstepd.scope/job_3/user.slice/user-7.slice"), job);
+}
+
 proptest! {
     #[test]
     fn nothing_makes_the_parser_fail(text in "\\PC*", bytes in any::<Vec<u8>>(), path in path()) {

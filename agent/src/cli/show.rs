@@ -98,6 +98,7 @@ pub(super) fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::kernel::device_users;
 
     #[test]
     fn the_sample_is_valid_and_changes_nothing_as_shipped() {
@@ -120,6 +121,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gpuwho.toml");
         std::fs::write(&path, &shown).unwrap();
-        assert!(Settings::check(&path).is_ok(), "{:?}", Settings::check(&path).err());
+        let settings = Settings::check(&path).unwrap();
+        assert_eq!(settings.kernel, device_users::Settings::default(), "defaults as documented");
     }
 }
