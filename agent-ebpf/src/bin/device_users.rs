@@ -9,12 +9,13 @@
 #![no_std]
 #![no_main]
 
-use aya_ebpf::EbpfContext as _;
+use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST, bpf_cgroup_dev_ctx};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_boot_ns, bpf_probe_read_kernel_str};
 use aya_ebpf::macros::{cgroup_device, fexit, map, raw_tracepoint, tracepoint};
 use aya_ebpf::maps::{HashMap, LruHashMap, PerCpuArray, RingBuf};
 use aya_ebpf::programs::{DeviceContext, FExitContext, RawTracePointContext, TracePointContext};
+use aya_log_ebpf::warn;
 use gpuwho_common::device_users::{
     ABSENT, ANY_MINOR, CGROUP_MADE, CGROUP_REMOVED, COMM_BYTES, CgroupEvent, DEVICES, EXECED,
     EXITED, FORKED, FREEZER, Head, LOSSES, LOST_MAP, LOST_RING, LOST_UNREADABLE, Layout,
@@ -87,7 +88,7 @@ fn opened_fexit(ctx: FExitContext) -> i32 {
     if ctx.arg::<i32>(2) == 0 {
         let inode = Kernel::at(ctx.arg::<*const u8>(0) as u64);
         if let Some(rdev) = inode.field(layout!(inode_rdev)).read::<u32>() {
-            opened(number(rdev));
+            opened(&ctx, number(rdev));
         }
     }
     0
@@ -101,7 +102,7 @@ fn opened_cgroup(ctx: DeviceContext) -> i32 {
     // SAFETY: the kernel hands a valid bpf_cgroup_dev_ctx; the verifier checks each access.
     let asked: &bpf_cgroup_dev_ctx = unsafe { &*ctx.device };
     if asked.access_type & 0xffff == TYPE_CHAR && asked.access_type & ACCESS_OPEN != 0 {
-        opened(NodeKey { major: asked.major, minor: asked.minor });
+        opened(&ctx, NodeKey { major: asked.major, minor: asked.minor });
     }
     1
 }
@@ -112,7 +113,7 @@ fn opened_cgroup(ctx: DeviceContext) -> i32 {
 #[tracepoint]
 fn opened_syscall(ctx: TracePointContext) -> u32 {
     if let Some(node) = node_just_opened(&ctx) {
-        opened(node);
+        opened(&ctx, node);
     }
     0
 }
@@ -155,12 +156,12 @@ fn watched(node: &NodeKey) -> bool {
 
 /// Tells of an opening once, and follows the process from here on.
 #[inline(always)]
-fn opened(node: NodeKey) {
+fn opened<C: EbpfContext>(ctx: &C, node: NodeKey) {
     if !watched(&node) {
         return;
     }
     let Some((leader, pid, start_ns)) = leader_of(Kernel::current_task()) else {
-        return lost(LOST_UNREADABLE);
+        return unreadable(ctx);
     };
     let seen = SeenKey { start_ns, pid, major: node.major, minor: node.minor, reserved: 0 };
     if SEEN.insert(&seen, &1, u64::from(BPF_NOEXIST)).is_err() {
@@ -383,6 +384,21 @@ fn lost(reason: u32) {
     if let Some(count) = LOST.get_ptr_mut(reason) {
         // SAFETY: the slot is this CPU's own and the verifier has seen that it is not null.
         unsafe { *count += 1 };
+    }
+}
+
+/// The offsets are wrong for this kernel, or the task was half gone: counted, and said once a CPU.
+#[inline(always)]
+fn unreadable<C: EbpfContext>(ctx: &C) {
+    if let Some(count) = LOST.get_ptr_mut(LOST_UNREADABLE) {
+        // SAFETY: the slot is this CPU's own and the verifier has seen that it is not null.
+        let first = unsafe {
+            *count += 1;
+            *count == 1
+        };
+        if first {
+            warn!(ctx, "a process that opened a device could not be read through its offsets");
+        }
     }
 }
 

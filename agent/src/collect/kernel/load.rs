@@ -13,7 +13,9 @@ use aya::programs::{
     CgroupAttachMode, CgroupDevice, FExit, ProgramError, RawTracePoint, TracePoint,
 };
 use aya::{Btf, BtfError as AyaBtfError, Ebpf, EbpfError, EbpfLoader};
+use aya_log::EbpfLogger;
 use gpuwho_common::device_users::{LOSSES, Layout, NodeKey, SeenKey};
+use log::Log;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::{self, File};
 use std::io;
@@ -128,7 +130,24 @@ pub(super) struct Loaded {
     pub layout: Layout,
     pub hook: OpenHook,
     pub declined: Vec<(OpenHook, String)>,
+    pub said: EbpfLogger<Words>,
     _programs: Ebpf,
+}
+
+/// The programs' own words on their way to the agent's log.
+#[derive(Debug)]
+pub(super) struct Words;
+
+impl Log for Words {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        tracing::warn!(said = %record.args(), "a BPF program is in trouble");
+    }
+
+    fn flush(&self) {}
 }
 
 /// Loads and attaches everything; `wanted` is one hook or `Auto`.
@@ -147,6 +166,8 @@ pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<L
         .map_err(|source| LoadError::Map { name: "EVENTS", source })?;
     let lost = PerCpuArray::try_from(map(&mut bpf, "LOST")?)
         .map_err(|source| LoadError::Map { name: "LOST", source })?;
+    let said = EbpfLogger::init_with_logger(&mut bpf, Words)
+        .map_err(|_| LoadError::Missing("map of log records"))?;
     let (holders, seen) = (hash_map(&mut bpf, "HOLDERS")?, hash_map(&mut bpf, "SEEN")?);
     for (program, tracepoint) in FOLLOWERS {
         follow(&mut bpf, program, tracepoint)?;
@@ -161,6 +182,7 @@ pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<L
         layout,
         hook,
         declined,
+        said,
         _programs: bpf,
     })
 }

@@ -85,6 +85,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     }
 
     fn read_ring(&mut self, bpf: &mut Loaded) {
+        bpf.said.flush();
         while let Some(record) = bpf.ring.next() {
             if let Some(fact) = fact(&record, &self.nodes, &bpf.layout) {
                 self.take(fact, bpf.hook);
