@@ -33,7 +33,7 @@ fn rows(text: &str) -> Vec<Row> {
     });
     pairs
         .filter_map(|(ours, sdk)| match (ours, sdk) {
-            ([points, "gpuwho", our, allocations, ..], [_, "SDK", their, many, .., ratio]) => {
+            ([points, "gpuwho", our, allocations, .., ratio], [_, "SDK", their, many, ..]) => {
                 let figure = format!(
                     "{our} µs, {allocations} allocations; SDK {their} µs, {many} allocations: \
                      {ratio} times"
@@ -54,7 +54,7 @@ mod tests {
     fn both_sides_of_a_size_make_a_row() {
         let text = "points  encoder  µs  allocations  bytes  SDK µs / ours\n\
                     960  gpuwho  40.0  0  100  125\n\
-                    960  SDK  5000.0  20000  100  125\n";
+                    960  SDK  5000.0  20000  100  1\n";
         let figure = "40.0 µs, 0 allocations; SDK 5000.0 µs, 20000 allocations: 125 times";
         let expected = Row::against("encoding 960 points", figure, "≥ 100 times", true);
         assert_eq!(rows(text), [expected]);
