@@ -199,3 +199,32 @@ abi! {
         hierarchy: [u32; 4],
     }
 }
+
+impl Layout {
+    /// Before user space has filled it in: what the programs are compiled with.
+    pub const UNKNOWN: Self = Self {
+        task_tgid: 0,
+        task_leader: 0,
+        task_start: 0,
+        task_cgroups: 0,
+        task_signal: 0,
+        task_comm: 0,
+        task_cred: 0,
+        task_files: 0,
+        signal_live: 0,
+        cred_uid: 0,
+        css_set_subsys: 0,
+        css_set_default: 0,
+        css_cgroup: 0,
+        cgroup_kn: 0,
+        cgroup_root: 0,
+        root_hierarchy: 0,
+        kn_id: 0,
+        inode_rdev: 0,
+        files_fdt: 0,
+        fdtable_fd: 0,
+        file_inode: 0,
+        subsys: [ABSENT; 4],
+        hierarchy: [ABSENT; 4],
+    };
+}

@@ -26,31 +26,7 @@ use gpuwho_ebpf::Kernel;
 
 /// Filled by user space before the programs are loaded; read-only after that.
 #[unsafe(no_mangle)]
-static LAYOUT: Layout = Layout {
-    task_tgid: 0,
-    task_leader: 0,
-    task_start: 0,
-    task_cgroups: 0,
-    task_signal: 0,
-    task_comm: 0,
-    task_cred: 0,
-    task_files: 0,
-    signal_live: 0,
-    cred_uid: 0,
-    css_set_subsys: 0,
-    css_set_default: 0,
-    css_cgroup: 0,
-    cgroup_kn: 0,
-    cgroup_root: 0,
-    root_hierarchy: 0,
-    kn_id: 0,
-    inode_rdev: 0,
-    files_fdt: 0,
-    fdtable_fd: 0,
-    file_inode: 0,
-    subsys: [ABSENT; 4],
-    hierarchy: [ABSENT; 4],
-};
+static LAYOUT: Layout = Layout::UNKNOWN;
 
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(RING_BYTES, 0);
