@@ -1,8 +1,9 @@
-//! The host: its names, and the namespace its cgroup paths are read in.
+//! The host: its names, its clock, and the namespace its cgroup paths are read in.
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::paths::Paths;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
@@ -45,6 +46,14 @@ pub fn enter_cgroup_namespace(paths: &Paths) -> CgroupNamespace {
 /// namespace but the host's.
 fn is_cut_off(cgroup: &str) -> bool {
     cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| path.starts_with("/.."))
+}
+
+/// Now, in nanoseconds of `CLOCK_BOOTTIME`: the clock of process start times and of the kernel's
+/// evidence.
+pub fn boot_time_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000) + u64::try_from(now.tv_nsec).unwrap_or_default()
 }
 
 /// The host's name.

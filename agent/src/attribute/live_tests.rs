@@ -68,7 +68,7 @@ impl Group {
             comm: Arc::from("early"),
             cgroups: self.ids(),
             node: Arc::from("/dev/nvidia0"),
-            at_ns: boottime_ns(),
+            at_ns: boot_time_ns(),
         };
         (child, opened)
     }
@@ -111,7 +111,7 @@ fn a_real_process_in_a_pods_cgroup_is_owned_alive_and_dead() {
     let alive = Ownership::new(&Paths::default());
     alive.observe(Evidence::Opened(opened.clone()));
     let by_driver = Ownership::new(&Paths::default());
-    assert_eq!(by_driver.process(process.pid, boottime_ns()), Some(process));
+    assert_eq!(by_driver.process(process.pid, boot_time_ns()), Some(process));
     end(child);
     // Heard of only after the end; nobody announced the cgroup.
     let dead = Ownership::new(&Paths::default());

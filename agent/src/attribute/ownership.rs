@@ -8,10 +8,10 @@ use super::hierarchies::Layout;
 use super::process::Living;
 use super::table::{Case, Table, started_ns};
 use super::{Evidence, Host, Method, Opened, Owner, SOURCES};
+use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Histogram;
-use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -67,7 +67,7 @@ const SWEEP_NS: u64 = 30_000_000_000;
 impl Ownership {
     /// An empty table that reads the host's files at `paths`.
     pub fn new(paths: &Paths) -> Self {
-        Self::with_clock(paths, boottime_ns)
+        Self::with_clock(paths, boot_time_ns)
     }
 
     /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
@@ -232,13 +232,6 @@ impl Ownership {
     fn write(&self) -> RwLockWriteGuard<'_, Table> {
         self.0.table.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// `CLOCK_BOOTTIME`, the clock of process start times and of the kernel's evidence.
-fn boottime_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000) + u64::try_from(now.tv_nsec).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -62,10 +62,3 @@ pub struct OpenError {
 pub fn vendor(name: &str) -> Option<&'static Vendor> {
     DEVICES.iter().find(|vendor| vendor.name == name)
 }
-
-/// Now, in nanoseconds of `CLOCK_BOOTTIME`: the clock of process start times.
-fn boottime_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
-}

@@ -6,10 +6,10 @@
 
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::kernel::nodes::{Device, Nodes};
+use crate::host::boot_time_ns;
 use crate::ids::{CgroupId, Hierarchy, ProcKey};
 use crate::paths::Paths;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -51,12 +51,6 @@ pub fn holds(paths: &Paths, process: ProcKey, device: Device) -> bool {
 /// Whether a process is still there, and still the same.
 pub fn is_alive(paths: &Paths, process: ProcKey) -> bool {
     read_stat(&paths.proc, process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks)
-}
-
-/// Nanoseconds of `CLOCK_BOOTTIME`.
-pub fn boot_time_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {

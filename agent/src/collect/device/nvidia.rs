@@ -10,7 +10,8 @@ mod processes;
 mod readings;
 
 use super::wire::{Outcome, Reading, Refusal};
-use super::{DeviceRead, OpenError, Opened, Vendor, boottime_ns};
+use super::{DeviceRead, OpenError, Opened, Vendor};
+use crate::host::boot_time_ns;
 use crate::sys;
 use ask::{Ask, Call};
 use nvml_wrapper::error::NvmlError;
@@ -75,7 +76,7 @@ fn refusal(error: &NvmlError) -> OpenError {
 
 impl DeviceRead for NvidiaDevice {
     fn read(&mut self) -> Reading {
-        let mut reading = Reading { asked_ns: boottime_ns(), ..Reading::default() };
+        let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
         self.read_into(&mut reading);
         reading.outcome = self.ask.outcome();
         if matches!(reading.outcome, Outcome::Lost(_)) {

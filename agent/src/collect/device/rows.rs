@@ -1,11 +1,11 @@
 //! What the agent knows of each device of one reader: turns readings into samples, and keeps the
 //! status and the age of every device going whatever happens to it.
 
-use super::boottime_ns;
 use super::snapshot::{DeviceSnapshot, ProcessSnapshot};
 use super::wire::{Outcome, Reading, WireValue};
 use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
 use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
+use crate::host::boot_time_ns;
 use crate::ids::{GpuId, ProcKey};
 use crate::inventory::Inventory;
 use crate::sample::{Batch, GpuProcess, Sample, Subject};
@@ -88,7 +88,7 @@ impl Rows {
 
     /// Moves everything into the batch.
     pub(super) fn emit(&mut self, out: &mut Batch) {
-        let now = boottime_ns();
+        let now = boot_time_ns();
         for row in self.by_slot.values_mut() {
             let gpu = row.snapshot.gpu;
             for state in STATES {

@@ -145,7 +145,7 @@ impl Play<'_> {
             Evidence::Opened(opened) if opened.process.pid == pid => Some(opened.clone()),
             _ => None,
         })?;
-        let now = crate::collect::proc_scan::boot_time_ns();
+        let now = crate::host::boot_time_ns();
         let took = Duration::from_nanos(now.saturating_sub(opened.at_ns));
         self.check(&opened)?;
         self.moves(&opened)?;
