@@ -4,6 +4,7 @@
 pub mod cgroup;
 #[cfg(test)]
 mod fake;
+pub mod grants;
 pub mod hierarchies;
 pub mod names;
 pub mod ownership;

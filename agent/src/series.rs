@@ -8,7 +8,7 @@ use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyFacts;
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::catalog::{DimIndexes, Kind, MetricDef, device, process};
+use crate::catalog::{DimIndexes, Kind, MetricDef, device, process, share};
 use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
 use crate::inventory::{GpuInfo, Inventory};
@@ -243,8 +243,12 @@ impl Names<'_> {
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
             (Subject::Agent | Subject::Gpu(_) | Subject::Party(_), _) => {}
         }
-        if let Some(party) = &identity.party {
-            set.extend(&party.attributes);
+        match &identity.party {
+            Some(party) if *key.metric == *share::ALLOCATION_INFO.def() => {
+                set.extend(&party.details);
+            }
+            Some(party) => set.extend(&party.attributes),
+            None => {}
         }
         for (dim, index) in key.metric.dims.iter().zip(key.dims) {
             set.set_some(dim.key, dim.values.get(usize::from(index)).copied());

@@ -4,6 +4,7 @@
 //! that is already gone, the cgroup numbers the kernel captured. The tick only looks up. No lock
 //! is held while anything is read.
 
+use super::grants::Grants;
 use super::hierarchies::Layout;
 use super::names::{Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
@@ -27,6 +28,7 @@ struct Shared {
     host: Host,
     clock: Clock,
     table: RwLock<Table>,
+    grants: Grants,
     latency: Mutex<Histogram>,
     /// When every live row was last looked for in `/proc`.
     swept_ns: AtomicU64,
@@ -78,6 +80,7 @@ impl Ownership {
             host: Host::new(paths),
             clock: Clock(Arc::new(clock)),
             table: RwLock::default(),
+            grants: Grants::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
             swept_ns: AtomicU64::new(0),
         }))
@@ -159,6 +162,11 @@ impl Ownership {
     /// The index of what runtimes and kubelet say; its suppliers subscribe to what it lacks.
     pub fn names(&self) -> &Names {
         &self.0.host.names
+    }
+
+    /// What was granted to whom.
+    pub fn grants(&self) -> &Grants {
+        &self.0.grants
     }
 
     /// Takes what a supplier says of a pod, and names its processes again if it is news.

@@ -132,6 +132,10 @@ attributes! {
     /// What kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`,
     /// `user` or `unattributed`.
     OWNER_KIND = "gpuwho.owner.kind";
+    /// Who granted a device to its owner.
+    GRANT_SOURCE = "gpu.allocation.source";
+    /// Whether a device was granted whole or in part.
+    GRANT_KIND = "gpu.allocation.kind";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.
