@@ -9,6 +9,7 @@
 
 mod arrives;
 mod collector;
+mod identity;
 mod lifecycle;
 mod ownership;
 mod reader;
