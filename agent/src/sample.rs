@@ -2,7 +2,7 @@
 //! written here; the enrich stage turns the subject into attributes.
 
 use crate::catalog::{DimIndexes, MetricDef};
-use crate::ids::{GpuId, ProcKey};
+use crate::ids::{GpuId, InstanceId, ProcKey};
 use std::time::SystemTime;
 
 /// What a sample is about.
@@ -14,6 +14,8 @@ pub enum Subject {
     Source(&'static str),
     /// A device.
     Gpu(GpuId),
+    /// A MIG instance of a device.
+    Instance(InstanceId),
     /// A process on a device.
     Process(GpuProcess),
 }
@@ -25,6 +27,8 @@ pub struct GpuProcess {
     pub gpu: GpuId,
     /// The process.
     pub process: ProcKey,
+    /// The MIG instance it is in.
+    pub instance: Option<InstanceId>,
 }
 
 /// The agent itself, as a subject type.
@@ -37,7 +41,7 @@ pub struct Source(pub &'static str);
 
 /// A subject type's word in the catalogue.
 pub trait SubjectKind: Into<Subject> {
-    /// `gpu`, `process`, `agent`, `source`.
+    /// `gpu`, `instance`, `process`, `agent`, `source`.
     const WORD: &'static str;
 }
 
@@ -49,6 +53,9 @@ impl SubjectKind for Source {
 }
 impl SubjectKind for GpuId {
     const WORD: &'static str = "gpu";
+}
+impl SubjectKind for InstanceId {
+    const WORD: &'static str = "instance";
 }
 impl SubjectKind for GpuProcess {
     const WORD: &'static str = "process";
@@ -67,6 +74,11 @@ impl From<Source> for Subject {
 impl From<GpuId> for Subject {
     fn from(gpu: GpuId) -> Self {
         Self::Gpu(gpu)
+    }
+}
+impl From<InstanceId> for Subject {
+    fn from(instance: InstanceId) -> Self {
+        Self::Instance(instance)
     }
 }
 impl From<GpuProcess> for Subject {

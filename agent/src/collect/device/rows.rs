@@ -178,7 +178,7 @@ impl Row {
             });
             known.note(value);
             if let Some(process) = known.process {
-                let subject = GpuProcess { gpu, process }.into();
+                let subject = GpuProcess { gpu, process, instance: None }.into();
                 self.samples.extend(sampled(time, subject, value));
             }
         }
