@@ -13,6 +13,7 @@ mod podlogs;
 mod process;
 mod table;
 mod users;
+pub(crate) mod workload;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};

@@ -18,6 +18,7 @@ pub mod export;
 pub mod host;
 pub mod ids;
 pub mod inventory;
+mod local;
 pub mod paths;
 pub mod pipeline;
 pub mod sample;
