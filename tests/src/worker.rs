@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod nodes;
+pub mod orders;
 pub mod script;
 
 use crate::program;
