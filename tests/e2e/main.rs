@@ -9,6 +9,7 @@
 
 mod arrives;
 mod collector;
+mod containerd;
 mod identity;
 mod lifecycle;
 mod ownership;

@@ -27,7 +27,9 @@ fn run() -> io::Result<()> {
         act::take_name(&script.comm)?;
         return orders::obey(Path::new(socket), tag);
     }
-    act::die_with_parent()?;
+    if !script.contained {
+        act::die_with_parent()?;
+    }
     if script.executed {
         // The image before this one has set everything up; the open nodes came along.
         return act::hold(&script, Vec::new());
@@ -36,9 +38,11 @@ fn run() -> io::Result<()> {
         act::take_name(&script.comm)?;
         return act::hold(&script, Vec::new());
     }
-    act::join(&script.join)?;
-    act::nest(&script)?;
-    nodes::private_dev()?;
+    if !script.contained {
+        act::join(&script.join)?;
+        act::nest(&script)?;
+        nodes::private_dev()?;
+    }
     if let Some(name) = &script.exec {
         act::install_program(name)?;
     }

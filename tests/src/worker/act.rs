@@ -88,14 +88,14 @@ pub fn hold(script: &Script, open: Vec<OwnedFd>) -> io::Result<()> {
         if let Some(child) = sys::fork()? {
             children.push(child);
         } else {
-            let held = die_with_parent().and_then(|()| wait_until_told());
+            let held = die_with_parent().and_then(|()| wait(script));
             sys::quit(i32::from(held.is_err()));
         }
     }
     say_ready(children.iter().map(|child| child.as_raw_nonzero().get()))?;
     match script.hold {
         Hold::For(time) => thread::sleep(time),
-        Hold::UntilTold | Hold::Storm { .. } => wait_until_told()?,
+        Hold::UntilTold | Hold::Storm { .. } => wait(script)?,
     }
     drop(open);
     for child in children {
@@ -123,7 +123,7 @@ pub fn storm(script: &Script, count: u32, per_second: u32) -> io::Result<()> {
         }
     }
     say_ready(pids.into_iter())?;
-    wait_until_told()
+    wait(script)
 }
 
 /// Opens the nodes in the script's opener, or takes them from another process, and holds them.
@@ -160,7 +160,7 @@ fn in_child(script: &Script, prepare: impl FnOnce() -> io::Result<()>) -> io::Re
         let own = own.and_then(|own| own.to_str()?.parse::<i32>().ok()).unwrap_or(0);
         let told = opened.and_then(|open| {
             rustix::io::write(&say, &own.to_ne_bytes())?;
-            wait_until_told()?;
+            wait(script)?;
             drop(open);
             Ok(())
         });
@@ -172,7 +172,7 @@ fn in_child(script: &Script, prepare: impl FnOnce() -> io::Result<()>) -> io::Re
         return Err(io::Error::other("the child could not open"));
     }
     say_ready(std::iter::once(i32::from_ne_bytes(number)))?;
-    wait_until_told()?;
+    wait(script)?;
     waitpid(Some(child), WaitOptions::empty())?;
     Ok(())
 }
@@ -207,7 +207,12 @@ fn say_ready(children: impl Iterator<Item = i32>) -> io::Result<()> {
     out.flush()
 }
 
-/// Whoever started the worker holds the other end.
-fn wait_until_told() -> io::Result<()> {
+/// Whoever started the worker holds the other end; a container has no other end.
+fn wait(script: &Script) -> io::Result<()> {
+    if script.contained {
+        loop {
+            thread::park();
+        }
+    }
     io::stdin().read_to_end(&mut Vec::new()).map(drop)
 }

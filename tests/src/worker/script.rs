@@ -63,6 +63,7 @@ impl fmt::Display for Opener {
 
 /// What a worker does.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 pub struct Script {
     /// Cgroup directories to join before anything else.
     pub join: Vec<String>,
@@ -85,6 +86,9 @@ pub struct Script {
     pub forks: u32,
     /// Only lives: what is left of a worker whose user may not mount, make nodes or join cgroups.
     pub bare: bool,
+    /// Runs in a container, where its nodes and its cgroup are there already, and stays until it
+    /// is killed.
+    pub contained: bool,
     /// Opens `nvidia0` from within `/dev` instead of `/dev/nvidia0`.
     pub relative: bool,
     /// Becomes a program of this name after opening.
@@ -111,6 +115,7 @@ impl Default for Script {
             take: None,
             forks: 0,
             bare: false,
+            contained: false,
             relative: false,
             exec: None,
             task: None,
@@ -135,6 +140,7 @@ impl Script {
         let task = |(socket, tag): &(String, String)| format!("--task={socket}:{tag}");
         all.extend(self.task.as_ref().map(task));
         all.extend(self.bare.then(|| "--bare".to_owned()));
+        all.extend(self.contained.then(|| "--contained".to_owned()));
         all.extend(self.relative.then(|| "--relative".to_owned()));
         all.extend(self.executed.then(|| "--executed".to_owned()));
         match self.hold {
@@ -174,6 +180,7 @@ impl Script {
                 self.task = Some((socket.to_owned(), tag.to_owned()));
             }
             "--bare" => self.bare = true,
+            "--contained" => self.contained = true,
             "--relative" => self.relative = true,
             "--executed" => self.executed = true,
             "--for" => {
@@ -208,6 +215,7 @@ mod tests {
             take: Some("/run/take".to_owned()),
             forks: 3,
             bare: true,
+            contained: true,
             relative: true,
             exec: Some("trainer".to_owned()),
             task: Some(("/tmp/bed/tasks".to_owned(), "7".to_owned())),
