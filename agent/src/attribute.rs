@@ -8,14 +8,16 @@ pub mod hierarchies;
 pub mod ownership;
 mod podlogs;
 mod process;
+pub mod slurm;
 mod table;
 mod users;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};
+use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey};
 use crate::paths::Paths;
 use hierarchies::Hierarchies;
 use podlogs::PodLogs;
+use slurm::{Slurm, SlurmTask};
 use std::sync::Arc;
 use users::Users;
 
@@ -137,19 +139,6 @@ pub struct Pod {
     pub container: Option<Arc<str>>,
 }
 
-/// A Slurm step or task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlurmTask {
-    /// The job as the cgroup names it.
-    pub job: SlurmJobId,
-    /// `0`, `batch`, `extern`, `interactive`, ….
-    pub step: Option<Arc<str>>,
-    /// Task on this node.
-    pub task: Option<Arc<str>>,
-    /// The step's own slurmstepd, which is not the user's work.
-    pub daemon: bool,
-}
-
 /// The unit of work of a scheduler whose paths name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -168,6 +157,10 @@ pub enum Method {
     Proc,
     /// The cgroup numbers the kernel captured; the process may be gone.
     Kernel,
+    /// A slurmstepd among its parents; no cgroup says whose it is.
+    Slurmstepd,
+    /// Only its own environment, which is the user's word.
+    Environment,
     /// Not yet: the process is known, its cgroup's path is not.
     Pending,
 }
@@ -178,6 +171,8 @@ impl Method {
         match self {
             Self::Proc => "cgroup",
             Self::Kernel => "kernel",
+            Self::Slurmstepd => "slurmstepd",
+            Self::Environment => "environment",
             Self::Pending => "none",
         }
     }
@@ -190,13 +185,16 @@ pub(crate) struct Host {
     pub(crate) hierarchies: Hierarchies,
     pub(crate) podlogs: PodLogs,
     pub(crate) users: Users,
+    pub(crate) slurm: Slurm,
 }
 
 impl Host {
-    pub(crate) fn new(paths: &Paths) -> Self {
+    pub(crate) fn new(paths: &Paths, slurm: slurm::Settings) -> Self {
+        let hierarchies = Hierarchies::new(paths);
         Self {
             paths: paths.clone(),
-            hierarchies: Hierarchies::new(paths),
+            slurm: Slurm::new(paths, slurm, &hierarchies),
+            hierarchies,
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),
         }
@@ -213,6 +211,7 @@ pub(crate) const SOURCES: &[(&str, Resolve)] = &[
     ("proc", process::resolve),
     ("kernel", hierarchies::resolve),
     ("podlogs", podlogs::resolve),
+    ("slurm", slurm::resolve),
     ("users", users::resolve),
 ];
 
@@ -266,9 +265,7 @@ impl Workload {
             set.set_some(&attr::K8S_POD_QOS, pod.qos);
         }
         if let Some(slurm) = &self.slurm {
-            set.set(&attr::SLURM_JOB_ID, slurm.job.as_str());
-            set.set_some(&attr::SLURM_STEP_ID, slurm.step.clone());
-            set.set_some(&attr::SLURM_TASK_ID, slurm.task.clone());
+            slurm.describe(set);
         }
         if let Some(allocation) = &self.allocation {
             set.set(&attr::SCHEDULER, allocation.scheduler);

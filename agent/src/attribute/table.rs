@@ -3,6 +3,7 @@
 //! Pure bookkeeping: nothing here reads a file or a clock. A row is changed only by the evidence
 //! about its own [`ProcKey`], so a number used twice is two rows.
 
+use super::slurm::Job;
 use super::{KernelCgroups, Method, Opened, Owner, Workload};
 use crate::ids::ProcKey;
 use std::collections::{HashMap, VecDeque};
@@ -221,6 +222,19 @@ impl Table {
         };
         let open = self.rows.values().filter(|row| is_open(&row.owner) && is_recent(&row.owner));
         open.take(limit).map(|row| row.case(false)).collect()
+    }
+
+    /// More is known of a job: every process in it says so from now on.
+    pub(crate) fn relabel(&mut self, job: &Job) {
+        let is_inside = |owner: &Owner| {
+            let below = owner.cgroup.as_deref().and_then(|path| path.strip_prefix(&*job.path));
+            below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        for row in self.rows.values_mut().filter(|row| is_inside(&row.owner)) {
+            if let Some(task) = &mut Arc::make_mut(&mut row.owner).workload.slurm {
+                task.facts = Some(Arc::clone(&job.facts));
+            }
+        }
     }
 
     /// Live processes whose end nobody announces; all live ones if `all`.
