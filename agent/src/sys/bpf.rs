@@ -28,9 +28,17 @@ pub struct AttachedProgram {
 }
 
 /// Programs of one kind that a cgroup can have itself (`BPF_CGROUP_MAX_PROGS`).
-const MAX_PROGRAMS: usize = 64;
+const MAX_PROGRAMS: u32 = 64;
 /// Instructions read of a program; one device takes five, and a host has at most some tens.
-const MAX_INSTRUCTIONS: usize = 4096;
+const MAX_INSTRUCTIONS: u32 = 4096;
+
+/// Length of an instruction and of the known part of `struct bpf_prog_info`, as the kernel's own
+/// 32-bit lengths.
+const INSTRUCTION_LEN: u32 = 8;
+const PROGRAM_INFO_LEN: u32 = 80;
+const _: () = assert!(size_of::<Instruction>() == INSTRUCTION_LEN as usize);
+const _: () = assert!(size_of::<ProgramInfo>() == PROGRAM_INFO_LEN as usize);
+const _: () = assert!(size_of::<QueryAttr>() == 32 && size_of::<InfoAttr>() == 16);
 
 /// Commands and kinds of `bpf(2)` (`linux/bpf.h`).
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
@@ -86,14 +94,14 @@ struct ProgramInfo {
 /// The device programs attached to the cgroup (v2) whose directory is open as `cgroup` itself,
 /// not those of its parents. Needs `CAP_SYS_ADMIN`, or `CAP_BPF` and `CAP_NET_ADMIN`.
 pub fn device_programs(cgroup: BorrowedFd<'_>) -> io::Result<Vec<AttachedProgram>> {
-    let mut ids = [0_u32; MAX_PROGRAMS];
+    let mut ids = [0_u32; MAX_PROGRAMS as usize];
     let mut attr = QueryAttr {
         target_fd: cgroup.as_raw_fd(),
         attach_type: BPF_CGROUP_DEVICE,
         query_flags: 0,
         attach_flags: 0,
         prog_ids: (&raw mut ids) as u64,
-        prog_cnt: MAX_PROGRAMS as u32,
+        prog_cnt: MAX_PROGRAMS,
         reserved: 0,
     };
     bpf(BPF_PROG_QUERY, &mut attr)?;
@@ -118,13 +126,13 @@ fn by_id(prog_id: u32) -> io::Result<OwnedFd> {
 }
 
 fn read_program(program: &OwnedFd) -> io::Result<AttachedProgram> {
-    let mut instructions = vec![[0_u8; 8]; MAX_INSTRUCTIONS];
+    let mut instructions = vec![[0_u8; INSTRUCTION_LEN as usize]; MAX_INSTRUCTIONS as usize];
     let mut info = ProgramInfo {
         kind: 0,
         id: 0,
         tag: [0; 8],
         jited_prog_len: 0,
-        xlated_prog_len: (MAX_INSTRUCTIONS * size_of::<Instruction>()) as u32,
+        xlated_prog_len: MAX_INSTRUCTIONS * INSTRUCTION_LEN,
         jited_prog_insns: 0,
         xlated_prog_insns: instructions.as_mut_ptr() as u64,
         load_time: 0,
@@ -135,15 +143,15 @@ fn read_program(program: &OwnedFd) -> io::Result<AttachedProgram> {
     };
     let mut attr = InfoAttr {
         bpf_fd: program.as_raw_fd(),
-        info_len: size_of::<ProgramInfo>() as u32,
+        info_len: PROGRAM_INFO_LEN,
         info: (&raw mut info) as u64,
     };
     bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
-    let count = info.xlated_prog_len as usize / size_of::<Instruction>();
+    let count = info.xlated_prog_len / INSTRUCTION_LEN;
     if count > MAX_INSTRUCTIONS {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a program of too many steps"));
     }
-    instructions.truncate(count);
+    instructions.truncate(count as usize);
     let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(AttachedProgram { name: String::from_utf8_lossy(name).into_owned(), instructions })
 }
@@ -157,13 +165,5 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn record_of_another_length_is_refused() {
-        assert_eq!(record::<u32>(&7_u32.to_ne_bytes()), Some(7));
-        assert_eq!(record::<u32>(&[0; 3]), None);
-        assert_eq!(record::<u32>(&[0; 5]), None);
-    }
-}
+#[path = "bpf_tests.rs"]
+pub(crate) mod tests;

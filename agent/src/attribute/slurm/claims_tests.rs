@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
+const LIMIT: usize = 128 * 1024;
+
 fn environ(bytes: &[u8]) -> Claims {
     Claims::read(bytes, 0).unwrap()
 }
@@ -44,7 +46,7 @@ fn a_value_that_is_too_long_or_no_text_is_dropped_whole() {
 #[test]
 fn what_lies_beyond_the_limit_is_not_read() {
     let mut bytes = b"SLURM_JOB_ID=1\0A=".to_vec();
-    bytes.resize(MAX_READ as usize - 20, b'x');
+    bytes.resize(LIMIT - 20, b'x');
     bytes.extend(b"\0SLURM_JOB_NAME=cut-through\0SLURM_JOB_ACCOUNT=ml\0");
     let claims = environ(&bytes);
     assert!(claims.truncated);
@@ -55,9 +57,9 @@ fn what_lies_beyond_the_limit_is_not_read() {
 #[test]
 fn an_environment_of_exactly_the_limit_is_whole() {
     let mut bytes = b"SLURM_JOB_ID=1\0A=".to_vec();
-    bytes.resize(MAX_READ as usize - 18, b'x');
+    bytes.resize(LIMIT - 18, b'x');
     bytes.extend(b"\0SLURM_JOB_NAME=ab");
-    assert_eq!(bytes.len() as u64, MAX_READ);
+    assert_eq!(bytes.len(), LIMIT);
     let claims = environ(&bytes);
     assert_eq!((claims.label(Label::Name), claims.truncated), (Some("ab"), false));
 }

@@ -123,7 +123,7 @@ const READ_WRITE: u64 = 2 | 4;
 impl Program {
     /// The instructions as the kernel gives them; `None` if one is not understood.
     pub(super) fn decode(instructions: &[Instruction]) -> Option<Self> {
-        instructions.iter().map(step).collect::<Option<Vec<_>>>().map(Self)
+        instructions.iter().copied().map(step).collect::<Option<Vec<_>>>().map(Self)
     }
 
     /// Whether a character device may be opened for reading and writing; `None` where the program
@@ -140,7 +140,7 @@ impl Program {
             };
             let target = registers.get_mut(step.target)?;
             let old = if step.wide { *target } else { *target & LOW };
-            let shift = (operand & if step.wide { 63 } else { 31 }) as u32;
+            let shift = operand & if step.wide { 63 } else { 31 };
             let new = match step.operation {
                 Operation::Exit => return registers.first().map(|verdict| *verdict & LOW != 0),
                 Operation::Jump(by) => {
@@ -180,7 +180,7 @@ impl Program {
                 }
                 (Operation::Move, _) => set(&mut fields, step.target, None),
                 (Operation::JumpIf(..), Operand::Value(value)) => {
-                    let value = (value & LOW) as u32;
+                    let value = u32::try_from(value & LOW).unwrap_or(u32::MAX);
                     match (fields.get(step.target).copied().flatten(), major) {
                         (Some(MAJOR), _) => major = Some(value),
                         (Some(MINOR), Some(major)) => {
@@ -227,13 +227,13 @@ fn field(offset: i16, device: DeviceNumber) -> Option<u64> {
 
 /// Opcodes as in `linux/bpf_common.h` and `linux/bpf.h`: three bits of class, one of source (the
 /// immediate or a register), four of operation.
-fn step(instruction: &Instruction) -> Option<Step> {
+fn step(instruction: Instruction) -> Option<Step> {
     const REGISTER_SOURCE: u8 = 0x08;
-    let [code, registers, o0, o1, i0, i1, i2, i3] = *instruction;
+    let [code, registers, o0, o1, i0, i1, i2, i3] = instruction;
     let offset = i16::from_ne_bytes([o0, o1]);
     let immediate = i32::from_ne_bytes([i0, i1, i2, i3]);
     // An immediate is sign-extended to 64 bits.
-    let value = Operand::Value(i64::from(immediate) as u64);
+    let value = Operand::Value(i64::from(immediate).cast_unsigned());
     let from_register = Operand::Register(usize::from(registers >> 4));
     let has_operand = if code & REGISTER_SOURCE == 0 { value } else { from_register };
     let (operation, wide, operand) = match (code & 0x07, code & 0xf0) {

@@ -5,13 +5,15 @@
 //! seen. A process that a pod, a container, a machine or another scheduler has is never taken
 //! from it.
 
-use super::belief::{self, Known};
+use super::belief::{Known, labels, rank};
 use super::claims::Claims;
 use super::facts::{Facts, LABELS, Label, Source};
-use super::{Host, Method, Owner, SlurmTask, lock, stepd};
+use super::study::name_user;
+use super::{Host, Method, Owner, SlurmTask, node::lock, stepd};
 use crate::attribute::Workload;
 use crate::attribute::cgroup::parse_path;
 use crate::attribute::process::Living;
+use crate::attribute::users::Users;
 use crate::ids::SlurmJobId;
 use std::sync::Arc;
 
@@ -34,9 +36,9 @@ pub(super) fn in_pod(host: &Host, owner: &mut Owner) {
         Living::same(&host.paths, owner.process).and_then(|living| host.slurm.environment(&living));
     if let Some(claims) = claims {
         let known = Known { name: &task.job, facts: &facts };
-        if let Some(labels) = belief::labels(&claims, known, owner.uid) {
+        if let Some(labels) = labels(&claims, known, owner.uid) {
             facts.merge(&labels);
-            task.rank = belief::rank(&claims, task.step.as_deref(), task.task.as_deref());
+            task.rank = rank(&claims, task.step.as_deref(), task.task.as_deref());
         }
     }
     task.facts = Some(Arc::new(facts));
@@ -67,11 +69,16 @@ pub(super) fn without_cgroup(host: &Host, owner: &mut Owner) {
         (None, Some(job)) => (job, Source::Environment),
         (None, None) => return,
     };
-    let dropped = host.slurm.dropped.job(job);
-    let claims = claims.filter(|claims| is_same_user(host, claims, owner.uid));
+    let claim = Claim {
+        job,
+        source,
+        step: title.and_then(|title| title.step),
+        dropped: host.slurm.dropped.job(job),
+        environment: claims.filter(|claims| is_same_user(host, claims, owner.uid)),
+    };
     // With nothing but its own word, the user must be the one that the node knows the job by.
     if source == Source::Environment
-        && (claims.is_none() || is_anothers(host, job, dropped.as_ref(), owner.uid))
+        && (claim.environment.is_none() || claim.is_anothers(host, owner.uid))
     {
         return;
     }
@@ -79,39 +86,53 @@ pub(super) fn without_cgroup(host: &Host, owner: &mut Owner) {
         Source::Slurmstepd => Method::Slurmstepd,
         _ => Method::Environment,
     };
-    let step = title.as_ref().and_then(|title| title.step.clone());
-    owner.workload.slurm =
-        Some(task(job, step, source, dropped.as_ref(), claims.as_ref(), owner.uid));
+    owner.workload.slurm = Some(claim.task(&host.users, owner.uid));
 }
 
-fn task(
+/// A job that is named outside every cgroup of Slurm's.
+struct Claim {
     job: u32,
-    step: Option<Arc<str>>,
+    /// Who names it: a parent, or the process itself.
     source: Source,
-    dropped: Option<&Claims>,
-    claims: Option<&Claims>,
-    uid: u32,
-) -> SlurmTask {
-    let name = SlurmJobId::new(&job.to_string());
-    let mut facts = Facts::default();
-    facts.put(Label::JobId, name.as_str(), source);
-    if uid != 0 {
-        facts.put(Label::Uid, &uid.to_string(), Source::Process);
-    }
-    for row in &LABELS {
-        if let Some(value) = dropped.and_then(|claims| claims.label(row.label)) {
-            facts.put(row.label, value, Source::Prolog);
+    step: Option<Arc<str>>,
+    dropped: Option<Claims>,
+    environment: Option<Claims>,
+}
+
+impl Claim {
+    fn task(self, users: &Users, uid: u32) -> SlurmTask {
+        let name = SlurmJobId::new(&self.job.to_string());
+        let mut facts = Facts::default();
+        facts.put(Label::JobId, name.as_str(), self.source);
+        if uid != 0 {
+            facts.put(Label::Uid, &uid.to_string(), Source::Process);
         }
+        for row in &LABELS {
+            if let Some(value) = self.dropped.as_ref().and_then(|claims| claims.label(row.label)) {
+                facts.put(row.label, value, Source::Prolog);
+            }
+        }
+        let mut task = SlurmTask { step: self.step, ..SlurmTask::new(name) };
+        let known = Known { name: &task.job, facts: &facts };
+        let labels = self.environment.as_ref().and_then(|claims| labels(claims, known, uid));
+        if let (Some(labels), Some(claims)) = (labels, &self.environment) {
+            facts.merge(&labels);
+            task.rank = rank(claims, task.step.as_deref(), None);
+        }
+        name_user(users, &mut facts);
+        task.facts = Some(Arc::new(facts));
+        task
     }
-    let known = Known { name: &name, facts: &facts };
-    let labels = claims.and_then(|claims| belief::labels(claims, known, uid));
-    let rank = claims
-        .filter(|_| labels.is_some())
-        .and_then(|claims| belief::rank(claims, step.as_deref(), None));
-    if let Some(labels) = labels {
-        facts.merge(&labels);
+
+    /// Whether the node knows the job, and by another user.
+    fn is_anothers(&self, host: &Host, uid: u32) -> bool {
+        let differs = |known: &str| known.parse() != Ok(uid);
+        let dropped = self.dropped.as_ref().and_then(|claims| claims.label(Label::Uid));
+        let jobs = lock(&host.slurm.jobs).all();
+        let same = jobs.iter().filter(|known| known.facts.number() == Some(self.job));
+        let mut known = same.filter_map(|known| known.facts.value(Label::Uid));
+        dropped.is_some_and(differs) || known.any(|known| differs(known))
     }
-    SlurmTask { step, rank, facts: Some(Arc::new(facts)), ..SlurmTask::new(name) }
 }
 
 /// Neither a pod, a container, a job, a machine nor another scheduler has it.
@@ -132,14 +153,4 @@ fn is_same_user(host: &Host, claims: &Claims, uid: u32) -> bool {
         Some(host.users.name(uid).is_some_and(|name| *name == *claimed))
     };
     by_number.or_else(by_name).unwrap_or(false)
-}
-
-/// Whether the node knows the job, and by another user.
-fn is_anothers(host: &Host, job: u32, dropped: Option<&Claims>, uid: u32) -> bool {
-    let differs = |known: &str| known.parse() != Ok(uid);
-    let by_prolog = dropped.and_then(|claims| claims.label(Label::Uid)).is_some_and(differs);
-    let jobs = lock(&host.slurm.jobs).all();
-    let mut same = jobs.iter().filter(|known| known.facts.number() == Some(job));
-    let by_cgroup = same.any(|known| known.facts.value(Label::Uid).is_some_and(|uid| differs(uid)));
-    by_prolog || by_cgroup
 }

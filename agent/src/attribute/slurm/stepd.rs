@@ -104,7 +104,7 @@ mod tests {
     fn other_titles_say_nothing() {
         for text in [
             "",
-            "sleep\0600\0",
+            "sleep\u{0}600\0",
             "slurmstepd",
             "slurmstepd: []",
             "slurmstepd: [x.0]",

@@ -59,12 +59,12 @@ impl Study<'_> {
         }
         self.drop_files(&task.job, &mut facts);
         if let Some(witness) = witness {
-            self.listen(&task.job, witness, &mut facts);
+            witness.tell(&task.job, &mut facts);
         }
         if !is_labelled(&facts) {
             self.ask_processes(&task.job, &mut facts);
         }
-        self.user_name(&mut facts);
+        name_user(self.users, &mut facts);
         facts
     }
 
@@ -72,8 +72,8 @@ impl Study<'_> {
     pub(super) fn heard(&self, before: &Facts, witness: &Witness<'_>) -> Facts {
         let mut facts = before.clone();
         if let Some(task) = job_directory(self.path).and_then(|(_, workload)| workload.slurm) {
-            self.listen(&task.job, witness, &mut facts);
-            self.user_name(&mut facts);
+            witness.tell(&task.job, &mut facts);
+            name_user(self.users, &mut facts);
         }
         facts
     }
@@ -129,19 +129,6 @@ impl Study<'_> {
         }
     }
 
-    /// A process's own words, as far as they fit what the kernel says.
-    fn listen(&self, name: &SlurmJobId, witness: &Witness<'_>, facts: &mut Facts) {
-        // Root's processes in a job are Slurm's or somebody's sudo.
-        if witness.uid != 0 {
-            facts.put(Label::Uid, &witness.uid.to_string(), Source::Process);
-        }
-        let known = Known { name, facts };
-        let labels = witness.claims.and_then(|claims| labels(claims, known, witness.uid));
-        if let Some(labels) = labels {
-            facts.merge(&labels);
-        }
-    }
-
     fn ask_processes(&self, name: &SlurmJobId, facts: &mut Facts) {
         let mut asked = 0;
         for pid in self.steps().flat_map(|step| processes(&step)) {
@@ -157,16 +144,7 @@ impl Study<'_> {
             let Some(uid) = living.uid() else { continue };
             let claims = self.slurm.environment(&living);
             asked += 1;
-            self.listen(name, &Witness { claims: claims.as_ref(), uid }, facts);
-        }
-    }
-
-    /// The host's own name of the user goes before what an environment says.
-    fn user_name(&self, facts: &mut Facts) {
-        let Some(uid) = facts.get(Label::Uid) else { return };
-        let source = uid.source;
-        if let Some(name) = uid.value.parse().ok().and_then(|uid| self.users.name(uid)) {
-            facts.put(Label::User, &name, source);
+            Witness { claims: claims.as_ref(), uid }.tell(name, facts);
         }
     }
 
@@ -179,11 +157,35 @@ impl Study<'_> {
     }
 }
 
+impl Witness<'_> {
+    /// A process's own words, as far as they fit what the kernel says.
+    fn tell(&self, name: &SlurmJobId, facts: &mut Facts) {
+        // Root's processes in a job are Slurm's or somebody's sudo.
+        if self.uid != 0 {
+            facts.put(Label::Uid, &self.uid.to_string(), Source::Process);
+        }
+        let known = Known { name, facts };
+        let labels = self.claims.and_then(|claims| labels(claims, known, self.uid));
+        if let Some(labels) = labels {
+            facts.merge(&labels);
+        }
+    }
+}
+
 /// Whether an environment could still add something that is wanted on every point.
 pub(super) fn is_labelled(facts: &Facts) -> bool {
     [Label::Name, Label::Account, Label::Partition, Label::User]
         .iter()
         .all(|label| facts.get(*label).is_some())
+}
+
+/// The host's own name of the user goes before what an environment says.
+pub(super) fn name_user(users: &Users, facts: &mut Facts) {
+    let Some(uid) = facts.get(Label::Uid) else { return };
+    let source = uid.source;
+    if let Some(name) = uid.value.parse().ok().and_then(|uid| users.name(uid)) {
+        facts.put(Label::User, &name, source);
+    }
 }
 
 /// Processes of a step's tasks: v2 keeps them in `user/task_N`, v1 in `task_N` or the step itself.
