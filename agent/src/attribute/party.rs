@@ -88,7 +88,7 @@ impl Parties {
     /// The number of a process's party, with its names as they are known now.
     pub(crate) fn of(&self, owner: &Owner) -> PartyId {
         let party = Party::of(owner);
-        let user = matches!(party, Party::User(_) | Party::Job(_)).then(|| owner.user_text());
+        let user = matches!(party, Party::User(_)).then(|| owner.user_text());
         self.put(party, &owner.workload, user)
     }
 
