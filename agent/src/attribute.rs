@@ -11,8 +11,10 @@ pub mod ownership;
 pub mod party;
 mod podlogs;
 mod process;
+pub mod suppliers;
 mod table;
 mod users;
+pub mod workload;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};

@@ -6,13 +6,16 @@
 
 mod error;
 mod overlay;
+mod runtimes;
 
 pub use error::ConfigError;
 
+use crate::attribute::suppliers;
 use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
+use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,6 +35,8 @@ pub struct Raw {
     paths: RawPaths,
     devices: RawDevices,
     nvidia: RawReader,
+    kubernetes: RawKubernetes,
+    containers: RawContainers,
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
@@ -102,6 +107,8 @@ pub struct Settings {
     pub kernel: device_users::Settings,
     /// The device readers that are not switched off.
     pub devices: Vec<(&'static Vendor, reader::Settings)>,
+    /// Who names the node's pods and containers.
+    pub names: suppliers::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Write every point to standard output.
@@ -162,13 +169,20 @@ impl Settings {
                 remedy: "use 1s or longer; 10s is the default".into(),
             });
         }
+        let root = raw.paths.root.clone().unwrap_or_else(|| PathBuf::from("/"));
         let paths = paths(raw.paths);
+        let names = suppliers::Settings {
+            paths: paths.clone(),
+            kubernetes: runtimes::kubernetes(raw.kubernetes, &root),
+            containers: runtimes::containers(raw.containers, &root),
+        };
         Ok(Self {
             interval,
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             paths,
+            names,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
             telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,
             stdout: raw.sinks.stdout.unwrap_or(false),

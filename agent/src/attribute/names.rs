@@ -162,6 +162,11 @@ impl Names {
         self.0.wants.subscribe()
     }
 
+    /// Questions that some supplier has not taken yet.
+    pub fn unheard(&self) -> usize {
+        self.0.wants.len()
+    }
+
     /// Takes what a supplier says of a pod; whether that is news.
     pub(super) fn put_pod(&self, supplier: Supplier, facts: PodFacts) -> bool {
         let mut index = self.lock();
