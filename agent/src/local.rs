@@ -8,7 +8,7 @@
 
 mod error;
 
-pub(crate) use error::LocalError;
+pub(crate) use error::{Cause, LocalError};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};

@@ -218,16 +218,19 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
     }
 
     fn put(&mut self, supplier: Supplier, key: K, facts: F) -> bool {
-        if let Some((by, known)) = self.known.get(&key)
-            && (*by < supplier || **known == facts)
-        {
-            return false;
-        }
-        if self.known.len() >= MAX_FACTS && !self.known.contains_key(&key) {
+        if let Some((by, known)) = self.known.get(&key) {
+            if *by < supplier {
+                return false;
+            }
+            // Told again by who may tell: it has not ended.
+            self.gone.retain(|(_, ended)| *ended != key);
+            if **known == facts {
+                return false;
+            }
+        } else if self.known.len() >= MAX_FACTS {
             let Some((_, oldest)) = self.gone.pop_front() else { return false };
             self.known.remove(&oldest);
         }
-        self.gone.retain(|(_, ended)| *ended != key);
         self.known.insert(key, (supplier, Arc::new(facts)));
         true
     }
