@@ -14,7 +14,7 @@ mod process;
 pub mod suppliers;
 mod table;
 mod users;
-pub mod workload;
+pub(crate) mod workload;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};

@@ -60,7 +60,7 @@ pub struct Kubernetes {
     /// Sockets of container runtimes that speak CRI; those that are not there are looked for.
     pub cri: Vec<PathBuf>,
     /// Which labels and annotations of pods are told.
-    pub wanted: WantedLabels,
+    pub(crate) wanted: WantedLabels,
 }
 
 /// `[containers]`.

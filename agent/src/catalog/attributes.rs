@@ -1,7 +1,8 @@
 //! Every attribute a point or the resource can carry, declared once, and the sets of them.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An attribute's name and meaning.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -156,6 +157,54 @@ attributes! {
 
 /// What comes before the key of a container's label.
 pub const CONTAINER_LABEL: &str = "container.label.";
+
+/// Labels of pods that the operator asked for, on info series.
+pub static K8S_POD_LABEL: PodKeys = PodKeys::new(
+    "k8s.pod.label.",
+    "A label of the pod that `[kubernetes] labels` asks for; its key is the name's end.",
+);
+/// Annotations of pods that the operator asked for, on info series.
+pub static K8S_POD_ANNOTATION: PodKeys = PodKeys::new(
+    "k8s.pod.annotation.",
+    "An annotation of the pod that `[kubernetes] annotations` asks for; its key is the name's end.",
+);
+
+/// Attributes whose names end in a key that is known only when a pod bears it.
+#[derive(Debug)]
+pub struct PodKeys {
+    /// What the names start with.
+    pub start: &'static str,
+    /// What they hold.
+    pub description: &'static str,
+    known: Mutex<Option<HashMap<Box<str>, &'static AttrKey>>>,
+}
+
+/// Names kept for each of the two: they stay as long as the agent runs, and a pattern of the
+/// configuration can fit any number of keys.
+const MAX_POD_KEYS: usize = 256;
+
+impl PodKeys {
+    const fn new(start: &'static str, description: &'static str) -> Self {
+        Self { start, description, known: Mutex::new(None) }
+    }
+
+    /// The attribute of a key; `None` when there is no room for one more.
+    pub fn key(&self, key: &str) -> Option<&'static AttrKey> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get_or_insert_default();
+        if let Some(attribute) = known.get(key) {
+            return Some(attribute);
+        }
+        if known.len() >= MAX_POD_KEYS {
+            return None;
+        }
+        let name: &'static str = Box::leak(format!("{}{key}", self.start).into_boxed_str());
+        let attribute: &'static AttrKey =
+            Box::leak(Box::new(AttrKey { name, description: self.description }));
+        known.insert(key.into(), attribute);
+        Some(attribute)
+    }
+}
 
 /// An attribute's value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

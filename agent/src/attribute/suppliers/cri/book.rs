@@ -131,6 +131,8 @@ impl Book {
                 labels: sandbox.labels,
                 annotations: sandbox.annotations,
                 owners: Vec::new(),
+                node: None,
+                created_s: Some(sandbox.created_at / 1_000_000_000),
             };
             let (workload, details) = describe(&meta, &self.wanted);
             let uid = uid.clone();
