@@ -9,6 +9,7 @@
 
 mod arrives;
 mod collector;
+mod containerd;
 mod lifecycle;
 mod ownership;
 mod reader;

@@ -5,7 +5,7 @@
 //! Names are random, so any number of stages can stand side by side.
 
 mod hierarchies;
-mod record;
+pub(crate) mod record;
 
 pub use hierarchies::{Hierarchies, Layout, Reach};
 
@@ -219,6 +219,17 @@ impl Stage {
         self.group(format!("/system.slice/{unit}"), Reach::All, expected)
     }
 
+    /// A group in which something else makes the groups that processes are in, as a container
+    /// runtime does in a pod's.
+    pub fn parent(&mut self, path: &str) -> Result<Group, StageError> {
+        self.group(path.to_owned(), Reach::All, Expected::default())
+    }
+
+    /// Ends every process that is on it or below.
+    pub fn end(&self) {
+        self.leaves.iter().for_each(|leaf| end_processes(leaf));
+    }
+
     /// Ends the processes of a group and removes its own directories.
     pub fn remove(&mut self, group: &Group) -> Result<(), StageError> {
         for directory in &group.directories {
@@ -257,7 +268,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.leaves.iter().for_each(|leaf| end_processes(leaf));
+        self.end();
         if let Err(error) = self.record.remove() {
             // The record stays, so that the next sweep finds what is left.
             eprintln!("stage: {error}");
@@ -265,8 +276,16 @@ impl Drop for Stage {
     }
 }
 
-/// Kills what is in a cgroup directory of ours and waits until it is empty.
+/// Kills what is in a cgroup directory of ours and waits until it is empty. What somebody else
+/// made in it, a container runtime say, goes altogether.
 fn end_processes(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            end_processes(&entry.path());
+            // One that its own maker has removed is gone as well.
+            let _gone = fs::remove_dir(entry.path());
+        }
+    }
     let procs = directory.join("cgroup.procs");
     until(GROUP_EMPTIES_WITHIN, || {
         let pids = fs::read_to_string(&procs).unwrap_or_default();
@@ -302,29 +321,35 @@ fn available() -> Result<Hierarchies, StageError> {
 }
 
 fn pod_path(spec: &PodSpec<'_>, uid: &str, container: &str) -> String {
-    let class = match spec.qos {
+    let pod = pod_group(spec.qos, spec.driver, uid);
+    match spec.driver {
+        Driver::Cgroupfs => format!("{pod}/{container}"),
+        Driver::Systemd => format!("{pod}/cri-containerd-{container}.scope"),
+    }
+}
+
+/// The group that a kubelet makes for a pod.
+pub(crate) fn pod_group(qos: Qos, driver: Driver, uid: &str) -> String {
+    let class = match qos {
         Qos::Guaranteed => None,
         Qos::Burstable => Some("burstable"),
         Qos::BestEffort => Some("besteffort"),
     };
-    match spec.driver {
+    match driver {
         Driver::Cgroupfs => {
             let class = class.map(|class| format!("/{class}")).unwrap_or_default();
-            format!("/kubepods{class}/pod{uid}/{container}")
+            format!("/kubepods{class}/pod{uid}")
         }
         Driver::Systemd => {
             let uid = uid.replace('-', "_");
             let dashed = class.map(|class| format!("-{class}")).unwrap_or_default();
             let above = class.map(|class| format!("/kubepods-{class}.slice")).unwrap_or_default();
-            format!(
-                "/kubepods.slice{above}/kubepods{dashed}-pod{uid}.slice/\
-                 cri-containerd-{container}.scope"
-            )
+            format!("/kubepods.slice{above}/kubepods{dashed}-pod{uid}.slice")
         }
     }
 }
 
-fn random_uuid() -> Result<String, StageError> {
+pub(crate) fn random_uuid() -> Result<String, StageError> {
     let source = Path::new("/proc/sys/kernel/random/uuid");
     let uuid = fs::read_to_string(source).map_err(|error| StageError::at(source, error))?;
     Ok(uuid.trim().to_owned())

@@ -69,6 +69,12 @@ const PARTS: &[Part] = &[
         install: || packages::install_for(TEST),
     },
     Part {
+        name: "containerd",
+        purpose: "run real pods in the tests",
+        probe: || packages::probe(CONTAINERD),
+        install: || packages::install_for(CONTAINERD),
+    },
+    Part {
         name: "collector",
         purpose: "compile the OpenTelemetry Collector that tests send to",
         probe: go::probe,
@@ -90,6 +96,15 @@ const BUILD: &[Tool] =
 const TEST: &[Tool] = &[
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "unshare", package: "util-linux" },
+];
+
+/// A container runtime, and the one program in its images, which must need no library.
+const CONTAINERD: &[Tool] = &[
+    Tool { program: "containerd", package: "containerd" },
+    Tool { program: "containerd-shim-runc-v2", package: "containerd" },
+    Tool { program: "ctr", package: "containerd" },
+    Tool { program: "runc", package: "runc" },
+    Tool { program: "busybox", package: "busybox-static" },
 ];
 
 /// An emulator, and what the guest's first file system is made of.

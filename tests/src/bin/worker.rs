@@ -20,7 +20,9 @@ fn main() -> ExitCode {
 
 fn run() -> io::Result<()> {
     let script = Script::from_arguments(env::args().skip(1))?;
-    act::die_with_parent()?;
+    if !script.contained {
+        act::die_with_parent()?;
+    }
     if script.executed {
         // The image before this one has set everything up; the open nodes came along.
         return act::hold(&script, Vec::new());
@@ -29,8 +31,10 @@ fn run() -> io::Result<()> {
         act::take_name(&script.comm)?;
         return act::hold(&script, Vec::new());
     }
-    act::join(&script.join)?;
-    nodes::private_dev()?;
+    if !script.contained {
+        act::join(&script.join)?;
+        nodes::private_dev()?;
+    }
     if let Some(name) = &script.exec {
         act::install_program(name)?;
     }

@@ -27,11 +27,7 @@ pub(super) struct Record {
 impl Record {
     /// An empty record of this process.
     pub(super) fn new() -> Result<Self, StageError> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let pid = process::id();
-        let start = start_ticks(pid).unwrap_or_default();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new(FOLDER).join(format!("{pid}-{start}-{number}"));
+        let path = Path::new(FOLDER).join(own_name());
         let _lock = lock()?;
         let record = Self { path, made: BTreeSet::new() };
         record.save()?;
@@ -116,6 +112,15 @@ fn records() -> Result<Vec<PathBuf>, StageError> {
     Ok(paths.filter(|path| owner(path).is_some()).collect())
 }
 
+/// A new name by which others can tell whether this process lives.
+pub(crate) fn own_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let pid = process::id();
+    let start = start_ticks(pid).unwrap_or_default();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{pid}-{start}-{number}")
+}
+
 /// The process a record is named after: PID and start time, which no later process shares.
 fn owner(record: &Path) -> Option<(u32, u64)> {
     let name = record.file_name()?.to_str()?;
@@ -123,7 +128,8 @@ fn owner(record: &Path) -> Option<(u32, u64)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn owner_lives(record: &Path) -> bool {
+/// Whether the process lives that made a file or folder of such a name.
+pub(crate) fn owner_lives(record: &Path) -> bool {
     owner(record).is_some_and(|(pid, start)| start_ticks(pid) == Some(start))
 }
 
@@ -149,7 +155,7 @@ fn write(path: &Path, directories: &BTreeSet<PathBuf>) -> Result<(), StageError>
 }
 
 /// One stage at a time changes directories and records; released when the file is dropped.
-fn lock() -> Result<File, StageError> {
+pub(crate) fn lock() -> Result<File, StageError> {
     let at = |source| StageError::at(Path::new(FOLDER), source);
     fs::create_dir_all(FOLDER).map_err(at)?;
     let file = File::create(Path::new(FOLDER).join("lock")).map_err(at)?;

@@ -63,14 +63,14 @@ pub fn hold(script: &Script, open: Vec<OwnedFd>) -> io::Result<()> {
         if let Some(child) = sys::fork()? {
             children.push(child);
         } else {
-            let held = die_with_parent().and_then(|()| wait_until_told());
+            let held = die_with_parent().and_then(|()| wait(script));
             sys::quit(i32::from(held.is_err()));
         }
     }
     say_ready(children.iter().map(|child| child.as_raw_nonzero().get()))?;
     match script.hold {
         Hold::For(time) => thread::sleep(time),
-        Hold::UntilTold | Hold::Storm { .. } => wait_until_told()?,
+        Hold::UntilTold | Hold::Storm { .. } => wait(script)?,
     }
     drop(open);
     for child in children {
@@ -98,7 +98,7 @@ pub fn storm(script: &Script, count: u32, per_second: u32) -> io::Result<()> {
         }
     }
     say_ready(pids.into_iter())?;
-    wait_until_told()
+    wait(script)
 }
 
 fn say_ready(children: impl Iterator<Item = i32>) -> io::Result<()> {
@@ -112,7 +112,12 @@ fn say_ready(children: impl Iterator<Item = i32>) -> io::Result<()> {
     out.flush()
 }
 
-/// Whoever started the worker holds the other end.
-fn wait_until_told() -> io::Result<()> {
+/// Whoever started the worker holds the other end; a container has no other end.
+fn wait(script: &Script) -> io::Result<()> {
+    if script.contained {
+        loop {
+            thread::park();
+        }
+    }
     io::stdin().read_to_end(&mut Vec::new()).map(drop)
 }

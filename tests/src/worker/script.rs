@@ -22,6 +22,7 @@ pub enum Hold {
 
 /// What a worker does.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 pub struct Script {
     /// Cgroup directories to join before anything else.
     pub join: Vec<String>,
@@ -35,6 +36,9 @@ pub struct Script {
     pub forks: u32,
     /// Only lives: what is left of a worker whose user may not mount, make nodes or join cgroups.
     pub bare: bool,
+    /// Runs in a container, where its nodes and its cgroup are there already, and stays until it
+    /// is killed.
+    pub contained: bool,
     /// Opens `nvidia0` from within `/dev` instead of `/dev/nvidia0`.
     pub relative: bool,
     /// Becomes a program of this name after opening.
@@ -54,6 +58,7 @@ impl Default for Script {
             gpus: Vec::new(),
             forks: 0,
             bare: false,
+            contained: false,
             relative: false,
             exec: None,
             hold: Hold::UntilTold,
@@ -71,6 +76,7 @@ impl Script {
         all.extend(self.uid.map(|uid| format!("--uid={uid}")));
         all.extend(self.exec.iter().map(|name| format!("--exec={name}")));
         all.extend(self.bare.then(|| "--bare".to_owned()));
+        all.extend(self.contained.then(|| "--contained".to_owned()));
         all.extend(self.relative.then(|| "--relative".to_owned()));
         all.extend(self.executed.then(|| "--executed".to_owned()));
         match self.hold {
@@ -102,6 +108,7 @@ impl Script {
             "--uid" => self.uid = Some(value.parse().ok()?),
             "--exec" => self.exec = Some(value.to_owned()),
             "--bare" => self.bare = true,
+            "--contained" => self.contained = true,
             "--relative" => self.relative = true,
             "--executed" => self.executed = true,
             "--for" => {
@@ -132,6 +139,7 @@ mod tests {
             gpus: vec![0, 7],
             forks: 3,
             bare: true,
+            contained: true,
             relative: true,
             exec: Some("trainer".to_owned()),
             hold: Hold::Storm { count: 500, per_second: 2000 },

@@ -1,0 +1,106 @@
+//! The programs a containerd consists of, and its configuration.
+
+use super::Unavailable;
+use rustix::fs::statfs;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The variable that names a folder with another containerd's programs, for newer versions.
+pub(super) const FOLDER: &str = "GPUWHO_CONTAINERD";
+
+/// Type of an overlay file system, which cannot be the upper layer of another.
+const OVERLAY: u64 = 0x794c_7630;
+
+/// Where to find them.
+#[derive(Clone, Debug)]
+pub(super) struct Programs {
+    pub(super) containerd: PathBuf,
+    pub(super) ctr: PathBuf,
+    /// The only program in the images, so it must need no library.
+    pub(super) busybox: PathBuf,
+    /// A search path that finds the shim and runc, also for a user without system folders in it.
+    pub(super) path: OsString,
+}
+
+impl Programs {
+    pub(super) fn find() -> Result<Self, Unavailable> {
+        let usual = env::var_os("PATH").unwrap_or_default();
+        let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+        let folders = env::var_os(FOLDER).map(PathBuf::from).into_iter();
+        let folders: Vec<_> = folders.chain(env::split_paths(&usual)).chain(system).collect();
+        let find = |name: &str| {
+            let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+            let remedy = || format!("{name}, for containerd (cargo xtask setup containerd)");
+            found.ok_or_else(|| Unavailable(remedy()))
+        };
+        let containerd = find("containerd")?;
+        find("containerd-shim-runc-v2")?;
+        find("runc")?;
+        let busybox = find("busybox")?;
+        if !is_static(&busybox) {
+            let what = "a static busybox, for containerd (cargo xtask setup containerd)";
+            return Err(Unavailable(what.to_owned()));
+        }
+        let path = env::join_paths(&folders).unwrap_or(usual);
+        Ok(Self { containerd, ctr: find("ctr")?, busybox, path })
+    }
+}
+
+/// Whether a program names no dynamic loader; its path is near the beginning.
+fn is_static(program: &Path) -> bool {
+    let bytes = fs::read(program).unwrap_or_default();
+    let start = bytes.get(..4096.min(bytes.len())).unwrap_or_default();
+    !bytes.is_empty() && !start.windows(4).any(|window| window == b"/ld-")
+}
+
+/// Its configuration file, of the format that versions 1.6 to 2 read.
+pub(super) fn text(folder: &Path, pause: &str) -> String {
+    let snapshotter = snapshotter(folder);
+    let folder = folder.display();
+    format!(
+        "\
+version = 2
+root = \"{folder}/root\"
+state = \"{folder}/state\"
+disabled_plugins = [
+  \"io.containerd.internal.v1.opt\",
+  \"io.containerd.internal.v1.tracing\",
+  \"io.containerd.snapshotter.v1.aufs\",
+  \"io.containerd.snapshotter.v1.btrfs\",
+  \"io.containerd.snapshotter.v1.devmapper\",
+  \"io.containerd.snapshotter.v1.zfs\",
+  \"io.containerd.tracing.processor.v1.otlp\",
+]
+[grpc]
+  address = \"{folder}/containerd.sock\"
+[ttrpc]
+  address = \"{folder}/containerd.sock.ttrpc\"
+[plugins.\"io.containerd.grpc.v1.cri\"]
+  sandbox_image = \"{pause}\"
+  disable_apparmor = true
+  disable_hugetlb_controller = true
+  tolerate_missing_hugetlb_controller = true
+  restrict_oom_score_adj = true
+  [plugins.\"io.containerd.grpc.v1.cri\".containerd]
+    snapshotter = \"{snapshotter}\"
+    default_runtime_name = \"runc\"
+    [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]
+      runtime_type = \"io.containerd.runc.v2\"
+      [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins.\"io.containerd.grpc.v1.cri\".cni]
+    bin_dir = \"{folder}/cni\"
+    conf_dir = \"{folder}/cni\"
+"
+    )
+}
+
+/// Overlays where the kernel and the file system have them, copies elsewhere.
+fn snapshotter(folder: &Path) -> &'static str {
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let has_overlay = known.lines().any(|line| line.ends_with("\toverlay"));
+    let kind = statfs(folder).map(|stat| u64::try_from(stat.f_type).unwrap_or_default());
+    if has_overlay && kind.is_ok_and(|kind| kind != OVERLAY) { "overlayfs" } else { "native" }
+}
