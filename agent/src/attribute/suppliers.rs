@@ -43,6 +43,11 @@ const SUPPLIERS: &[(&str, Supply)] = &[
     ("podman", |desk, wants| Box::pin(engine::podman(desk, wants))),
 ];
 
+/// Whether a source on the board is one of these: that one is absent is what most hosts are like.
+pub fn is_supplier(source: &str) -> bool {
+    SUPPLIERS.iter().any(|(name, _)| *name == source)
+}
+
 /// Whom to ask.
 #[derive(Clone, Debug)]
 pub struct Settings {
