@@ -6,6 +6,8 @@
 
 pub(crate) mod cri;
 pub(crate) mod engine;
+#[cfg(test)]
+mod fake;
 
 use super::names::{Names, Want};
 use super::ownership::Ownership;
