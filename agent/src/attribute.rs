@@ -12,6 +12,7 @@ pub mod party;
 mod podlogs;
 mod process;
 pub mod slurm;
+pub mod suppliers;
 mod table;
 mod users;
 pub(crate) mod workload;
@@ -286,7 +287,9 @@ impl Owner {
     /// Whether nothing that a source of names could tell is missing.
     fn is_named(&self) -> bool {
         let pod = self.workload.pod.as_ref();
-        pod.is_none_or(|pod| pod.name.is_some() && pod.container.is_some())
+        // A pod's sandbox is in none of its containers: its runtime knows it and has no name.
+        let is_known = |pod: &Pod| pod.container.is_some() || self.workload.facts.is_some();
+        pod.is_none_or(|pod| pod.name.is_some() && is_known(pod))
     }
 }
 
@@ -352,6 +355,7 @@ impl Workload {
     /// Keeps the names that `before` had for the same things and that nobody can tell now: a
     /// source that is down never blanks an owner.
     fn keep_names(&mut self, before: &Self) {
+        let told = self.facts.is_some();
         if self.container.is_some() && self.container == before.container {
             self.facts = self.facts.take().or_else(|| before.facts.clone());
         }
@@ -370,7 +374,7 @@ impl Workload {
         pod.name = pod.name.take().or_else(|| known.name.clone());
         pod.namespace = pod.namespace.take().or_else(|| known.namespace.clone());
         pod.facts = pod.facts.take().or_else(|| known.facts.clone());
-        if self.container == before.container {
+        if self.container == before.container && !told {
             pod.container = pod.container.take().or_else(|| known.container.clone());
         }
     }

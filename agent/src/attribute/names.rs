@@ -162,6 +162,11 @@ impl Names {
         self.0.wants.subscribe()
     }
 
+    /// Questions that some supplier has not taken yet.
+    pub fn unheard(&self) -> usize {
+        self.0.wants.len()
+    }
+
     /// Takes what a supplier says of a pod; whether that is news.
     pub(super) fn put_pod(&self, supplier: Supplier, facts: PodFacts) -> bool {
         let mut index = self.lock();
@@ -213,16 +218,19 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
     }
 
     fn put(&mut self, supplier: Supplier, key: K, facts: F) -> bool {
-        if let Some((by, known)) = self.known.get(&key)
-            && (*by < supplier || **known == facts)
-        {
-            return false;
-        }
-        if self.known.len() >= MAX_FACTS && !self.known.contains_key(&key) {
+        if let Some((by, known)) = self.known.get(&key) {
+            if *by < supplier {
+                return false;
+            }
+            // Told again by who may tell: it has not ended.
+            self.gone.retain(|(_, ended)| *ended != key);
+            if **known == facts {
+                return false;
+            }
+        } else if self.known.len() >= MAX_FACTS {
             let Some((_, oldest)) = self.gone.pop_front() else { return false };
             self.known.remove(&oldest);
         }
-        self.gone.retain(|(_, ended)| *ended != key);
         self.known.insert(key, (supplier, Arc::new(facts)));
         true
     }
@@ -271,6 +279,20 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
         Some(_) => {}
         None => host.names.want(Want::Container(id.clone())),
     }
+}
+
+/// Whether the index knows something of the owner's pod or container that the owner does not have.
+pub(crate) fn is_behind(host: &Host, owner: &Owner) -> bool {
+    fn differ<T>(told: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
+        told.is_some_and(|told| !has.is_some_and(|has| Arc::ptr_eq(&told, has)))
+    }
+    let workload = &owner.workload;
+    let pod = workload.pod.as_ref();
+    pod.is_some_and(|pod| differ(host.names.pod(&pod.uid), pod.facts.as_ref()))
+        || workload
+            .container
+            .as_ref()
+            .is_some_and(|id| differ(host.names.container(id), workload.facts.as_ref()))
 }
 
 /// Whether the facts are about the container at this place: the same pod, or, outside pods, the

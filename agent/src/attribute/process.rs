@@ -6,7 +6,7 @@
 
 use super::cgroup::{Placement, parse_proc_cgroup};
 use super::{Host, KernelCgroups, Method, Owner};
-use crate::ids::ProcKey;
+use crate::ids::{ContainerId, ProcKey};
 use crate::paths::Paths;
 use procfs::process::{Process, Stat};
 use std::fs::File;
@@ -96,6 +96,24 @@ impl Living {
         file.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// The directory of a container, if the host's process of this number is in it.
+pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Option<Arc<str>> {
+    let living = Living::find(paths, pid)?;
+    let Placement::Known { path, workload } = living.placement()? else { return None };
+    if workload.container.as_ref() != Some(id) || workload.pod.is_some() {
+        return None;
+    }
+    // An init system in the container moves its processes further down.
+    let mut end = 0;
+    for component in path.split_inclusive('/') {
+        end += component.len();
+        if component.contains(id.as_str()) {
+            break;
+        }
+    }
+    path.get(..end).map(|path| Arc::from(path.trim_end_matches('/')))
 }
 
 /// An exiting task's v1 lines say `/` whatever it did (`proc_cgroup_show`, 6.18), so that its

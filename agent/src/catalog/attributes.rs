@@ -90,6 +90,12 @@ attributes! {
     CONTAINER_IMAGE_NAME = "container.image.name";
     /// The container's runtime: `containerd`, `cri-o`, `docker`, `podman`.
     CONTAINER_RUNTIME = "container.runtime.name";
+    /// The Compose project of a container outside pods.
+    COMPOSE_PROJECT = "container.label.com.docker.compose.project";
+    /// The Compose service of a container outside pods.
+    COMPOSE_SERVICE = "container.label.com.docker.compose.service";
+    /// The Swarm service of a container outside pods.
+    SWARM_SERVICE = "container.label.com.docker.swarm.service.name";
     /// The container's name in the pod.
     K8S_CONTAINER_NAME = "k8s.container.name";
     /// The pod's UID.
@@ -203,6 +209,9 @@ attributes! {
     /// Which process of the agent.
     AGENT_PROCESS = "gpuwho.process";
 }
+
+/// What comes before the key of a container's label.
+pub const CONTAINER_LABEL: &str = "container.label.";
 
 /// Labels of pods that the operator asked for, on info series.
 pub static K8S_POD_LABEL: PodKeys = PodKeys::new(

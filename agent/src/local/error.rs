@@ -56,6 +56,9 @@ pub(crate) enum Cause {
         /// Its words.
         message: String,
     },
+    /// The answer is not what the protocol says.
+    #[error("cannot read the answer ({0})")]
+    Garbled(String),
     /// The connection broke, or the other side does not speak the protocol.
     #[error("connection lost ({0})")]
     Lost(String),
@@ -72,6 +75,10 @@ impl LocalError {
 
     pub(super) fn too_large(socket: &Path, call: &str, limit: usize) -> Self {
         Self::new(socket, call, Cause::TooLarge(limit))
+    }
+
+    pub(crate) fn garbled(socket: &Path, call: &str, error: &dyn Error) -> Self {
+        Self::new(socket, call, Cause::Garbled(message(&error.to_string())))
     }
 
     /// Reads the cause off a failed connection or exchange.
@@ -135,7 +142,9 @@ impl LocalError {
             Cause::TooLarge(_) | Cause::NotFound | Cause::Answered { .. } => {
                 (SourceState::Failed, "look at the log of what serves this socket")
             }
-            Cause::Lost(_) => (SourceState::Failed, "check that the socket is the right one"),
+            Cause::Garbled(_) | Cause::Lost(_) => {
+                (SourceState::Failed, "check that the socket is the right one")
+            }
         };
         Report::of(state, self.to_string(), remedy)
     }
