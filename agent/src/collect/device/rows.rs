@@ -178,13 +178,13 @@ impl Row {
             });
             known.note(value);
             if let Some(process) = known.process {
-                let subject = GpuProcess { gpu, process }.into();
+                let subject = GpuProcess { gpu, process, instance: None }.into();
                 self.samples.extend(sampled(time, subject, value));
             }
         }
         let identified = processes.values().filter_map(|process| process.process);
         self.samples.extend(identified.map(|process| {
-            (time, process_metric::INFO.sample(GpuProcess { gpu, process }, (), 1))
+            (time, process_metric::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1))
         }));
         self.snapshot.processes = processes.into_values().collect();
         self.snapshot.processes.iter().filter(|process| process.process.is_none()).count()
