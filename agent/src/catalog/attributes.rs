@@ -71,7 +71,7 @@ attributes! {
     GPU_LIMIT_TYPE = "gpu.limit.type";
     /// Which clock.
     GPU_CLOCK_TYPE = "gpu.clock.type";
-    /// The list the process was on.
+    /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.
     GPU_STATE = "gpu.state";
