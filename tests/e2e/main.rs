@@ -11,6 +11,7 @@ mod arrives;
 mod collector;
 mod identity;
 mod lifecycle;
+mod mig;
 mod ownership;
 mod reader;
 mod setting;

@@ -82,6 +82,16 @@ fn identity_is_the_drivers() {
 }
 
 #[test]
+fn a_device_that_did_not_tell_its_name_is_asked_again() {
+    let mut rig = Rig::new("h100x8");
+    rig.play_with("h100x8", &failing("nvmlDeviceGetUUID", 999));
+    assert!(rig.tick().is_empty());
+    rig.play("h100x8");
+    rig.tick();
+    assert_eq!(rig.inventory.all().len(), 8);
+}
+
+#[test]
 fn a_pid_without_identity_is_left_out_and_counted() {
     let mut rig = Rig::new("h100x8");
     rig.write_pids(0, &[rig::NOBODY]);
