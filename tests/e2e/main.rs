@@ -12,6 +12,7 @@ mod collector;
 mod containerd;
 mod identity;
 mod lifecycle;
+mod mig;
 mod ownership;
 mod reader;
 mod setting;
