@@ -294,19 +294,62 @@ fn a_whole_pod_is_listed_with_its_owners_and_all_its_containers() {
     assert_eq!((missing.code(), missing.message()), (Code::NotFound, "pod with UID x not found"));
 }
 
-/// Field numbers and wire types, written out by hand: what prost's declarations could get wrong.
+/// What the Go code of k8s.io/api and k8s.io/kubelet v0.37.2 writes, as hexadecimal digits.
+fn recorded(text: &str) -> Vec<u8> {
+    let digits: Vec<_> = text.chars().filter_map(|digit| digit.to_digit(16)).collect();
+    digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).unwrap()).collect()
+}
+
 #[test]
-fn a_pod_is_on_the_wire_what_the_proto_says() {
-    let pod = Pod { node: "n".to_owned(), ..Pod::new("ns", "p", "u") };
-    let metadata: &[u8] = b"\x0a\x01p\x12\x00\x1a\x02ns\x22\x00\x2a\x01u\x32\x00\x38\x00\x42\x00";
-    let spec = b"\x52\x01n\xc2\x01\x00";
-    let status = b"\x0a\x07Running\x4a\x09Burstable";
-    let sections: [(u8, &[u8]); 3] = [(0x0a, metadata), (0x12, spec), (0x1a, status)];
-    let expected: Vec<u8> = sections
-        .into_iter()
-        .flat_map(|(key, bytes)| [&[key, u8::try_from(bytes.len()).unwrap()], bytes].concat())
-        .collect();
-    assert_eq!(core::Pod::of(&pod).encode_to_vec(), expected);
+fn a_list_of_allocations_is_what_kubernetes_itself_writes() {
+    let text = include_str!("../../../fixtures/kubelet/pod-resources-0.37.2.hex");
+    let ours = resources::ListResponse { pods: vec![every_allocation()] };
+    assert_eq!(ours.encode_to_vec(), recorded(text));
+}
+
+#[test]
+fn a_pod_that_kubernetes_itself_wrote_has_its_fields_where_ours_are() {
+    let text = include_str!("../../../fixtures/kubelet/pod-0.37.2.hex");
+    let theirs = core::Pod::decode(recorded(text).as_slice()).unwrap();
+    let container = |name: &str, number: u32, kind| Container {
+        kind,
+        restarts: if name == "server" { 2 } else { 0 },
+        ..Container::new(name, &format!("containerd://0{number}"))
+    };
+    let model = Pod {
+        name: "llm-7d9f-abcde".to_owned(),
+        labels: [("app", "llm"), ("pod-template-hash", "7d9f")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        annotations: [("kubernetes.io/config.source".to_owned(), "api".to_owned())].into(),
+        containers: vec![
+            container("server", 1, ContainerKind::Regular),
+            container("fetch", 2, ContainerKind::Init),
+            container("proxy", 3, ContainerKind::Sidecar),
+            container("debugger", 4, ContainerKind::Ephemeral),
+        ],
+        ..owned()
+    };
+    let mut ours = core::Pod::of(&model);
+    // What a model does not have.
+    ours.metadata.generate_name = "llm-7d9f-".to_owned();
+    ours.metadata.resource_version = "4711".to_owned();
+    ours.metadata.generation = 1;
+    ours.metadata.creation.seconds = Some(1_795_000_000);
+    let status = &mut ours.status;
+    let lists =
+        [&mut status.containers, &mut status.init_containers, &mut status.ephemeral_containers];
+    for status in lists.into_iter().flatten() {
+        status.image_id = format!("registry.test/research/trainer@sha256:{:064}", 1);
+    }
+    assert_eq!(theirs, ours);
+}
+
+#[test]
+fn events_are_what_kubernetes_itself_writes() {
+    let modified = Event { kind: EventType::Modified.into(), pod: vec![1, 2] };
+    assert_eq!(modified.encode_to_vec(), [8, 2, 18, 2, 1, 2]);
+    assert_eq!(Event::initial_sync_complete().encode_to_vec(), [8, 4]);
 }
 
 #[test]
