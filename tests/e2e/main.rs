@@ -14,6 +14,7 @@ mod lifecycle;
 mod ownership;
 mod reader;
 mod setting;
+mod slurm;
 mod stage;
 mod storm;
 mod troubles;

@@ -5,7 +5,7 @@
 //! Names are random, so any number of stages can stand side by side.
 
 mod hierarchies;
-mod record;
+pub(crate) mod record;
 
 pub use hierarchies::{Hierarchies, Layout, Reach};
 
@@ -265,11 +265,12 @@ impl Drop for Stage {
     }
 }
 
-/// Kills what is in a cgroup directory of ours and waits until it is empty.
-fn end_processes(directory: &Path) {
-    let procs = directory.join("cgroup.procs");
+/// Kills what is in a cgroup directory of ours, and below it, and waits until it is empty.
+pub(crate) fn end_processes(directory: &Path) {
     until(GROUP_EMPTIES_WITHIN, || {
-        let pids = fs::read_to_string(&procs).unwrap_or_default();
+        let groups = directories_of(directory);
+        let procs = groups.iter().map(|group| fs::read_to_string(group.join("cgroup.procs")));
+        let pids: String = procs.map(Result::unwrap_or_default).collect();
         for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
             // One that ended by itself in between is what was wanted.
             let _ended = kill_process(pid, Signal::KILL);
@@ -278,7 +279,19 @@ fn end_processes(directory: &Path) {
     });
 }
 
-fn available() -> Result<Hierarchies, StageError> {
+/// A directory and all below it, parents first.
+pub(crate) fn directories_of(directory: &Path) -> Vec<PathBuf> {
+    let mut all = vec![directory.to_owned()];
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            all.extend(directories_of(&entry.path()));
+        }
+    }
+    all
+}
+
+/// The hierarchies, where a stage can be had.
+pub(crate) fn available() -> Result<Hierarchies, StageError> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let capabilities = status
         .lines()
@@ -330,7 +343,7 @@ fn random_uuid() -> Result<String, StageError> {
     Ok(uuid.trim().to_owned())
 }
 
-fn random_hex(digits: usize) -> Result<String, StageError> {
+pub(crate) fn random_hex(digits: usize) -> Result<String, StageError> {
     let nibbles = random_bytes(digits)?.into_iter().map(|byte| u32::from(byte & 15));
     Ok(nibbles.filter_map(|nibble| char::from_digit(nibble, 16)).collect())
 }
@@ -341,7 +354,7 @@ fn random_job() -> Result<u32, StageError> {
     Ok(bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)) + 50_000_000)
 }
 
-fn random_bytes(count: usize) -> Result<Vec<u8>, StageError> {
+pub(crate) fn random_bytes(count: usize) -> Result<Vec<u8>, StageError> {
     let source = Path::new("/dev/urandom");
     let mut bytes = vec![0; count];
     fs::File::open(source)

@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod nodes;
+pub mod orders;
 mod pass;
 pub mod script;
 

@@ -89,6 +89,9 @@ pub struct Script {
     pub relative: bool,
     /// Becomes a program of this name after opening.
     pub exec: Option<String>,
+    /// A task of a Slurm job: the nodes and the user are there already, and orders come from this
+    /// socket; the text after it is told there first.
+    pub task: Option<(String, String)>,
     /// How long it holds.
     pub hold: Hold,
     /// This is the program it became.
@@ -110,6 +113,7 @@ impl Default for Script {
             bare: false,
             relative: false,
             exec: None,
+            task: None,
             hold: Hold::UntilTold,
             executed: false,
         }
@@ -128,6 +132,8 @@ impl Script {
         all.extend(self.take.iter().map(|socket| format!("--take={socket}")));
         all.extend(self.uid.map(|uid| format!("--uid={uid}")));
         all.extend(self.exec.iter().map(|name| format!("--exec={name}")));
+        let task = |(socket, tag): &(String, String)| format!("--task={socket}:{tag}");
+        all.extend(self.task.as_ref().map(task));
         all.extend(self.bare.then(|| "--bare".to_owned()));
         all.extend(self.relative.then(|| "--relative".to_owned()));
         all.extend(self.executed.then(|| "--executed".to_owned()));
@@ -163,6 +169,10 @@ impl Script {
             "--forks" => self.forks = value.parse().ok()?,
             "--uid" => self.uid = Some(value.parse().ok()?),
             "--exec" => self.exec = Some(value.to_owned()),
+            "--task" => {
+                let (socket, tag) = value.rsplit_once(':')?;
+                self.task = Some((socket.to_owned(), tag.to_owned()));
+            }
             "--bare" => self.bare = true,
             "--relative" => self.relative = true,
             "--executed" => self.executed = true,
@@ -200,6 +210,7 @@ mod tests {
             bare: true,
             relative: true,
             exec: Some("trainer".to_owned()),
+            task: Some(("/tmp/bed/tasks".to_owned(), "7".to_owned())),
             hold: Hold::Storm { count: 500, per_second: 2000 },
             executed: true,
         };
