@@ -47,7 +47,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// GPUs of each node; the second node's follow the first's.
+/// GPUs of each node. Two nodes share them, as they share the host.
 pub const GPUS_PER_NODE: u32 = 4;
 
 /// A node is idle within a second; this is for a machine under load.
@@ -115,7 +115,6 @@ pub enum Plugin {
 struct Node {
     name: String,
     port: u16,
-    first_gpu: u32,
     slurmd: Option<Child>,
 }
 
@@ -237,12 +236,8 @@ impl Slurm {
         listener.set_nonblocking(true).map_err(SlurmError::os(&socket))?;
         let (name, mut ports) = (random_hex(6)?, conf::free_ports(count + 1)?.into_iter());
         let port = ports.next().unwrap_or_default();
-        let node = |(number, port)| Node {
-            name: format!("gpu{name}n{number}"),
-            port,
-            first_gpu: GPUS_PER_NODE * number,
-            slurmd: None,
-        };
+        let node =
+            |(number, port)| Node { name: format!("gpu{name}n{number}"), port, slurmd: None };
         let mut slurm = Self {
             plugin,
             port,

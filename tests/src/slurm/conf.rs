@@ -95,7 +95,7 @@ pub(super) fn write(slurm: &Slurm) -> Result<(), SlurmError> {
     let files = [
         ("slurm.conf", slurm_conf(slurm, host.split('.').next().unwrap_or_default())?),
         ("cgroup.conf", cgroup_conf(slurm.plugin)),
-        ("gres.conf", gres_conf(slurm)),
+        ("gres.conf", gres_conf()),
         ("passwd", passwd),
         ("group", group),
         // The worker is mounted on it.
@@ -201,10 +201,8 @@ ConstrainDevices=yes
     )
 }
 
-fn gres_conf(slurm: &Slurm) -> String {
-    let line = |node: &super::Node| {
-        let (first, last) = (node.first_gpu, node.first_gpu + GPUS_PER_NODE - 1);
-        format!("NodeName={} Name=gpu Type=h200 File=/dev/nvidia[{first}-{last}]\n", node.name)
-    };
-    slurm.nodes.iter().map(line).collect()
+/// The same on every node: Slurm numbers a node's GPUs by position, so that a second node with
+/// `nvidia4` as its first would call it 0, and on this one host there is one `nvidia0`.
+fn gres_conf() -> String {
+    format!("Name=gpu Type=h200 File=/dev/nvidia[0-{}]\n", GPUS_PER_NODE - 1)
 }

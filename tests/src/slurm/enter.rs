@@ -47,20 +47,25 @@ impl Enter {
         for argument in arguments.by_ref().take_while(|argument| argument != "--") {
             let text = argument.to_str().unwrap_or_default();
             let (key, value) = text.split_once('=').unwrap_or((text, ""));
-            let known = match key {
-                "--unified" => Some(enter.unified = true),
-                "--uid" => value.parse().ok().map(|uid| enter.uid = Some(uid)),
-                "--bind" => value
-                    .split_once(':')
-                    .map(|(what, place)| enter.binds.push((what.into(), place.into()))),
-                _ => None,
-            };
-            known.ok_or_else(|| {
+            enter.set(key, value).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidInput, format!("bad argument {text}"))
             })?;
         }
         enter.words = arguments.collect();
         Ok(enter)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        match key {
+            "--unified" => self.unified = true,
+            "--uid" => self.uid = Some(value.parse().ok()?),
+            "--bind" => {
+                let (what, place) = value.split_once(':')?;
+                self.binds.push((what.into(), place.into()));
+            }
+            _ => return None,
+        }
+        Some(())
     }
 
     /// Does it; comes back only with the reason why not.

@@ -144,9 +144,7 @@ impl Slurm {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(error);
         let client = command.spawn().map_err(SlurmError::os("srun"))?;
         let mut job = Job { id: JobId(0), tag, client: Some(client) };
-        let id = until(STARTS_WITHIN, || {
-            job_in(&fs::read_to_string(&path).unwrap_or_default())
-        });
+        let id = until(STARTS_WITHIN, || job_in(&fs::read_to_string(&path).unwrap_or_default()));
         job.id = id.ok_or_else(|| self.not_seen("srun's job", ""))?;
         Ok(job)
     }

@@ -108,8 +108,7 @@ pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
-    let named =
-        |errno: Errno| io::Error::new(errno.kind(), format!("{}: {errno}", path.display()));
+    let named = |errno: Errno| io::Error::new(errno.kind(), format!("{}: {errno}", path.display()));
     open_node(path).map_err(named)
 }
 

@@ -10,8 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// What Slurm tells a task about itself, in the order of the greeting.
-pub const WHO: [&str; 4] =
-    ["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_ARRAY_TASK_ID"];
+pub const WHO: [&str; 4] = ["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_ARRAY_TASK_ID"];
 
 /// Nodes that CUDA opens whatever the GPU.
 const ALWAYS: [&str; 2] = ["nvidiactl", "nvidia-uvm"];
