@@ -69,6 +69,12 @@ const PARTS: &[Part] = &[
         install: || packages::install_for(TEST),
     },
     Part {
+        name: "slurm",
+        purpose: "run a real Slurm in tests",
+        probe: || packages::probe(SLURM),
+        install: || packages::install_for(SLURM),
+    },
+    Part {
         name: "collector",
         purpose: "compile the OpenTelemetry Collector that tests send to",
         probe: go::probe,
@@ -90,6 +96,13 @@ const BUILD: &[Tool] =
 const TEST: &[Tool] = &[
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "unshare", package: "util-linux" },
+];
+
+/// Controller, node and clients. Tests start their own; the packages' services stay off.
+const SLURM: &[Tool] = &[
+    Tool { program: "slurmctld", package: "slurmctld" },
+    Tool { program: "slurmd", package: "slurmd" },
+    Tool { program: "sbatch", package: "slurm-client" },
 ];
 
 /// An emulator, and what the guest's first file system is made of.
