@@ -1,6 +1,7 @@
 //! The test bed's Slurm itself: that its jobs look like those of a cluster, and leave nothing.
 
 mod hooks;
+pub(crate) mod owners;
 
 use gpuwho_tests::or_skip;
 use gpuwho_tests::slurm::{ALICE, BOB, Component, JobId, JobSpec, Plugin, Slurm, SlurmError, User};
