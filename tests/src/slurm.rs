@@ -9,8 +9,8 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), gpuwho_tests::slurm::SlurmError> {
-//! use gpuwho_tests::slurm::{JobSpec, Plugin, Slurm};
-//! let slurm = Slurm::start(Plugin::V1, 1)?;
+//! use gpuwho_tests::slurm::{JobSpec, Plugin, Setup, Slurm};
+//! let slurm = Slurm::start(Setup::of(Plugin::V1))?;
 //! let job = slurm.sbatch(&JobSpec { gpus: 2, ..JobSpec::default() })?;
 //! let tasks = slurm.wait_started(&job, 1)?;
 //! assert_eq!(tasks[0].held(), [0, 1]);
@@ -104,6 +104,26 @@ pub enum Plugin {
     V2,
 }
 
+/// What varies between clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Who makes the cgroups.
+    pub plugin: Plugin,
+    /// One or two.
+    pub nodes: u32,
+    /// Whether a job may open only the GPUs it was granted (`ConstrainDevices`).
+    pub constrain: bool,
+    /// Whether the prolog and epilog of `deploy/slurm` run.
+    pub hooks: bool,
+}
+
+impl Setup {
+    /// What a site does that cares, on one node.
+    pub fn of(plugin: Plugin) -> Self {
+        Self { plugin, nodes: 1, constrain: true, hooks: true }
+    }
+}
+
 /// A node of the cluster, which is a slurmd on this host.
 #[derive(Debug)]
 struct Node {
@@ -117,7 +137,7 @@ struct Node {
 /// Its daemons end with the thread that started it too: keep it on the test's own thread.
 #[derive(Debug)]
 pub struct Slurm {
-    plugin: Plugin,
+    setup: Setup,
     port: u16,
     nodes: Vec<Node>,
     controller: Option<Child>,
@@ -130,15 +150,15 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Starts a cluster of one or two nodes and waits until they are idle, having swept what
-    /// killed tests left. [`SlurmError::Unavailable`] says what this machine lacks.
-    pub fn start(plugin: Plugin, nodes: u32) -> Result<Self, SlurmError> {
-        let hierarchies = possible(plugin)?;
+    /// Starts a cluster and waits until its nodes are idle, having swept what killed tests left.
+    /// [`SlurmError::Unavailable`] says what this machine lacks.
+    pub fn start(setup: Setup) -> Result<Self, SlurmError> {
+        let hierarchies = possible(setup.plugin)?;
         Self::sweep()?;
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut slurm = Self::prepare(plugin, nodes, &hierarchies)?;
+            let mut slurm = Self::prepare(setup, &hierarchies)?;
             match slurm.launch() {
                 Err(SlurmError::NotSeen { last, .. })
                     if last.contains("in use") && tries < TRIES => {}
@@ -157,7 +177,7 @@ impl Slurm {
 
     /// The plugin that makes its cgroups.
     pub fn plugin(&self) -> Plugin {
-        self.plugin
+        self.setup.plugin
     }
 
     /// The nodes' names, as they are in the cgroups' paths and in the jobs' environment.
@@ -218,7 +238,7 @@ impl Slurm {
     }
 
     /// Everything but the processes.
-    fn prepare(plugin: Plugin, count: u32, hierarchies: &Hierarchies) -> Result<Self, SlurmError> {
+    fn prepare(setup: Setup, hierarchies: &Hierarchies) -> Result<Self, SlurmError> {
         let folder = tempfile::Builder::new().prefix(traces::PREFIX).tempdir();
         let folder = folder.map_err(SlurmError::os(std::env::temp_dir()))?;
         let world = fs::Permissions::from_mode(0o755);
@@ -229,14 +249,14 @@ impl Slurm {
         let anybody = fs::Permissions::from_mode(0o666);
         fs::set_permissions(&socket, anybody).map_err(SlurmError::os(&socket))?;
         listener.set_nonblocking(true).map_err(SlurmError::os(&socket))?;
-        let (name, mut ports) = (random_hex(6)?, conf::free_ports(count + 1)?.into_iter());
+        let (name, mut ports) = (random_hex(6)?, conf::free_ports(setup.nodes + 1)?.into_iter());
         let port = ports.next().unwrap_or_default();
         let node =
             |(number, port)| Node { name: format!("gpu{name}n{number}"), port, slurmd: None };
         let mut slurm = Self {
-            plugin,
+            setup,
             port,
-            nodes: (0..count).zip(ports).map(node).collect(),
+            nodes: (0..setup.nodes).zip(ports).map(node).collect(),
             controller: None,
             record: Record::new()?,
             cgroups: Vec::new(),
@@ -252,8 +272,8 @@ impl Slurm {
 
     /// Writes down what Slurm is about to make, so that it is removed whatever happens.
     fn reserve_cgroups(&mut self, hierarchies: &Hierarchies) -> Result<(), SlurmError> {
-        let reach = if self.plugin == Plugin::V1 { Reach::V1 } else { Reach::V2 };
-        let top = |name: &str| match self.plugin {
+        let reach = if self.setup.plugin == Plugin::V1 { Reach::V1 } else { Reach::V2 };
+        let top = |name: &str| match self.setup.plugin {
             Plugin::V1 => format!("slurm_{name}"),
             Plugin::V2 => format!("system.slice/{name}_slurmstepd.scope"),
         };

@@ -2,7 +2,7 @@
 
 use super::{cluster, one};
 use gpuwho_tests::or_skip;
-use gpuwho_tests::slurm::{JobSpec, Plugin};
+use gpuwho_tests::slurm::{JobSpec, Plugin, Setup};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 #[test]
 fn a_job_has_a_file_as_long_as_it_lives() {
-    let slurm = or_skip!(cluster(Plugin::V1, 1));
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
     let (job, task) = one(&slurm, &JobSpec { gpus: 2, ..JobSpec::default() });
     let (id, node) = (job.id, slurm.node_names()[0]);
     let expected = format!(
@@ -47,7 +47,7 @@ SLURM_JOB_GPUS=0,1
 
 #[test]
 fn a_user_cannot_add_a_line_through_slurm() {
-    let slurm = or_skip!(cluster(Plugin::V1, 1));
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
     let account = "ml\nSLURM_JOB_UID=0";
     let more: &[&str] = &["--comment=a\nSLURM_JOB_UID=0"];
     let spec = JobSpec { account, more, ..JobSpec::default() };

@@ -4,7 +4,7 @@ use super::{cluster, one};
 use crate::setting::{owner, wait_for_holder};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::or_skip;
-use gpuwho_tests::slurm::{BOB, JobId, JobSpec, Plugin, Slurm, Task};
+use gpuwho_tests::slurm::{BOB, JobId, JobSpec, Plugin, Setup, Slurm, Task};
 use gpuwho_tests::stage::Expected;
 
 /// An agent on the node of a cluster, which knows the cluster's users.
@@ -31,7 +31,7 @@ pub(crate) fn expected(slurm: &Slurm, job: JobId, [step, task]: [&str; 2]) -> Ex
 }
 
 fn each_task_is_its_jobs(plugin: Plugin) {
-    let slurm = or_skip!(cluster(plugin, 1));
+    let slurm = or_skip!(cluster(Setup::of(plugin)));
     let agent = watch(&slurm);
     let job = slurm.srun(&JobSpec { gpus: 2, tasks: 2, ..JobSpec::default() }).unwrap();
     let mut tasks = slurm.wait_started(&job, 2).unwrap();

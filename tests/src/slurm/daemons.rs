@@ -54,7 +54,7 @@ impl Slurm {
 
     fn daemon(&self, program: &'static str, arguments: &[OsString]) -> Result<Child, SlurmError> {
         let mut command = self.entered(None, program, arguments)?;
-        if self.plugin == Plugin::V2 && program == "slurmd" {
+        if self.setup.plugin == Plugin::V2 && program == "slurmd" {
             command.envs(conf::unified(self.folder())?.map(|library| ("LD_PRELOAD", library)));
         }
         let output = self.folder().join("log").join(format!("{program}.err"));
@@ -96,7 +96,7 @@ impl Slurm {
                 // Jobs' users may not look into the folder that the worker was built in.
                 (program::worker()?, file("worker")),
             ],
-            unified: self.plugin == Plugin::V2,
+            unified: self.setup.plugin == Plugin::V2,
             uid: user.map(|user| user.uid),
             words: [program.into_os_string()].iter().chain(arguments).cloned().collect(),
         };
