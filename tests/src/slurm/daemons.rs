@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A node is idle within a second; this is for a machine under load.
-const READY_WITHIN: Duration = Duration::from_secs(5);
+const READY_WITHIN: Duration = Duration::from_secs(30);
 
 impl Slurm {
     pub(super) fn launch(&mut self) -> Result<(), SlurmError> {
