@@ -170,3 +170,19 @@ fn an_epilog_removes_its_own_job_only() {
     run("gpuwho-epilog.sh", &jobs, &[("SLURM_JOB_ID", OsStr::new("7"))]);
     assert_eq!(names(&jobs), ["77"]);
 }
+
+#[test]
+fn each_slurm_leaves_what_it_knows() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/slurm");
+    let fixture = |name: String| fs::read_to_string(fixtures.join(name)).unwrap();
+    for version in ["het-component-22.05.8", "25.11.8"] {
+        let (_folder, jobs) = or_skip!(jobs());
+        let environment = fixture(format!("prolog-environment-{version}.txt"));
+        let pairs = environment.lines().filter_map(|line| line.split_once('='));
+        let variables: Vec<_> = pairs.map(|(key, value)| (key, OsStr::new(value))).collect();
+        run("gpuwho-prolog.sh", &jobs, &variables);
+        let files: Vec<_> = names(&jobs).iter().map(|name| jobs.join(name)).collect();
+        let written: Vec<_> = files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        assert_eq!(written, [fixture(format!("drop-file-{version}.txt"))]);
+    }
+}
