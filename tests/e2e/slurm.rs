@@ -1,10 +1,11 @@
 //! The test bed's Slurm itself: that its jobs look like those of a cluster, and leave nothing.
 
 mod hooks;
+pub(crate) mod owners;
 
 use gpuwho_tests::or_skip;
 use gpuwho_tests::slurm::{ALICE, BOB, Component, JobId, JobSpec, Plugin, Slurm, SlurmError, User};
-use gpuwho_tests::slurm::{Job, Task};
+use gpuwho_tests::slurm::{Job, Setup, Task};
 use gpuwho_tests::until::until;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -23,8 +24,8 @@ const OWNER: &str = "GPUWHO_TEST_SLURM_OWNER";
 const DENIED: Result<(), Errno> = Err(Errno::PERM);
 
 /// A cluster; the error is what the machine lacks for one. Anything else fails the test.
-pub(crate) fn cluster(plugin: Plugin, nodes: u32) -> Result<Slurm, SlurmError> {
-    match Slurm::start(plugin, nodes) {
+pub(crate) fn cluster(setup: Setup) -> Result<Slurm, SlurmError> {
+    match Slurm::start(setup) {
         Err(error) if !matches!(error, SlurmError::Unavailable(_)) => panic!("{error}"),
         result => result,
     }
@@ -72,7 +73,7 @@ fn one(slurm: &Slurm, spec: &JobSpec<'_>) -> (Job, Task) {
 }
 
 fn has_its_gpus_and_no_others(plugin: Plugin) {
-    let slurm = or_skip!(cluster(plugin, 1));
+    let slurm = or_skip!(cluster(Setup::of(plugin)));
     let (job, mut task) = one(&slurm, &JobSpec { gpus: 2, ..JobSpec::default() });
     assert_eq!(places(&slurm, task.pid()), task_of(&slurm, 0, ALICE, job.id, ["batch", "0"]));
     assert_eq!((task.job(), task.held()), (Some(job.id.0), vec![0, 1]));
@@ -102,7 +103,7 @@ fn a_job_of_the_v2_plugin_has_its_gpus_and_no_others() {
 }
 
 fn tasks_have_groups_of_their_own(plugin: Plugin) {
-    let slurm = or_skip!(cluster(plugin, 1));
+    let slurm = or_skip!(cluster(Setup::of(plugin)));
     let direct = slurm.srun(&JobSpec { gpus: 2, tasks: 2, ..JobSpec::default() }).unwrap();
     let mut tasks = slurm.wait_started(&direct, 2).unwrap();
     tasks.sort_by_key(Task::rank);
@@ -143,7 +144,7 @@ fn tasks_of_a_v2_step_have_groups_of_their_own() {
 
 #[test]
 fn each_task_of_an_array_is_a_job_with_a_number_of_its_own() {
-    let slurm = or_skip!(cluster(Plugin::V1, 1));
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
     let array = slurm.sbatch(&JobSpec { array: Some("3-4"), ..JobSpec::default() }).unwrap();
     let mut tasks = slurm.wait_started(&array, 2).unwrap();
     tasks.sort_by_key(Task::array_task);
@@ -158,7 +159,7 @@ fn each_task_of_an_array_is_a_job_with_a_number_of_its_own() {
 }
 
 fn components_are_jobs_of_their_own(plugin: Plugin) {
-    let slurm = or_skip!(cluster(plugin, 2));
+    let slurm = or_skip!(cluster(Setup { nodes: 2, ..Setup::of(plugin) }));
     let second = Component { gpus: 2, tasks: 2, partition: "debug" };
     let spec = JobSpec { het: &[second], step: Some(&[]), ..JobSpec::default() };
     let leader = slurm.sbatch(&spec).unwrap();
@@ -193,7 +194,7 @@ fn components_of_a_heterogeneous_v2_job_are_jobs_of_their_own() {
 
 #[test]
 fn jobs_live_on_while_slurmd_restarts_and_slurmctld_hangs() {
-    let mut slurm = or_skip!(cluster(Plugin::V1, 1));
+    let mut slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
     let (job, mut task) = one(&slurm, &JobSpec::default());
     let place = places(&slurm, task.pid());
     slurm.restart_slurmd().unwrap();
@@ -210,7 +211,7 @@ fn jobs_live_on_while_slurmd_restarts_and_slurmctld_hangs() {
 
 #[test]
 fn a_job_may_hide_or_forge_what_its_environment_says() {
-    let slurm = or_skip!(cluster(Plugin::V1, 1));
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
     let prefix: &[&str] = &["env", "-i"];
     let (hidden, task) = one(&slurm, &JobSpec { prefix, ..JobSpec::default() });
     assert_eq!((task.job(), task.held()), (None, vec![]));
@@ -219,6 +220,27 @@ fn a_job_may_hide_or_forge_what_its_environment_says() {
     let (forged, task) = one(&slurm, &JobSpec { prefix, ..JobSpec::default() });
     assert_eq!(task.job(), Some(999));
     assert_eq!(places(&slurm, task.pid()), task_of(&slurm, 0, ALICE, forged.id, ["batch", "0"]));
+}
+
+fn unconstrained_jobs_may_open_anything(plugin: Plugin) {
+    let setup = Setup { constrain: false, hooks: false, ..Setup::of(plugin) };
+    let slurm = or_skip!(cluster(setup));
+    let (job, mut task) = one(&slurm, &JobSpec::default());
+    assert_eq!((open(&mut task, 3), task.held()), (Ok(()), vec![0, 3]));
+    // The v2 plugin then leaves every process of the step in one group.
+    let number = if plugin == Plugin::V1 { "0" } else { "special" };
+    assert_eq!(places(&slurm, task.pid()), task_of(&slurm, 0, ALICE, job.id, ["batch", number]));
+    assert_eq!(slurm.drop_file(job.id), None);
+}
+
+#[test]
+fn jobs_of_an_unconstrained_v1_node_may_open_anything() {
+    unconstrained_jobs_may_open_anything(Plugin::V1);
+}
+
+#[test]
+fn jobs_of_an_unconstrained_v2_node_may_open_anything() {
+    unconstrained_jobs_may_open_anything(Plugin::V2);
 }
 
 /// What a cluster has on the host.
@@ -237,7 +259,7 @@ fn lives(pid: u32) -> bool {
 }
 
 fn a_panic_leaves_nothing(plugin: Plugin) {
-    let slurm = or_skip!(cluster(plugin, 1));
+    let slurm = or_skip!(cluster(Setup::of(plugin)));
     let (job, task) = one(&slurm, &JobSpec::default());
     let (pid, traces) = (task.pid(), traces(&slurm));
     assert!(traces.len() > 1, "{traces:?}");
@@ -266,7 +288,7 @@ fn sweep_removes_what_a_killed_owner_left() {
     if env::var_os(OWNER).is_some() {
         return own_until_killed();
     }
-    drop(or_skip!(cluster(Plugin::V1, 1)));
+    drop(or_skip!(cluster(Setup::of(Plugin::V1))));
     let mut owner = Command::new(env::current_exe().unwrap())
         .args(["--exact", "slurm::sweep_removes_what_a_killed_owner_left", "--nocapture"])
         .env(OWNER, "1")
@@ -287,7 +309,7 @@ fn sweep_removes_what_a_killed_owner_left() {
 }
 
 fn own_until_killed() {
-    let slurm = Slurm::start(Plugin::V1, 1).unwrap();
+    let slurm = Slurm::start(Setup::of(Plugin::V1)).unwrap();
     let (_job, _task) = one(&slurm, &JobSpec::default());
     for path in traces(&slurm) {
         println!("made {}", path.display());

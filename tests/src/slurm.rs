@@ -9,8 +9,8 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), gpuwho_tests::slurm::SlurmError> {
-//! use gpuwho_tests::slurm::{JobSpec, Plugin, Slurm};
-//! let slurm = Slurm::start(Plugin::V1, 1)?;
+//! use gpuwho_tests::slurm::{JobSpec, Plugin, Setup, Slurm};
+//! let slurm = Slurm::start(Setup::of(Plugin::V1))?;
 //! let job = slurm.sbatch(&JobSpec { gpus: 2, ..JobSpec::default() })?;
 //! let tasks = slurm.wait_started(&job, 1)?;
 //! assert_eq!(tasks[0].held(), [0, 1]);
@@ -21,6 +21,7 @@
 //! ```
 
 mod conf;
+mod daemons;
 pub mod enter;
 pub mod job;
 pub mod task;
@@ -32,26 +33,19 @@ pub use task::Task;
 use crate::program;
 use crate::stage::record::Record;
 use crate::stage::{Hierarchies, Reach, StageError, available, end_processes, random_hex};
-use crate::until::until;
-use enter::Enter;
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// GPUs of each node. Two nodes share them, as they share the host.
 pub const GPUS_PER_NODE: u32 = 4;
-
-/// A node is idle within a second; this is for a machine under load.
-const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// A port that somebody took between its choice and its use is worth another try.
 const TRIES: usize = 3;
@@ -110,6 +104,26 @@ pub enum Plugin {
     V2,
 }
 
+/// What varies between clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Who makes the cgroups.
+    pub plugin: Plugin,
+    /// One or two.
+    pub nodes: u32,
+    /// Whether a job may open only the GPUs it was granted (`ConstrainDevices`).
+    pub constrain: bool,
+    /// Whether the prolog and epilog of `deploy/slurm` run.
+    pub hooks: bool,
+}
+
+impl Setup {
+    /// What a site does that cares, on one node.
+    pub fn of(plugin: Plugin) -> Self {
+        Self { plugin, nodes: 1, constrain: true, hooks: true }
+    }
+}
+
 /// A node of the cluster, which is a slurmd on this host.
 #[derive(Debug)]
 struct Node {
@@ -123,7 +137,7 @@ struct Node {
 /// Its daemons end with the thread that started it too: keep it on the test's own thread.
 #[derive(Debug)]
 pub struct Slurm {
-    plugin: Plugin,
+    setup: Setup,
     port: u16,
     nodes: Vec<Node>,
     controller: Option<Child>,
@@ -136,14 +150,15 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Starts a cluster of one or two nodes and waits until they are idle.
+    /// Starts a cluster and waits until its nodes are idle, having swept what killed tests left.
     /// [`SlurmError::Unavailable`] says what this machine lacks.
-    pub fn start(plugin: Plugin, nodes: u32) -> Result<Self, SlurmError> {
-        let hierarchies = possible(plugin)?;
+    pub fn start(setup: Setup) -> Result<Self, SlurmError> {
+        let hierarchies = possible(setup.plugin)?;
+        Self::sweep()?;
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut slurm = Self::prepare(plugin, nodes, &hierarchies)?;
+            let mut slurm = Self::prepare(setup, &hierarchies)?;
             match slurm.launch() {
                 Err(SlurmError::NotSeen { last, .. })
                     if last.contains("in use") && tries < TRIES => {}
@@ -162,7 +177,7 @@ impl Slurm {
 
     /// The plugin that makes its cgroups.
     pub fn plugin(&self) -> Plugin {
-        self.plugin
+        self.setup.plugin
     }
 
     /// The nodes' names, as they are in the cgroups' paths and in the jobs' environment.
@@ -223,7 +238,7 @@ impl Slurm {
     }
 
     /// Everything but the processes.
-    fn prepare(plugin: Plugin, count: u32, hierarchies: &Hierarchies) -> Result<Self, SlurmError> {
+    fn prepare(setup: Setup, hierarchies: &Hierarchies) -> Result<Self, SlurmError> {
         let folder = tempfile::Builder::new().prefix(traces::PREFIX).tempdir();
         let folder = folder.map_err(SlurmError::os(std::env::temp_dir()))?;
         let world = fs::Permissions::from_mode(0o755);
@@ -234,14 +249,14 @@ impl Slurm {
         let anybody = fs::Permissions::from_mode(0o666);
         fs::set_permissions(&socket, anybody).map_err(SlurmError::os(&socket))?;
         listener.set_nonblocking(true).map_err(SlurmError::os(&socket))?;
-        let (name, mut ports) = (random_hex(6)?, conf::free_ports(count + 1)?.into_iter());
+        let (name, mut ports) = (random_hex(6)?, conf::free_ports(setup.nodes + 1)?.into_iter());
         let port = ports.next().unwrap_or_default();
         let node =
             |(number, port)| Node { name: format!("gpu{name}n{number}"), port, slurmd: None };
         let mut slurm = Self {
-            plugin,
+            setup,
             port,
-            nodes: (0..count).zip(ports).map(node).collect(),
+            nodes: (0..setup.nodes).zip(ports).map(node).collect(),
             controller: None,
             record: Record::new()?,
             cgroups: Vec::new(),
@@ -257,8 +272,8 @@ impl Slurm {
 
     /// Writes down what Slurm is about to make, so that it is removed whatever happens.
     fn reserve_cgroups(&mut self, hierarchies: &Hierarchies) -> Result<(), SlurmError> {
-        let reach = if self.plugin == Plugin::V1 { Reach::V1 } else { Reach::V2 };
-        let top = |name: &str| match self.plugin {
+        let reach = if self.setup.plugin == Plugin::V1 { Reach::V1 } else { Reach::V2 };
+        let top = |name: &str| match self.setup.plugin {
             Plugin::V1 => format!("slurm_{name}"),
             Plugin::V2 => format!("system.slice/{name}_slurmstepd.scope"),
         };
@@ -268,105 +283,6 @@ impl Slurm {
         self.cgroups = all.collect();
         self.record.make(&self.cgroups, || Ok(()))?;
         Ok(())
-    }
-
-    fn launch(&mut self) -> Result<(), SlurmError> {
-        let mut controller = Some(self.daemon("slurmctld", &["-D".into()])?);
-        let up = until(READY_WITHIN, || conf::answers(self.port, &mut controller));
-        self.controller = controller;
-        if up != Some(true) {
-            return Err(self.not_seen("slurmctld to listen", ""));
-        }
-        self.start_nodes()
-    }
-
-    fn start_nodes(&mut self) -> Result<(), SlurmError> {
-        let mut nodes = std::mem::take(&mut self.nodes);
-        let started = nodes.iter_mut().try_for_each(|node| {
-            let arguments = ["-D".into(), "-N".into(), OsString::from(&node.name)];
-            node.slurmd = Some(self.daemon("slurmd", &arguments)?);
-            Ok(())
-        });
-        let up = started.and_then(|()| self.wait_ready(&mut nodes));
-        self.nodes = nodes;
-        up
-    }
-
-    fn wait_ready(&self, nodes: &mut [Node]) -> Result<(), SlurmError> {
-        for node in nodes.iter_mut() {
-            let up = until(READY_WITHIN, || conf::answers(node.port, &mut node.slurmd));
-            if up != Some(true) {
-                return Err(self.not_seen("slurmd to listen", ""));
-            }
-        }
-        let mut states = String::new();
-        let ready = until(READY_WITHIN, || {
-            let ask = ["-h", "-N", "-p", "gpu", "-o", "%T"];
-            states = self.client(None, "sinfo", &ask).unwrap_or_else(|error| error.to_string());
-            let fine = |state: &&str| ["idle", "mixed", "allocated"].contains(state);
-            (states.lines().filter(fine).count() == nodes.len()).then_some(())
-        });
-        ready.ok_or_else(|| self.not_seen("the nodes to be idle", &states))
-    }
-
-    fn daemon(&self, program: &'static str, arguments: &[OsString]) -> Result<Child, SlurmError> {
-        let mut command = self.entered(None, program, arguments)?;
-        if self.plugin == Plugin::V2 && program == "slurmd" {
-            command.envs(conf::unified(self.folder())?.map(|library| ("LD_PRELOAD", library)));
-        }
-        let output = self.folder().join("log").join(format!("{program}.err"));
-        let output = fs::File::create(&output).map_err(SlurmError::os(&output))?;
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-        crate::sys::die_with_us(&mut command).spawn().map_err(SlurmError::os(program))
-    }
-
-    /// A client's answer, asked by a user of the cluster or by root.
-    pub fn client(
-        &self,
-        user: Option<User>,
-        program: &'static str,
-        arguments: &[&str],
-    ) -> Result<String, SlurmError> {
-        let words: Vec<_> = arguments.iter().map(OsString::from).collect();
-        let mut command = self.entered(user, program, &words)?;
-        let output = command.stdin(Stdio::null()).output().map_err(SlurmError::os(program))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(SlurmError::Refused { command: format!("{program} {}", arguments.join(" ")), said })
-    }
-
-    /// A program of Slurm's with this cluster's mounts and configuration.
-    fn entered(
-        &self,
-        user: Option<User>,
-        program: &'static str,
-        arguments: &[OsString],
-    ) -> Result<Command, SlurmError> {
-        let file = |name: &str| self.folder().join(name);
-        let program = conf::installed(program).ok_or(SlurmError::Unavailable(conf::PACKAGES))?;
-        let enter = Enter {
-            binds: vec![
-                (file("passwd"), "/etc/passwd".into()),
-                (file("group"), "/etc/group".into()),
-                // Jobs' users may not look into the folder that the worker was built in.
-                (program::worker()?, file("worker")),
-            ],
-            unified: self.plugin == Plugin::V2,
-            uid: user.map(|user| user.uid),
-            words: [program.into_os_string()].iter().chain(arguments).cloned().collect(),
-        };
-        let mut command = Command::new(program::enter()?);
-        // Nothing of a job or a cluster that the tests themselves may run in.
-        let inherited = std::env::vars_os().map(|(name, _)| name);
-        let of_slurm = |name: &OsString| name.to_string_lossy().starts_with("SLURM");
-        inherited.filter(of_slurm).for_each(|name| {
-            command.env_remove(name);
-        });
-        command.args(enter.to_arguments()).env("SLURM_CONF", file("slurm.conf"));
-        command.current_dir("/");
-        Ok(command)
     }
 
     fn not_seen(&self, what: &str, last: &str) -> SlurmError {

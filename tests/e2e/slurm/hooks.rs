@@ -2,7 +2,7 @@
 
 use super::{cluster, one};
 use gpuwho_tests::or_skip;
-use gpuwho_tests::slurm::{JobSpec, Plugin};
+use gpuwho_tests::slurm::{JobSpec, Plugin, Setup};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 #[test]
 fn a_job_has_a_file_as_long_as_it_lives() {
-    let slurm = or_skip!(cluster(Plugin::V1, 1));
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
     let (job, task) = one(&slurm, &JobSpec { gpus: 2, ..JobSpec::default() });
     let (id, node) = (job.id, slurm.node_names()[0]);
     let expected = format!(
@@ -47,7 +47,7 @@ SLURM_JOB_GPUS=0,1
 
 #[test]
 fn a_user_cannot_add_a_line_through_slurm() {
-    let slurm = or_skip!(cluster(Plugin::V1, 1));
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
     let account = "ml\nSLURM_JOB_UID=0";
     let more: &[&str] = &["--comment=a\nSLURM_JOB_UID=0"];
     let spec = JobSpec { account, more, ..JobSpec::default() };
@@ -169,4 +169,20 @@ fn an_epilog_removes_its_own_job_only() {
     fs::write(jobs.join(".7.1234"), "").unwrap();
     run("gpuwho-epilog.sh", &jobs, &[("SLURM_JOB_ID", OsStr::new("7"))]);
     assert_eq!(names(&jobs), ["77"]);
+}
+
+#[test]
+fn each_slurm_leaves_what_it_knows() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/slurm");
+    let fixture = |name: String| fs::read_to_string(fixtures.join(name)).unwrap();
+    for version in ["het-component-22.05.8", "25.11.8"] {
+        let (_folder, jobs) = or_skip!(jobs());
+        let environment = fixture(format!("prolog-environment-{version}.txt"));
+        let pairs = environment.lines().filter_map(|line| line.split_once('='));
+        let variables: Vec<_> = pairs.map(|(key, value)| (key, OsStr::new(value))).collect();
+        run("gpuwho-prolog.sh", &jobs, &variables);
+        let files: Vec<_> = names(&jobs).iter().map(|name| jobs.join(name)).collect();
+        let written: Vec<_> = files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        assert_eq!(written, [fixture(format!("drop-file-{version}.txt"))]);
+    }
 }

@@ -2,7 +2,7 @@
 //! Slurm's cgroup/v2 plugin run on a hybrid host.
 
 use super::job::{ALICE, BOB};
-use super::{GPUS_PER_NODE, Plugin, Slurm, SlurmError};
+use super::{GPUS_PER_NODE, Plugin, Setup, Slurm, SlurmError};
 use crate::stage::random_bytes;
 use std::fmt::Write as _;
 use std::fs;
@@ -94,7 +94,7 @@ pub(super) fn write(slurm: &Slurm) -> Result<(), SlurmError> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let files = [
         ("slurm.conf", slurm_conf(slurm, host.split('.').next().unwrap_or_default())?),
-        ("cgroup.conf", cgroup_conf(slurm.plugin)),
+        ("cgroup.conf", cgroup_conf(slurm.setup)),
         ("gres.conf", gres_conf()),
         ("passwd", passwd),
         ("group", group),
@@ -153,9 +153,7 @@ JobAcctGatherType=jobacct_gather/{gather}
 JobAcctGatherFrequency=5
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
-Prolog={folder}/prolog
-Epilog={folder}/epilog
-PrologFlags=Alloc,Contain
+{hooks}PrologFlags=Alloc,Contain
 KillWait=2
 DefMemPerCPU=100
 AccountingStorageType=accounting_storage/none
@@ -163,8 +161,9 @@ AccountingStorageType=accounting_storage/none
         port = slurm.port,
         folder = slurm.folder().display(),
         first = FIRST_JOB + random,
+        hooks = if slurm.setup.hooks { hooks(slurm.folder()) } else { String::new() },
         // The other one needs controllers that a hybrid host has given to v1.
-        gather = if slurm.plugin == Plugin::V1 { "cgroup" } else { "linux" },
+        gather = if slurm.setup.plugin == Plugin::V1 { "cgroup" } else { "linux" },
     );
     for node in &slurm.nodes {
         // Writing to a string cannot fail.
@@ -184,8 +183,14 @@ PartitionName=debug Nodes=ALL MaxTime=00:30:00 State=UP
     Ok(text)
 }
 
-fn cgroup_conf(plugin: Plugin) -> String {
-    let (version, ram) = match plugin {
+fn hooks(folder: &Path) -> String {
+    let line = |(name, key)| format!("{key}={}\n", folder.join(name).display());
+    [("prolog", "Prolog"), ("epilog", "Epilog")].map(line).concat()
+}
+
+fn cgroup_conf(setup: Setup) -> String {
+    let devices = if setup.constrain { "yes" } else { "no" };
+    let (version, ram) = match setup.plugin {
         Plugin::V1 => ("v1", "yes"),
         // Needs a controller that a hybrid host has given to v1.
         Plugin::V2 => ("v2\nIgnoreSystemd=yes", "no"),
@@ -196,7 +201,7 @@ CgroupPlugin=cgroup/{version}
 CgroupMountpoint=/sys/fs/cgroup
 ConstrainCores=no
 ConstrainRAMSpace={ram}
-ConstrainDevices=yes
+ConstrainDevices={devices}
 "
     )
 }

@@ -30,7 +30,7 @@ impl Task {
         self.said[0]
     }
 
-    /// The step its environment names; -5 is the batch script, here as Slurm writes it.
+    /// The step its environment names; a batch script has none.
     pub fn step(&self) -> Option<u32> {
         self.said[1]
     }

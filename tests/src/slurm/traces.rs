@@ -7,6 +7,7 @@ use crate::until::until;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -38,7 +39,11 @@ pub(super) fn sweep() -> Result<usize, SlurmError> {
     let left: Vec<_> = folders.filter(|folder| is_left(folder) == Some(true)).collect();
     for folder in &left {
         end_strays(folder);
-        fs::remove_dir_all(folder).map_err(SlurmError::os(folder))?;
+        match fs::remove_dir_all(folder) {
+            // Another sweep came first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => result.map_err(SlurmError::os(folder))?,
+        }
     }
     Ok(left.len())
 }
