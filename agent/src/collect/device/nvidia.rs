@@ -113,30 +113,32 @@ impl DeviceRead for NvidiaDevice {
 
 impl NvidiaDevice {
     fn read_into(&mut self, reading: &mut Reading) {
-        let known = self.device.is_some();
-        self.ask.begin(!known);
+        self.ask.begin(self.device.is_none());
         let (nvml, index) = (self.nvml, self.index);
-        if !known {
+        if self.device.is_none() {
             self.device = self.ask.ask(Call::Handle, || nvml.device_by_index(index));
+            self.identity = None;
         }
         let Some(device) = &self.device else { return };
-        if !known {
+        if self.identity.is_none() {
             self.identity = identity::read(device, index, &mut self.ask, &self.versions);
-            self.instances = Instances::default();
             reading.identity.clone_from(&self.identity);
+            // What was told of them before went nowhere.
+            self.instances = Instances::default();
         }
         let mode = self.ask.ask(Call::MigMode, || device.mig_mode()).map(|mode| mode.current != 0);
-        if let Some(identity) = self.identity.as_mut().filter(|identity| mode != identity.mig)
+        if let Some(identity) = &mut self.identity
             && mode.is_some()
+            && mode != identity.mig
         {
             identity.mig = mode;
             self.ask.forget();
+            self.instances = Instances::default();
             reading.identity = Some(identity.clone());
         }
         readings::read(device, &mut self.ask, &mut reading.values);
-        let cut = self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true));
         let mut instances = Vec::new();
-        if cut {
+        if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);
         }
         self.processes.read((device, &instances), &mut self.ask, reading);

@@ -8,7 +8,7 @@ pub mod mig;
 pub mod process;
 
 use crate::runtime::{self, Call, Code};
-use crate::scenario::{Device, Instance};
+use crate::scenario::{About, Device, Instance};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -84,7 +84,8 @@ fn on_target<T>(
     let number = of_instance.map(|offset| offset / HANDLE_STEP);
     let index = number.map_or(offset / HANDLE_STEP, |number| number / INSTANCE_HANDLES);
     let index = u32::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
-    let call = runtime::begin(name, Some(index)).unwrap_or(Err(UNINITIALIZED))?;
+    let about = About { device: index, instance: number.is_some() };
+    let call = runtime::begin(name, Some(about)).unwrap_or(Err(UNINITIALIZED))?;
     let device = call.loaded.scenario.device(index).ok_or(INVALID_ARGUMENT)?;
     let place = number.map(|number| number % INSTANCE_HANDLES);
     let instance = place.map(|place| device.group.instances.get(place).ok_or(INVALID_ARGUMENT));

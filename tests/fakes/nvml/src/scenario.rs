@@ -193,6 +193,9 @@ pub struct Failure {
     pub call: String,
     /// The device's index; without it every device.
     pub device: Option<u32>,
+    /// It concerns calls about the device itself only, not about its MIG instances.
+    #[serde(default)]
+    pub whole_device: bool,
     /// What the function returns; without it, what it would have returned.
     pub code: Option<u32>,
     /// Calls that still go well.
@@ -212,6 +215,15 @@ pub struct Failure {
     /// The call ends the process.
     #[serde(default)]
     pub crash: bool,
+}
+
+/// What a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The device's index.
+    pub device: u32,
+    /// A MIG instance of it.
+    pub instance: bool,
 }
 
 /// One device of a scenario.
@@ -369,10 +381,12 @@ impl Process<'_> {
 
 impl Failure {
     /// Whether it concerns a call at a time.
-    pub fn concerns(&self, call: &str, device: Option<u32>, seconds: f64) -> bool {
-        let named = self.call == call || (self.call == "*" && device.is_some());
+    pub fn concerns(&self, call: &str, about: Option<About>, seconds: f64) -> bool {
+        let named = self.call == call || (self.call == "*" && about.is_some());
+        let device = about.map(|about| about.device);
         named
             && (self.device.is_none() || self.device == device)
+            && !(self.whole_device && about.is_some_and(|about| about.instance))
             && seconds >= self.from
             && self.until.is_none_or(|until| seconds < until)
     }

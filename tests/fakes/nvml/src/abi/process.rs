@@ -49,7 +49,7 @@ fn list(
         let infos = on_list.map(|(pid, process)| {
             let memory = process.group.memory.as_ref();
             let [gpu_instance, compute_instance] =
-                process.group.instance.unwrap_or([NO_INSTANCE; 2]);
+                process.group.instance.filter(|_| target.device.mig()).unwrap_or([NO_INSTANCE; 2]);
             nvmlProcessInfo_t {
                 pid,
                 usedGpuMemory: memory
