@@ -67,7 +67,7 @@ impl Ledger {
     /// Books what a batch says of devices, and adds the owners' counters to it. A batch of another
     /// source stays as it is.
     pub fn account(&mut self, batch: &mut Batch, ownership: &Ownership, inventory: &Inventory) {
-        self.readings.take(batch, ownership);
+        self.readings.take(batch, ownership, inventory);
         if self.readings.is_empty() {
             return;
         }

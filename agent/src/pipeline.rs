@@ -117,8 +117,13 @@ impl Core {
         for (vendor, reading) in &settings.devices {
             let ownership = self.ownership.clone();
             let identify = Box::new(move |pid, seen_at| ownership.process(pid, seen_at));
+            let ownership = self.ownership.clone();
+            let nodes = Box::new(move |process| {
+                ownership.owner(process).map_or_else(Vec::new, |owner| owner.nodes.clone())
+            });
             let inventory = Arc::clone(&self.inventory);
-            let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify);
+            let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify)
+                .knowing_nodes(nodes);
             self.readers.push(reader.control());
             collectors.push(Box::new(reader));
         }

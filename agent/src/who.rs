@@ -47,8 +47,28 @@ pub struct Device {
     pub power_watts: Option<f64>,
     /// Temperature of the die.
     pub temperature_celsius: Option<f64>,
+    /// Its MIG instances.
+    #[serde(default)]
+    pub instances: Vec<Instance>,
     /// Processes the driver lists.
     pub processes: Vec<Process>,
+}
+
+/// A MIG instance of a device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Instance {
+    /// UUID.
+    pub uuid: String,
+    /// GPU instance id.
+    pub gpu_instance: u32,
+    /// Compute instance id.
+    pub compute_instance: Option<u32>,
+    /// `3g.20gb`.
+    pub profile: Option<String>,
+    /// Memory in use.
+    pub memory_used_bytes: Option<i64>,
+    /// Memory there is.
+    pub memory_limit_bytes: Option<i64>,
 }
 
 /// A process on a device.
@@ -57,6 +77,12 @@ pub struct Process {
     /// Whose it is.
     #[serde(flatten)]
     pub owner: Person,
+    /// `compute`, `graphics`, `mps`, `mps_server`.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// UUID of the MIG instance it is in.
+    #[serde(default)]
+    pub instance: Option<String>,
     /// Its device memory.
     pub memory_bytes: Option<i64>,
     /// Fraction of time it kept the multiprocessors busy.
@@ -244,10 +270,7 @@ impl Who {
 
 impl Device {
     fn render(&self, out: &mut String) {
-        let memory = match (self.memory_used_bytes, self.memory_limit_bytes) {
-            (Some(used), Some(limit)) => format!("{:.1}/{:.1} GiB", gib(used), gib(limit)),
-            _ => "-".into(),
-        };
+        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
         let _ = write!(
             out,
             "{:>3}  {:<26}{:>6}{:>16}{:>9}{:>7}",
@@ -268,12 +291,39 @@ impl Device {
             }
         }
         out.push('\n');
-        for process in &self.processes {
-            let memory =
-                process.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
-            let busy = process.utilization.map_or(String::new(), percent);
-            let _ = writeln!(out, "{}", row(&process.owner, &format!("{memory:>9} {busy:>6}")));
+        let known = |uuid: &String| self.instances.iter().any(|instance| instance.uuid == *uuid);
+        let outside = |process: &&Process| !process.instance.as_ref().is_some_and(known);
+        self.processes.iter().filter(outside).for_each(|process| process.render(out));
+        for instance in &self.instances {
+            instance.render(out);
+            let inside = |process: &&Process| process.instance.as_ref() == Some(&instance.uuid);
+            self.processes.iter().filter(inside).for_each(|process| process.render(out));
         }
+    }
+}
+
+impl Instance {
+    fn render(&self, out: &mut String) {
+        let compute = self.compute_instance.map_or(String::new(), |ci| format!("/{ci}"));
+        let name = format!("MIG {}{compute}", self.gpu_instance);
+        let profile = self.profile.as_deref().unwrap_or("?");
+        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
+        let line = format!("     {name:<10}{profile:<16}{:>6}{memory:>16}", "-");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+impl Process {
+    fn render(&self, out: &mut String) {
+        let memory = self.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
+        let busy = self.utilization.map_or(String::new(), percent);
+        let note = match self.kind.as_deref() {
+            Some("mps_server") => "  MPS server",
+            Some("mps") => "  MPS",
+            _ => "",
+        };
+        let rest = format!("{memory:>9} {busy:>6}{note}");
+        let _ = writeln!(out, "{}", row(&self.owner, &rest));
     }
 }
 
@@ -291,6 +341,14 @@ fn row(owner: &Person, rest: &str) -> String {
 /// A process chooses its own name: escape codes in it must not reach the terminal.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Used memory of all there is.
+fn part_of(used: Option<i64>, limit: Option<i64>) -> String {
+    match (used, limit) {
+        (Some(used), Some(limit)) => format!("{:.1}/{:.1} GiB", gib(used), gib(limit)),
+        _ => "-".into(),
+    }
 }
 
 fn gib(bytes: i64) -> f64 {
@@ -335,6 +393,7 @@ mod tests {
                     owner: pod,
                     memory_bytes: Some(40 << 30),
                     utilization: Some(0.5),
+                    ..Process::default()
                 }],
                 ..Device::default()
             }],
@@ -348,6 +407,49 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
        ml/trainer-0 [pytorch]                 alice      python3            4711   40.0 GiB   50 %
 ";
         assert_eq!(who.render(), expected, "\n{}", who.render());
+    }
+
+    #[test]
+    fn processes_stand_under_their_instance_and_mps_is_said() {
+        let process = |pid, instance: Option<&str>, kind: &str| Process {
+            owner: person(pid, "python3"),
+            kind: Some(kind.into()),
+            instance: instance.map(Into::into),
+            memory_bytes: Some(3 << 30),
+            utilization: None,
+        };
+        let instance = |uuid: &str, gpu_instance, used: i64| Instance {
+            uuid: uuid.into(),
+            gpu_instance,
+            compute_instance: Some(0),
+            profile: Some("3g.20gb".into()),
+            memory_used_bytes: Some(used << 30),
+            memory_limit_bytes: Some(20 << 30),
+        };
+        let device = Device {
+            model: "NVIDIA A100-SXM4-40GB".into(),
+            state: "ok".into(),
+            memory_used_bytes: Some(9 << 30),
+            memory_limit_bytes: Some(40 << 30),
+            instances: vec![instance("MIG-a", 1, 3), instance("MIG-b", 2, 6)],
+            processes: vec![
+                process(10, Some("MIG-b"), "compute"),
+                process(11, None, "mps_server"),
+                process(12, Some("MIG-a"), "mps"),
+            ],
+            ..Device::default()
+        };
+        let mut table = String::new();
+        device.render(&mut table);
+        let expected = "  \
+  0  NVIDIA A100-SXM4-40GB          -    9.0/40.0 GiB        -      -
+       -                                      alice      python3              11    3.0 GiB         MPS server
+     MIG 1/0   3g.20gb              -    3.0/20.0 GiB
+       -                                      alice      python3              12    3.0 GiB         MPS
+     MIG 2/0   3g.20gb              -    6.0/20.0 GiB
+       -                                      alice      python3              10    3.0 GiB
+";
+        assert_eq!(table, expected, "\n{table}");
     }
 
     #[test]

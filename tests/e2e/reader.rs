@@ -6,6 +6,8 @@
 )]
 #![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
+mod mig;
+mod mps;
 pub(crate) mod rig;
 pub(crate) mod truth;
 

@@ -53,6 +53,14 @@ attributes! {
     GPU_CUDA_VERSION = "gpu.cuda.version";
     /// `enabled` or `disabled`; absent where the device has no MIG.
     GPU_MIG_MODE = "gpu.mig.mode";
+    /// The MIG instance's UUID exactly as the driver spells it.
+    GPU_MIG_UUID = "gpu.mig.uuid";
+    /// The MIG instance's GPU instance id, unique on its device at one time.
+    GPU_MIG_GPU_INSTANCE = "gpu.mig.gpu_instance.id";
+    /// The MIG instance's compute instance id, unique in its GPU instance.
+    GPU_MIG_COMPUTE_INSTANCE = "gpu.mig.compute_instance.id";
+    /// The MIG instance's profile as the driver names it: `3g.20gb`, `1c.3g.20gb`, `1g.10gb+me`.
+    GPU_MIG_PROFILE = "gpu.mig.profile";
     /// The engine that was busy.
     GPU_TASK = "gpu.task";
     /// Part of the device memory.
@@ -63,7 +71,7 @@ attributes! {
     GPU_LIMIT_TYPE = "gpu.limit.type";
     /// Which clock.
     GPU_CLOCK_TYPE = "gpu.clock.type";
-    /// The list the process was on.
+    /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.
     GPU_STATE = "gpu.state";

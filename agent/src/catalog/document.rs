@@ -1,12 +1,13 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, process, share};
+use super::{MetricDef, agent, attributes, device, instance, process, share};
 use serde::Serialize;
 use std::fmt::Write as _;
 
 /// A domain's heading and table.
 const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
+    ("MIG instances", instance::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
     ("The agent itself", agent::ALL),
@@ -76,7 +77,12 @@ Names, units and kinds are those of the OTLP output. A value that could not be r
 is never 0, -1 or the last one. A series that ends is closed with a no-recorded-value point.
 
 Points about a device carry `gpu.uuid`, `gpu.index`, `gpu.model` and `gpu.vendor`; points about a
-process on a device carry these and the owner's attributes, as far as they are known.
+MIG instance carry those of its device and `gpu.mig.uuid`, `gpu.mig.gpu_instance.id`,
+`gpu.mig.compute_instance.id` and `gpu.mig.profile`; points about a process on a device carry the
+device's, the instance's where it is in one, and the owner's, as far as they are known.
+
+What is said of a device is of the whole device, also with MIG on. What is said of an instance has
+names of its own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
 ";
 
 fn metric(out: &mut String, def: &MetricDef) {
@@ -89,6 +95,7 @@ fn metric(out: &mut String, def: &MetricDef) {
         def.kind.as_str(),
         match def.subject {
             "gpu" => "a device",
+            "instance" => "a MIG instance",
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
             "source" => "a source of data",

@@ -10,8 +10,8 @@ use crate::attribute::grants::{DeviceName, Grant, Grants};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::{Party, PartyId};
 use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
-use crate::ids::GpuId;
-use crate::inventory::{GpuInfo, Inventory};
+use crate::ids::{GpuId, InstanceId};
+use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
 use crate::sample::{Batch, GpuParty};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) party: PartyId,
+    /// The MIG instance of the device that was granted.
+    pub(super) instance: Option<InstanceId>,
     source: GrantSource,
     kind: GrantKind,
 }
@@ -30,6 +32,7 @@ pub(super) struct Bound {
 pub(super) struct Allocations {
     lists: Vec<Arc<[Grant]>>,
     devices: Vec<(GpuId, Arc<GpuInfo>)>,
+    instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
     bound: BTreeMap<GpuId, Vec<Bound>>,
     unbound: i64,
     /// When each device was last accounted for.
@@ -44,18 +47,22 @@ impl Allocations {
     /// Takes the grants as they are now.
     pub(super) fn bind(&mut self, grants: &Grants, inventory: &Inventory) {
         let (lists, devices) = (grants.all(), inventory.all());
-        let same_lists = same(&lists, &self.lists, Arc::ptr_eq);
-        if same_lists && same(&devices, &self.devices, |a, b| Arc::ptr_eq(&a.1, &b.1)) {
+        let instances = inventory.instances();
+        if same(&lists, &self.lists, Arc::ptr_eq)
+            && same(&devices, &self.devices, |a, b| Arc::ptr_eq(&a.1, &b.1))
+            && same(&instances, &self.instances, |a, b| Arc::ptr_eq(&a.1, &b.1))
+        {
             return;
         }
-        (self.lists, self.devices) = (lists, devices);
+        (self.lists, self.devices, self.instances) = (lists, devices, instances);
         self.bound.clear();
         self.unbound = 0;
         for grant in self.lists.iter().flat_map(|list| list.iter()) {
-            match find(&grant.device, &self.devices) {
-                Some(gpu) => {
+            match find(&grant.device, &self.devices, &self.instances) {
+                Some((gpu, instance)) => {
                     let Grant { party, source, kind, .. } = *grant;
-                    self.bound.entry(gpu).or_default().push(Bound { party, source, kind });
+                    let bound = Bound { party, instance, source, kind };
+                    self.bound.entry(gpu).or_default().push(bound);
                 }
                 None => self.unbound += 1,
             }
@@ -98,7 +105,8 @@ impl Allocations {
         for (place, grant) in grants.iter().enumerate() {
             let earlier = || grants.iter().take(place);
             let subject = GpuParty { gpu, party: grant.party };
-            if !earlier().any(|other| other == grant) {
+            let same = |other: &Bound| Bound { instance: grant.instance, ..*other } == *grant;
+            if !earlier().any(same) {
                 let dims = (grant.source, grant.kind);
                 out.push(metric::ALLOCATION_INFO.sample(subject, dims, 1));
             }
@@ -170,8 +178,16 @@ fn may_hide(party: PartyId, reading: &Reading, ownership: &Ownership) -> bool {
     })
 }
 
-/// The device of a name, if it is one and only one.
-fn find(name: &DeviceName, devices: &[(GpuId, Arc<GpuInfo>)]) -> Option<GpuId> {
+/// The device of a name, if it is one and only one, and the MIG instance if it is that of one.
+fn find(
+    name: &DeviceName,
+    devices: &[(GpuId, Arc<GpuInfo>)],
+    instances: &[(InstanceId, Arc<InstanceInfo>)],
+) -> Option<(GpuId, Option<InstanceId>)> {
+    let is_it = |info: &InstanceInfo| matches!(name, DeviceName::Uuid(uuid) if info.uuid == *uuid);
+    if let Some((instance, info)) = instances.iter().find(|(_, info)| is_it(info)) {
+        return Some((info.gpu, Some(*instance)));
+    }
     let mut named = devices.iter().filter(|(_, info)| match name {
         DeviceName::Uuid(uuid) => info.uuid == *uuid,
         DeviceName::Minor(minor) => info.minor == Some(*minor),
@@ -181,7 +197,7 @@ fn find(name: &DeviceName, devices: &[(GpuId, Arc<GpuInfo>)]) -> Option<GpuId> {
         }
     });
     let (gpu, _) = named.next()?;
-    named.next().is_none().then_some(*gpu)
+    named.next().is_none().then_some((*gpu, None))
 }
 
 /// A PCI address without the zeros before its domain: drivers write four digits or eight.

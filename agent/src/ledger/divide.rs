@@ -5,7 +5,7 @@
 //! [`ShareMethod::Unsplittable`], and belongs to nobody.
 
 use super::allocations::Bound;
-use super::reading::{Crew, Reading};
+use super::reading::{Crew, OnDevice, Reading};
 use crate::attribute::party::PartyId;
 use crate::catalog::share::ShareMethod;
 
@@ -96,12 +96,13 @@ pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
         // Virtual GPUs and confidential computing: the driver tells the device's only.
         return parts.push(Part::new(party, ShareMethod::Exclusive, used));
     }
-    let method = match crew {
+    let method = |on: &OnDevice| match crew {
+        _ if on.instance.is_some() => ShareMethod::Instance,
         Crew::One(_) => ShareMethod::Exclusive,
         Crew::Nobody | Crew::Strangers | Crew::Several => ShareMethod::Sampled,
     };
-    let held = reading.processes.iter().filter_map(|on| Some((on.party, on.memory?)));
-    parts.extend(held.map(|(party, bytes)| Part::new(party, method, bytes)));
+    let held = reading.processes.iter();
+    parts.extend(held.filter_map(|on| Some(Part::new(on.party, method(on), on.memory?))));
     let sum: u128 = parts.iter().map(|part| part.weight).sum();
     match u128::from(used).checked_sub(sum) {
         Some(rest) if is_told => parts.push(Part::nobody(rest)),
@@ -113,6 +114,7 @@ pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
 /// Whose the energy is.
 pub(super) fn energy(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
     match (reading.busy, reading.crew()) {
+        (None, _) if !reading.instances.is_empty() => instances(reading, grants, parts),
         (None, Crew::Several) => {
             parts.clear();
             parts.push(Part::unsplittable(1_u8));
@@ -145,6 +147,29 @@ fn idle(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
             if sum == 0 {
                 parts.push(Part::unsplittable(1_u8));
             }
+        }
+    }
+}
+
+/// Whose the energy of a device in MIG mode is: an instance's part is its share of the compute
+/// slices in use by instances, and belongs to the only party in it, else to those it is granted to.
+fn instances(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
+    parts.clear();
+    for slice in &reading.instances {
+        let inside = || reading.processes.iter().filter(|on| on.instance == Some(slice.instance));
+        let granted = || grants.iter().filter(|grant| grant.instance == Some(slice.instance));
+        let only = inside().next().map(|on| on.party);
+        let is_alone = only.is_some_and(|only| inside().all(|on| on.party == only));
+        match (only, granted().next()) {
+            _ if reading.unidentified() > 0 => parts.push(Part::unsplittable(slice.size)),
+            (Some(only), _) if is_alone => {
+                parts.push(Part::new(only, ShareMethod::Instance, slice.size));
+            }
+            (Some(_), _) => parts.push(Part::unsplittable(slice.size)),
+            (None, Some(grant)) if granted().all(|other| other.party == grant.party) => {
+                parts.push(Part::new(grant.party, ShareMethod::Allocated, slice.size));
+            }
+            (None, _) => parts.push(Part::nobody(slice.size)),
         }
     }
 }

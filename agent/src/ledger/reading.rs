@@ -4,20 +4,19 @@
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyId;
 use crate::catalog::device::{self, MemoryState, Task};
-use crate::catalog::process::{self, ProcessTask};
+use crate::catalog::instance;
+use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::{Dims as _, MetricDef};
-use crate::ids::{GpuId, ProcKey};
+use crate::ids::{GpuId, InstanceId, ProcKey};
+use crate::inventory::Inventory;
 use crate::sample::{Batch, GpuProcess, Sample, Subject, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
 
 /// Parts of a whole in which fractions are counted.
 pub(super) const WHOLE: u64 = 1_000_000_000;
 /// Microjoules of a joule.
 const MICRO: f64 = 1e6;
-/// The command name of NVIDIA's MPS server, as far as the kernel keeps it. Its own samples are its
-/// clients' work.
-const MPS_SERVER: &str = "nvidia-cuda-mps";
 
 /// One device in one batch.
 #[derive(Debug)]
@@ -34,8 +33,19 @@ pub(super) struct Reading {
     pub(super) energy: Option<u64>,
     /// Processes the driver lists, known or not.
     listed: usize,
-    /// Those that are known by identity, and those it has samples of.
+    /// Those that are known by identity, and those it has samples of; one in several MIG instances
+    /// once for each.
     pub(super) processes: Vec<OnDevice>,
+    /// Its MIG instances.
+    pub(super) instances: Vec<Slice>,
+}
+
+/// A MIG instance of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slice {
+    pub(super) instance: InstanceId,
+    /// Compute slices; 0 where the driver does not tell.
+    pub(super) size: u32,
 }
 
 /// A process on a device.
@@ -43,6 +53,10 @@ pub(super) struct Reading {
 pub(super) struct OnDevice {
     /// On whose account.
     pub(super) party: PartyId,
+    /// The MIG instance it is in.
+    pub(super) instance: Option<InstanceId>,
+    /// It is here already, in another instance.
+    again: bool,
     /// The MPS server, which works for others.
     pub(super) serves: bool,
     /// It has ended.
@@ -68,16 +82,25 @@ pub(super) enum Crew {
 
 impl Reading {
     fn new(gpu: GpuId) -> Self {
-        let processes = Vec::new();
-        Self { gpu, at: None, busy: None, memory: None, energy: None, listed: 0, processes }
+        Self {
+            gpu,
+            at: None,
+            busy: None,
+            memory: None,
+            energy: None,
+            listed: 0,
+            processes: Vec::new(),
+            instances: Vec::new(),
+        }
     }
 
     /// Processes the driver lists that nothing identifies.
     pub(super) fn unidentified(&self) -> usize {
         // An ended process of which there are samples is on no list: it has no memory, unless the
         // driver tells nobody's.
-        let told = self.processes.iter().filter(|on| on.memory.is_some()).count();
-        let known = if told == 0 { self.processes.len() } else { told };
+        let once = || self.processes.iter().filter(|on| !on.again);
+        let told = once().filter(|on| on.memory.is_some()).count();
+        let known = if told == 0 { once().count() } else { told };
         self.listed.saturating_sub(known)
     }
 
@@ -104,8 +127,10 @@ impl Reading {
 
     fn clear(&mut self) {
         let mut processes = std::mem::take(&mut self.processes);
+        let mut instances = std::mem::take(&mut self.instances);
         processes.clear();
-        *self = Self { processes, ..Self::new(self.gpu) };
+        instances.clear();
+        *self = Self { processes, instances, ..Self::new(self.gpu) };
     }
 
     fn note(&mut self, metric: &'static MetricDef, sample: &Sample) {
@@ -124,11 +149,13 @@ impl Reading {
 }
 
 impl OnDevice {
-    fn of(process: ProcKey, ownership: &Ownership) -> Self {
-        let owner = ownership.owner(process);
+    fn of(on: GpuProcess, again: bool, ownership: &Ownership) -> Self {
+        let owner = ownership.owner(on.process);
         Self {
             party: owner.as_ref().map_or(PartyId::UNATTRIBUTED, |owner| owner.party),
-            serves: owner.as_ref().is_some_and(|owner| owner.comm.starts_with(MPS_SERVER)),
+            instance: on.instance,
+            again,
+            serves: false,
             ended: owner.is_some_and(|owner| owner.exited_ns.is_some()),
             memory: None,
             sampled: 0,
@@ -137,8 +164,8 @@ impl OnDevice {
 
     fn note(&mut self, metric: &'static MetricDef, sample: &Sample) {
         if std::ptr::eq(metric, process::MEMORY_USAGE.def()) {
-            // On several lists it has the same memory, not more of it.
-            self.memory = self.memory.max(count(&sample.value));
+            self.memory = count(&sample.value);
+            self.serves = sample.dims == ProcessType::MpsServer.indexes();
         } else if std::ptr::eq(metric, process::UTILIZATION.def())
             && sample.dims == ProcessTask::Sm.indexes()
         {
@@ -155,14 +182,16 @@ pub(super) struct Readings {
     used: usize,
     by_gpu: HashMap<GpuId, usize>,
     by_process: HashMap<GpuProcess, usize>,
+    people: HashSet<(GpuId, ProcKey)>,
 }
 
 impl Readings {
     /// Takes everything about devices out of a batch.
-    pub(super) fn take(&mut self, batch: &Batch, ownership: &Ownership) {
+    pub(super) fn take(&mut self, batch: &Batch, ownership: &Ownership, inventory: &Inventory) {
         self.used = 0;
         self.by_gpu.clear();
         self.by_process.clear();
+        self.people.clear();
         for (time, sample) in &batch.samples {
             match sample.subject {
                 Subject::Gpu(gpu) => {
@@ -173,7 +202,12 @@ impl Readings {
                     }
                 }
                 Subject::Process(on) => self.process(on, sample, ownership),
-                Subject::Agent | Subject::Source(_) | Subject::Party(_) => {}
+                Subject::Instance(instance)
+                    if std::ptr::eq(sample.metric, instance::INFO.def()) =>
+                {
+                    self.instance(instance, inventory);
+                }
+                _ => {}
             }
         }
     }
@@ -188,15 +222,26 @@ impl Readings {
 
     fn process(&mut self, on: GpuProcess, sample: &Sample, ownership: &Ownership) {
         let known = self.by_process.get(&on).copied();
+        let again = known.is_none() && !self.people.insert((on.gpu, on.process));
         let Some(reading) = self.of(on.gpu) else { return };
         let place = known.unwrap_or(reading.processes.len());
         if known.is_none() {
-            reading.processes.push(OnDevice::of(on.process, ownership));
+            reading.processes.push(OnDevice::of(on, again, ownership));
         }
         if let Some(known) = reading.processes.get_mut(place) {
             known.note(sample.metric, sample);
         }
-        self.by_process.insert(on, place);
+        if known.is_none() {
+            self.by_process.insert(on, place);
+        }
+    }
+
+    fn instance(&mut self, instance: InstanceId, inventory: &Inventory) {
+        let Some(info) = inventory.instance(instance) else { return };
+        let size = info.extent.compute_slices.or(info.extent.gpu_slices).unwrap_or(0);
+        if let Some(reading) = self.of(info.gpu) {
+            reading.instances.push(Slice { instance, size });
+        }
     }
 
     fn of(&mut self, gpu: GpuId) -> Option<&mut Reading> {

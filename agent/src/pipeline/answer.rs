@@ -2,10 +2,10 @@
 
 use super::Core;
 use crate::attribute::Owner;
-use crate::collect::device::snapshot::{DeviceSnapshot, ProcessSnapshot};
+use crate::collect::device::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
 use crate::control::Answer;
 use crate::host;
-use crate::who::{Device, Holder, Person, Process, Source, Who};
+use crate::who::{Device, Holder, Instance, Person, Process, Source, Who};
 use std::time::Duration;
 
 /// Ended processes in one answer: a storm's worth, and still a small answer.
@@ -27,8 +27,21 @@ impl Core {
             memory_limit_bytes: read.memory_limit,
             power_watts: read.power,
             temperature_celsius: read.temperature,
+            instances: read.instances.iter().filter_map(|read| self.instance(read)).collect(),
             processes: read.processes.iter().map(|process| self.process(process)).collect(),
         }
+    }
+
+    fn instance(&self, read: &InstanceSnapshot) -> Option<Instance> {
+        let info = self.inventory.instance(read.instance)?;
+        Some(Instance {
+            uuid: info.uuid.to_string(),
+            gpu_instance: info.gpu_instance,
+            compute_instance: info.compute_instance,
+            profile: info.profile.clone(),
+            memory_used_bytes: read.memory_used,
+            memory_limit_bytes: read.memory_limit,
+        })
     }
 
     /// Who holds a device now, then who did a short while ago, the last to end first.
@@ -44,6 +57,11 @@ impl Core {
         let owner = listed.process.and_then(|process| self.ownership.owner(process));
         Process {
             owner: owner.map_or_else(|| Person::unknown(listed.pid), |owner| Person::of(&owner)),
+            kind: listed.kind.map(|kind| kind.as_str().into()),
+            instance: listed
+                .instance
+                .and_then(|instance| self.inventory.instance(instance))
+                .map(|info| info.uuid.to_string()),
             memory_bytes: listed.memory,
             utilization: listed.utilization,
         }

@@ -3,7 +3,8 @@
 
 use super::link::Hangup;
 use crate::catalog::device::DeviceState;
-use crate::ids::{GpuId, ProcKey};
+use crate::catalog::process::ProcessType;
+use crate::ids::{GpuId, InstanceId, ProcKey};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,21 @@ pub struct DeviceSnapshot {
     pub power: Option<f64>,
     /// Degrees Celsius.
     pub temperature: Option<f64>,
+    /// Its MIG instances.
+    pub instances: Vec<InstanceSnapshot>,
     /// Who is on it, by PID.
     pub processes: Vec<ProcessSnapshot>,
+}
+
+/// One MIG instance as last read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InstanceSnapshot {
+    /// The instance; its identity is in the inventory.
+    pub instance: InstanceId,
+    /// Bytes of memory used.
+    pub memory_used: Option<i64>,
+    /// Bytes of memory there are.
+    pub memory_limit: Option<i64>,
 }
 
 /// One process on a device as last read.
@@ -42,6 +56,10 @@ pub struct ProcessSnapshot {
     pub pid: u32,
     /// Who that is; `None` when the number could not be bound to a process.
     pub process: Option<ProcKey>,
+    /// The MIG instance it is in.
+    pub instance: Option<InstanceId>,
+    /// How it uses the device.
+    pub kind: Option<ProcessType>,
     /// Bytes of device memory.
     pub memory: Option<i64>,
     /// Busy fraction of the multiprocessors.
