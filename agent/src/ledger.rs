@@ -13,6 +13,8 @@ mod accounts;
 mod allocations;
 mod device;
 mod divide;
+#[cfg(test)]
+mod fixture;
 mod presence;
 mod reading;
 
@@ -110,4 +112,5 @@ impl Ledger {
 mod conservation;
 #[cfg(test)]
 #[path = "ledger/ledger_tests.rs"]
+#[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]
 mod tests;
