@@ -13,6 +13,7 @@ mod lifecycle;
 mod ownership;
 mod reader;
 mod setting;
+mod shares;
 mod stage;
 mod storm;
 mod troubles;
