@@ -3,7 +3,7 @@
 
 pub mod cgroup;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 pub mod grants;
 pub mod hierarchies;
 pub mod names;

@@ -1,4 +1,5 @@
-//! The one place that knows all sides: sources into samples, samples into points, points to sinks.
+//! The one place that knows all sides: sources into samples, samples into shares and points, points
+//! to sinks.
 
 mod answer;
 mod once;
@@ -21,6 +22,7 @@ use crate::control;
 use crate::export::{EnrichedBatch, otlp};
 use crate::host::{self, CgroupNamespace, boot_time_ns};
 use crate::inventory::Inventory;
+use crate::ledger::Ledger;
 use crate::series::Enricher;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -89,6 +91,7 @@ struct Core {
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
+    interval: Duration,
     kernel: Option<device_users::Handle>,
     suppliers: Suppliers,
 }
@@ -108,6 +111,7 @@ impl Core {
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
+            interval: settings.interval,
             kernel: None,
             suppliers,
         }
@@ -240,10 +244,14 @@ fn pump(
     sinks: &mut [Named],
 ) {
     let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone());
+    let mut ledger = Ledger::new(core.interval);
     let mut out = EnrichedBatch::default();
     let mut going = true;
     while going {
-        going = gather(names, received, |batch| enricher.enrich(&batch, &mut out));
+        going = gather(names, received, |mut batch| {
+            ledger.account(&mut batch, &core.ownership, &core.inventory);
+            enricher.enrich(&batch, &mut out);
+        });
         if !going {
             enricher.end_all(&mut out);
         }

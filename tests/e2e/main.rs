@@ -16,6 +16,7 @@ mod mig;
 mod ownership;
 mod reader;
 mod setting;
+mod shares;
 mod slurm;
 mod stage;
 mod storm;

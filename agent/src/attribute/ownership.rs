@@ -152,6 +152,11 @@ impl Ownership {
         self.read().holders()
     }
 
+    /// Every device node that a living process opened, with the process's party.
+    pub fn openings(&self, each: impl FnMut(PartyId, &str)) {
+        self.read().openings(each);
+    }
+
     /// What held a device and ended within the last minutes.
     pub fn ended(&self) -> Vec<Arc<Owner>> {
         self.read().ended()

@@ -37,6 +37,8 @@ pub enum Party {
     Service(Arc<str>),
     /// A user's own processes.
     User(u32),
+    /// Owners that were not told apart, because there were too many on a device.
+    Other,
     /// Nobody that is known.
     Unattributed,
 }
@@ -48,6 +50,8 @@ pub struct PartyId(u32);
 impl PartyId {
     /// The number of [`Party::Unattributed`].
     pub const UNATTRIBUTED: Self = Self(0);
+    /// The number of [`Party::Other`].
+    pub const OTHER: Self = Self(1);
 }
 
 /// A party and its names.
@@ -80,6 +84,7 @@ impl Default for Parties {
     fn default() -> Self {
         let mut known = Known { ids: HashMap::new(), facts: HashMap::new(), next: 0 };
         known.insert(Party::Unattributed, &Workload::default(), None);
+        known.insert(Party::Other, &Workload::default(), None);
         Self(RwLock::new(known))
     }
 }
@@ -107,7 +112,7 @@ impl Parties {
     /// Forgets those that are in no use any more.
     pub(crate) fn retain(&self, in_use: impl Fn(PartyId) -> bool) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let keep = |id: PartyId| id == PartyId::UNATTRIBUTED || in_use(id);
+        let keep = |id: PartyId| id <= PartyId::OTHER || in_use(id);
         known.ids.retain(|_, id| keep(*id));
         known.facts.retain(|id, _| keep(*id));
     }
@@ -174,6 +179,7 @@ impl Party {
             Self::Machine(_) => "machine",
             Self::Service(_) => "service",
             Self::User(_) => "user",
+            Self::Other => "other",
             Self::Unattributed => "unattributed",
         }
     }
@@ -189,7 +195,7 @@ impl PartyFacts {
         let mut attributes = AttrSet::new();
         attributes.set(&attr::OWNER_KIND, party.kind());
         match &party {
-            Party::User(_) | Party::Unattributed => {}
+            Party::User(_) | Party::Other | Party::Unattributed => {}
             Party::Container(id) => {
                 attributes.set(&attr::CONTAINER_ID, id.as_str());
                 workload.name(&mut attributes);

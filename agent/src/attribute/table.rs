@@ -86,6 +86,14 @@ impl Table {
         live.map(|row| Arc::clone(&row.owner)).collect()
     }
 
+    /// Every node that a live process opened, with the process's party.
+    pub(crate) fn openings(&self, mut each: impl FnMut(PartyId, &str)) {
+        let live = self.rows.values().filter(|row| row.owner.exited_ns.is_none());
+        for row in live {
+            row.owner.nodes.iter().for_each(|node| each(row.owner.party, node));
+        }
+    }
+
     /// Everything that ended and is not forgotten yet.
     pub(crate) fn ended(&self) -> Vec<Arc<Owner>> {
         let ended = self.rows.values().filter(|row| row.owner.exited_ns.is_some());

@@ -192,12 +192,18 @@ attributes! {
     /// process's own word), `none`.
     OWNER_METHOD = "gpuwho.owner.method";
     /// What kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`,
-    /// `user` or `unattributed`.
+    /// `user`, `other` (owners beyond those told apart on a device) or `unattributed`.
     OWNER_KIND = "gpuwho.owner.kind";
     /// Who granted a device to its owner.
     GRANT_SOURCE = "gpu.allocation.source";
     /// Whether a device was granted whole or in part.
     GRANT_KIND = "gpu.allocation.kind";
+    /// What the owner did with the device it was granted.
+    ALLOCATION_STATE = "gpu.allocation.state";
+    /// How an owner's share was found.
+    SHARE_METHOD = "gpuwho.share.method";
+    /// What shows that a process is on a device.
+    PRESENCE = "gpuwho.presence";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.

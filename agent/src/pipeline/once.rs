@@ -8,6 +8,7 @@ use crate::collect::proc_scan::Tracker;
 use crate::config::Settings;
 use crate::control::Answer as _;
 use crate::export::EnrichedBatch;
+use crate::ledger::Ledger;
 use crate::sample::Batch;
 use crate::series::Enricher;
 use crate::who::Who;
@@ -56,6 +57,7 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     collectors.push(core.own());
     collectors.retain(|collector| wanted(collector.name()));
     let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone());
+    let mut ledger = Ledger::new(settings.interval);
     let nodes = Nodes::read(&settings.kernel, &settings.paths);
     let mut tracker = Tracker::default();
     loop {
@@ -64,7 +66,8 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
         core.suppliers.wait(NAMES);
         let mut out = EnrichedBatch::default();
         for collector in &mut collectors {
-            let batch = read(&core, collector.as_mut());
+            let mut batch = read(&core, collector.as_mut());
+            ledger.account(&mut batch, &core.ownership, &core.inventory);
             enricher.enrich(&batch, &mut out);
         }
         sinks::accept(&mut sinks, &out);

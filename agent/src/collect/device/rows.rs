@@ -12,7 +12,7 @@ use crate::ids::{GpuId, InstanceId, ProcKey};
 use crate::inventory::{InstanceInfo, Inventory};
 use crate::paths::Paths;
 use crate::sample::{Batch, GpuProcess, Sample, Subject};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -259,7 +259,10 @@ impl Row {
         let identified = processes.values().filter_map(|known| {
             Some(GpuProcess { gpu, process: known.process?, instance: known.instance })
         });
-        self.samples.extend(identified.map(|on| (time, process_metric::INFO.sample(on, (), 1))));
+        let identified: BTreeSet<GpuProcess> = identified.collect();
+        self.samples.extend(
+            identified.into_iter().map(|on| (time, process_metric::INFO.sample(on, (), 1))),
+        );
         self.snapshot.processes = processes.into_values().collect();
         let unknown = self.snapshot.processes.iter().filter(|process| process.process.is_none());
         unknown.count()
