@@ -9,6 +9,7 @@ mod ci;
 mod collector;
 mod compile;
 mod docs;
+mod fuzz;
 mod place;
 mod run;
 mod setup;
@@ -44,6 +45,8 @@ enum Task {
     Docs(docs::Request),
     /// Measure what the agent costs
     Bench(PassedOn),
+    /// Throw random text at what reads text that anybody can write
+    Fuzz(fuzz::Request),
     /// Check the structure of the repository
     Tidy,
     /// Do all that a change must pass, as the CI does
@@ -80,6 +83,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Test(passed_on) => test::test(&passed_on.args).map(drop),
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
+        Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Tidy => tidy::tidy(),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),
