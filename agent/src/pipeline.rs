@@ -8,12 +8,14 @@ mod sinks;
 pub use once::{collect, read_once};
 
 use crate::attribute::ownership::Ownership;
+use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::kernel::device_users;
+use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::own::{self, Gauges, Own};
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
@@ -23,10 +25,12 @@ use crate::export::{EnrichedBatch, otlp};
 use crate::host::{self, CgroupNamespace, boot_time_ns};
 use crate::inventory::Inventory;
 use crate::ledger::Ledger;
+use crate::paths::Paths;
 use crate::series::Enricher;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use sinks::Named;
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -94,6 +98,9 @@ struct Core {
     interval: Duration,
     kernel: Option<device_users::Handle>,
     suppliers: Suppliers,
+    job_grants: JobGrants,
+    /// Which device nodes are watched, and where.
+    watched: (device_users::Settings, Paths),
 }
 
 impl Core {
@@ -114,6 +121,8 @@ impl Core {
             interval: settings.interval,
             kernel: None,
             suppliers,
+            job_grants: JobGrants::default(),
+            watched: (settings.kernel.clone(), settings.paths.clone()),
         }
     }
 
@@ -168,6 +177,11 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
+        let nodes = OnceCell::new();
+        self.job_grants.refresh(&self.ownership, |DeviceNumber { major, minor }| {
+            let (settings, paths) = &self.watched;
+            nodes.get_or_init(|| Nodes::read(settings, paths)).name(Device { major, minor })
+        });
         let reader = self.readers.iter().find_map(|reader| reader.snapshot().child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
     }

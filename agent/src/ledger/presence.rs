@@ -3,6 +3,7 @@
 
 use super::accounts::MAX_ACCOUNTS;
 use super::reading::Reading;
+use crate::attribute::grants::DeviceName;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyId;
 use crate::catalog::share::{self as metric, Presence};
@@ -13,11 +14,6 @@ use std::time::SystemTime;
 
 /// The vendor whose nodes carry the minor number that its driver tells.
 const NVIDIA: &str = "nvidia";
-/// Its node's name before the minor number.
-const NVIDIA_NODE: &str = "nvidia";
-/// Its number before the minor, where the host has no such node.
-const NVIDIA_MAJOR: &str = "195:";
-
 /// The openings of devices; the buffers are kept.
 #[derive(Debug, Default)]
 pub(super) struct Presences {
@@ -36,8 +32,8 @@ impl Presences {
         self.by_minor.extend(devices.filter_map(|(gpu, info)| Some((info.minor?, gpu))));
         self.opened.clear();
         ownership.openings(|party, node| {
-            let minor = minor(node);
-            let device = self.by_minor.iter().find(|(known, _)| Some(*known) == minor);
+            let Some(DeviceName::Minor(minor)) = DeviceName::of_node(node) else { return };
+            let device = self.by_minor.iter().find(|(known, _)| *known == minor);
             self.opened.extend(device.map(|(_, gpu)| (*gpu, party)));
         });
         self.opened.sort_unstable();
@@ -80,35 +76,5 @@ fn emit((gpu, presence): (GpuId, Presence), parties: &[PartyId], at: SystemTime,
     if other > 0 {
         let subject = GpuParty { gpu, party: PartyId::OTHER };
         out.at(at, metric::OWNER_PROCESSES.sample(subject, presence, other));
-    }
-}
-
-/// The minor number of a device by its node's path or its number.
-fn minor(node: &str) -> Option<u32> {
-    let number = match node.strip_prefix(NVIDIA_MAJOR) {
-        Some(minor) => minor,
-        None => node.rsplit('/').next()?.strip_prefix(NVIDIA_NODE)?,
-    };
-    number.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::minor;
-
-    #[test]
-    fn only_a_device_s_own_node_has_its_minor() {
-        for (node, expected) in [
-            ("/dev/nvidia0", Some(0)),
-            ("/host/dev/nvidia12", Some(12)),
-            ("195:3", Some(3)),
-            ("/dev/nvidiactl", None),
-            ("/dev/nvidia-uvm", None),
-            ("/dev/nvidia-caps/nvidia-cap1", None),
-            ("235:3", None),
-            ("/dev/dri/renderD128", None),
-        ] {
-            assert_eq!(minor(node), expected, "{node}");
-        }
     }
 }
