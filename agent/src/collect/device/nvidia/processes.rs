@@ -313,7 +313,10 @@ impl Mean {
 
 #[cfg(test)]
 mod tests {
-    use super::{BTreeMap, Cursors, nvmlProcessUtilizationSample_t};
+    use super::{
+        BTreeMap, Cursors, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType, Servers,
+        nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place, tally,
+    };
 
     fn sample(pid: u32, time_stamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
         nvmlProcessUtilizationSample_t {
@@ -332,6 +335,75 @@ mod tests {
     ) -> BTreeMap<u32, Option<f64>> {
         let taken = cursors.take(samples);
         taken.into_iter().map(|(pid, busy)| (pid, busy.sm.fraction())).collect()
+    }
+
+    fn info(pid: u32, memory: u64, gpu_instance: u32) -> nvmlProcessInfo_t {
+        let compute_instance = if gpu_instance == NO_INSTANCE { NO_INSTANCE } else { 0 };
+        nvmlProcessInfo_t {
+            pid,
+            usedGpuMemory: memory,
+            gpuInstanceId: gpu_instance,
+            computeInstanceId: compute_instance,
+        }
+    }
+
+    fn at(gpu_instance: u32) -> Place {
+        Place { gpu_instance, compute_instance: Some(0) }
+    }
+
+    fn listed(infos: &[nvmlProcessInfo_t]) -> BTreeMap<super::Who, Option<u64>> {
+        let mut found = BTreeMap::new();
+        tally(infos, place, &mut found);
+        found
+    }
+
+    #[test]
+    fn a_process_in_two_instances_has_a_row_in_each_and_untold_memory_is_none() {
+        let found = listed(&[
+            info(1, 10, 1),
+            info(1, 20, 2),
+            info(2, 5, NO_INSTANCE),
+            info(2, 6, NO_INSTANCE),
+            info(3, MEMORY_NOT_TOLD, 1),
+        ]);
+        let expected = [
+            ((1, Some(at(1))), Some(10)),
+            ((1, Some(at(2))), Some(20)),
+            ((2, None), Some(11)),
+            ((3, Some(at(1))), None),
+        ];
+        assert_eq!(found, expected.into());
+    }
+
+    #[test]
+    fn a_process_on_several_lists_is_one_row_with_its_memory_once() {
+        let known = [(1, true), (2, false), (3, false)].into();
+        let compute = listed(&[info(1, 30, 1), info(2, 700, 1), info(3, MEMORY_NOT_TOLD, 1)]);
+        let graphics = listed(&[info(3, 50, 1), info(4, 60, NO_INSTANCE)]);
+        let mps = listed(&[info(2, 700, 1)]);
+        let joined = Servers { known }.join(&compute, &graphics, &mps);
+        let row = |kind, memory| Listed { kind, memory: Some(memory) };
+        let expected = [
+            ((1, Some(at(1))), row(ProcessType::MpsServer, 30)),
+            ((2, Some(at(1))), row(ProcessType::Mps, 700)),
+            ((3, Some(at(1))), row(ProcessType::Compute, 50)),
+            ((4, None), row(ProcessType::Graphics, 60)),
+        ];
+        assert_eq!(joined, expected.into());
+    }
+
+    #[test]
+    fn what_is_told_of_a_process_as_a_whole_is_placed_only_if_it_is_in_one_instance() {
+        let row = Listed { kind: ProcessType::Compute, memory: None };
+        let all = [
+            ((1, Some(at(1))), row),
+            ((1, Some(at(2))), row),
+            ((2, Some(at(1))), row),
+            ((3, None), row),
+        ];
+        let all = all.into();
+        let places = [1, 2, 3, 4].map(|pid| only_place(&all, pid));
+        assert_eq!(places, [None, Some(at(1)), None, None]);
     }
 
     #[test]
