@@ -134,7 +134,8 @@ impl ProcessLists {
         let mut found = BTreeMap::new();
         let infos = &mut self.infos;
         if ask.ask(asked.of_device, || nvml::processes(device, asked.list, infos)).is_some() {
-            tally(infos, place, &mut found);
+            let there: Vec<Place> = instances.iter().map(|instance| instance.place).collect();
+            tally(infos, |info| place(info, &there), &mut found);
             return Some(found);
         }
         let mut answered = false;
@@ -190,11 +191,19 @@ fn tally(
     }
 }
 
-/// The instance a list names.
-fn place(info: &nvmlProcessInfo_t) -> Option<Place> {
+/// The instance a list names, of those there are. A GPU instance alone tells where it has one compute
+/// instance only.
+fn place(info: &nvmlProcessInfo_t, there: &[Place]) -> Option<Place> {
     let named = |id: u32| Some(id).filter(|id| *id != NO_INSTANCE);
     let compute_instance = named(info.computeInstanceId);
-    Some(Place { gpu_instance: named(info.gpuInstanceId)?, compute_instance })
+    let mut meant = there.iter().filter(|place| {
+        place.gpu_instance == info.gpuInstanceId
+            && (compute_instance.is_none() || place.compute_instance == compute_instance)
+    });
+    match (meant.next(), meant.next()) {
+        (Some(place), None) => Some(*place),
+        _ => None,
+    }
 }
 
 /// The instance of a process that is in one only.
@@ -353,7 +362,7 @@ mod tests {
 
     fn listed(infos: &[nvmlProcessInfo_t]) -> BTreeMap<super::Who, Option<u64>> {
         let mut found = BTreeMap::new();
-        tally(infos, place, &mut found);
+        tally(infos, |info| place(info, &[at(1), at(2)]), &mut found);
         found
     }
 
@@ -365,14 +374,29 @@ mod tests {
             info(2, 5, NO_INSTANCE),
             info(2, 6, NO_INSTANCE),
             info(3, MEMORY_NOT_TOLD, 1),
+            info(4, 7, 8),
         ]);
         let expected = [
             ((1, Some(at(1))), Some(10)),
             ((1, Some(at(2))), Some(20)),
             ((2, None), Some(11)),
             ((3, Some(at(1))), None),
+            // Made since the instances were looked up, or gone.
+            ((4, None), Some(7)),
         ];
         assert_eq!(found, expected.into());
+    }
+
+    #[test]
+    fn a_gpu_instance_alone_names_its_only_compute_instance() {
+        let part = |gpu_instance, compute_instance| Place { gpu_instance, compute_instance };
+        let there = [part(1, Some(0)), part(2, Some(0)), part(2, Some(1))];
+        let named = |gpu_instance| {
+            let alone =
+                nvmlProcessInfo_t { computeInstanceId: NO_INSTANCE, ..info(9, 0, gpu_instance) };
+            place(&alone, &there)
+        };
+        assert_eq!([1, 2, NO_INSTANCE].map(named), [Some(there[0]), None, None]);
     }
 
     #[test]
