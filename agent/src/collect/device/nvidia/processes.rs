@@ -216,7 +216,7 @@ fn only_place(listed: &BTreeMap<Who, Listed>, pid: u32) -> Option<Place> {
 }
 
 /// Which of the processes with a compute context are MPS servers. A name is read when the process
-/// comes onto the list.
+/// comes onto the list, and a server's every time, because its number may be another's by then.
 #[derive(Debug, Default)]
 struct Servers {
     known: BTreeMap<u32, bool>,
@@ -225,9 +225,8 @@ struct Servers {
 impl Servers {
     fn keep(&mut self, pids: impl Iterator<Item = u32>) {
         let known = std::mem::take(&mut self.known);
-        self.known = pids
-            .map(|pid| (pid, known.get(&pid).copied().unwrap_or_else(|| is_server(pid))))
-            .collect();
+        self.known =
+            pids.map(|pid| (pid, *known.get(&pid).unwrap_or(&true) && is_server(pid))).collect();
     }
 
     fn any(&self) -> bool {
