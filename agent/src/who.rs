@@ -98,6 +98,9 @@ pub struct Holder {
     pub owner: Person,
     /// Device nodes it opened.
     pub nodes: Vec<String>,
+    /// UUIDs of the MIG instances these nodes grant.
+    #[serde(default)]
+    pub instances: Vec<String>,
     /// Whether it has ended.
     pub exited: bool,
 }
@@ -473,8 +476,11 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
 
     #[test]
     fn a_holder_without_work_on_the_driver_s_list_is_shown() {
-        let holder =
-            Holder { owner: person(7, "idle"), nodes: vec!["/dev/nvidia0".into()], exited: false };
+        let holder = Holder {
+            owner: person(7, "idle"),
+            nodes: vec!["/dev/nvidia0".into()],
+            ..Holder::default()
+        };
         let who = Who { holders: vec![holder], ..Who::default() };
         assert!(who.render().contains("not on the driver's list"), "{}", who.render());
     }

@@ -168,5 +168,8 @@ mod tests {
         let per_device: usize =
             all().filter(|def| def.subject == "gpu").map(MetricDef::series_per_subject).sum();
         assert!(per_device <= 60, "{per_device} series a device");
+        let per_instance: usize =
+            all().filter(|def| def.subject == "instance").map(MetricDef::series_per_subject).sum();
+        assert!(per_instance <= 8, "{per_instance} series a MIG instance, seven a device");
     }
 }

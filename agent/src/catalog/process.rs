@@ -37,8 +37,9 @@ metrics! {
         from "the driver's process list and the ownership table";
     /// Device memory of a process, once for each MIG instance it is in. A process is counted once,
     /// whatever lists it is on, so a sum over processes counts no byte again; an MPS client's memory
-    /// is its own, and the server's what the server itself takes. Absent where the driver does not
-    /// tell (vGPU, confidential computing).
+    /// is its own, and the server's what the server itself takes (before Volta clients are not
+    /// listed, and theirs is the server's). Absent where the driver does not tell (vGPU, confidential
+    /// computing).
     MEMORY_USAGE: UpDownCounter<i64> of GpuProcess, by ProcessType = "gpu.process.memory.usage" ["By"]
         from "nvmlDeviceGetComputeRunningProcesses_v3, GetGraphicsRunningProcesses_v3, GetMPSComputeRunningProcesses_v3";
     /// Fraction of time a process kept an engine busy, as the driver sampled it since the last

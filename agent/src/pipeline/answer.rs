@@ -2,9 +2,12 @@
 
 use super::Core;
 use crate::attribute::Owner;
-use crate::collect::device::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
+use crate::collect::device::snapshot::{
+    Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
+};
 use crate::control::Answer;
 use crate::host;
+use crate::ids::InstanceId;
 use crate::who::{Device, Holder, Instance, Person, Process, Source, Who};
 use std::time::Duration;
 
@@ -50,7 +53,25 @@ impl Core {
         ended.sort_by_key(|owner| std::cmp::Reverse(owner.exited_ns));
         ended.truncate(MOST_ENDED);
         let living = self.ownership.holders();
-        living.iter().chain(&ended).map(|owner| holder(owner)).collect()
+        let readers: Vec<_> = self.readers.iter().map(Control::snapshot).collect();
+        living.iter().chain(&ended).map(|owner| self.holder(owner, &readers)).collect()
+    }
+
+    fn holder(&self, owner: &Owner, readers: &[ReaderSnapshot]) -> Holder {
+        let exited = owner.exited_ns.is_some();
+        // What the nodes granted when it lived, another may have now.
+        let living = readers.iter().filter(|_| !exited);
+        let granted = living.flat_map(|reader| reader.granted(&owner.nodes, &self.inventory));
+        Holder {
+            owner: Person::of(owner),
+            nodes: owner.nodes.iter().map(ToString::to_string).collect(),
+            instances: granted.filter_map(|instance| self.mig_uuid(instance)).collect(),
+            exited,
+        }
+    }
+
+    fn mig_uuid(&self, instance: InstanceId) -> Option<String> {
+        self.inventory.instance(instance).map(|info| info.uuid.to_string())
     }
 
     fn process(&self, listed: &ProcessSnapshot) -> Process {
@@ -58,21 +79,10 @@ impl Core {
         Process {
             owner: owner.map_or_else(|| Person::unknown(listed.pid), |owner| Person::of(&owner)),
             kind: listed.kind.map(|kind| kind.as_str().into()),
-            instance: listed
-                .instance
-                .and_then(|instance| self.inventory.instance(instance))
-                .map(|info| info.uuid.to_string()),
+            instance: listed.instance.and_then(|instance| self.mig_uuid(instance)),
             memory_bytes: listed.memory,
             utilization: listed.utilization,
         }
-    }
-}
-
-fn holder(owner: &Owner) -> Holder {
-    Holder {
-        owner: Person::of(owner),
-        nodes: owner.nodes.iter().map(ToString::to_string).collect(),
-        exited: owner.exited_ns.is_some(),
     }
 }
 
@@ -101,7 +111,7 @@ impl Answer for Core {
     }
 
     fn resume(&self) -> String {
-        self.readers.iter().for_each(crate::collect::device::snapshot::Control::resume);
+        self.readers.iter().for_each(Control::resume);
         "the readers take the devices again at their next tick".into()
     }
 }

@@ -4,11 +4,13 @@ use super::rig::{Rig, Values};
 use super::truth;
 use gpuwho::collect::Collector as _;
 use gpuwho::collect::device::snapshot::InstanceSnapshot;
+use gpuwho::collect::device::wire::Place;
 use gpuwho::ids::GpuUuid;
-use gpuwho::inventory::InstanceInfo;
+use gpuwho::inventory::{InstanceExtent, InstanceInfo};
 use nvidia_ml::scenario::Scenario;
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 
 /// Denies a user other than root the list of all processes of a device with MIG.
 const NO_LIST: &str = "[[failure]]\ncall = \"nvmlDeviceGetComputeRunningProcesses_v3\"\nwhole_device = true\ncode = 4\n";
@@ -40,7 +42,7 @@ fn identity_of_an_instance_is_the_drivers() {
                 gpu_instance: instance.gpu_instance,
                 compute_instance: Some(instance.compute_instance),
                 profile: Some(instance.profile.clone()),
-                extent: gpuwho::inventory::InstanceExtent::default(),
+                extent: InstanceExtent::default(),
             };
             info.extent.gpu_slices = Some(instance.gpu_slices);
             info.extent.compute_slices = Some(instance.compute_slices);
@@ -108,7 +110,7 @@ fn a_device_cut_anew_ends_its_instances_and_begins_others_without_a_restart() {
     let report = rig.reader.report();
     assert_eq!((rig.reader.control().snapshot().child, report.restarts), (child, 0), "{report:?}");
     let after = rig.inventory.instances();
-    let profile = |all: &[(_, std::sync::Arc<InstanceInfo>)]| all[0].1.profile.clone().unwrap();
+    let profile = |all: &[(_, Arc<InstanceInfo>)]| all[0].1.profile.clone().unwrap();
     assert_eq!((before.len(), profile(&before)), (4, "3g.20gb".to_owned()));
     assert_eq!((after.len(), profile(&after)), (6, "4g.20gb".to_owned()), "of the same UUID");
     assert_eq!(after[0].1.extent.multiprocessors, Some(56));
@@ -176,6 +178,10 @@ fn a_process_without_an_instance_on_the_list_is_placed_by_the_node_it_holds() {
     open(0, &[12, 13]);
     open(1, &[21]);
     open(2, &[21, 22]);
+    let held = [Arc::from(node(22).as_str())];
+    let granted = rig.reader.control().snapshot().granted(&held, &rig.inventory);
+    let second = rig.inventory.instances()[1].0;
+    assert_eq!(granted, [second], "also of a process that the driver does not list");
     assert_eq!(of_processes(&rig.tick(), &[0]), expected);
     let rig_all = [12, 13, 21, 22];
     rig.open_nodes(
@@ -186,6 +192,18 @@ fn a_process_without_an_instance_on_the_list_is_placed_by_the_node_it_holds() {
     let key = |dim: &str| ("gpu.process.memory.usage".to_owned(), 0, rig.pid(0, 0), dim.to_owned());
     let seen = ["compute", "1/0 compute"].map(|dim| monitor.contains_key(&key(dim)));
     assert_eq!(seen, [true, false], "one that holds every node is in none");
+}
+
+#[test]
+fn an_instance_whose_size_the_driver_does_not_tell_is_read_all_the_same() {
+    let mut rig = Rig::new("a100-mig-3g20");
+    let expected = levels(rig.tick());
+    let mut rig = Rig::new("a100-mig-3g20");
+    rig.play_with("a100-mig-3g20", &super::failing("nvmlDeviceGetAttributes_v2", 3));
+    (0..2).for_each(|_| assert_eq!(levels(rig.tick()), expected));
+    assert_eq!(rig.calls("nvmlDeviceGetAttributes_v2"), 3, "once a device with MIG");
+    let told = |(_, info): &(_, Arc<InstanceInfo>)| info.extent != InstanceExtent::default();
+    assert!(!rig.inventory.instances().iter().any(told));
 }
 
 #[test]
@@ -206,8 +224,10 @@ fn the_snapshot_has_the_instances_and_their_processes() {
     let device = rig.reader.control().snapshot().devices.remove(0);
     let ids: Vec<_> = rig.inventory.instances().iter().map(|(id, _)| *id).collect();
     let (mib, total) = (1 << 20, Some(20096 << 20));
-    let expected = [(ids[0], 3001), (ids[1], 5003)].map(|(instance, used)| InstanceSnapshot {
+    let rows = [(ids[0], 1, 3001), (ids[1], 2, 5003)];
+    let expected = rows.map(|(instance, gpu_instance, used)| InstanceSnapshot {
         instance,
+        place: Place { gpu_instance, compute_instance: Some(0) },
         memory_used: Some(used * mib),
         memory_limit: total,
     });

@@ -31,37 +31,31 @@ pub struct Capability {
     pub place: Place,
 }
 
-/// The nodes of the instances there are.
-#[derive(Debug)]
+/// The nodes of the instances there are at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    proc: PathBuf,
     major: Option<u32>,
     by_minor: BTreeMap<u32, Capability>,
 }
 
 impl Capabilities {
-    /// Nothing is read yet.
-    pub fn new(paths: &Paths) -> Self {
-        Self { proc: paths.proc.clone(), major: None, by_minor: BTreeMap::new() }
-    }
-
-    /// Reads which nodes there are.
-    pub fn refresh(&mut self) {
-        let drivers = fs::read_to_string(self.proc.join("devices")).unwrap_or_default();
-        self.major = major(&drivers);
-        self.by_minor.clear();
-        let root = self.proc.join("driver/nvidia/capabilities");
+    /// Reads which nodes there are now.
+    pub fn read(paths: &Paths) -> Self {
+        let drivers = fs::read_to_string(paths.proc.join("devices")).unwrap_or_default();
+        let mut found = Self { major: major(&drivers), by_minor: BTreeMap::new() };
+        let root = paths.proc.join("driver/nvidia/capabilities");
         for (gpu_minor, gpu) in numbered(&root, "gpu") {
             for (gpu_instance, folder) in numbered(&gpu.join("mig"), "gi") {
                 let place = Place { gpu_instance, compute_instance: None };
-                self.put(&folder, Capability { gpu_minor, place });
+                found.put(&folder, Capability { gpu_minor, place });
                 for (compute_instance, folder) in numbered(&folder, "ci") {
                     let compute_instance = Some(compute_instance);
                     let place = Place { compute_instance, ..place };
-                    self.put(&folder, Capability { gpu_minor, place });
+                    found.put(&folder, Capability { gpu_minor, place });
                 }
             }
         }
+        found
     }
 
     /// What the nodes grant, of those that grant an instance.
@@ -99,7 +93,7 @@ impl Capabilities {
     fn minor(&self, node: &str) -> Option<u32> {
         if let Some((folder, name)) = node.rsplit_once('/') {
             let number = name.strip_prefix(NODE)?.parse().ok()?;
-            return folder.ends_with(DRIVER).then_some(number);
+            return Path::new(folder).ends_with(DRIVER).then_some(number);
         }
         let (major, minor) = node.split_once(':')?;
         (major.parse().ok() == self.major && self.major.is_some()).then(|| minor.parse().ok())?
@@ -129,15 +123,14 @@ mod tests {
     use tempfile::TempDir;
 
     /// A proc tree with the nodes of some instances: path below `capabilities` and minor.
-    fn proc(access: &[(&str, u32)]) -> (TempDir, Capabilities) {
+    fn proc(access: &[(&str, u32)]) -> (TempDir, Paths) {
         let root = TempDir::new().unwrap();
         let paths = Paths::under(root.path());
-        let capabilities = Capabilities::new(&paths);
         fs::create_dir_all(&paths.proc).unwrap();
         let drivers = "Character devices:\n195 nvidia\n237 nvidia-caps\n\nBlock devices:\n";
         fs::write(paths.proc.join("devices"), drivers).unwrap();
         write(&paths, access);
-        (root, capabilities)
+        (root, paths)
     }
 
     fn write(paths: &Paths, access: &[(&str, u32)]) {
@@ -170,8 +163,8 @@ mod tests {
 
     #[test]
     fn a_node_is_the_instance_the_driver_says() {
-        let (_root, mut capabilities) = proc(TWO_GPUS);
-        capabilities.refresh();
+        let (_root, paths) = proc(TWO_GPUS);
+        let capabilities = Capabilities::read(&paths);
         let held = nodes(&[
             "/dev/nvidia0",
             "/dev/nvidia-caps/nvidia-cap21",
@@ -191,8 +184,8 @@ mod tests {
 
     #[test]
     fn a_process_that_holds_one_instance_is_in_it_and_one_that_holds_several_in_none() {
-        let (_root, mut capabilities) = proc(TWO_GPUS);
-        capabilities.refresh();
+        let (_root, paths) = proc(TWO_GPUS);
+        let capabilities = Capabilities::read(&paths);
         let only = |names: &[&str], gpu| {
             let names: Vec<_> = names.iter().map(|n| format!("/dev/nvidia-caps/{n}")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -207,24 +200,20 @@ mod tests {
     }
 
     #[test]
-    fn instances_made_later_are_known_after_a_refresh_and_destroyed_ones_are_not() {
-        let (root, mut capabilities) = proc(&TWO_GPUS[..2]);
-        capabilities.refresh();
-        let paths = Paths::under(root.path());
+    fn a_later_reading_knows_new_instances_and_no_destroyed_ones() {
+        let (_root, paths) = proc(&TWO_GPUS[..2]);
         let held = nodes(&["/dev/nvidia-caps/nvidia-cap13", "/dev/nvidia-caps/nvidia-cap31"]);
-        assert_eq!(capabilities.instances_of(&held).len(), 1);
+        let place = |gi| Capability { gpu_minor: 0, place: place(gi, Some(0)) };
+        assert_eq!(Capabilities::read(&paths).instances_of(&held), [place(1)]);
         fs::remove_dir_all(paths.proc.join("driver/nvidia/capabilities/gpu0/mig/gi1")).unwrap();
         write(&paths, &[("gpu0/mig/gi5", 30), ("gpu0/mig/gi5/ci0", 31)]);
-        capabilities.refresh();
-        let found = [Capability { gpu_minor: 0, place: place(5, Some(0)) }];
-        assert_eq!(capabilities.instances_of(&held), found);
+        assert_eq!(Capabilities::read(&paths).instances_of(&held), [place(5)]);
     }
 
     #[test]
     fn a_host_without_mig_has_no_instance_nodes() {
         let root = TempDir::new().unwrap();
-        let mut capabilities = Capabilities::new(&Paths::under(root.path()));
-        capabilities.refresh();
+        let capabilities = Capabilities::read(&Paths::under(root.path()));
         let held = nodes(&["/dev/nvidia-caps/nvidia-cap1", "0:13"]);
         assert_eq!(capabilities.instances_of(&held), []);
     }

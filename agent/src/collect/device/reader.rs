@@ -381,6 +381,7 @@ impl Collector for DeviceReader {
         self.rows.emit(out);
         self.control.publish(ReaderSnapshot {
             devices: self.rows.snapshots(),
+            capabilities: self.rows.capabilities(),
             child: self.session.as_ref().map(|session| session.link.pid()),
             calls: self.calls,
             library_time: self.library_time,

@@ -46,7 +46,8 @@ pub(super) struct Rows {
     /// Processes left out of the last readings, because nothing says who they are.
     pub(super) unidentified: usize,
     /// The nodes of MIG instances, read when the set of instances changes.
-    capabilities: Capabilities,
+    capabilities: Arc<Capabilities>,
+    paths: Paths,
 }
 
 struct Row {
@@ -59,8 +60,13 @@ struct Row {
 impl Rows {
     /// No device yet.
     pub(super) fn new(paths: &Paths) -> Self {
-        let capabilities = Capabilities::new(paths);
-        Self { by_slot: BTreeMap::new(), unnamed: BTreeMap::new(), unidentified: 0, capabilities }
+        Self {
+            by_slot: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
+            unidentified: 0,
+            capabilities: Arc::default(),
+            paths: paths.clone(),
+        }
     }
 
     /// Forgets what the last tick read. `state` holds for every device until it answers.
@@ -97,7 +103,7 @@ impl Rows {
         if reading.outcome == Outcome::Ok {
             let changed = row.recut(&reading.instances, &knows.inventory);
             if changed {
-                self.capabilities.refresh();
+                self.capabilities = Arc::new(Capabilities::read(&self.paths));
             }
             self.unidentified += row.fill(reading, knows, &self.capabilities);
         }
@@ -127,6 +133,11 @@ impl Rows {
     /// What the last tick showed.
     pub(super) fn snapshots(&self) -> Vec<DeviceSnapshot> {
         self.by_slot.values().map(|row| row.snapshot.clone()).collect()
+    }
+
+    /// What the nodes of MIG instances grant.
+    pub(super) fn capabilities(&self) -> Arc<Capabilities> {
+        Arc::clone(&self.capabilities)
     }
 
     /// How many devices are in a state, and how many there are.
@@ -205,19 +216,6 @@ impl Row {
         changed
     }
 
-    /// The instance at a place; a GPU instance alone tells where it has one compute instance only.
-    fn instance(&self, place: Place) -> Option<InstanceId> {
-        if place.compute_instance.is_some() {
-            return self.instances.get(&place).copied();
-        }
-        let here = |at: &Place| at.gpu_instance == place.gpu_instance;
-        let mut inside = self.instances.iter().filter(|(at, _)| here(at));
-        match (inside.next(), inside.next()) {
-            (Some((_, instance)), None) => Some(*instance),
-            _ => None,
-        }
-    }
-
     /// Where a process is by the nodes it holds, for one of which the driver's list does not say.
     fn by_nodes(
         &self,
@@ -229,7 +227,8 @@ impl Row {
             return None;
         }
         let minor = knows.inventory.get(self.snapshot.gpu)?.minor?;
-        self.instance(capabilities.only_instance_of(&(knows.nodes)(process), minor)?)
+        let place = capabilities.only_instance_of(&(knows.nodes)(process), minor)?;
+        self.snapshot.instance_at(place)
     }
 
     /// Turns a good reading into samples; gives the number of processes nobody knows.
@@ -247,7 +246,8 @@ impl Row {
             let known = processes.entry((*pid, *place)).or_insert_with(|| {
                 let process = (knows.identify)(*pid, reading.asked_ns);
                 let by_nodes = || self.by_nodes(process?, knows, capabilities);
-                let instance = place.map_or_else(by_nodes, |place| self.instance(place));
+                let instance =
+                    place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
                 ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
             });
             known.note(value);
@@ -276,6 +276,7 @@ impl Row {
             let (usage, limit) = (&instance_metric::MEMORY_USAGE, &instance_metric::MEMORY_LIMIT);
             self.snapshot.instances.push(InstanceSnapshot {
                 instance,
+                place: read.place,
                 memory_used: values.iter().find_map(|value| value.int(usage, MemoryState::Used)),
                 memory_limit: values.iter().find_map(|value| value.int(limit, ())),
             });

@@ -224,11 +224,15 @@ pub extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::device::{nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetName};
+    use super::mig::{
+        nvmlDeviceGetComputeInstanceId, nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
+        nvmlDeviceGetGpuInstanceId, nvmlDeviceGetMaxMigDeviceCount,
+        nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceIsMigDeviceHandle,
+    };
     use super::process::nvmlDeviceGetComputeRunningProcesses_v3;
     use super::{nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlInit_v2, nvmlShutdown};
     use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_t};
     use std::env;
-    use std::path::Path;
     use std::process::Command;
     use std::ptr;
 
@@ -240,16 +244,73 @@ mod tests {
             unsafe { check_rules() };
             return;
         }
-        let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/h100x8.toml");
+        alone("the_rules_of_the_real_library_hold", "h100x8");
+    }
+
+    /// The same of MIG, in a process with a scenario that has it.
+    #[test]
+    fn the_rules_of_mig_handles_hold() {
+        if env::var_os("FAKE_NVML_SCENARIO").is_some() {
+            // SAFETY: every pointer is null or to a local of the right type and length.
+            unsafe { check_mig() };
+            return;
+        }
+        alone("the_rules_of_mig_handles_hold", "mig-reconfigure");
+    }
+
+    /// Runs a test of this module in a process of its own, with a scenario in its environment.
+    fn alone(test: &str, scenario: &str) {
+        let scenario = format!("{}/scenarios/{scenario}.toml", env!("CARGO_MANIFEST_DIR"));
         // The first device has three processes.
         let pids = tempfile::tempdir().unwrap();
         std::fs::write(pids.path().join("gpu0"), "11 12 - 14").unwrap();
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "abi::tests::the_rules_of_the_real_library_hold"]);
+        command.args(["--exact", &format!("abi::tests::{test}")]);
         command.env("FAKE_NVML_SCENARIO", scenario).env("FAKE_NVML_PIDS", pids.path());
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    unsafe fn check_mig() {
+        let mut device: nvmlDevice_t = ptr::null_mut();
+        let (mut instance, mut parent) = (device, device);
+        let mut number = 0;
+        let mut infos = [nvmlProcessInfo_t {
+            pid: 0,
+            usedGpuMemory: 0,
+            gpuInstanceId: 0,
+            computeInstanceId: 0,
+        }; 4];
+        let by_index = nvmlDeviceGetMigDeviceHandleByIndex;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            assert_eq!(nvmlInit_v2(), 0);
+            assert_eq!(nvmlDeviceGetHandleByIndex_v2(0, &raw mut device), 0);
+            assert_eq!(nvmlDeviceGetMaxMigDeviceCount(device, &raw mut number), 0);
+            assert_eq!(number, 7);
+            assert_eq!(by_index(device, 1, &raw mut instance), 0);
+            assert_eq!(by_index(device, 6, &raw mut parent), 6, "an index without an instance");
+            assert_eq!(by_index(device, 7, &raw mut parent), 2, "no such index");
+            let ids = [nvmlDeviceGetGpuInstanceId, nvmlDeviceGetComputeInstanceId].map(|id| {
+                let code = id(instance, &raw mut number);
+                (code, number)
+            });
+            assert_eq!(ids, [(0, 2), (0, 0)]);
+            assert_eq!(nvmlDeviceGetGpuInstanceId(device, &raw mut number), 2, "of a device");
+            assert_eq!(nvmlDeviceIsMigDeviceHandle(instance, &raw mut number), 0);
+            assert_eq!(number, 1);
+            let up = nvmlDeviceGetDeviceHandleFromMigDeviceHandle;
+            assert_eq!((up(instance, &raw mut parent), parent), (0, device));
+            assert_eq!(nvmlDeviceGetMaxMigDeviceCount(instance, &raw mut number), 3, "a device's");
+            let list = nvmlDeviceGetComputeRunningProcesses_v3;
+            number = 4;
+            assert_eq!((list(device, &raw mut number, infos.as_mut_ptr()), number), (0, 2));
+            assert_eq!(infos.map(|info| info.gpuInstanceId)[..2], [1, 2]);
+            number = 4;
+            assert_eq!((list(instance, &raw mut number, infos.as_mut_ptr()), number), (0, 1));
+            assert_eq!(infos[0].pid, 12);
+        }
     }
 
     unsafe fn check_rules() {

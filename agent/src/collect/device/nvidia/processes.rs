@@ -134,7 +134,8 @@ impl ProcessLists {
         let mut found = BTreeMap::new();
         let infos = &mut self.infos;
         if ask.ask(asked.of_device, || nvml::processes(device, asked.list, infos)).is_some() {
-            tally(infos, place, &mut found);
+            let there: Vec<Place> = instances.iter().map(|instance| instance.place).collect();
+            tally(infos, |info| place(info, &there), &mut found);
             return Some(found);
         }
         let mut answered = false;
@@ -190,11 +191,19 @@ fn tally(
     }
 }
 
-/// The instance a list names.
-fn place(info: &nvmlProcessInfo_t) -> Option<Place> {
+/// The instance a list names, of those there are. A GPU instance alone tells where it has one compute
+/// instance only.
+fn place(info: &nvmlProcessInfo_t, there: &[Place]) -> Option<Place> {
     let named = |id: u32| Some(id).filter(|id| *id != NO_INSTANCE);
     let compute_instance = named(info.computeInstanceId);
-    Some(Place { gpu_instance: named(info.gpuInstanceId)?, compute_instance })
+    let mut meant = there.iter().filter(|place| {
+        place.gpu_instance == info.gpuInstanceId
+            && (compute_instance.is_none() || place.compute_instance == compute_instance)
+    });
+    match (meant.next(), meant.next()) {
+        (Some(place), None) => Some(*place),
+        _ => None,
+    }
 }
 
 /// The instance of a process that is in one only.
@@ -207,7 +216,7 @@ fn only_place(listed: &BTreeMap<Who, Listed>, pid: u32) -> Option<Place> {
 }
 
 /// Which of the processes with a compute context are MPS servers. A name is read when the process
-/// comes onto the list.
+/// comes onto the list, and a server's every time, because its number may be another's by then.
 #[derive(Debug, Default)]
 struct Servers {
     known: BTreeMap<u32, bool>,
@@ -216,9 +225,8 @@ struct Servers {
 impl Servers {
     fn keep(&mut self, pids: impl Iterator<Item = u32>) {
         let known = std::mem::take(&mut self.known);
-        self.known = pids
-            .map(|pid| (pid, known.get(&pid).copied().unwrap_or_else(|| is_server(pid))))
-            .collect();
+        self.known =
+            pids.map(|pid| (pid, *known.get(&pid).unwrap_or(&true) && is_server(pid))).collect();
     }
 
     fn any(&self) -> bool {
@@ -313,7 +321,10 @@ impl Mean {
 
 #[cfg(test)]
 mod tests {
-    use super::{BTreeMap, Cursors, nvmlProcessUtilizationSample_t};
+    use super::{
+        BTreeMap, Cursors, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType, Servers,
+        nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place, tally,
+    };
 
     fn sample(pid: u32, time_stamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
         nvmlProcessUtilizationSample_t {
@@ -332,6 +343,90 @@ mod tests {
     ) -> BTreeMap<u32, Option<f64>> {
         let taken = cursors.take(samples);
         taken.into_iter().map(|(pid, busy)| (pid, busy.sm.fraction())).collect()
+    }
+
+    fn info(pid: u32, memory: u64, gpu_instance: u32) -> nvmlProcessInfo_t {
+        let compute_instance = if gpu_instance == NO_INSTANCE { NO_INSTANCE } else { 0 };
+        nvmlProcessInfo_t {
+            pid,
+            usedGpuMemory: memory,
+            gpuInstanceId: gpu_instance,
+            computeInstanceId: compute_instance,
+        }
+    }
+
+    fn at(gpu_instance: u32) -> Place {
+        Place { gpu_instance, compute_instance: Some(0) }
+    }
+
+    fn listed(infos: &[nvmlProcessInfo_t]) -> BTreeMap<super::Who, Option<u64>> {
+        let mut found = BTreeMap::new();
+        tally(infos, |info| place(info, &[at(1), at(2)]), &mut found);
+        found
+    }
+
+    #[test]
+    fn a_process_in_two_instances_has_a_row_in_each_and_untold_memory_is_none() {
+        let found = listed(&[
+            info(1, 10, 1),
+            info(1, 20, 2),
+            info(2, 5, NO_INSTANCE),
+            info(2, 6, NO_INSTANCE),
+            info(3, MEMORY_NOT_TOLD, 1),
+            info(4, 7, 8),
+        ]);
+        let expected = [
+            ((1, Some(at(1))), Some(10)),
+            ((1, Some(at(2))), Some(20)),
+            ((2, None), Some(11)),
+            ((3, Some(at(1))), None),
+            // Made since the instances were looked up, or gone.
+            ((4, None), Some(7)),
+        ];
+        assert_eq!(found, expected.into());
+    }
+
+    #[test]
+    fn a_gpu_instance_alone_names_its_only_compute_instance() {
+        let part = |gpu_instance, compute_instance| Place { gpu_instance, compute_instance };
+        let there = [part(1, Some(0)), part(2, Some(0)), part(2, Some(1))];
+        let named = |gpu_instance| {
+            let alone =
+                nvmlProcessInfo_t { computeInstanceId: NO_INSTANCE, ..info(9, 0, gpu_instance) };
+            place(&alone, &there)
+        };
+        assert_eq!([1, 2, NO_INSTANCE].map(named), [Some(there[0]), None, None]);
+    }
+
+    #[test]
+    fn a_process_on_several_lists_is_one_row_with_its_memory_once() {
+        let known = [(1, true), (2, false), (3, false)].into();
+        let compute = listed(&[info(1, 30, 1), info(2, 700, 1), info(3, MEMORY_NOT_TOLD, 1)]);
+        let graphics = listed(&[info(3, 50, 1), info(4, 60, NO_INSTANCE)]);
+        let mps = listed(&[info(2, 700, 1)]);
+        let joined = Servers { known }.join(&compute, &graphics, &mps);
+        let row = |kind, memory| Listed { kind, memory: Some(memory) };
+        let expected = [
+            ((1, Some(at(1))), row(ProcessType::MpsServer, 30)),
+            ((2, Some(at(1))), row(ProcessType::Mps, 700)),
+            ((3, Some(at(1))), row(ProcessType::Compute, 50)),
+            ((4, None), row(ProcessType::Graphics, 60)),
+        ];
+        assert_eq!(joined, expected.into());
+    }
+
+    #[test]
+    fn what_is_told_of_a_process_as_a_whole_is_placed_only_if_it_is_in_one_instance() {
+        let row = Listed { kind: ProcessType::Compute, memory: None };
+        let all = [
+            ((1, Some(at(1))), row),
+            ((1, Some(at(2))), row),
+            ((2, Some(at(1))), row),
+            ((3, None), row),
+        ];
+        let all = all.into();
+        let places = [1, 2, 3, 4].map(|pid| only_place(&all, pid));
+        assert_eq!(places, [None, Some(at(1)), None, None]);
     }
 
     #[test]
