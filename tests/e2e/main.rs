@@ -10,6 +10,7 @@
 mod arrives;
 mod collector;
 mod containerd;
+mod kubernetes;
 mod lifecycle;
 mod ownership;
 mod reader;

@@ -34,7 +34,7 @@ use wire::{
 /// For every answer: a list of 500 containers took no runtime longer than tens of milliseconds.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Between complete lists.
-const RELIST: Duration = Duration::from_secs(60);
+const RELIST: Duration = Duration::from_mins(1);
 /// How often a socket that is not there is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// After a failure; doubled at each further one.

@@ -28,7 +28,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 /// For every answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often what has ended is looked for.
-const LOOK_THROUGH: Duration = Duration::from_secs(60);
+const LOOK_THROUGH: Duration = Duration::from_mins(1);
 /// How often an engine that is not there or has failed is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A container that is being started has no process yet: asked again this much later,
