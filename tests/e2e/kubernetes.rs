@@ -139,7 +139,7 @@ fn a_process_s_points_have_its_pod_container_workload_and_image() {
     scene.nvml.set_processes(2, &[Some(container.pid)]).unwrap();
     let usage = scene.wait_for_attributes("gpu.process.memory.usage", container.pid);
     let told = |attributes: &Value, keys: &[&str]| {
-        let text = |key: &&str| attributes[**key].as_str().unwrap_or("-").to_owned();
+        let text = |key: &&str| attributes[*key].as_str().unwrap_or("-").to_owned();
         keys.iter().map(text).collect::<Vec<_>>()
     };
     let keys = [

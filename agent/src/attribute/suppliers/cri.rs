@@ -10,7 +10,7 @@
 mod book;
 mod wire;
 
-use super::{Asked, Desk, Wants};
+use super::{Desk, Questions, Wants};
 use crate::attribute::names::Supplier;
 use crate::attribute::names::Want;
 use crate::attribute::ownership::Ownership;
@@ -134,7 +134,7 @@ impl Runtime {
                     }
                     self.ready(offered);
                 }
-                asked = self.wants.next() => self.answer(&grpc, &asked).await?,
+                asked = self.wants.next() => self.answer(&grpc, &asked.questions).await?,
             }
         }
     }
@@ -149,7 +149,7 @@ impl Runtime {
     }
 
     /// What resolvers miss.
-    async fn answer(&mut self, grpc: &Grpc, asked: &Asked) -> Result<(), LocalError> {
+    async fn answer(&mut self, grpc: &Grpc, asked: &Questions) -> Result<(), LocalError> {
         let names = self.ownership.names();
         let is_open = |want: &&Want| match want {
             Want::Pod(uid) => names.pod(uid).is_none(),
