@@ -6,6 +6,10 @@
 
 pub(crate) mod cri;
 pub(crate) mod engine;
+#[cfg(test)]
+mod fake_kubelet;
+pub(crate) mod pod_resources;
+pub(crate) mod pods_api;
 
 use super::names::{Names, Want};
 use super::ownership::Ownership;
@@ -38,9 +42,11 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Every supplier, by its name on the board.
 const SUPPLIERS: &[(&str, Supply)] = &[
+    ("pods_api", |desk, wants| Box::pin(pods_api::supply(desk, wants))),
     ("cri", |desk, wants| Box::pin(cri::supply(desk, wants))),
     ("docker", |desk, wants| Box::pin(engine::docker(desk, wants))),
     ("podman", |desk, wants| Box::pin(engine::podman(desk, wants))),
+    ("pod_resources", |desk, wants| Box::pin(pod_resources::supply(desk, wants))),
 ];
 
 /// Whom to ask.
@@ -59,6 +65,15 @@ pub struct Settings {
 pub struct Kubernetes {
     /// Sockets of container runtimes that speak CRI; those that are not there are looked for.
     pub cri: Vec<PathBuf>,
+    /// The kubelet's socket for whole pods.
+    pub pods_api: Option<PathBuf>,
+    /// The kubelet's socket for what it has granted.
+    pub pod_resources: Option<PathBuf>,
+    /// Resources of device plugins, and drivers of claims, that are accelerators beside those
+    /// that are known for it.
+    pub resources: Vec<String>,
+    /// What Kubernetes calls this node, where that was told.
+    pub node_name: Option<String>,
     /// Which labels and annotations of pods are told.
     pub(crate) wanted: WantedLabels,
 }
