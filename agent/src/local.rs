@@ -73,8 +73,31 @@ impl Grpc {
         &self.socket
     }
 
-    /// One question, one answer. `call` is the method's path, `/package.Service/Method`.
+    /// One question, one answer. `call` is the method's path, `/package.Service/Method`. Asked
+    /// twice if the connection was lost: a kept one may have led to a server that is gone.
     pub(crate) async fn unary<Q, A>(
+        &self,
+        call: &'static str,
+        question: Q,
+        deadline: Duration,
+    ) -> Result<A, LocalError>
+    where
+        Q: prost::Message + Clone + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let asked = async {
+            match self.ask(call, question.clone(), deadline).await {
+                Err(error) if matches!(error.cause, Cause::Lost(_)) => {
+                    self.ask(call, question, deadline).await
+                }
+                answer => answer,
+            }
+        };
+        let late = |_| Err(LocalError::late(&self.socket, call, deadline));
+        tokio::time::timeout(deadline, asked).await.unwrap_or_else(late)
+    }
+
+    async fn ask<Q, A>(
         &self,
         call: &'static str,
         question: Q,
@@ -84,19 +107,15 @@ impl Grpc {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
+        let refused = |status: tonic::Status| LocalError::of_status(&self.socket, call, &status);
         let mut grpc = self.grpc();
-        let asked = async {
-            grpc.ready().await.map_err(|error| tonic::Status::from_error(error.into()))?;
-            let mut request = tonic::Request::new(question);
-            request.set_timeout(deadline);
-            let path = PathAndQuery::from_static(call);
-            grpc.unary(request, path, ProstCodec::default()).await
-        };
-        match tokio::time::timeout(deadline, asked).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(LocalError::of_status(&self.socket, call, &status)),
-            Err(_) => Err(LocalError::late(&self.socket, call, deadline)),
-        }
+        let ready = grpc.ready().await;
+        ready.map_err(|error| refused(tonic::Status::from_error(error.into())))?;
+        let mut request = tonic::Request::new(question);
+        request.set_timeout(deadline);
+        let path = PathAndQuery::from_static(call);
+        let answer = grpc.unary(request, path, ProstCodec::default()).await;
+        answer.map(tonic::Response::into_inner).map_err(refused)
     }
 
     /// One question and answers from then on. Nothing is sent before the first
@@ -217,3 +236,8 @@ impl<A> std::fmt::Debug for Answers<A> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod tests;

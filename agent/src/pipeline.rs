@@ -7,6 +7,7 @@ mod sinks;
 pub use once::{collect, read_once};
 
 use crate::attribute::ownership::Ownership;
+use crate::attribute::suppliers::{self, Suppliers};
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
 use crate::collect::device::reader::DeviceReader;
@@ -89,6 +90,7 @@ struct Core {
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
     kernel: Option<device_users::Handle>,
+    suppliers: Suppliers,
 }
 
 impl Core {
@@ -97,14 +99,23 @@ impl Core {
             let remedy = "run as root; in a container, privileged and with hostPID";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
+        let (ownership, board) = (Ownership::new(&settings.paths), Board::default());
+        let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
             inventory: Arc::default(),
-            ownership: Ownership::new(&settings.paths),
-            board: Board::default(),
+            ownership,
+            board,
             gauges: Arc::default(),
             readers: Vec::new(),
             kernel: None,
+            suppliers,
         }
+    }
+
+    /// Starts those who name pods and containers.
+    fn start_suppliers(&mut self) -> Result<(), RunError> {
+        let name = || suppliers::THREAD.into();
+        self.suppliers.start().map_err(|source| RunError::Thread { name: name(), source })
     }
 
     /// Makes the device readers.
@@ -165,6 +176,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     wait_for_signals(stop.clone(), batches.clone())?;
 
     let mut core = Core::new(settings);
+    core.start_suppliers()?;
     core.watch_kernel(settings)?;
     core.refresh();
     let mut collectors = core.readers(settings);

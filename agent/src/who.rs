@@ -1,6 +1,7 @@
 //! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
 //! answers.
 
+use crate::attribute::suppliers;
 use crate::attribute::{Method, Owner};
 use crate::collect::status::Standing;
 use serde::{Deserialize, Serialize};
@@ -192,6 +193,12 @@ impl Source {
             dropped: report.dropped.iter().map(|(why, n)| (why.as_str().into(), *n)).collect(),
         }
     }
+
+    /// Whether a person who asks who is on the devices should hear of it.
+    fn is_amiss(&self) -> bool {
+        let is_usual = self.state == "absent" && suppliers::is_supplier(&self.name);
+        self.state != "ready" && !is_usual
+    }
 }
 
 impl Who {
@@ -224,7 +231,7 @@ impl Who {
         for holder in only_held {
             let _ = writeln!(out, "{}", row(&holder.owner, &holder.nodes.join(" ")));
         }
-        for source in self.sources.iter().filter(|source| source.state != "ready") {
+        for source in self.sources.iter().filter(|source| source.is_amiss()) {
             let _ = write!(out, "\n{} is {}: {}", source.name, source.state, source.reason);
             if !source.remedy.is_empty() {
                 let _ = write!(out, "\n  remedy: {}", source.remedy);

@@ -310,6 +310,20 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
     }
 }
 
+/// Whether the index knows something of the owner's pod or container that the owner does not have.
+pub(crate) fn is_behind(host: &Host, owner: &Owner) -> bool {
+    fn differ<T>(told: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
+        told.is_some_and(|told| !has.is_some_and(|has| Arc::ptr_eq(&told, has)))
+    }
+    let workload = &owner.workload;
+    let pod = workload.pod.as_ref();
+    pod.is_some_and(|pod| differ(host.names.pod(&pod.uid), pod.facts.as_ref()))
+        || workload
+            .container
+            .as_ref()
+            .is_some_and(|id| differ(host.names.container(id), workload.facts.as_ref()))
+}
+
 /// Whether the facts are about the container at this place: the same pod, or, outside pods, the
 /// very cgroup of its first process.
 fn is_about(facts: &ContainerFacts, workload: &Workload, place: Option<&str>) -> bool {

@@ -180,3 +180,54 @@ fn a_pod_of_the_runtime_takes_a_forged_inner_name_away() {
     assert_eq!(owner.workload.pod, None);
     assert_eq!(owner.workload.container, Some(id('c')));
 }
+
+#[test]
+fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
+    let host = FakeHost::new();
+    let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
+    let place = |n: u32| format!("/kubepods/burstable/pod{UID}/{n:064x}");
+    let key = |n: u32| ProcKey { pid: 100 + n, start_ticks: 100 };
+    for n in 0..200 {
+        host.start(key(n), "python3", &format!("0::{}\n", place(n)));
+    }
+    let mut wants = table.names().wants();
+    let supplier = table.clone();
+    let telling = std::thread::spawn(move || {
+        let mut told = 0;
+        while told < 200 {
+            if let Ok(Want::Container(id)) = wants.blocking_recv() {
+                let facts = ContainerFacts { id, ..container('a', "main", Some(UID), None) };
+                supplier.put_container(Supplier::Cri, facts);
+                told += 1;
+            }
+        }
+    });
+    for n in 0..200 {
+        table.observe(Evidence::Opened(opened(key(n), 5, 9 * SECOND)));
+    }
+    telling.join().unwrap();
+    let is_named = |n: &u32| table.owner(key(*n)).unwrap().workload.facts.is_some();
+    assert_eq!((0..200).filter(|n| !is_named(n)).collect::<Vec<_>>(), [0; 0]);
+}
+
+#[test]
+fn what_is_told_again_after_its_end_is_kept() {
+    let names = Names::default();
+    let told = || container('a', "main", Some(UID), None);
+    names.put_container(Supplier::Cri, told());
+    names.gone(&Want::Container(id('a')), 0);
+    names.put_container(Supplier::Cri, told());
+    names.expire(10_000 * SECOND);
+    assert!(names.container(&id('a')).is_some());
+}
+
+#[test]
+fn a_process_of_a_pod_s_sandbox_loses_the_container_name_its_logs_suggested() {
+    let host = FakeHost::new();
+    host.pod("ml", "train-0", UID, &["main"]);
+    let table = holder(&host, &pod_path(UID, 'a'));
+    assert_eq!(told(&table)[2].as_deref(), Some("main"));
+    let sandbox = ContainerFacts { name: None, ..container('a', "", Some(UID), None) };
+    table.put_container(Supplier::Cri, sandbox);
+    assert_eq!(told(&table)[2], None);
+}

@@ -6,7 +6,7 @@
 
 use super::grants::Grants;
 use super::hierarchies::Layout;
-use super::names::{Change, ContainerFacts, Names, PodFacts, Supplier};
+use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
 use super::table::{Case, Table, started_ns};
@@ -65,6 +65,8 @@ pub const LATENCY_BOUNDS: &[f64] =
 
 /// Rows tried again in one [`Ownership::expire`].
 const MAX_RETRIES: usize = 256;
+/// One thread observes and one supplies. What is known and not believed is found behind each time.
+const MOST_REPEATS: usize = 2;
 /// How often every live row is looked for, in case the report of its end was lost.
 const SWEEP_NS: u64 = 30_000_000_000;
 
@@ -261,8 +263,20 @@ impl Ownership {
         self.read().owner(living.key).map(|owner| owner.process)
     }
 
+    /// Finds the owner, and again while a supplier has told something between the look and the
+    /// row's taking of it, which the supplier could not yet see in the row.
+    fn resolve(&self, case: Case) {
+        let process = case.owner.process;
+        self.settle(case);
+        for _ in 0..MOST_REPEATS {
+            let is_behind = |owner: &Owner| names::is_behind(&self.0.host, owner);
+            let Some(case) = self.read().one_to_name(process, is_behind) else { return };
+            self.settle(case);
+        }
+    }
+
     /// Every source in order, then the row takes what they found.
-    fn resolve(&self, mut case: Case) {
+    fn settle(&self, mut case: Case) {
         let places = if case.placed { &[] } else { PLACES };
         for (_, source) in places.iter().chain(NAMES) {
             source(&self.0.host, &case.cgroups, &mut case.owner);

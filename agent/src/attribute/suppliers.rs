@@ -7,6 +7,8 @@
 pub(crate) mod cri;
 pub(crate) mod engine;
 #[cfg(test)]
+mod fake;
+#[cfg(test)]
 mod fake_kubelet;
 pub(crate) mod pod_resources;
 pub(crate) mod pods_api;
@@ -48,6 +50,11 @@ const SUPPLIERS: &[(&str, Supply)] = &[
     ("podman", |desk, wants| Box::pin(engine::podman(desk, wants))),
     ("pod_resources", |desk, wants| Box::pin(pod_resources::supply(desk, wants))),
 ];
+
+/// Whether a source on the board is one of these: that one is absent is what most hosts are like.
+pub fn is_supplier(source: &str) -> bool {
+    SUPPLIERS.iter().any(|(name, _)| *name == source)
+}
 
 /// Whom to ask.
 #[derive(Clone, Debug)]

@@ -243,6 +243,15 @@ impl Table {
         known.map(Row::naming).collect()
     }
 
+    /// One row, to be named again if its owner satisfies `test`.
+    pub(crate) fn one_to_name(
+        &self,
+        process: ProcKey,
+        test: impl Fn(&Owner) -> bool,
+    ) -> Option<Case> {
+        self.rows.get(&process).filter(|row| test(&row.owner)).map(Row::naming)
+    }
+
     /// The parties of all rows.
     pub(crate) fn parties(&self) -> HashSet<PartyId> {
         self.rows.values().map(|row| row.owner.party).collect()

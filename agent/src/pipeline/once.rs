@@ -18,12 +18,18 @@ use std::time::{Duration, Instant, SystemTime};
 /// look this much later has something to show.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 
+/// How long the node's runtimes have to name what was found; they take a few milliseconds.
+const NAMES: Duration = Duration::from_millis(500);
+
 /// How long the sinks have to send what was read.
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// Looks once at everything and gives the table.
 pub fn read_once(settings: &Settings) -> Who {
     let mut core = Core::new(settings);
+    if let Err(error) = core.start_suppliers() {
+        tracing::warn!(%error, "pods and containers stay without names");
+    }
     let nodes = Nodes::read(&settings.kernel, &settings.paths);
     observe(&core, Tracker::default().scan(&settings.paths, &nodes));
     let mut collectors = core.readers(settings);
@@ -32,6 +38,7 @@ pub fn read_once(settings: &Settings) -> Who {
         std::thread::sleep(SECOND_LOOK);
         read(&core, collector.as_mut());
     }
+    core.suppliers.wait(NAMES);
     core.who()
 }
 
@@ -44,6 +51,7 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     let wanted = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
     let mut sinks = sinks::open(settings)?;
     let mut core = Core::new(settings);
+    core.start_suppliers()?;
     let mut collectors = core.readers(settings);
     collectors.push(core.own());
     collectors.retain(|collector| wanted(collector.name()));
@@ -53,6 +61,7 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     loop {
         let next = Instant::now() + settings.interval;
         observe(&core, tracker.scan(&settings.paths, &nodes));
+        core.suppliers.wait(NAMES);
         let mut out = EnrichedBatch::default();
         for collector in &mut collectors {
             let batch = read(&core, collector.as_mut());

@@ -66,7 +66,8 @@ impl Book {
         let listed: HashSet<_> = pods.iter().map(|sandbox| sandbox.id.as_str()).collect();
         let ended = self.sandboxes.keys().filter(|id| !listed.contains(id.as_str()));
         let ended: Vec<_> = ended.cloned().collect();
-        let running: HashSet<_> = containers.iter().map(|one| ContainerId::new(&one.id)).collect();
+        let ids = containers.iter().map(|one| &one.id).chain(pods.iter().map(|one| &one.id));
+        let running: HashSet<_> = ids.map(|id| ContainerId::new(id)).collect();
         let mut told = self.some(pods, containers);
         for id in ended {
             self.end_sandbox(&id, &mut told);
