@@ -10,6 +10,8 @@
 mod arrives;
 mod collector;
 mod containerd;
+mod identity;
+mod kubelet;
 mod lifecycle;
 mod ownership;
 mod reader;

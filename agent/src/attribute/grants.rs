@@ -41,7 +41,9 @@ pub struct Grant {
 
 /// Every grant, by source.
 #[derive(Clone, Debug, Default)]
-pub struct Grants(Arc<Mutex<BTreeMap<&'static str, Arc<[Grant]>>>>);
+pub struct Grants(Arc<Mutex<BySource>>);
+
+type BySource = BTreeMap<&'static str, Arc<[Grant]>>;
 
 impl Grants {
     /// A source's whole list, in place of its last.
