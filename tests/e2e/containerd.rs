@@ -1,6 +1,7 @@
 //! The real containerd, as the tests of ownership use it.
 
 use crate::setting::{owner, wait_for_holder};
+use fake_kubelet::Kubelet;
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::containerd::{
     self, ContainerSpec, Containerd, ContainerdError, Pod, PodSpec, Run,
@@ -219,6 +220,34 @@ fn pods_outlive_a_restart_of_the_runtime_and_a_paused_one_does_not_answer() {
     assert_eq!(stopped, Some(()));
     containerd.resume().unwrap();
     assert_eq!(containerd.containers().unwrap(), [container.id]);
+}
+
+#[test]
+fn a_kubelet_can_be_told_what_the_runtime_made() {
+    let mut containerd = or_skip!(containerd::available()).start().unwrap();
+    let spec = PodSpec { labels: &[("app", "vllm")], qos: Qos::BestEffort, ..PodSpec::default() };
+    let pod = containerd.pod(&spec).unwrap();
+    let container = pod.container(&ContainerSpec { attempt: 2, ..ContainerSpec::default() });
+    let container = container.unwrap();
+    let seen = ("kubernetes.io/config.seen", "2026-11-21T01:00:00.000000000Z");
+    let source = ("kubernetes.io/config.source", "api");
+    let words = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    let expected = fake_kubelet::Pod {
+        labels: [("app", "vllm")].map(words).into(),
+        annotations: [seen, source].map(words).into(),
+        qos: "BestEffort".to_owned(),
+        containers: vec![fake_kubelet::Container {
+            image: containerd.image().to_owned(),
+            restarts: 2,
+            ..fake_kubelet::Container::new("train", &format!("containerd://{}", container.id))
+        }],
+        ..fake_kubelet::Pod::new("research", "trainer-0", &pod.uid)
+    };
+    let told = pod.as_kubelets(&[&container]);
+    assert_eq!(told, expected);
+    let kubelet = Kubelet::start(containerd.scratch()).unwrap();
+    kubelet.set_pod(told.clone());
+    assert_eq!(kubelet.remove_pod(&pod.uid), Some(told));
 }
 
 #[test]

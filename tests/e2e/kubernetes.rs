@@ -40,7 +40,8 @@ impl Scene {
         let points = folder.join("points.jsonl");
         let socket = containerd.socket().display();
         let more = format!(
-            "[kubernetes]\ncri = [\"{socket}\"]\n[containers]\ndocker = \"\"\npodman = \"\"\n"
+            "[kubernetes]\ncri = [\"{socket}\"]\npods_api = \"\"\npod_resources = \"\"\n\
+             labels = [\"app\"]\n[containers]\ndocker = \"\"\npodman = \"\"\n"
         );
         let config = Config {
             interval: Some("500ms".to_owned()),
@@ -65,7 +66,7 @@ impl Scene {
     }
 
     fn pod(&mut self, name: &str) -> Pod {
-        let labels = &[("batch.kubernetes.io/job-name", "finetune")];
+        let labels = &[("batch.kubernetes.io/job-name", "finetune"), ("app", "vllm")];
         self.containerd.pod(&PodSpec { name, labels, ..PodSpec::default() }).unwrap()
     }
 
@@ -154,8 +155,8 @@ fn a_process_s_points_have_its_pod_container_workload_and_image() {
     assert_eq!(told(&usage, &keys), names);
     let info = scene.wait_for_attributes("gpu.process.info", container.pid);
     assert_eq!(told(&info, &keys), names);
-    let image = ["container.image.name", "container.runtime.name"];
-    assert_eq!(told(&info, &image), [scene.containerd.image(), "containerd"]);
+    let details = ["container.image.name", "container.runtime.name", "k8s.pod.label.app"];
+    assert_eq!(told(&info, &details), [scene.containerd.image(), "containerd", "vllm"]);
 }
 
 #[test]

@@ -10,6 +10,8 @@
 mod arrives;
 mod collector;
 mod containerd;
+mod identity;
+mod kubelet;
 mod kubernetes;
 mod lifecycle;
 mod ownership;

@@ -18,6 +18,8 @@ pub enum DeviceName {
     Index(u32),
     /// PCI address, lower case.
     Pci(Arc<str>),
+    /// Serial number.
+    Serial(Arc<str>),
 }
 
 /// One device granted to one owner.
@@ -39,13 +41,21 @@ pub struct Grant {
 
 /// Every grant, by source.
 #[derive(Clone, Debug, Default)]
-pub struct Grants(Arc<Mutex<BTreeMap<&'static str, Arc<[Grant]>>>>);
+pub struct Grants(Arc<Mutex<BySource>>);
+
+type BySource = BTreeMap<&'static str, Arc<[Grant]>>;
 
 impl Grants {
     /// A source's whole list, in place of its last.
     pub fn replace(&self, source: &'static str, grants: Vec<Grant>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(source, grants.into());
+    }
+
+    /// How many a source has listed.
+    pub fn count(&self, source: &str) -> usize {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(source).map_or(0, |list| list.len())
     }
 
     /// Every source's list.

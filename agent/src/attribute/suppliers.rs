@@ -8,6 +8,10 @@ pub(crate) mod cri;
 pub(crate) mod engine;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod fake_kubelet;
+pub(crate) mod pod_resources;
+pub(crate) mod pods_api;
 
 use super::names::{Names, Want};
 use super::ownership::Ownership;
@@ -17,6 +21,7 @@ use crate::collect::status::{Board, Report};
 use crate::paths::Paths;
 use std::collections::HashSet;
 use std::future::Future;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,9 +47,11 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Every supplier, by its name on the board.
 const SUPPLIERS: &[(&str, Supply)] = &[
+    ("pods_api", |desk, wants| Box::pin(pods_api::supply(desk, wants))),
     ("cri", |desk, wants| Box::pin(cri::supply(desk, wants))),
     ("docker", |desk, wants| Box::pin(engine::docker(desk, wants))),
     ("podman", |desk, wants| Box::pin(engine::podman(desk, wants))),
+    ("pod_resources", |desk, wants| Box::pin(pod_resources::supply(desk, wants))),
 ];
 
 /// Whether a source on the board is one of these: that one is absent is what most hosts are like.
@@ -68,6 +75,15 @@ pub struct Settings {
 pub struct Kubernetes {
     /// Sockets of container runtimes that speak CRI; those that are not there are looked for.
     pub cri: Vec<PathBuf>,
+    /// The kubelet's socket for whole pods.
+    pub pods_api: Option<PathBuf>,
+    /// The kubelet's socket for what it has granted.
+    pub pod_resources: Option<PathBuf>,
+    /// Resources of device plugins, and drivers of claims, that are accelerators beside those
+    /// that are known for it.
+    pub resources: Vec<String>,
+    /// What Kubernetes calls this node, where that was told.
+    pub node_name: Option<String>,
     /// Which labels and annotations of pods are told.
     pub(crate) wanted: WantedLabels,
 }
@@ -111,7 +127,7 @@ pub(crate) struct Questions {
 /// Questions a supplier is at work on, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    pub(crate) questions: Questions,
+    questions: Questions,
     _work: Work,
 }
 
@@ -243,6 +259,14 @@ impl Wants {
             }
         }
         all
+    }
+}
+
+impl Deref for Asked {
+    type Target = Questions;
+
+    fn deref(&self) -> &Questions {
+        &self.questions
     }
 }
 

@@ -3,7 +3,7 @@
 use super::ContainerdError;
 use super::cri::Cri;
 use super::messages::RUNNING;
-use super::pod::{Run, worker_command};
+use super::pod::{ContainerSpec, Run, worker_command};
 use crate::stage::Expected;
 use crate::until::until;
 use crate::worker::script::Script;
@@ -24,6 +24,8 @@ pub struct Container {
     pub id: String,
     /// Its first process, by the host's PIDs.
     pub pid: u32,
+    /// How often it was restarted.
+    pub attempt: u32,
     /// What that one forked, if it is a worker.
     pub children: Vec<u32>,
     /// What the agent should say about its processes.
@@ -58,12 +60,13 @@ impl Container {
         cri: Cri,
         expected: Expected,
         log: PathBuf,
-        run: &Run,
+        spec: &ContainerSpec<'_>,
     ) -> Result<Self, ContainerdError> {
         let id = expected.container_id.clone().unwrap_or_default();
         let pid = first_pid(&cri, &id)?;
-        let mut container = Self { cri, id, pid, children: Vec::new(), expected, log };
-        if matches!(run, Run::Worker(_)) {
+        let (attempt, children) = (spec.attempt, Vec::new());
+        let mut container = Self { cri, id, pid, attempt, children, expected, log };
+        if matches!(spec.run, Run::Worker(_)) {
             container.children = container.wait_until_ready(&container.log)?.children;
         }
         Ok(container)

@@ -126,6 +126,7 @@ pub struct Pod {
     pub group: Group,
     config: SandboxConfig,
     host_pid: bool,
+    qos: Qos,
     expected: Expected,
 }
 
@@ -154,6 +155,7 @@ impl Pod {
             group,
             config,
             host_pid: spec.host_pid,
+            qos: spec.qos,
             expected,
         })
     }
@@ -175,7 +177,32 @@ impl Pod {
             container_id: Some(id.clone()),
             ..self.expected.clone()
         };
-        Container::started(self.means.cri.clone(), expected, log, &spec.run)
+        Container::started(self.means.cri.clone(), expected, log, spec)
+    }
+
+    /// What a kubelet knows of it, for a fake one to be told: granted devices and owners are the
+    /// caller's to add.
+    pub fn as_kubelets(&self, containers: &[&Container]) -> fake_kubelet::Pod {
+        let own = |words: &Words| {
+            let own = words.iter().filter(|(key, _)| !key.starts_with("io.kubernetes."));
+            own.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        let metadata = self.config.metadata.clone().unwrap_or_default();
+        let containers = containers.iter().map(|container| fake_kubelet::Container {
+            image: self.means.image.0.clone(),
+            restarts: container.attempt.cast_signed(),
+            ..fake_kubelet::Container::new(
+                container.expected.container.as_deref().unwrap_or_default(),
+                &format!("containerd://{}", container.id),
+            )
+        });
+        fake_kubelet::Pod {
+            labels: own(&self.config.labels),
+            annotations: own(&self.config.annotations),
+            qos: format!("{:?}", self.qos),
+            containers: containers.collect(),
+            ..fake_kubelet::Pod::new(&metadata.namespace, &metadata.name, &self.uid)
+        }
     }
 
     /// Ends its containers and its sandbox, which the runtime goes on listing.

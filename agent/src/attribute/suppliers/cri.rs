@@ -54,7 +54,7 @@ pub(super) async fn supply(desk: Desk, wants: Wants) {
         let runtime = Runtime {
             at,
             socket,
-            book: Book::new(settings.wanted.clone()),
+            book: Book::new(settings.wanted.clone(), settings.node_name.as_deref()),
             ownership: ownership.clone(),
             wants: wants.fork(),
             standings: Rc::clone(&standings),
@@ -134,7 +134,7 @@ impl Runtime {
                     }
                     self.ready(offered);
                 }
-                asked = self.wants.next() => self.answer(&grpc, &asked.questions).await?,
+                asked = self.wants.next() => self.answer(&grpc, &asked).await?,
             }
         }
     }

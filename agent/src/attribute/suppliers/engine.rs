@@ -157,7 +157,7 @@ impl Engine {
                 _ = look_through.tick() => self.look_through().await?,
                 asked = timeout(pause, self.wants.next()) => {
                     if let Ok(asked) = &asked {
-                        self.note(&asked.questions);
+                        self.note(asked);
                     }
                     self.answer().await?;
                 }
