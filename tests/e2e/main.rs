@@ -12,6 +12,7 @@ mod collector;
 mod containerd;
 mod identity;
 mod kubelet;
+mod kubernetes;
 mod lifecycle;
 mod ownership;
 mod reader;

@@ -243,13 +243,10 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
     }
 
     fn put(&mut self, supplier: Supplier, key: K, facts: F) -> bool {
+        // Told again by anybody: it has not ended.
+        self.gone.retain(|(_, ended)| *ended != key);
         if let Some((by, known)) = self.known.get(&key) {
-            if *by < supplier {
-                return false;
-            }
-            // Told again by who may tell: it has not ended.
-            self.gone.retain(|(_, ended)| *ended != key);
-            if **known == facts {
+            if *by < supplier || **known == facts {
                 return false;
             }
         } else if self.known.len() >= MAX_FACTS {
@@ -284,7 +281,7 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
     let place = owner.cgroup.clone();
     let workload = &mut owner.workload;
-    if workload.nested || workload.user_slice || workload.machine.is_some() {
+    if is_elsewhere(workload) {
         return;
     }
     if let Some(pod) = &mut workload.pod {
@@ -310,12 +307,20 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
     }
 }
 
+/// Whether others than the host's root can have made the path.
+fn is_elsewhere(workload: &Workload) -> bool {
+    workload.nested || workload.user_slice || workload.machine.is_some()
+}
+
 /// Whether the index knows something of the owner's pod or container that the owner does not have.
 pub(crate) fn is_behind(host: &Host, owner: &Owner) -> bool {
     fn differ<T>(told: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
         told.is_some_and(|told| !has.is_some_and(|has| Arc::ptr_eq(&told, has)))
     }
     let workload = &owner.workload;
+    if is_elsewhere(workload) {
+        return false;
+    }
     let pod = workload.pod.as_ref();
     pod.is_some_and(|pod| differ(host.names.pod(&pod.uid), pod.facts.as_ref()))
         || workload

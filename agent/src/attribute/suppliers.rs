@@ -35,6 +35,8 @@ pub const THREAD: &str = "names";
 
 /// How often the thread's cost goes onto the board.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
+/// Questions kept for a supplier that cannot answer now; more are only known to have been.
+const MOST_KEPT: usize = 4096;
 /// How often [`Suppliers::wait`] looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -113,13 +115,18 @@ pub(crate) struct Wants {
 }
 
 /// Questions that came together.
-#[derive(Debug)]
-pub(crate) struct Asked {
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
     /// Each once.
     pub(crate) wants: HashSet<Want>,
     /// There were more than could wait.
     pub(crate) missed: bool,
-    /// The supplier is at work on them until this is dropped.
+}
+
+/// Questions a supplier is at work on, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) questions: Questions,
     _work: Work,
 }
 
@@ -222,30 +229,33 @@ impl Wants {
     /// The next questions, all that wait. Never comes back when nobody can ask any more.
     pub(crate) async fn next(&mut self) -> Asked {
         let first = self.questions.recv().await;
-        let mut asked =
-            Asked { wants: HashSet::new(), missed: false, _work: Work::begin(&self.busy) };
+        let work = Work::begin(&self.busy);
+        let mut questions = Questions::default();
         match first {
-            Ok(want) => drop(asked.wants.insert(want)),
-            Err(broadcast::error::RecvError::Lagged(_)) => asked.missed = true,
+            Ok(want) => drop(questions.wants.insert(want)),
+            Err(broadcast::error::RecvError::Lagged(_)) => questions.missed = true,
             Err(broadcast::error::RecvError::Closed) => {
-                drop(asked);
+                drop(work);
                 return std::future::pending().await;
             }
         }
         loop {
             match self.questions.try_recv() {
-                Ok(want) => drop(asked.wants.insert(want)),
-                Err(broadcast::error::TryRecvError::Lagged(_)) => asked.missed = true,
-                Err(_) => return asked,
+                Ok(want) => drop(questions.wants.insert(want)),
+                Err(broadcast::error::TryRecvError::Lagged(_)) => questions.missed = true,
+                Err(_) => return Asked { questions, _work: work },
             }
         }
     }
 
-    /// What is asked until then, for a supplier that cannot answer now.
-    pub(crate) async fn until(&mut self, moment: tokio::time::Instant) -> Vec<Asked> {
-        let mut all = Vec::new();
-        while let Ok(asked) = tokio::time::timeout_at(moment, self.next()).await {
-            all.push(asked);
+    /// What is asked until then of a supplier that cannot answer now; nobody need wait for it.
+    pub(crate) async fn until(&mut self, moment: tokio::time::Instant) -> Questions {
+        let mut all = Questions::default();
+        while let Ok(Asked { questions, .. }) = tokio::time::timeout_at(moment, self.next()).await {
+            all.missed |= questions.missed || all.wants.len() >= MOST_KEPT;
+            if !all.missed {
+                all.wants.extend(questions.wants);
+            }
         }
         all
     }
