@@ -75,7 +75,7 @@ impl Scene {
         let memory = "gpu.process.memory.usage";
         let points = points(&self.points);
         let own = points.iter().filter(|point| {
-            point["name"] == memory && point["attributes"]["process.pid"] == self.worker.pid()
+            point["metric"] == memory && point["attributes"]["process.pid"] == self.worker.pid()
         });
         own.map(|point| point["attributes"].clone()).collect()
     }

@@ -278,9 +278,8 @@ impl Office {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        if tokio::time::timeout(PATIENCE, wait).await.is_err() {
-            panic!("not {what}; the supplier says {:?}", self.report());
-        }
+        let waited = tokio::time::timeout(PATIENCE, wait).await;
+        assert!(waited.is_ok(), "not {what}; the supplier says {:?}", self.report());
     }
 }
 

@@ -50,9 +50,9 @@ const PACE: Pace = Pace {
     every: Duration::from_secs(10),
     soonest: Duration::from_secs(5),
     gather: Duration::from_millis(300),
-    allocatable: Duration::from_secs(60),
+    allocatable: Duration::from_mins(1),
     first_retry: Duration::from_secs(1),
-    last_retry: Duration::from_secs(60),
+    last_retry: Duration::from_mins(1),
 };
 
 /// Asks the kubelet for as long as the agent runs.
@@ -199,22 +199,20 @@ impl Kubelet {
 impl Outcome {
     /// How it stands, in one sentence.
     fn words(&self, socket: &std::path::Path, allocatable: Option<usize>) -> String {
-        let mut words = format!("{}: {} devices granted", socket.display(), self.grants.len());
-        if let Some(all) = allocatable {
-            words += &format!(" of {all}");
-        }
+        let of = allocatable.map_or_else(String::new, |all| format!(" of {all}"));
+        let granted = format!("{}: {} devices granted{of}", socket.display(), self.grants.len());
+        let mut words = vec![granted];
         for (count, why) in [
             (self.waiting, "wait for their pod to be known"),
             (self.contested, "are listed for two pods"),
         ] {
             if count > 0 {
-                words += &format!(", {count} {why}");
+                words.push(format!("{count} {why}"));
             }
         }
-        for (why, count) in &self.unnamed {
-            words += &format!(", {count} are {}", why.as_str());
-        }
-        words
+        let unnamed = self.unnamed.iter();
+        words.extend(unnamed.map(|(why, count)| format!("{count} are {}", why.as_str())));
+        words.join(", ")
     }
 }
 

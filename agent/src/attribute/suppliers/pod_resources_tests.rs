@@ -19,7 +19,7 @@ const QUICK: Pace = Pace {
     last_retry: Duration::from_millis(50),
 };
 /// So seldom that only news explains a list.
-const ON_NEWS: Pace = Pace { every: Duration::from_secs(3600), ..QUICK };
+const ON_NEWS: Pace = Pace { every: Duration::from_hours(1), ..QUICK };
 const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
 
 fn devices(ids: &[&str]) -> ContainerDevices {

@@ -9,7 +9,7 @@
 mod book;
 mod wire;
 
-use super::{Asked, Desk, Wants};
+use super::{Desk, Questions, Wants};
 use crate::attribute::names::{Supplier, Want};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
@@ -132,7 +132,7 @@ impl Kubelet {
                     let event = event?.ok_or_else(|| Trouble::Ended(self.socket.clone()))?;
                     self.event(&event);
                 }
-                asked = self.wants.next() => self.answer(&grpc, &asked).await?,
+                asked = self.wants.next() => self.answer(&grpc, &asked.questions).await?,
             }
         }
     }
@@ -199,7 +199,7 @@ impl Kubelet {
 
     /// Asks for the pods that a resolver misses: the kubelet knows of a pod before its cgroup is
     /// made, so one that has to be asked for is a sign that the watch hangs.
-    async fn answer(&mut self, grpc: &Grpc, asked: &Asked) -> Result<(), LocalError> {
+    async fn answer(&mut self, grpc: &Grpc, asked: &Questions) -> Result<(), LocalError> {
         let names = self.ownership.names().clone();
         let pods = asked.wants.iter().filter_map(|want| match want {
             Want::Pod(uid) if names.pod(uid).is_none() => Some(uid.as_str().to_owned()),

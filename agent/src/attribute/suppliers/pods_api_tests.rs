@@ -26,7 +26,7 @@ fn pod(uid: &str, name: &str) -> Vec<u8> {
         image: "vllm:1".into(),
         container_id: format!("containerd://{uid}-main"),
     };
-    let status = PodStatus { container_statuses: vec![container], ..PodStatus::default() };
+    let status = PodStatus { regular: vec![container], ..PodStatus::default() };
     let spec = PodSpec { node_name: "node-a".into() };
     Pod { metadata: Some(metadata), spec: Some(spec), status: Some(status) }.encode_to_vec()
 }

@@ -73,44 +73,42 @@ impl Binding {
             let name = (pod.namespace, pod.name);
             let facts = ownership.names().pod_named(&name.0, &name.1);
             let facts = facts.filter(|_| times.get(&name) == Some(&1));
-            let bound = before.remove(&name);
-            match facts {
-                Some(facts) => self.line(name, bound, &facts, (granted, ownership), &mut outcome),
-                None => {
-                    outcome.waiting += granted.len();
-                    self.bound.extend(bound.map(|bound| (name, bound)));
+            let before = before.remove(&name);
+            let Some(facts) = facts else {
+                outcome.waiting += granted.len();
+                self.bound.extend(before.map(|bound| (name, bound)));
+                continue;
+            };
+            let bound = Bound::next(before, &facts.uid, &granted);
+            if bound.doubted.is_some() {
+                outcome.waiting += granted.len();
+            } else {
+                for (container, granted) in granted {
+                    outcome.take(&facts, &container, granted, ownership);
                 }
             }
+            self.bound.insert(name, bound);
         }
         outcome.contest();
         outcome
     }
+}
 
-    fn line(
-        &mut self,
-        name: PodName,
-        before: Option<Bound>,
-        facts: &Arc<PodFacts>,
-        (granted, ownership): (Vec<(String, Granted)>, &Ownership),
-        outcome: &mut Outcome,
-    ) {
-        let devices: HashSet<_> =
-            granted.iter().map(|(container, one)| (container.clone(), one.id.clone())).collect();
-        if let Some(mut bound) = before
-            && bound.uid == facts.uid
-            && !devices.is_subset(&bound.devices)
+impl Bound {
+    /// The line after this one.
+    fn next(before: Option<Self>, uid: &PodUid, granted: &[(String, Granted)]) -> Self {
+        let device = |(container, one): &(String, Granted)| (container.clone(), one.id.clone());
+        let devices: HashSet<_> = granted.iter().map(device).collect();
+        if let Some(mut before) = before
+            && before.uid == *uid
+            && !devices.is_subset(&before.devices)
         {
-            let since = *bound.doubted.get_or_insert_with(Instant::now);
+            let since = *before.doubted.get_or_insert_with(Instant::now);
             if since.elapsed() < SETTLED {
-                outcome.waiting += granted.len();
-                self.bound.insert(name, bound);
-                return;
+                return before;
             }
         }
-        for (container, granted) in granted {
-            outcome.take(facts, &container, granted, ownership);
-        }
-        self.bound.insert(name, Bound { uid: facts.uid.clone(), devices, doubted: None });
+        Self { uid: uid.clone(), devices, doubted: None }
     }
 }
 

@@ -37,12 +37,12 @@ fn drm(sys: &Path, node: &str, device: &str) {
     std::os::unix::fs::symlink(format!("../../../{device}"), dir.join("device")).unwrap();
 }
 
-fn by_uuid(uuid: &str) -> Result<DeviceName, Unnamed> {
-    Ok(DeviceName::Uuid(GpuUuid::new(uuid)))
+fn by_uuid(uuid: &str) -> DeviceName {
+    DeviceName::Uuid(GpuUuid::new(uuid))
 }
 
-fn by_pci(address: &str) -> Result<DeviceName, Unnamed> {
-    Ok(DeviceName::Pci(address.into()))
+fn by_pci(address: &str) -> DeviceName {
+    DeviceName::Pci(address.into())
 }
 
 #[test]
@@ -51,24 +51,24 @@ fn every_plugins_ids_are_read_in_its_own_way() {
     let replica = |number: &str| Some(Arc::<str>::from(number));
     let old_mig = "MIG-GPU-11111111-2222-3333-4444-555555555555/1/0";
     for (resource, id, wanted) in [
-        ("nvidia.com/gpu", GPU, (by_uuid(GPU), Exclusive, None)),
-        ("nvidia.com/gpu.shared", &format!("{GPU}::3"), (by_uuid(GPU), Replica, replica("3"))),
-        ("nvidia.com/mig-1g.10gb", MIG, (by_uuid(MIG), Instance, None)),
-        ("nvidia.com/mig-1g.10gb", &format!("{MIG}::0"), (by_uuid(MIG), Replica, replica("0"))),
-        ("nvidia.com/mig-1g.5gb", old_mig, (by_uuid(old_mig), Instance, None)),
+        ("nvidia.com/gpu", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
+        ("nvidia.com/gpu.shared", &format!("{GPU}::3"), (Ok(by_uuid(GPU)), Replica, replica("3"))),
+        ("nvidia.com/mig-1g.10gb", MIG, (Ok(by_uuid(MIG)), Instance, None)),
+        ("nvidia.com/mig-1g.10gb", &format!("{MIG}::0"), (Ok(by_uuid(MIG)), Replica, replica("0"))),
+        ("nvidia.com/mig-1g.5gb", old_mig, (Ok(by_uuid(old_mig)), Instance, None)),
         ("nvidia.com/gpu", "nvidia2", (Ok(DeviceName::Minor(2)), Exclusive, None)),
         ("nvidia.com/gpu", "nvidia2/vgpu1", (Ok(DeviceName::Minor(2)), Replica, replica("1"))),
         ("nvidia.com/gpu", "nvidia0/gi7", (Err(Unnamed::MigPlace), Instance, None)),
         ("nvidia.com/gpu", "nvidia0/gi7/vgpu0", (Err(Unnamed::MigPlace), Replica, replica("0"))),
-        ("amd.com/gpu", "0000:C1:00.0", (by_pci("0000:c1:00.0"), Exclusive, None)),
+        ("amd.com/gpu", "0000:C1:00.0", (Ok(by_pci("0000:c1:00.0")), Exclusive, None)),
         ("amd.com/cpx_nps4", "amdgpu_xcp_30", (Err(Unnamed::Partition), Instance, None)),
         ("habana.ai/gaudi", "AN12345", (Ok(DeviceName::Serial("AN12345".into())), Exclusive, None)),
-        ("gpu.intel.com/xe", "card1-0", (by_pci("0000:4d:00.0"), Replica, replica("0"))),
+        ("gpu.intel.com/xe", "card1-0", (Ok(by_pci("0000:4d:00.0")), Replica, replica("0"))),
         ("gpu.intel.com/i915", "card7-0", (Err(Unnamed::Form), Replica, replica("0"))),
         ("google.com/tpu", "3", (Ok(DeviceName::Index(3)), Exclusive, None)),
         ("tenstorrent.com/n150", "0", (Ok(DeviceName::Index(0)), Exclusive, None)),
         ("example.com/npu", "1", (Ok(DeviceName::Index(1)), Exclusive, None)),
-        ("corp/any-thing", GPU, (by_uuid(GPU), Exclusive, None)),
+        ("corp/any-thing", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
     ] {
         assert_eq!(plugin(resource, id), Some(wanted), "{resource} {id}");
     }
@@ -112,10 +112,10 @@ fn every_drivers_devices_are_read_in_its_own_way() {
         (nvidia, "gpu-0-mig-1g10gb-19-0", Err(Unnamed::MigPlace)),
         (nvidia, "gpu-0-mig-19-4-1", Err(Unnamed::MigPlace)),
         (nvidia, "gpu-vfio-0", Err(Unnamed::Passthrough)),
-        ("gpu.amd.com", "gpu-0-128", by_pci("0000:c1:00.0")),
+        ("gpu.amd.com", "gpu-0-128", Ok(by_pci("0000:c1:00.0"))),
         ("gpu.amd.com", "gpu-1-129", Err(Unnamed::Partition)),
-        ("gpu.intel.com", "0000-0f-00-0-0x56c0", by_pci("0000:0f:00.0")),
-        ("gaudi.intel.com", "0000-9a-00-0-0x1020", by_pci("0000:9a:00.0")),
+        ("gpu.intel.com", "0000-0f-00-0-0x56c0", Ok(by_pci("0000:0f:00.0"))),
+        ("gaudi.intel.com", "0000-9a-00-0-0x1020", Ok(by_pci("0000:9a:00.0"))),
         ("npu.example.com", "2", Ok(DeviceName::Index(2))),
         ("npu.example.com", "left", Err(Unnamed::Form)),
     ] {
@@ -127,7 +127,7 @@ fn every_drivers_devices_are_read_in_its_own_way() {
 fn a_cdi_name_tells_where_the_drivers_does_not() {
     let driver = "npu.example.com";
     for (cdi, wanted) in [
-        (format!("nvidia.com/gpu={GPU}"), by_uuid(GPU)),
+        (format!("nvidia.com/gpu={GPU}"), Ok(by_uuid(GPU))),
         ("nvidia.com/gpu=1".to_owned(), Ok(DeviceName::Index(1))),
         ("k8s.gpu.nvidia.com/device=gpu-1".to_owned(), Ok(DeviceName::Minor(1))),
         ("nvidia.com/gpu=all".to_owned(), Err(Unnamed::Form)),

@@ -159,9 +159,9 @@ fn is_static(uid: &str) -> bool {
 }
 
 fn containers(uid: &PodUid, status: PodStatus) -> Vec<ContainerFacts> {
-    let init = status.init_container_statuses;
-    let all = init.into_iter().chain(status.container_statuses);
-    let all = all.chain(status.ephemeral_container_statuses);
+    let init = status.init;
+    let all = init.into_iter().chain(status.regular);
+    let all = all.chain(status.ephemeral);
     all.filter_map(|status| container(uid, &status)).collect()
 }
 

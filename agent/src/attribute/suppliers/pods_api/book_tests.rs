@@ -58,9 +58,9 @@ const HASHED: &str = "0123456789abcdef0123456789abcdef";
 #[test]
 fn a_pod_tells_its_containers_of_all_three_kinds() {
     let status = PodStatus {
-        container_statuses: vec![status("main", "containerd://aa"), status("late", "")],
-        init_container_statuses: vec![status("setup", "containerd://bb")],
-        ephemeral_container_statuses: vec![status("debugger", "containerd://cc")],
+        regular: vec![status("main", "containerd://aa"), status("late", "")],
+        init: vec![status("setup", "containerd://bb")],
+        ephemeral: vec![status("debugger", "containerd://cc")],
     };
     let told = book().pod(Pod { status: Some(status), ..pod("u1", "a") });
     let wanted = [
@@ -76,8 +76,8 @@ fn a_pod_tells_its_containers_of_all_three_kinds() {
 fn a_container_that_was_started_again_is_another_and_the_first_is_gone() {
     let mut book = book();
     let with = |id: &str| {
-        let container_statuses = vec![status("main", id)];
-        let status = PodStatus { container_statuses, ..PodStatus::default() };
+        let regular = vec![status("main", id)];
+        let status = PodStatus { regular, ..PodStatus::default() };
         Pod { status: Some(status), ..pod("u1", "a") }
     };
     book.pod(with("containerd://aa"));

@@ -105,15 +105,15 @@ pub(crate) struct PodSpec {
     pub(crate) node_name: String,
 }
 
-/// `core/v1.PodStatus`.
+/// `core/v1.PodStatus`: the statuses of the containers of each kind.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct PodStatus {
     #[prost(message, repeated, tag = "8")]
-    pub(crate) container_statuses: Vec<ContainerStatus>,
+    pub(crate) regular: Vec<ContainerStatus>,
     #[prost(message, repeated, tag = "10")]
-    pub(crate) init_container_statuses: Vec<ContainerStatus>,
+    pub(crate) init: Vec<ContainerStatus>,
     #[prost(message, repeated, tag = "13")]
-    pub(crate) ephemeral_container_statuses: Vec<ContainerStatus>,
+    pub(crate) ephemeral: Vec<ContainerStatus>,
 }
 
 /// `core/v1.ContainerStatus`.
