@@ -178,7 +178,7 @@ impl Settings {
         let paths = paths(raw.paths);
         let names = suppliers::Settings {
             paths: paths.clone(),
-            kubernetes: runtimes::kubernetes(raw.kubernetes, &root),
+            kubernetes: runtimes::kubernetes(raw.kubernetes, &root, env)?,
             containers: runtimes::containers(raw.containers, &root),
         };
         Ok(Self {

@@ -68,11 +68,6 @@ impl Grpc {
         Self { socket, client }
     }
 
-    /// Where it is.
-    pub(crate) fn socket(&self) -> &Path {
-        &self.socket
-    }
-
     /// One question, one answer. `call` is the method's path, `/package.Service/Method`. Asked
     /// twice if the connection was lost: a kept one may have led to a server that is gone.
     pub(crate) async fn unary<Q, A>(

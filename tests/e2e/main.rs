@@ -11,6 +11,8 @@ mod arrives;
 mod collector;
 mod containerd;
 mod identity;
+mod kubelet;
+mod kubernetes;
 mod lifecycle;
 mod mig;
 mod ownership;

@@ -18,6 +18,8 @@ pub enum DeviceName {
     Index(u32),
     /// PCI address, lower case.
     Pci(Arc<str>),
+    /// Serial number.
+    Serial(Arc<str>),
 }
 
 /// Its node's name before the minor number.
@@ -68,6 +70,12 @@ impl Grants {
     pub fn replace(&self, source: &'static str, grants: Vec<Grant>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(source, grants.into());
+    }
+
+    /// How many a source has listed.
+    pub fn count(&self, source: &str) -> usize {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(source).map_or(0, |list| list.len())
     }
 
     /// Every source's list.

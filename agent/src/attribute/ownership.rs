@@ -223,7 +223,7 @@ impl Ownership {
 
     /// The number of a party that was granted something, with the names of `workload`.
     pub fn grantee(&self, party: Party, workload: &Workload) -> PartyId {
-        self.0.host.parties.put(party, workload, None)
+        self.0.host.parties.granted(party, workload)
     }
 
     /// Forgets parties that no process is of and that `in_use` does not name.

@@ -103,6 +103,18 @@ impl Parties {
         known.insert(party, workload, user)
     }
 
+    /// The number of a party that was granted something. Its processes may have told more of it:
+    /// that stays, or its names would change to and fro.
+    pub(crate) fn granted(&self, party: Party, workload: &Workload) -> PartyId {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let granted = PartyFacts::new(party.clone(), workload, None);
+        let named = known.ids.get(&party).and_then(|id| known.facts.get(id).map(|f| (*id, f)));
+        match named {
+            Some((id, facts)) if facts.details.holds(&granted.details) => id,
+            _ => known.insert(party, workload, None),
+        }
+    }
+
     /// Who that is; the `Arc` changes when the names do.
     pub(crate) fn facts(&self, id: PartyId) -> Option<Arc<PartyFacts>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);

@@ -8,6 +8,10 @@ pub(crate) mod cri;
 pub(crate) mod engine;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod fake_kubelet;
+pub(crate) mod pod_resources;
+pub(crate) mod pods_api;
 
 use super::names::{Names, Want};
 use super::ownership::Ownership;
@@ -17,6 +21,7 @@ use crate::collect::status::{Board, Report};
 use crate::paths::Paths;
 use std::collections::HashSet;
 use std::future::Future;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,6 +36,8 @@ pub const THREAD: &str = "names";
 
 /// How often the thread's cost goes onto the board.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
+/// Questions kept for a supplier that cannot answer now; more are only known to have been.
+const MOST_KEPT: usize = 4096;
 /// How often [`Suppliers::wait`] looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -40,9 +47,11 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Every supplier, by its name on the board.
 const SUPPLIERS: &[(&str, Supply)] = &[
+    ("pods_api", |desk, wants| Box::pin(pods_api::supply(desk, wants))),
     ("cri", |desk, wants| Box::pin(cri::supply(desk, wants))),
     ("docker", |desk, wants| Box::pin(engine::docker(desk, wants))),
     ("podman", |desk, wants| Box::pin(engine::podman(desk, wants))),
+    ("pod_resources", |desk, wants| Box::pin(pod_resources::supply(desk, wants))),
 ];
 
 /// Whether a source on the board is one of these: that one is absent is what most hosts are like.
@@ -66,6 +75,15 @@ pub struct Settings {
 pub struct Kubernetes {
     /// Sockets of container runtimes that speak CRI; those that are not there are looked for.
     pub cri: Vec<PathBuf>,
+    /// The kubelet's socket for whole pods.
+    pub pods_api: Option<PathBuf>,
+    /// The kubelet's socket for what it has granted.
+    pub pod_resources: Option<PathBuf>,
+    /// Resources of device plugins, and drivers of claims, that are accelerators beside those
+    /// that are known for it.
+    pub resources: Vec<String>,
+    /// What Kubernetes calls this node, where that was told.
+    pub node_name: Option<String>,
     /// Which labels and annotations of pods are told.
     pub(crate) wanted: WantedLabels,
 }
@@ -98,13 +116,18 @@ pub(crate) struct Wants {
 }
 
 /// Questions that came together.
-#[derive(Debug)]
-pub(crate) struct Asked {
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
     /// Each once.
     pub(crate) wants: HashSet<Want>,
     /// There were more than could wait.
     pub(crate) missed: bool,
-    /// The supplier is at work on them until this is dropped.
+}
+
+/// Questions a supplier is at work on, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    questions: Questions,
     _work: Work,
 }
 
@@ -207,32 +230,43 @@ impl Wants {
     /// The next questions, all that wait. Never comes back when nobody can ask any more.
     pub(crate) async fn next(&mut self) -> Asked {
         let first = self.questions.recv().await;
-        let mut asked =
-            Asked { wants: HashSet::new(), missed: false, _work: Work::begin(&self.busy) };
+        let work = Work::begin(&self.busy);
+        let mut questions = Questions::default();
         match first {
-            Ok(want) => drop(asked.wants.insert(want)),
-            Err(broadcast::error::RecvError::Lagged(_)) => asked.missed = true,
+            Ok(want) => drop(questions.wants.insert(want)),
+            Err(broadcast::error::RecvError::Lagged(_)) => questions.missed = true,
             Err(broadcast::error::RecvError::Closed) => {
-                drop(asked);
+                drop(work);
                 return std::future::pending().await;
             }
         }
         loop {
             match self.questions.try_recv() {
-                Ok(want) => drop(asked.wants.insert(want)),
-                Err(broadcast::error::TryRecvError::Lagged(_)) => asked.missed = true,
-                Err(_) => return asked,
+                Ok(want) => drop(questions.wants.insert(want)),
+                Err(broadcast::error::TryRecvError::Lagged(_)) => questions.missed = true,
+                Err(_) => return Asked { questions, _work: work },
             }
         }
     }
 
-    /// What is asked until then, for a supplier that cannot answer now.
-    pub(crate) async fn until(&mut self, moment: tokio::time::Instant) -> Vec<Asked> {
-        let mut all = Vec::new();
-        while let Ok(asked) = tokio::time::timeout_at(moment, self.next()).await {
-            all.push(asked);
+    /// What is asked until then of a supplier that cannot answer now; nobody need wait for it.
+    pub(crate) async fn until(&mut self, moment: tokio::time::Instant) -> Questions {
+        let mut all = Questions::default();
+        while let Ok(Asked { questions, .. }) = tokio::time::timeout_at(moment, self.next()).await {
+            all.missed |= questions.missed || all.wants.len() >= MOST_KEPT;
+            if !all.missed {
+                all.wants.extend(questions.wants);
+            }
         }
         all
+    }
+}
+
+impl Deref for Asked {
+    type Target = Questions;
+
+    fn deref(&self) -> &Questions {
+        &self.questions
     }
 }
 

@@ -165,96 +165,97 @@ fn a_number_at_the_end_of_a_jobs_name_is_no_schedule() {
     }
 }
 
+type Pairs = &'static [(&'static str, &'static str)];
+
+/// The labels of a pod, and what they say.
+const MARKED: &[(Pairs, Pairs)] = &[
+    (
+        &[
+            ("training.kubeflow.org/job-name", "ddp"),
+            ("training.kubeflow.org/operator-name", "pytorchjob-controller"),
+            ("training.kubeflow.org/replica-type", "worker"),
+        ],
+        &[(KIND, "PyTorchJob"), (NAME, "ddp")],
+    ),
+    (
+        &[
+            ("training.kubeflow.org/job-name", "nccl"),
+            ("training.kubeflow.org/operator-name", "mpi-operator"),
+        ],
+        &[(KIND, "MPIJob"), (NAME, "nccl")],
+    ),
+    // An operator of tomorrow: the name is known, the kind is not.
+    (
+        &[
+            ("training.kubeflow.org/job-name", "x"),
+            ("training.kubeflow.org/operator-name", "newjob-controller"),
+        ],
+        &[(NAME, "x")],
+    ),
+    (
+        &[("ray.io/cluster", "exp-raycluster-8xk2p"), ("ray.io/node-type", "worker")],
+        &[(KIND, "RayCluster"), (NAME, "exp-raycluster-8xk2p")],
+    ),
+    (
+        &[
+            ("ray.io/cluster", "exp-raycluster-8xk2p"),
+            ("ray.io/originated-from-cr-name", "exp"),
+            ("ray.io/originated-from-crd", "RayJob"),
+        ],
+        &[(KIND, "RayJob"), (NAME, "exp")],
+    ),
+    (
+        &[
+            ("nvidia.com/dynamo-graph-deployment-name", "llama-disagg"),
+            ("nvidia.com/dynamo-component-type", "decode"),
+        ],
+        &[(KIND, "DynamoGraphDeployment"), (NAME, "llama-disagg")],
+    ),
+    (
+        &[
+            ("serving.kserve.io/inferenceservice", "bert"),
+            ("serving.knative.dev/service", "bert-predictor"),
+        ],
+        &[(KIND, "InferenceService"), (NAME, "bert")],
+    ),
+    (
+        &[
+            ("app.kubernetes.io/name", "llama3"),
+            ("app.kubernetes.io/part-of", "nim-service"),
+            ("app.kubernetes.io/managed-by", "k8s-nim-operator"),
+        ],
+        &[(KIND, "NIMService"), (NAME, "llama3")],
+    ),
+    (
+        &[
+            ("app.kubernetes.io/name", "llama3"),
+            ("app.kubernetes.io/managed-by", "Helm"),
+            ("app.kubernetes.io/part-of", "nim-service"),
+        ],
+        &[],
+    ),
+    (&[("leaderworkerset.sigs.k8s.io/name", "vllm")], &[(KIND, "LeaderWorkerSet"), (NAME, "vllm")]),
+    (&[("volcano.sh/job-name", "mpi")], &[(KIND, "VolcanoJob"), (NAME, "mpi")]),
+    (&[("workflows.argoproj.io/workflow", "etl-x")], &[(KIND, "Workflow"), (NAME, "etl-x")]),
+    (
+        &[("tekton.dev/pipelineRun", "ci-1"), ("tekton.dev/taskRun", "ci-1-test")],
+        &[(KIND, "PipelineRun"), (NAME, "ci-1")],
+    ),
+    (&[("tekton.dev/taskRun", "one")], &[(KIND, "TaskRun"), (NAME, "one")]),
+    (&[("sparkoperator.k8s.io/app-name", "pi")], &[(KIND, "SparkApplication"), (NAME, "pi")]),
+    (&[("serving.knative.dev/service", "hello")], &[(KIND, "KnativeService"), (NAME, "hello")]),
+    (
+        &[("dag_id", "train_daily"), ("kubernetes_executor", "True")],
+        &[(KIND, "AirflowDag"), (NAME, "train_daily")],
+    ),
+    (&[("dag_id", "train_daily")], &[]),
+    (&[("kueue.x-k8s.io/pod-group-name", "duo")], &[(KIND, "PodGroup"), (NAME, "duo")]),
+    (&[("ray.io/cluster", "")], &[]),
+];
+
 #[test]
 fn every_frameworks_mark_names_its_workload() {
-    let cases: &[(&[(&str, &str)], &[(&'static str, &str)])] = &[
-        (
-            &[
-                ("training.kubeflow.org/job-name", "ddp"),
-                ("training.kubeflow.org/operator-name", "pytorchjob-controller"),
-                ("training.kubeflow.org/replica-type", "worker"),
-            ],
-            &[(KIND, "PyTorchJob"), (NAME, "ddp")],
-        ),
-        (
-            &[
-                ("training.kubeflow.org/job-name", "nccl"),
-                ("training.kubeflow.org/operator-name", "mpi-operator"),
-            ],
-            &[(KIND, "MPIJob"), (NAME, "nccl")],
-        ),
-        // An operator of tomorrow: the name is known, the kind is not.
-        (
-            &[
-                ("training.kubeflow.org/job-name", "x"),
-                ("training.kubeflow.org/operator-name", "newjob-controller"),
-            ],
-            &[(NAME, "x")],
-        ),
-        (
-            &[("ray.io/cluster", "exp-raycluster-8xk2p"), ("ray.io/node-type", "worker")],
-            &[(KIND, "RayCluster"), (NAME, "exp-raycluster-8xk2p")],
-        ),
-        (
-            &[
-                ("ray.io/cluster", "exp-raycluster-8xk2p"),
-                ("ray.io/originated-from-cr-name", "exp"),
-                ("ray.io/originated-from-crd", "RayJob"),
-            ],
-            &[(KIND, "RayJob"), (NAME, "exp")],
-        ),
-        (
-            &[
-                ("nvidia.com/dynamo-graph-deployment-name", "llama-disagg"),
-                ("nvidia.com/dynamo-component-type", "decode"),
-            ],
-            &[(KIND, "DynamoGraphDeployment"), (NAME, "llama-disagg")],
-        ),
-        (
-            &[
-                ("serving.kserve.io/inferenceservice", "bert"),
-                ("serving.knative.dev/service", "bert-predictor"),
-            ],
-            &[(KIND, "InferenceService"), (NAME, "bert")],
-        ),
-        (
-            &[
-                ("app.kubernetes.io/name", "llama3"),
-                ("app.kubernetes.io/part-of", "nim-service"),
-                ("app.kubernetes.io/managed-by", "k8s-nim-operator"),
-            ],
-            &[(KIND, "NIMService"), (NAME, "llama3")],
-        ),
-        (
-            &[
-                ("app.kubernetes.io/name", "llama3"),
-                ("app.kubernetes.io/managed-by", "Helm"),
-                ("app.kubernetes.io/part-of", "nim-service"),
-            ],
-            &[],
-        ),
-        (
-            &[("leaderworkerset.sigs.k8s.io/name", "vllm")],
-            &[(KIND, "LeaderWorkerSet"), (NAME, "vllm")],
-        ),
-        (&[("volcano.sh/job-name", "mpi")], &[(KIND, "VolcanoJob"), (NAME, "mpi")]),
-        (&[("workflows.argoproj.io/workflow", "etl-x")], &[(KIND, "Workflow"), (NAME, "etl-x")]),
-        (
-            &[("tekton.dev/pipelineRun", "ci-1"), ("tekton.dev/taskRun", "ci-1-test")],
-            &[(KIND, "PipelineRun"), (NAME, "ci-1")],
-        ),
-        (&[("tekton.dev/taskRun", "one")], &[(KIND, "TaskRun"), (NAME, "one")]),
-        (&[("sparkoperator.k8s.io/app-name", "pi")], &[(KIND, "SparkApplication"), (NAME, "pi")]),
-        (&[("serving.knative.dev/service", "hello")], &[(KIND, "KnativeService"), (NAME, "hello")]),
-        (
-            &[("dag_id", "train_daily"), ("kubernetes_executor", "True")],
-            &[(KIND, "AirflowDag"), (NAME, "train_daily")],
-        ),
-        (&[("dag_id", "train_daily")], &[]),
-        (&[("kueue.x-k8s.io/pod-group-name", "duo")], &[(KIND, "PodGroup"), (NAME, "duo")]),
-        (&[("ray.io/cluster", "")], &[]),
-    ];
-    for (labels, wanted) in cases {
+    for (labels, wanted) in MARKED {
         expect(&pod("any-name", labels), wanted);
     }
 }

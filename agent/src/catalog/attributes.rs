@@ -346,6 +346,11 @@ impl AttrSet {
         self.0.iter().find(|(known, _)| known.name == key.name).map(|(_, value)| value)
     }
 
+    /// Whether every attribute of `other` is in this set, with the same value.
+    pub fn holds(&self, other: &Self) -> bool {
+        other.iter().all(|(key, value)| self.get(key) == Some(value))
+    }
+
     /// How many attributes there are.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -10,7 +10,7 @@
 mod book;
 mod wire;
 
-use super::{Asked, Desk, Wants};
+use super::{Desk, Questions, Wants};
 use crate::attribute::names::Supplier;
 use crate::attribute::names::Want;
 use crate::attribute::ownership::Ownership;
@@ -34,7 +34,7 @@ use wire::{
 /// For every answer: a list of 500 containers took no runtime longer than tens of milliseconds.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Between complete lists.
-const RELIST: Duration = Duration::from_secs(60);
+const RELIST: Duration = Duration::from_mins(1);
 /// How often a socket that is not there is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// After a failure; doubled at each further one.
@@ -54,7 +54,7 @@ pub(super) async fn supply(desk: Desk, wants: Wants) {
         let runtime = Runtime {
             at,
             socket,
-            book: Book::new(settings.wanted.clone()),
+            book: Book::new(settings.wanted.clone(), settings.node_name.as_deref()),
             ownership: ownership.clone(),
             wants: wants.fork(),
             standings: Rc::clone(&standings),
@@ -149,7 +149,7 @@ impl Runtime {
     }
 
     /// What resolvers miss.
-    async fn answer(&mut self, grpc: &Grpc, asked: &Asked) -> Result<(), LocalError> {
+    async fn answer(&mut self, grpc: &Grpc, asked: &Questions) -> Result<(), LocalError> {
         let names = self.ownership.names();
         let is_open = |want: &&Want| match want {
             Want::Pod(uid) => names.pod(uid).is_none(),

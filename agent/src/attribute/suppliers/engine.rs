@@ -7,7 +7,7 @@
 //! containerd's own containers outside Kubernetes (nerdctl) are not asked for: they would take a
 //! third protocol, with a namespace to guess.
 
-use super::{Asked, Desk, Wants};
+use super::{Desk, Questions, Wants};
 use crate::attribute::names::{Change, ContainerFacts, Supplier, Want};
 use crate::attribute::process;
 use crate::catalog::agent::SourceState;
@@ -28,7 +28,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 /// For every answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How often what has ended is looked for.
-const LOOK_THROUGH: Duration = Duration::from_secs(60);
+const LOOK_THROUGH: Duration = Duration::from_mins(1);
 /// How often an engine that is not there or has failed is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A container that is being started has no process yet: asked again this much later,
@@ -63,6 +63,7 @@ async fn serve(desk: Desk, wants: Wants, runtime: &'static str, socket: Option<P
         runtime,
         socket,
         open: HashMap::new(),
+        missed: false,
         told: HashSet::new(),
         errors: 0,
     };
@@ -77,6 +78,8 @@ struct Engine {
     socket: PathBuf,
     /// Asked and not answered, with the times it was tried.
     open: HashMap<ContainerId, u8>,
+    /// There were more.
+    missed: bool,
     told: HashSet<ContainerId>,
     errors: u64,
 }
@@ -133,9 +136,8 @@ impl Engine {
             self.errors += u64::from(report.state != SourceState::Absent);
             self.desk.report(&Report { errors: self.errors, ..report });
             self.desk.settle();
-            for asked in self.wants.until(Instant::now() + LOOK_AGAIN).await {
-                self.note(&asked);
-            }
+            let asked = self.wants.until(Instant::now() + LOOK_AGAIN).await;
+            self.note(&asked);
         }
     }
 
@@ -156,9 +158,6 @@ impl Engine {
                 asked = timeout(pause, self.wants.next()) => {
                     if let Ok(asked) = &asked {
                         self.note(asked);
-                        if asked.missed {
-                            self.note_all().await?;
-                        }
                     }
                     self.answer().await?;
                 }
@@ -166,7 +165,8 @@ impl Engine {
         }
     }
 
-    fn note(&mut self, asked: &Asked) {
+    fn note(&mut self, asked: &Questions) {
+        self.missed |= asked.missed;
         for want in &asked.wants {
             if let Want::Container(id) = want
                 && self.open.len() < MAX_OPEN
@@ -187,6 +187,10 @@ impl Engine {
 
     /// Asks for everything that is open. What fails for want of an answer stays open.
     async fn answer(&mut self) -> Result<(), LocalError> {
+        if self.missed {
+            self.note_all().await?;
+            self.missed = false;
+        }
         let open: Vec<_> = self.open.keys().cloned().collect();
         for id in open {
             let again = match self.inspect(&id).await {

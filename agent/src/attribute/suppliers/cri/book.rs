@@ -21,6 +21,8 @@ pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
 pub(super) struct Book {
     runtime: &'static str,
     wanted: WantedLabels,
+    /// The node's name, which the runtime does not know.
+    node: Option<Arc<str>>,
     /// By the sandbox's id.
     sandboxes: HashMap<String, Sandbox>,
     containers: HashSet<ContainerId>,
@@ -42,8 +44,14 @@ pub(super) enum Told {
 }
 
 impl Book {
-    pub(super) fn new(wanted: WantedLabels) -> Self {
-        Self { runtime: "unknown", wanted, sandboxes: HashMap::new(), containers: HashSet::new() }
+    pub(super) fn new(wanted: WantedLabels, node: Option<&str>) -> Self {
+        Self {
+            runtime: "unknown",
+            wanted,
+            node: node.map(Arc::from),
+            sandboxes: HashMap::new(),
+            containers: HashSet::new(),
+        }
     }
 
     /// Which runtime it is, as `Version` says.
@@ -132,12 +140,12 @@ impl Book {
                 labels: sandbox.labels,
                 annotations: sandbox.annotations,
                 owners: Vec::new(),
-                node: None,
+                node: self.node.as_deref().map(str::to_owned),
                 created_s: Some(sandbox.created_at / 1_000_000_000),
             };
             let (workload, details) = describe(&meta, &self.wanted);
-            let uid = uid.clone();
-            told.push(Told::Pod(PodFacts { uid, namespace, name, node: None, workload, details }));
+            let (uid, node) = (uid.clone(), self.node.clone());
+            told.push(Told::Pod(PodFacts { uid, namespace, name, node, workload, details }));
         }
         // The sandbox's own process is the pod's and in no container of it.
         told.push(self.facts(ContainerId::new(&sandbox.id), uid, None, None));

@@ -33,7 +33,7 @@ fn container(id: &str, sandbox: &str, uid: &str, name: &str) -> Container {
 }
 
 fn book() -> Book {
-    let mut book = Book::new(WantedLabels::default());
+    let mut book = Book::new(WantedLabels::default(), None);
     book.is_about("containerd");
     book
 }
