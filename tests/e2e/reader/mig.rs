@@ -117,6 +117,21 @@ fn a_device_cut_anew_ends_its_instances_and_begins_others_without_a_restart() {
 }
 
 #[test]
+fn a_place_cut_anew_between_two_readings_is_seen_though_its_uuid_stays() {
+    let mut rig = Rig::at("mig-reconfigure", 100.0);
+    rig.tick();
+    let of_first = |rig: &Rig| {
+        let (_, first) = rig.inventory.instances().remove(0);
+        (first.uuid.to_string(), first.profile.clone(), first.extent.multiprocessors)
+    };
+    let (uuid, profile, _) = of_first(&rig);
+    assert_eq!(profile.as_deref(), Some("4g.20gb"));
+    rig.edit(|text| text.replace("4g.20gb", "3g.20gb").replace("= 56", "= 42"));
+    rig.tick();
+    assert_eq!(of_first(&rig), (uuid, Some("3g.20gb".to_owned()), Some(42)));
+}
+
+#[test]
 fn mig_turned_off_and_on_again_is_followed() {
     let mut rig = Rig::new("a100-mig-3g20");
     let with = levels(rig.tick());
