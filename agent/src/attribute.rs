@@ -11,16 +11,18 @@ pub mod ownership;
 pub mod party;
 mod podlogs;
 mod process;
+pub mod slurm;
 mod table;
 mod users;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};
+use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey};
 use crate::paths::Paths;
 use hierarchies::Hierarchies;
 use names::{ContainerFacts, Names, PodFacts};
 use party::{Parties, PartyId};
 use podlogs::PodLogs;
+use slurm::{Slurm, SlurmTask};
 use std::sync::Arc;
 use users::Users;
 
@@ -146,19 +148,6 @@ pub struct Pod {
     pub facts: Option<Arc<PodFacts>>,
 }
 
-/// A Slurm step or task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlurmTask {
-    /// The job as the cgroup names it.
-    pub job: SlurmJobId,
-    /// `0`, `batch`, `extern`, `interactive`, ….
-    pub step: Option<Arc<str>>,
-    /// Task on this node.
-    pub task: Option<Arc<str>>,
-    /// The step's own slurmstepd, which is not the user's work.
-    pub daemon: bool,
-}
-
 /// The unit of work of a scheduler whose paths name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -177,6 +166,10 @@ pub enum Method {
     Proc,
     /// The cgroup numbers the kernel captured; the process may be gone.
     Kernel,
+    /// A slurmstepd among its parents; no cgroup says whose it is.
+    Slurmstepd,
+    /// Only its own environment, which is the user's word.
+    Environment,
     /// Not yet: the process is known, its cgroup's path is not.
     Pending,
 }
@@ -187,6 +180,8 @@ impl Method {
         match self {
             Self::Proc => "cgroup",
             Self::Kernel => "kernel",
+            Self::Slurmstepd => "slurmstepd",
+            Self::Environment => "environment",
             Self::Pending => "none",
         }
     }
@@ -201,13 +196,16 @@ pub(crate) struct Host {
     pub(crate) podlogs: PodLogs,
     pub(crate) users: Users,
     pub(crate) parties: Parties,
+    pub(crate) slurm: Slurm,
 }
 
 impl Host {
-    pub(crate) fn new(paths: &Paths) -> Self {
+    pub(crate) fn new(paths: &Paths, slurm: slurm::Settings) -> Self {
+        let hierarchies = Hierarchies::new(paths);
         Self {
             paths: paths.clone(),
-            hierarchies: Hierarchies::new(paths),
+            slurm: Slurm::new(paths, slurm, &hierarchies),
+            hierarchies,
             names: Names::default(),
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),
@@ -226,8 +224,12 @@ pub(crate) const PLACES: &[(&str, Resolve)] =
 
 /// What gives names to the place that was found, in order of precedence: of two that know a name
 /// the first counts. All of it is in memory; what is not there is asked for and comes later.
-pub(crate) const NAMES: &[(&str, Resolve)] =
-    &[("runtime", names::resolve), ("podlogs", podlogs::resolve), ("users", users::resolve)];
+pub(crate) const NAMES: &[(&str, Resolve)] = &[
+    ("runtime", names::resolve),
+    ("podlogs", podlogs::resolve),
+    ("slurm", slurm::resolve),
+    ("users", users::resolve),
+];
 
 /// A process and all that is known about whose it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -272,6 +274,10 @@ impl Owner {
     pub fn details(&self) -> AttrSet {
         let mut set = self.attributes();
         self.workload.detail(&mut set);
+        if let Some(slurm) = &self.workload.slurm {
+            slurm.detail_job(&mut set);
+            slurm.detail_task(&mut set);
+        }
         set
     }
 
@@ -292,8 +298,7 @@ impl Workload {
         set.set_some(&attr::CONTAINER_ID, self.container.as_ref().map(ContainerId::as_str));
         self.name(set);
         if let Some(slurm) = &self.slurm {
-            set.set_some(&attr::SLURM_STEP_ID, slurm.step.clone());
-            set.set_some(&attr::SLURM_TASK_ID, slurm.task.clone());
+            slurm.describe_task(set);
         }
         set.set_some(&attr::MACHINE_NAME, self.machine.clone());
         set.set_some(&attr::SYSTEMD_UNIT, self.unit.clone());
@@ -314,7 +319,7 @@ impl Workload {
             set.set_some(&attr::CONTAINER_NAME, facts.name.clone());
         }
         if let Some(slurm) = &self.slurm {
-            set.set(&attr::SLURM_JOB_ID, slurm.job.as_str());
+            slurm.describe_job(set);
         }
         if let Some(allocation) = &self.allocation {
             set.set(&attr::SCHEDULER, allocation.scheduler);

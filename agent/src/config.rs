@@ -6,9 +6,11 @@
 
 mod error;
 mod overlay;
+mod slurm;
 
 pub use error::ConfigError;
 
+use crate::attribute;
 use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
@@ -32,6 +34,7 @@ pub struct Raw {
     paths: RawPaths,
     devices: RawDevices,
     nvidia: RawReader,
+    slurm: slurm::RawSlurm,
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
@@ -102,6 +105,8 @@ pub struct Settings {
     pub kernel: device_users::Settings,
     /// The device readers that are not switched off.
     pub devices: Vec<(&'static Vendor, reader::Settings)>,
+    /// Where the names of Slurm jobs are.
+    pub slurm: attribute::slurm::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Write every point to standard output.
@@ -168,6 +173,7 @@ impl Settings {
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
+            slurm: slurm::settings(raw.slurm, &paths),
             paths,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
             telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,

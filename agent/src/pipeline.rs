@@ -99,7 +99,7 @@ impl Core {
         }
         Self {
             inventory: Arc::default(),
-            ownership: Ownership::new(&settings.paths),
+            ownership: Ownership::with_slurm(&settings.paths, settings.slurm.clone()),
             board: Board::default(),
             gauges: Arc::default(),
             readers: Vec::new(),

@@ -105,7 +105,7 @@ pub struct Person {
     pub slurm_task: Option<String>,
     /// systemd unit.
     pub unit: Option<String>,
-    /// `proc`, `kernel`, `pending` or `none`.
+    /// `proc`, `kernel`, `slurmstepd`, `environment`, `pending` or `none`.
     pub method: String,
 }
 
@@ -144,13 +144,15 @@ impl Person {
             pod_uid: pod.map(|pod| pod.uid.to_string()),
             container: pod.and_then(|pod| pod.container.as_ref().map(text)),
             container_id: owner.workload.container.as_ref().map(ToString::to_string),
-            slurm_job: slurm.map(|slurm| slurm.job.to_string()),
+            slurm_job: slurm.map(|slurm| slurm.number().to_string()),
             slurm_step: slurm.and_then(|slurm| slurm.step.as_ref().map(text)),
             slurm_task: slurm.and_then(|slurm| slurm.task.as_ref().map(text)),
             unit: owner.workload.unit.as_ref().map(text),
             method: match owner.method {
                 Method::Proc => "proc",
                 Method::Kernel => "kernel",
+                Method::Slurmstepd => "slurmstepd",
+                Method::Environment => "environment",
                 Method::Pending => "pending",
             }
             .into(),

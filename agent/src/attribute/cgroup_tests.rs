@@ -25,7 +25,8 @@ fn render(workload: &Workload) -> String {
         words.push(format!("pod={uid}/{}", qos.unwrap_or("-")));
     }
     words.extend(container.iter().map(|id| format!("container={id}")));
-    if let Some(SlurmTask { job, step, task, daemon }) = slurm {
+    if let Some(SlurmTask { job, step, task, daemon, in_pod, facts, rank }) = slurm {
+        assert_eq!((in_pod, facts, rank), (&false, &None, &None));
         let daemon = if *daemon { "/daemon" } else { "" };
         words.push(format!("slurm={job}/{}/{}{daemon}", or_dash(step), or_dash(task)));
     }

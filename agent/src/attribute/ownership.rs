@@ -9,6 +9,7 @@ use super::hierarchies::Layout;
 use super::names::{Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
+use super::slurm::{self, Job};
 use super::table::{Case, Table, started_ns};
 use super::{Evidence, Host, Method, NAMES, Opened, Owner, PLACES, Workload};
 use crate::host::boot_time_ns;
@@ -71,13 +72,22 @@ const SWEEP_NS: u64 = 30_000_000_000;
 impl Ownership {
     /// An empty table that reads the host's files at `paths`.
     pub fn new(paths: &Paths) -> Self {
-        Self::with_clock(paths, boot_time_ns)
+        Self::with_slurm(paths, slurm::Settings::usual(paths))
+    }
+
+    /// The same, with what the operator has said about Slurm.
+    pub fn with_slurm(paths: &Paths, slurm: slurm::Settings) -> Self {
+        Self::make(Host::new(paths, slurm), boot_time_ns)
     }
 
     /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
     pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self::make(Host::new(paths, slurm::Settings::usual(paths)), clock)
+    }
+
+    fn make(host: Host, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(Shared {
-            host: Host::new(paths),
+            host,
             clock: Clock(Arc::new(clock)),
             table: RwLock::default(),
             grants: Grants::default(),
@@ -99,10 +109,13 @@ impl Ownership {
             }
             Evidence::CgroupMade { id, path } => {
                 self.0.host.hierarchies.made(id, &path);
+                self.0.host.slurm.made(id, &path, (self.0.clock.0)());
                 None
             }
             Evidence::CgroupRemoved { id } => {
-                self.0.host.hierarchies.removed(id, (self.0.clock.0)());
+                let now_ns = (self.0.clock.0)();
+                self.0.host.hierarchies.removed(id, now_ns);
+                self.0.host.slurm.removed(id, now_ns);
                 None
             }
         };
@@ -140,6 +153,12 @@ impl Ownership {
     /// What held a device and ended within the last minutes.
     pub fn ended(&self) -> Vec<Arc<Owner>> {
         self.read().ended()
+    }
+
+    /// The Slurm jobs on this node, those that ended within the last minutes included. A look at
+    /// what is kept: nothing is read.
+    pub fn jobs(&self) -> Vec<Arc<Job>> {
+        self.0.host.slurm.jobs()
     }
 
     /// Time from a device's opening to the owner being known, in seconds.
@@ -206,6 +225,15 @@ impl Ownership {
         self.0.host.parties.retain(|party| live.contains(&party) || in_use(party));
     }
 
+    /// More is known of a job: its processes are named again.
+    fn relabel(&self, job: &Job) {
+        let is_inside = |owner: &Owner| owner.cgroup.as_deref().is_some_and(|path| job.holds(path));
+        let cases = self.read().to_name(is_inside);
+        for case in cases {
+            self.resolve(case);
+        }
+    }
+
     /// Names the processes of a pod or a container again.
     fn learned(&self, change: &Change) {
         let cases = self.read().to_name(|owner| match change {
@@ -234,7 +262,11 @@ impl Ownership {
     pub fn expire(&self, now_ns: u64) {
         self.sweep(now_ns);
         self.write().expire(now_ns);
-        self.0.host.hierarchies.expire(now_ns);
+        let host = &self.0.host;
+        host.hierarchies.expire(now_ns);
+        for job in host.slurm.expire(&host.hierarchies, &host.users, now_ns) {
+            self.relabel(&job);
+        }
         self.0.host.podlogs.pump();
         self.0.host.names.expire(now_ns);
         let cases = self.read().incomplete(now_ns, MAX_RETRIES);

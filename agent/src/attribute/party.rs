@@ -4,6 +4,7 @@
 //! Numbered, so that a sample stays small; the names behind a number are replaced as a whole when
 //! they change. One lookup a use.
 
+use super::slurm::SlurmTask;
 use super::{Method, Owner, Workload};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
@@ -88,7 +89,15 @@ impl Parties {
     /// The number of a process's party, with its names as they are known now.
     pub(crate) fn of(&self, owner: &Owner) -> PartyId {
         let party = Party::of(owner);
-        let user = matches!(party, Party::User(_) | Party::Job(_)).then(|| owner.user_text());
+        let user = match party {
+            Party::User(_) => Some(owner.user_text()),
+            // Not that of whichever process is looked at: slurmstepd and sudo are root's.
+            Party::Job(_) => {
+                let user = owner.workload.slurm.as_ref().and_then(SlurmTask::user);
+                Some(user.unwrap_or_else(|| owner.user_text()))
+            }
+            _ => None,
+        };
         self.put(party, &owner.workload, user)
     }
 
@@ -143,7 +152,10 @@ impl Party {
         if let Some(pod) = &workload.pod {
             return Self::Pod { uid: pod.uid.clone(), container: pod.container.clone() };
         }
-        if let Some(slurm) = &workload.slurm {
+        // What only a process's own environment says charges nobody.
+        if let Some(slurm) = &workload.slurm
+            && owner.method != Method::Environment
+        {
             return Self::Job(slurm.job.clone());
         }
         if let Some(allocation) = &workload.allocation {
@@ -201,6 +213,9 @@ impl PartyFacts {
         attributes.set_some(&attr::PROCESS_OWNER, user);
         let mut details = attributes.clone();
         workload.detail(&mut details);
+        if let (Party::Job(_), Some(job)) = (&party, &workload.slurm) {
+            job.detail_job(&mut details);
+        }
         Self { party, attributes, details }
     }
 }

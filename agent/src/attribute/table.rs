@@ -231,7 +231,7 @@ impl Table {
         let open = self.rows.values().filter(is_open).filter(|row| is_recent(&row.owner));
         let case = |row: &Row| match row.owner.method {
             Method::Pending => row.case(false),
-            Method::Proc | Method::Kernel => row.naming(),
+            _ => row.naming(),
         };
         open.take(limit).map(case).collect()
     }

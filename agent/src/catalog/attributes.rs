@@ -111,12 +111,58 @@ attributes! {
     WORKLOAD_NAME = "gpuwho.workload.name";
     /// Queue the workload was admitted through (Kueue, Volcano).
     WORKLOAD_QUEUE = "gpuwho.workload.queue";
-    /// The Slurm job, as its cgroup names it.
+    /// The Slurm job's number; its SLUID (Slurm 26.05) where the node does not tell the number.
     SLURM_JOB_ID = "slurm.job.id";
     /// The Slurm step: a number, `batch`, `extern` or `interactive`.
     SLURM_STEP_ID = "slurm.step.id";
     /// The Slurm task on this node.
     SLURM_TASK_ID = "slurm.task.id";
+    /// The Slurm cluster.
+    SLURM_CLUSTER_NAME = "slurm.cluster.name";
+    /// The user the Slurm job runs for.
+    SLURM_JOB_USER = "slurm.job.user";
+    /// The account the Slurm job is charged to.
+    SLURM_JOB_ACCOUNT = "slurm.job.account";
+    /// The Slurm job's partition.
+    SLURM_JOB_PARTITION = "slurm.job.partition";
+    /// The Slurm job's name.
+    SLURM_JOB_NAME = "slurm.job.name";
+    /// The job array: the number the user knows it by.
+    SLURM_ARRAY_JOB_ID = "slurm.array.job.id";
+    /// The task's index in the job array.
+    SLURM_ARRAY_TASK_ID = "slurm.array.task.id";
+    /// The least trusted source of the Slurm job's names here: `cgroup`, `slurmstepd`, `prolog`,
+    /// `mapping`, `process` (the kernel's user id) or `environment` (the user's own words).
+    SLURM_FACTS_SOURCE = "slurm.facts.source";
+    /// Slurm's unique id of this run of the job (info series).
+    SLURM_JOB_SLUID = "slurm.job.sluid";
+    /// The leader of the heterogeneous job that the job is a component of (info series).
+    SLURM_HET_JOB_ID = "slurm.het.job.id";
+    /// The component's place in its heterogeneous job (info series).
+    SLURM_HET_JOB_OFFSET = "slurm.het.job.offset";
+    /// Components of the heterogeneous job (info series).
+    SLURM_HET_JOB_SIZE = "slurm.het.job.size";
+    /// The number of the Slurm job's user (info series).
+    SLURM_JOB_UID = "slurm.job.uid";
+    /// The Slurm job's quality of service (info series).
+    SLURM_JOB_QOS = "slurm.job.qos";
+    /// The Slurm job's nodes, in Slurm's notation (info series).
+    SLURM_JOB_NODES = "slurm.job.nodes";
+    /// How many nodes the Slurm job has (info series).
+    SLURM_JOB_NODE_COUNT = "slurm.job.node_count";
+    /// How many tasks the Slurm job has (info series).
+    SLURM_JOB_TASK_COUNT = "slurm.job.task_count";
+    /// How often the Slurm job was started again (info series).
+    SLURM_JOB_RESTARTS = "slurm.job.restarts";
+    /// The GPUs granted to the Slurm job on this node, as Slurm or the mapping directory numbers
+    /// them (info series).
+    SLURM_JOB_GPUS = "slurm.job.gpus";
+    /// The GPUs of the Slurm step on this node, as Slurm numbers them (info series).
+    SLURM_STEP_GPUS = "slurm.step.gpus";
+    /// The task's place among all tasks of its step (info series).
+    SLURM_TASK_RANK = "slurm.task.rank";
+    /// The task's place among those of its step on this node (info series).
+    SLURM_TASK_LOCAL_RANK = "slurm.task.local_rank";
     /// The systemd unit.
     SYSTEMD_UNIT = "systemd.unit";
     /// The LXC, nspawn or libvirt machine the process is in.
@@ -127,7 +173,8 @@ attributes! {
     SCHEDULER_ALLOCATION = "gpuwho.scheduler.allocation";
     /// Nomad's task.
     SCHEDULER_TASK = "gpuwho.scheduler.task";
-    /// How the owner was found: `cgroup`, `kernel`, `none`.
+    /// How the owner was found: `cgroup`, `kernel`, `slurmstepd` (a parent), `environment` (the
+    /// process's own word), `none`.
     OWNER_METHOD = "gpuwho.owner.method";
     /// What kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`,
     /// `user` or `unattributed`.
