@@ -4,6 +4,7 @@
 use super::*;
 use crate::attribute::fake::{FakeHost, opened, v2};
 use crate::attribute::ownership::Ownership;
+use crate::attribute::party::Party;
 use crate::attribute::{Evidence, Method};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::ProcKey;
@@ -24,7 +25,7 @@ fn said(table: &Ownership, process: ProcKey) -> Vec<String> {
     let owner = table.owner(process).unwrap();
     let mut set = AttrSet::new();
     if let Some(task) = &owner.workload.slurm {
-        task.describe_job(&mut set);
+        set.set(&attr::SLURM_JOB_ID, task.number());
         task.describe_task(&mut set);
         task.detail_job(&mut set);
         task.detail_task(&mut set);
@@ -111,13 +112,13 @@ fn the_environment_labels_what_the_cgroup_names_and_the_drop_file_outranks_it() 
         text(&attributes)[3..],
         [
             "slurm.job.id=42",
-            "slurm.step.id=0",
-            "slurm.task.id=1",
             "slurm.job.user=ada",
             "slurm.job.account=ml",
             "slurm.job.partition=gpu",
             "slurm.job.name=train",
             "slurm.facts.source=environment",
+            "slurm.step.id=0",
+            "slurm.task.id=1",
             "systemd.unit=slurmstepd.scope",
             "gpuwho.owner.method=cgroup",
         ]
@@ -233,7 +234,10 @@ fn without_a_cgroup_the_environment_is_said_to_be_the_only_source() {
         (said[0].as_str(), said.last().unwrap().as_str()),
         ("slurm.job.id=42", "environment")
     );
-    assert_eq!(table.owner(KEY).unwrap().method, Method::Environment);
+    let owner = table.owner(KEY).unwrap();
+    assert_eq!(owner.method, Method::Environment);
+    // A word of its own charges no job.
+    assert_eq!(table.party(owner.party).unwrap().party, Party::User(1000));
 }
 
 #[test]
@@ -412,4 +416,16 @@ fn what_is_learnt_later_reaches_the_processes_that_are_known() {
     open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
     table.expire(2 * SECOND);
     assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
+    let party = table.party(table.owner(KEY).unwrap().party).unwrap();
+    assert_eq!(
+        text(&party.attributes),
+        [
+            "gpuwho.owner.kind=slurm_job",
+            "slurm.job.id=42",
+            "slurm.job.user=ada",
+            "slurm.job.name=train",
+            "slurm.facts.source=environment",
+            "process.owner=ada",
+        ]
+    );
 }
