@@ -139,12 +139,12 @@ impl Jobs {
         if entry.job.granted != granted {
             Arc::make_mut(&mut entry.job).granted = granted;
         }
-        entry.looks += 1;
+        entry.looks = entry.looks.saturating_add(1);
         let is_done = is_complete(&entry.job)
             || entry.looks >= MAX_LOOKS
             || !entry.is_live()
             || entry.job.granted == Granted::Untold(Untold::Gone);
-        let wait_ns = FIRST_WAIT_NS << entry.looks.saturating_sub(1);
+        let wait_ns = FIRST_WAIT_NS << (entry.looks.min(MAX_LOOKS) - 1);
         entry.next_ns = (!is_done).then(|| now_ns.saturating_add(wait_ns));
     }
 

@@ -406,6 +406,21 @@ fn jobs_that_were_there_before_the_agent_and_ends_that_nobody_told_are_found() {
 }
 
 #[test]
+fn a_job_that_is_over_when_its_process_is_heard_of_is_not_among_the_live() {
+    let host = FakeHost::new();
+    let table = Ownership::with_clock(&host.paths, || SECOND);
+    drop_file(&host, 42, &["SLURM_JOB_ID=42", "SLURM_JOB_ACCOUNT=ml"]);
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    table.observe(Evidence::CgroupMade { id: v2(70), path: Arc::from(path) });
+    table.observe(Evidence::Opened(opened(KEY, 70, SECOND)));
+    let said = said(&table, KEY);
+    assert!(said.contains(&"slurm.job.account=ml".to_owned()), "{said:?}");
+    assert_eq!(said.last().unwrap(), "kernel");
+    let removed: Vec<_> = table.jobs().iter().map(|job| job.removed_ns.is_some()).collect();
+    assert_eq!(removed, [true]);
+}
+
+#[test]
 fn what_is_learnt_later_reaches_the_processes_that_are_known() {
     let host = FakeHost::new();
     let table = Ownership::new(&host.paths);
