@@ -337,6 +337,24 @@ fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
 }
 
 #[test]
+fn a_container_below_a_step_does_not_hide_the_job() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let id = "c".repeat(64);
+    let environ = ["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"];
+    for (pid, inner) in [(41, format!("docker-{id}.scope")), (42, id.clone())] {
+        let process = ProcKey { pid, start_ticks: 100 };
+        let path = format!("{SCOPE}/job_42/step_0/user/task_0/{inner}{SCOPE}/job_99/step_1");
+        open(&host, &table, process, &path, &environ);
+        let said = said(&table, process);
+        assert_eq!(said[..3], ["slurm.job.id=42", "slurm.step.id=0", "slurm.task.id=0"]);
+        assert!(said.contains(&"slurm.job.name=train".to_owned()), "{said:?}");
+        let owner = table.owner(process).unwrap();
+        assert_eq!(owner.workload.container.as_ref().unwrap().as_str(), id);
+    }
+}
+
+#[test]
 fn environments_are_not_read_where_the_operator_forbids_it() {
     let host = FakeHost::new();
     let settings = Settings { environment: false, ..Settings::usual(&host.paths) };
