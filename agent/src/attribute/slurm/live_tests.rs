@@ -11,6 +11,7 @@ use crate::sys::bpf::tests::{attach_device_program, unified};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -50,11 +51,14 @@ impl Tree {
         self.mount.join(&path[1..])
     }
 
-    /// A copy of `sleep` called `program`, with this title, in a place of the job.
+    /// A `sleep` called `program`, with this title, in a place of the job.
     fn start(&mut self, program: &str, place: &str, prepare: impl FnOnce(&mut Command)) -> u32 {
         let file = self.programs.path().join(program);
         if !file.exists() {
-            fs::copy("/bin/sleep", &file).unwrap();
+            // As Debian has it: `slurmstepd` is a link to `slurmstepd-wlm`.
+            let target = self.programs.path().join(format!("{program}-wlm"));
+            fs::copy("/bin/sleep", &target).unwrap();
+            symlink(target, &file).unwrap();
         }
         let mut command = Command::new(file);
         command.arg("600").stdin(Stdio::null());
