@@ -276,6 +276,9 @@ impl Owner {
     pub fn details(&self) -> AttrSet {
         let mut set = self.attributes();
         self.workload.detail(&mut set);
+        if let Some(slurm) = &self.workload.slurm {
+            slurm.detail_task(&mut set);
+        }
         set
     }
 
@@ -340,7 +343,7 @@ impl Workload {
             set.extend(&facts.details);
         }
         if let Some(slurm) = &self.slurm {
-            slurm.detail(set);
+            slurm.detail_job(set);
         }
     }
 

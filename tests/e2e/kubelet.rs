@@ -47,7 +47,8 @@ impl Scene {
         });
         let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
         let mut container = Container::new("train", &id);
-        let gpu = nvml.truth().unwrap().gpus[0].uuid.clone();
+        let truth = nvml.truth().unwrap();
+        let gpu = truth.device(0).map(|device| device.text(&device.group.uuid)).unwrap();
         container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[&gpu]));
         pod.containers.push(container);
         kubelet.set_pod(pod);
@@ -61,8 +62,8 @@ impl Scene {
             more: format!(
                 "[kubernetes]\ncri = []\npods_api = {:?}\npod_resources = {:?}\n\
                  labels = [\"team\"]\n[containers]\ndocker = \"\"\npodman = \"\"\n",
-                kubelet.pods_api(),
-                kubelet.pod_resources()
+                kubelet.pods_api().display().to_string(),
+                kubelet.pod_resources().display().to_string()
             ),
             ..Config::default()
         };

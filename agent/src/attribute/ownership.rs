@@ -268,7 +268,7 @@ impl Ownership {
         let host = &self.0.host;
         host.hierarchies.expire(now_ns);
         for job in host.slurm.expire(&host.hierarchies, &host.users, now_ns) {
-            self.name_again(|owner| owner.cgroup.as_deref().is_some_and(|path| job.has(path)));
+            self.name_again(|owner| owner.cgroup.as_deref().is_some_and(|path| job.holds(path)));
         }
         self.0.host.podlogs.pump();
         self.0.host.names.expire(now_ns);

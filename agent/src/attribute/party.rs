@@ -4,6 +4,7 @@
 //! Numbered, so that a sample stays small; the names behind a number are replaced as a whole when
 //! they change. One lookup a use.
 
+use super::slurm::SlurmTask;
 use super::{Method, Owner, Workload};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
@@ -160,7 +161,10 @@ impl Party {
         if let Some(pod) = &workload.pod {
             return Self::Pod { uid: pod.uid.clone(), container: pod.container.clone() };
         }
-        if let Some(slurm) = &workload.slurm {
+        // What only a process's own environment says charges nobody.
+        if let Some(slurm) = &workload.slurm
+            && owner.method != Method::Environment
+        {
             return Self::Job(slurm.job.clone());
         }
         if let Some(allocation) = &workload.allocation {
@@ -216,7 +220,9 @@ impl PartyFacts {
             Party::Service(unit) => attributes.set(&attr::SYSTEMD_UNIT, Arc::clone(unit)),
             _ => workload.name(&mut attributes),
         }
-        attributes.set_some(&attr::PROCESS_OWNER, user);
+        // A job's is the job's own user: slurmstepd and sudo in it are root's.
+        let job = workload.slurm.as_ref().filter(|_| matches!(party, Party::Job(_)));
+        attributes.set_some(&attr::PROCESS_OWNER, user.or_else(|| job.and_then(SlurmTask::user)));
         let mut details = attributes.clone();
         workload.detail(&mut details);
         Self { party, attributes, details }

@@ -70,7 +70,7 @@ impl SlurmTask {
         number.map_or_else(|| Arc::from(self.job.as_str()), Arc::clone)
     }
 
-    /// The job, as it is on every point about it.
+    /// The job's small identity, which is on every point.
     pub fn describe_job(&self, set: &mut AttrSet) {
         set.set(&attr::SLURM_JOB_ID, self.number());
         if let Some(facts) = &self.facts {
@@ -78,22 +78,45 @@ impl SlurmTask {
         }
     }
 
-    /// Where in the job, as it is on every point about the process.
+    /// Which of the job's steps and tasks.
     pub fn describe_task(&self, set: &mut AttrSet) {
         set.set_some(&attr::SLURM_STEP_ID, self.step.clone());
         set.set_some(&attr::SLURM_TASK_ID, self.task.clone());
     }
 
-    /// Whatever else is known, for an info series.
-    pub fn detail(&self, set: &mut AttrSet) {
+    /// Everything that is known of the job, for an info series.
+    pub fn detail_job(&self, set: &mut AttrSet) {
+        set.set(&attr::SLURM_JOB_ID, self.number());
         if let Some(facts) = &self.facts {
             facts.describe_all(set);
         }
+    }
+
+    /// What is known of the task besides, for the process's own info series.
+    pub fn detail_task(&self, set: &mut AttrSet) {
         if let Some(rank) = &self.rank {
             set.set_some(&attr::SLURM_TASK_RANK, rank.rank.map(i64::from));
             set.set_some(&attr::SLURM_TASK_LOCAL_RANK, rank.local_rank.map(i64::from));
             set.set_some(&attr::SLURM_STEP_GPUS, rank.gpus.clone());
         }
+    }
+
+    /// The name of the user whose job it is.
+    pub fn user(&self) -> Option<Arc<str>> {
+        self.facts.as_ref()?.value(Label::User).map(Arc::clone)
+    }
+}
+
+impl Job {
+    /// The job as a part of a workload, as a process of it without step or task would have it.
+    pub fn task(&self) -> SlurmTask {
+        SlurmTask { facts: Some(Arc::clone(&self.facts)), ..SlurmTask::new(self.name.clone()) }
+    }
+
+    /// Whether a cgroup is the job's or below it.
+    pub(crate) fn holds(&self, cgroup: &str) -> bool {
+        let below = cgroup.strip_prefix(&*self.path);
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
@@ -159,8 +182,9 @@ fn label(host: &Host, owner: &mut Owner) {
     let known = belief::Known { name: &task.job, facts: &job.facts };
     let believed =
         claims.as_ref().filter(|claims| belief::labels(claims, known, owner.uid).is_some());
-    task.rank = believed
-        .and_then(|claims| belief::rank(claims, task.step.as_deref(), task.task.as_deref()));
+    if let Some(claims) = believed {
+        task.rank = belief::rank(claims, task.step.as_deref(), task.task.as_deref());
+    }
     task.facts = (!job.facts.is_empty()).then(|| Arc::clone(&job.facts));
 }
 

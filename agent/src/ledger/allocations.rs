@@ -192,6 +192,7 @@ fn find(
         DeviceName::Uuid(uuid) => info.uuid == *uuid,
         DeviceName::Minor(minor) => info.minor == Some(*minor),
         DeviceName::Index(index) => info.index == *index,
+        DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
         DeviceName::Pci(address) => {
             info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))
         }

@@ -170,7 +170,9 @@ impl Variable {
     }
 
     fn clear(&mut self) {
-        self.bytes.fill(0);
+        if let Some(used) = self.bytes.get_mut(..self.len) {
+            used.fill(0);
+        }
         self.len = 0;
         self.skipped = false;
     }

@@ -182,7 +182,10 @@ impl Facts {
     pub(super) fn put(&mut self, label: Label, value: &str, source: Source) {
         let is_valid = match label.row().shape {
             Shape::Number => value.parse::<u32>().is_ok(),
-            Shape::Text => !value.is_empty() && !value.chars().any(char::is_control),
+            // Slurm writes its own null pointers out.
+            Shape::Text => {
+                !value.is_empty() && value != "(null)" && !value.chars().any(char::is_control)
+            }
         };
         let Some(place) = self.0.get_mut(label as usize).filter(|_| is_valid) else { return };
         if place.as_ref().is_none_or(|known| known.source < source) {
@@ -252,6 +255,7 @@ mod tests {
             (Label::ArrayTask, "-1"),
             (Label::JobId, "4294967296"),
             (Label::Name, ""),
+            (Label::Account, "(null)"),
             (Label::Name, "a\nb"),
             (Label::Account, "\u{1b}[2J"),
         ] {

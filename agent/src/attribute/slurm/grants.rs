@@ -1,7 +1,7 @@
 //! What Slurm has granted on this node: the devices that each live job's own device program lets it
 //! open, used or not. A look at the list of jobs a tick; only a change of it costs more.
 
-use super::{DeviceNumber, Granted, Job, SlurmTask};
+use super::{DeviceNumber, Granted, Job};
 use crate::attribute::Workload;
 use crate::attribute::grants::{DeviceName, Grant};
 use crate::attribute::ownership::Ownership;
@@ -43,9 +43,7 @@ fn grants(
     let mut grants = Vec::new();
     for job in jobs {
         let Granted::Devices { allowed, .. } = &job.granted else { continue };
-        let facts = (!job.facts.is_empty()).then(|| Arc::clone(&job.facts));
-        let slurm = Some(SlurmTask { facts, ..SlurmTask::new(job.name.clone()) });
-        let workload = Workload { slurm, ..Workload::default() };
+        let workload = Workload { slurm: Some(job.task()), ..Workload::default() };
         let party = ownership.grantee(Party::Job(job.name.clone()), &workload);
         let devices = allowed.iter().filter_map(|number| DeviceName::of_node(&node(*number)));
         grants.extend(devices.map(|device| Grant {

@@ -27,14 +27,6 @@ pub struct Job {
     pub granted: Granted,
 }
 
-impl Job {
-    /// Whether a cgroup is the job's or below it.
-    pub(crate) fn has(&self, path: &str) -> bool {
-        let below = path.strip_prefix(&*self.path);
-        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }
-}
-
 /// Every job, by its cgroup's path.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
@@ -147,12 +139,12 @@ impl Jobs {
         if entry.job.granted != granted {
             Arc::make_mut(&mut entry.job).granted = granted;
         }
-        entry.looks += 1;
+        entry.looks = entry.looks.saturating_add(1);
         let is_done = is_complete(&entry.job)
             || entry.looks >= MAX_LOOKS
             || !entry.is_live()
             || entry.job.granted == Granted::Untold(Untold::Gone);
-        let wait_ns = FIRST_WAIT_NS << entry.looks.saturating_sub(1);
+        let wait_ns = FIRST_WAIT_NS << (entry.looks.min(MAX_LOOKS) - 1);
         entry.next_ns = (!is_done).then(|| now_ns.saturating_add(wait_ns));
     }
 

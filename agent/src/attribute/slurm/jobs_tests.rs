@@ -72,6 +72,11 @@ fn a_job_is_looked_into_until_it_is_known_or_long_enough() {
         }
     }
     assert_eq!(looks, [0, 1, 3, 7, 15, 31]);
+    // However often its processes have it looked into besides.
+    for _ in 0..100 {
+        jobs.learnt(PATH, &Facts::default(), Granted::Untold(Untold::NoProgram), 200 * SECOND);
+    }
+    assert!(jobs.due(u64::MAX).is_empty());
     // A new step is a new chance.
     jobs.touched(PATH, 300 * SECOND);
     assert_eq!(jobs.due(300 * SECOND).len(), 1);

@@ -2,12 +2,16 @@
 //! a writable cgroup2 mount; skipped with the reason where there is none.
 
 use super::*;
+use crate::attribute::hierarchies::Hierarchies;
 use crate::attribute::ownership::Ownership;
+use crate::attribute::users::Users;
 use crate::attribute::{Evidence, Opened};
 use crate::host::boot_time_ns;
 use crate::sys::bpf::tests::{attach_device_program, unified};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -47,11 +51,14 @@ impl Tree {
         self.mount.join(&path[1..])
     }
 
-    /// A copy of `sleep` called `program`, with this title, in a place of the job.
+    /// A `sleep` called `program`, with this title, in a place of the job.
     fn start(&mut self, program: &str, place: &str, prepare: impl FnOnce(&mut Command)) -> u32 {
         let file = self.programs.path().join(program);
         if !file.exists() {
-            fs::copy("/bin/sleep", &file).unwrap();
+            // As Debian has it: `slurmstepd` is a link to `slurmstepd-wlm`.
+            let target = self.programs.path().join(format!("{program}-wlm"));
+            fs::copy("/bin/sleep", &target).unwrap();
+            symlink(target, &file).unwrap();
         }
         let mut command = Command::new(file);
         command.arg("600").stdin(Stdio::null());
@@ -183,4 +190,66 @@ fn a_real_process_with_slurmstepds_title_that_is_not_roots_gives_no_number() {
     let owner = observe(&Ownership::new(&Paths::default()), task);
     let slurm = owner.workload.slurm.as_ref().unwrap();
     assert_eq!((&*slurm.number(), slurm.job.as_str()), (SLUID, SLUID));
+}
+
+#[test]
+fn a_real_environment_of_the_largest_size_names_the_job_or_nothing() {
+    let Some(mut tree) = Tree::make("large") else { return };
+    tree.start("slurmstepd", "step_0/slurm", |command| {
+        command.arg0("slurmstepd: [123.0]");
+    });
+    // The first is read before the limit; all that lies behind 128 KiB is not.
+    let filler = "x".repeat(100_000);
+    let first = tree.start("first", "step_0/user/task_0", |command| {
+        let variables = [("A", &*filler), ("SLURM_JOB_ID", "123"), ("SLURM_JOB_NAME", "forged")];
+        command.env_clear().envs(variables).env("Z", &filler).uid(USER);
+    });
+    let table = Ownership::new(&Paths::default());
+    let owner = observe(&table, first);
+    let number = owner.workload.slurm.as_ref().unwrap().number();
+    assert_eq!((&*number, owner.uid), ("123", USER));
+}
+
+/// Processor time of this thread.
+fn cpu_micros() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+#[test]
+fn reading_a_real_process_and_its_job_takes_little() {
+    const TIMES: u32 = 2_000;
+    let Some(mut tree) = Tree::make("cost") else { return };
+    tree.start("slurmstepd", "step_0/slurm", |command| {
+        command.arg0("slurmstepd: [123.0]");
+    });
+    let job = fs::File::open(tree.directory(&tree.job)).unwrap();
+    // Without it the reading ends one call earlier.
+    let _ = attach_device_program(job.as_fd(), c"Slurm_Cgroup_v2", &allow_one(3));
+    let task = tree.start("train", "step_0/user/task_0", |command| {
+        command.env("SLURM_JOB_ID", "123").env("SLURM_JOB_NAME", "train").uid(USER);
+    });
+    let table = Ownership::new(&Paths::default());
+    observe(&table, task);
+    let hierarchies = Hierarchies::new(&Paths::default());
+    let users = Users::new(&Paths::default().passwd);
+    let slurm = Slurm::new(&Paths::default(), Settings::usual(&Paths::default()), &hierarchies);
+    let living = Living::find(&Paths::default(), task).unwrap();
+    let directory = tree.directory(&tree.job);
+    let micros = |what: &str, work: &dyn Fn()| {
+        let start = cpu_micros();
+        (0..TIMES).for_each(|_| work());
+        let each = (cpu_micros() - start) / f64::from(TIMES);
+        eprintln!("{what}: {each:.1} us");
+        each
+    };
+    let environment = micros("an environment", &|| drop(slurm.environment(&living)));
+    let devices = micros("a device program", &|| drop(devices::read(&directory)));
+    let whole = micros("all of a job", &|| slurm.look_into(&hierarchies, &users, &tree.job, None));
+    let tick = micros("a tick without news", &|| drop(slurm.expire(&hierarchies, &users, 1)));
+    // Many times what an optimised build takes: a guard against reading what nobody asked for.
+    let limits = [(environment, 1_000.0), (devices, 1_000.0), (whole, 10_000.0), (tick, 100.0)];
+    for (took, limit) in limits {
+        assert!(took < limit, "{took} us");
+    }
 }

@@ -153,7 +153,7 @@ impl Slurm {
         }
     }
 
-    /// A job's directory is there.
+    /// A job's directory is there, or was.
     pub(super) fn found(&self, hierarchies: &Hierarchies, path: &str, name: &SlurmJobId) {
         self.note_root(path);
         let inode = |(hierarchy, directory): (Hierarchy, PathBuf)| {
@@ -163,7 +163,12 @@ impl Slurm {
         let places = directories(hierarchies, path);
         let ids: Vec<CgroupId> = places.into_iter().filter_map(inode).collect();
         let now_ns = self.now_ns.load(Ordering::Relaxed);
-        lock(&self.jobs).appeared(path, name, &ids, now_ns);
+        let mut jobs = lock(&self.jobs);
+        jobs.appeared(path, name, &ids, now_ns);
+        // Heard of only from a process that outlived it.
+        if ids.is_empty() {
+            jobs.missing(path, now_ns);
+        }
     }
 
     /// The directory above a job's, on v1 the one above the user's.
@@ -179,7 +184,7 @@ impl Slurm {
     }
 
     /// Reads all there is of a job, and keeps it.
-    fn look_into(
+    pub(super) fn look_into(
         &self,
         hierarchies: &Hierarchies,
         users: &Users,
@@ -213,7 +218,7 @@ impl Slurm {
             (jobs.is_due(path, now_ns), jobs.get(path).map(|job| Arc::clone(&job.facts)))
         };
         let Some(facts) = facts else { return };
-        if is_due {
+        if is_due || facts.is_empty() {
             return self.look_into(&host.hierarchies, &host.users, path, Some(witness));
         }
         if !study::is_labelled(&facts) {

@@ -56,7 +56,11 @@ fn is_stepd(daemon: &Living) -> bool {
     let name = program.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
     // Replaced on disk by an upgrade while it runs.
     let name = name.map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
-    is_root && &*daemon.comm == PROGRAM && name.is_none_or(|name| name == PROGRAM)
+    // Debian calls the file `slurmstepd-wlm`.
+    let is_program = |name: &str| {
+        name.strip_prefix(PROGRAM).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    is_root && &*daemon.comm == PROGRAM && name.is_none_or(is_program)
 }
 
 /// The title of the slurmstepd of a step whose directory (v2) is this.

@@ -3,8 +3,8 @@
 //! processes.
 //!
 //! Reads a few files of `/proc` and of the job's directories, at most [`MAX_STEPS`] steps and
-//! [`MAX_PROCESSES`] processes: about 0.2 ms, when a job is first seen and a few times after that
-//! while something is missing. Never on a tick.
+//! [`MAX_PROCESSES`] processes: some tenths of a millisecond, when a job is first seen and a few
+//! times after that while something is missing. Never on a tick.
 
 use super::belief::{Known, labels};
 use super::claims::Claims;

@@ -4,6 +4,7 @@
 use super::*;
 use crate::attribute::fake::{FakeHost, opened, v2};
 use crate::attribute::ownership::Ownership;
+use crate::attribute::party::Party;
 use crate::attribute::{Evidence, Method};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::ProcKey;
@@ -26,7 +27,8 @@ fn said(table: &Ownership, process: ProcKey) -> Vec<String> {
     if let Some(task) = &owner.workload.slurm {
         set.set(&attr::SLURM_JOB_ID, task.number());
         task.describe_task(&mut set);
-        task.detail(&mut set);
+        task.detail_job(&mut set);
+        task.detail_task(&mut set);
     }
     let mut words = text(&set);
     words.push(owner.method.as_str().to_owned());
@@ -232,7 +234,10 @@ fn without_a_cgroup_the_environment_is_said_to_be_the_only_source() {
         (said[0].as_str(), said.last().unwrap().as_str()),
         ("slurm.job.id=42", "environment")
     );
-    assert_eq!(table.owner(KEY).unwrap().method, Method::Environment);
+    let owner = table.owner(KEY).unwrap();
+    assert_eq!(owner.method, Method::Environment);
+    // A word of its own charges no job.
+    assert_eq!(table.party(owner.party).unwrap().party, Party::User(1000));
 }
 
 #[test]
@@ -332,6 +337,24 @@ fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
 }
 
 #[test]
+fn a_container_below_a_step_does_not_hide_the_job() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let id = "c".repeat(64);
+    let environ = ["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"];
+    for (pid, inner) in [(41, format!("docker-{id}.scope")), (42, id.clone())] {
+        let process = ProcKey { pid, start_ticks: 100 };
+        let path = format!("{SCOPE}/job_42/step_0/user/task_0/{inner}{SCOPE}/job_99/step_1");
+        open(&host, &table, process, &path, &environ);
+        let said = said(&table, process);
+        assert_eq!(said[..3], ["slurm.job.id=42", "slurm.step.id=0", "slurm.task.id=0"]);
+        assert!(said.contains(&"slurm.job.name=train".to_owned()), "{said:?}");
+        let owner = table.owner(process).unwrap();
+        assert_eq!(owner.workload.container.as_ref().unwrap().as_str(), id);
+    }
+}
+
+#[test]
 fn environments_are_not_read_where_the_operator_forbids_it() {
     let host = FakeHost::new();
     let settings = Settings { environment: false, ..Settings::usual(&host.paths) };
@@ -357,8 +380,7 @@ fn a_job_is_announced_known_and_removed_without_any_process_on_a_gpu() {
     let jobs = table.jobs();
     let [found] = jobs.as_slice() else { panic!("{jobs:?}") };
     let mut set = AttrSet::new();
-    set.set(&attr::SLURM_JOB_ID, found.name.as_str());
-    found.facts.describe_all(&mut set);
+    found.task().detail_job(&mut set);
     assert_eq!(
         text(&set),
         [
@@ -402,6 +424,21 @@ fn jobs_that_were_there_before_the_agent_and_ends_that_nobody_told_are_found() {
 }
 
 #[test]
+fn a_job_that_is_over_when_its_process_is_heard_of_is_not_among_the_live() {
+    let host = FakeHost::new();
+    let table = Ownership::with_clock(&host.paths, || SECOND);
+    drop_file(&host, 42, &["SLURM_JOB_ID=42", "SLURM_JOB_ACCOUNT=ml"]);
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    table.observe(Evidence::CgroupMade { id: v2(70), path: Arc::from(path) });
+    table.observe(Evidence::Opened(opened(KEY, 70, SECOND)));
+    let said = said(&table, KEY);
+    assert!(said.contains(&"slurm.job.account=ml".to_owned()), "{said:?}");
+    assert_eq!(said.last().unwrap(), "kernel");
+    let removed: Vec<_> = table.jobs().iter().map(|job| job.removed_ns.is_some()).collect();
+    assert_eq!(removed, [true]);
+}
+
+#[test]
 fn what_is_learnt_later_reaches_the_processes_that_are_known() {
     let host = FakeHost::new();
     let table = Ownership::new(&host.paths);
@@ -412,4 +449,16 @@ fn what_is_learnt_later_reaches_the_processes_that_are_known() {
     open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
     table.expire(2 * SECOND);
     assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
+    let party = table.party(table.owner(KEY).unwrap().party).unwrap();
+    assert_eq!(
+        text(&party.attributes),
+        [
+            "gpuwho.owner.kind=slurm_job",
+            "slurm.job.id=42",
+            "slurm.job.user=ada",
+            "slurm.job.name=train",
+            "slurm.facts.source=environment",
+            "process.owner=ada",
+        ]
+    );
 }
