@@ -131,7 +131,8 @@ fn on_process(device: Device<'_>, process: Process<'_>) -> Vec<Row> {
     let whole = |curve: &Curve| process.value(curve, WHENEVER).round();
     let kinds = [(List::Mps, "mps"), (List::Compute, "compute"), (List::Graphics, "graphics")];
     let (_, kind) = kinds.into_iter().find(|(list, _)| group.is_on(*list)).unwrap();
-    let mut rows = vec![("gpu.process.memory.usage", kind, whole(group.memory.as_ref().unwrap()))];
+    let memory = whole(group.memory.as_ref().unwrap());
+    let mut rows = vec![("gpu.process.info", "", 1.0), ("gpu.process.memory.usage", kind, memory)];
     if !device.mig() {
         rows.extend([
             ("gpu.process.utilization", "sm", whole(&group.sm) / 100.0),
