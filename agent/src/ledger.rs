@@ -75,17 +75,18 @@ impl Ledger {
         }
         self.allocations.bind(ownership.grants(), inventory);
         self.presences.look(ownership, inventory);
-        for reading in self.readings.iter() {
+        for reading in self.readings.iter_mut() {
             let device = self.devices.entry(reading.gpu).or_default();
             if let Some(at) = reading.at {
+                device.recall_samples(reading, at);
                 let grants = self.allocations.on(reading.gpu);
-                device.book((reading, at), self.longest, grants, &mut self.parts);
+                device.book((&*reading, at), self.longest, grants, &mut self.parts);
                 device.emit(reading.gpu, at, batch);
                 self.presences.emit(reading, at, batch);
             } else {
                 device.not_read();
             }
-            let seen = (reading, &self.presences);
+            let seen = (&*reading, &self.presences);
             self.allocations.account(seen, self.longest, ownership, batch);
         }
         self.folded += self.devices.values_mut().map(Device::take_folded).sum::<u64>();

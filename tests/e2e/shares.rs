@@ -116,11 +116,13 @@ fn increases(
     sums
 }
 
-/// The first moment at which each owner of the device is known by its name, and the last.
+/// The first moment at which each owner of the device has a share under its name, and the last.
 fn moments(points: &[ReceivedPoint], gpu: u32, owners: &[String]) -> [u64; 2] {
     let shares = of(points, "gpu.owner.busy.time", &on(gpu));
     let named = owners.iter().map(|owner| {
-        let first = shares.iter().find(|point| who(point).0 == *owner);
+        let first = shares.iter().find(|point| {
+            who(point).0 == *owner && point.number().is_some_and(|share| share > 0.0)
+        });
         first.unwrap_or_else(|| panic!("no share of {owner} on {gpu}: {shares:#?}")).time
     });
     let from = named.max().unwrap_or_else(|| shares[0].time);

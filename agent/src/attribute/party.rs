@@ -8,7 +8,7 @@ use super::slurm::SlurmTask;
 use super::{Method, Owner, Workload};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// What makes an owner one owner.
@@ -70,10 +70,12 @@ pub struct PartyFacts {
 #[derive(Debug)]
 pub(crate) struct Parties(RwLock<Known>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
     ids: HashMap<Party, PartyId>,
     facts: HashMap<PartyId, Arc<PartyFacts>>,
+    /// Those that were in no use when [`Parties::retain`] last looked.
+    idle: HashSet<PartyId>,
     next: u32,
 }
 
@@ -83,7 +85,7 @@ const MAX_PARTIES: usize = 32_768;
 
 impl Default for Parties {
     fn default() -> Self {
-        let mut known = Known { ids: HashMap::new(), facts: HashMap::new(), next: 0 };
+        let mut known = Known::default();
         known.insert(Party::Unattributed, &Workload::default(), None);
         known.insert(Party::Other, &Workload::default(), None);
         Self(RwLock::new(known))
@@ -122,12 +124,17 @@ impl Parties {
         known.facts.get(&id).map(Arc::clone)
     }
 
-    /// Forgets those that are in no use any more.
+    /// Forgets those that are in no use, now and when this was called before: one that was given a
+    /// number a moment ago may not be in use yet.
     pub(crate) fn retain(&self, in_use: impl Fn(PartyId) -> bool) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let keep = |id: PartyId| id <= PartyId::OTHER || in_use(id);
-        known.ids.retain(|_, id| keep(*id));
-        known.facts.retain(|id, _| keep(*id));
+        let Known { ids, facts, idle, .. } = &mut *known;
+        let unused = facts.keys().copied().filter(|id| *id > PartyId::OTHER && !in_use(*id));
+        let unused: HashSet<PartyId> = unused.collect();
+        let is_over = |id: &PartyId| unused.contains(id) && idle.contains(id);
+        ids.retain(|_, id| !is_over(id));
+        facts.retain(|id, _| !is_over(id));
+        *idle = unused;
     }
 }
 
@@ -143,7 +150,11 @@ impl Known {
                 id
             }
         };
-        let facts = PartyFacts::new(party, workload, user);
+        self.idle.remove(&id);
+        let mut facts = PartyFacts::new(party, workload, user);
+        if let Some(known) = self.facts.get(&id) {
+            facts.keep(known);
+        }
         if self.facts.get(&id).is_none_or(|known| **known != facts) {
             self.facts.insert(id, Arc::new(facts));
         }
@@ -226,6 +237,17 @@ impl PartyFacts {
         let mut details = attributes.clone();
         workload.detail(&mut details);
         Self { party, attributes, details }
+    }
+
+    /// Keeps what was known and is not told now: an allocator and a process each tell a part, and
+    /// a source that is down never blanks an owner.
+    fn keep(&mut self, known: &Self) {
+        for (new, old) in
+            [(&mut self.attributes, &known.attributes), (&mut self.details, &known.details)]
+        {
+            let told = std::mem::replace(new, old.clone());
+            new.extend(&told);
+        }
     }
 }
 

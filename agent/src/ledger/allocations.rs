@@ -143,7 +143,7 @@ fn state(
     }
     let mine = || reading.processes.iter().filter(|on| on.party == party);
     let is_listed = mine().next().is_some();
-    if mine().any(|on| on.sampled > 0) {
+    if mine().any(|on| on.busy() > 0) {
         return AllocationState::Active;
     }
     if !is_listed && !presences.has_opened(reading.gpu, party) {

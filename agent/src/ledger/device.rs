@@ -10,9 +10,13 @@ use super::divide::{self, Part};
 use super::reading::{Reading, WHOLE};
 use crate::attribute::party::PartyId;
 use crate::catalog::share as metric;
-use crate::ids::GpuId;
+use crate::ids::{GpuId, ProcKey};
 use crate::sample::Batch;
 use std::time::{Duration, SystemTime};
+
+/// How long the driver's last samples of processes stand where no newer have come: some of its
+/// sample periods, of up to a second each. At intervals shorter than these a reading may find none.
+const SAMPLES_STAND: Duration = Duration::from_secs(3);
 
 /// A device's accounts.
 #[derive(Debug, Default)]
@@ -24,6 +28,9 @@ pub(super) struct Device {
     energy: Option<u64>,
     /// It was not read with the last reading.
     energy_missed: bool,
+    /// The last samples of processes, and when they came.
+    samples: Vec<(ProcKey, u64)>,
+    sampled: Option<SystemTime>,
     accounted_ns: u128,
     totals: Amounts,
     accounts: Accounts,
@@ -44,6 +51,25 @@ impl Device {
     /// The device was not read this time.
     pub(super) fn not_read(&mut self) {
         self.missed = true;
+    }
+
+    /// Gives a reading that came without any sample of a process those of a moment ago.
+    pub(super) fn recall_samples(&mut self, reading: &mut Reading, at: SystemTime) {
+        if reading.processes.iter().any(|on| on.sampled.is_some()) {
+            self.samples.clear();
+            let fresh = reading.processes.iter();
+            self.samples.extend(fresh.filter_map(|on| Some((on.process, on.sampled?))));
+            self.sampled = Some(at);
+            return;
+        }
+        let age = self.sampled.and_then(|sampled| at.duration_since(sampled).ok());
+        if age.is_none_or(|age| age > SAMPLES_STAND) {
+            return;
+        }
+        for on in &mut reading.processes {
+            let last = self.samples.iter().find(|(process, _)| *process == on.process);
+            on.sampled = last.map(|(_, sampled)| *sampled);
+        }
     }
 
     /// Books a reading.

@@ -72,9 +72,9 @@ pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
             parts.extend(reading.processes.iter().map(|on| {
                 if on.serves {
                     // Its clients' work, without a word on which one's.
-                    Part::unsplittable(on.sampled)
+                    Part::unsplittable(on.busy())
                 } else {
-                    Part::new(on.party, ShareMethod::Sampled, on.sampled)
+                    Part::new(on.party, ShareMethod::Sampled, on.busy())
                 }
             }));
             if reading.unidentified() > 0 {

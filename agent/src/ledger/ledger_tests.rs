@@ -74,6 +74,25 @@ fn what_nothing_splits_is_nobody_s() {
 }
 
 #[test]
+fn the_last_samples_stand_for_a_moment_where_ticks_are_shorter_than_the_driver_s() {
+    let mut rig = Rig::new();
+    let (a, b) = (rig.process(1, 7), rig.process(2, 8));
+    let (sampled, bare) = (read(&[(a, 1, 0.3), (b, 1, 0.1)]), read(&[(a, 1, 0.0), (b, 1, 0.0)]));
+    rig.read(0, &sampled);
+    let mut told = rows([]);
+    for at in [1, 2, 3, 4] {
+        let batch = rig.read(at, &bare);
+        told = rig.told(&batch, BUSY);
+    }
+    let expected = rows([
+        ("job 7", "sampled", 1.125),
+        ("job 8", "sampled", 0.375),
+        ("unattributed", "unsplittable", 0.5),
+    ]);
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn a_process_nobody_knows_has_what_the_known_ones_leave() {
     let mut rig = Rig::new();
     let a = rig.process(1, 7);

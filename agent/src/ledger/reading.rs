@@ -51,6 +51,8 @@ pub(super) struct Slice {
 /// A process on a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnDevice {
+    /// Who.
+    pub(super) process: ProcKey,
     /// On whose account.
     pub(super) party: PartyId,
     /// The MIG instance it is in.
@@ -63,8 +65,16 @@ pub(super) struct OnDevice {
     pub(super) ended: bool,
     /// Bytes it holds, where the driver tells.
     pub(super) memory: Option<u64>,
-    /// Fraction of time it kept multiprocessors busy, of [`WHOLE`].
-    pub(super) sampled: u64,
+    /// Fraction of time it kept multiprocessors busy, of [`WHOLE`]; `None` without a sample since
+    /// the last reading.
+    pub(super) sampled: Option<u64>,
+}
+
+impl OnDevice {
+    /// The fraction, which is nothing without a sample.
+    pub(super) fn busy(&self) -> u64 {
+        self.sampled.unwrap_or(0)
+    }
 }
 
 /// Who is on a device.
@@ -117,12 +127,12 @@ impl Reading {
 
     /// What the driver's samples of all processes add up to.
     pub(super) fn sampled(&self) -> u64 {
-        self.processes.iter().map(|on| on.sampled).sum()
+        self.processes.iter().map(OnDevice::busy).sum()
     }
 
     /// Whether some of the samples are of work that an MPS server did for its clients.
     pub(super) fn is_served(&self) -> bool {
-        self.processes.iter().any(|on| on.serves && on.sampled > 0)
+        self.processes.iter().any(|on| on.serves && on.busy() > 0)
     }
 
     fn clear(&mut self) {
@@ -152,13 +162,14 @@ impl OnDevice {
     fn of(on: GpuProcess, again: bool, ownership: &Ownership) -> Self {
         let owner = ownership.owner(on.process);
         Self {
+            process: on.process,
             party: owner.as_ref().map_or(PartyId::UNATTRIBUTED, |owner| owner.party),
             instance: on.instance,
             again,
             serves: false,
             ended: owner.is_some_and(|owner| owner.exited_ns.is_some()),
             memory: None,
-            sampled: 0,
+            sampled: None,
         }
     }
 
@@ -169,7 +180,7 @@ impl OnDevice {
         } else if std::ptr::eq(metric, process::UTILIZATION.def())
             && sample.dims == ProcessTask::Sm.indexes()
         {
-            self.sampled = fraction(&sample.value).unwrap_or(0);
+            self.sampled = fraction(&sample.value);
         }
     }
 }
@@ -216,8 +227,8 @@ impl Readings {
         self.used == 0
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Reading> {
-        self.devices.iter().take(self.used)
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Reading> {
+        self.devices.iter_mut().take(self.used)
     }
 
     fn process(&mut self, on: GpuProcess, sample: &Sample, ownership: &Ownership) {
