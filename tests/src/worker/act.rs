@@ -160,7 +160,7 @@ fn in_child(script: &Script, prepare: impl FnOnce() -> io::Result<()>) -> io::Re
         let own = own.and_then(|own| own.to_str()?.parse::<i32>().ok()).unwrap_or(0);
         let told = opened.and_then(|open| {
             rustix::io::write(&say, &own.to_ne_bytes())?;
-            wait_until_told()?;
+            wait(script)?;
             drop(open);
             Ok(())
         });
@@ -172,7 +172,7 @@ fn in_child(script: &Script, prepare: impl FnOnce() -> io::Result<()>) -> io::Re
         return Err(io::Error::other("the child could not open"));
     }
     say_ready(std::iter::once(i32::from_ne_bytes(number)))?;
-    wait_until_told()?;
+    wait(script)?;
     waitpid(Some(child), WaitOptions::empty())?;
     Ok(())
 }
