@@ -47,11 +47,11 @@ impl Scene {
         });
         let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
         let mut container = Container::new("train", &id);
-        let gpu = nvml.truth().unwrap().gpus[0].uuid.clone();
-        container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[&gpu]));
+        let gpu = "GPU-9a1b7c44-2d3e-4f50-8a61-000000000000";
+        container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[gpu]));
         pod.containers.push(container);
         kubelet.set_pod(pod);
-        let devices = vec![Devices::of("nvidia.com/gpu", &[&gpu, "GPU-other"])];
+        let devices = vec![Devices::of("nvidia.com/gpu", &[gpu, "GPU-other"])];
         kubelet.set_allocatable(Allocation { devices, ..Allocation::default() });
 
         let points = stage.folder().join("points.jsonl");
