@@ -47,12 +47,11 @@ impl Scene {
         });
         let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
         let mut container = Container::new("train", &id);
-        let truth = nvml.truth().unwrap();
-        let gpu = truth.device(0).map(|device| device.text(&device.group.uuid)).unwrap();
-        container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[&gpu]));
+        let gpu = "GPU-9a1b7c44-2d3e-4f50-8a61-000000000000";
+        container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[gpu]));
         pod.containers.push(container);
         kubelet.set_pod(pod);
-        let devices = vec![Devices::of("nvidia.com/gpu", &[&gpu, "GPU-other"])];
+        let devices = vec![Devices::of("nvidia.com/gpu", &[gpu, "GPU-other"])];
         kubelet.set_allocatable(Allocation { devices, ..Allocation::default() });
 
         let points = stage.folder().join("points.jsonl");
@@ -62,8 +61,8 @@ impl Scene {
             more: format!(
                 "[kubernetes]\ncri = []\npods_api = {:?}\npod_resources = {:?}\n\
                  labels = [\"team\"]\n[containers]\ndocker = \"\"\npodman = \"\"\n",
-                kubelet.pods_api().display().to_string(),
-                kubelet.pod_resources().display().to_string()
+                kubelet.pods_api(),
+                kubelet.pod_resources()
             ),
             ..Config::default()
         };

@@ -26,9 +26,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use wire::{
-    Container, ContainerFilter, EVENTS, Event, EventsRequest, LIST_CONTAINERS, LIST_SANDBOXES,
-    ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,
-    PodSandbox, PodSandboxFilter, VERSION, VersionRequest, VersionResponse,
+    Container, ContainerFilter, EVENTS, Event, EventsRequest, LIST_CONTAINERS, LIST_IMAGES,
+    LIST_SANDBOXES, ListContainersRequest, ListContainersResponse, ListImagesRequest,
+    ListImagesResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox,
+    PodSandboxFilter, VERSION, VersionRequest, VersionResponse,
 };
 
 /// For every answer: a list of 500 containers took no runtime longer than tens of milliseconds.
@@ -144,6 +145,7 @@ impl Runtime {
         // Sandboxes first: the containers' pods are told by them.
         let pods = sandboxes(grpc, None).await?;
         let containers = containers(grpc, None).await?;
+        self.tags(grpc, &containers).await?;
         self.learn(|book| book.list(pods, containers));
         Ok(())
     }
@@ -162,9 +164,7 @@ impl Runtime {
         for want in open {
             match self.look_up(grpc, want).await {
                 // Refused is this question; the connection is well.
-                Err(error) if matches!(error.cause, Cause::Answered { .. } | Cause::NotFound) => {
-                    self.errors += 1;
-                }
+                Err(error) if is_refusal(&error.cause) => self.errors += 1,
                 other => other?,
             }
         }
@@ -191,7 +191,23 @@ impl Runtime {
                 }
             }
         }
+        self.tags(grpc, &found).await?;
         self.learn(|book| book.some(pods, found));
+        Ok(())
+    }
+
+    /// Names for images that the containers name by digest.
+    async fn tags(&mut self, grpc: &Grpc, containers: &[Container]) -> Result<(), LocalError> {
+        if !self.book.lacks_tags(containers) {
+            return Ok(());
+        }
+        let question = ListImagesRequest {};
+        let answer = grpc.unary::<_, ListImagesResponse>(LIST_IMAGES, question, DEADLINE).await;
+        match answer {
+            Ok(answer) => self.book.tags(answer.images, containers),
+            Err(error) if is_refusal(&error.cause) => self.errors += 1,
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -261,6 +277,11 @@ impl Standings {
             self.desk.settle();
         }
     }
+}
+
+/// Whether it is the question that was refused, over a connection that is well.
+fn is_refusal(cause: &Cause) -> bool {
+    matches!(cause, Cause::Answered { .. } | Cause::NotFound | Cause::Unimplemented)
 }
 
 /// The next event; never without a stream.

@@ -5,7 +5,7 @@
 //! made the pod's cgroup from. The kubelet's own label on the container stands in where the
 //! sandbox is not known; where the two differ nothing is told.
 
-use super::wire::{Container, DELETED, Event, ImageSpec, PodSandbox};
+use super::wire::{Container, DELETED, Event, Image, ImageSpec, PodSandbox};
 use crate::attribute::names::{Change, ContainerFacts, PodFacts};
 use crate::attribute::workload::{PodMeta, WantedLabels, describe};
 use crate::catalog::attributes::AttrSet;
@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 /// The kubelet's label with the UID of the pod, on sandboxes and containers.
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
+
+/// Digests kept; all are asked for again when there are more.
+const MAX_IMAGES: usize = 4096;
 
 /// What one runtime has said.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(super) struct Book {
     /// By the sandbox's id.
     sandboxes: HashMap<String, Sandbox>,
     containers: HashSet<ContainerId>,
+    /// Tags by digest, as far as somebody needed them; `None` where there is no tag.
+    images: HashMap<String, Option<Arc<str>>>,
 }
 
 #[derive(Debug)]
@@ -51,6 +56,7 @@ impl Book {
             node: node.map(Arc::from),
             sandboxes: HashMap::new(),
             containers: HashSet::new(),
+            images: HashMap::new(),
         }
     }
 
@@ -67,6 +73,26 @@ impl Book {
     /// How many containers there are.
     pub(super) fn containers(&self) -> usize {
         self.containers.len()
+    }
+
+    /// Whether images are known by digests alone, and nobody has asked for their tags.
+    pub(super) fn lacks_tags(&self, containers: &[Container]) -> bool {
+        containers.iter().any(|one| {
+            image(one.image.as_ref(), &one.image_ref).is_none()
+                && digest(one).is_some_and(|digest| !self.images.contains_key(digest))
+        })
+    }
+
+    /// The runtime's images, asked for because of those containers.
+    pub(super) fn tags(&mut self, images: Vec<Image>, containers: &[Container]) {
+        let tag = |image: Image| (image.id, image.repo_tags.first().map(|tag| Arc::from(&**tag)));
+        let known: HashMap<_, _> = images.into_iter().map(tag).collect();
+        let digests = containers.iter().filter_map(digest);
+        let tags = digests.map(|id| (id.to_owned(), known.get(id).cloned().flatten()));
+        if self.images.len() >= MAX_IMAGES {
+            self.images.clear();
+        }
+        self.images.extend(tags);
     }
 
     /// A complete list: what is not in it has ended.
@@ -160,12 +186,15 @@ impl Book {
             (None, Some(label)) => label,
             (None, None) => return,
         };
-        let Some(name) = container.metadata.map(|metadata| metadata.name) else { return };
+        let Some(name) = container.metadata.as_ref().map(|metadata| &*metadata.name) else {
+            return;
+        };
         if container.id.is_empty() || name.is_empty() {
             return;
         }
         let id = ContainerId::new(&container.id);
-        let image = image(container.image, container.image_ref);
+        let tag = || digest(&container).and_then(|digest| self.images.get(digest)?.clone());
+        let image = image(container.image.as_ref(), &container.image_ref).or_else(tag);
         told.push(self.facts(id, pod, Some(Arc::from(name)), image));
     }
 
@@ -205,12 +234,17 @@ impl Book {
 }
 
 /// The name a person knows the image by: as the pod asks for it, else as the runtime has it. A
-/// runtime that was asked by digest says the digest.
-fn image(spec: Option<ImageSpec>, reference: String) -> Option<Arc<str>> {
-    let spec = spec.unwrap_or_default();
-    let named = [spec.user_specified_image, spec.image].into_iter();
-    let name = named.chain([reference]).find(|name| !name.is_empty() && !is_digest(name))?;
+/// kubelet asks by digest, and containerd before 1.7 says no more than that.
+fn image(spec: Option<&ImageSpec>, reference: &str) -> Option<Arc<str>> {
+    let asked = spec.map_or("", |spec| &spec.user_specified_image);
+    let named = [asked, spec.map_or("", |spec| &spec.image), reference];
+    let name = named.into_iter().find(|name| !name.is_empty() && !is_digest(name))?;
     Some(Arc::from(name))
+}
+
+fn digest(container: &Container) -> Option<&str> {
+    let spec = container.image.as_ref().map_or("", |spec| &spec.image);
+    [spec, &container.image_ref].into_iter().find(|name| is_digest(name))
 }
 
 fn is_digest(name: &str) -> bool {

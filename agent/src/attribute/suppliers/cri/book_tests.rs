@@ -161,12 +161,29 @@ fn an_image_has_the_name_a_person_gave_it() {
     let spec = |image: &str, asked: &str| {
         Some(ImageSpec { image: image.into(), user_specified_image: asked.into() })
     };
-    let named = |spec, reference| image(spec, reference).map(|name| name.to_string());
+    let named = |spec: Option<ImageSpec>, reference: String| {
+        image(spec.as_ref(), &reference).map(|name| name.to_string())
+    };
     assert_eq!(named(spec(&digest(), "vllm:1"), digest()).as_deref(), Some("vllm:1"));
     assert_eq!(named(spec("vllm:2", ""), digest()).as_deref(), Some("vllm:2"));
     let repo = format!("registry.example/vllm@{}", digest());
     assert_eq!(named(spec(&digest(), ""), repo.clone()), Some(repo));
     assert_eq!(named(spec(&digest(), ""), digest()), None);
+}
+
+#[test]
+fn an_image_known_by_its_digest_alone_has_the_tag_of_the_runtime_s_list() {
+    let digest = format!("sha256:{}", "c".repeat(64));
+    let spec = ImageSpec { image: digest.clone(), ..ImageSpec::default() };
+    let containers = [Container { image: Some(spec), ..container("c", "s", UID, "main") }];
+    let mut book = book();
+    assert!(book.lacks_tags(&containers));
+    let images = vec![Image { id: digest, repo_tags: vec!["lab.local/gpuload:1".into()] }];
+    book.tags(images, &containers);
+    assert!(!book.lacks_tags(&containers));
+    let told = book.some(Vec::new(), containers.to_vec());
+    let [Told::Container(facts)] = &*told else { panic!("{told:?}") };
+    assert_eq!(facts.image.as_deref(), Some("lab.local/gpuload:1"));
 }
 
 /// What can be told of the world of the property test.

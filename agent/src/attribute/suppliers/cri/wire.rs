@@ -8,6 +8,8 @@ pub(crate) const LIST_SANDBOXES: &str = "/runtime.v1.RuntimeService/ListPodSandb
 pub(crate) const LIST_CONTAINERS: &str = "/runtime.v1.RuntimeService/ListContainers";
 pub(crate) const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
 
+pub(crate) const LIST_IMAGES: &str = "/runtime.v1.ImageService/ListImages";
+
 /// `ContainerEventType.CONTAINER_DELETED_EVENT`.
 pub(crate) const DELETED: i32 = 3;
 
@@ -119,6 +121,23 @@ pub(crate) struct ImageSpec {
     pub(crate) image: String,
     #[prost(string, tag = "18")]
     pub(crate) user_specified_image: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ListImagesRequest {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ListImagesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) images: Vec<Image>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Image {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) repo_tags: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
