@@ -137,7 +137,7 @@ fn on_this_machine(programs: Programs) -> Result<Available, Unavailable> {
         }
     }
     let stage = Stage::new();
-    let stage = stage.map_err(|error| Unavailable(format!("for containerd: {error}")))?;
+    let stage = stage.map_err(|error| Unavailable(format!("{error}, for containerd")))?;
     Ok(Available { programs, stage })
 }
 

@@ -227,6 +227,8 @@ impl Stage {
 
     /// Ends every process that is on it or below.
     pub fn end(&self) {
+        // All at once, so that they end while the first is waited for.
+        self.leaves.iter().for_each(|leaf| kill_processes(leaf));
         self.leaves.iter().for_each(|leaf| end_processes(leaf));
     }
 
@@ -279,22 +281,36 @@ impl Drop for Stage {
 /// Kills what is in a cgroup directory of ours and waits until it is empty. What somebody else
 /// made in it, a container runtime say, goes altogether.
 fn end_processes(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            end_processes(&entry.path());
-            // One that its own maker has removed is gone as well.
-            let _gone = fs::remove_dir(entry.path());
-        }
+    for below in directories_in(directory) {
+        end_processes(&below);
+        // One that its own maker has removed is gone as well.
+        let _gone = fs::remove_dir(below);
     }
-    let procs = directory.join("cgroup.procs");
-    until(GROUP_EMPTIES_WITHIN, || {
-        let pids = fs::read_to_string(&procs).unwrap_or_default();
-        for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
-            // One that ended by itself in between is what was wanted.
-            let _ended = kill_process(pid, Signal::KILL);
-        }
-        pids.is_empty().then_some(())
-    });
+    until(GROUP_EMPTIES_WITHIN, || (!kill_in(directory)).then_some(()));
+}
+
+/// Kills what is in a cgroup directory of ours and below it.
+fn kill_processes(directory: &Path) {
+    kill_in(directory);
+    for below in directories_in(directory) {
+        kill_processes(&below);
+    }
+}
+
+/// Kills what is in a cgroup directory; whether there was anything.
+fn kill_in(directory: &Path) -> bool {
+    let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        // One that ended by itself in between is what was wanted.
+        let _ended = kill_process(pid, Signal::KILL);
+    }
+    !pids.is_empty()
+}
+
+fn directories_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
 }
 
 fn available() -> Result<Hierarchies, StageError> {

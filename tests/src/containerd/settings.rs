@@ -56,15 +56,16 @@ impl Programs {
         let folders: Vec<_> = folders.collect();
         let find = |name: &str| {
             let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
-            let remedy = || format!("{name}, for containerd (cargo xtask setup containerd)");
-            found.ok_or_else(|| Unavailable(remedy()))
+            let what = if name == "containerd" { "" } else { &format!(" with {name}") };
+            let remedy = format!("containerd{what} (cargo xtask setup containerd)");
+            found.ok_or(Unavailable(remedy))
         };
         let containerd = find("containerd")?;
         find("containerd-shim-runc-v2")?;
         find("runc")?;
         let busybox = find("busybox")?;
         if !is_static(&busybox) {
-            let what = "a static busybox, for containerd (cargo xtask setup containerd)";
+            let what = "containerd with a static busybox (cargo xtask setup containerd)";
             return Err(Unavailable(what.to_owned()));
         }
         let path = env::join_paths(&folders).unwrap_or(usual);
