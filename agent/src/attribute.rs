@@ -4,8 +4,11 @@
 pub mod cgroup;
 #[cfg(test)]
 mod fake;
+pub mod grants;
 pub mod hierarchies;
+pub mod names;
 pub mod ownership;
+pub mod party;
 mod podlogs;
 mod process;
 mod table;
@@ -15,6 +18,8 @@ use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};
 use crate::paths::Paths;
 use hierarchies::Hierarchies;
+use names::{ContainerFacts, Names, PodFacts};
+use party::{Parties, PartyId};
 use podlogs::PodLogs;
 use std::sync::Arc;
 use users::Users;
@@ -120,6 +125,8 @@ pub struct Workload {
     pub nested: bool,
     /// Below `user-N.slice`: user `uid` can name everything but the slice itself.
     pub user_slice: bool,
+    /// What the container's runtime says about it.
+    pub facts: Option<Arc<ContainerFacts>>,
 }
 
 /// A pod, as far as the node tells.
@@ -129,12 +136,14 @@ pub struct Pod {
     pub uid: PodUid,
     /// Quality-of-service class.
     pub qos: Option<&'static str>,
-    /// Name, from the pod-log directory.
+    /// Name, from the kubelet, the runtime or the pod-log directory.
     pub name: Option<Arc<str>>,
-    /// Namespace, from the pod-log directory.
+    /// Namespace, from the same.
     pub namespace: Option<Arc<str>>,
-    /// Container name, where the log directory or the runtime tells.
+    /// Container name, where the runtime or the log directory tells.
     pub container: Option<Arc<str>>,
+    /// What the kubelet or the runtime says beyond the names.
+    pub facts: Option<Arc<PodFacts>>,
 }
 
 /// A Slurm step or task.
@@ -188,8 +197,10 @@ impl Method {
 pub(crate) struct Host {
     pub(crate) paths: Paths,
     pub(crate) hierarchies: Hierarchies,
+    pub(crate) names: Names,
     pub(crate) podlogs: PodLogs,
     pub(crate) users: Users,
+    pub(crate) parties: Parties,
 }
 
 impl Host {
@@ -197,8 +208,10 @@ impl Host {
         Self {
             paths: paths.clone(),
             hierarchies: Hierarchies::new(paths),
+            names: Names::default(),
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),
+            parties: Parties::default(),
         }
     }
 }
@@ -206,15 +219,15 @@ impl Host {
 /// A step of resolution: adds to the owner what it knows and leaves the rest.
 pub(crate) type Resolve = fn(&Host, &KernelCgroups, &mut Owner);
 
-/// Every source of ownership, in order of precedence: first what says where the process is, the
-/// most direct first; then what gives names to what was found. A source that cannot tell leaves
-/// the owner as it is.
-pub(crate) const SOURCES: &[(&str, Resolve)] = &[
-    ("proc", process::resolve),
-    ("kernel", hierarchies::resolve),
-    ("podlogs", podlogs::resolve),
-    ("users", users::resolve),
-];
+/// What says where a process is, the most direct first. A source that cannot tell leaves the owner
+/// as it is.
+pub(crate) const PLACES: &[(&str, Resolve)] =
+    &[("proc", process::resolve), ("kernel", hierarchies::resolve)];
+
+/// What gives names to the place that was found, in order of precedence: of two that know a name
+/// the first counts. All of it is in memory; what is not there is asked for and comes later.
+pub(crate) const NAMES: &[(&str, Resolve)] =
+    &[("runtime", names::resolve), ("podlogs", podlogs::resolve), ("users", users::resolve)];
 
 /// A process and all that is known about whose it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -237,45 +250,122 @@ pub struct Owner {
     pub nodes: Vec<Arc<str>>,
     /// When it ended, in nanoseconds of `CLOCK_BOOTTIME`.
     pub exited_ns: Option<u64>,
+    /// The one whose account its use of a device goes on.
+    pub party: PartyId,
 }
 
 impl Owner {
-    /// What is known, as attributes; what is not known is not there.
+    /// The small identity that is on every point about the process; what is not known is not there.
     pub fn attributes(&self) -> AttrSet {
         let mut set = AttrSet::new();
         set.set(&attr::PROCESS_PID, i64::from(self.process.pid));
         if !self.comm.is_empty() {
             set.set(&attr::PROCESS_EXECUTABLE_NAME, Arc::clone(&self.comm));
         }
-        let user = self.user.clone().unwrap_or_else(|| Arc::from(self.uid.to_string()));
-        set.set(&attr::PROCESS_OWNER, user);
+        set.set(&attr::PROCESS_OWNER, self.user_text());
         self.workload.describe(&mut set);
         set.set(&attr::OWNER_METHOD, self.method.as_str());
         set
+    }
+
+    /// Everything known, for `gpu.process.info`.
+    pub fn details(&self) -> AttrSet {
+        let mut set = self.attributes();
+        self.workload.detail(&mut set);
+        set
+    }
+
+    /// The user's name, or the number where no name is known.
+    pub fn user_text(&self) -> Arc<str> {
+        self.user.clone().unwrap_or_else(|| Arc::from(self.uid.to_string()))
+    }
+
+    /// Whether nothing that a source of names could tell is missing.
+    fn is_named(&self) -> bool {
+        let pod = self.workload.pod.as_ref();
+        pod.is_none_or(|pod| pod.name.is_some() && pod.container.is_some())
     }
 }
 
 impl Workload {
     fn describe(&self, set: &mut AttrSet) {
         set.set_some(&attr::CONTAINER_ID, self.container.as_ref().map(ContainerId::as_str));
+        self.name(set);
+        if let Some(slurm) = &self.slurm {
+            set.set_some(&attr::SLURM_STEP_ID, slurm.step.clone());
+            set.set_some(&attr::SLURM_TASK_ID, slurm.task.clone());
+        }
+        set.set_some(&attr::MACHINE_NAME, self.machine.clone());
+        set.set_some(&attr::SYSTEMD_UNIT, self.unit.clone());
+    }
+
+    /// The pod, the job, the allocation: without the container's and the step's own numbers.
+    fn name(&self, set: &mut AttrSet) {
         if let Some(pod) = &self.pod {
             set.set(&attr::K8S_POD_UID, pod.uid.as_str());
             set.set_some(&attr::K8S_POD_NAME, pod.name.clone());
             set.set_some(&attr::K8S_NAMESPACE_NAME, pod.namespace.clone());
             set.set_some(&attr::K8S_CONTAINER_NAME, pod.container.clone());
             set.set_some(&attr::K8S_POD_QOS, pod.qos);
+            if let Some(facts) = &pod.facts {
+                set.extend(&facts.workload);
+            }
+        } else if let Some(facts) = &self.facts {
+            set.set_some(&attr::CONTAINER_NAME, facts.name.clone());
         }
         if let Some(slurm) = &self.slurm {
             set.set(&attr::SLURM_JOB_ID, slurm.job.as_str());
-            set.set_some(&attr::SLURM_STEP_ID, slurm.step.clone());
-            set.set_some(&attr::SLURM_TASK_ID, slurm.task.clone());
         }
         if let Some(allocation) = &self.allocation {
             set.set(&attr::SCHEDULER, allocation.scheduler);
             set.set(&attr::SCHEDULER_ALLOCATION, Arc::clone(&allocation.id));
             set.set_some(&attr::SCHEDULER_TASK, allocation.task.clone());
         }
-        set.set_some(&attr::MACHINE_NAME, self.machine.clone());
-        set.set_some(&attr::SYSTEMD_UNIT, self.unit.clone());
+    }
+
+    /// The long tail of identity: labels, image, node.
+    fn detail(&self, set: &mut AttrSet) {
+        if let Some(facts) = &self.facts {
+            set.set_some(&attr::CONTAINER_IMAGE_NAME, facts.image.clone());
+            set.set(&attr::CONTAINER_RUNTIME, facts.runtime);
+            set.extend(&facts.details);
+        }
+        if let Some(facts) = self.pod.as_ref().and_then(|pod| pod.facts.as_ref()) {
+            set.set_some(&attr::K8S_NODE_NAME, facts.node.clone());
+            set.extend(&facts.details);
+        }
+    }
+
+    /// Takes away what only the sources of names know.
+    fn forget_names(&mut self) {
+        self.facts = None;
+        if let Some(pod) = &mut self.pod {
+            *pod = Pod { qos: pod.qos, ..Pod::unnamed(pod.uid.clone()) };
+        }
+    }
+
+    /// Keeps the names that `before` had for the same things and that nobody can tell now: a
+    /// source that is down never blanks an owner.
+    fn keep_names(&mut self, before: &Self) {
+        if self.container.is_some() && self.container == before.container {
+            self.facts = self.facts.take().or_else(|| before.facts.clone());
+        }
+        let (Some(pod), Some(known)) = (&mut self.pod, &before.pod) else { return };
+        if pod.uid != known.uid {
+            return;
+        }
+        pod.name = pod.name.take().or_else(|| known.name.clone());
+        pod.namespace = pod.namespace.take().or_else(|| known.namespace.clone());
+        pod.facts = pod.facts.take().or_else(|| known.facts.clone());
+        if self.container == before.container {
+            pod.container = pod.container.take().or_else(|| known.container.clone());
+        }
+    }
+}
+
+impl Pod {
+    /// A pod of which only the UID is known.
+    pub fn unnamed(uid: PodUid) -> Self {
+        Self { uid, qos: None, name: None, namespace: None, container: None, facts: None }
     }
 }

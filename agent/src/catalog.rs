@@ -10,6 +10,7 @@ pub mod attributes;
 pub mod device;
 pub mod document;
 pub mod process;
+pub mod share;
 
 use crate::sample::{Histogram, Sample, Subject, Value};
 use attributes::AttrKey;
@@ -260,7 +261,7 @@ const fn declare<S, D, N>(
 
 /// Every metric there is, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    [device::ALL, process::ALL, agent::ALL].into_iter().flatten().copied()
+    [device::ALL, process::ALL, share::ALL, agent::ALL].into_iter().flatten().copied()
 }
 
 /// Position of a metric in [`all`]: the same in every process of one build, so the device readers'

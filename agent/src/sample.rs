@@ -1,6 +1,7 @@
 //! What a collector pushes: a metric of the catalogue, a value and a subject. No label is ever
 //! written here; the enrich stage turns the subject into attributes.
 
+use crate::attribute::party::PartyId;
 use crate::catalog::{DimIndexes, MetricDef};
 use crate::ids::{GpuId, ProcKey};
 use std::time::SystemTime;
@@ -16,6 +17,8 @@ pub enum Subject {
     Gpu(GpuId),
     /// A process on a device.
     Process(GpuProcess),
+    /// An owner's part of a device.
+    Party(GpuParty),
 }
 
 /// A process on a device.
@@ -25,6 +28,15 @@ pub struct GpuProcess {
     pub gpu: GpuId,
     /// The process.
     pub process: ProcKey,
+}
+
+/// An owner's part of a device: what it holds, uses or was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuParty {
+    /// The device.
+    pub gpu: GpuId,
+    /// The owner.
+    pub party: PartyId,
 }
 
 /// The agent itself, as a subject type.
@@ -54,6 +66,10 @@ impl SubjectKind for GpuProcess {
     const WORD: &'static str = "process";
 }
 
+impl SubjectKind for GpuParty {
+    const WORD: &'static str = "owner";
+}
+
 impl From<Agent> for Subject {
     fn from(_: Agent) -> Self {
         Self::Agent
@@ -72,6 +88,11 @@ impl From<GpuId> for Subject {
 impl From<GpuProcess> for Subject {
     fn from(process: GpuProcess) -> Self {
         Self::Process(process)
+    }
+}
+impl From<GpuParty> for Subject {
+    fn from(party: GpuParty) -> Self {
+        Self::Party(party)
     }
 }
 

@@ -6,8 +6,9 @@
 
 use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
+use crate::attribute::party::PartyFacts;
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::catalog::{DimIndexes, Kind, MetricDef, device};
+use crate::catalog::{DimIndexes, Kind, MetricDef, device, process, share};
 use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
 use crate::inventory::{GpuInfo, Inventory};
@@ -49,6 +50,7 @@ struct Key {
 struct Identity {
     gpu: Option<Arc<GpuInfo>>,
     owner: Option<Arc<Owner>>,
+    party: Option<Arc<PartyFacts>>,
 }
 
 impl Identity {
@@ -62,6 +64,7 @@ impl Identity {
         }
         same(self.gpu.as_ref(), other.gpu.as_ref())
             && same(self.owner.as_ref(), other.owner.as_ref())
+            && same(self.party.as_ref(), other.party.as_ref())
     }
 }
 
@@ -144,7 +147,8 @@ impl Source {
                     out.points.push(series.end(key.metric, time_ns));
                 }
                 series.labels = labels;
-                series.start_ns = start_ns;
+                // What was counted so far was counted under the other name.
+                series.start_ns = time_ns;
             }
         }
         let restarted = key.metric.kind != Kind::UpDownCounter && value < series.last;
@@ -207,10 +211,16 @@ impl Names<'_> {
     fn identity(&self, subject: Subject) -> Identity {
         match subject {
             Subject::Agent | Subject::Source(_) => Identity::default(),
-            Subject::Gpu(gpu) => Identity { gpu: self.inventory.get(gpu), owner: None },
+            Subject::Gpu(gpu) => Identity { gpu: self.inventory.get(gpu), ..Identity::default() },
             Subject::Process(on) => Identity {
                 gpu: self.inventory.get(on.gpu),
                 owner: self.ownership.owner(on.process),
+                ..Identity::default()
+            },
+            Subject::Party(on) => Identity {
+                gpu: self.inventory.get(on.gpu),
+                party: self.ownership.party(on.party),
+                ..Identity::default()
             },
         }
     }
@@ -222,13 +232,23 @@ impl Names<'_> {
             None => AttrSet::new(),
         };
         match (key.subject, &identity.owner) {
+            (Subject::Process(_), Some(owner)) if *key.metric == *process::INFO.def() => {
+                set.extend(&owner.details());
+            }
             (Subject::Process(_), Some(owner)) => set.extend(&owner.attributes()),
             (Subject::Process(on), None) => {
                 set.set(&attr::PROCESS_PID, i64::from(on.process.pid));
                 set.set(&attr::OWNER_METHOD, "none");
             }
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
-            (Subject::Agent | Subject::Gpu(_), _) => {}
+            (Subject::Agent | Subject::Gpu(_) | Subject::Party(_), _) => {}
+        }
+        match &identity.party {
+            Some(party) if *key.metric == *share::ALLOCATION_INFO.def() => {
+                set.extend(&party.details);
+            }
+            Some(party) => set.extend(&party.attributes),
+            None => {}
         }
         for (dim, index) in key.metric.dims.iter().zip(key.dims) {
             set.set_some(dim.key, dim.values.get(usize::from(index)).copied());
@@ -242,7 +262,7 @@ impl Names<'_> {
 /// past is not taken for an increase.
 fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
     match sample.subject {
-        Subject::Agent | Subject::Source(_) => agent_start_ns,
+        Subject::Agent | Subject::Source(_) | Subject::Party(_) => agent_start_ns,
         Subject::Gpu(GpuId(_)) | Subject::Process(_) => time_ns,
     }
 }

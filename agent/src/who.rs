@@ -80,6 +80,9 @@ pub struct Holder {
 pub struct Person {
     /// PID on the host.
     pub pid: u32,
+    /// When it started, in 1/100 s since boot: with the PID the process's identity. 0 where it is
+    /// not known.
+    pub start_ticks: u64,
     /// Command name.
     pub comm: String,
     /// User name, or the number.
@@ -133,6 +136,7 @@ impl Person {
         let text = |text: &std::sync::Arc<str>| text.to_string();
         Self {
             pid: owner.process.pid,
+            start_ticks: owner.process.start_ticks,
             comm: owner.comm.to_string(),
             user: owner.user.as_ref().map_or_else(|| owner.uid.to_string(), text),
             namespace: pod.and_then(|pod| pod.namespace.as_ref().map(text)),

@@ -10,6 +10,7 @@
 mod arrives;
 mod collector;
 mod containerd;
+mod identity;
 mod lifecycle;
 mod ownership;
 mod reader;

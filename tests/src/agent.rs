@@ -71,6 +71,8 @@ pub struct Config {
     pub bpf: Option<bool>,
     /// `devices.open_hook`.
     pub hook: Option<&'static str>,
+    /// `devices.rescan_interval`.
+    pub rescan_interval: Option<&'static str>,
     /// `[otlp]`.
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
@@ -98,6 +100,7 @@ impl Config {
             ("nodes", Some(nodes.into())),
             ("bpf", self.bpf.map(Value::from)),
             ("open_hook", self.hook.map(Value::from)),
+            ("rescan_interval", self.rescan_interval.map(Value::from)),
         ];
         section(&mut text, "devices", &devices);
         if let Some(nvml) = nvml {

@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod nodes;
+mod pass;
 pub mod script;
 
 use crate::program;

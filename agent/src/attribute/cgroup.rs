@@ -142,7 +142,7 @@ impl Walk<'_> {
         }
         self.found.nested = self.is_delegated();
         self.found.node = self.found.container.take();
-        self.found.pod = Some(Pod { uid, qos, name: None, namespace: None, container: None });
+        self.found.pod = Some(Pod { qos, ..Pod::unnamed(uid) });
     }
 
     fn take_container(&mut self, id: &str) {

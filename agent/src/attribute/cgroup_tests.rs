@@ -16,10 +16,11 @@ fn render(workload: &Workload) -> String {
         node,
         nested,
         user_slice,
+        facts: _,
     } = workload;
     let or_dash = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("-").to_owned();
     let mut words = Vec::new();
-    if let Some(Pod { uid, qos, name, namespace, container }) = pod {
+    if let Some(Pod { uid, qos, name, namespace, container, facts: _ }) = pod {
         assert_eq!((name, namespace, container), (&None, &None, &None));
         words.push(format!("pod={uid}/{}", qos.unwrap_or("-")));
     }

@@ -4,10 +4,13 @@
 //! that is already gone, the cgroup numbers the kernel captured. The tick only looks up. No lock
 //! is held while anything is read.
 
+use super::grants::Grants;
 use super::hierarchies::Layout;
+use super::names::{Change, ContainerFacts, Names, PodFacts, Supplier};
+use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
 use super::table::{Case, Table, started_ns};
-use super::{Evidence, Host, Method, Opened, Owner, SOURCES};
+use super::{Evidence, Host, Method, NAMES, Opened, Owner, PLACES, Workload};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -25,6 +28,7 @@ struct Shared {
     host: Host,
     clock: Clock,
     table: RwLock<Table>,
+    grants: Grants,
     latency: Mutex<Histogram>,
     /// When every live row was last looked for in `/proc`.
     swept_ns: AtomicU64,
@@ -76,6 +80,7 @@ impl Ownership {
             host: Host::new(paths),
             clock: Clock(Arc::new(clock)),
             table: RwLock::default(),
+            grants: Grants::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
             swept_ns: AtomicU64::new(0),
         }))
@@ -154,6 +159,64 @@ impl Ownership {
         }
     }
 
+    /// The index of what runtimes and kubelet say; its suppliers subscribe to what it lacks.
+    pub fn names(&self) -> &Names {
+        &self.0.host.names
+    }
+
+    /// What was granted to whom.
+    pub fn grants(&self) -> &Grants {
+        &self.0.grants
+    }
+
+    /// Takes what a supplier says of a pod, and names its processes again if it is news.
+    pub fn put_pod(&self, supplier: Supplier, facts: PodFacts) {
+        let change = Change::Pod(facts.uid.clone());
+        if self.names().put_pod(supplier, facts) {
+            self.learned(&change);
+        }
+    }
+
+    /// Takes what a supplier says of a container, and names its processes again if it is news.
+    pub fn put_container(&self, supplier: Supplier, facts: ContainerFacts) {
+        let change = Change::Container(facts.id.clone());
+        if self.names().put_container(supplier, facts) {
+            self.learned(&change);
+        }
+    }
+
+    /// A supplier says that a pod or a container has ended: forgotten some minutes later.
+    pub fn gone(&self, what: &Change) {
+        self.names().gone(what, (self.0.clock.0)());
+    }
+
+    /// Who a party is: one lookup. The `Arc` changes when its names do.
+    pub fn party(&self, id: PartyId) -> Option<Arc<PartyFacts>> {
+        self.0.host.parties.facts(id)
+    }
+
+    /// The number of a party that was granted something, with the names of `workload`.
+    pub fn grantee(&self, party: Party, workload: &Workload) -> PartyId {
+        self.0.host.parties.put(party, workload, None)
+    }
+
+    /// Forgets parties that no process is of and that `in_use` does not name.
+    pub fn retain_parties(&self, in_use: impl Fn(PartyId) -> bool) {
+        let live = self.read().parties();
+        self.0.host.parties.retain(|party| live.contains(&party) || in_use(party));
+    }
+
+    /// Names the processes of a pod or a container again.
+    fn learned(&self, change: &Change) {
+        let cases = self.read().to_name(|owner| match change {
+            Change::Pod(uid) => owner.workload.pod.as_ref().is_some_and(|pod| pod.uid == *uid),
+            Change::Container(id) => owner.workload.container.as_ref() == Some(id),
+        });
+        for case in cases {
+            self.resolve(case);
+        }
+    }
+
     /// Which cgroup versions the host uses.
     pub fn layout(&self) -> Layout {
         self.0.host.hierarchies.layout()
@@ -173,6 +236,7 @@ impl Ownership {
         self.write().expire(now_ns);
         self.0.host.hierarchies.expire(now_ns);
         self.0.host.podlogs.pump();
+        self.0.host.names.expire(now_ns);
         let cases = self.read().incomplete(now_ns, MAX_RETRIES);
         for case in cases {
             self.resolve(case);
@@ -199,9 +263,14 @@ impl Ownership {
 
     /// Every source in order, then the row takes what they found.
     fn resolve(&self, mut case: Case) {
-        for (_, source) in SOURCES {
+        let places = if case.placed { &[] } else { PLACES };
+        for (_, source) in places.iter().chain(NAMES) {
             source(&self.0.host, &case.cgroups, &mut case.owner);
         }
+        if let Some(known) = self.owner(case.owner.process) {
+            case.owner.workload.keep_names(&known.workload);
+        }
+        case.owner.party = self.0.host.parties.of(&case.owner);
         let opened_ns = self.write().settle(case);
         if let Some(opened_ns) = opened_ns {
             let took_ns = (self.0.clock.0)().saturating_sub(opened_ns);

@@ -220,7 +220,7 @@ fn only_directory(dir: &Path) -> Option<Arc<str>> {
     only.file_name().to_str().map(Arc::from)
 }
 
-/// The third source: the pod's name, namespace and container.
+/// Names from the log directories, where nothing better told them.
 ///
 /// A pod named inside a container, a machine or a user's slice has its logs in there, not here.
 /// If the node's own kubelet has a pod of that UID, the inner name is forged: the work is the
@@ -229,14 +229,17 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
     let workload = &mut owner.workload;
     let Some(pod) = &mut workload.pod else { return };
     if workload.nested {
-        if host.podlogs.pod(&pod.uid).is_some() {
+        if host.names.pod(&pod.uid).is_some() || host.podlogs.pod(&pod.uid).is_some() {
             disown(workload);
         }
         return;
     }
-    let Some(found) = host.podlogs.pod(&pod.uid) else { return };
-    pod.namespace = Some(found.namespace);
-    pod.name = Some(found.name);
+    if pod.name.is_none()
+        && let Some(found) = host.podlogs.pod(&pod.uid)
+    {
+        pod.namespace = Some(found.namespace);
+        pod.name = Some(found.name);
+    }
     if pod.container.is_none()
         && let Some(id) = &workload.container
     {

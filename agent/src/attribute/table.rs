@@ -3,9 +3,10 @@
 //! Pure bookkeeping: nothing here reads a file or a clock. A row is changed only by the evidence
 //! about its own [`ProcKey`], so a number used twice is two rows.
 
+use super::party::PartyId;
 use super::{KernelCgroups, Method, Opened, Owner, Workload};
 use crate::ids::ProcKey;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::slice;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ struct Row {
     end_is_late: bool,
     /// Counts what has made an earlier resolution out of date.
     epoch: u32,
+    /// Resolutions so far that left a name open.
+    tries: u8,
 }
 
 /// A row to resolve, outside the table's lock.
@@ -44,6 +47,8 @@ pub(crate) struct Case {
     epoch: u32,
     /// It moved: what was known of its place is void.
     moved: bool,
+    /// Its place is known and stands; only names are looked up.
+    pub(crate) placed: bool,
 }
 
 /// Ended processes kept, for a driver that lists them late.
@@ -56,6 +61,9 @@ const MAX_NODES: usize = 64;
 const KEEP_ENDED_NS: u64 = 300_000_000_000;
 /// How long an ended process is still tried for what was missing.
 const RETRY_ENDED_NS: u64 = 30_000_000_000;
+/// Ticks in which an owner without names is looked up again by itself; after that only news about
+/// its pod or container does it.
+const MOST_TRIES: u8 = 60;
 /// A driver takes this long to let go of an ended process's memory and still lists it.
 const TEARDOWN_NS: u64 = 10_000_000_000;
 /// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every Linux ABI we build for).
@@ -176,7 +184,9 @@ impl Table {
             owner.workload = row.owner.workload.clone();
             owner.cgroup.clone_from(&row.owner.cgroup);
             owner.method = row.owner.method;
+            owner.party = row.owner.party;
         }
+        row.tries = row.tries.saturating_add(u8::from(!owner.is_named()));
         owner.nodes.clone_from(&row.owner.nodes);
         owner.exited_ns = row.owner.exited_ns;
         let is_known = owner.method != Method::Pending;
@@ -215,12 +225,27 @@ impl Table {
         let is_recent = |owner: &Owner| {
             owner.exited_ns.is_none_or(|ended| now_ns.saturating_sub(ended) <= RETRY_ENDED_NS)
         };
-        let is_open = |owner: &Owner| {
-            let pod = owner.workload.pod.as_ref();
-            owner.method == Method::Pending || pod.is_some_and(|pod| pod.name.is_none())
+        let is_open = |row: &&Row| {
+            row.owner.method == Method::Pending || (!row.owner.is_named() && row.tries < MOST_TRIES)
         };
-        let open = self.rows.values().filter(|row| is_open(&row.owner) && is_recent(&row.owner));
-        open.take(limit).map(|row| row.case(false)).collect()
+        let open = self.rows.values().filter(is_open).filter(|row| is_recent(&row.owner));
+        let case = |row: &Row| match row.owner.method {
+            Method::Pending => row.case(false),
+            Method::Proc | Method::Kernel => row.naming(),
+        };
+        open.take(limit).map(case).collect()
+    }
+
+    /// The rows that satisfy `test`, to be named again.
+    pub(crate) fn to_name(&self, test: impl Fn(&Owner) -> bool) -> Vec<Case> {
+        let rows = self.rows.values();
+        let known = rows.filter(|row| row.owner.method != Method::Pending && test(&row.owner));
+        known.map(Row::naming).collect()
+    }
+
+    /// The parties of all rows.
+    pub(crate) fn parties(&self) -> HashSet<PartyId> {
+        self.rows.values().map(|row| row.owner.party).collect()
     }
 
     /// Live processes whose end nobody announces; all live ones if `all`.
@@ -246,7 +271,15 @@ impl Table {
         keys.insert(at, process);
         let listed = opened.is_none();
         let owner = Arc::new(owner);
-        let row = Row { owner, cgroups, opened_ns: opened, listed, end_is_late: false, epoch: 0 };
+        let row = Row {
+            owner,
+            cgroups,
+            opened_ns: opened,
+            listed,
+            end_is_late: false,
+            epoch: 0,
+            tries: 0,
+        };
         self.rows.insert(process, row);
         Some(())
     }
@@ -304,7 +337,16 @@ impl Row {
             cgroups: self.cgroups.clone(),
             epoch: self.epoch,
             moved,
+            placed: false,
         }
+    }
+
+    /// Its place stands; its names are looked up anew.
+    fn naming(&self) -> Case {
+        let mut owner = (*self.owner).clone();
+        owner.workload.forget_names();
+        let (cgroups, epoch) = (self.cgroups.clone(), self.epoch);
+        Case { owner, cgroups, epoch, moved: false, placed: true }
     }
 
     /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
@@ -340,5 +382,6 @@ fn stranger(process: ProcKey, comm: &Arc<str>, uid: u32) -> Owner {
         method: Method::Pending,
         nodes: Vec::new(),
         exited_ns: None,
+        party: PartyId::UNATTRIBUTED,
     }
 }

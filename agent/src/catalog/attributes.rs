@@ -75,6 +75,12 @@ attributes! {
     PROCESS_OWNER = "process.owner";
     /// The container's id.
     CONTAINER_ID = "container.id";
+    /// The container's name, where it is in no pod.
+    CONTAINER_NAME = "container.name";
+    /// The container's image as its runtime names it.
+    CONTAINER_IMAGE_NAME = "container.image.name";
+    /// The container's runtime: `containerd`, `cri-o`, `docker`, `podman`.
+    CONTAINER_RUNTIME = "container.runtime.name";
     /// The container's name in the pod.
     K8S_CONTAINER_NAME = "k8s.container.name";
     /// The pod's UID.
@@ -85,6 +91,26 @@ attributes! {
     K8S_NAMESPACE_NAME = "k8s.namespace.name";
     /// The pod's quality-of-service class: `guaranteed`, `burstable` or `besteffort`.
     K8S_POD_QOS = "k8s.pod.qos_class";
+    /// The node, as Kubernetes names it.
+    K8S_NODE_NAME = "k8s.node.name";
+    /// The pod's Deployment.
+    K8S_DEPLOYMENT_NAME = "k8s.deployment.name";
+    /// The pod's ReplicaSet.
+    K8S_REPLICASET_NAME = "k8s.replicaset.name";
+    /// The pod's StatefulSet.
+    K8S_STATEFULSET_NAME = "k8s.statefulset.name";
+    /// The pod's DaemonSet.
+    K8S_DAEMONSET_NAME = "k8s.daemonset.name";
+    /// The pod's Job.
+    K8S_JOB_NAME = "k8s.job.name";
+    /// The pod's CronJob.
+    K8S_CRONJOB_NAME = "k8s.cronjob.name";
+    /// Kind of the pod's workload, in Kubernetes' word: `Deployment`, `PyTorchJob`, `RayCluster`, ….
+    WORKLOAD_KIND = "gpuwho.workload.kind";
+    /// Name of the pod's workload.
+    WORKLOAD_NAME = "gpuwho.workload.name";
+    /// Queue the workload was admitted through (Kueue, Volcano).
+    WORKLOAD_QUEUE = "gpuwho.workload.queue";
     /// The Slurm job, as its cgroup names it.
     SLURM_JOB_ID = "slurm.job.id";
     /// The Slurm step: a number, `batch`, `extern` or `interactive`.
@@ -103,6 +129,13 @@ attributes! {
     SCHEDULER_TASK = "gpuwho.scheduler.task";
     /// How the owner was found: `cgroup`, `kernel`, `none`.
     OWNER_METHOD = "gpuwho.owner.method";
+    /// What kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`,
+    /// `user` or `unattributed`.
+    OWNER_KIND = "gpuwho.owner.kind";
+    /// Who granted a device to its owner.
+    GRANT_SOURCE = "gpu.allocation.source";
+    /// Whether a device was granted whole or in part.
+    GRANT_KIND = "gpu.allocation.kind";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.

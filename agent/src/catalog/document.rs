@@ -1,6 +1,6 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, process};
+use super::{MetricDef, agent, attributes, device, process, share};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
     ("Processes on devices", process::ALL),
+    ("Owners", share::ALL),
     ("The agent itself", agent::ALL),
 ];
 
@@ -89,6 +90,7 @@ fn metric(out: &mut String, def: &MetricDef) {
         match def.subject {
             "gpu" => "a device",
             "process" => "a process on a device",
+            "owner" => "an owner's part of a device",
             "source" => "a source of data",
             _ => "the agent",
         },

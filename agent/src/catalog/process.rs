@@ -26,6 +26,10 @@ dims! {
 }
 
 metrics! {
+    /// A process on a device: always 1, with everything known about whose it is. Labels, the image
+    /// and the long tail of identity are on this series only and join by `process.pid`.
+    INFO: Gauge<i64> of GpuProcess = "gpu.process.info" ["1"]
+        from "the driver's process list and the ownership table";
     /// Device memory of a process, by the driver's list it is on. Absent where the driver does not
     /// tell (vGPU, confidential computing).
     MEMORY_USAGE: UpDownCounter<i64> of GpuProcess, by ProcessType = "gpu.process.memory.usage" ["By"]

@@ -33,20 +33,21 @@ fn run() -> io::Result<()> {
     }
     if !script.contained {
         act::join(&script.join)?;
+        act::nest(&script)?;
         nodes::private_dev()?;
     }
     if let Some(name) = &script.exec {
         act::install_program(name)?;
     }
-    act::become_user(script.uid)?;
+    act::become_user(&script)?;
     act::take_name(&script.comm)?;
     if let Hold::Storm { count, per_second } = script.hold {
         return act::storm(&script, count, per_second);
     }
-    // Kept open until the process ends.
-    let open = nodes::open_gpus(&script)?;
     if let Some(name) = &script.exec {
+        // Kept open until the process ends.
+        let _open = nodes::open_gpus(&script)?;
         return Err(act::exec(name, &script));
     }
-    act::hold(&script, open)
+    act::open_and_hold(&script)
 }

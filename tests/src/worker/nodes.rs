@@ -4,6 +4,7 @@
 use super::script::Script;
 use rustix::fs::{CWD, FileType, Mode, chmod, makedev, mknodat};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::UnshareFlags;
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -47,7 +48,7 @@ const USUAL: [(&str, u32, u32); 6] = [
 /// Gives the process a `/dev` of its own with all of these nodes.
 pub fn private_dev() -> io::Result<()> {
     let stand_ins = stand_ins();
-    crate::sys::own_mounts()?;
+    crate::sys::own_namespaces(UnshareFlags::NEWNS)?;
     // Without this the new /dev would show up on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     mount("worker", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755" as &CStr)?;

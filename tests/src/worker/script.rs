@@ -1,5 +1,6 @@
 //! What a worker is to do, as command-line arguments: written by the harness, read by the worker.
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -20,18 +21,67 @@ pub enum Hold {
     },
 }
 
+/// Which process or thread of a worker opens the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Opener {
+    /// The worker itself.
+    #[default]
+    Worker,
+    /// A thread of it that is not its first.
+    Thread,
+    /// A grandchild in a session of its own, whose parent has ended.
+    Daemon,
+    /// The first process of a PID namespace, where its number is 1.
+    PidNamespace,
+    /// A child that gets this very number, whoever had it before.
+    Number(u32),
+}
+
+impl Opener {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "worker" => Some(Self::Worker),
+            "thread" => Some(Self::Thread),
+            "daemon" => Some(Self::Daemon),
+            "pidns" => Some(Self::PidNamespace),
+            _ => Some(Self::Number(text.parse().ok()?)),
+        }
+    }
+}
+
+impl fmt::Display for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Worker => f.write_str("worker"),
+            Self::Thread => f.write_str("thread"),
+            Self::Daemon => f.write_str("daemon"),
+            Self::PidNamespace => f.write_str("pidns"),
+            Self::Number(pid) => write!(f, "{pid}"),
+        }
+    }
+}
+
 /// What a worker does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 pub struct Script {
     /// Cgroup directories to join before anything else.
     pub join: Vec<String>,
+    /// Takes a cgroup namespace of its own there, and joins directories that it makes itself
+    /// below each of its own, at this path.
+    pub nest: Option<String>,
     /// Command name.
     pub comm: String,
     /// User to become; root without.
     pub uid: Option<u32>,
     /// GPUs to open, by minor number; none opens nothing at all.
     pub gpus: Vec<u32>,
+    /// Who opens them.
+    pub opener: Opener,
+    /// A unix socket through which it gives its open nodes to whoever connects.
+    pub give: Option<String>,
+    /// A unix socket from which it gets open nodes instead of opening any.
+    pub take: Option<String>,
     /// Children that get the open nodes by a fork alone.
     pub forks: u32,
     /// Only lives: what is left of a worker whose user may not mount, make nodes or join cgroups.
@@ -53,9 +103,13 @@ impl Default for Script {
     fn default() -> Self {
         Self {
             join: Vec::new(),
+            nest: None,
             comm: "python3".to_owned(),
             uid: None,
             gpus: Vec::new(),
+            opener: Opener::Worker,
+            give: None,
+            take: None,
             forks: 0,
             bare: false,
             contained: false,
@@ -73,6 +127,10 @@ impl Script {
         let mut all = vec![format!("--comm={}", self.comm), format!("--forks={}", self.forks)];
         all.extend(self.join.iter().map(|directory| format!("--join={directory}")));
         all.extend(self.gpus.iter().map(|gpu| format!("--gpu={gpu}")));
+        all.extend(self.nest.iter().map(|path| format!("--nest={path}")));
+        all.push(format!("--opener={}", self.opener));
+        all.extend(self.give.iter().map(|socket| format!("--give={socket}")));
+        all.extend(self.take.iter().map(|socket| format!("--take={socket}")));
         all.extend(self.uid.map(|uid| format!("--uid={uid}")));
         all.extend(self.exec.iter().map(|name| format!("--exec={name}")));
         all.extend(self.bare.then(|| "--bare".to_owned()));
@@ -104,6 +162,10 @@ impl Script {
             "--comm" => value.clone_into(&mut self.comm),
             "--join" => self.join.push(value.to_owned()),
             "--gpu" => self.gpus.push(value.parse().ok()?),
+            "--nest" => self.nest = Some(value.to_owned()),
+            "--opener" => self.opener = Opener::parse(value)?,
+            "--give" => self.give = Some(value.to_owned()),
+            "--take" => self.take = Some(value.to_owned()),
             "--forks" => self.forks = value.parse().ok()?,
             "--uid" => self.uid = Some(value.parse().ok()?),
             "--exec" => self.exec = Some(value.to_owned()),
@@ -134,9 +196,13 @@ mod tests {
     fn a_script_survives_the_command_line() {
         let script = Script {
             join: vec!["/sys/fs/cgroup/a".to_owned(), "/sys/fs/cgroup/b".to_owned()],
+            nest: Some("kubepods/podx".to_owned()),
             comm: "vllm".to_owned(),
             uid: Some(1001),
             gpus: vec![0, 7],
+            opener: Opener::Number(4711),
+            give: Some("/run/give".to_owned()),
+            take: Some("/run/take".to_owned()),
             forks: 3,
             bare: true,
             contained: true,

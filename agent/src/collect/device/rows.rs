@@ -182,6 +182,10 @@ impl Row {
                 self.samples.extend(sampled(time, subject, value));
             }
         }
+        let identified = processes.values().filter_map(|process| process.process);
+        self.samples.extend(identified.map(|process| {
+            (time, process_metric::INFO.sample(GpuProcess { gpu, process }, (), 1))
+        }));
         self.snapshot.processes = processes.into_values().collect();
         self.snapshot.processes.iter().filter(|process| process.process.is_none()).count()
     }

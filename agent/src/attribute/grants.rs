@@ -1,0 +1,81 @@
+//! What was granted to whom: the devices that the kubelet or Slurm has allocated on this node, used
+//! or not. Each source replaces its own list as a whole; one that is down leaves its last.
+
+use super::party::PartyId;
+use crate::catalog::share::{GrantKind, GrantSource};
+use crate::ids::GpuUuid;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A device as an allocator names it; it is bound to a device of the inventory where it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceName {
+    /// The vendor's UUID of a device or of a part of one (`GPU-…`, `MIG-…`).
+    Uuid(GpuUuid),
+    /// Minor number of its device node (Slurm's device program).
+    Minor(u32),
+    /// Index in the driver's order.
+    Index(u32),
+    /// PCI address, lower case.
+    Pci(Arc<str>),
+}
+
+/// One device granted to one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What.
+    pub device: DeviceName,
+    /// To whom.
+    pub party: PartyId,
+    /// By whom.
+    pub source: GrantSource,
+    /// Alone or with others.
+    pub kind: GrantKind,
+    /// The name it was asked for by: `nvidia.com/gpu`, a claim, a gres.
+    pub resource: Option<Arc<str>>,
+    /// Which part, where several owners were granted the same device: the replica's number.
+    pub replica: Option<Arc<str>>,
+}
+
+/// Every grant, by source.
+#[derive(Clone, Debug, Default)]
+pub struct Grants(Arc<Mutex<BySource>>);
+
+type BySource = BTreeMap<&'static str, Arc<[Grant]>>;
+
+impl Grants {
+    /// A source's whole list, in place of its last.
+    pub fn replace(&self, source: &'static str, grants: Vec<Grant>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(source, grants.into());
+    }
+
+    /// Every source's list.
+    pub fn all(&self) -> Vec<Arc<[Grant]>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().map(Arc::clone).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_replaces_its_own_list_only() {
+        let grant = |index| Grant {
+            device: DeviceName::Index(index),
+            party: PartyId::UNATTRIBUTED,
+            source: GrantSource::Slurm,
+            kind: GrantKind::Exclusive,
+            resource: None,
+            replica: None,
+        };
+        let grants = Grants::default();
+        grants.replace("kubelet", vec![grant(0)]);
+        grants.replace("slurm", vec![grant(1), grant(2)]);
+        grants.replace("slurm", vec![grant(3)]);
+        let all: Vec<Grant> = grants.all().iter().flat_map(|list| list.to_vec()).collect();
+        assert_eq!(all, [grant(0), grant(3)]);
+    }
+}

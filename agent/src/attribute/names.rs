@@ -1,0 +1,292 @@
+//! What the node's own runtimes and kubelet say about its pods and containers: an index in memory,
+//! filled by the suppliers on a thread of their own and read by the resolvers.
+//!
+//! A lookup is one hash lookup and never waits. What is not there is asked of the suppliers, and
+//! the owners concerned are named again when the answer comes. What a supplier has told stays when
+//! the supplier is gone; what it says has ended stays for a while, for evidence that comes late.
+
+use super::{Host, KernelCgroups, Owner, Workload};
+use crate::catalog::attributes::AttrSet;
+use crate::ids::{ContainerId, PodUid};
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::broadcast;
+
+/// A pod as the kubelet or the runtime describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Its UID, as it is in the cgroup path.
+    pub uid: PodUid,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The node's name, where told.
+    pub node: Option<Arc<str>>,
+    /// What it belongs to, as attributes: Deployment, Job, queue, …. On every point.
+    pub workload: AttrSet,
+    /// Labels and annotations that the operator asked for. On info series only.
+    pub details: AttrSet,
+}
+
+/// A container as its runtime describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerFacts {
+    /// Its id.
+    pub id: ContainerId,
+    /// Its name: in the pod, or the runtime's own.
+    pub name: Option<Arc<str>>,
+    /// Its image.
+    pub image: Option<Arc<str>>,
+    /// `containerd`, `cri-o`, `docker`, `podman`.
+    pub runtime: &'static str,
+    /// The pod it is in.
+    pub pod: Option<PodUid>,
+    /// For a container outside pods: the cgroup its first process is in, so that a directory of
+    /// the same name elsewhere is not taken for it.
+    pub cgroup: Option<Arc<str>>,
+    /// What else is worth telling, on info series only.
+    pub details: AttrSet,
+}
+
+/// Who told. Of two that describe one pod the first of this list counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Supplier {
+    /// The kubelet's Pods API: the whole pod, with its owner references.
+    PodsApi,
+    /// The runtime's CRI socket.
+    Cri,
+    /// Docker's or Podman's own API.
+    Engine,
+}
+
+/// What a resolver missed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Want {
+    /// A pod.
+    Pod(PodUid),
+    /// A container.
+    Container(ContainerId),
+}
+
+/// What became known or changed.
+pub type Change = Want;
+
+/// The index, shared by its suppliers and its readers.
+#[derive(Clone, Debug)]
+pub struct Names(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    index: Mutex<Index>,
+    wants: broadcast::Sender<Want>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    pods: Shelf<PodUid, PodFacts>,
+    containers: Shelf<ContainerId, ContainerFacts>,
+    /// The latest pod of a namespace and name: the kubelet's allocations name pods so.
+    named: HashMap<(Arc<str>, Arc<str>), PodUid>,
+    asked: HashMap<Want, Instant>,
+}
+
+/// Facts by id, with those that ended in the order of their end.
+#[derive(Debug)]
+struct Shelf<K, F> {
+    known: HashMap<K, (Supplier, Arc<F>)>,
+    gone: VecDeque<(u64, K)>,
+}
+
+impl<K, F> Default for Shelf<K, F> {
+    fn default() -> Self {
+        Self { known: HashMap::new(), gone: VecDeque::new() }
+    }
+}
+
+/// Pods and containers kept, each: a node runs a few hundred, and those that ended leave first.
+const MAX_FACTS: usize = 16_384;
+/// How long what has ended is kept.
+const KEEP_GONE_NS: u64 = 300_000_000_000;
+/// How soon the same thing is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Questions remembered; all are forgotten when there are more, and asked again.
+const MAX_ASKED: usize = 4096;
+/// Questions that wait for a slow supplier; one that missed some lists everything.
+const WAITING: usize = 1024;
+
+impl Default for Names {
+    fn default() -> Self {
+        let wants = broadcast::Sender::new(WAITING);
+        Self(Arc::new(Shared { index: Mutex::default(), wants }))
+    }
+}
+
+impl Names {
+    /// A pod.
+    pub fn pod(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
+        self.lock().pods.get(uid)
+    }
+
+    /// The latest pod of a name.
+    pub fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
+        let index = self.lock();
+        let uid = index.named.get(&(Arc::from(namespace), Arc::from(name)))?;
+        index.pods.get(uid)
+    }
+
+    /// A container.
+    pub fn container(&self, id: &ContainerId) -> Option<Arc<ContainerFacts>> {
+        self.lock().containers.get(id)
+    }
+
+    /// Asks the suppliers for something, at most once in a while.
+    pub fn want(&self, want: Want) {
+        let mut index = self.lock();
+        if index.asked.get(&want).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+            return;
+        }
+        if index.asked.len() >= MAX_ASKED {
+            index.asked.clear();
+        }
+        index.asked.insert(want.clone(), Instant::now());
+        drop(index);
+        // An error means that there is no supplier.
+        let _ = self.0.wants.send(want);
+    }
+
+    /// What is asked from now on.
+    pub fn wants(&self) -> broadcast::Receiver<Want> {
+        self.0.wants.subscribe()
+    }
+
+    /// Takes what a supplier says of a pod; whether that is news.
+    pub(super) fn put_pod(&self, supplier: Supplier, facts: PodFacts) -> bool {
+        let mut index = self.lock();
+        let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
+        let uid = facts.uid.clone();
+        let news = index.pods.put(supplier, uid.clone(), facts);
+        if news {
+            index.named.insert(name, uid);
+        }
+        news
+    }
+
+    /// Takes what a supplier says of a container; whether that is news.
+    pub(super) fn put_container(&self, supplier: Supplier, facts: ContainerFacts) -> bool {
+        self.lock().containers.put(supplier, facts.id.clone(), facts)
+    }
+
+    /// A pod or container has ended.
+    pub(super) fn gone(&self, what: &Want, now_ns: u64) {
+        let mut index = self.lock();
+        match what {
+            Want::Pod(uid) => index.pods.gone.push_back((now_ns, uid.clone())),
+            Want::Container(id) => index.containers.gone.push_back((now_ns, id.clone())),
+        }
+    }
+
+    /// Forgets what ended long ago.
+    pub(super) fn expire(&self, now_ns: u64) {
+        let mut index = self.lock();
+        let before_ns = now_ns.saturating_sub(KEEP_GONE_NS);
+        index.containers.expire(before_ns);
+        for facts in index.pods.expire(before_ns) {
+            let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
+            if index.named.get(&name) == Some(&facts.uid) {
+                index.named.remove(&name);
+            }
+        }
+        index.asked.retain(|_, at| at.elapsed() < ASK_AGAIN);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        self.0.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
+    fn get(&self, key: &K) -> Option<Arc<F>> {
+        self.known.get(key).map(|(_, facts)| Arc::clone(facts))
+    }
+
+    fn put(&mut self, supplier: Supplier, key: K, facts: F) -> bool {
+        if let Some((by, known)) = self.known.get(&key)
+            && (*by < supplier || **known == facts)
+        {
+            return false;
+        }
+        if self.known.len() >= MAX_FACTS && !self.known.contains_key(&key) {
+            let Some((_, oldest)) = self.gone.pop_front() else { return false };
+            self.known.remove(&oldest);
+        }
+        self.gone.retain(|(_, ended)| *ended != key);
+        self.known.insert(key, (supplier, Arc::new(facts)));
+        true
+    }
+
+    fn expire(&mut self, before_ns: u64) -> Vec<Arc<F>> {
+        let mut expired = Vec::new();
+        while let Some((at_ns, _)) = self.gone.front()
+            && *at_ns < before_ns
+            && let Some((_, key)) = self.gone.pop_front()
+        {
+            expired.extend(self.known.remove(&key).map(|(_, facts)| facts));
+        }
+        expired
+    }
+}
+
+/// The first source of names: what the kubelet and the runtime say about the pod and the container
+/// that the cgroup path names.
+///
+/// Only where the host's root alone can have made the path: a user's slice, a machine and a nested
+/// pod can hold directories named like somebody else's container.
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+    let place = owner.cgroup.clone();
+    let workload = &mut owner.workload;
+    if workload.nested || workload.user_slice || workload.machine.is_some() {
+        return;
+    }
+    if let Some(pod) = &mut workload.pod {
+        match host.names.pod(&pod.uid) {
+            Some(facts) => {
+                pod.namespace = Some(Arc::clone(&facts.namespace));
+                pod.name = Some(Arc::clone(&facts.name));
+                pod.facts = Some(facts);
+            }
+            None => host.names.want(Want::Pod(pod.uid.clone())),
+        }
+    }
+    let Some(id) = &workload.container else { return };
+    match host.names.container(id) {
+        Some(facts) if is_about(&facts, workload, place.as_deref()) => {
+            if let Some(pod) = &mut workload.pod {
+                pod.container.clone_from(&facts.name);
+            }
+            workload.facts = Some(facts);
+        }
+        Some(_) => {}
+        None => host.names.want(Want::Container(id.clone())),
+    }
+}
+
+/// Whether the facts are about the container at this place: the same pod, or, outside pods, the
+/// very cgroup of its first process.
+fn is_about(facts: &ContainerFacts, workload: &Workload, place: Option<&str>) -> bool {
+    match (&workload.pod, &facts.pod) {
+        (Some(pod), Some(uid)) => pod.uid == *uid,
+        (None, None) => facts.cgroup.as_deref().is_some_and(|cgroup| {
+            place
+                .and_then(|place| place.strip_prefix(cgroup))
+                .is_some_and(|below| below.is_empty() || below.starts_with('/'))
+        }),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "names_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+use super::*;
+use crate::attribute::fake::{FakeHost, opened, v2};
+use crate::attribute::ownership::Ownership;
+use crate::attribute::{Evidence, KernelCgroups, Method};
+use crate::catalog::attributes as attr;
+use crate::ids::ProcKey;
+
+const UID: &str = "aaaaaaaa-0000-4000-8000-000000000001";
+const OTHER: &str = "bbbbbbbb-0000-4000-8000-000000000002";
+const KEY: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
+const SECOND: u64 = 1_000_000_000;
+
+fn id(digit: char) -> ContainerId {
+    ContainerId::new(&digit.to_string().repeat(64))
+}
+
+fn pod(uid: &str, name: &str) -> PodFacts {
+    let mut workload = AttrSet::new();
+    workload.set(&attr::K8S_DEPLOYMENT_NAME, "train");
+    PodFacts {
+        uid: PodUid::new(uid),
+        namespace: Arc::from("ml"),
+        name: Arc::from(name),
+        node: None,
+        workload,
+        details: AttrSet::new(),
+    }
+}
+
+fn container(digit: char, name: &str, pod: Option<&str>, cgroup: Option<&str>) -> ContainerFacts {
+    ContainerFacts {
+        id: id(digit),
+        name: Some(Arc::from(name)),
+        image: Some(Arc::from("registry.example/train:1")),
+        runtime: "containerd",
+        pod: pod.map(PodUid::new),
+        cgroup: cgroup.map(Arc::from),
+        details: AttrSet::new(),
+    }
+}
+
+/// A table in which [`KEY`] holds a device at a place.
+fn holder(host: &FakeHost, path: &str) -> Ownership {
+    host.start(KEY, "python3", &format!("0::{path}\n"));
+    let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
+    table.observe(Evidence::Opened(opened(KEY, 5, 9 * SECOND)));
+    table
+}
+
+fn pod_path(uid: &str, digit: char) -> String {
+    format!("/kubepods/burstable/pod{uid}/{}", id(digit))
+}
+
+/// Namespace, pod, container and Deployment of [`KEY`].
+fn told(table: &Ownership) -> [Option<String>; 4] {
+    let set = table.owner(KEY).unwrap().attributes();
+    let keys = [
+        &attr::K8S_NAMESPACE_NAME,
+        &attr::K8S_POD_NAME,
+        &attr::K8S_CONTAINER_NAME,
+        &attr::K8S_DEPLOYMENT_NAME,
+    ];
+    keys.map(|key| set.get(key).map(ToString::to_string))
+}
+
+fn texts<const N: usize>(texts: [&str; N]) -> [Option<String>; N] {
+    texts.map(|text| Some(text.to_owned()))
+}
+
+#[test]
+fn what_is_missing_is_asked_for_once_and_names_the_holder_when_it_comes() {
+    let host = FakeHost::new();
+    host.start(KEY, "python3", &format!("0::{}\n", pod_path(UID, 'a')));
+    let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
+    let mut wants = table.names().wants();
+    table.observe(Evidence::Opened(opened(KEY, 5, 9 * SECOND)));
+    table.expire(10 * SECOND);
+    assert_eq!(wants.try_recv().unwrap(), Want::Pod(PodUid::new(UID)));
+    assert_eq!(wants.try_recv().unwrap(), Want::Container(id('a')));
+    assert!(wants.try_recv().is_err());
+    assert_eq!(told(&table), [None, None, None, None]);
+
+    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
+    table.put_container(Supplier::Cri, container('a', "main", Some(UID), None));
+    assert_eq!(told(&table), texts(["ml", "train-0", "main", "train"]));
+}
+
+#[test]
+fn the_kubelet_s_word_counts_over_the_runtime_s_whichever_comes_first() {
+    let names = Names::default();
+    assert!(names.put_pod(Supplier::Cri, pod(UID, "of-cri")));
+    assert!(names.put_pod(Supplier::PodsApi, pod(UID, "of-kubelet")));
+    assert!(!names.put_pod(Supplier::Cri, pod(UID, "of-cri")));
+    assert_eq!(&*names.pod(&PodUid::new(UID)).unwrap().name, "of-kubelet");
+}
+
+#[test]
+fn a_name_used_again_is_the_latest_pod_s() {
+    let names = Names::default();
+    names.put_pod(Supplier::Cri, pod(UID, "train-0"));
+    names.gone(&Want::Pod(PodUid::new(UID)), SECOND);
+    names.put_pod(Supplier::Cri, pod(OTHER, "train-0"));
+    assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(OTHER));
+    names.expire(KEEP_GONE_NS + 2 * SECOND);
+    assert_eq!(names.pod(&PodUid::new(UID)), None);
+    assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(OTHER));
+}
+
+#[test]
+fn what_ended_is_forgotten_and_what_came_back_is_not() {
+    let names = Names::default();
+    for digit in ['a', 'b'] {
+        names.put_container(Supplier::Cri, container(digit, "main", None, None));
+        names.gone(&Want::Container(id(digit)), SECOND);
+    }
+    names.put_container(Supplier::Cri, container('b', "again", None, None));
+    names.expire(KEEP_GONE_NS + 2 * SECOND);
+    assert_eq!(names.container(&id('a')), None);
+    assert_eq!(names.container(&id('b')).unwrap().name.as_deref(), Some("again"));
+}
+
+#[test]
+fn a_source_that_forgets_never_blanks_a_known_owner() {
+    let host = FakeHost::new();
+    let table = holder(&host, &pod_path(UID, 'a'));
+    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
+    table.put_container(Supplier::Cri, container('a', "main", Some(UID), None));
+    table.gone(&Want::Pod(PodUid::new(UID)));
+    table.gone(&Want::Container(id('a')));
+    table.expire(20 * KEEP_GONE_NS);
+    assert_eq!(table.names().pod(&PodUid::new(UID)), None);
+
+    table.observe(Evidence::Execed { process: KEY, comm: Arc::from("other") });
+    assert_eq!(told(&table), texts(["ml", "train-0", "main", "train"]));
+}
+
+#[test]
+fn a_container_that_names_another_s_directory_gets_none_of_its_names() {
+    // A user's slice, a machine and a container can all hold directories of these names.
+    let inner = pod_path(UID, 'a');
+    let outer = id('c');
+    for path in [
+        format!("/user.slice/user-1000.slice/user@1000.service{inner}"),
+        format!("/lxc/guest{inner}"),
+        format!("/docker/{outer}{inner}"),
+    ] {
+        let host = FakeHost::new();
+        let table = holder(&host, &path);
+        table.put_pod(Supplier::Cri, pod(UID, "train-0"));
+        table.put_container(Supplier::Cri, container('a', "main", Some(UID), None));
+        assert_eq!(told(&table), [None, None, None, None], "{path}");
+    }
+}
+
+#[test]
+fn a_container_outside_pods_is_named_only_at_its_own_place() {
+    let facts = container('a', "web", None, Some(&format!("/docker/{}", id('a'))));
+    for (path, name) in [
+        (format!("/docker/{}", id('a')), Some("web")),
+        (format!("/docker/{}/below", id('a')), Some("web")),
+        (format!("/system.slice/theirs.service/{}", id('a')), None),
+    ] {
+        let host = FakeHost::new();
+        let table = holder(&host, &path);
+        table.put_container(Supplier::Engine, facts.clone());
+        let owner = table.owner(KEY).unwrap();
+        assert_eq!(owner.method, Method::Proc);
+        let found = owner.attributes().get(&attr::CONTAINER_NAME).map(ToString::to_string);
+        assert_eq!(found.as_deref(), name, "{path}");
+    }
+}
+
+#[test]
+fn a_pod_of_the_runtime_takes_a_forged_inner_name_away() {
+    let host = FakeHost::new();
+    let table = holder(&host, &format!("/docker/{}{}", id('c'), pod_path(UID, 'a')));
+    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
+    table.observe(Evidence::Moved { process: KEY, cgroups: KernelCgroups(vec![v2(6)]) });
+    let owner = table.owner(KEY).unwrap();
+    assert_eq!(owner.workload.pod, None);
+    assert_eq!(owner.workload.container, Some(id('c')));
+}

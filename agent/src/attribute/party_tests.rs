@@ -1,0 +1,91 @@
+use super::*;
+use crate::attribute::cgroup::parse_path;
+use crate::ids::ProcKey;
+
+const UID: &str = "aaaaaaaa-0000-4000-8000-000000000001";
+
+fn owner(path: &str) -> Owner {
+    Owner {
+        process: ProcKey { pid: 7, start_ticks: 1 },
+        comm: Arc::from("python3"),
+        uid: 1000,
+        user: Some(Arc::from("ada")),
+        cgroup: Some(Arc::from(path)),
+        workload: parse_path(path),
+        method: Method::Proc,
+        nodes: Vec::new(),
+        exited_ns: None,
+        party: PartyId::UNATTRIBUTED,
+    }
+}
+
+fn container(digit: char) -> String {
+    digit.to_string().repeat(64)
+}
+
+#[test]
+fn the_account_is_the_innermost_work_that_the_host_s_schedulers_named() {
+    let id = container('a');
+    let alloc = "8b6c2c52-0000-4000-8000-000000000001";
+    for (path, kind) in [
+        (format!("/kubepods/pod{UID}/{id}"), "pod"),
+        ("/system.slice/slurmstepd.scope/job_7/step_0/user/task_1".into(), "slurm_job"),
+        (format!("/nomad.slice/share.slice/{alloc}.train.scope"), "allocation"),
+        (format!("/docker/{id}"), "container"),
+        ("/lxc/guest".into(), "machine"),
+        ("/system.slice/infer.service".into(), "service"),
+        ("/user.slice/user-1000.slice/session-3.scope".into(), "user"),
+        (format!("/user.slice/user-1000.slice/user@1000.service/user.slice/{id}"), "user"),
+        ("/".into(), "user"),
+    ] {
+        assert_eq!(Party::of(&owner(&path)).kind(), kind, "{path}");
+    }
+    let pending = Owner { method: Method::Pending, ..owner("/") };
+    assert_eq!(Party::of(&pending), Party::Unattributed);
+}
+
+#[test]
+fn steps_of_a_job_and_restarts_of_a_container_are_one_party() {
+    let parties = Parties::default();
+    let scope = "/system.slice/slurmstepd.scope/job_7";
+    let task = |task: &str| parties.of(&owner(&format!("{scope}/{task}")));
+    assert_eq!(task("step_0/user/task_0"), task("step_batch/user/task_0"));
+
+    let named = |digit| {
+        let mut owner = owner(&format!("/kubepods/pod{UID}/{}", container(digit)));
+        owner.workload.pod.as_mut().unwrap().container = Some(Arc::from("main"));
+        parties.of(&owner)
+    };
+    assert_eq!(named('a'), named('b'));
+    assert_ne!(named('a'), task("step_0/user/task_0"));
+}
+
+#[test]
+fn names_that_change_are_replaced_and_equal_ones_keep_their_pointer() {
+    let parties = Parties::default();
+    let mut owner = owner(&format!("/kubepods/pod{UID}/{}", container('a')));
+    let id = parties.of(&owner);
+    let before = parties.facts(id).unwrap();
+    parties.of(&owner);
+    assert!(Arc::ptr_eq(&before, &parties.facts(id).unwrap()));
+
+    owner.workload.pod.as_mut().unwrap().name = Some(Arc::from("train-0"));
+    assert_eq!(parties.of(&owner), id);
+    let named = parties.facts(id).unwrap();
+    let text = |key| named.attributes.get(key).map(ToString::to_string);
+    assert_eq!(text(&attr::K8S_POD_NAME).as_deref(), Some("train-0"));
+    assert_eq!(text(&attr::OWNER_KIND).as_deref(), Some("pod"));
+    assert_eq!(text(&attr::CONTAINER_ID), None);
+}
+
+#[test]
+fn a_party_without_room_is_unattributed_until_others_are_forgotten() {
+    let parties = Parties::default();
+    for uid in 1..u32::try_from(MAX_PARTIES).unwrap() {
+        parties.put(Party::User(uid), &Workload::default(), None);
+    }
+    let late = |parties: &Parties| parties.put(Party::User(0), &Workload::default(), None);
+    assert_eq!(late(&parties), PartyId::UNATTRIBUTED);
+    parties.retain(|_| false);
+    assert_ne!(late(&parties), PartyId::UNATTRIBUTED);
+}
