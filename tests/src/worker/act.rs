@@ -22,6 +22,11 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
+/// A container's shim ends its processes; a thread of it that ends must not.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(None)?)
+}
+
 /// Joins cgroups; every line of `/proc/self/cgroup` is right before the first open.
 pub fn join(directories: &[String]) -> io::Result<()> {
     for directory in directories {
@@ -55,13 +60,13 @@ pub fn nest(script: &Script) -> io::Result<()> {
 }
 
 /// Becomes a user of the same group number, without a way back.
-pub fn become_user(script: &Script) -> io::Result<()> {
-    let Some(uid) = script.uid else { return Ok(()) };
+pub fn become_user(uid: Option<u32>) -> io::Result<()> {
+    let Some(uid) = uid else { return Ok(()) };
     set_thread_groups(&[])?;
     set_thread_gid(Gid::from_raw(uid))?;
     set_thread_uid(Uid::from_raw(uid))?;
     // The kernel forgets the death signal when credentials change.
-    if script.contained { Ok(()) } else { die_with_parent() }
+    die_with_parent()
 }
 
 /// Sets the command name.
