@@ -223,6 +223,21 @@ fn pods_outlive_a_restart_of_the_runtime_and_a_paused_one_does_not_answer() {
 }
 
 #[test]
+fn a_containerd_with_events_runs_pods_as_well() {
+    let mut containerd = or_skip!(containerd::available_with_events()).start().unwrap();
+    let version = containerd.version().unwrap();
+    let numbers: Vec<u32> =
+        version.trim_start_matches('v').split('.').map_while(|word| word.parse().ok()).collect();
+    assert!(numbers >= vec![1, 7], "{version}");
+    let pod = containerd.pod(&PodSpec::default()).unwrap();
+    let spec = ContainerSpec { run: worker(3), gpus: &[3], ..ContainerSpec::default() };
+    let container = pod.container(&spec).unwrap();
+    let group = format!("{}/{}", pod.group.path, container.id);
+    assert_eq!(groups(container.pid), BTreeSet::from([group]));
+    assert_eq!(nodes(container.pid), gpu_nodes(3));
+}
+
+#[test]
 fn a_kubelet_can_be_told_what_the_runtime_made() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
     let spec = PodSpec { labels: &[("app", "vllm")], qos: Qos::BestEffort, ..PodSpec::default() };

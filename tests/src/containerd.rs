@@ -122,14 +122,22 @@ pub struct Available {
 
 /// Whether this machine can run containerd.
 pub fn available() -> Result<Available, Unavailable> {
-    let programs = Programs::find()?;
+    Programs::find().and_then(on_this_machine)
+}
+
+/// Whether this machine can run a containerd that has the CRI's event stream: 1.7 or newer.
+pub fn available_with_events() -> Result<Available, Unavailable> {
+    Programs::find_with_events().and_then(on_this_machine)
+}
+
+fn on_this_machine(programs: Programs) -> Result<Available, Unavailable> {
     for file in ["/etc/hosts", "/etc/resolv.conf"] {
         if !Path::new(file).is_file() {
             return Err(Unavailable(format!("{file}, which containerd mounts into every pod")));
         }
     }
     let stage = Stage::new();
-    let stage = stage.map_err(|error| Unavailable(format!("for containerd: {error}")))?;
+    let stage = stage.map_err(|error| Unavailable(format!("{error}, for containerd")))?;
     Ok(Available { programs, stage })
 }
 
@@ -199,6 +207,11 @@ impl Containerd {
     /// Groups that no runtime made, beside its pods.
     pub fn stage(&mut self) -> &mut Stage {
         &mut self.stage
+    }
+
+    /// What it says its version is.
+    pub fn version(&self) -> Result<String, ContainerdError> {
+        self.means.cri.version()
     }
 
     /// The daemon's PID.

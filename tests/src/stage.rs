@@ -227,6 +227,10 @@ impl Stage {
 
     /// Ends every process that is on it or below.
     pub fn end(&self) {
+        // All at once, so that they end while the first is waited for.
+        for leaf in &self.leaves {
+            kill_processes(leaf);
+        }
         self.leaves.iter().for_each(|leaf| end_processes(leaf));
     }
 
@@ -278,16 +282,19 @@ impl Drop for Stage {
 
 /// Kills what is in a cgroup directory of ours, and below it, and waits until it is empty.
 pub(crate) fn end_processes(directory: &Path) {
-    until(GROUP_EMPTIES_WITHIN, || {
-        let groups = directories_of(directory);
-        let procs = groups.iter().map(|group| fs::read_to_string(group.join("cgroup.procs")));
-        let pids: String = procs.map(Result::unwrap_or_default).collect();
-        for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
-            // One that ended by itself in between is what was wanted.
-            let _ended = kill_process(pid, Signal::KILL);
-        }
-        pids.is_empty().then_some(())
-    });
+    until(GROUP_EMPTIES_WITHIN, || (!kill_processes(directory)).then_some(()));
+}
+
+/// Kills what is in a cgroup directory of ours and below it; whether there was anything.
+fn kill_processes(directory: &Path) -> bool {
+    let groups = directories_of(directory);
+    let procs = groups.iter().map(|group| fs::read_to_string(group.join("cgroup.procs")));
+    let pids: String = procs.map(Result::unwrap_or_default).collect();
+    for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        // One that ended by itself in between is what was wanted.
+        let _ended = kill_process(pid, Signal::KILL);
+    }
+    !pids.is_empty()
 }
 
 /// A directory and all below it, parents first.

@@ -1,13 +1,15 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm` and the Go modules of `collector`, all of which land in one cache folder that
-//! every clone on the machine shares.
+//! kernels of `vm`, the newer containerd of `test` and the Go modules of `collector`, all of which
+//! land in one cache folder that every clone on the machine shares.
 
+mod apt;
 mod bench;
 mod ci;
 mod collector;
 mod compile;
+mod containerd;
 mod docs;
 mod fuzz;
 mod place;

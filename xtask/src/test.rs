@@ -5,7 +5,7 @@
 
 use crate::compile::{self, Profile};
 use crate::setup::{self, Want};
-use crate::{collector, shell};
+use crate::{collector, containerd, shell};
 use anyhow::{Context as _, Result, bail};
 use std::ffi::OsString;
 use std::fmt;
@@ -42,6 +42,12 @@ pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
             command.env(collector::VARIABLE, path);
         }
         Err(error) => eprintln!("warning: the tests against the Collector are skipped: {error:#}"),
+    }
+    match containerd::for_tests() {
+        Ok(folder) => {
+            folder.map(|folder| command.env(containerd::VARIABLE, folder));
+        }
+        Err(error) => eprintln!("warning: the tests of containerd's events are skipped: {error:#}"),
     }
     eprintln!("+ {}", shell::line(&command));
     let mut child = command.stdout(Stdio::piped()).spawn().context("starting cargo test")?;

@@ -47,6 +47,9 @@ fn run() -> io::Result<()> {
         act::install_program(name)?;
     }
     act::become_user(script.uid)?;
+    if script.contained {
+        act::outlive_parent()?;
+    }
     act::take_name(&script.comm)?;
     if let Hold::Storm { count, per_second } = script.hold {
         return act::storm(&script, count, per_second);

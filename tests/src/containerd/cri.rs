@@ -5,7 +5,7 @@ use super::ContainerdError;
 use super::messages::{
     ContainerConfig, CreateContainer, Everything, ExecSync, Executed, Id, ImageSpec, ImageStatus,
     Listed, RunSandbox, SandboxConfig, StatusOfContainer, StatusOfImage, StopContainer,
-    VerboseStatus,
+    VerboseStatus, Version,
 };
 use prost::Message;
 use std::path::{Path, PathBuf};
@@ -104,6 +104,11 @@ impl Cri {
         let listed: Listed =
             self.call("/runtime.v1.RuntimeService/ListContainers", Everything {})?;
         Ok(listed.containers.into_iter().map(|container| container.id).collect())
+    }
+
+    pub(super) fn version(&self) -> Result<String, ContainerdError> {
+        let version: Version = self.call("/runtime.v1.RuntimeService/Version", Everything {})?;
+        Ok(version.runtime_version)
     }
 
     /// The id of an image that is there.

@@ -4,8 +4,9 @@
 
 use super::ContainerdError;
 use crate::stage::{Hierarchies, Reach, Stage, record};
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::env;
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,13 +14,19 @@ use std::path::{Path, PathBuf};
 /// Where runc keeps the states of the containers of the namespace that kubelets use.
 const RUNC_STATES: &str = "/run/containerd/runc/k8s.io";
 
+/// Images and roots of hundreds of containers take a tenth of this.
+const OPTIONS: &CStr = c"mode=0700,size=1g";
+
 /// A bundle a container, below the state folder.
 const BUNDLES: &str = "state/io.containerd.runtime.v2.task/k8s.io";
 
-/// A new folder of this process.
+/// A new folder of this process, in memory: containerd waits for the disk with every step, and the
+/// kernel when a container's root is unmounted.
 pub(super) fn folder() -> Result<PathBuf, ContainerdError> {
     let folder = all().join(record::own_name());
-    fs::create_dir_all(&folder).map_err(|source| ContainerdError::at(&folder, source))?;
+    fs::create_dir_all(&folder)
+        .and_then(|()| Ok(mount("gpuwho", &folder, "tmpfs", MountFlags::empty(), OPTIONS)?))
+        .map_err(|source| ContainerdError::at(&folder, source))?;
     Ok(folder)
 }
 

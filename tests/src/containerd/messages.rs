@@ -226,6 +226,12 @@ pub(super) struct VerboseStatus {
     pub(super) info: Words,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Version {
+    #[prost(string, tag = "3")]
+    pub(super) runtime_version: String,
+}
+
 /// A request without a filter.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Everything {}

@@ -77,6 +77,7 @@ impl Default for PodSpec<'_> {
 
 /// What a container runs.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a test has a handful of them")]
 pub enum Run {
     /// The worker, which has its nodes open before the container counts as started.
     Worker(Script),

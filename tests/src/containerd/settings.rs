@@ -6,9 +6,14 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-/// The variable that names a folder with another containerd's programs, for newer versions.
-pub(super) const FOLDER: &str = "GPUWHO_CONTAINERD";
+/// The variable that names a folder with the programs of a containerd that has events, where the
+/// system's is older.
+const FOLDER: &str = "GPUWHO_CONTAINERD";
+
+/// Oldest version with the CRI's event stream.
+const EVENTS: (u32, u32) = (1, 7);
 
 /// Type of an overlay file system, which cannot be the upper layer of another.
 const OVERLAY: u64 = 0x794c_7630;
@@ -25,27 +30,56 @@ pub(super) struct Programs {
 }
 
 impl Programs {
+    /// The system's.
     pub(super) fn find() -> Result<Self, Unavailable> {
+        Self::find_with(None)
+    }
+
+    /// The system's if it is new enough, else the one that was fetched for the tests.
+    pub(super) fn find_with_events() -> Result<Self, Unavailable> {
+        let system = Self::find()?;
+        if version(&system.containerd).is_some_and(|version| version >= EVENTS) {
+            return Ok(system);
+        }
+        let missing =
+            || Unavailable("containerd 1.7 or newer (cargo xtask test fetches it)".to_owned());
+        let fetched = PathBuf::from(env::var_os(FOLDER).ok_or_else(missing)?);
+        let fetched = Self::find_with(Some(fetched))?;
+        let is_new = version(&fetched.containerd).is_some_and(|version| version >= EVENTS);
+        if is_new { Ok(fetched) } else { Err(missing()) }
+    }
+
+    fn find_with(first: Option<PathBuf>) -> Result<Self, Unavailable> {
         let usual = env::var_os("PATH").unwrap_or_default();
         let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-        let folders = env::var_os(FOLDER).map(PathBuf::from).into_iter();
-        let folders: Vec<_> = folders.chain(env::split_paths(&usual)).chain(system).collect();
+        let folders = first.into_iter().chain(env::split_paths(&usual)).chain(system);
+        let folders: Vec<_> = folders.collect();
         let find = |name: &str| {
             let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
-            let remedy = || format!("{name}, for containerd (cargo xtask setup containerd)");
-            found.ok_or_else(|| Unavailable(remedy()))
+            let what = if name == "containerd" { "" } else { &format!(" with {name}") };
+            let remedy = format!("containerd{what} (cargo xtask setup containerd)");
+            found.ok_or(Unavailable(remedy))
         };
         let containerd = find("containerd")?;
         find("containerd-shim-runc-v2")?;
         find("runc")?;
         let busybox = find("busybox")?;
         if !is_static(&busybox) {
-            let what = "a static busybox, for containerd (cargo xtask setup containerd)";
+            let what = "containerd with a static busybox (cargo xtask setup containerd)";
             return Err(Unavailable(what.to_owned()));
         }
         let path = env::join_paths(&folders).unwrap_or(usual);
         Ok(Self { containerd, ctr: find("ctr")?, busybox, path })
     }
+}
+
+/// The version in `containerd github.com/containerd/containerd 1.6.20~ds1 …`.
+fn version(containerd: &Path) -> Option<(u32, u32)> {
+    let output = Command::new(containerd).arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let word = text.split_whitespace().nth(2)?.trim_start_matches('v');
+    let mut numbers = word.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// Whether a program names no dynamic loader; its path is near the beginning.

@@ -22,6 +22,11 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
+/// A container's shim ends its processes; a thread of it that ends must not.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(None)?)
+}
+
 /// Joins cgroups; every line of `/proc/self/cgroup` is right before the first open.
 pub fn join(directories: &[String]) -> io::Result<()> {
     for directory in directories {
