@@ -124,7 +124,7 @@ impl Book {
             self.sandbox(sandbox, &mut told);
         }
         for container in containers {
-            self.container(container, &mut told);
+            self.container(&container, &mut told);
         }
         told
     }
@@ -177,7 +177,7 @@ impl Book {
         told.push(self.facts(ContainerId::new(&sandbox.id), uid, None, None));
     }
 
-    fn container(&mut self, container: Container, told: &mut Vec<Told>) {
+    fn container(&mut self, container: &Container, told: &mut Vec<Told>) {
         let sandbox = self.sandboxes.get(&container.pod_sandbox_id).map(|sandbox| &sandbox.pod);
         let label = container.labels.get(POD_UID).map(|uid| PodUid::new(uid));
         let pod = match (sandbox, label) {
@@ -193,7 +193,7 @@ impl Book {
             return;
         }
         let id = ContainerId::new(&container.id);
-        let tag = || digest(&container).and_then(|digest| self.images.get(digest)?.clone());
+        let tag = || digest(container).and_then(|digest| self.images.get(digest)?.clone());
         let image = image(container.image.as_ref(), &container.image_ref).or_else(tag);
         told.push(self.facts(id, pod, Some(Arc::from(name)), image));
     }
