@@ -59,10 +59,10 @@ impl Scene {
             interval: Some("500ms".to_owned()),
             file: Some(points.clone()),
             more: format!(
-                "[kubernetes]\ncri = []\npods_api = {:?}\npod_resources = {:?}\n\
+                "[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
                  labels = [\"team\"]\n[containers]\ndocker = \"\"\npodman = \"\"\n",
-                kubelet.pods_api(),
-                kubelet.pod_resources()
+                kubelet.pods_api().display(),
+                kubelet.pod_resources().display()
             ),
             ..Config::default()
         };

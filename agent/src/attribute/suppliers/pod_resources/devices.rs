@@ -75,16 +75,17 @@ const RESOURCES: &[(&str, Naming)] = &[
     ("tenstorrent.com/", plain),
 ];
 
-/// Drivers of dynamic resource allocation whose devices are accelerators.
+/// Drivers of dynamic resource allocation whose devices are accelerators, by the start of their
+/// devices' full names, `DRIVER/DEVICE`.
 const DRIVERS: &[(&str, Naming)] = &[
     // NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go CanonicalName: `gpu-MINOR`,
     // `gpu-MINOR-mig-PROFILE-…`, `gpu-vfio-N`.
-    ("gpu.nvidia.com", nvidia_claim),
+    ("gpu.nvidia.com/", nvidia_claim),
     // ROCm/k8s-gpu-dra-driver cmd/gpu-kubeletplugin/deviceinfo.go: `gpu-CARD-RENDER`.
-    ("gpu.amd.com", amd_claim),
+    ("gpu.amd.com/", amd_claim),
     // intel/intel-resource-drivers-for-kubernetes: `0000-0f-00-0-0x56c0`, PCI address and model.
-    ("gpu.intel.com", intel_claim),
-    ("gaudi.intel.com", intel_claim),
+    ("gpu.intel.com/", intel_claim),
+    ("gaudi.intel.com/", intel_claim),
 ];
 
 impl Names<'_> {
@@ -106,7 +107,8 @@ impl Names<'_> {
     /// The device of a claim; nothing for what is no accelerator.
     pub(super) fn claim(&self, claim: &str, granted: &ClaimResource) -> Option<Granted> {
         let driver = granted.driver_name.as_str();
-        let known = DRIVERS.iter().find(|(name, _)| *name == driver);
+        let id = format!("{driver}/{}", granted.device_name);
+        let known = DRIVERS.iter().find(|(start, _)| id.starts_with(start));
         let naming = known.map(|(_, naming)| *naming).or_else(|| self.extra(driver))?;
         let (mut device, _, _) = naming(self, &granted.device_name);
         if device == Err(Unnamed::Form) {
@@ -118,7 +120,7 @@ impl Names<'_> {
             kind: GrantKind::Claim,
             resource: claim.into(),
             replica: granted.share_id.as_deref().map(Into::into),
-            id: format!("{driver}/{}", granted.device_name),
+            id,
         })
     }
 
