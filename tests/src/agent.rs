@@ -73,6 +73,8 @@ pub struct Config {
     pub hook: Option<&'static str>,
     /// `devices.rescan_interval`.
     pub rescan_interval: Option<&'static str>,
+    /// `nvidia.deadline`; half the interval without.
+    pub deadline: Option<&'static str>,
     /// `[otlp]`.
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
@@ -105,7 +107,9 @@ impl Config {
         section(&mut text, "devices", &devices);
         if let Some(nvml) = nvml {
             let library = nvml.library().display().to_string();
-            section(&mut text, "nvidia", &[("library", Some(library.into()))]);
+            let deadline = self.deadline.map(Value::from);
+            let keys = [("library", Some(library.into())), ("deadline", deadline)];
+            section(&mut text, "nvidia", &keys);
         }
         if let Some(otlp) = &self.otlp {
             let keys = [

@@ -456,9 +456,9 @@ fn what_is_learnt_later_reaches_the_processes_that_are_known() {
             "gpuwho.owner.kind=slurm_job",
             "slurm.job.id=42",
             "slurm.job.user=ada",
-            "slurm.job.name=train",
             "slurm.facts.source=environment",
             "process.owner=ada",
+            "slurm.job.name=train",
         ]
     );
 }
