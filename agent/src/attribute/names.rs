@@ -204,15 +204,20 @@ impl Names {
         self.changed(news)
     }
 
-    /// A pod or container has ended.
-    pub(super) fn gone(&self, what: &Want, now_ns: u64) {
+    /// A supplier says that a pod or container has ended. One that a better supplier still tells
+    /// of has not: a runtime's sandbox may be replaced under a living pod.
+    pub(super) fn gone(&self, supplier: Supplier, what: &Want, now_ns: u64) {
         let mut index = self.lock();
         match what {
             Want::Pod(uid) => {
-                index.pods.gone.push_back((now_ns, uid.clone()));
+                if !index.pods.gone(supplier, uid, now_ns) {
+                    return;
+                }
                 index.named.retain(|_, named| named != uid);
             }
-            Want::Container(id) => index.containers.gone.push_back((now_ns, id.clone())),
+            Want::Container(id) => {
+                index.containers.gone(supplier, id, now_ns);
+            }
         }
         drop(index);
         self.changed(true);
@@ -259,6 +264,15 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
 
     fn is_gone(&self, key: &K) -> bool {
         self.gone.iter().any(|(_, ended)| ended == key)
+    }
+
+    /// Whether it has ended.
+    fn gone(&mut self, supplier: Supplier, key: &K, now_ns: u64) -> bool {
+        if self.known.get(key).is_some_and(|(by, _)| *by < supplier) {
+            return false;
+        }
+        self.gone.push_back((now_ns, key.clone()));
+        true
     }
 
     fn expire(&mut self, before_ns: u64) -> Vec<Arc<F>> {

@@ -212,8 +212,8 @@ impl Ownership {
     }
 
     /// A supplier says that a pod or a container has ended: forgotten some minutes later.
-    pub fn gone(&self, what: &Change) {
-        self.names().gone(what, (self.0.clock.0)());
+    pub fn gone(&self, supplier: Supplier, what: &Change) {
+        self.names().gone(supplier, what, (self.0.clock.0)());
     }
 
     /// Who a party is: one lookup. The `Arc` changes when its names do.

@@ -216,7 +216,7 @@ impl Runtime {
             match told {
                 Told::Pod(facts) => self.ownership.put_pod(Supplier::Cri, facts),
                 Told::Container(facts) => self.ownership.put_container(Supplier::Cri, facts),
-                Told::Gone(what) => self.ownership.gone(&what),
+                Told::Gone(what) => self.ownership.gone(Supplier::Cri, &what),
             }
         }
     }

@@ -258,7 +258,7 @@ impl Engine {
         let ended: Vec<_> = self.told.difference(&running).cloned().collect();
         for id in ended {
             self.told.remove(&id);
-            self.desk.ownership().gone(&Change::Container(id));
+            self.desk.ownership().gone(Supplier::Engine, &Change::Container(id));
         }
         Ok(())
     }

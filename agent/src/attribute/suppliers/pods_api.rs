@@ -233,7 +233,7 @@ impl Kubelet {
             match told {
                 Told::Pod(facts) => self.ownership.put_pod(Supplier::PodsApi, facts),
                 Told::Container(facts) => self.ownership.put_container(Supplier::PodsApi, facts),
-                Told::Gone(what) => self.ownership.gone(&what),
+                Told::Gone(what) => self.ownership.gone(Supplier::PodsApi, &what),
             }
         }
     }

@@ -114,8 +114,14 @@ impl Book {
     }
 
     /// An incomplete list.
-    pub(super) fn some(&mut self, pods: Vec<PodSandbox>, containers: Vec<Container>) -> Vec<Told> {
+    pub(super) fn some(
+        &mut self,
+        mut pods: Vec<PodSandbox>,
+        containers: Vec<Container>,
+    ) -> Vec<Told> {
         let mut told = Vec::new();
+        // Of two pods of one name the younger is told last, whatever the runtime's order.
+        pods.sort_by_key(|sandbox| sandbox.created_at);
         // Known first, all of them: which of a pod's sandboxes is the last depends on the others.
         for sandbox in &pods {
             self.note(sandbox);

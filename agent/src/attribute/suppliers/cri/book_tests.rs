@@ -255,7 +255,7 @@ proptest! {
                 match told {
                     Told::Pod(facts) => drop(names.put_pod(Supplier::Cri, facts)),
                     Told::Container(facts) => drop(names.put_container(Supplier::Cri, facts)),
-                    Told::Gone(what) => names.gone(&what, 0),
+                    Told::Gone(what) => names.gone(Supplier::Cri, &what, 0),
                 }
             }
             for (pod, name) in (0..PODS).flat_map(|pod| ["a", "b", "s"].map(|name| (pod, name))) {

@@ -49,6 +49,8 @@ pub(super) struct Outcome {
     pub(super) contested: usize,
     /// Devices that cannot be found by their names, by why.
     pub(super) unnamed: BTreeMap<Unnamed, usize>,
+    /// The pods for which a device is listed that only one can have.
+    alone: HashMap<DeviceName, HashSet<PodUid>>,
 }
 
 impl Binding {
@@ -137,6 +139,9 @@ impl Outcome {
             ..Pod::unnamed(facts.uid.clone())
         };
         let workload = Workload { pod: Some(pod), ..Workload::default() };
+        if is_alone(granted.kind) {
+            self.alone.entry(device.clone()).or_default().insert(facts.uid.clone());
+        }
         self.grants.push(Grant {
             device,
             party: ownership.grantee(party, &workload),
@@ -150,19 +155,19 @@ impl Outcome {
     /// Kubelets before 1.34 list pods that have ended, beside the one that has their device now: a
     /// device that only one can have and two are listed for is nobody's until one of them is gone.
     fn contest(&mut self) {
-        let mut holders: HashMap<DeviceName, HashSet<_>> = HashMap::new();
-        let alone =
-            |grant: &&Grant| matches!(grant.kind, GrantKind::Exclusive | GrantKind::Instance);
-        for grant in self.grants.iter().filter(alone) {
-            holders.entry(grant.device.clone()).or_default().insert(grant.party);
-        }
         let before = self.grants.len();
-        let sole = |grant: &Grant| {
-            !alone(&grant) || holders.get(&grant.device).is_none_or(|parties| parties.len() == 1)
-        };
-        self.grants.retain(sole);
+        let alone = &self.alone;
+        self.grants.retain(|grant| {
+            !is_alone(grant.kind) || alone.get(&grant.device).is_none_or(|pods| pods.len() == 1)
+        });
         self.contested = before - self.grants.len();
     }
+}
+
+/// Whether a device granted so can be one pod's only. Its init container and its main one may both
+/// have it.
+fn is_alone(kind: GrantKind) -> bool {
+    matches!(kind, GrantKind::Exclusive | GrantKind::Instance)
 }
 
 /// The accelerators of a pod, each with its container.

@@ -116,7 +116,7 @@ fn the_next_pod_of_a_name_never_gives_its_device_to_the_one_before() {
     let next = || vec![line("llm-0", &[("nvidia.com/gpu", OTHER)])];
     let outcome = binding.bind(next(), &names(), &ownership);
     assert_eq!((outcome.grants.len(), outcome.waiting), (0, 1));
-    ownership.gone(&Change::Pod(PodUid::new("u1")));
+    ownership.gone(Supplier::Cri, &Change::Pod(PodUid::new("u1")));
     let outcome = binding.bind(next(), &names(), &ownership);
     assert_eq!((outcome.grants.len(), outcome.waiting), (0, 1));
     runs(&ownership, "u2", "llm-0");
@@ -152,6 +152,24 @@ fn a_device_that_an_ended_pod_is_still_listed_for_is_contested() {
     assert!(outcome.grants.iter().all(|grant| grant.kind == GrantKind::Replica));
     let outcome = binding.bind(list(&["next"]), &names(), &ownership);
     assert_eq!((outcome.grants.len(), outcome.contested), (2, 0));
+}
+
+#[test]
+fn two_containers_of_one_pod_may_have_the_same_device() {
+    let (ownership, mut binding) = (ownership(), Binding::default());
+    runs(&ownership, "u1", "train");
+    let mut pod = line("train", &[("nvidia.com/gpu", GPU)]);
+    let init = ContainerResources { name: "init".into(), ..pod.containers[0].clone() };
+    pod.containers.push(init);
+    let outcome = binding.bind(vec![pod], &names(), &ownership);
+    let device = uuid(GPU);
+    assert_eq!(
+        told(&outcome, &ownership),
+        [
+            format!("u1/main exclusive {device} nvidia.com/gpu -"),
+            format!("u1/init exclusive {device} nvidia.com/gpu -"),
+        ]
+    );
 }
 
 #[test]
