@@ -9,6 +9,7 @@ pub mod agent;
 pub mod attributes;
 pub mod device;
 pub mod document;
+pub mod nccl;
 pub mod process;
 pub mod share;
 
@@ -261,7 +262,7 @@ const fn declare<S, D, N>(
 
 /// Every metric there is, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    [device::ALL, process::ALL, share::ALL, agent::ALL].into_iter().flatten().copied()
+    [device::ALL, process::ALL, share::ALL, nccl::ALL, agent::ALL].into_iter().flatten().copied()
 }
 
 /// Position of a metric in [`all`]: the same in every process of one build, so the device readers'

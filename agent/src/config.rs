@@ -11,6 +11,7 @@ pub use error::ConfigError;
 
 use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::kernel::device_users::{self, OpenHook};
+use crate::collect::kernel::nccl;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use serde::Deserialize;
@@ -32,6 +33,7 @@ pub struct Raw {
     paths: RawPaths,
     devices: RawDevices,
     nvidia: RawReader,
+    nccl: RawNccl,
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
@@ -78,6 +80,14 @@ struct RawReader {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+struct RawNccl {
+    enabled: Option<bool>,
+    budget: Option<u64>,
+    hang_after: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct RawSinks {
     stdout: Option<bool>,
     file: Option<PathBuf>,
@@ -102,6 +112,8 @@ pub struct Settings {
     pub kernel: device_users::Settings,
     /// The device readers that are not switched off.
     pub devices: Vec<(&'static Vendor, reader::Settings)>,
+    /// What is counted of collective communication.
+    pub nccl: nccl::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Write every point to standard output.
@@ -168,6 +180,7 @@ impl Settings {
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
+            nccl: nccl_settings(raw.nccl)?,
             paths,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
             telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,
@@ -250,6 +263,22 @@ fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigErro
             raw.rescan_interval,
             usual.rescan_interval_s,
         )?,
+    })
+}
+
+fn nccl_settings(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
+    let usual = nccl::Settings::default();
+    if raw.budget == Some(0) {
+        return Err(ConfigError::Value {
+            key: "nccl.budget".into(),
+            problem: "no hits at all would be allowed".into(),
+            remedy: "set nccl.enabled = false instead; 20000 is the default".into(),
+        });
+    }
+    Ok(nccl::Settings {
+        enabled: raw.enabled.unwrap_or(usual.enabled),
+        budget: raw.budget.unwrap_or(usual.budget),
+        hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
     })
 }
 

@@ -13,7 +13,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 
 /// Built before the tests, which start or load them.
-const FAKES: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
+const FAKES: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-fake-nccl", "gpuwho-tests"];
 
 /// What a test prints, with the reason behind it, when it cannot run on this machine.
 const SKIPPED: &str = "skipped: needs ";

@@ -1,6 +1,6 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, process, share};
+use super::{MetricDef, agent, attributes, device, nccl, process, share};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -9,6 +9,7 @@ const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
+    ("Collective communication", nccl::ALL),
     ("The agent itself", agent::ALL),
 ];
 
@@ -91,6 +92,7 @@ fn metric(out: &mut String, def: &MetricDef) {
             "gpu" => "a device",
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
+            "communicator" => "a process's membership in a communicator",
             "source" => "a source of data",
             _ => "the agent",
         },
