@@ -74,6 +74,8 @@ pub const LOST_UNREADABLE: u32 = 5;
 /// Number of counters.
 pub const COUNTERS: u32 = 6;
 
+/// Bit of the control word: operations are not counted, while their probes are being detached.
+pub const CONTROL_PAUSED: u32 = 2;
 /// Bit of the control word: calls are timed until they return, so the return probes are there.
 pub const CONTROL_TIMED: u32 = 1;
 

@@ -14,10 +14,10 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
-    ARRIVALS, Activity, Arrival, BUCKETS, CONTROL_TIMED, COUNTERS, CallKey, Calls, Communicator,
-    Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity, LOST_COMMUNICATOR,
-    LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Open, SEEN,
-    TaskLayout, Thread, UNKNOWN,
+    ARRIVALS, Activity, Arrival, BUCKETS, CONTROL_PAUSED, CONTROL_TIMED, COUNTERS, CallKey, Calls,
+    Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity,
+    LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS,
+    MadeId, Open, SEEN, TaskLayout, Thread, UNKNOWN,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -107,6 +107,12 @@ pub fn add(slot: *mut u64, by: u64) {
 #[inline(always)]
 pub fn is_timed() -> bool {
     CONTROL.get(0).is_some_and(|control| control & CONTROL_TIMED != 0)
+}
+
+/// Whether operations are left uncounted.
+#[inline(always)]
+pub fn is_paused() -> bool {
+    CONTROL.get(0).is_some_and(|control| control & CONTROL_PAUSED != 0)
 }
 
 /// The running thread, if this call is one to be counted: not inside another one, and not the

@@ -1,7 +1,8 @@
 //! Entries of operations and of groups.
 
 use super::{
-    COMMUNICATORS, Entry, NOT_OPEN, add, calls_of, communicator_of, count, enter, is_timed,
+    COMMUNICATORS, Entry, NOT_OPEN, add, calls_of, communicator_of, count, enter, is_paused,
+    is_timed,
 };
 use crate::registers::Registers;
 use gpuwho_common::nccl::{
@@ -28,7 +29,7 @@ struct Asked {
 pub fn called(registers: Registers, call: &Call, wraps: bool) {
     count(HIT_ENTRY);
     // Without returns the call inside it could not be told from another one.
-    if wraps && !is_timed() {
+    if is_paused() || (wraps && !is_timed()) {
         return;
     }
     let has_size = call.count != NOWHERE;

@@ -7,12 +7,13 @@ use super::probes::{Attached, Maps, Probes};
 use super::{Nccl, Settings, Waker};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
+use crate::catalog::nccl::GovernorLevel;
 use crate::collect::Collector as _;
 use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
-use gpuwho_common::nccl::{BUCKETS, Calls, Communicator, Hash, MADE, operation};
+use gpuwho_common::nccl::{BUCKETS, Calls, Communicator, Hash, MADE, MAX_COMMUNICATORS, operation};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -521,4 +522,191 @@ fn split_shrink_and_destroy_are_followed() {
     let small = Hash::of_child(world, 0, 0);
     assert_eq!(children(&told, &ranks[3]), vec![(small, Some(2), Some(3), world)]);
     assert_eq!(children(&told, &ranks[0]), vec![(small, Some(0), Some(3), world)]);
+}
+
+#[test]
+fn a_library_under_another_name_that_is_loaded_late_is_followed_and_let_go() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let mut rank = Rank::idle();
+    source.hold(rank.process());
+    source.until("looked at", |source| !source.nccl.shared.with(|known| known.looked == 0));
+    assert_eq!(source.nccl.report().state, SourceState::Absent);
+    // As a copy inside a framework's library.
+    let other = scene.folder.path().join("libtorch_cuda.so");
+    std::fs::rename(scene.library(), &other).unwrap();
+    rank.order(&format!("load {}", other.display()));
+    source.until_ready(1);
+    // Its file may go; the mapping stays.
+    std::fs::remove_file(&other).unwrap();
+    let id = rank.order("id");
+    rank.order(&format!("init world 1 0 {id} config"));
+    rank.order("call 2 ncclAllGather world 10 8");
+    let told = source.read();
+    assert_eq!(told.int("nccl.collective.bytes", &rank, "all_gather lt_4KiB"), Some(160));
+    assert_eq!(told.all("nccl.libraries").into_values().next(), Some(Value::Int(1)));
+    drop(rank);
+    source.waker.wake();
+    source.until("let go", |source| source.nccl.shared.with(|known| known.files == 0));
+    assert_eq!(source.nccl.report().state, SourceState::Absent);
+    source.read();
+    assert_eq!(source.entries(), [0, 0, 0]);
+}
+
+#[test]
+fn a_library_that_only_a_container_sees_is_followed() {
+    let Some(mut source) = Source::usual() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/libnccl.so.2\" && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.arg(folder.path()).arg(built("libnccl.so")).arg(built("nccl-rank"));
+    let mut rank = Rank::run(&mut command);
+    let library = folder.path().join("libnccl.so.2");
+    assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
+    assert!(!library.exists(), "seen outside its mounts");
+    source.hold(rank.process());
+    source.until_ready(1);
+    let id = rank.order("id");
+    rank.order(&format!("init world 2 1 {id} scalable"));
+    rank.order("call 3 ncclSend world 5 4");
+    let told = source.read();
+    let facts = only(told.members(rank.child.id()));
+    assert_eq!((facts.rank, facts.ranks), (Some(1), Some(2)));
+    assert_eq!(facts.library.as_deref(), library.to_str());
+    assert_eq!(told.int("nccl.collective.bytes", &rank, "send lt_4KiB"), Some(120));
+    // Sending is no collective.
+    assert_eq!(told.int("nccl.rank.sequence", &rank, ""), Some(0));
+}
+
+#[test]
+fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    rank.order("call 1 ncclAllReduce world 0xffffffffffffffff 8");
+    rank.order("call 1 ncclAllReduce world 16 77");
+    rank.order("call 1 ncclAllReduce world 0x10000000000 8");
+    // Handles that never were, one of them where nothing can be read, and none at all.
+    let none = rank.order("call 4 ncclAllReduce - 16 7");
+    assert_eq!(none, "4");
+    // Zero bytes where the mark should be.
+    rank.order("call 3 ncclReduce - 16 7");
+    let told = source.read();
+    let all = told.all("nccl.collective.calls");
+    let calls = |hash_known: bool, dims: &str| {
+        let mut of =
+            all.iter().filter(|((_, hash, d), _)| (hash != "-") == hash_known && d == dims);
+        of.next().map(|(_, value)| value.clone())
+    };
+    assert_eq!(calls(true, "all_reduce unknown"), Some(Value::Int(2)));
+    assert_eq!(calls(true, "all_reduce ge_4GiB"), Some(Value::Int(1)));
+    assert_eq!(calls(false, "all_reduce lt_4KiB"), Some(Value::Int(4)));
+    assert_eq!(calls(false, "reduce lt_4KiB"), Some(Value::Int(3)));
+    // What was refused each time is forgotten, and its counts stay.
+    assert_eq!(source.entries()[0], 1);
+    rank.order("call 2 ncclAllReduce - 16 7");
+    let again = source.read().all("nccl.collective.calls");
+    let of = again.iter().find(|((_, hash, d), _)| hash == "-" && d == "all_reduce lt_4KiB");
+    assert_eq!(of.map(|(_, value)| value.clone()), Some(Value::Int(6)));
+}
+
+#[test]
+fn ten_thousand_communicators_fill_the_maps_and_no_more() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let many = 10_000;
+    assert_eq!(ranks[0].order(&format!("all many {many}")), "0");
+    let id = ranks[0].order("id");
+    for number in 0..many {
+        ranks[0].order(&format!("init c{number} 1 0 {id}"));
+    }
+    source.until("losses counted", |source| {
+        source.nccl.report().dropped.iter().map(|(_, lost)| lost).sum::<u64>()
+            == 33 + many - u64::from(MAX_COMMUNICATORS)
+    });
+    let told = source.read();
+    assert_eq!(source.entries()[0], usize::try_from(MAX_COMMUNICATORS).unwrap());
+    assert_eq!(
+        told.members(ranks[0].child.id()).len(),
+        usize::try_from(MAX_COMMUNICATORS).unwrap()
+    );
+    drop(ranks);
+    source.read();
+    assert_eq!(source.entries(), [0, 0, 0]);
+}
+
+#[test]
+fn a_group_is_timed_once_at_its_end() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    rank.order("group 8 ncclSend world 1000 7");
+    rank.order("group 8 ncclRecv world 1000 7");
+    rank.order("call 1 ncclRecv world 1000 7");
+    let told = source.read();
+    let enqueue = "nccl.collective.enqueue.duration";
+    assert_eq!(told.int("nccl.collective.calls", rank, "send lt_4KiB"), Some(8));
+    assert_eq!(told.histogram(enqueue, rank, "send lt_4KiB").unwrap().count(), 1);
+    assert_eq!(told.int("nccl.collective.calls", rank, "recv lt_4KiB"), Some(9));
+    assert_eq!(told.histogram(enqueue, rank, "recv lt_4KiB").unwrap().count(), 2);
+    assert_eq!(told.of("nccl.rank.open_call.age", rank, ""), None);
+}
+
+#[test]
+fn errors_are_counted_and_the_asynchronous_one_is_told() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    rank.order("fail 3");
+    assert_eq!(rank.order("call 1 ncclAllReduce world 16 7"), "3");
+    // In progress is no failure.
+    rank.order("fail 7");
+    assert_eq!(rank.order("call 1 ncclAllReduce world 16 7"), "7");
+    rank.order("break world 6");
+    assert_eq!(rank.order("error world"), "0 6");
+    let told = source.read();
+    assert_eq!(told.int("nccl.call.errors", rank, ""), Some(1));
+    assert_eq!(told.int("nccl.communicator.async_error", rank, ""), Some(6));
+    assert_eq!(rank.order("abort world"), "0");
+    let last = source.read();
+    assert_eq!(last.int("nccl.rank.sequence", rank, ""), Some(2));
+    assert_eq!(source.read().members(rank.child.id()), Vec::new());
+}
+
+#[test]
+fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
+    use GovernorLevel::{Cycled, Detached, Entries, Full};
+    let Some(mut source) = Source::start(Duration::from_mins(1), 1_000) else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let mut levels = Vec::new();
+    let end = Instant::now() + DEADLINE;
+    while Instant::now() < end {
+        ranks[0].order("call 2000 ncclAllReduce world 16 7");
+        let level = source.nccl.shared.with(|known| known.level);
+        if levels.last() != Some(&level) {
+            levels.push(level);
+        }
+        if matches!(level, Cycled | Detached) {
+            break;
+        }
+    }
+    assert!(levels == [Full, Entries, Cycled] || levels == [Full, Entries, Detached], "{levels:?}");
+    let report = source.nccl.report();
+    assert_eq!(report.state, SourceState::Degraded);
+    assert!(report.reason.starts_with("more than 1000 hits a second and process: "), "{report:?}");
+    let told = source.read();
+    let level = levels.last().unwrap().as_str();
+    let all = told.all("nccl.governor.level");
+    assert_eq!(all[&(0, "-".into(), level.to_owned())], Value::Int(1));
+    let Value::Double(covered) = told.all("nccl.probe.coverage")[&(0, "-".into(), "return".into())]
+    else {
+        panic!("no coverage")
+    };
+    assert!(covered < 0.9, "{covered}");
 }

@@ -6,16 +6,16 @@
 
 use super::super::btf::Btf;
 use super::elf::Exports;
+use super::governor::Attach;
 use crate::paths::Paths;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use aya::programs::uprobe::{UProbeLink, UProbeLinkId, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use gpuwho_common::nccl::{CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout};
+use gpuwho_common::nccl::{CONTROL_PAUSED, CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::collections::HashSet;
 use std::path::Path;
-use std::thread;
 
 /// The object that the build embedded; empty where there was no BPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nccl"));
@@ -83,7 +83,9 @@ pub(super) struct Probes {
     pub counts: PerCpuArray<MapData, u64>,
 }
 
-/// What is attached to one file. Dropping it detaches.
+/// What is attached to one file. Dropping a link detaches it, which takes the kernel until no
+/// processor is inside the probe: a tenth of a second each on a busy host, one after the other
+/// (`perf_uprobe_destroy`, 6.18).
 #[derive(Default)]
 pub(super) struct Attached {
     /// Entries.
@@ -102,35 +104,23 @@ impl Attached {
         self.entries.len()
     }
 
-    /// Detaches what only timing needs.
-    pub(super) fn untime(&mut self) {
-        detach(std::mem::take(&mut self.timing));
+    /// Takes out what only timing needs.
+    pub(super) fn untime(&mut self) -> Vec<UProbeLink> {
+        std::mem::take(&mut self.timing)
+    }
+
+    /// Takes out everything.
+    pub(super) fn into_links(self) -> Vec<UProbeLink> {
+        let Self { mut entries, returns, timing, .. } = self;
+        entries.extend(returns);
+        entries.extend(timing);
+        entries
     }
 
     /// How many are probed at their return.
     pub(super) fn returns(&self) -> usize {
         self.returns.len() + self.timing.len()
     }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        let parts = [&mut self.entries, &mut self.returns, &mut self.timing];
-        detach(parts.into_iter().flat_map(std::mem::take).collect());
-    }
-}
-
-/// Closes links side by side: the kernel waits at each one until no processor is inside it, a
-/// tenth of a second on a busy host (`uprobe_unregister_sync`, 6.18).
-fn detach(mut links: Vec<UProbeLink>) {
-    const AT_ONCE: usize = 16;
-    let share = links.len().div_ceil(AT_ONCE).max(1);
-    thread::scope(|scope| {
-        while !links.is_empty() {
-            let some = links.split_off(links.len().saturating_sub(share));
-            scope.spawn(move || drop(some));
-        }
-    });
 }
 
 impl Probes {
@@ -158,7 +148,7 @@ impl Probes {
         let counts = PerCpuArray::try_from(take(&mut bpf, "COUNTS")?)
             .map_err(|source| ProbeError::Map { name: "COUNTS", source })?;
         let mut probes = Self { bpf, loaded: HashSet::new(), control, counts };
-        probes.time(true)?;
+        probes.control(Attach::Full)?;
         Ok((probes, maps))
     }
 
@@ -176,9 +166,13 @@ impl Probes {
         Ok(programs.len())
     }
 
-    /// Has the programs time operations until they return, or not.
-    pub(super) fn time(&mut self, timed: bool) -> Result<(), ProbeError> {
-        let word = if timed { CONTROL_TIMED } else { 0 };
+    /// Tells the programs what is attached.
+    pub(super) fn control(&mut self, attach: Attach) -> Result<(), ProbeError> {
+        let word = match attach {
+            Attach::Full => CONTROL_TIMED,
+            Attach::Entries => 0,
+            Attach::Nothing => CONTROL_PAUSED,
+        };
         let set = self.control.set(0, word, 0);
         set.map_err(|source| ProbeError::Map { name: "CONTROL", source })
     }

@@ -19,6 +19,8 @@ pub(super) struct Known {
     pub state: (SourceState, String, String),
     pub level: GovernorLevel,
     pub files: u64,
+    /// Rounds of the thread so far.
+    pub looked: u64,
     /// Version and file of each process's library.
     pub libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
     pub counts: [u64; COUNTERS as usize],
@@ -40,6 +42,7 @@ impl Default for Known {
             state: (SourceState::Absent, String::new(), String::new()),
             level: GovernorLevel::Off,
             files: 0,
+            looked: 0,
             libraries: HashMap::new(),
             counts: [0; COUNTERS as usize],
             gap_ns: 0,

@@ -14,12 +14,12 @@ use crate::collect::proc_scan::is_alive;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use aya::programs::uprobe::UProbeLink;
 use gpuwho_common::nccl::{COUNTERS, HIT_ENTRY, HIT_RETURN};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Between looks at a process that is new.
@@ -28,6 +28,8 @@ const YOUNG_EVERY: Duration = Duration::from_millis(250);
 const YOUNG: Duration = Duration::from_mins(1);
 /// Between looks at all others.
 const OLD_EVERY: Duration = Duration::from_secs(5);
+/// How long links are closed before something else has its turn.
+const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
 /// Between tries to load programs that the kernel has refused.
 const AGAIN: Duration = Duration::from_mins(5);
 
@@ -45,6 +47,8 @@ pub(super) struct Watch {
     probes: Option<Probes>,
     attached: HashMap<FileKey, Attached>,
     refused: Option<(String, Instant)>,
+    /// Links to close, when there is nothing better to do.
+    detaching: Vec<UProbeLink>,
     governor: Governor,
     in_force: Attach,
     looked: Looked,
@@ -82,6 +86,7 @@ impl Watch {
             probes: None,
             attached: HashMap::new(),
             refused: None,
+            detaching: Vec::new(),
             governor,
             in_force: Attach::Full,
             looked: Looked { at: Instant::now(), hits: 0 },
@@ -96,6 +101,7 @@ impl Watch {
                 self.follow_libraries();
             }
             self.govern(now);
+            self.detach_some();
             self.publish();
             match woken.recv_timeout(self.next(now)) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
@@ -105,6 +111,9 @@ impl Watch {
     }
 
     fn next(&self, now: Instant) -> Duration {
+        if !self.detaching.is_empty() {
+            return Duration::ZERO;
+        }
         let is_young = |seen: &Seen| now.duration_since(seen.since) < YOUNG;
         if self.seen.values().any(is_young) {
             YOUNG_EVERY
@@ -151,12 +160,9 @@ impl Watch {
             self.libraries.in_use().map(|(key, _)| key.clone()).collect();
         let gone: Vec<FileKey> =
             self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
-        let gone: Vec<Attached> = gone.iter().filter_map(|key| self.attached.remove(key)).collect();
-        if !gone.is_empty() {
-            // Takes a while, in which the next job's library may come.
-            let detaching = thread::Builder::new().name("nccl:detach".into());
-            // Without a thread it is done here: the closure is dropped.
-            let _ = detaching.spawn(move || drop(gone));
+        for key in gone {
+            let links = self.attached.remove(&key).map(Attached::into_links);
+            self.detaching.extend(links.unwrap_or_default());
         }
         let is_tried_again = |until: &Instant| Instant::now() >= *until;
         if self.refused.as_ref().is_some_and(|(_, until)| !is_tried_again(until)) {
@@ -225,7 +231,9 @@ impl Watch {
         let users = self.libraries.in_use().map(|(_, library)| library.users.len() as u64);
         let processes = callers.max(users.sum::<u64>().min(1)).max(1);
         let rate = u128::from(new) * 1_000 / passed.as_millis().max(1) / u128::from(processes);
-        self.governor.look(u64::try_from(rate).unwrap_or(u64::MAX), now);
+        if self.in_force == self.governor.attach() {
+            self.governor.look(u64::try_from(rate).unwrap_or(u64::MAX), now);
+        }
         self.enforce();
     }
 
@@ -237,15 +245,24 @@ impl Watch {
         }
         let level = self.governor.level().as_str();
         tracing::warn!(level, budget = self.settings.budget, "the probes' cost is adjusted");
+        // What is attached twice would count twice.
+        if self.in_force == Attach::Nothing && !self.detaching.is_empty() {
+            return;
+        }
         let before = std::mem::replace(&mut self.in_force, wanted);
         let Some(probes) = &mut self.probes else { return };
         if wanted != Attach::Full {
             // An error means that the map is gone, and with it everything.
-            let _ = probes.time(false);
+            let _ = probes.control(wanted);
         }
         match wanted {
-            Attach::Nothing => self.attached.clear(),
-            Attach::Entries => self.attached.values_mut().for_each(Attached::untime),
+            Attach::Nothing => {
+                let all = self.attached.drain().map(|(_, attached)| attached);
+                self.detaching.extend(all.flat_map(Attached::into_links));
+            }
+            Attach::Entries => {
+                self.detaching.extend(self.attached.values_mut().flat_map(Attached::untime));
+            }
             Attach::Full => {
                 for (key, library) in self.libraries.in_use() {
                     if let Some(attached) = self.attached.get_mut(key) {
@@ -253,12 +270,22 @@ impl Watch {
                     }
                 }
                 // As above.
-                let _ = probes.time(true);
+                let _ = probes.control(wanted);
             }
         }
         if before == Attach::Nothing {
             self.follow_libraries();
             self.shared.with(|known| known.gap_ns = boot_time_ns());
+        }
+    }
+
+    /// A few at a time: a library that comes meanwhile is attached first.
+    fn detach_some(&mut self) {
+        let end = Instant::now() + DETACH_AT_ONCE;
+        while Instant::now() < end
+            && let Some(link) = self.detaching.pop()
+        {
+            drop(link);
         }
     }
 
@@ -292,6 +319,7 @@ impl Watch {
             known.state = state;
             known.level = level;
             known.files = files;
+            known.looked += 1;
             known.libraries = libraries;
         });
     }
