@@ -710,3 +710,38 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
     };
     assert!(covered < 0.9, "{covered}");
 }
+
+#[test]
+fn the_real_library_is_read_without_a_device() {
+    let Some(library) = std::env::var_os("GPUWHO_NCCL_LIBRARY").map(PathBuf::from) else {
+        println!("skipped: needs the real NCCL (cargo xtask setup nccl), in GPUWHO_NCCL_LIBRARY");
+        return;
+    };
+    let Some(mut source) = Source::start(Duration::from_mins(1), 1_000_000) else { return };
+    let mut rank = Rank::with(&library);
+    source.hold(rank.process());
+    source.until_ready(1);
+    let id = rank.order("id");
+    let unused = source.nccl.shared.with(|known| known.maps.take()).unwrap();
+    let ids: Vec<u64> = unused.unique_ids().unwrap().iter().map(|(hash, _)| *hash).collect();
+    assert_eq!(ids, vec![hash(&id)]);
+    source.nccl.shared.with(|known| known.maps = Some(unused));
+    // Refused, since there is no device: 1 is a CUDA error, 4 an invalid argument.
+    assert_ne!(rank.order(&format!("init world 2 1 {id}")), "0");
+    assert_eq!(rank.order("call 3 ncclAllReduce - 4096 7"), "4");
+    assert_eq!(rank.order("call 2 ncclBcast - 10 1"), "4");
+    assert_eq!(rank.order("call 1 ncclReduceScatter - 10 1"), "4");
+    let told = source.read();
+    let facts = only(told.members(rank.child.id()));
+    assert_eq!((facts.hash, facts.rank, facts.origin), (None, None, Origin::Unknown));
+    let (path, version) = (facts.library.as_deref(), facts.version.as_deref().unwrap());
+    assert_eq!(path, library.canonicalize().unwrap().to_str());
+    let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
+    assert!(numbers.len() == 3 && numbers[0] == 2, "{version}");
+    let calls = "nccl.collective.calls";
+    assert_eq!(told.int(calls, &rank, "all_reduce lt_64KiB"), Some(3));
+    assert_eq!(told.int(calls, &rank, "broadcast lt_4KiB"), Some(2));
+    assert_eq!(told.int(calls, &rank, "reduce_scatter unknown"), Some(1));
+    assert_eq!(told.int("nccl.collective.bytes", &rank, "all_reduce lt_64KiB"), Some(49_152));
+    assert_eq!(told.int("nccl.call.errors", &rank, ""), Some(6));
+}
