@@ -191,9 +191,14 @@ impl Nccl {
             members.iter().filter(|m| !m.has_ended).map(|m| m.facts.process).collect();
         self.shared.with(|known| known.callers = callers.len() as u64);
         for member in members.iter().filter(|member| member.has_ended) {
-            self.comparison.forget(member.id, member.facts.hash);
+            self.comparison.forget(member.id);
             self.steps.remove(&member.id);
             self.hangs.forget(member.id);
+        }
+        let there: HashSet<_> = members.iter().filter_map(|member| member.facts.hash).collect();
+        self.comparison.retain(|hash| there.contains(&hash));
+        for member in &reading.vanished {
+            self.hangs.forget(*member);
         }
         Ok(())
     }
@@ -319,6 +324,16 @@ impl Processes for Host<'_> {
     fn library(&self, process: ProcKey) -> Option<(Arc<str>, Arc<str>)> {
         self.libraries.get(&process).cloned()
     }
+}
+
+/// The kernel does not take the programs.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Refused(#[from] probes::ProbeError);
+
+/// Loads every program; gives one line for a person, newline included.
+pub fn self_test(paths: &Paths) -> Result<String, Refused> {
+    Ok(format!("nccl: {} programs loaded\n", probes::Probes::try_all(paths)?))
 }
 
 /// What `gpuwho doctor` says: whether the kernel takes the programs.

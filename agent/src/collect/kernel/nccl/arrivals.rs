@@ -107,11 +107,13 @@ impl Comparison {
     }
 
     /// Forgets a rank.
-    pub(super) fn forget(&mut self, member: MemberId, hash: Option<CommunicatorHash>) {
+    pub(super) fn forget(&mut self, member: MemberId) {
         self.of.remove(&member);
-        if let Some(hash) = hash {
-            self.done.remove(&hash);
-        }
+    }
+
+    /// Forgets communicators without a rank.
+    pub(super) fn retain(&mut self, is_there: impl Fn(CommunicatorHash) -> bool) {
+        self.done.retain(|hash, _| is_there(*hash));
     }
 }
 

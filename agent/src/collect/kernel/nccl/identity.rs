@@ -85,7 +85,7 @@ impl Lineage {
         let identity = &communicator.identity;
         let process = processes.find(identity.pid, identity.start_ns)?;
         let hash = self.0.get(&number).copied().flatten();
-        let mut facts = MemberFacts { hash, ..MemberFacts::new(process) };
+        let mut facts = MemberFacts { hash, ..nameless(process, processes) };
         let mut newly_sized = None;
         // Several without a hash are one membership, of which rank and size mean nothing.
         if hash.is_some() {
@@ -96,10 +96,6 @@ impl Lineage {
             facts.parent = self.0.get(&identity.parent).copied().flatten();
             facts.origin = origin(identity.origin);
             newly_sized = facts.ranks.filter(|_| identity.ranks == UNKNOWN);
-        }
-        if let Some((version, file)) = processes.library(process) {
-            facts.version = Some(version);
-            facts.library = Some(file);
         }
         let key = MemberKey { process, number: if hash.is_some() { number } else { 0 } };
         Some(Identified { number, communicator: *communicator, key, facts, newly_sized })
@@ -159,6 +155,12 @@ fn ordered(
     order.sort_unstable();
     let size = u32::try_from(order.len()).unwrap_or(UNKNOWN);
     (0_u32..).zip(order).map(|(rank, (_, _, number))| (number, (rank, size))).collect()
+}
+
+/// A membership of which the process and its library are known.
+pub(super) fn nameless(process: ProcKey, processes: &dyn Processes) -> MemberFacts {
+    let (version, library) = processes.library(process).unzip();
+    MemberFacts { version, library, ..MemberFacts::new(process) }
 }
 
 /// What the arguments of a call that has not returned say of the communicator it makes.

@@ -25,7 +25,7 @@ const RETURNED: &str = "returned";
 
 /// Why the probe, or a part of it, cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ProbeError {
+pub enum ProbeError {
     /// Built without BPF.
     #[error("this binary was built without BPF programs")]
     NotBuilt,

@@ -62,6 +62,8 @@ pub(super) struct Reading {
     pub members: Vec<Member>,
     /// Communicators to take out of the maps, with their calls.
     pub gone: Vec<(u64, Vec<CallKey>)>,
+    /// Memberships that are no more, without a last word.
+    pub vanished: Vec<MemberId>,
     /// Threads to take out of the maps.
     pub gone_threads: Vec<u64>,
     /// Communicators whose size has become known: handle, process and ranks.
@@ -73,9 +75,11 @@ pub(super) struct Reading {
 pub(super) struct Roll {
     lineage: Lineage,
     /// What forgotten communicators of a membership had counted.
-    before: HashMap<MemberId, (Counted, u64)>,
+    before: HashMap<MemberKey, (Counted, u64)>,
     /// Memberships told for the last time at the last reading.
-    told: Vec<MemberId>,
+    told: Vec<(MemberKey, MemberId)>,
+    /// Memberships that were being made at the last reading.
+    unborn: HashMap<MemberKey, MemberId>,
     /// Numbers that had calls at the last reading and were no communicator.
     strays: HashSet<u64>,
 }
@@ -96,7 +100,8 @@ impl Roll {
         let mut members: BTreeMap<MemberKey, Member> = BTreeMap::new();
         for one in &identified {
             let id = communicators.put(one.key, one.facts.clone());
-            let member = members.entry(one.key).or_insert_with(|| self.member(id, one));
+            let member =
+                members.entry(one.key).or_insert_with(|| self.member(id, one.key, &one.facts));
             let mine = calls.remove(&one.number).unwrap_or_default();
             member.add(one, &mine, gap_ns);
             if let Some(ranks) = one.newly_sized {
@@ -106,7 +111,7 @@ impl Roll {
             if is_over(one, processes) {
                 let keys: Vec<CallKey> = mine.iter().map(|(key, _)| *key).collect();
                 if one.key.number == 0 {
-                    self.keep(id, &mine, one.communicator.activity.errors);
+                    self.keep(one.key, &mine, one.communicator.activity.errors);
                 }
                 self.lineage.forget(one.number);
                 reading.gone.push((one.number, keys));
@@ -114,25 +119,53 @@ impl Roll {
         }
         reading.gone.extend(self.stray(&lost, calls));
         reading.gone_threads = opened(snapshot, processes, communicators, &mut members);
+        self.add_silent(processes, communicators, &mut members);
         for member in members.values_mut() {
-            let is_whole = member.facts.hash.is_some() || member.numbers.is_empty();
-            let all_gone = !member.numbers.is_empty()
-                && member
-                    .numbers
-                    .iter()
-                    .all(|number| reading.gone.iter().any(|(g, _)| g == number));
-            member.has_ended = !processes.is_alive(member.facts.process) || (is_whole && all_gone);
+            let is_gone = |number: &u64| reading.gone.iter().any(|(gone, _)| gone == number);
+            let is_over = member.facts.hash.is_some()
+                && !member.numbers.is_empty()
+                && member.numbers.iter().all(is_gone);
+            member.has_ended = is_over || !processes.is_alive(member.facts.process);
         }
-        self.told = members.values().filter(|m| m.has_ended).map(|m| m.id).collect();
+        reading.vanished = self.close(&members);
         reading.members = members.into_values().collect();
         reading
     }
 
-    fn member(&self, id: MemberId, one: &Identified) -> Member {
-        let (calls, errors) = self.before.get(&id).cloned().unwrap_or_default();
+    /// What only forgotten communicators had counted is told as long as the process lives.
+    fn add_silent(
+        &self,
+        processes: &dyn Processes,
+        communicators: &Communicators,
+        members: &mut BTreeMap<MemberKey, Member>,
+    ) {
+        for key in self.before.keys().filter(|key| !members.contains_key(key)).collect::<Vec<_>>() {
+            let facts = super::identity::nameless(key.process, processes);
+            let id = communicators.put(*key, facts.clone());
+            members.insert(*key, self.member(id, *key, &facts));
+        }
+    }
+
+    /// Remembers who is told for the last time. Gives the memberships that were being made at the
+    /// last reading and are no more: told by their own names from now on, or nobody's. The last
+    /// points of all of them still have their names.
+    fn close(&mut self, members: &BTreeMap<MemberKey, Member>) -> Vec<MemberId> {
+        let ended = members.iter().filter(|(_, member)| member.has_ended);
+        self.told = ended.map(|(key, member)| (*key, member.id)).collect();
+        let unborn = members.iter().filter(|(key, _)| key.number & UNBORN != 0);
+        let unborn = unborn.map(|(key, member)| (*key, member.id)).collect();
+        let before = std::mem::replace(&mut self.unborn, unborn);
+        let born: Vec<_> =
+            before.into_iter().filter(|(key, _)| !members.contains_key(key)).collect();
+        self.told.extend(&born);
+        born.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn member(&self, id: MemberId, key: MemberKey, facts: &MemberFacts) -> Member {
+        let (calls, errors) = self.before.get(&key).cloned().unwrap_or_default();
         Member {
             id,
-            facts: one.facts.clone(),
+            facts: facts.clone(),
             numbers: Vec::new(),
             calls,
             errors,
@@ -169,8 +202,8 @@ impl Roll {
     }
 
     /// What a forgotten communicator had counted stays in its membership's sums.
-    fn keep(&mut self, id: MemberId, calls: &[(CallKey, Calls)], errors: u64) {
-        let kept = self.before.entry(id).or_default();
+    fn keep(&mut self, key: MemberKey, calls: &[(CallKey, Calls)], errors: u64) {
+        let kept = self.before.entry(key).or_default();
         for (key, counted) in calls {
             add(kept.0.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
         }
@@ -179,9 +212,9 @@ impl Roll {
 
     /// Only now, since the enrich stage needed their names for their last points.
     fn forget_told(&mut self, communicators: &Communicators) {
-        for id in self.told.drain(..) {
+        for (key, id) in self.told.drain(..) {
             communicators.forget(id);
-            self.before.remove(&id);
+            self.before.remove(&key);
         }
     }
 }
