@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// One BPF object a probe.
-const PROBES: [&str; 1] = ["device_users"];
+const PROBES: [&str; 2] = ["device_users", "nccl"];
 /// A folder of prebuilt objects to embed instead (release builds, cross builds).
 const PREBUILT: &str = "GPUWHO_BPF_OBJECT_DIR";
 /// Set when this program runs itself again: Cargo's library takes its settings from the

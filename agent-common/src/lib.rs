@@ -24,3 +24,4 @@ macro_rules! abi {
 }
 
 pub mod device_users;
+pub mod nccl;

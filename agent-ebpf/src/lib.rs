@@ -1,6 +1,10 @@
 //! Helpers shared by the BPF programs: reading kernel structures at offsets that user space took
 //! from the running kernel's BTF.
 #![no_std]
+#![feature(asm_experimental_arch)]
+
+pub mod nccl;
+pub mod registers;
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::bpf_get_current_task;

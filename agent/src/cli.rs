@@ -194,7 +194,7 @@ struct ReaderArgs {
 
 #[derive(Debug, Args)]
 struct SelfTestArgs {
-    /// `bpf`.
+    /// `bpf` or `nccl`.
     what: String,
     /// Only this way of seeing a device opened: fexit, cgroup or syscall.
     #[arg(long)]

@@ -15,6 +15,7 @@ use crate::attribute;
 use crate::attribute::suppliers;
 use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::kernel::device_users::{self, OpenHook};
+use crate::collect::kernel::nccl;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use runtimes::{RawContainers, RawKubernetes};
@@ -40,6 +41,7 @@ pub struct Raw {
     slurm: slurm::RawSlurm,
     kubernetes: RawKubernetes,
     containers: RawContainers,
+    nccl: RawNccl,
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
@@ -86,6 +88,14 @@ struct RawReader {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+struct RawNccl {
+    enabled: Option<bool>,
+    budget: Option<u64>,
+    hang_after: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct RawSinks {
     stdout: Option<bool>,
     file: Option<PathBuf>,
@@ -114,6 +124,8 @@ pub struct Settings {
     pub slurm: attribute::slurm::Settings,
     /// Who names the node's pods and containers.
     pub names: suppliers::Settings,
+    /// What is counted of collective communication.
+    pub nccl: nccl::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Write every point to standard output.
@@ -187,6 +199,7 @@ impl Settings {
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             slurm: slurm::settings(raw.slurm, &paths),
+            nccl: nccl_settings(raw.nccl)?,
             paths,
             names,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
@@ -270,6 +283,22 @@ fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigErro
             raw.rescan_interval,
             usual.rescan_interval_s,
         )?,
+    })
+}
+
+fn nccl_settings(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
+    let usual = nccl::Settings::default();
+    if raw.budget == Some(0) {
+        return Err(ConfigError::Value {
+            key: "nccl.budget".into(),
+            problem: "no hits at all would be allowed".into(),
+            remedy: "set nccl.enabled = false instead; 20000 is the default".into(),
+        });
+    }
+    Ok(nccl::Settings {
+        enabled: raw.enabled.unwrap_or(usual.enabled),
+        budget: raw.budget.unwrap_or(usual.budget),
+        hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
     })
 }
 

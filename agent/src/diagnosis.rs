@@ -2,7 +2,8 @@
 
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::Granted;
-use crate::collect::kernel::device_users;
+use crate::catalog::agent::SourceState;
+use crate::collect::kernel::{device_users, nccl};
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
 use crate::pipeline;
@@ -44,6 +45,7 @@ pub fn diagnose(settings: &Settings) -> Vec<Finding> {
     for finding in device_users::diagnose(&settings.kernel, &settings.paths) {
         findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
     }
+    findings.push(collectives(settings));
     findings.push(pod_logs(settings));
     findings.push(slurm(settings));
     findings.push(receiver(settings));
@@ -83,6 +85,12 @@ fn cgroup_namespace(settings: &Settings) -> Finding {
             "run as root; in a container, privileged and with hostPID",
         ),
     }
+}
+
+fn collectives(settings: &Settings) -> Finding {
+    let (state, facts) = nccl::diagnose(&settings.nccl, &settings.paths);
+    let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
+    Finding::new("collectives", state, facts, "")
 }
 
 fn pod_logs(settings: &Settings) -> Finding {

@@ -12,6 +12,7 @@ pub mod attribute;
 pub mod catalog;
 pub mod cli;
 pub mod collect;
+pub mod communicators;
 pub mod config;
 pub mod control;
 pub mod diagnosis;

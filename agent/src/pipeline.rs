@@ -7,6 +7,7 @@ mod sinks;
 
 pub use once::{collect, read_once};
 
+use crate::attribute::Evidence;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
@@ -15,10 +16,12 @@ use crate::collect::device::DEVICES;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::kernel::device_users;
+use crate::collect::kernel::nccl::{self, Waker};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::own::{self, Gauges, Own};
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
+use crate::communicators::Communicators;
 use crate::config::Settings;
 use crate::control;
 use crate::export::{EnrichedBatch, otlp};
@@ -87,11 +90,15 @@ pub enum RunError {
     },
 }
 
+/// A source that evidence wakes.
+type Woken = (Box<dyn Collector>, Waker);
+
 /// What the parts share.
 #[derive(Debug)]
 struct Core {
     inventory: Arc<Inventory>,
     ownership: Ownership,
+    communicators: Arc<Communicators>,
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
@@ -115,6 +122,7 @@ impl Core {
         Self {
             inventory: Arc::default(),
             ownership,
+            communicators: Arc::default(),
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
@@ -157,9 +165,32 @@ impl Core {
         Box::new(Own::new(board, ownership, Arc::clone(&self.gauges)))
     }
 
-    fn watch_kernel(&mut self, settings: &Settings) -> Result<(), RunError> {
+    /// Makes the source of collective calls, unless it is switched off.
+    fn nccl(&self, settings: &Settings) -> Result<Option<Woken>, RunError> {
+        if !settings.nccl.enabled {
+            return Ok(None);
+        }
+        let (asked, paths) = (settings.nccl.clone(), &settings.paths);
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, &self.communicators)
+            .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
+        Ok(Some((Box::new(source), waker)))
+    }
+
+    fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
         let ownership = self.ownership.clone();
-        let emit = move |evidence| ownership.observe(evidence);
+        let emit = move |evidence| {
+            let is_life = matches!(
+                evidence,
+                Evidence::Opened(_)
+                    | Evidence::Forked { .. }
+                    | Evidence::Execed { .. }
+                    | Evidence::Exited { .. }
+            );
+            ownership.observe(evidence);
+            if let Some(waker) = nccl.as_ref().filter(|_| is_life) {
+                waker.wake();
+            }
+        };
         let handle = device_users::start(settings.kernel.clone(), &settings.paths, emit);
         let name = || device_users::NAME.into();
         self.kernel = Some(handle.map_err(|source| RunError::Thread { name: name(), source })?);
@@ -201,9 +232,11 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings);
     core.start_suppliers()?;
-    core.watch_kernel(settings)?;
+    let (nccl, waker) = core.nccl(settings)?.unzip();
+    core.watch_kernel(settings, waker)?;
     core.refresh();
     let mut collectors = core.readers(settings);
+    collectors.extend(nccl);
     collectors.push(core.own());
     let names: HashSet<_> = collectors.iter().map(|collector| collector.name()).collect();
     let core = Arc::new(core);
@@ -257,7 +290,8 @@ fn pump(
     received: &Receiver<Event>,
     sinks: &mut [Named],
 ) {
-    let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone());
+    let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone())
+        .with_communicators(Arc::clone(&core.communicators));
     let mut ledger = Ledger::new(core.interval);
     let mut out = EnrichedBatch::default();
     let mut going = true;

@@ -3,6 +3,7 @@
 
 use crate::attribute::party::PartyId;
 use crate::catalog::{DimIndexes, MetricDef};
+use crate::communicators::MemberId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
 use std::time::SystemTime;
 
@@ -21,6 +22,8 @@ pub enum Subject {
     Process(GpuProcess),
     /// An owner's part of a device.
     Party(GpuParty),
+    /// A process's membership in a communicator.
+    Member(MemberId),
 }
 
 /// A process on a device.
@@ -77,6 +80,15 @@ impl SubjectKind for GpuParty {
     const WORD: &'static str = "owner";
 }
 
+impl SubjectKind for MemberId {
+    const WORD: &'static str = "communicator";
+}
+
+impl From<MemberId> for Subject {
+    fn from(member: MemberId) -> Self {
+        Self::Member(member)
+    }
+}
 impl From<Agent> for Subject {
     fn from(_: Agent) -> Self {
         Self::Agent

@@ -8,7 +8,8 @@ use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyFacts;
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::catalog::{DimIndexes, Kind, MetricDef, device, process, share};
+use crate::catalog::{DimIndexes, Kind, MetricDef, device, nccl, process, share};
+use crate::communicators::{Communicators, MemberFacts};
 use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
@@ -26,6 +27,7 @@ const REMEMBER_NS: u64 = 10 * 60 * 1_000_000_000;
 pub struct Enricher {
     inventory: Arc<Inventory>,
     ownership: Ownership,
+    communicators: Arc<Communicators>,
     /// Start of the counters that begin with the agent.
     agent_start_ns: u64,
     sources: HashMap<&'static str, Source>,
@@ -52,6 +54,7 @@ struct Identity {
     instance: Option<Arc<InstanceInfo>>,
     owner: Option<Arc<Owner>>,
     party: Option<Arc<PartyFacts>>,
+    member: Option<Arc<MemberFacts>>,
 }
 
 impl Identity {
@@ -67,6 +70,7 @@ impl Identity {
             && same(self.instance.as_ref(), other.instance.as_ref())
             && same(self.owner.as_ref(), other.owner.as_ref())
             && same(self.party.as_ref(), other.party.as_ref())
+            && same(self.member.as_ref(), other.member.as_ref())
     }
 }
 
@@ -89,7 +93,14 @@ impl Enricher {
     /// No series yet.
     pub fn new(inventory: Arc<Inventory>, ownership: Ownership) -> Self {
         let agent_start_ns = unix_ns(SystemTime::now());
-        Self { inventory, ownership, agent_start_ns, sources: HashMap::new() }
+        let communicators = Arc::default();
+        Self { inventory, ownership, communicators, agent_start_ns, sources: HashMap::new() }
+    }
+
+    /// With the communicators that a source keeps.
+    #[must_use]
+    pub fn with_communicators(self, communicators: Arc<Communicators>) -> Self {
+        Self { communicators, ..self }
     }
 
     /// Series alive now.
@@ -100,7 +111,11 @@ impl Enricher {
     /// Adds a source's snapshot to `out`: a point for every sample, and an end mark for every
     /// series of that source that is no longer in it.
     pub fn enrich(&mut self, batch: &Batch, out: &mut EnrichedBatch) {
-        let names = Names { inventory: &self.inventory, ownership: &self.ownership };
+        let names = Names {
+            inventory: &self.inventory,
+            ownership: &self.ownership,
+            communicators: &self.communicators,
+        };
         let source = self.sources.entry(batch.source).or_default();
         source.generation += 1;
         for (time, sample) in &batch.samples {
@@ -207,6 +222,7 @@ impl Series {
 struct Names<'a> {
     inventory: &'a Inventory,
     ownership: &'a Ownership,
+    communicators: &'a Communicators,
 }
 
 impl Names<'_> {
@@ -225,12 +241,31 @@ impl Names<'_> {
                 owner: self.ownership.owner(on.process),
                 ..Identity::default()
             },
+            Subject::Member(id) => {
+                let member = self.communicators.facts(id);
+                let process = member.as_ref().map(|member| member.process);
+                let owner = process.and_then(|process| self.ownership.owner(process));
+                Identity { owner, member, ..Identity::default() }
+            }
             Subject::Party(on) => Identity {
                 gpu: self.inventory.get(on.gpu),
                 party: self.ownership.party(on.party),
                 ..Identity::default()
             },
         }
+    }
+
+    /// The membership and its process's owner.
+    fn member(set: &mut AttrSet, key: Key, identity: &Identity) {
+        let Some(member) = &identity.member else { return };
+        if let Some(owner) = &identity.owner {
+            set.extend(&owner.attributes());
+        } else {
+            set.set(&attr::PROCESS_PID, i64::from(member.process.pid));
+            set.set(&attr::OWNER_METHOD, "none");
+        }
+        let is_info = *key.metric == *nccl::INFO.def();
+        set.extend(&if is_info { member.details() } else { member.attributes() });
     }
 
     fn labels(key: Key, identity: &Identity) -> Arc<Labels> {
@@ -251,6 +286,7 @@ impl Names<'_> {
                 set.set(&attr::PROCESS_PID, i64::from(on.process.pid));
                 set.set(&attr::OWNER_METHOD, "none");
             }
+            (Subject::Member(_), _) => Self::member(&mut set, key, identity),
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
             (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
         }
@@ -273,7 +309,9 @@ impl Names<'_> {
 /// past is not taken for an increase.
 fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
     match sample.subject {
-        Subject::Agent | Subject::Source(_) | Subject::Party(_) => agent_start_ns,
+        Subject::Agent | Subject::Source(_) | Subject::Party(_) | Subject::Member(_) => {
+            agent_start_ns
+        }
         Subject::Gpu(GpuId(_)) | Subject::Instance(_) | Subject::Process(_) => time_ns,
     }
 }

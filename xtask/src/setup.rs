@@ -5,6 +5,7 @@
 
 mod bpf;
 mod go;
+mod nccl;
 mod packages;
 
 use crate::shell;
@@ -85,6 +86,12 @@ const PARTS: &[Part] = &[
         purpose: "compile the OpenTelemetry Collector that tests send to",
         probe: go::probe,
         install: go::install,
+    },
+    Part {
+        name: "nccl",
+        purpose: "test with the real NCCL",
+        probe: nccl::probe,
+        install: nccl::install,
     },
     Part {
         name: "vm",
@@ -201,6 +208,11 @@ impl Part {
 /// The Go that can build the Collector, if `setup collector` has found or fetched one.
 pub(crate) fn go() -> Option<PathBuf> {
     go::suitable().map(|(program, _)| program)
+}
+
+/// The real NCCL, if `setup nccl` has fetched it.
+pub(crate) fn nccl() -> Option<PathBuf> {
+    nccl::library().ok().filter(|path| path.is_file())
 }
 
 /// Whether this process may write system folders.

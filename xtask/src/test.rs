@@ -13,7 +13,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 
 /// Built before the tests, which start or load them.
-const FAKES: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
+const FAKES: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-fake-nccl", "gpuwho-tests"];
+
+/// The variable that tells the tests where the real NCCL is.
+const NCCL_VARIABLE: &str = "GPUWHO_NCCL_LIBRARY";
 
 /// What a test prints, with the reason behind it, when it cannot run on this machine.
 const SKIPPED: &str = "skipped: needs ";
@@ -32,7 +35,7 @@ pub(crate) struct Tally {
 /// `cargo xtask test`; arguments go to `cargo test`, those after `--` to the test programs.
 pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
     compile::setup_toolchain()?;
-    setup::ensure(&["test", "containerd", "slurm"], Want::Optional)?;
+    setup::ensure(&["test", "containerd", "slurm", "nccl"], Want::Optional)?;
     compile::packages(Profile::Debug, FAKES)?;
     let mut command = shell::cargo(["test", "--no-fail-fast"]);
     let (for_cargo, for_tests) = split(args);
@@ -48,6 +51,9 @@ pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
             folder.map(|folder| command.env(containerd::VARIABLE, folder));
         }
         Err(error) => eprintln!("warning: the tests of containerd's events are skipped: {error:#}"),
+    }
+    if let Some(library) = setup::nccl() {
+        command.env(NCCL_VARIABLE, library);
     }
     eprintln!("+ {}", shell::line(&command));
     let mut child = command.stdout(Stdio::piped()).spawn().context("starting cargo test")?;

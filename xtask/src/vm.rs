@@ -120,7 +120,9 @@ fn guest_program(request: &Request) -> Result<(PathBuf, Vec<Check>)> {
     }
     compile::setup_toolchain()?;
     compile::packages(Profile::Debug, &["gpuwho"])?;
-    let checks = HOOKS.iter().map(|hook| Check { name: hook, args: self_test(hook) });
+    let hooks = HOOKS.iter().map(|hook| Check { name: hook, args: self_test(hook) });
+    let nccl = ["self-test", "nccl"].map(OsString::from).to_vec();
+    let checks = hooks.chain([Check { name: "nccl", args: nccl }]);
     Ok((compile::agent(Profile::Debug), checks.collect()))
 }
 

@@ -204,6 +204,35 @@ attributes! {
     SHARE_METHOD = "gpuwho.share.method";
     /// What shows that a process is on a device.
     PRESENCE = "gpuwho.presence";
+    /// The communicator: NCCL's own hash of it, in hex, the same on all ranks and nodes.
+    NCCL_COMMUNICATOR = "nccl.communicator.id";
+    /// Rank in the communicator.
+    NCCL_RANK = "nccl.rank";
+    /// Ranks of the communicator, on all nodes.
+    NCCL_RANKS = "nccl.nranks";
+    /// The communicator it was made from.
+    NCCL_PARENT = "nccl.communicator.parent";
+    /// The name the program gave the communicator.
+    NCCL_NAME = "nccl.communicator.name";
+    /// How the communicator came to be: `unique_id`, `init_all`, `split`, `shrink`, `grow` or
+    /// `unknown`.
+    NCCL_ORIGIN = "nccl.communicator.origin";
+    /// Device ordinal of the rank in its process.
+    NCCL_DEVICE = "nccl.device";
+    /// The library's version.
+    NCCL_VERSION = "nccl.version";
+    /// The library's file, as the process sees it.
+    NCCL_LIBRARY = "nccl.library";
+    /// What the library was asked to do.
+    NCCL_OPERATION = "nccl.operation";
+    /// Size of the message.
+    NCCL_SIZE_CLASS = "nccl.size_class";
+    /// How a rank stands.
+    NCCL_RANK_STATE = "nccl.rank.state";
+    /// What the governor lets the probes do.
+    NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
+    /// Which probes.
+    NCCL_PROBE_PART = "nccl.probe";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.

@@ -1,6 +1,6 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, instance, process, share};
+use super::{MetricDef, agent, attributes, device, instance, nccl, process, share};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -10,6 +10,7 @@ const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("MIG instances", instance::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
+    ("Collective communication", nccl::ALL),
     ("The agent itself", agent::ALL),
 ];
 
@@ -98,6 +99,7 @@ fn metric(out: &mut String, def: &MetricDef) {
             "instance" => "a MIG instance",
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
+            "communicator" => "a process's membership in a communicator",
             "source" => "a source of data",
             _ => "the agent",
         },

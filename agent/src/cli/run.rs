@@ -3,10 +3,11 @@
 use super::{AgentArgs, CollectArgs, ReaderArgs, SelfTestArgs, Usage, print};
 use crate::collect::device::{self, child};
 use crate::collect::kernel::device_users::OpenHook;
-use crate::collect::kernel::self_test;
+use crate::collect::kernel::{nccl, self_test};
 use crate::config::Settings;
 use crate::export::otlp::Resource;
 use crate::host;
+use crate::paths::Paths;
 use crate::pipeline::{self, RunError};
 use crate::telemetry::{self, Telemetry};
 use anyhow::{Context as _, bail};
@@ -60,8 +61,12 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn self_test(args: &SelfTestArgs) -> anyhow::Result<ExitCode> {
+    if args.what == "nccl" {
+        print(&nccl::self_test(&Paths::default())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.what != "bpf" {
-        bail!(Usage(format!("no self-test `{}`; there is: bpf", args.what)));
+        bail!(Usage(format!("no self-test `{}`; there are: bpf, nccl", args.what)));
     }
     let hook = match args.hook.as_deref() {
         None | Some("auto") => None,

@@ -8,6 +8,7 @@ mod layout;
 #[cfg(test)]
 mod live_tests;
 pub mod load;
+pub mod nccl;
 pub mod nodes;
 mod records;
 pub mod self_test;

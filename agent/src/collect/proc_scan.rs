@@ -53,6 +53,12 @@ pub fn is_alive(paths: &Paths, process: ProcKey) -> bool {
     read_stat(&paths.proc, process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks)
 }
 
+/// The process that has a number now.
+pub fn living(paths: &Paths, pid: u32) -> Option<ProcKey> {
+    let stat = read_stat(&paths.proc, pid)?;
+    Some(ProcKey { pid, start_ticks: stat.start_ticks })
+}
+
 fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {
     let mut devices = open_devices(&paths.proc, pid);
     devices.retain(|device| nodes.contains(*device));

@@ -21,6 +21,7 @@ const SECTIONS: &[&str] = &[
     "kubernetes",
     "containers",
     "slurm",
+    "nccl",
     "otlp",
     "sinks",
     "telemetry",

@@ -1,0 +1,258 @@
+//! What the programs of the probe `nccl` share: their maps, and how a call is told from the next
+//! one and from one inside it.
+
+pub mod birth;
+pub mod call;
+pub mod returned;
+
+use crate::Kernel;
+use crate::registers::Registers;
+use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use core::arch::asm;
+use gpuwho_common::nccl::{
+    ARRIVALS, Activity, Arrival, BUCKETS, CONTROL_PAUSED, CONTROL_TIMED, COUNTERS, CallKey, Calls,
+    Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity,
+    LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS,
+    MadeId, Open, SEEN, TaskLayout, Thread, UNKNOWN,
+};
+
+/// Filled by user space before the programs are loaded; read-only after that.
+#[unsafe(no_mangle)]
+static TASK_LAYOUT: TaskLayout = TaskLayout::UNKNOWN;
+
+/// What each handle stands for.
+#[map]
+pub static HANDLES: HashMap<HandleKey, Handle> = HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
+/// Every communicator by its number.
+#[map]
+pub static COMMUNICATORS: HashMap<u64, Communicator> =
+    HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
+/// Operations by size.
+#[map]
+pub static CALLS: HashMap<CallKey, Calls> = HashMap::with_max_entries(MAX_CALLS, 0);
+/// Threads by `bpf_get_current_pid_tgid`.
+#[map]
+pub static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(MAX_THREADS, 0);
+/// Unique ids made here, by their hash.
+#[map]
+pub static UNIQUE_IDS: LruHashMap<u64, MadeId> = LruHashMap::with_max_entries(MAX_UNIQUE_IDS, 0);
+/// Hits and losses.
+#[map]
+pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
+/// What user space wants at present.
+#[map]
+pub static CONTROL: Array<u32> = Array::with_max_entries(1, 0);
+/// A communicator without anything, larger than a program's stack. Never written.
+#[map]
+static NO_COMMUNICATOR: Array<Communicator> = Array::with_max_entries(1, 0);
+/// No calls. Never written.
+#[map]
+static NO_CALLS: Array<Calls> = Array::with_max_entries(1, 0);
+
+/// A call as its entry found it.
+pub struct Entry {
+    /// When.
+    pub now: u64,
+    /// Thread group and thread.
+    pub task: u64,
+    /// Stack pointer.
+    pub stack: u64,
+}
+
+impl Entry {
+    /// Of the running thread.
+    #[inline(always)]
+    pub fn begin(registers: Registers) -> Self {
+        Self { now: now(), task: bpf_get_current_pid_tgid(), stack: registers.stack() }
+    }
+
+    /// Thread group.
+    #[inline(always)]
+    pub fn pid(&self) -> u32 {
+        (self.task >> 32) as u32
+    }
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`; kernel 5.8.
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: the helper has no arguments and no preconditions.
+    unsafe { bpf_ktime_get_boot_ns() }
+}
+
+/// Counts. Atomic, because a program can be preempted by another one on the same CPU.
+#[inline(always)]
+pub fn count(counter: u32) {
+    if let Some(slot) = COUNTS.get_ptr_mut(counter) {
+        add(slot, 1);
+    }
+}
+
+/// Adds to a number in a map, by the one atomic instruction that kernels before 5.12 have. The
+/// target has no atomic types.
+#[inline(always)]
+pub fn add(slot: *mut u64, by: u64) {
+    // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
+    // are not freed while the program runs (RCU). The instruction changes no register.
+    unsafe {
+        asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) slot, in(reg) by, options(nostack));
+    }
+}
+
+/// Whether calls are timed until they return.
+#[inline(always)]
+pub fn is_timed() -> bool {
+    CONTROL.get(0).is_some_and(|control| control & CONTROL_TIMED != 0)
+}
+
+/// Whether operations are left uncounted.
+#[inline(always)]
+pub fn is_paused() -> bool {
+    CONTROL.get(0).is_some_and(|control| control & CONTROL_PAUSED != 0)
+}
+
+/// The running thread, if this call is one to be counted: not inside another one, and not the
+/// same one seen through a second name of the same file. Stacks grow downwards.
+#[inline(always)]
+pub fn enter(entry: &Entry) -> Option<*mut Thread> {
+    if THREADS.get_ptr_mut(&entry.task).is_none()
+        && THREADS.insert(&entry.task, &NO_THREAD, u64::from(BPF_NOEXIST)).is_err()
+    {
+        count(LOST_THREAD);
+        return None;
+    }
+    let thread = THREADS.get_ptr_mut(&entry.task)?;
+    // SAFETY: the entry is this thread's own and only this thread writes it; the verifier has
+    // seen that the pointer is not null.
+    let open = unsafe { &(*thread).open };
+    if open.since_ns != 0 && entry.stack <= open.stack {
+        return None;
+    }
+    Some(thread)
+}
+
+/// The communicator of a handle. One that was made before the probe was there begins here.
+#[inline(always)]
+pub fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
+    let key = HandleKey { handle, pid: entry.pid(), reserved: 0 };
+    // SAFETY: entries are not freed while the program runs (RCU).
+    if let Some(found) = unsafe { HANDLES.get(&key) } {
+        return Some(*found);
+    }
+    let identity = Identity { handle, pid: entry.pid(), origin: SEEN, ..NOBODY };
+    make(identity, entry)
+}
+
+/// Adds a communicator, and lets its handle stand for it.
+#[inline(always)]
+pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
+    let number = new_number(identity.handle);
+    let Some(nothing) = NO_COMMUNICATOR.get(0) else { return None };
+    if COMMUNICATORS.insert(&number, nothing, u64::from(BPF_NOEXIST)).is_err() {
+        count(LOST_COMMUNICATOR);
+        return None;
+    }
+    let handle = Handle { communicator: number, ranks: identity.ranks, reserved: 0 };
+    let key = HandleKey { handle: identity.handle, pid: identity.pid, reserved: 0 };
+    if HANDLES.insert(&key, &handle, u64::from(BPF_ANY)).is_err() {
+        let _ = COMMUNICATORS.remove(&number);
+        count(LOST_COMMUNICATOR);
+        return None;
+    }
+    let made = COMMUNICATORS.get_ptr_mut(&number)?;
+    // SAFETY: nobody else has this number; user space takes the entry only once `born_ns` is set,
+    // which is written last.
+    unsafe {
+        (*made).identity = Identity { born_ns: 0, start_ns: process_start(), ..identity };
+        core::ptr::write_volatile(&raw mut (*made).identity.born_ns, entry.now);
+    }
+    Some(handle)
+}
+
+/// The entry of an operation and size.
+#[inline(always)]
+pub fn calls_of(key: &CallKey) -> Option<*mut Calls> {
+    if let Some(found) = CALLS.get_ptr_mut(key) {
+        return Some(found);
+    }
+    let nothing = NO_CALLS.get(0)?;
+    // Another thread may have been faster: then the entry is there.
+    let _ = CALLS.insert(key, nothing, u64::from(BPF_NOEXIST));
+    CALLS.get_ptr_mut(key)
+}
+
+/// A number that no other communicator has: the moment, and the handle, since two processors can
+/// have the same moment but not the same free memory.
+#[inline(always)]
+fn new_number(handle: u64) -> u64 {
+    let moment = now();
+    let mixed = (handle ^ (bpf_get_current_pid_tgid() << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (moment << 10) | (mixed >> 54)
+}
+
+#[inline(always)]
+fn process_start() -> u64 {
+    // SAFETY: the static is initialised; user space replaced its bytes before loading.
+    let layout = unsafe { core::ptr::read_volatile(&raw const TASK_LAYOUT) };
+    if layout.start == 0 {
+        return 0;
+    }
+    Kernel::current_task()
+        .follow(layout.leader)
+        .and_then(|leader| leader.field(layout.start).read())
+        .unwrap_or(0)
+}
+
+/// Nothing open.
+pub const NOT_OPEN: Open = Open {
+    since_ns: 0,
+    stack: 0,
+    communicator: 0,
+    bytes: 0,
+    answer: 0,
+    what: IDLE,
+    operation: 0,
+    class: 0,
+    detail: 0,
+};
+
+const NO_THREAD: Thread = Thread {
+    open: NOT_OPEN,
+    expected: Expected { hash: 0, parent: 0, rank: 0, ranks: 0, color: 0, key: 0 },
+    group: Group {
+        began_ns: 0,
+        stack: 0,
+        communicator: 0,
+        bytes: 0,
+        operation: 0,
+        class: 0,
+        depth: 0,
+        calls: 0,
+    },
+};
+
+/// Of whom nothing is known.
+pub const NOBODY: Identity = Identity {
+    born_ns: 0,
+    start_ns: 0,
+    hash: 0,
+    parent: 0,
+    handle: 0,
+    pid: 0,
+    rank: UNKNOWN,
+    ranks: UNKNOWN,
+    origin: SEEN,
+    color: 0,
+    key: 0,
+    child: UNKNOWN,
+    device: UNKNOWN,
+};
+
+// What the maps above are made of, so that a change of the records is seen here.
+const _: () = assert!(size_of::<Activity>() == 72 && size_of::<Arrival>() == 16);
+const _: () = assert!(size_of::<Calls>() == 40 + 16 * BUCKETS && ARRIVALS == 256);
+const _: () = assert!(GROUPED_CALL != IDLE);

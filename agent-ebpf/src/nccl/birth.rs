@@ -1,0 +1,205 @@
+//! Entries of what makes and ends communicators, and of questions about them.
+
+use super::{COMMUNICATORS, Entry, HANDLES, communicator_of, count, enter};
+use crate::registers::{Registers, read_user};
+use gpuwho_common::nccl::{
+    Ask, BIRTH, Birth, DEATH, Expected, HIT_ENTRY, HandleKey, Hash, IdAt, LOST_UNREADABLE,
+    MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS, UNKNOWN,
+    operation,
+};
+
+/// A communicator is being made.
+#[inline(always)]
+pub fn birth_began(registers: Registers, birth: &Birth) {
+    count(HIT_ENTRY);
+    let entry = Entry::begin(registers);
+    let Some(thread) = enter(&entry) else { return };
+    let argument = |position: usize| {
+        let is_behind = matches!(birth.id, IdAt::Value(at) if position > at);
+        if position == NOWHERE {
+            None
+        } else if is_behind {
+            registers.argument_after_value(position)
+        } else {
+            registers.argument(position)
+        }
+    };
+    let number = |position: usize| argument(position).map_or(UNKNOWN, |value| value as u32);
+    let mut expected = Expected {
+        hash: 0,
+        parent: 0,
+        rank: number(birth.rank),
+        ranks: number(birth.ranks),
+        color: number(birth.color),
+        key: number(birth.key),
+    };
+    let id = match birth.id {
+        IdAt::None => None,
+        IdAt::Value(position) => registers.value(position),
+        IdAt::Pointer(position) => registers.argument(position),
+    };
+    if let Some(id) = id {
+        expected.hash = unique_id_hash(id);
+    }
+    let mut child = UNKNOWN;
+    if birth.parent != NOWHERE {
+        let handle = argument(birth.parent).unwrap_or(0);
+        let list = argument(birth.color).unwrap_or(0);
+        child = from_parent(&mut expected, birth.origin, (handle, list), &entry);
+    }
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        (*thread).expected = expected;
+        (*thread).open = Open {
+            since_ns: entry.now,
+            stack: entry.stack,
+            communicator: expected.parent,
+            bytes: u64::from(child),
+            answer: argument(birth.answer).unwrap_or(0),
+            what: BIRTH,
+            operation: operation::INIT,
+            class: 0,
+            detail: birth.origin,
+        };
+    }
+}
+
+/// What the parent tells of its child; gives which child it is.
+#[inline(always)]
+fn from_parent(
+    expected: &mut Expected,
+    how: u32,
+    (handle, list): (u64, u64),
+    entry: &Entry,
+) -> u32 {
+    // New ranks of a growing communicator have none.
+    if handle == 0 {
+        return UNKNOWN;
+    }
+    let Some(known) = communicator_of(handle, entry) else { return UNKNOWN };
+    expected.parent = known.communicator;
+    let Some(parent) = COMMUNICATORS.get_ptr_mut(&known.communicator) else { return UNKNOWN };
+    // SAFETY: the entry is not freed while the program runs (RCU); a communicator is split by one
+    // thread at a time, as NCCL demands.
+    let (child, rank, origin) = unsafe {
+        let activity = &raw mut (*parent).activity;
+        if how != SHRUNK {
+            (*activity).children = (*activity).children.wrapping_add(1);
+        }
+        ((*activity).children, (*parent).identity.rank, (*parent).identity.origin)
+    };
+    if how == SHRUNK {
+        shrunk(expected, known.ranks, rank, list);
+        return 0;
+    }
+    if how == SPLIT && origin != SEEN { child } else { UNKNOWN }
+}
+
+/// Rank and size without the excluded ranks.
+#[inline(always)]
+fn shrunk(expected: &mut Expected, ranks: u32, rank: u32, list: u64) {
+    let excluded = expected.key;
+    expected.color = 0;
+    expected.key = 0;
+    if ranks == UNKNOWN || excluded > ranks {
+        return;
+    }
+    expected.ranks = ranks - excluded;
+    if rank == UNKNOWN || excluded > MAX_EXCLUDED {
+        return;
+    }
+    let mut before = 0;
+    for index in 0..MAX_EXCLUDED {
+        if index >= excluded {
+            break;
+        }
+        let Some(other) = read_user::<u32>(list + 4 * u64::from(index)) else {
+            return count(LOST_UNREADABLE);
+        };
+        if other < rank {
+            before += 1;
+        }
+    }
+    expected.rank = rank.wrapping_sub(before);
+}
+
+/// The hash of the unique id at an address; 0 if it cannot be read.
+#[inline(always)]
+pub fn unique_id_hash(address: u64) -> u64 {
+    let mut hash = Hash::START.item(8 * UNIQUE_ID_WORDS as u64);
+    for index in 0..UNIQUE_ID_WORDS as u64 {
+        let Some(word) = read_user::<u64>(address + 8 * index) else {
+            count(LOST_UNREADABLE);
+            return 0;
+        };
+        hash = hash.word(word);
+    }
+    hash.digest()
+}
+
+/// A communicator is being ended: from here on its handle stands for nothing.
+#[inline(always)]
+pub fn death_began(registers: Registers, end: u32, frees: bool) {
+    count(HIT_ENTRY);
+    let entry = Entry::begin(registers);
+    let Some(thread) = enter(&entry) else { return };
+    let handle = registers.argument(0).unwrap_or(0);
+    let key = HandleKey { handle, pid: entry.pid(), reserved: 0 };
+    // SAFETY: entries are not freed while the program runs (RCU).
+    let Some(known) = (unsafe { HANDLES.get(&key) }).copied() else { return };
+    if let Some(communicator) = COMMUNICATORS.get_ptr_mut(&known.communicator) {
+        // SAFETY: as above; each field is one machine word.
+        unsafe {
+            (*communicator).activity.end = end;
+            if frees {
+                (*communicator).activity.ended_ns = entry.now;
+            }
+        }
+    }
+    if frees {
+        let _ = HANDLES.remove(&key);
+    }
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        (*thread).open = Open {
+            since_ns: entry.now,
+            stack: entry.stack,
+            communicator: known.communicator,
+            bytes: 0,
+            answer: 0,
+            what: DEATH,
+            operation: operation::END,
+            class: 0,
+            detail: end,
+        };
+    }
+}
+
+/// Something is asked; the answer is read at the return.
+#[inline(always)]
+pub fn asked(registers: Registers, ask: Ask) {
+    count(HIT_ENTRY);
+    let entry = Entry::begin(registers);
+    let Some(thread) = enter(&entry) else { return };
+    let (communicator, answer) = if matches!(ask, Ask::UniqueId) {
+        (0, registers.argument(0))
+    } else {
+        let handle = registers.argument(0).unwrap_or(0);
+        let Some(known) = communicator_of(handle, &entry) else { return };
+        (known.communicator, registers.argument(1))
+    };
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        (*thread).open = Open {
+            since_ns: entry.now,
+            stack: entry.stack,
+            communicator,
+            bytes: 0,
+            answer: answer.unwrap_or(0),
+            what: QUESTION,
+            operation: operation::INIT,
+            class: 0,
+            detail: ask as u32,
+        };
+    }
+}

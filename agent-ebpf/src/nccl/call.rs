@@ -1,0 +1,210 @@
+//! Entries of operations and of groups.
+
+use super::{
+    COMMUNICATORS, Entry, NOT_OPEN, add, calls_of, communicator_of, count, enter, is_paused,
+    is_timed,
+};
+use crate::registers::Registers;
+use gpuwho_common::nccl::{
+    ARRIVALS, Arrival, CALL, Call, CallKey, Communicator, GROUP_END, GROUPED_CALL, HIT_ENTRY,
+    LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket, message_bytes, operation,
+    signature, size_class,
+};
+
+/// The same start of a group seen twice: two names of one file fire within one trap.
+const SAME_MOMENT_NS: u64 = 1_000;
+
+/// The arguments of an operation.
+struct Asked {
+    handle: u64,
+    count: u64,
+    operation: u32,
+    datatype: u32,
+    is_part: bool,
+    has_size: bool,
+}
+
+/// An operation begins.
+#[inline(always)]
+pub fn called(registers: Registers, call: &Call, wraps: bool) {
+    count(HIT_ENTRY);
+    // Without returns the call inside it could not be told from another one.
+    if is_paused() || (wraps && !is_timed()) {
+        return;
+    }
+    let has_size = call.count != NOWHERE;
+    let (elements, datatype) = if has_size {
+        (registers.argument(call.count), registers.argument(call.datatype))
+    } else {
+        (Some(0), Some(0))
+    };
+    let asked = Asked {
+        handle: registers.argument(call.communicator).unwrap_or(0),
+        count: elements.unwrap_or(u64::MAX),
+        operation: call.operation,
+        datatype: datatype.unwrap_or(u64::MAX) as u32,
+        is_part: call.is_part,
+        has_size,
+    };
+    record(&asked, &Entry::begin(registers));
+}
+
+/// Apart from the entry, so that each of the programs has it once.
+#[inline(never)]
+fn record(asked: &Asked, entry: &Entry) {
+    let Some(thread) = enter(entry) else { return };
+    let Some(handle) = communicator_of(asked.handle, entry) else { return };
+    let bytes = sized(asked, handle.ranks);
+    let open = Open {
+        since_ns: entry.now,
+        stack: entry.stack,
+        communicator: handle.communicator,
+        bytes: bytes.unwrap_or(0),
+        answer: 0,
+        what: CALL,
+        operation: asked.operation,
+        class: bytes.map_or(UNSIZED, size_class),
+        detail: 0,
+    };
+    if let Some(communicator) = COMMUNICATORS.get_ptr_mut(&open.communicator) {
+        note(communicator, &open);
+    }
+    counted(&open);
+    begun(thread, &open);
+}
+
+#[inline(always)]
+fn sized(asked: &Asked, ranks: u32) -> Option<u64> {
+    if !asked.has_size {
+        return None;
+    }
+    if !asked.is_part {
+        return message_bytes(asked.count, asked.datatype, 1);
+    }
+    if ranks == UNKNOWN { None } else { message_bytes(asked.count, asked.datatype, ranks) }
+}
+
+/// A communicator is used by one thread at a time, as NCCL demands; where a program breaks that
+/// rule a sequence number may be given twice.
+#[inline(always)]
+fn note(communicator: *mut Communicator, open: &Open) {
+    // SAFETY: the entry is not freed while the program runs (RCU), each field is one machine word,
+    // and the index is below the array's length.
+    unsafe {
+        let activity = &raw mut (*communicator).activity;
+        add(&raw mut (*activity).calls, 1);
+        (*activity).last_ns = open.since_ns;
+        (*activity).last_bytes = open.bytes;
+        (*activity).last_operation = open.operation;
+        if open.operation >= operation::SEND {
+            return;
+        }
+        let sequence = (*activity).sequence.wrapping_add(1);
+        (*activity).sequence = sequence;
+        let what = (sequence << 32) | u64::from(signature(open.operation, open.bytes));
+        let at = (&raw mut (*communicator).arrivals).cast::<Arrival>();
+        let at = at.add((sequence & (ARRIVALS as u64 - 1)) as usize);
+        // The moment first: a reader takes an entry by its number.
+        core::ptr::write_volatile(&raw mut (*at).at_ns, open.since_ns);
+        core::ptr::write_volatile(&raw mut (*at).what, what);
+    }
+}
+
+#[inline(always)]
+fn counted(open: &Open) {
+    let key =
+        CallKey { communicator: open.communicator, operation: open.operation, class: open.class };
+    let Some(calls) = calls_of(&key) else { return count(LOST_CALL) };
+    // SAFETY: the entry is not freed while the program runs (RCU); the bucket is below the
+    // array's length.
+    unsafe {
+        add(&raw mut (*calls).count, 1);
+        add(&raw mut (*calls).bytes, open.bytes);
+        let last_ns = (*calls).last_ns;
+        (*calls).last_ns = open.since_ns;
+        if last_ns != 0 {
+            let interval = open.since_ns.saturating_sub(last_ns);
+            add(&raw mut (*calls).interval_ns, interval);
+            let buckets = (&raw mut (*calls).interval).cast::<u64>();
+            add(buckets.add(bucket(interval)), 1);
+        }
+    }
+}
+
+/// In a group, the call returns at once, and the group's end launches it.
+#[inline(always)]
+fn begun(thread: *mut Thread, open: &Open) {
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        let group = &raw mut (*thread).group;
+        let is_grouped = (*group).depth > 0;
+        if is_grouped {
+            (*group).communicator = open.communicator;
+            (*group).bytes = open.bytes;
+            (*group).operation = open.operation;
+            (*group).class = open.class;
+            (*group).calls = (*group).calls.wrapping_add(1);
+        }
+        (*thread).open = if !is_timed() {
+            NOT_OPEN
+        } else {
+            Open { what: if is_grouped { GROUPED_CALL } else { CALL }, ..*open }
+        };
+    }
+}
+
+/// A group begins.
+#[inline(always)]
+pub fn group_started(registers: Registers) {
+    count(HIT_ENTRY);
+    let entry = Entry::begin(registers);
+    let Some(thread) = enter(&entry) else { return };
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        let group = &raw mut (*thread).group;
+        let is_again = (*group).stack == entry.stack
+            && entry.now.saturating_sub((*group).began_ns) < SAME_MOMENT_NS;
+        if is_again {
+            return;
+        }
+        (*group).began_ns = entry.now;
+        (*group).stack = entry.stack;
+        (*group).depth = (*group).depth.wrapping_add(1);
+    }
+}
+
+/// A group ends; the outermost end launches it.
+#[inline(always)]
+pub fn group_ended(registers: Registers) {
+    count(HIT_ENTRY);
+    let entry = Entry::begin(registers);
+    let Some(thread) = enter(&entry) else { return };
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        let group = (*thread).group;
+        if group.depth == 0 {
+            return;
+        }
+        (*thread).group.depth = group.depth - 1;
+        // The same end seen again must find that this one has happened.
+        (*thread).group.began_ns = 0;
+        if group.depth != 1 || group.calls == 0 {
+            return;
+        }
+        (*thread).group.calls = 0;
+        if !is_timed() {
+            return;
+        }
+        (*thread).open = Open {
+            since_ns: entry.now,
+            stack: entry.stack,
+            communicator: group.communicator,
+            bytes: group.bytes,
+            answer: 0,
+            what: GROUP_END,
+            operation: group.operation,
+            class: group.class,
+            detail: group.calls,
+        };
+    }
+}

@@ -1,0 +1,149 @@
+//! The return of every probed function.
+
+use super::birth::unique_id_hash;
+use super::{
+    COMMUNICATORS, Entry, HANDLES, NOBODY, NOT_OPEN, THREADS, UNIQUE_IDS, add, calls_of, count,
+    make,
+};
+use crate::registers::{Registers, read_user};
+use aya_ebpf::bindings::BPF_ANY;
+use gpuwho_common::nccl::{
+    Ask, BIRTH, CALL, CallKey, Communicator, DEATH, Expected, GROUP_END, GROUPED_CALL, HIT_RETURN,
+    HandleKey, Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
+    RESULT_IN_PROGRESS, RESULT_OK, bucket,
+};
+
+/// A probed function returns.
+#[inline(always)]
+pub fn returned(registers: Registers) {
+    count(HIT_RETURN);
+    let entry = Entry::begin(registers);
+    let Some(thread) = THREADS.get_ptr_mut(&entry.task) else { return };
+    // SAFETY: only this thread writes its entry.
+    let (open, expected) = unsafe { ((*thread).open, (*thread).expected) };
+    // The return of a function inside the open one has a lower stack.
+    if open.since_ns == 0 || registers.stack_at_entry() < open.stack {
+        return;
+    }
+    // SAFETY: only this thread writes its entry.
+    unsafe { (*thread).open = NOT_OPEN };
+    let result = registers.result();
+    let is_good = result == RESULT_OK || result == RESULT_IN_PROGRESS;
+    match open.what {
+        CALL | GROUP_END => timed(&open, entry.now),
+        BIRTH if is_good => return born(&open, &expected, &entry),
+        QUESTION if result == RESULT_OK => return answered(&open, &entry),
+        BIRTH | DEATH | GROUPED_CALL => {}
+        _ => return,
+    }
+    if !is_good {
+        failed(open.communicator, result);
+    }
+}
+
+#[inline(always)]
+fn timed(open: &Open, now: u64) {
+    let key =
+        CallKey { communicator: open.communicator, operation: open.operation, class: open.class };
+    let Some(calls) = calls_of(&key) else { return };
+    let took = now.saturating_sub(open.since_ns);
+    // SAFETY: the entry is not freed while the program runs (RCU); the bucket is below the
+    // array's length.
+    unsafe {
+        add(&raw mut (*calls).enqueue_ns, took);
+        let buckets = (&raw mut (*calls).enqueue).cast::<u64>();
+        add(buckets.add(bucket(took)), 1);
+    }
+}
+
+#[inline(always)]
+fn failed(communicator: u64, result: u32) {
+    let Some(communicator) = COMMUNICATORS.get_ptr_mut(&communicator) else { return };
+    // SAFETY: the entry is not freed while the program runs (RCU).
+    unsafe {
+        add(&raw mut (*communicator).activity.errors, 1);
+        (*communicator).activity.last_error = result;
+    }
+}
+
+/// The new handle is where the caller wanted it.
+#[inline(always)]
+fn born(open: &Open, expected: &Expected, entry: &Entry) {
+    let identity = Identity {
+        hash: expected.hash,
+        parent: expected.parent,
+        pid: entry.pid(),
+        rank: expected.rank,
+        ranks: expected.ranks,
+        origin: open.detail,
+        color: expected.color,
+        key: expected.key,
+        child: open.bytes as u32,
+        ..NOBODY
+    };
+    if open.detail == MADE_LOCALLY {
+        return born_together(open, &identity, entry);
+    }
+    let Some(handle) = read_user::<u64>(open.answer) else { return count(LOST_UNREADABLE) };
+    // A split without color makes none.
+    if handle != 0 {
+        make(Identity { handle, ..identity }, entry);
+    }
+}
+
+/// All ranks of a process, one a device. The moment of the call's return, which all of them have,
+/// tells them from those of another call.
+#[inline(always)]
+fn born_together(open: &Open, identity: &Identity, entry: &Entry) {
+    for rank in 0..MAX_INIT_ALL {
+        if rank >= identity.ranks {
+            break;
+        }
+        let Some(handle) = read_user::<u64>(open.answer + 8 * u64::from(rank)) else {
+            return count(LOST_UNREADABLE);
+        };
+        if handle != 0 {
+            make(Identity { handle, rank, ..*identity }, entry);
+        }
+    }
+}
+
+#[inline(always)]
+fn answered(open: &Open, entry: &Entry) {
+    if open.detail == Ask::UniqueId as u32 {
+        let hash = unique_id_hash(open.answer);
+        if hash != 0 {
+            let made = MadeId { at_ns: entry.now, pid: entry.pid(), reserved: 0 };
+            // Only an LRU without memory refuses; the id is then seen when it is used.
+            let _ = UNIQUE_IDS.insert(&hash, &made, u64::from(BPF_ANY));
+        }
+        return;
+    }
+    let Some(value) = read_user::<u32>(open.answer) else { return count(LOST_UNREADABLE) };
+    if let Some(communicator) = COMMUNICATORS.get_ptr_mut(&open.communicator) {
+        learned(communicator, open.detail, value);
+    }
+}
+
+#[inline(always)]
+fn learned(communicator: *mut Communicator, ask: u32, value: u32) {
+    // SAFETY: the entry is not freed while the program runs (RCU); each field is one word.
+    unsafe {
+        let identity = &raw mut (*communicator).identity;
+        if ask == Ask::AsyncError as u32 {
+            if value != RESULT_IN_PROGRESS {
+                (*communicator).activity.async_error = value;
+            }
+        } else if ask == Ask::Rank as u32 {
+            (*identity).rank = value;
+        } else if ask == Ask::Device as u32 {
+            (*identity).device = value;
+        } else {
+            (*identity).ranks = value;
+            let key = HandleKey { handle: (*identity).handle, pid: (*identity).pid, reserved: 0 };
+            if let Some(handle) = HANDLES.get_ptr_mut(&key) {
+                (*handle).ranks = value;
+            }
+        }
+    }
+}

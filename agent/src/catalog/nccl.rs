@@ -1,0 +1,193 @@
+//! Metrics of collective communication: what each rank asks of NCCL or RCCL, counted in the
+//! kernel at the library's functions.
+//!
+//! All of it is the host's side. A call returns when its work is enqueued; the device does it
+//! later, and whether it was done cannot be seen here. A CUDA graph's calls are seen when the
+//! graph is captured, not when it is replayed. Device-side communication (GIN, LSA) makes no
+//! calls.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::communicators::MemberId;
+use crate::sample::{Agent, Histogram};
+
+dims! {
+    /// What the library was asked to do.
+    Operation: attr::NCCL_OPERATION {
+        /// Every rank's part reduced, to all.
+        AllReduce = "all_reduce",
+        /// Every rank's part, to all.
+        AllGather = "all_gather",
+        /// Reduced, a part to each.
+        ReduceScatter = "reduce_scatter",
+        /// One rank's, to all.
+        Broadcast = "broadcast",
+        /// Reduced, to one.
+        Reduce = "reduce",
+        /// Every rank's part, to one.
+        Gather = "gather",
+        /// A part of one rank's to each.
+        Scatter = "scatter",
+        /// A part from each to each.
+        AllToAll = "all_to_all",
+        /// To one rank.
+        Send = "send",
+        /// From one rank.
+        Recv = "recv",
+        /// One-sided write with a signal.
+        PutSignal = "put_signal",
+        /// A signal alone.
+        Signal = "signal",
+        /// Waiting for signals.
+        WaitSignal = "wait_signal",
+    }
+    /// Size of the message.
+    SizeClass: attr::NCCL_SIZE_CLASS {
+        /// Below 4 KiB.
+        Below4KiB = "lt_4KiB",
+        /// Below 64 KiB.
+        Below64KiB = "lt_64KiB",
+        /// Below 1 MiB.
+        Below1MiB = "lt_1MiB",
+        /// Below 16 MiB.
+        Below16MiB = "lt_16MiB",
+        /// Below 256 MiB.
+        Below256MiB = "lt_256MiB",
+        /// Below 4 GiB.
+        Below4GiB = "lt_4GiB",
+        /// 4 GiB and more.
+        From4GiB = "ge_4GiB",
+        /// Not known: no size, an unknown element type, or a rank's part of a communicator of
+        /// unknown size.
+        Unknown = "unknown",
+    }
+    /// How a rank stands.
+    RankState: attr::NCCL_RANK_STATE {
+        /// It called the library a short while ago.
+        Running = "running",
+        /// It has not called for a while, and nobody waits for it.
+        Idle = "idle",
+        /// A rank of the same communicator on this node is hung, this one is not.
+        Waiting = "waiting",
+        /// Inside one call for longer than `nccl.hang_after`, or so long without a call while
+        /// other ranks of the node have gone on.
+        Hung = "hung",
+    }
+    /// What the governor lets the probes do.
+    GovernorLevel: attr::NCCL_GOVERNOR_LEVEL {
+        /// No library is in use, or nothing can be attached.
+        Off = "off",
+        /// Entries and returns.
+        Full = "full",
+        /// Entries only: durations and open calls are not seen.
+        Entries = "entries",
+        /// Entries, some of the time.
+        Cycled = "cycled",
+        /// Nothing for some minutes: even that was too much.
+        Detached = "detached",
+    }
+    /// Which probes.
+    ProbePart: attr::NCCL_PROBE_PART {
+        /// Entries of functions.
+        Entry = "entry",
+        /// Returns of operations.
+        Return = "return",
+    }
+}
+
+metrics! {
+    /// A process's membership in a communicator: always 1, with everything known about it. Parent,
+    /// origin, library and version are on this series only.
+    INFO: Gauge<i64> of MemberId = "nccl.communicator.info" ["1"]
+        from "arguments and answers of ncclCommInit*, Split, Shrink, Grow, Count, UserRank";
+    /// Operations called, by operation and message size. Calls inside another call of the library
+    /// do not count. While the governor has the probes detached, calls are missed: divide by
+    /// `nccl.probe.coverage`.
+    CALLS: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.collective.calls" ["{call}"]
+        from "uprobes on the entries of the library's operations";
+    /// Sizes of the messages, added up: elements times element size, and for all_gather,
+    /// reduce_scatter, gather, scatter and all_to_all times the number of ranks, as NCCL and
+    /// nccl-tests count. Calls of unknown size add nothing.
+    BYTES: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.collective.bytes" ["By"]
+        from "count and datatype arguments, ranks of the communicator";
+    /// Host time from a call's entry to its return: enqueueing, not completion. Calls inside a
+    /// group return at once; the group's launch is counted once, in the ncclGroupEnd that ends it,
+    /// on the last call of the group. Long times mean a full stream, lazy connecting or a blocked
+    /// proxy.
+    ENQUEUE: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
+        "nccl.collective.enqueue.duration" ["s"]
+        from "uprobes on entries and returns of the library's operations";
+    /// Time from one call to the next of the same operation and size class on the communicator.
+    INTERVAL: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
+        "nccl.collective.interval" ["s"]
+        from "uprobes on the entries of the library's operations";
+    /// Collectives this rank has called on the communicator since it was made: the sequence number
+    /// of the last one. The ranks of a communicator call the same ones in the same order, so at
+    /// any moment a rank with a lower number is behind; compare by `nccl.communicator.id`, across
+    /// nodes too. Absent for a communicator that was there before the agent, and after calls were
+    /// missed.
+    SEQUENCE: Gauge<i64> of MemberId = "nccl.rank.sequence" ["{call}"]
+        from "uprobes on the entries of the library's collectives";
+    /// How many collectives this rank is behind the foremost rank of its communicator on this
+    /// node.
+    LAG: Gauge<i64> of MemberId = "nccl.rank.lag" ["{call}"]
+        from "sequence numbers of the ranks on this node";
+    /// Time since the rank called its last operation on the communicator.
+    QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
+        from "kernel time stamp of the last entry";
+    /// How a rank stands: 1 on the state it is in, 0 on the others.
+    STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
+        from "open calls, and sequence numbers of the ranks on this node";
+    /// Times this rank was found hung.
+    HANGS: Counter<i64> of MemberId = "nccl.rank.hangs" ["{hang}"]
+        from "changes of nccl.rank.status to hung";
+    /// Age of the oldest call on the communicator that has not returned, also of one that makes or
+    /// ends it. Absent when there is none.
+    OPEN_AGE: Gauge<f64> of MemberId = "nccl.rank.open_call.age" ["s"]
+        from "uprobes on entries and returns, read out while the call is open";
+    /// How far apart the ranks of this node came to a collective: last arrival minus first, on the
+    /// rank that came last. Its count is how often the rank was the last, its sum the time that
+    /// others waited for it. Of each communicator and reading the last 256 collectives at most are
+    /// compared.
+    SPREAD: Histogram<Histogram> of MemberId = "nccl.arrival.spread" ["s"]
+        from "kernel time stamps of the same sequence number on the ranks of this node";
+    /// Time by which the rank came later than the first rank of this node, added up over the
+    /// collectives compared.
+    LATENESS: Counter<f64> of MemberId = "nccl.arrival.lateness" ["s"]
+        from "kernel time stamps of the same sequence number on the ranks of this node";
+    /// Collectives of the rank that were compared with those of the node's other ranks.
+    COMPARED: Counter<i64> of MemberId = "nccl.arrival.compared" ["{call}"]
+        from "kernel time stamps of the same sequence number on the ranks of this node";
+    /// Collectives of the rank that were another operation or size than the same sequence number
+    /// of the node's first rank: a program error that hangs or corrupts.
+    MISMATCHES: Counter<i64> of MemberId = "nccl.arrival.mismatches" ["{call}"]
+        from "operation and size of the same sequence number on the ranks of this node";
+    /// Period of the pattern of collectives, as operation and size repeat: with one communicator a
+    /// training step, else the part of it that this communicator sees. Patterns of more than 85
+    /// collectives are not found.
+    STEP: Histogram<Histogram> of MemberId = "nccl.step.interval" ["s"]
+        from "operation, size and time of the last 256 collectives of each rank";
+    /// Calls that returned an error, other than in progress.
+    ERRORS: Counter<i64> of MemberId = "nccl.call.errors" ["{error}"]
+        from "results of the library's functions";
+    /// The communicator's asynchronous error, as `ncclResult_t` numbers it; 0 is none. Absent
+    /// until the program has asked for it.
+    ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["1"]
+        from "answers of ncclCommGetAsyncError to the program";
+    /// Unique ids that processes of this node have made and that no rank here has used yet: one
+    /// that stays belongs to a job whose ranks do not come.
+    UNUSED_IDS: Gauge<i64> of Agent = "nccl.unique_ids.unused" ["{id}"]
+        from "answers of ncclGetUniqueId, and ids passed to ncclCommInitRank";
+    /// Files that hold a collective library and are mapped by a process that holds a device.
+    LIBRARIES: Gauge<i64> of Agent = "nccl.libraries" ["{file}"]
+        from "executable mappings in /proc/PID/maps, and the files' symbols";
+    /// Part of the time since the last reading in which the probes were attached.
+    COVERAGE: Gauge<f64> of Agent, by ProbePart = "nccl.probe.coverage" ["1"]
+        from "the governor's own clock";
+    /// Times a probe was hit.
+    HITS: Counter<i64> of Agent, by ProbePart = "nccl.probe.hits" ["{hit}"]
+        from "counters in the programs";
+    /// What the governor lets the probes do: 1 on the level in force, 0 on the others.
+    GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
+        from "hits a second and process against nccl.budget";
+}

@@ -1,0 +1,354 @@
+//! What the collective library (NCCL, RCCL) is asked to do by the processes that hold a device:
+//! calls, bytes, times, who is late and who hangs, for each rank of each communicator.
+//!
+//! The programs count in maps; once a tick this reads them, some hundreds of entries a system
+//! call, and says what the node alone can say. A thread of its own finds the libraries and keeps
+//! the probes within their budget. With eight ranks of ten communicators a tick reads about
+//! 400 kB.
+
+mod arrivals;
+mod elf;
+mod governor;
+mod identity;
+mod libraries;
+mod maps;
+mod probes;
+mod roll;
+mod shared;
+mod standing;
+mod tell;
+mod watch;
+
+use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::{DropReason, SourceState};
+use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
+use crate::collect::Collector;
+use crate::collect::proc_scan::is_alive;
+use crate::collect::status::Report;
+use crate::communicators::{Communicators, MemberId};
+use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use crate::sample::{Agent, Batch};
+use arrivals::{Arrived, Comparison, Steps};
+use gpuwho_common::device_users::TICK_NS;
+use gpuwho_common::nccl::{
+    Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
+};
+use probes::Maps;
+use roll::{Member, Processes, Roll};
+use shared::Shared;
+use standing::{Hangs, standings};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tell::{Beside, count, tell};
+use watch::Watch;
+
+/// The source's name: its threads are `collect:nccl` and `nccl:watch`.
+pub const NAME: &str = "nccl";
+
+/// What to count, and what it may cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether to count at all.
+    pub enabled: bool,
+    /// Hits of probes a second and process above which less is attached.
+    pub budget: u64,
+    /// A rank that stays in one call for so long, or makes none for so long while its peers have
+    /// gone on, is hung.
+    pub hang_after: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            // About one per cent of a core where a hit costs 0.5 µs.
+            budget: 20_000,
+            // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
+            // after which PyTorch gives up.
+            hang_after: Duration::from_mins(1),
+        }
+    }
+}
+
+/// The collector. Dropping it detaches everything.
+#[derive(Debug)]
+pub struct Nccl {
+    settings: Settings,
+    paths: Paths,
+    ownership: Ownership,
+    communicators: Arc<Communicators>,
+    shared: Shared,
+    maps: Option<Maps>,
+    roll: Roll,
+    comparison: Comparison,
+    steps: HashMap<MemberId, Steps>,
+    hangs: Hangs,
+    /// Attached and wanted nanoseconds at the last reading.
+    covered: ([u64; 2], u64),
+    errors: u64,
+    /// Closing it ends the thread.
+    wake: Option<Arc<SyncSender<()>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Says that a process has opened a device, became another program or ended: libraries are looked
+/// for at once.
+#[derive(Clone, Debug)]
+pub struct Waker(std::sync::Weak<SyncSender<()>>);
+
+impl Waker {
+    /// Wakes the thread, unless it is awake or gone.
+    pub fn wake(&self) {
+        if let Some(wake) = self.0.upgrade() {
+            // Full: it will look anyway.
+            let _ = wake.try_send(());
+        }
+    }
+}
+
+/// Starts looking for libraries among the processes that hold a device.
+pub fn start(
+    settings: Settings,
+    paths: &Paths,
+    ownership: &Ownership,
+    communicators: &Arc<Communicators>,
+) -> io::Result<(Nccl, Waker)> {
+    let table = ownership.clone();
+    let holders = move || table.holders().iter().map(|owner| owner.process).collect();
+    Nccl::start(settings, paths, (ownership, communicators), Box::new(holders))
+}
+
+impl Nccl {
+    fn start(
+        settings: Settings,
+        paths: &Paths,
+        (ownership, communicators): (&Ownership, &Arc<Communicators>),
+        candidates: watch::Candidates,
+    ) -> io::Result<(Self, Waker)> {
+        let shared = Shared::default();
+        let watch = Watch::new(settings.clone(), paths.clone(), candidates, shared.clone());
+        let (wake, woken) = sync_channel(1);
+        let thread =
+            thread::Builder::new().name("nccl:watch".into()).spawn(move || watch.run(&woken))?;
+        let wake = Arc::new(wake);
+        let waker = Waker(Arc::downgrade(&wake));
+        let nccl = Self {
+            settings,
+            paths: paths.clone(),
+            ownership: ownership.clone(),
+            communicators: Arc::clone(communicators),
+            shared,
+            maps: None,
+            roll: Roll::default(),
+            comparison: Comparison::default(),
+            steps: HashMap::new(),
+            hangs: Hangs::default(),
+            covered: ([0; 2], 0),
+            errors: 0,
+            wake: Some(wake),
+            thread: Some(thread),
+        };
+        Ok((nccl, waker))
+    }
+
+    fn read(&mut self, out: &mut Batch) -> io::Result<()> {
+        let Some(maps) = &mut self.maps else { return Ok(()) };
+        let snapshot = maps.read()?;
+        let now_ns = boot_time_ns();
+        let (gap_ns, libraries) = self.shared.with(|known| (known.gap_ns, known.libraries.clone()));
+        let host = Host { paths: &self.paths, libraries };
+        let reading = self.roll.read(&snapshot, &host, &self.communicators, gap_ns);
+        for (number, calls) in &reading.gone {
+            maps.forget(*number, communicator(&snapshot, *number), calls);
+        }
+        reading.gone_threads.iter().for_each(|task| maps.forget_thread(*task));
+        for (handle, pid, ranks) in &reading.sized {
+            maps.size(*handle, *pid, *ranks);
+        }
+        let members = &reading.members;
+        let unused = unused_ids(maps, members, &host)?;
+        out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
+        self.compare(members, &snapshot.communicators);
+        let standings = standings(members, now_ns, self.settings.hang_after);
+        self.hangs.note(members, &standings, now_ns, &self.ownership);
+        let beside = Beside {
+            standings: &standings,
+            comparison: &self.comparison,
+            steps: &self.steps,
+            hangs: &self.hangs,
+            now_ns,
+        };
+        for member in members {
+            tell(out, member, &beside);
+        }
+        let callers: HashSet<ProcKey> =
+            members.iter().filter(|m| !m.has_ended).map(|m| m.facts.process).collect();
+        self.shared.with(|known| known.callers = callers.len() as u64);
+        for member in members.iter().filter(|member| member.has_ended) {
+            self.comparison.forget(member.id);
+            self.steps.remove(&member.id);
+            self.hangs.forget(member.id);
+        }
+        let there: HashSet<_> = members.iter().filter_map(|member| member.facts.hash).collect();
+        self.comparison.retain(|hash| there.contains(&hash));
+        for member in &reading.vanished {
+            self.hangs.forget(*member);
+        }
+        Ok(())
+    }
+
+    /// Compares the ranks of each communicator, and times each rank's steps.
+    fn compare(&mut self, members: &[Member], communicators: &[(u64, Communicator)]) {
+        let mut ranks: HashMap<_, Vec<Arrived<'_>>> = HashMap::new();
+        for member in members {
+            let (Some(sequence), [number]) = (member.sequence, member.numbers.as_slice()) else {
+                continue;
+            };
+            let found = communicators.iter().find(|(one, _)| one == number);
+            let Some((_, communicator)) = found else { continue };
+            let arrivals = &communicator.arrivals;
+            let arrived = Arrived { member: member.id, sequence, arrivals };
+            self.steps.entry(member.id).or_default().take(&arrived);
+            if let Some(hash) = member.facts.hash {
+                ranks.entry(hash).or_default().push(arrived);
+            }
+        }
+        for (hash, ranks) in ranks {
+            self.comparison.compare(hash, &ranks);
+        }
+    }
+
+    /// What is told of the probes themselves.
+    fn probes(&mut self, out: &mut Batch) {
+        let (level, files, counts, covered) = self.shared.with(|known| {
+            (known.level, known.files, known.counts, (known.attached_ns, known.wanted_ns))
+        });
+        out.push(metric::LIBRARIES.sample(Agent, (), count(files)));
+        for &one in GovernorLevel::ALL {
+            out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == level)));
+        }
+        let before = std::mem::replace(&mut self.covered, covered);
+        let wanted = covered.1 - before.1;
+        let parts = ProbePart::ALL.iter().zip([HIT_ENTRY, HIT_RETURN]);
+        for ((part, counter), (now, then)) in parts.zip(covered.0.iter().zip(before.0)) {
+            let hits = counts.get(counter as usize).copied().unwrap_or(0);
+            out.push(metric::HITS.sample(Agent, *part, count(hits)));
+            if wanted > 0 {
+                let coverage = (now - then) as f64 / wanted as f64;
+                out.push(metric::COVERAGE.sample(Agent, *part, coverage));
+            }
+        }
+    }
+}
+
+impl Collector for Nccl {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn collect(&mut self, out: &mut Batch) {
+        if let Some(maps) = self.shared.with(|known| known.maps.take()) {
+            self.maps = Some(maps);
+        }
+        if let Err(error) = self.read(out) {
+            self.errors += 1;
+            tracing::debug!(%error, "maps of collective calls cannot be read");
+        }
+        self.probes(out);
+    }
+
+    fn report(&self) -> Report {
+        let counts = self.shared.with(|known| known.counts);
+        let lost = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
+        let full = lost(LOST_COMMUNICATOR) + lost(LOST_CALL) + lost(LOST_THREAD);
+        Report {
+            errors: self.errors + lost(LOST_UNREADABLE),
+            dropped: vec![(DropReason::MapFull, full)],
+            ..self.shared.report()
+        }
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn communicator(snapshot: &maps::Snapshot, number: u64) -> Option<&Communicator> {
+    snapshot.communicators.iter().find(|(one, _)| *one == number).map(|(_, found)| found)
+}
+
+/// Unique ids that living processes have made and that no communicator here was made from.
+fn unused_ids(maps: &mut Maps, members: &[Member], host: &Host<'_>) -> io::Result<u64> {
+    let used: HashSet<u64> = members.iter().filter_map(|m| m.facts.hash).map(|h| h.0).collect();
+    let mut unused = 0;
+    for (hash, made) in maps.unique_ids()? {
+        if used.contains(&hash) || host.find(made.pid, 0).is_none() {
+            maps.forget_id(hash);
+        } else {
+            unused += 1;
+        }
+    }
+    Ok(unused)
+}
+
+/// This host's processes.
+struct Host<'a> {
+    paths: &'a Paths,
+    libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
+}
+
+impl Processes for Host<'_> {
+    fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey> {
+        if start_ns != 0 {
+            return Some(ProcKey { pid, start_ticks: start_ns / TICK_NS });
+        }
+        crate::collect::proc_scan::living(self.paths, pid)
+    }
+
+    fn is_alive(&self, process: ProcKey) -> bool {
+        is_alive(self.paths, process)
+    }
+
+    fn library(&self, process: ProcKey) -> Option<(Arc<str>, Arc<str>)> {
+        self.libraries.get(&process).cloned()
+    }
+}
+
+/// The kernel does not take the programs.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Refused(#[from] probes::ProbeError);
+
+/// Loads every program; gives one line for a person, newline included.
+pub fn self_test(paths: &Paths) -> Result<String, Refused> {
+    Ok(format!("nccl: {} programs loaded\n", probes::Probes::try_all(paths)?))
+}
+
+/// What `gpuwho doctor` says: whether the kernel takes the programs.
+pub fn diagnose(settings: &Settings, paths: &Paths) -> (SourceState, String) {
+    if !settings.enabled {
+        return (SourceState::Absent, "switched off (nccl.enabled)".into());
+    }
+    match probes::Probes::try_all(paths) {
+        Ok(programs) => {
+            let detail = format!("{programs} programs can be loaded; attached when NCCL is in use");
+            (SourceState::Ready, detail)
+        }
+        Err(error) => (SourceState::Degraded, format!("{error}: collectives are not counted")),
+    }
+}
+
+#[cfg(test)]
+mod live_tests;

@@ -1,0 +1,333 @@
+//! Whether a mapped file exports the collective library's functions, and where: a few small reads
+//! through the file's own hash table of names, since such a file can have half a gigabyte.
+//!
+//! The file is somebody else's: every offset in it is checked by reading, never by trust, and
+//! nothing is mapped, so that a file that shrinks meanwhile is a short read.
+
+use gpuwho_common::nccl::SYMBOLS;
+use object::elf::{
+    Dyn64, ELFMAG, FileHeader64, PF_X, PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramHeader64, SHN_UNDEF,
+    SectionHeader64, Sym64,
+};
+use object::pod::{Pod, from_bytes, slice_from_bytes};
+use object::{LittleEndian as LE, U32, U64};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+/// What the functions' names begin with; the second is the alias that profilers leave alone.
+const PREFIXES: [&str; 2] = ["nccl", "pnccl"];
+/// The symbol without which a file is no collective library.
+const MARK: &str = "AllReduce";
+/// The text before the version.
+const VERSION_MARKS: [&[u8]; 2] = [b"NCCL version ", b"RCCL version "];
+/// Program headers, entries of the dynamic section and sections that any real file has fewer of.
+const MOST_HEADERS: u64 = 4_096;
+/// Names in one chain of the hash table.
+const MOST_CHAINED: u32 = 4_096;
+/// Constants that are searched for the version: a library has some megabytes of them.
+const MOST_CONSTANTS: u64 = 64 << 20;
+/// Constants read at once.
+const CHUNK: usize = 1 << 20;
+/// A version's text.
+const MOST_VERSION: usize = 48;
+
+/// What a file offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Exports {
+    /// Rows of the table of symbols, with the place of each in the file.
+    pub entries: Vec<(usize, u64)>,
+    /// `2.27.5+cuda12.9`, or `>=2.27` where only the set of functions tells.
+    pub version: Arc<str>,
+    /// The linker's id of the file, in hex.
+    pub build_id: Option<Arc<str>>,
+}
+
+/// Looks for the functions; `None` where the file has none, or is no file of this machine's kind.
+pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
+    let Some(image) = Image::open(file)? else { return Ok(None) };
+    let Some(names) = Names::find(&image)? else { return Ok(None) };
+    let Some(prefix) = PREFIXES.iter().find(|prefix| {
+        names.offset(&image, &format!("{prefix}{MARK}")).is_ok_and(|found| found.is_some())
+    }) else {
+        return Ok(None);
+    };
+    let mut entries = Vec::new();
+    for (row, symbol) in SYMBOLS.iter().enumerate() {
+        if let Some(offset) = names.offset(&image, &format!("{prefix}{}", symbol.name))? {
+            entries.push((row, offset));
+        }
+    }
+    let version = match image.version()? {
+        Some(version) => Arc::from(version),
+        None => at_least(&entries),
+    };
+    Ok(Some(Exports { entries, version, build_id: image.build_id()?.map(Arc::from) }))
+}
+
+/// The newest version that a function of the set came with.
+fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
+    let rows = entries.iter().filter_map(|(row, _)| SYMBOLS.get(*row));
+    let code = rows.map(|symbol| symbol.since).max().unwrap_or(0);
+    Arc::from(format!(">={}.{}", code / 10_000, code / 100 % 100))
+}
+
+/// A file of this machine's kind.
+struct Image<'a> {
+    file: &'a File,
+    segments: Vec<ProgramHeader64<LE>>,
+    sections: (u64, u64),
+}
+
+impl<'a> Image<'a> {
+    fn open(file: &'a File) -> io::Result<Option<Self>> {
+        let Some(header) = read::<FileHeader64<LE>>(file, 0)? else { return Ok(None) };
+        let ident = header.e_ident;
+        // 64 bits, little-endian: all machines that have accelerators.
+        if ident.magic != ELFMAG || (ident.class, ident.data) != (2, 1) {
+            return Ok(None);
+        }
+        let count = u64::from(header.e_phnum.get(LE)).min(MOST_HEADERS);
+        let segments = read_all(file, header.e_phoff.get(LE), count)?;
+        let sections = (header.e_shoff.get(LE), header.e_shnum.get(LE).into());
+        Ok(Some(Self { file, segments, sections }))
+    }
+
+    fn of_kind(&self, kind: u32) -> impl Iterator<Item = &ProgramHeader64<LE>> {
+        self.segments.iter().filter(move |segment| segment.p_type.get(LE) == kind)
+    }
+
+    /// The place in the file of an address.
+    fn offset(&self, address: u64) -> Option<(u64, u32)> {
+        self.of_kind(PT_LOAD).find_map(|segment| {
+            let into = address.checked_sub(segment.p_vaddr.get(LE))?;
+            let inside = into < segment.p_filesz.get(LE);
+            let offset = segment.p_offset.get(LE).checked_add(into)?;
+            inside.then_some((offset, segment.p_flags.get(LE)))
+        })
+    }
+
+    fn build_id(&self) -> io::Result<Option<String>> {
+        const BUILD_ID: u32 = 3;
+        for segment in self.of_kind(PT_NOTE) {
+            let (mut at, size) = (segment.p_offset.get(LE), segment.p_filesz.get(LE));
+            let end = at.saturating_add(size.min(MOST_HEADERS));
+            while at < end {
+                let Some(note) = read::<[U32<LE>; 4]>(self.file, at)? else { break };
+                let [name, length, kind, text] = note.map(|word| word.get(LE));
+                if (name, kind, text) == (4, BUILD_ID, u32::from_le_bytes(*b"GNU\0")) {
+                    let id = bytes(self.file, at + 16, length.min(64) as usize)?;
+                    let halves = id.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+                    return Ok(Some(
+                        halves.filter_map(|half| char::from_digit(half.into(), 16)).collect(),
+                    ));
+                }
+                let padded = |length: u32| u64::from(length).next_multiple_of(4);
+                at += 12 + padded(name) + padded(length);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The version among the constants: a section where the file says so, else every segment that
+    /// is only read.
+    fn version(&self) -> io::Result<Option<String>> {
+        let (at, count) = self.sections;
+        let sections = read_all::<SectionHeader64<LE>>(self.file, at, count.min(MOST_HEADERS))?;
+        let is_constant = |section: &&SectionHeader64<LE>| {
+            let (kind, flags) = (section.sh_type.get(LE), section.sh_flags.get(LE));
+            // Contents that are in memory, not written and not run.
+            kind == 1 && flags & 7 == 2
+        };
+        let mut places: Vec<(u64, u64)> = sections
+            .iter()
+            .filter(is_constant)
+            .map(|section| (section.sh_offset.get(LE), section.sh_size.get(LE)))
+            .collect();
+        if places.is_empty() {
+            let read_only = self.of_kind(PT_LOAD).filter(|segment| segment.p_flags.get(LE) == 4);
+            let place = |segment: &ProgramHeader64<LE>| {
+                (segment.p_offset.get(LE), segment.p_filesz.get(LE))
+            };
+            places = read_only.map(place).collect();
+        }
+        // The text constants are small beside the code for the devices.
+        places.sort_by_key(|(_, size)| *size);
+        let mut left = MOST_CONSTANTS;
+        for (at, size) in places {
+            if size > left {
+                break;
+            }
+            left -= size;
+            if let Some(version) = find_version(self.file, at, size)? {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn find_version(file: &File, at: u64, size: u64) -> io::Result<Option<String>> {
+    let end = at.saturating_add(size);
+    let mut at = at;
+    while at < end {
+        let length = CHUNK.min(usize::try_from(end - at).unwrap_or(CHUNK));
+        let chunk = bytes(file, at, length)?;
+        if let Some(version) = version_in(&chunk) {
+            return Ok(Some(version));
+        }
+        if chunk.len() < length || length < CHUNK {
+            break;
+        }
+        // A text across the border is found in the next chunk.
+        at += (CHUNK - 2 * MOST_VERSION) as u64;
+    }
+    Ok(None)
+}
+
+/// `2.27.5+cuda12.9` in `NCCL version 2.27.5+cuda12.9`; a format like `%d.%d` is none.
+fn version_in(text: &[u8]) -> Option<String> {
+    let marks = VERSION_MARKS.iter().flat_map(|mark| {
+        let starts = text.windows(mark.len()).enumerate();
+        starts.filter(move |(_, found)| found == mark).map(|(at, _)| at + mark.len())
+    });
+    marks.filter_map(|at| text.get(at..)).find_map(|rest| {
+        let text = rest.iter().take(MOST_VERSION).take_while(|byte| byte.is_ascii_graphic());
+        let version: String = text.map(|byte| char::from(*byte)).collect();
+        let is_number = version.starts_with(|first: char| first.is_ascii_digit());
+        (is_number && version.contains('.')).then_some(version)
+    })
+}
+
+/// The file's dynamic symbols, by name.
+struct Names {
+    hash: u64,
+    symbols: u64,
+    strings: u64,
+    buckets: u32,
+    first: u32,
+    bloom: u32,
+    shift: u32,
+}
+
+impl Names {
+    fn find(image: &Image<'_>) -> io::Result<Option<Self>> {
+        const STRTAB: u64 = 5;
+        const SYMTAB: u64 = 6;
+        const GNU_HASH: u64 = 0x6fff_fef5;
+        let Some(segment) = image.of_kind(PT_DYNAMIC).next() else { return Ok(None) };
+        let count = (segment.p_filesz.get(LE) / 16).min(MOST_HEADERS);
+        let tags = read_all::<Dyn64<LE>>(image.file, segment.p_offset.get(LE), count)?;
+        let place = |wanted: u64| {
+            let tag = tags.iter().find(|tag| u64::try_from(tag.d_tag.get(LE)) == Ok(wanted))?;
+            image.offset(tag.d_val.get(LE)).map(|(offset, _)| offset)
+        };
+        let (Some(hash), Some(symbols), Some(strings)) =
+            (place(GNU_HASH), place(SYMTAB), place(STRTAB))
+        else {
+            return Ok(None);
+        };
+        let Some(header) = read::<[U32<LE>; 4]>(image.file, hash)? else { return Ok(None) };
+        let [buckets, first, bloom, shift] = header.map(|word| word.get(LE));
+        if buckets == 0 || bloom == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Self { hash, symbols, strings, buckets, first, bloom, shift }))
+    }
+
+    /// The place in the file of a function that the file itself has.
+    fn offset(&self, image: &Image<'_>, name: &str) -> io::Result<Option<u64>> {
+        let wanted = gnu_hash(name);
+        let place = u64::from(wanted / 64 % self.bloom);
+        let Some(bloom) = read::<U64<LE>>(image.file, self.hash + 16 + 8 * place)? else {
+            return Ok(None);
+        };
+        let bits = 1_u64 << (wanted % 64) | 1_u64 << (wanted.wrapping_shr(self.shift) % 64);
+        if bloom.get(LE) & bits != bits {
+            return Ok(None);
+        }
+        let buckets = self.hash + 16 + 8 * u64::from(self.bloom);
+        let chains = buckets + 4 * u64::from(self.buckets);
+        let bucket = buckets + 4 * u64::from(wanted % self.buckets);
+        let Some(begin) = word(image.file, bucket)? else {
+            return Ok(None);
+        };
+        for step in 0..MOST_CHAINED {
+            let Some(chained) = begin.checked_add(step).filter(|index| *index >= self.first) else {
+                return Ok(None);
+            };
+            let at = chains + 4 * u64::from(chained - self.first);
+            let Some(hash) = word(image.file, at)? else {
+                return Ok(None);
+            };
+            if hash | 1 == wanted | 1
+                && let Some(offset) = self.symbol(image, chained, name)?
+            {
+                return Ok(Some(offset));
+            }
+            if hash & 1 == 1 {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    fn symbol(&self, image: &Image<'_>, index: u32, name: &str) -> io::Result<Option<u64>> {
+        let at = self.symbols + 24 * u64::from(index);
+        let Some(symbol) = read::<Sym64<LE>>(image.file, at)? else { return Ok(None) };
+        let text = self.strings + u64::from(symbol.st_name.get(LE));
+        let found = bytes(image.file, text, name.len() + 1)?;
+        if found.strip_suffix(&[0]) != Some(name.as_bytes()) || symbol.st_shndx.get(LE) == SHN_UNDEF
+        {
+            return Ok(None);
+        }
+        let place = image.offset(symbol.st_value.get(LE));
+        Ok(place.filter(|(_, flags)| flags & PF_X != 0).map(|(offset, _)| offset))
+    }
+}
+
+/// `dl_new_hash` of the dynamic linker.
+fn gnu_hash(name: &str) -> u32 {
+    name.bytes().fold(5_381, |hash, byte| hash.wrapping_mul(33).wrapping_add(byte.into()))
+}
+
+/// Up to so many bytes.
+fn bytes(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; length];
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, at.saturating_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A place beyond what a file can have is no place.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
+            Err(error) => return Err(error),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(buffer)
+}
+
+/// One record; `None` where the file ends before.
+fn read<T: Pod>(file: &File, at: u64) -> io::Result<Option<T>> {
+    let bytes = bytes(file, at, size_of::<T>())?;
+    Ok(from_bytes::<T>(&bytes).ok().map(|(record, _)| *record))
+}
+
+fn word(file: &File, at: u64) -> io::Result<Option<u32>> {
+    Ok(read::<U32<LE>>(file, at)?.map(|word| word.get(LE)))
+}
+
+/// As many records of those that should be there as are.
+fn read_all<T: Pod>(file: &File, at: u64, count: u64) -> io::Result<Vec<T>> {
+    let length = usize::try_from(count).unwrap_or(0).saturating_mul(size_of::<T>());
+    let bytes = bytes(file, at, length)?;
+    let whole = slice_from_bytes::<T>(&bytes, bytes.len() / size_of::<T>());
+    Ok(whole.map(|(records, _)| records.to_vec()).unwrap_or_default())
+}
+
+#[cfg(test)]
+#[path = "elf_tests.rs"]
+mod tests;

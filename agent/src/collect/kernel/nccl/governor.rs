@@ -1,0 +1,184 @@
+//! How much the probes may cost: from the hits a second and process that the programs counted to
+//! what may be attached. First the returns of operations go, then the entries are there some of
+//! the time only, then nothing for some minutes.
+
+use crate::catalog::nccl::GovernorLevel;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the counters: short beside the damage, long beside the look.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The most seconds without probes for one with.
+const LONGEST_CYCLE: u32 = 32;
+/// How long nothing is attached when even that was too much.
+const REST: Duration = Duration::from_mins(5);
+/// Looks below half the budget before more is attached again: a short pause is no change.
+const CALM_LOOKS: u32 = 30;
+
+/// What is attached now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attach {
+    /// Entries and returns.
+    Full,
+    /// Entries only.
+    Entries,
+    /// Nothing.
+    Nothing,
+}
+
+/// The governor of one library's probes.
+#[derive(Debug)]
+pub(super) struct Governor {
+    /// Hits a second and process.
+    budget: u64,
+    level: GovernorLevel,
+    /// Seconds of a cycle, one of them with probes.
+    cycle: u32,
+    /// When the present phase ends; only where a level has phases.
+    until: Option<Instant>,
+    is_on: bool,
+    calm: u32,
+}
+
+impl Governor {
+    /// With everything allowed.
+    pub(super) fn new(budget: u64) -> Self {
+        let level = GovernorLevel::Full;
+        Self { budget: budget.max(1), level, cycle: 1, until: None, is_on: true, calm: 0 }
+    }
+
+    /// What is in force.
+    pub(super) fn level(&self) -> GovernorLevel {
+        self.level
+    }
+
+    /// One second with probes in so many; 1 where they are always there.
+    pub(super) fn cycle(&self) -> u32 {
+        self.cycle
+    }
+
+    /// What is to be attached now.
+    pub(super) fn attach(&self) -> Attach {
+        match self.level {
+            GovernorLevel::Full => Attach::Full,
+            GovernorLevel::Entries => Attach::Entries,
+            GovernorLevel::Cycled if self.is_on => Attach::Entries,
+            GovernorLevel::Cycled | GovernorLevel::Detached | GovernorLevel::Off => Attach::Nothing,
+        }
+    }
+
+    /// Takes the hits a second and process since the last look, in which the probes were attached
+    /// as [`Governor::attach`] said.
+    pub(super) fn look(&mut self, rate: u64, now: Instant) {
+        let is_calm = self.is_calm(rate);
+        match self.level {
+            GovernorLevel::Full if rate > self.budget => self.enter(GovernorLevel::Entries, now),
+            GovernorLevel::Entries if rate > self.budget => self.slow_down(rate, now),
+            GovernorLevel::Entries if is_calm => self.enter(GovernorLevel::Full, now),
+            GovernorLevel::Cycled => self.turn(rate, now),
+            GovernorLevel::Detached if self.until.is_some_and(|until| now >= until) => {
+                self.enter(GovernorLevel::Entries, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns doubled the hits: there must be room for them.
+    fn is_calm(&mut self, rate: u64) -> bool {
+        self.calm = if rate <= self.budget / 3 { self.calm + 1 } else { 0 };
+        self.calm >= CALM_LOOKS
+    }
+
+    fn enter(&mut self, level: GovernorLevel, now: Instant) {
+        self.level = level;
+        self.calm = 0;
+        self.cycle = 1;
+        self.is_on = level != GovernorLevel::Detached;
+        self.until = (level == GovernorLevel::Detached).then(|| now + REST);
+    }
+
+    /// As many seconds without probes as bring the mean down to the budget.
+    fn slow_down(&mut self, rate: u64, now: Instant) {
+        let cycle = u32::try_from(rate.div_ceil(self.budget)).unwrap_or(u32::MAX);
+        if cycle > LONGEST_CYCLE {
+            return self.enter(GovernorLevel::Detached, now);
+        }
+        self.enter(GovernorLevel::Cycled, now);
+        self.cycle = cycle.max(2);
+        self.is_on = false;
+        self.until = Some(now + LOOK_EVERY * (self.cycle - 1));
+    }
+
+    /// Of a cycle, the second with probes has been measured, or the rest is over.
+    fn turn(&mut self, rate: u64, now: Instant) {
+        if self.is_on {
+            if rate <= self.budget {
+                return self.enter(GovernorLevel::Entries, now);
+            }
+            return self.slow_down(rate, now);
+        }
+        if self.until.is_some_and(|until| now >= until) {
+            self.is_on = true;
+            self.until = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn returns_go_first_then_time_then_everything() {
+        let start = Instant::now();
+        let mut governor = Governor::new(1_000);
+        governor.look(900, start);
+        assert_eq!((governor.level(), governor.attach()), (GovernorLevel::Full, Attach::Full));
+        governor.look(1_100, after(start, 1));
+        assert_eq!(governor.attach(), Attach::Entries);
+        governor.look(4_000, after(start, 2));
+        assert_eq!((governor.level(), governor.cycle()), (GovernorLevel::Cycled, 4));
+        assert_eq!(governor.attach(), Attach::Nothing);
+        governor.look(0, after(start, 4));
+        assert_eq!(governor.attach(), Attach::Nothing);
+        governor.look(0, after(start, 5));
+        assert_eq!(governor.attach(), Attach::Entries);
+        governor.look(1_000_000, after(start, 6));
+        assert_eq!(
+            (governor.level(), governor.attach()),
+            (GovernorLevel::Detached, Attach::Nothing)
+        );
+    }
+
+    #[test]
+    fn what_was_given_up_comes_back_when_it_is_calm() {
+        let start = Instant::now();
+        let mut governor = Governor::new(1_000);
+        governor.look(40_000, start);
+        governor.look(40_000, after(start, 1));
+        assert_eq!(governor.level(), GovernorLevel::Detached);
+        governor.look(0, after(start, 300));
+        assert_eq!(governor.level(), GovernorLevel::Detached);
+        governor.look(0, after(start, 301));
+        assert_eq!(governor.level(), GovernorLevel::Entries);
+        for second in 0..30 {
+            assert_eq!(governor.level(), GovernorLevel::Entries);
+            governor.look(300, after(start, 302 + second));
+        }
+        assert_eq!(governor.attach(), Attach::Full);
+    }
+
+    #[test]
+    fn a_busy_second_in_between_starts_the_calm_anew() {
+        let start = Instant::now();
+        let mut governor = Governor::new(1_000);
+        governor.look(2_000, start);
+        for second in 0..100 {
+            governor.look(if second % 10 == 0 { 600 } else { 100 }, after(start, second));
+        }
+        assert_eq!(governor.level(), GovernorLevel::Entries);
+    }
+}

@@ -1,0 +1,188 @@
+//! Who a communicator is: its hash from the unique id or from its parent, its rank and size from
+//! the arguments of the call that made it or, where all ranks of the parent are on this node, from
+//! the colors and keys of all of them.
+
+use super::maps::Snapshot;
+use super::roll::{Processes, known};
+use crate::communicators::{CommunicatorHash, MemberFacts, MemberKey, Origin};
+use crate::ids::ProcKey;
+use gpuwho_common::nccl::{
+    Communicator, GROWN, Hash, MADE, MADE_LOCALLY, SHRUNK, SPLIT, Thread, UNKNOWN,
+};
+use std::collections::{HashMap, HashSet};
+
+/// A communicator of the maps, with its identity.
+#[derive(Debug)]
+pub(super) struct Identified {
+    pub number: u64,
+    pub communicator: Communicator,
+    pub key: MemberKey,
+    pub facts: MemberFacts,
+    /// Its size, where the programs do not know it yet.
+    pub newly_sized: Option<u32>,
+}
+
+/// The hashes found so far.
+#[derive(Debug, Default)]
+pub(super) struct Lineage(HashMap<u64, Option<CommunicatorHash>>);
+
+impl Lineage {
+    /// Identifies everything in a snapshot, parents first; and the numbers of those whose process
+    /// cannot be told any more.
+    pub(super) fn identify(
+        &mut self,
+        snapshot: &Snapshot,
+        processes: &dyn Processes,
+    ) -> (Vec<Identified>, Vec<u64>) {
+        let born = snapshot.communicators.iter().filter(|(_, c)| c.identity.born_ns != 0);
+        let mut born: Vec<&(u64, Communicator)> = born.collect();
+        born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
+        for (number, communicator) in &born {
+            let hash = self.hash(communicator);
+            self.0.entry(*number).or_insert(hash);
+        }
+        let divided = divided(&born, &self.0);
+        let (mut found, mut lost) = (Vec::new(), Vec::new());
+        for (number, communicator) in born {
+            let place = divided.get(number).copied();
+            match self.identified((*number, communicator), place, processes) {
+                Some(one) => found.push(one),
+                None => lost.push(*number),
+            }
+        }
+        (found, lost)
+    }
+
+    /// Forgets one; its children keep their own hashes.
+    pub(super) fn forget(&mut self, number: u64) {
+        self.0.remove(&number);
+    }
+
+    fn hash(&self, communicator: &Communicator) -> Option<CommunicatorHash> {
+        let identity = &communicator.identity;
+        let parent = || self.0.get(&identity.parent).copied().flatten();
+        let hash = match identity.origin {
+            MADE => identity.hash,
+            // Nobody sees the library's own id, which no other process has either.
+            MADE_LOCALLY => {
+                let process = Hash::START.item(8).word(identity.start_ns ^ u64::from(identity.pid));
+                process.item(8).word(identity.born_ns).digest()
+            }
+            SPLIT | SHRUNK if identity.child != UNKNOWN => {
+                Hash::of_child(parent()?.0, identity.child, identity.color)
+            }
+            _ => 0,
+        };
+        (hash != 0).then_some(CommunicatorHash(hash))
+    }
+
+    fn identified(
+        &self,
+        (number, communicator): (u64, &Communicator),
+        place: Option<(u32, u32)>,
+        processes: &dyn Processes,
+    ) -> Option<Identified> {
+        let identity = &communicator.identity;
+        let process = processes.find(identity.pid, identity.start_ns)?;
+        let hash = self.0.get(&number).copied().flatten();
+        let mut facts = MemberFacts { hash, ..nameless(process, processes) };
+        let mut newly_sized = None;
+        // Several without a hash are one membership, of which rank and size mean nothing.
+        if hash.is_some() {
+            let (rank, ranks) = place.unzip();
+            facts.rank = known(identity.rank).or(rank);
+            facts.ranks = known(identity.ranks).or(ranks);
+            facts.device = known(identity.device);
+            facts.parent = self.0.get(&identity.parent).copied().flatten();
+            facts.origin = origin(identity.origin);
+            newly_sized = facts.ranks.filter(|_| identity.ranks == UNKNOWN);
+        }
+        let key = MemberKey { process, number: if hash.is_some() { number } else { 0 } };
+        Some(Identified { number, communicator: *communicator, key, facts, newly_sized })
+    }
+}
+
+/// Rank and size of the children of a split whose parent is on this node with all its ranks and
+/// has been split by all of them, by number.
+fn divided(
+    born: &[&(u64, Communicator)],
+    hashes: &HashMap<u64, Option<CommunicatorHash>>,
+) -> HashMap<u64, (u32, u32)> {
+    let hash = |number: &u64| hashes.get(number).copied().flatten();
+    let mut families: HashMap<CommunicatorHash, Vec<&(u64, Communicator)>> = HashMap::new();
+    for one in born {
+        if let Some(hash) = hash(&one.0) {
+            families.entry(hash).or_default().push(one);
+        }
+    }
+    let mut places = HashMap::new();
+    for siblings in families.values() {
+        let Some((_, first)) = siblings.first().filter(|(_, c)| c.identity.origin == SPLIT) else {
+            continue;
+        };
+        let Some(parents) = hash(&first.identity.parent).and_then(|hash| families.get(&hash))
+        else {
+            continue;
+        };
+        let Some(ranks) = known(parents.first().map_or(UNKNOWN, |(_, c)| c.identity.ranks)) else {
+            continue;
+        };
+        let is_split =
+            |(_, parent): &&&(u64, Communicator)| parent.activity.children >= first.identity.child;
+        let splitting = parents.iter().filter(is_split).map(|(_, c)| c.identity.rank);
+        if splitting.collect::<HashSet<u32>>().len() as u64 != u64::from(ranks) {
+            continue;
+        }
+        places.extend(ordered(siblings, parents));
+    }
+    places
+}
+
+/// By key, and where keys are equal by the rank in the parent, as `ncclCommSplit` says.
+fn ordered(
+    siblings: &[&(u64, Communicator)],
+    parents: &[&(u64, Communicator)],
+) -> Vec<(u64, (u32, u32))> {
+    let ranks: HashMap<u64, u32> =
+        parents.iter().map(|(number, parent)| (*number, parent.identity.rank)).collect();
+    let mut order: Vec<(i32, u32, u64)> = siblings
+        .iter()
+        .map(|(number, c)| {
+            let before = ranks.get(&c.identity.parent).copied().unwrap_or(UNKNOWN);
+            (c.identity.key.cast_signed(), before, *number)
+        })
+        .collect();
+    order.sort_unstable();
+    let size = u32::try_from(order.len()).unwrap_or(UNKNOWN);
+    (0_u32..).zip(order).map(|(rank, (_, _, number))| (number, (rank, size))).collect()
+}
+
+/// A membership of which the process and its library are known.
+pub(super) fn nameless(process: ProcKey, processes: &dyn Processes) -> MemberFacts {
+    let (version, library) = processes.library(process).unzip();
+    MemberFacts { version, library, ..MemberFacts::new(process) }
+}
+
+/// What the arguments of a call that has not returned say of the communicator it makes.
+pub(super) fn expected(process: ProcKey, thread: &Thread) -> MemberFacts {
+    let expected = &thread.expected;
+    let hash = (expected.hash != 0).then_some(CommunicatorHash(expected.hash));
+    MemberFacts {
+        hash,
+        rank: known(expected.rank),
+        ranks: known(expected.ranks),
+        origin: origin(thread.open.detail),
+        ..MemberFacts::new(process)
+    }
+}
+
+fn origin(code: u32) -> Origin {
+    match code {
+        MADE => Origin::UniqueId,
+        MADE_LOCALLY => Origin::InitAll,
+        SPLIT => Origin::Split,
+        SHRUNK => Origin::Shrink,
+        GROWN => Origin::Grow,
+        _ => Origin::Unknown,
+    }
+}

@@ -1,0 +1,162 @@
+//! Which mapped files are collective libraries, and who maps them.
+//!
+//! A file is known by its device and inode as the kernel shows them among a process's mappings,
+//! so that names, links, containers and copies do not matter. It is opened through
+//! `/proc/PID/map_files`, which leads to the mapped file itself also when it was deleted or is in
+//! a container, else below `/proc/PID/root`. A file that is no such library is remembered as long
+//! as somebody maps it.
+
+use super::elf::{Exports, exports};
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A mapped file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct FileKey {
+    /// `major:minor`, as the mappings show it.
+    device: Box<str>,
+    inode: u64,
+}
+
+/// A collective library in use.
+#[derive(Debug)]
+pub(super) struct Library {
+    /// The path as the first process that mapped it sees it.
+    pub path: Arc<str>,
+    /// Where it was opened; good as long as that process maps it.
+    pub file: PathBuf,
+    /// What it offers.
+    pub exports: Exports,
+    /// Who maps it.
+    pub users: HashSet<ProcKey>,
+}
+
+/// An executable mapping of a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping<'a> {
+    range: &'a str,
+    key: FileKey,
+    path: &'a str,
+}
+
+/// All mapped files that were looked at.
+#[derive(Debug, Default)]
+pub(super) struct Libraries {
+    known: HashMap<FileKey, Option<Library>>,
+    /// Files each process maps.
+    mapped: HashMap<ProcKey, HashSet<FileKey>>,
+}
+
+impl Libraries {
+    /// Looks at a process's mappings; true if that changed who maps a library.
+    pub(super) fn look(&mut self, paths: &Paths, process: ProcKey) -> bool {
+        let folder = paths.proc.join(process.pid.to_string());
+        let Ok(maps) = fs::read(folder.join("maps")) else { return self.forget(process) };
+        let maps = String::from_utf8_lossy(&maps);
+        let mut mapped = HashSet::new();
+        let mut changed = false;
+        for mapping in maps.lines().filter_map(mapping) {
+            if !mapped.insert(mapping.key.clone()) {
+                continue;
+            }
+            let known = self.known.entry(mapping.key.clone());
+            if let Some(library) = known.or_insert_with(|| open(&folder, &mapping)) {
+                changed |= library.users.insert(process);
+            }
+        }
+        let before = self.mapped.insert(process, mapped).unwrap_or_default();
+        let closed: Vec<FileKey> = match self.mapped.get(&process) {
+            Some(mapped) => before.difference(mapped).cloned().collect(),
+            None => Vec::new(),
+        };
+        changed | self.leave(process, closed)
+    }
+
+    /// A process has ended; true if it mapped a library.
+    pub(super) fn forget(&mut self, process: ProcKey) -> bool {
+        let mapped = self.mapped.remove(&process).unwrap_or_default();
+        self.leave(process, mapped)
+    }
+
+    /// Everybody that was looked at.
+    pub(super) fn processes(&self) -> Vec<ProcKey> {
+        self.mapped.keys().copied().collect()
+    }
+
+    /// The libraries that somebody maps.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (&FileKey, &Library)> {
+        self.known.iter().filter_map(|(key, library)| Some((key, library.as_ref()?)))
+    }
+
+    /// The library of a process, the newest of several.
+    pub(super) fn of(&self, process: ProcKey) -> Option<&Library> {
+        let mine = self.in_use().filter(|(_, library)| library.users.contains(&process));
+        mine.map(|(_, library)| library)
+            .max_by(|one, other| one.exports.version.cmp(&other.exports.version))
+    }
+
+    fn leave(&mut self, process: ProcKey, files: impl IntoIterator<Item = FileKey>) -> bool {
+        let mut changed = false;
+        for key in files {
+            let is_mapped = self.mapped.values().any(|mapped| mapped.contains(&key));
+            if let Some(Some(library)) = self.known.get_mut(&key) {
+                changed |= library.users.remove(&process);
+            }
+            if !is_mapped {
+                self.known.remove(&key);
+            }
+        }
+        changed
+    }
+}
+
+/// Reads the functions of a mapped file. One that cannot be opened or read is no library.
+fn open(process: &Path, mapping: &Mapping<'_>) -> Option<Library> {
+    let in_root = mapping.path.trim_end_matches(" (deleted)").trim_start_matches('/');
+    let places =
+        [process.join("map_files").join(mapping.range), process.join("root").join(in_root)];
+    let (file, opened) =
+        places.into_iter().find_map(|place| Some((place.clone(), File::open(place).ok()?)))?;
+    let exports = exports(&opened).ok().flatten()?;
+    Some(Library { path: Arc::from(mapping.path), file, exports, users: HashSet::new() })
+}
+
+/// A line of `/proc/PID/maps`: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.
+fn mapping(line: &str) -> Option<Mapping<'_>> {
+    let mut fields = line.splitn(6, ' ');
+    let range = fields.next()?;
+    let permissions = fields.next()?;
+    let (_offset, device) = (fields.next()?, fields.next()?);
+    let inode = fields.next()?.parse().ok().filter(|inode| *inode != 0)?;
+    let path = fields.next()?.trim_start();
+    let is_code = permissions.get(2..3) == Some("x") && path.starts_with('/');
+    let key = FileKey { device: device.into(), inode };
+    is_code.then_some(Mapping { range, key, path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_code_of_files_is_looked_at() {
+        let code = "7f12-7f13 r-xp 00026000 fd:00 1234                       /lib/libnccl.so.2";
+        let key = FileKey { device: "fd:00".into(), inode: 1234 };
+        assert_eq!(
+            mapping(code),
+            Some(Mapping { range: "7f12-7f13", key, path: "/lib/libnccl.so.2" })
+        );
+        for other in [
+            "7f12-7f13 r--p 00026000 fd:00 1234                       /lib/libnccl.so.2",
+            "7f12-7f13 rwxp 00000000 00:00 0                          [heap]",
+            "7f12-7f13 r-xp 00000000 00:00 0 ",
+            "",
+        ] {
+            assert_eq!(mapping(other), None, "{other}");
+        }
+    }
+}

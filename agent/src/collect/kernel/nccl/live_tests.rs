@@ -1,0 +1,747 @@
+//! The probe in the running kernel against the fake library: real processes as ranks, real
+//! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
+
+use super::libraries::Libraries;
+use super::maps::Snapshot;
+use super::probes::{Attached, Maps, Probes};
+use super::{Nccl, Settings, Waker};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::SourceState;
+use crate::catalog::nccl::GovernorLevel;
+use crate::collect::Collector as _;
+use crate::communicators::{Communicators, MemberFacts, Origin};
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use crate::sample::{Batch, Histogram, Sample, Subject, Value};
+use gpuwho_common::nccl::{BUCKETS, Calls, Communicator, Hash, MADE, MAX_COMMUNICATORS, operation};
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// What was built beside this test: `target/<profile>`.
+fn built(name: &str) -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let path = this.parent().and_then(Path::parent).unwrap().join(name);
+    assert!(path.is_file(), "no {}: cargo build -p gpuwho-fake-nccl", path.display());
+    path
+}
+
+/// A process that loads a library and does what it is told.
+struct Rank {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn idle() -> Self {
+        Self::run(&mut Command::new(built("nccl-rank")))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let orders = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, orders, answers }
+    }
+
+    fn with(library: &Path) -> Self {
+        let mut rank = Self::idle();
+        assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
+        rank
+    }
+
+    fn begin(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        let answer = answer.trim_end().to_owned();
+        assert!(!answer.starts_with("refused"), "{answer}");
+        answer
+    }
+
+    fn order(&mut self, order: &str) -> String {
+        self.begin(order);
+        self.answer()
+    }
+
+    fn process(&self) -> ProcKey {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let start = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap();
+        ProcKey { pid: self.child.id(), start_ticks: start.parse().unwrap() }
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A copy of the fake library of a test's own, so that its probes see only its ranks.
+struct Scene {
+    folder: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::copy(built("libnccl.so"), folder.path().join("libnccl.so.2")).unwrap();
+        Self { folder }
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.path().join("libnccl.so.2")
+    }
+}
+
+/// The bare probe on the library that a rank maps.
+struct Bare {
+    _probes: Probes,
+    maps: Maps,
+    attached: Attached,
+}
+
+impl Bare {
+    fn on(rank: &Rank) -> Option<Self> {
+        let paths = Paths::default();
+        let mut libraries = Libraries::default();
+        assert!(libraries.look(&paths, rank.process()));
+        let library = libraries.in_use().next().unwrap().1;
+        assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
+        assert!(library.exports.build_id.is_some());
+        let loaded = Probes::load(&paths);
+        let (mut probes, maps) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                println!("skipped: needs BPF: {error}");
+                return None;
+            }
+        };
+        let attached = probes.attach(&library.file, &library.exports, true).unwrap();
+        assert_eq!(attached.refused, Vec::new());
+        Some(Self { _probes: probes, maps, attached })
+    }
+
+    fn read(&self) -> Snapshot {
+        self.maps.read().unwrap()
+    }
+}
+
+fn only<T>(items: impl IntoIterator<Item = T>) -> T {
+    let mut items = items.into_iter();
+    let first = items.next().unwrap();
+    assert!(items.next().is_none(), "more than one");
+    first
+}
+
+fn calls(snapshot: &Snapshot, number: u64, operation: u32) -> Vec<(u32, Calls)> {
+    let mine = snapshot.calls.iter();
+    mine.filter(|(key, _)| key.communicator == number && key.operation == operation)
+        .map(|(key, calls)| (key.class, *calls))
+        .collect()
+}
+
+fn of_pid(snapshot: &Snapshot, pid: u32) -> Vec<(u64, Communicator)> {
+    snapshot.communicators.iter().filter(|(_, c)| c.identity.pid == pid).copied().collect()
+}
+
+fn hash(id: &str) -> u64 {
+    let bytes: Vec<u8> =
+        (0..128).map(|at| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap()).collect();
+    let mut words = [0; 16];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().unwrap());
+    }
+    Hash::of_unique_id(&words)
+}
+
+#[test]
+fn rank_size_hash_sequence_calls_and_bytes_are_exact_on_every_rank() {
+    let scene = Scene::new();
+    let mut ranks: Vec<Rank> = (0..3).map(|_| Rank::with(&scene.library())).collect();
+    let Some(bare) = Bare::on(&ranks[0]) else { return };
+    println!("{} entries, {} returns", bare.attached.functions(), bare.attached.returns());
+    let id = ranks[0].order("id");
+    for (rank, process) in ranks.iter_mut().enumerate() {
+        assert_eq!(process.order(&format!("init world 3 {rank} {id}")), "0");
+        assert_eq!(process.order("call 5 ncclAllReduce world 1000 7"), "0");
+        assert_eq!(process.order("call 2 ncclAllGather world 1048576 9"), "0");
+        assert_eq!(process.order("call 1 ncclBcast world 10 1"), "0");
+    }
+    let snapshot = bare.read();
+    for (rank, process) in ranks.iter().enumerate() {
+        let (number, found) = only(of_pid(&snapshot, process.child.id()));
+        let identity = found.identity;
+        assert_eq!(
+            (identity.rank, identity.ranks, identity.hash, identity.origin),
+            (u32::try_from(rank).unwrap(), 3, hash(&id), MADE)
+        );
+        assert_eq!(identity.start_ns / 10_000_000, process.process().start_ticks);
+        assert_eq!((found.activity.sequence, found.activity.calls), (8, 8));
+        let (class, reduced) = only(calls(&snapshot, number, operation::ALL_REDUCE));
+        assert_eq!((class, reduced.count, reduced.bytes), (0, 5, 20_000));
+        assert_eq!(reduced.enqueue.iter().sum::<u64>(), 5);
+        assert_eq!(reduced.interval.iter().sum::<u64>(), 4);
+        assert_eq!(reduced.enqueue.len(), BUCKETS);
+        let (class, gathered) = only(calls(&snapshot, number, operation::ALL_GATHER));
+        assert_eq!((class, gathered.count, gathered.bytes), (3, 2, 2 * 3 * 2 * 1_048_576));
+        // The inner call of `ncclBcast` is not counted again.
+        let (class, sent) = only(calls(&snapshot, number, operation::BROADCAST));
+        assert_eq!((class, sent.count, sent.bytes), (0, 1, 10));
+    }
+    let ids = bare.maps.unique_ids().unwrap();
+    assert_eq!(ids.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(), vec![hash(&id)]);
+}
+
+/// The whole source, on the processes it is given instead of those that hold a device.
+struct Source {
+    nccl: Nccl,
+    waker: Waker,
+    communicators: Arc<Communicators>,
+    holders: Arc<Mutex<Vec<ProcKey>>>,
+}
+
+/// What was told, by metric, process, communicator and dimensions.
+struct Told(Vec<(Sample, Option<Arc<MemberFacts>>)>);
+
+impl Source {
+    /// `None` where this machine takes no probes.
+    fn start(hang_after: Duration, budget: u64) -> Option<Self> {
+        if let (SourceState::Degraded, why) =
+            super::diagnose(&Settings::default(), &Paths::default())
+        {
+            println!("skipped: needs root and BPF: {why}");
+            return None;
+        }
+        let paths = Paths::default();
+        let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
+        let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
+        let listed = Arc::clone(&holders);
+        let settings = Settings { enabled: true, budget, hang_after };
+        let candidates = Box::new(move || locked(&listed).clone());
+        let started = Nccl::start(settings, &paths, (&ownership, &communicators), candidates);
+        let (nccl, waker) = started.unwrap();
+        Some(Self { nccl, waker, communicators, holders })
+    }
+
+    fn usual() -> Option<Self> {
+        Self::start(Duration::from_mins(1), 1_000_000)
+    }
+
+    /// Lets the source know of a process, as evidence of an opened device does.
+    fn hold(&mut self, process: ProcKey) {
+        locked(&self.holders).push(process);
+        self.waker.wake();
+    }
+
+    fn until(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
+        let end = Instant::now() + DEADLINE;
+        while !is_so(self) {
+            assert!(Instant::now() < end, "{what}: {:?}", self.nccl.report());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn until_ready(&mut self, files: u64) {
+        self.until("attached", |source| {
+            source.nccl.shared.with(|known| known.files == files)
+                && source.nccl.report().state == SourceState::Ready
+        });
+    }
+
+    fn read(&mut self) -> Told {
+        let mut batch = Batch::new("nccl", SystemTime::now());
+        self.nccl.collect(&mut batch);
+        let facts = |sample: &Sample| match sample.subject {
+            Subject::Member(id) => Some(self.communicators.facts(id).unwrap()),
+            _ => None,
+        };
+        Told(
+            batch
+                .samples
+                .into_iter()
+                .map(|(_, s)| {
+                    let f = facts(&s);
+                    (s, f)
+                })
+                .collect(),
+        )
+    }
+
+    /// Entries in the maps: communicators, calls, threads.
+    fn entries(&self) -> [usize; 3] {
+        let snapshot = self.nccl.maps.as_ref().unwrap().read().unwrap();
+        [snapshot.communicators.len(), snapshot.calls.len(), snapshot.threads.len()]
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Told {
+    /// Values of a metric, by process, communicator and dimensions.
+    fn all(&self, metric: &str) -> BTreeMap<(u32, String, String), Value> {
+        let of = self.0.iter().filter(|(sample, _)| sample.metric.name == metric);
+        of.map(|(sample, facts)| {
+            let dims = sample.metric.dims.iter().zip(sample.dims);
+            let dims: Vec<&str> = dims.map(|(dim, at)| dim.values[usize::from(at)]).collect();
+            let facts = facts.as_ref();
+            let hash = facts.and_then(|f| f.hash).map_or("-".into(), |hash| hash.to_string());
+            let pid = facts.map_or(0, |facts| facts.process.pid);
+            ((pid, hash, dims.join(" ")), sample.value.clone())
+        })
+        .collect()
+    }
+
+    /// A metric of a process's only communicator.
+    fn of(&self, metric: &str, rank: &Rank, dims: &str) -> Option<Value> {
+        let pid = rank.child.id();
+        let mut all = self.all(metric).into_iter();
+        all.find(|((one, _, d), _)| *one == pid && d == dims).map(|(_, value)| value)
+    }
+
+    fn int(&self, metric: &str, rank: &Rank, dims: &str) -> Option<i64> {
+        self.of(metric, rank, dims).map(|value| match value {
+            Value::Int(number) => number,
+            other => panic!("{metric}: {other:?}"),
+        })
+    }
+
+    fn histogram(&self, metric: &str, rank: &Rank, dims: &str) -> Option<Histogram> {
+        self.of(metric, rank, dims).map(|value| match value {
+            Value::Histogram(histogram) => *histogram,
+            other => panic!("{metric}: {other:?}"),
+        })
+    }
+
+    fn state(&self, rank: &Rank) -> Option<&'static str> {
+        ["running", "idle", "waiting", "hung"]
+            .into_iter()
+            .find(|state| self.int("nccl.rank.status", rank, state) == Some(1))
+    }
+
+    fn members(&self, pid: u32) -> Vec<Arc<MemberFacts>> {
+        let infos = self.0.iter().filter(|(s, _)| s.metric.name == "nccl.communicator.info");
+        let facts = infos.filter_map(|(_, facts)| facts.clone());
+        facts.filter(|facts| facts.process.pid == pid).collect()
+    }
+}
+
+/// Ranks of one communicator `world`, seen by a source from before they made it.
+fn world(source: &mut Source, scene: &Scene, size: usize) -> (Vec<Rank>, u64) {
+    let mut ranks: Vec<Rank> = (0..size).map(|_| Rank::with(&scene.library())).collect();
+    for rank in &ranks {
+        source.hold(rank.process());
+    }
+    source.until_ready(1);
+    let id = ranks[0].order("id");
+    for (rank, process) in ranks.iter_mut().enumerate() {
+        assert_eq!(process.order(&format!("init world {size} {rank} {id}")), "0");
+    }
+    (ranks, hash(&id))
+}
+
+#[test]
+fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, world) = world(&mut source, &scene, 3);
+    let began = Instant::now();
+    for _ in 0..5 {
+        // Each rank calls after the one before has returned.
+        for rank in &mut ranks {
+            rank.order("call 1 ncclAllReduce world 262144 9");
+        }
+    }
+    let most = began.elapsed().as_secs_f64();
+    let told = source.read();
+    let hash = format!("{world:#x}");
+    for (number, rank) in ranks.iter().enumerate() {
+        let facts = only(told.members(rank.child.id()));
+        assert_eq!(
+            (facts.rank, facts.ranks, facts.hash.map(|hash| hash.to_string()), facts.origin),
+            (u32::try_from(number).ok(), Some(3), Some(hash.clone()), Origin::UniqueId)
+        );
+        assert_eq!(facts.version.as_deref(), Some("2.29.7"));
+        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(5));
+        assert_eq!(told.int("nccl.rank.lag", rank, ""), Some(0));
+        assert_eq!(told.int("nccl.arrival.compared", rank, ""), Some(5));
+        assert_eq!(told.int("nccl.arrival.mismatches", rank, ""), Some(0));
+        assert_eq!(told.int("nccl.collective.calls", rank, "all_reduce lt_1MiB"), Some(5));
+        assert_eq!(
+            told.int("nccl.collective.bytes", rank, "all_reduce lt_1MiB"),
+            Some(5 * 524_288)
+        );
+        let enqueue = "nccl.collective.enqueue.duration";
+        assert_eq!(told.histogram(enqueue, rank, "all_reduce lt_1MiB").unwrap().count(), 5);
+        let spread = told.histogram("nccl.arrival.spread", rank, "").unwrap();
+        assert_eq!(spread.count(), if number == 2 { 5 } else { 0 }, "{spread:?}");
+        assert!(spread.sum < most, "{spread:?}");
+        assert_eq!(told.state(rank), Some("running"));
+    }
+    let Some(Value::Double(first)) = told.of("nccl.arrival.lateness", &ranks[0], "") else {
+        panic!("no lateness")
+    };
+    assert!(first.abs() < f64::EPSILON);
+    // Nothing is compared twice.
+    let again = source.read();
+    assert_eq!(again.int("nccl.arrival.compared", &ranks[2], ""), Some(5));
+}
+
+#[test]
+fn a_rank_that_hangs_in_a_call_is_told_while_it_hangs_and_leaves_nothing_when_it_is_killed() {
+    let hang_after = Duration::from_millis(200);
+    let Some(mut source) = Source::start(hang_after, 1_000_000) else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 2);
+    for rank in &mut ranks {
+        rank.order("call 3 ncclAllReduce world 1024 7");
+    }
+    ranks[1].order("hang");
+    ranks[1].begin("call 1 ncclAllReduce world 1024 7");
+    let end = Instant::now() + DEADLINE;
+    let told = loop {
+        assert!(Instant::now() < end, "the open call is not told");
+        let told = source.read();
+        // The first reading in which the call is old enough says so.
+        match told.of("nccl.rank.open_call.age", &ranks[1], "") {
+            Some(Value::Double(age)) if age >= hang_after.as_secs_f64() => break told,
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    assert_eq!(told.state(&ranks[1]), Some("hung"));
+    assert_eq!(told.int("nccl.rank.hangs", &ranks[1], ""), Some(1));
+    assert_eq!(told.int("nccl.rank.sequence", &ranks[1], ""), Some(4));
+    // The other rank is one behind, and quiet for so long: for the node it is stuck as well.
+    assert_eq!(told.int("nccl.rank.lag", &ranks[0], ""), Some(1));
+    assert_eq!(source.read().int("nccl.rank.hangs", &ranks[1], ""), Some(1));
+    ranks.clear();
+    source.read();
+    assert_eq!(source.entries(), [0, 0, 0]);
+}
+
+#[test]
+fn a_rank_that_stays_behind_its_peers_is_hung_and_they_wait() {
+    let hang_after = Duration::from_millis(100);
+    let Some(mut source) = Source::start(hang_after, 1_000_000) else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 2);
+    for rank in &mut ranks {
+        rank.order("call 2 ncclAllReduce world 1024 7");
+    }
+    let end = Instant::now() + DEADLINE;
+    loop {
+        assert!(Instant::now() < end, "the rank behind is not told");
+        ranks[0].order("call 1 ncclAllReduce world 1024 7");
+        let told = source.read();
+        let quiet = told.of("nccl.rank.quiet_time", &ranks[1], "");
+        if matches!(quiet, Some(Value::Double(quiet)) if quiet >= hang_after.as_secs_f64()) {
+            assert_eq!(
+                (told.state(&ranks[0]), told.state(&ranks[1])),
+                (Some("waiting"), Some("hung"))
+            );
+            break;
+        }
+    }
+    ranks[1].order("call 1 ncclAllReduce world 1024 7");
+    let told = source.read();
+    assert_eq!((told.state(&ranks[0]), told.state(&ranks[1])), (Some("running"), Some("running")));
+}
+
+#[test]
+fn a_rank_that_waits_for_others_to_make_a_communicator_is_told() {
+    let Some(mut source) = Source::start(Duration::from_millis(50), 1_000_000) else { return };
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    source.hold(rank.process());
+    source.until_ready(1);
+    let id = rank.order("id");
+    assert_eq!(
+        source.read().all("nccl.unique_ids.unused").into_values().next(),
+        Some(Value::Int(1))
+    );
+    rank.order("hang");
+    rank.begin(&format!("init world 4 3 {id}"));
+    source.until("the open birth", |source| source.read().state(&rank) == Some("hung"));
+    let facts = only(source.read().members(rank.child.id()));
+    assert_eq!(
+        (facts.rank, facts.ranks, facts.hash.map(|hash| hash.0)),
+        (Some(3), Some(4), Some(hash(&id)))
+    );
+}
+
+#[test]
+fn split_shrink_and_destroy_are_followed() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, world) = world(&mut source, &scene, 4);
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        // Even and odd ranks, in the opposite order.
+        let (color, key) = (number % 2, 10 - number);
+        assert_eq!(rank.order(&format!("split world {color} {key} half")), "0");
+        rank.order("call 2 ncclReduceScatter half 100 0");
+    }
+    let children = |told: &Told, rank: &Rank| {
+        let mut of = told.members(rank.child.id());
+        of.retain(|facts| facts.origin != Origin::UniqueId);
+        of.into_iter()
+            .map(|f| (f.hash.unwrap().0, f.rank, f.ranks, f.parent.unwrap().0))
+            .collect::<Vec<_>>()
+    };
+    let told = source.read();
+    for (number, rank) in ranks.iter().enumerate() {
+        let color = u32::try_from(number % 2).unwrap();
+        let place = u32::try_from(1 - number / 2).unwrap();
+        let child = Hash::of_child(world, 1, color);
+        assert_eq!(children(&told, rank), vec![(child, Some(place), Some(2), world)]);
+    }
+    // From now on the size of the halves is known, and with it that of a scattered message.
+    for rank in &mut ranks {
+        rank.order("call 3 ncclReduceScatter half 100 0");
+        assert_eq!(rank.order("destroy half"), "0");
+    }
+    let last = source.read();
+    assert_eq!(last.int("nccl.collective.bytes", &ranks[0], "reduce_scatter lt_4KiB"), Some(600));
+    assert_eq!(last.int("nccl.collective.calls", &ranks[0], "reduce_scatter unknown"), Some(2));
+    assert_eq!(source.entries()[0], 4);
+    assert!(children(&source.read(), &ranks[0]).is_empty());
+    ranks[3].order("shrink world small 1");
+    ranks[0].order("shrink world small 1");
+    let told = source.read();
+    let small = Hash::of_child(world, 0, 0);
+    assert_eq!(children(&told, &ranks[3]), vec![(small, Some(2), Some(3), world)]);
+    assert_eq!(children(&told, &ranks[0]), vec![(small, Some(0), Some(3), world)]);
+}
+
+#[test]
+fn a_library_under_another_name_that_is_loaded_late_is_followed_and_let_go() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let mut rank = Rank::idle();
+    source.hold(rank.process());
+    source.until("looked at", |source| !source.nccl.shared.with(|known| known.looked == 0));
+    assert_eq!(source.nccl.report().state, SourceState::Absent);
+    // As a copy inside a framework's library.
+    let other = scene.folder.path().join("libtorch_cuda.so");
+    std::fs::rename(scene.library(), &other).unwrap();
+    rank.order(&format!("load {}", other.display()));
+    source.until_ready(1);
+    // Its file may go; the mapping stays.
+    std::fs::remove_file(&other).unwrap();
+    let id = rank.order("id");
+    rank.order(&format!("init world 1 0 {id} config"));
+    rank.order("call 2 ncclAllGather world 10 8");
+    let told = source.read();
+    assert_eq!(told.int("nccl.collective.bytes", &rank, "all_gather lt_4KiB"), Some(160));
+    assert_eq!(told.all("nccl.libraries").into_values().next(), Some(Value::Int(1)));
+    drop(rank);
+    source.waker.wake();
+    source.until("let go", |source| source.nccl.shared.with(|known| known.files == 0));
+    assert_eq!(source.nccl.report().state, SourceState::Absent);
+    source.read();
+    assert_eq!(source.entries(), [0, 0, 0]);
+}
+
+#[test]
+fn a_library_that_only_a_container_sees_is_followed() {
+    let Some(mut source) = Source::usual() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/libnccl.so.2\" && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.arg(folder.path()).arg(built("libnccl.so")).arg(built("nccl-rank"));
+    let mut rank = Rank::run(&mut command);
+    let library = folder.path().join("libnccl.so.2");
+    assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
+    assert!(!library.exists(), "seen outside its mounts");
+    source.hold(rank.process());
+    source.until_ready(1);
+    let id = rank.order("id");
+    rank.order(&format!("init world 2 1 {id} scalable"));
+    rank.order("call 3 ncclSend world 5 4");
+    let told = source.read();
+    let facts = only(told.members(rank.child.id()));
+    assert_eq!((facts.rank, facts.ranks), (Some(1), Some(2)));
+    assert_eq!(facts.library.as_deref(), library.to_str());
+    assert_eq!(told.int("nccl.collective.bytes", &rank, "send lt_4KiB"), Some(120));
+    // Sending is no collective.
+    assert_eq!(told.int("nccl.rank.sequence", &rank, ""), Some(0));
+}
+
+#[test]
+fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    rank.order("call 1 ncclAllReduce world 0xffffffffffffffff 8");
+    rank.order("call 1 ncclAllReduce world 16 77");
+    rank.order("call 1 ncclAllReduce world 0x10000000000 8");
+    // Handles that never were, one of them where nothing can be read, and none at all.
+    let none = rank.order("call 4 ncclAllReduce - 16 7");
+    assert_eq!(none, "4");
+    // Zero bytes where the mark should be.
+    rank.order("call 3 ncclReduce - 16 7");
+    let told = source.read();
+    let all = told.all("nccl.collective.calls");
+    let calls = |hash_known: bool, dims: &str| {
+        let mut of =
+            all.iter().filter(|((_, hash, d), _)| (hash != "-") == hash_known && d == dims);
+        of.next().map(|(_, value)| value.clone())
+    };
+    assert_eq!(calls(true, "all_reduce unknown"), Some(Value::Int(2)));
+    assert_eq!(calls(true, "all_reduce ge_4GiB"), Some(Value::Int(1)));
+    assert_eq!(calls(false, "all_reduce lt_4KiB"), Some(Value::Int(4)));
+    assert_eq!(calls(false, "reduce lt_4KiB"), Some(Value::Int(3)));
+    // What was refused each time is forgotten, and its counts stay.
+    assert_eq!(source.entries()[0], 1);
+    rank.order("call 2 ncclAllReduce - 16 7");
+    let again = source.read().all("nccl.collective.calls");
+    let of = again.iter().find(|((_, hash, d), _)| hash == "-" && d == "all_reduce lt_4KiB");
+    assert_eq!(of.map(|(_, value)| value.clone()), Some(Value::Int(6)));
+}
+
+#[test]
+fn ten_thousand_communicators_fill_the_maps_and_no_more() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let many = 10_000;
+    assert_eq!(ranks[0].order(&format!("all many {many}")), "0");
+    let id = ranks[0].order("id");
+    for number in 0..many {
+        ranks[0].order(&format!("init c{number} 1 0 {id}"));
+    }
+    source.until("losses counted", |source| {
+        source.nccl.report().dropped.iter().map(|(_, lost)| lost).sum::<u64>()
+            == 33 + many - u64::from(MAX_COMMUNICATORS)
+    });
+    let told = source.read();
+    assert_eq!(source.entries()[0], usize::try_from(MAX_COMMUNICATORS).unwrap());
+    assert_eq!(
+        told.members(ranks[0].child.id()).len(),
+        usize::try_from(MAX_COMMUNICATORS).unwrap()
+    );
+    drop(ranks);
+    source.read();
+    assert_eq!(source.entries(), [0, 0, 0]);
+}
+
+#[test]
+fn a_group_is_timed_once_at_its_end() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    rank.order("group 8 ncclSend world 1000 7");
+    rank.order("group 8 ncclRecv world 1000 7");
+    rank.order("call 1 ncclRecv world 1000 7");
+    let told = source.read();
+    let enqueue = "nccl.collective.enqueue.duration";
+    assert_eq!(told.int("nccl.collective.calls", rank, "send lt_4KiB"), Some(8));
+    assert_eq!(told.histogram(enqueue, rank, "send lt_4KiB").unwrap().count(), 1);
+    assert_eq!(told.int("nccl.collective.calls", rank, "recv lt_4KiB"), Some(9));
+    assert_eq!(told.histogram(enqueue, rank, "recv lt_4KiB").unwrap().count(), 2);
+    assert_eq!(told.of("nccl.rank.open_call.age", rank, ""), None);
+}
+
+#[test]
+fn errors_are_counted_and_the_asynchronous_one_is_told() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    rank.order("fail 3");
+    assert_eq!(rank.order("call 1 ncclAllReduce world 16 7"), "3");
+    // In progress is no failure.
+    rank.order("fail 7");
+    assert_eq!(rank.order("call 1 ncclAllReduce world 16 7"), "7");
+    rank.order("break world 6");
+    assert_eq!(rank.order("error world"), "0 6");
+    let told = source.read();
+    assert_eq!(told.int("nccl.call.errors", rank, ""), Some(1));
+    assert_eq!(told.int("nccl.communicator.async_error", rank, ""), Some(6));
+    assert_eq!(rank.order("abort world"), "0");
+    let last = source.read();
+    assert_eq!(last.int("nccl.rank.sequence", rank, ""), Some(2));
+    assert_eq!(source.read().members(rank.child.id()), Vec::new());
+}
+
+#[test]
+fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
+    use GovernorLevel::{Cycled, Detached, Entries, Full};
+    let Some(mut source) = Source::start(Duration::from_mins(1), 1_000) else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let mut levels = Vec::new();
+    let end = Instant::now() + DEADLINE;
+    while Instant::now() < end {
+        ranks[0].order("call 2000 ncclAllReduce world 16 7");
+        let level = source.nccl.shared.with(|known| known.level);
+        if levels.last() != Some(&level) {
+            levels.push(level);
+        }
+        if matches!(level, Cycled | Detached) {
+            break;
+        }
+    }
+    assert!(levels == [Full, Entries, Cycled] || levels == [Full, Entries, Detached], "{levels:?}");
+    let report = source.nccl.report();
+    assert_eq!(report.state, SourceState::Degraded);
+    assert!(report.reason.starts_with("more than 1000 hits a second and process: "), "{report:?}");
+    let told = source.read();
+    let level = levels.last().unwrap().as_str();
+    let all = told.all("nccl.governor.level");
+    assert_eq!(all[&(0, "-".into(), level.to_owned())], Value::Int(1));
+    let Value::Double(covered) = told.all("nccl.probe.coverage")[&(0, "-".into(), "return".into())]
+    else {
+        panic!("no coverage")
+    };
+    assert!(covered < 0.9, "{covered}");
+}
+
+#[test]
+fn the_real_library_is_read_without_a_device() {
+    let Some(library) = std::env::var_os("GPUWHO_NCCL_LIBRARY").map(PathBuf::from) else {
+        println!("skipped: needs the real NCCL (cargo xtask setup nccl), in GPUWHO_NCCL_LIBRARY");
+        return;
+    };
+    let Some(mut source) = Source::start(Duration::from_mins(1), 1_000_000) else { return };
+    let mut rank = Rank::with(&library);
+    source.hold(rank.process());
+    source.until_ready(1);
+    let id = rank.order("id");
+    let unused = source.nccl.shared.with(|known| known.maps.take()).unwrap();
+    let ids: Vec<u64> = unused.unique_ids().unwrap().iter().map(|(hash, _)| *hash).collect();
+    assert_eq!(ids, vec![hash(&id)]);
+    source.nccl.shared.with(|known| known.maps = Some(unused));
+    // Refused, since there is no device: 1 is a CUDA error, 4 an invalid argument.
+    assert_ne!(rank.order(&format!("init world 2 1 {id}")), "0");
+    assert_eq!(rank.order("call 3 ncclAllReduce - 4096 7"), "4");
+    assert_eq!(rank.order("call 2 ncclBcast - 10 1"), "4");
+    assert_eq!(rank.order("call 1 ncclReduceScatter - 10 1"), "4");
+    let told = source.read();
+    let facts = only(told.members(rank.child.id()));
+    assert_eq!((facts.hash, facts.rank, facts.origin), (None, None, Origin::Unknown));
+    let (path, version) = (facts.library.as_deref(), facts.version.as_deref().unwrap());
+    assert_eq!(path, library.canonicalize().unwrap().to_str());
+    let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
+    assert!(numbers.len() == 3 && numbers[0] == 2, "{version}");
+    let calls = "nccl.collective.calls";
+    assert_eq!(told.int(calls, &rank, "all_reduce lt_64KiB"), Some(3));
+    assert_eq!(told.int(calls, &rank, "broadcast lt_4KiB"), Some(2));
+    assert_eq!(told.int(calls, &rank, "reduce_scatter unknown"), Some(1));
+    assert_eq!(told.int("nccl.collective.bytes", &rank, "all_reduce lt_64KiB"), Some(49_152));
+    assert_eq!(told.int("nccl.call.errors", &rank, ""), Some(6));
+}

@@ -1,0 +1,97 @@
+//! Reads and clears the maps of the probe `nccl`, in batches.
+
+use super::probes::Maps;
+use crate::sys;
+use aya::Pod;
+use aya::maps::{HashMap, Map, MapData};
+use gpuwho_common::nccl::{CallKey, Calls, Communicator, Handle, HandleKey, MadeId, Thread};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+/// Everything that the maps hold at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Snapshot {
+    pub communicators: Vec<(u64, Communicator)>,
+    pub calls: Vec<(CallKey, Calls)>,
+    pub threads: Vec<(u64, Thread)>,
+}
+
+impl Maps {
+    /// Reads everything. The calls after the communicators: a call counted in between belongs to
+    /// one that is known, or to one that the next read-out shows.
+    pub(super) fn read(&self) -> io::Result<Snapshot> {
+        Ok(Snapshot {
+            communicators: entries(&self.communicators)?,
+            calls: entries(&self.calls)?,
+            threads: entries(&self.threads)?,
+        })
+    }
+
+    /// Unique ids made on this node, by their hash.
+    pub(super) fn unique_ids(&self) -> io::Result<Vec<(u64, MadeId)>> {
+        entries(&self.unique_ids)
+    }
+
+    /// Takes out a unique id.
+    pub(super) fn forget_id(&mut self, hash: u64) {
+        if let Ok(mut ids) = typed::<u64, MadeId>(&mut self.unique_ids) {
+            let _ = ids.remove(&hash);
+        }
+    }
+
+    /// Takes out a communicator, its counts and what its handle stands for.
+    pub(super) fn forget(&mut self, number: u64, gone: Option<&Communicator>, calls: &[CallKey]) {
+        // An entry that is gone already is as wanted; a handle may stand for a later one.
+        if let Some(identity) = gone.map(|gone| &gone.identity)
+            && let Ok(mut handles) = typed::<HandleKey, Handle>(&mut self.handles)
+        {
+            let key = HandleKey { handle: identity.handle, pid: identity.pid, reserved: 0 };
+            if handles.get(&key, 0).is_ok_and(|handle| handle.communicator == number) {
+                let _ = handles.remove(&key);
+            }
+        }
+        if let Ok(mut counted) = typed::<CallKey, Calls>(&mut self.calls) {
+            for key in calls {
+                let _ = counted.remove(key);
+            }
+        }
+        if let Ok(mut communicators) = typed::<u64, Communicator>(&mut self.communicators) {
+            let _ = communicators.remove(&number);
+        }
+    }
+
+    /// Tells the programs how many ranks a communicator has.
+    pub(super) fn size(&mut self, handle: u64, pid: u32, ranks: u32) {
+        let key = HandleKey { handle, pid, reserved: 0 };
+        if let Ok(mut handles) = typed::<HandleKey, Handle>(&mut self.handles)
+            && let Ok(known) = handles.get(&key, 0)
+        {
+            // A failure leaves the sizes unknown, as they are.
+            let _ = handles.insert(key, Handle { ranks, ..known }, 0);
+        }
+    }
+
+    /// Takes out a thread.
+    pub(super) fn forget_thread(&mut self, task: u64) {
+        if let Ok(mut threads) = typed::<u64, Thread>(&mut self.threads) {
+            let _ = threads.remove(&task);
+        }
+    }
+}
+
+fn typed<K: Pod, V: Pod>(
+    map: &mut Map,
+) -> Result<HashMap<&mut MapData, K, V>, aya::maps::MapError> {
+    HashMap::try_from(map)
+}
+
+fn entries<K: Pod, V: Pod>(map: &Map) -> io::Result<Vec<(K, V)>> {
+    sys::bpf::entries(fd(map)?)
+}
+
+fn fd(map: &Map) -> io::Result<BorrowedFd<'_>> {
+    match map {
+        Map::HashMap(data) | Map::LruHashMap(data) => Ok(data.fd().as_fd()),
+        _ => Err(io::Error::other("not a hash map")),
+    }
+}

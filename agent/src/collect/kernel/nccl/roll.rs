@@ -1,0 +1,363 @@
+//! The roll of memberships: from what the maps hold to who is in which communicator and what each
+//! has done since it was first seen.
+//!
+//! A communicator whose hash is not known (it was there before the probe, or comes from one that
+//! was) cannot be told from its like by name; all of a process are one membership without rank.
+
+use super::identity::{Identified, Lineage};
+use super::maps::Snapshot;
+use crate::communicators::{Communicators, MemberFacts, MemberId, MemberKey};
+use crate::ids::ProcKey;
+use gpuwho_common::nccl::{
+    BIRTH, BUCKETS, CallKey, Calls, Communicator, DEATH, IDLE, Open, QUESTION, SEEN, UNKNOWN,
+};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// What the processes of this host are, for the roll.
+pub(super) trait Processes {
+    /// The process that has this number and, where the kernel told, this start.
+    fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey>;
+    /// Whether it is still there.
+    fn is_alive(&self, process: ProcKey) -> bool;
+    /// Version and file of its library.
+    fn library(&self, process: ProcKey) -> Option<(Arc<str>, Arc<str>)>;
+}
+
+/// A call that has not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OpenCall {
+    pub since_ns: u64,
+    pub operation: u32,
+    pub bytes: u64,
+}
+
+/// Calls by operation and class.
+pub(super) type Counted = BTreeMap<(u32, u32), Calls>;
+
+/// A membership at the time of a reading.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub id: MemberId,
+    pub facts: MemberFacts,
+    /// Its communicators by number: one, unless their hash is not known.
+    pub numbers: Vec<u64>,
+    /// Calls by operation and class, since it was first seen.
+    pub calls: Counted,
+    pub errors: u64,
+    pub async_error: Option<u32>,
+    /// Collectives so far, and when it was made; `None` where some were missed.
+    pub sequence: Option<u64>,
+    pub last_ns: u64,
+    pub last_operation: u32,
+    pub last_bytes: u64,
+    pub open: Option<OpenCall>,
+    /// Ended, or its process is gone: this reading is its last.
+    pub has_ended: bool,
+}
+
+/// What a reading of the roll gives.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    pub members: Vec<Member>,
+    /// Communicators to take out of the maps, with their calls.
+    pub gone: Vec<(u64, Vec<CallKey>)>,
+    /// Memberships that are no more, without a last word.
+    pub vanished: Vec<MemberId>,
+    /// Threads to take out of the maps.
+    pub gone_threads: Vec<u64>,
+    /// Communicators whose size has become known: handle, process and ranks.
+    pub sized: Vec<(u64, u32, u32)>,
+}
+
+/// What is kept between readings.
+#[derive(Debug, Default)]
+pub(super) struct Roll {
+    lineage: Lineage,
+    /// What forgotten communicators of a membership had counted.
+    before: HashMap<MemberKey, (Counted, u64)>,
+    /// Memberships told for the last time at the last reading.
+    told: Vec<(MemberKey, MemberId)>,
+    /// Memberships that were being made at the last reading.
+    unborn: HashMap<MemberKey, MemberId>,
+    /// Numbers that had calls at the last reading and were no communicator.
+    strays: HashSet<u64>,
+}
+
+impl Roll {
+    /// Reads a snapshot. Calls were missed before `gap_ns`.
+    pub(super) fn read(
+        &mut self,
+        snapshot: &Snapshot,
+        processes: &dyn Processes,
+        communicators: &Communicators,
+        gap_ns: u64,
+    ) -> Reading {
+        self.forget_told(communicators);
+        let mut reading = Reading::default();
+        let (identified, lost) = self.lineage.identify(snapshot, processes);
+        let mut calls = calls_by_number(snapshot);
+        let mut members: BTreeMap<MemberKey, Member> = BTreeMap::new();
+        for one in &identified {
+            let id = communicators.put(one.key, one.facts.clone());
+            let member =
+                members.entry(one.key).or_insert_with(|| self.member(id, one.key, &one.facts));
+            let mine = calls.remove(&one.number).unwrap_or_default();
+            member.add(one, &mine, gap_ns);
+            if let Some(ranks) = one.newly_sized {
+                let identity = &one.communicator.identity;
+                reading.sized.push((identity.handle, identity.pid, ranks));
+            }
+            if is_over(one, processes) {
+                let keys: Vec<CallKey> = mine.iter().map(|(key, _)| *key).collect();
+                if one.key.number == 0 {
+                    self.keep(one.key, &mine, one.communicator.activity.errors);
+                }
+                self.lineage.forget(one.number);
+                reading.gone.push((one.number, keys));
+            }
+        }
+        reading.gone.extend(self.stray(&lost, calls));
+        reading.gone_threads = opened(snapshot, processes, communicators, &mut members);
+        self.add_silent(processes, communicators, &mut members);
+        for member in members.values_mut() {
+            let is_gone = |number: &u64| reading.gone.iter().any(|(gone, _)| gone == number);
+            let is_over = member.facts.hash.is_some()
+                && !member.numbers.is_empty()
+                && member.numbers.iter().all(is_gone);
+            member.has_ended = is_over || !processes.is_alive(member.facts.process);
+        }
+        reading.vanished = self.close(&members);
+        reading.members = members.into_values().collect();
+        reading
+    }
+
+    /// What only forgotten communicators had counted is told as long as the process lives.
+    fn add_silent(
+        &self,
+        processes: &dyn Processes,
+        communicators: &Communicators,
+        members: &mut BTreeMap<MemberKey, Member>,
+    ) {
+        for key in self.before.keys().filter(|key| !members.contains_key(key)).collect::<Vec<_>>() {
+            let facts = super::identity::nameless(key.process, processes);
+            let id = communicators.put(*key, facts.clone());
+            members.insert(*key, self.member(id, *key, &facts));
+        }
+    }
+
+    /// Remembers who is told for the last time. Gives the memberships that were being made at the
+    /// last reading and are no more: told by their own names from now on, or nobody's. The last
+    /// points of all of them still have their names.
+    fn close(&mut self, members: &BTreeMap<MemberKey, Member>) -> Vec<MemberId> {
+        let ended = members.iter().filter(|(_, member)| member.has_ended);
+        self.told = ended.map(|(key, member)| (*key, member.id)).collect();
+        let unborn = members.iter().filter(|(key, _)| key.number & UNBORN != 0);
+        let unborn = unborn.map(|(key, member)| (*key, member.id)).collect();
+        let before = std::mem::replace(&mut self.unborn, unborn);
+        let born: Vec<_> =
+            before.into_iter().filter(|(key, _)| !members.contains_key(key)).collect();
+        self.told.extend(&born);
+        born.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn member(&self, id: MemberId, key: MemberKey, facts: &MemberFacts) -> Member {
+        let (calls, errors) = self.before.get(&key).cloned().unwrap_or_default();
+        Member {
+            id,
+            facts: facts.clone(),
+            numbers: Vec::new(),
+            calls,
+            errors,
+            async_error: None,
+            sequence: None,
+            last_ns: 0,
+            last_operation: 0,
+            last_bytes: 0,
+            open: None,
+            has_ended: false,
+        }
+    }
+
+    /// Communicators of nobody, and calls that were without a communicator at two readings: at
+    /// one, theirs may have been made between the two maps' turns.
+    fn stray(
+        &mut self,
+        lost: &[u64],
+        calls: HashMap<u64, Vec<(CallKey, Calls)>>,
+    ) -> Vec<(u64, Vec<CallKey>)> {
+        let before = std::mem::take(&mut self.strays);
+        let mut gone = Vec::new();
+        for (number, mine) in calls {
+            if lost.contains(&number) || before.contains(&number) {
+                gone.push((number, mine.iter().map(|(key, _)| *key).collect()));
+            } else {
+                self.strays.insert(number);
+            }
+        }
+        let uncalled = lost.iter().filter(|number| !gone.iter().any(|(one, _)| one == *number));
+        let uncalled: Vec<_> = uncalled.map(|number| (*number, Vec::new())).collect();
+        gone.extend(uncalled);
+        gone
+    }
+
+    /// What a forgotten communicator had counted stays in its membership's sums.
+    fn keep(&mut self, key: MemberKey, calls: &[(CallKey, Calls)], errors: u64) {
+        let kept = self.before.entry(key).or_default();
+        for (key, counted) in calls {
+            add(kept.0.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
+        }
+        kept.1 += errors;
+    }
+
+    /// Only now, since the enrich stage needed their names for their last points.
+    fn forget_told(&mut self, communicators: &Communicators) {
+        for (key, id) in self.told.drain(..) {
+            communicators.forget(id);
+            self.before.remove(&key);
+        }
+    }
+}
+
+impl Member {
+    fn add(&mut self, one: &Identified, calls: &[(CallKey, Calls)], gap_ns: u64) {
+        let activity = &one.communicator.activity;
+        self.numbers.push(one.number);
+        for (key, counted) in calls {
+            add(self.calls.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
+        }
+        self.errors += activity.errors;
+        if activity.async_error != 0 {
+            self.async_error = Some(activity.async_error);
+        }
+        let is_followed = one.facts.hash.is_some() && one.communicator.identity.born_ns > gap_ns;
+        self.sequence = is_followed.then_some(activity.sequence);
+        if activity.last_ns > self.last_ns {
+            self.last_ns = activity.last_ns;
+            self.last_operation = activity.last_operation;
+            self.last_bytes = activity.last_bytes;
+        }
+    }
+}
+
+/// Ended, or its process is gone, or it never was: a handle that the library refused each time.
+fn is_over(one: &Identified, processes: &dyn Processes) -> bool {
+    let Communicator { identity, activity, .. } = &one.communicator;
+    let is_refused =
+        identity.origin == SEEN && activity.calls != 0 && activity.errors >= activity.calls;
+    activity.ended_ns != 0 || is_refused || !processes.is_alive(one.key.process)
+}
+
+fn calls_by_number(snapshot: &Snapshot) -> HashMap<u64, Vec<(CallKey, Calls)>> {
+    let mut by_number: HashMap<u64, Vec<(CallKey, Calls)>> = HashMap::new();
+    for (key, calls) in &snapshot.calls {
+        by_number.entry(key.communicator).or_default().push((*key, *calls));
+    }
+    by_number
+}
+
+/// Puts the open calls on their memberships; a communicator that is being made has one of its own
+/// until then. Gives the threads that are gone.
+fn opened(
+    snapshot: &Snapshot,
+    processes: &dyn Processes,
+    communicators: &Communicators,
+    members: &mut BTreeMap<MemberKey, Member>,
+) -> Vec<u64> {
+    let mut gone = Vec::new();
+    for (task, thread) in &snapshot.threads {
+        let (pid, tid) = (u32::try_from(task >> 32).unwrap_or(0), *task & u64::from(u32::MAX));
+        let process = processes.find(pid, 0);
+        let Some(process) = process.filter(|_| is_thread(processes, pid, tid)) else {
+            gone.push(*task);
+            continue;
+        };
+        let open = &thread.open;
+        if open.since_ns == 0 || matches!(open.what, IDLE | QUESTION) {
+            continue;
+        }
+        let call =
+            OpenCall { since_ns: open.since_ns, operation: open.operation, bytes: open.bytes };
+        if open.what == BIRTH {
+            let member = unborn((*task, process), thread, communicators);
+            members.entry(MemberKey { process, number: *task | UNBORN }).or_insert(member).open =
+                Some(OpenCall { bytes: 0, ..call });
+        } else if let Some(member) = on(members, open, process) {
+            let older = member.open.filter(|other| other.since_ns < call.since_ns);
+            member.open = Some(older.unwrap_or(call));
+        }
+    }
+    gone
+}
+
+fn is_thread(processes: &dyn Processes, pid: u32, tid: u64) -> bool {
+    // A thread's number is also a process's in `/proc`, though not listed.
+    u32::try_from(tid).is_ok_and(|tid| tid == pid || processes.find(tid, 0).is_some())
+}
+
+fn on<'a>(
+    members: &'a mut BTreeMap<MemberKey, Member>,
+    open: &Open,
+    process: ProcKey,
+) -> Option<&'a mut Member> {
+    debug_assert!(open.what != DEATH || open.communicator != 0, "ends nothing");
+    members.values_mut().find(|member| {
+        member.facts.process == process && member.numbers.contains(&open.communicator)
+    })
+}
+
+/// Marks the number of a membership that is being made.
+const UNBORN: u64 = 1 << 63;
+
+fn unborn(
+    (task, process): (u64, ProcKey),
+    thread: &gpuwho_common::nccl::Thread,
+    communicators: &Communicators,
+) -> Member {
+    let facts = super::identity::expected(process, thread);
+    let key = MemberKey { process, number: task | UNBORN };
+    Member {
+        id: communicators.put(key, facts.clone()),
+        facts,
+        numbers: Vec::new(),
+        calls: BTreeMap::new(),
+        errors: 0,
+        async_error: None,
+        sequence: None,
+        last_ns: 0,
+        last_operation: 0,
+        last_bytes: 0,
+        open: None,
+        has_ended: false,
+    }
+}
+
+pub(super) const NO_CALLS: Calls = Calls {
+    count: 0,
+    bytes: 0,
+    last_ns: 0,
+    enqueue_ns: 0,
+    interval_ns: 0,
+    enqueue: [0; BUCKETS],
+    interval: [0; BUCKETS],
+};
+
+fn add(to: &mut Calls, more: &Calls) {
+    to.count += more.count;
+    to.bytes = to.bytes.wrapping_add(more.bytes);
+    to.enqueue_ns += more.enqueue_ns;
+    to.interval_ns += more.interval_ns;
+    to.last_ns = to.last_ns.max(more.last_ns);
+    to.enqueue.iter_mut().zip(more.enqueue).for_each(|(to, more)| *to += more);
+    to.interval.iter_mut().zip(more.interval).for_each(|(to, more)| *to += more);
+}
+
+/// Nanoseconds in the catalogue's unit.
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// A number of the probe's, unless it means that it is not known.
+pub(super) fn known(number: u32) -> Option<u32> {
+    (number != UNKNOWN).then_some(number)
+}

@@ -1,0 +1,70 @@
+//! What the thread that attaches and the collector that reads know of each other.
+
+use super::probes::Maps;
+use crate::catalog::agent::SourceState;
+use crate::catalog::nccl::GovernorLevel;
+use crate::collect::status::Report;
+use crate::ids::ProcKey;
+use gpuwho_common::nccl::COUNTERS;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Shared by both; each holds the lock only to copy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shared(Arc<Mutex<Known>>);
+
+/// What the thread that attaches has found.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub state: (SourceState, String, String),
+    pub level: GovernorLevel,
+    pub files: u64,
+    /// Rounds of the thread so far.
+    pub looked: u64,
+    /// Version and file of each process's library.
+    pub libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
+    pub counts: [u64; COUNTERS as usize],
+    /// Calls before this moment may have been missed.
+    pub gap_ns: u64,
+    /// Nanoseconds in which entries, and returns, were attached.
+    pub attached_ns: [u64; 2],
+    /// Nanoseconds in which they should have been.
+    pub wanted_ns: u64,
+    /// Processes that have communicators, as the collector saw at its last reading.
+    pub callers: u64,
+    /// The maps, once, when they are there.
+    pub maps: Option<Maps>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            state: (SourceState::Absent, String::new(), String::new()),
+            level: GovernorLevel::Off,
+            files: 0,
+            looked: 0,
+            libraries: HashMap::new(),
+            counts: [0; COUNTERS as usize],
+            gap_ns: 0,
+            attached_ns: [0; 2],
+            wanted_ns: 0,
+            callers: 0,
+            maps: None,
+        }
+    }
+}
+
+impl Shared {
+    /// Looks at or changes what is known.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How the source is doing.
+    pub(super) fn report(&self) -> Report {
+        self.with(|known| {
+            let (state, reason, remedy) = known.state.clone();
+            Report::of(state, reason, remedy)
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! How each rank stands: running, idle, waiting or hung. A call that returns tells nothing of the
+//! device; but a rank that stays in one call, or makes no call while its peers on this node have
+//! gone on, is stuck on the host's side, or the device's queue is full behind it.
+
+use super::roll::{Member, seconds};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::nccl::{Operation, RankState};
+use crate::communicators::{CommunicatorHash, MemberId};
+use gpuwho_common::nccl::operation;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// How a rank stands at a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub state: RankState,
+    /// Collectives behind the foremost on this node.
+    pub lag: Option<u64>,
+}
+
+/// Who was hung at the last reading, and how often each has been.
+#[derive(Debug, Default)]
+pub(super) struct Hangs {
+    hung: HashSet<MemberId>,
+    count: HashMap<MemberId, u64>,
+}
+
+/// Every rank's standing.
+pub(super) fn standings(
+    members: &[Member],
+    now_ns: u64,
+    hang_after: Duration,
+) -> HashMap<MemberId, Standing> {
+    let limit = u64::try_from(hang_after.as_nanos()).unwrap_or(u64::MAX);
+    let mut foremost: HashMap<CommunicatorHash, u64> = HashMap::new();
+    for member in members.iter().filter(|member| !member.has_ended) {
+        if let (Some(hash), Some(sequence)) = (member.facts.hash, member.sequence) {
+            let most = foremost.entry(hash).or_insert(sequence);
+            *most = sequence.max(*most);
+        }
+    }
+    let mut standings = HashMap::new();
+    let mut stuck = HashSet::new();
+    for member in members.iter().filter(|member| !member.has_ended) {
+        let most = member.facts.hash.and_then(|hash| foremost.get(&hash));
+        let lag = member.sequence.zip(most).map(|(mine, most)| most - mine);
+        let age = |since_ns: u64| now_ns.saturating_sub(since_ns);
+        let is_late = |since_ns: u64| age(since_ns) >= limit;
+        let is_hung = member.open.is_some_and(|open| is_late(open.since_ns))
+            || (lag.is_some_and(|lag| lag > 0) && is_late(member.last_ns));
+        let state = if is_hung {
+            RankState::Hung
+        } else if member.open.is_none() && is_late(member.last_ns) {
+            RankState::Idle
+        } else {
+            RankState::Running
+        };
+        if is_hung {
+            stuck.extend(member.facts.hash);
+        }
+        standings.insert(member.id, Standing { state, lag });
+    }
+    for member in members {
+        let peers_hang = member.facts.hash.is_some_and(|hash| stuck.contains(&hash));
+        if let Some(standing) = standings.get_mut(&member.id)
+            && peers_hang
+            && standing.state != RankState::Hung
+        {
+            standing.state = RankState::Waiting;
+        }
+    }
+    standings
+}
+
+impl Hangs {
+    /// Says once who has got stuck and who goes on, with whose it is, and counts.
+    pub(super) fn note(
+        &mut self,
+        members: &[Member],
+        standings: &HashMap<MemberId, Standing>,
+        now_ns: u64,
+        ownership: &Ownership,
+    ) {
+        for member in members {
+            let standing = standings.get(&member.id);
+            let is_hung = standing.is_some_and(|standing| standing.state == RankState::Hung);
+            if is_hung && self.hung.insert(member.id) {
+                *self.count.entry(member.id).or_insert(0) += 1;
+                say(member, standing.and_then(|standing| standing.lag), now_ns, ownership);
+            }
+            if !is_hung && self.hung.remove(&member.id) {
+                let process = member.facts.process;
+                let ended = member.has_ended;
+                tracing::info!(%process, rank = member.facts.rank, ended, "rank is hung no more");
+            }
+        }
+    }
+
+    /// Times a rank was found hung.
+    pub(super) fn of(&self, member: MemberId) -> u64 {
+        self.count.get(&member).copied().unwrap_or(0)
+    }
+
+    /// Forgets a rank.
+    pub(super) fn forget(&mut self, member: MemberId) {
+        self.hung.remove(&member);
+        self.count.remove(&member);
+    }
+}
+
+fn say(member: &Member, lag: Option<u64>, now_ns: u64, ownership: &Ownership) {
+    let facts = &member.facts;
+    let owner = ownership.owner(facts.process);
+    let workload = owner.as_ref().map(|owner| &owner.workload);
+    let pod = workload.and_then(|workload| workload.pod.as_ref()?.name.clone());
+    let job = workload.and_then(|workload| Some(workload.slurm.as_ref()?.job.to_string()));
+    let (called, bytes, since_ns) = match member.open {
+        Some(open) => (open.operation, open.bytes, open.since_ns),
+        None => (member.last_operation, member.last_bytes, member.last_ns),
+    };
+    tracing::warn!(
+        process = %facts.process,
+        pod = pod.as_deref(),
+        job = job.as_deref(),
+        communicator = facts.hash.map(tracing::field::display),
+        rank = facts.rank,
+        ranks = facts.ranks,
+        operation = operation_name(called),
+        bytes,
+        in_call = member.open.is_some(),
+        lag,
+        seconds = seconds(now_ns.saturating_sub(since_ns)),
+        "rank is hung in a collective"
+    );
+}
+
+/// The word for an operation of the programs'.
+pub(super) fn operation_name(code: u32) -> &'static str {
+    match code {
+        operation::INIT => "init",
+        operation::END => "end",
+        code => operation_of(code).map_or("unknown", Operation::as_str),
+    }
+}
+
+/// The catalogue's operation; the programs number them in its order.
+pub(super) fn operation_of(code: u32) -> Option<Operation> {
+    Operation::ALL.get(usize::try_from(code).ok()?).copied()
+}

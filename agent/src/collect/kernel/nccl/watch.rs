@@ -1,0 +1,361 @@
+//! The thread that finds libraries, attaches the probes to them and keeps them within their
+//! budget. It sleeps while no process holds a device; a process that is new is looked at four
+//! times a second for a minute, because Python loads libraries late, then every five seconds. A
+//! look is one line of `/proc/PID/status`; the mappings are read only when that has changed.
+
+use super::Settings;
+use super::governor::{Attach, Governor, LOOK_EVERY};
+use super::libraries::{FileKey, Libraries};
+use super::probes::{Attached, ProbeError, Probes};
+use super::shared::Shared;
+use crate::catalog::agent::SourceState;
+use crate::catalog::nccl::GovernorLevel;
+use crate::collect::proc_scan::is_alive;
+use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use aya::programs::uprobe::UProbeLink;
+use gpuwho_common::nccl::{COUNTERS, HIT_ENTRY, HIT_RETURN};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// Between looks at a process that is new.
+const YOUNG_EVERY: Duration = Duration::from_millis(250);
+/// How long a process is new.
+const YOUNG: Duration = Duration::from_mins(1);
+/// Between looks at all others.
+const OLD_EVERY: Duration = Duration::from_secs(5);
+/// How long links are closed before something else has its turn.
+const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
+/// Between tries to load programs that the kernel has refused.
+const AGAIN: Duration = Duration::from_mins(5);
+
+/// The processes to look at: those that hold a device.
+pub(super) type Candidates = Box<dyn Fn() -> Vec<ProcKey> + Send>;
+
+/// The state of the thread.
+pub(super) struct Watch {
+    settings: Settings,
+    paths: Paths,
+    candidates: Candidates,
+    shared: Shared,
+    libraries: Libraries,
+    seen: HashMap<ProcKey, Seen>,
+    probes: Option<Probes>,
+    attached: HashMap<FileKey, Attached>,
+    refused: Option<(String, Instant)>,
+    /// Links to close, when there is nothing better to do.
+    detaching: Vec<UProbeLink>,
+    governor: Governor,
+    in_force: Attach,
+    looked: Looked,
+}
+
+/// A process as it was at the last look.
+#[derive(Debug)]
+struct Seen {
+    since: Instant,
+    code_kb: Option<u64>,
+    looked: Instant,
+}
+
+/// The counters at the last look.
+struct Looked {
+    at: Instant,
+    hits: u64,
+}
+
+impl Watch {
+    pub(super) fn new(
+        settings: Settings,
+        paths: Paths,
+        candidates: Candidates,
+        shared: Shared,
+    ) -> Self {
+        let governor = Governor::new(settings.budget);
+        Self {
+            settings,
+            paths,
+            candidates,
+            shared,
+            libraries: Libraries::default(),
+            seen: HashMap::new(),
+            probes: None,
+            attached: HashMap::new(),
+            refused: None,
+            detaching: Vec::new(),
+            governor,
+            in_force: Attach::Full,
+            looked: Looked { at: Instant::now(), hits: 0 },
+        }
+    }
+
+    /// Runs until nobody can wake it any more.
+    pub(super) fn run(mut self, woken: &Receiver<()>) {
+        loop {
+            let now = Instant::now();
+            if self.look_at_processes(now) {
+                self.follow_libraries();
+            }
+            self.govern(now);
+            self.detach_some();
+            self.publish();
+            match woken.recv_timeout(self.next(now)) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn next(&self, now: Instant) -> Duration {
+        if !self.detaching.is_empty() {
+            return Duration::ZERO;
+        }
+        let is_young = |seen: &Seen| now.duration_since(seen.since) < YOUNG;
+        if self.seen.values().any(is_young) {
+            YOUNG_EVERY
+        } else if self.attached.is_empty() {
+            OLD_EVERY
+        } else {
+            LOOK_EVERY
+        }
+    }
+
+    /// True if somebody maps a library that did not, or the other way round.
+    fn look_at_processes(&mut self, now: Instant) -> bool {
+        let candidates: HashSet<ProcKey> = (self.candidates)().into_iter().collect();
+        let mut changed = false;
+        for process in self.libraries.processes() {
+            if !candidates.contains(&process) || !is_alive(&self.paths, process) {
+                changed |= self.libraries.forget(process);
+                self.seen.remove(&process);
+            }
+        }
+        self.seen.retain(|process, _| candidates.contains(process));
+        for process in candidates {
+            let seen =
+                self.seen.entry(process).or_insert(Seen { since: now, code_kb: None, looked: now });
+            let is_due = seen.code_kb.is_none()
+                || now.duration_since(seen.since) < YOUNG
+                || now.duration_since(seen.looked) >= OLD_EVERY;
+            if !is_due {
+                continue;
+            }
+            seen.looked = now;
+            let code_kb = code_kb(&self.paths, process);
+            if code_kb.is_some() && code_kb != seen.code_kb {
+                seen.code_kb = code_kb;
+                changed |= self.libraries.look(&self.paths, process);
+            }
+        }
+        changed
+    }
+
+    /// Attaches to what is new and detaches from what nobody maps any more.
+    fn follow_libraries(&mut self) {
+        let in_use: HashSet<FileKey> =
+            self.libraries.in_use().map(|(key, _)| key.clone()).collect();
+        let gone: Vec<FileKey> =
+            self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
+        for key in gone {
+            let links = self.attached.remove(&key).map(Attached::into_links);
+            self.detaching.extend(links.unwrap_or_default());
+        }
+        let is_tried_again = |until: &Instant| Instant::now() >= *until;
+        if self.refused.as_ref().is_some_and(|(_, until)| !is_tried_again(until)) {
+            return;
+        }
+        self.refused = None;
+        if let Err(error) = self.attach_new() {
+            tracing::warn!(%error, "collective calls cannot be counted");
+            self.refused = Some((error.to_string(), Instant::now() + AGAIN));
+        }
+    }
+
+    fn attach_new(&mut self) -> Result<(), ProbeError> {
+        let wanted = self.governor.attach();
+        if wanted == Attach::Nothing {
+            return Ok(());
+        }
+        for (key, library) in self.libraries.in_use() {
+            if self.attached.contains_key(key) {
+                continue;
+            }
+            if self.probes.is_none() {
+                let (probes, maps) = Probes::load(&self.paths)?;
+                self.probes = Some(probes);
+                self.shared.with(|known| known.maps = Some(maps));
+                crate::sys::memory::give_back();
+            }
+            let Some(probes) = &mut self.probes else { continue };
+            let timed = wanted == Attach::Full;
+            let attached = probes.attach(&library.file, &library.exports, timed)?;
+            let (path, version) = (&library.path, &library.exports.version);
+            let (functions, returns) = (attached.functions(), attached.returns());
+            tracing::info!(%path, %version, functions, returns, "counting collective calls");
+            for (name, why) in &attached.refused {
+                tracing::warn!(%path, name, why, "a function cannot be probed");
+            }
+            self.attached.insert(key.clone(), attached);
+        }
+        Ok(())
+    }
+
+    /// Once a second, while something is attached or waits to be.
+    fn govern(&mut self, now: Instant) {
+        let passed = now.duration_since(self.looked.at);
+        if passed < LOOK_EVERY {
+            return;
+        }
+        let counts = self.counts();
+        let place = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
+        let hits = place(HIT_ENTRY) + place(HIT_RETURN);
+        let new = hits.saturating_sub(self.looked.hits);
+        self.looked = Looked { at: now, hits };
+        let is_wanted = self.libraries.in_use().next().is_some();
+        let callers = self.shared.with(|known| {
+            let ns = u64::try_from(passed.as_nanos()).unwrap_or(0);
+            let [entries, returns] = &mut known.attached_ns;
+            if is_wanted {
+                known.wanted_ns += ns;
+                *entries += if self.attached.is_empty() { 0 } else { ns };
+                let timed = self.in_force == Attach::Full && !self.attached.is_empty();
+                *returns += if timed { ns } else { 0 };
+            }
+            known.counts = counts;
+            known.callers
+        });
+        let users = self.libraries.in_use().map(|(_, library)| library.users.len() as u64);
+        let processes = callers.max(users.sum::<u64>().min(1)).max(1);
+        let rate = u128::from(new) * 1_000 / passed.as_millis().max(1) / u128::from(processes);
+        if self.in_force == self.governor.attach() {
+            self.governor.look(u64::try_from(rate).unwrap_or(u64::MAX), now);
+        }
+        self.enforce();
+    }
+
+    /// Makes what is attached what the governor allows.
+    fn enforce(&mut self) {
+        let wanted = self.governor.attach();
+        if wanted == self.in_force {
+            return;
+        }
+        let level = self.governor.level().as_str();
+        tracing::warn!(level, budget = self.settings.budget, "the probes' cost is adjusted");
+        // What is attached twice would count twice.
+        if self.in_force == Attach::Nothing && !self.detaching.is_empty() {
+            return;
+        }
+        let before = std::mem::replace(&mut self.in_force, wanted);
+        let Some(probes) = &mut self.probes else { return };
+        if wanted != Attach::Full {
+            // An error means that the map is gone, and with it everything.
+            let _ = probes.control(wanted);
+        }
+        match wanted {
+            Attach::Nothing => {
+                let all = self.attached.drain().map(|(_, attached)| attached);
+                self.detaching.extend(all.flat_map(Attached::into_links));
+            }
+            Attach::Entries => {
+                self.detaching.extend(self.attached.values_mut().flat_map(Attached::untime));
+            }
+            Attach::Full => {
+                for (key, library) in self.libraries.in_use() {
+                    if let Some(attached) = self.attached.get_mut(key) {
+                        probes.time_calls(&library.file, &library.exports, attached);
+                    }
+                }
+                // As above.
+                let _ = probes.control(wanted);
+            }
+        }
+        if before == Attach::Nothing {
+            self.follow_libraries();
+            self.shared.with(|known| known.gap_ns = boot_time_ns());
+        }
+    }
+
+    /// A few at a time: a library that comes meanwhile is attached first.
+    fn detach_some(&mut self) {
+        let end = Instant::now() + DETACH_AT_ONCE;
+        while Instant::now() < end
+            && let Some(link) = self.detaching.pop()
+        {
+            drop(link);
+        }
+    }
+
+    fn counts(&self) -> [u64; COUNTERS as usize] {
+        let mut counts = [0; COUNTERS as usize];
+        if let Some(probes) = &self.probes {
+            for (counter, slot) in (0_u32..).zip(&mut counts) {
+                let read = probes.counts.get(&counter, 0);
+                *slot = read.map_or(0, |values| values.iter().sum());
+            }
+        }
+        counts
+    }
+
+    fn publish(&self) {
+        let mut libraries = HashMap::new();
+        for process in self.libraries.processes() {
+            if let Some(library) = self.libraries.of(process) {
+                let version = library.exports.version.split('+').next().unwrap_or_default();
+                libraries.insert(process, (version.into(), Arc::clone(&library.path)));
+            }
+        }
+        let files = self.libraries.in_use().count() as u64;
+        let level = if self.attached.is_empty() && self.in_force == Attach::Full {
+            GovernorLevel::Off
+        } else {
+            self.governor.level()
+        };
+        let state = self.state(files);
+        self.shared.with(|known| {
+            known.state = state;
+            known.level = level;
+            known.files = files;
+            known.looked += 1;
+            known.libraries = libraries;
+        });
+    }
+
+    fn state(&self, files: u64) -> (SourceState, String, String) {
+        if let Some((why, _)) = &self.refused {
+            let remedy = "run gpuwho doctor to see what the kernel refuses";
+            return (SourceState::Degraded, why.clone(), remedy.into());
+        }
+        if files == 0 {
+            let reason = "no process that holds a device has NCCL or RCCL loaded";
+            return (SourceState::Absent, reason.into(), String::new());
+        }
+        let budget = self.settings.budget;
+        let because = |what: &str| {
+            let reason = format!("more than {budget} hits a second and process: {what}");
+            (SourceState::Degraded, reason, "raise nccl.budget to see more".into())
+        };
+        match self.governor.level() {
+            GovernorLevel::Entries => because("durations and open calls are not seen"),
+            GovernorLevel::Cycled => {
+                let cycle = self.governor.cycle();
+                because(&format!("calls are counted one second in {cycle}"))
+            }
+            GovernorLevel::Detached => because("calls are not counted for some minutes"),
+            GovernorLevel::Full | GovernorLevel::Off => {
+                (SourceState::Ready, String::new(), String::new())
+            }
+        }
+    }
+}
+
+/// Size of the code that a process maps from libraries: changes when one is loaded.
+fn code_kb(paths: &Paths, process: ProcKey) -> Option<u64> {
+    let status =
+        fs::read_to_string(paths.proc.join(process.pid.to_string()).join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLib:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}

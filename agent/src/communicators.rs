@@ -1,0 +1,279 @@
+//! The communicators that processes of this host are in: who each membership is, kept apart from
+//! what it does, so that several sources can complete it. The kernel's probe makes memberships;
+//! whatever else knows a process's communicator by its hash (profiler files, NCCL's own status
+//! socket) adds rank, size, name or device.
+
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::ids::ProcKey;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// NCCL's own 64-bit hash of a communicator, the same on all ranks and nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommunicatorHash(pub u64);
+
+impl fmt::Display for CommunicatorHash {
+    /// As NCCL's log and plugins write it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A membership by number; meaningless outside this process of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberId(u32);
+
+/// What makes a membership one membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberKey {
+    /// Who.
+    pub process: ProcKey,
+    /// The probe's number of the communicator; 0 for all that were there before the probe.
+    pub number: u64,
+}
+
+/// How a communicator came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was there before the agent.
+    Unknown,
+    /// From a unique id.
+    UniqueId,
+    /// By one process for all its devices.
+    InitAll,
+    /// Split from another.
+    Split,
+    /// Another without some ranks.
+    Shrink,
+    /// Another with more ranks.
+    Grow,
+}
+
+impl Origin {
+    /// The attribute's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::UniqueId => "unique_id",
+            Self::InitAll => "init_all",
+            Self::Split => "split",
+            Self::Shrink => "shrink",
+            Self::Grow => "grow",
+        }
+    }
+}
+
+/// What is known of a membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberFacts {
+    /// The process.
+    pub process: ProcKey,
+    /// The communicator.
+    pub hash: Option<CommunicatorHash>,
+    /// Rank in it.
+    pub rank: Option<u32>,
+    /// Its ranks.
+    pub ranks: Option<u32>,
+    /// The one it was made from.
+    pub parent: Option<CommunicatorHash>,
+    /// How it came to be.
+    pub origin: Origin,
+    /// The library's version.
+    pub version: Option<Arc<str>>,
+    /// The library's file, as the process sees it.
+    pub library: Option<Arc<str>>,
+    /// The name the program gave it.
+    pub name: Option<Arc<str>>,
+    /// Device ordinal in the process.
+    pub device: Option<u32>,
+}
+
+impl MemberFacts {
+    /// Of whom nothing but the process is known.
+    pub fn new(process: ProcKey) -> Self {
+        Self {
+            process,
+            hash: None,
+            rank: None,
+            ranks: None,
+            parent: None,
+            origin: Origin::Unknown,
+            version: None,
+            library: None,
+            name: None,
+            device: None,
+        }
+    }
+
+    /// The small identity that is on every point.
+    pub fn attributes(&self) -> AttrSet {
+        let mut set = AttrSet::new();
+        let text = |hash: Option<CommunicatorHash>| hash.map(|hash| Arc::from(hash.to_string()));
+        set.set_some::<Arc<str>>(&attr::NCCL_COMMUNICATOR, text(self.hash));
+        set.set_some(&attr::NCCL_RANK, self.rank.map(i64::from));
+        set.set_some(&attr::NCCL_RANKS, self.ranks.map(i64::from));
+        set
+    }
+
+    /// Everything known, for `nccl.communicator.info`.
+    pub fn details(&self) -> AttrSet {
+        let mut set = self.attributes();
+        let parent = self.parent.map(|parent| Arc::from(parent.to_string()));
+        set.set_some::<Arc<str>>(&attr::NCCL_PARENT, parent);
+        set.set(&attr::NCCL_ORIGIN, self.origin.as_str());
+        set.set_some(&attr::NCCL_NAME, self.name.clone());
+        set.set_some(&attr::NCCL_VERSION, self.version.clone());
+        set.set_some(&attr::NCCL_LIBRARY, self.library.clone());
+        set.set_some(&attr::NCCL_DEVICE, self.device.map(i64::from));
+        set
+    }
+}
+
+/// What a source other than the probe says of a process's communicator; what it does not know is
+/// left as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// Rank in it.
+    pub rank: Option<u32>,
+    /// Its ranks.
+    pub ranks: Option<u32>,
+    /// The name the program gave it.
+    pub name: Option<Arc<str>>,
+    /// Device ordinal in the process.
+    pub device: Option<u32>,
+}
+
+/// All memberships.
+#[derive(Debug, Default)]
+pub struct Communicators(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    ids: HashMap<MemberKey, MemberId>,
+    facts: HashMap<MemberId, (MemberKey, Arc<MemberFacts>)>,
+    learned: HashMap<(ProcKey, CommunicatorHash), Learned>,
+    next: u32,
+}
+
+impl Communicators {
+    /// Adds or refreshes a membership, with what others have said of it.
+    pub fn put(&self, key: MemberKey, facts: MemberFacts) -> MemberId {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let id = known.ids.get(&key).copied().unwrap_or_else(|| known.number(key));
+        known.take(id, key, facts);
+        id
+    }
+
+    /// Who that is; the `Arc` changes when what is known does.
+    pub fn facts(&self, id: MemberId) -> Option<Arc<MemberFacts>> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.facts.get(&id).map(|(_, facts)| Arc::clone(facts))
+    }
+
+    /// Takes what another source says of a process's communicator. It is kept until the process's
+    /// memberships are forgotten, also where the probe has not seen the communicator yet.
+    pub fn learn(&self, process: ProcKey, hash: CommunicatorHash, learned: Learned) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.learned.insert((process, hash), learned);
+        let mine = known
+            .facts
+            .iter()
+            .find(|(_, (key, facts))| key.process == process && facts.hash == Some(hash));
+        if let Some((id, (key, facts))) = mine {
+            let (id, key, facts) = (*id, *key, (**facts).clone());
+            known.take(id, key, facts);
+        }
+    }
+
+    /// Every membership of a communicator on this host.
+    pub fn members(&self, hash: CommunicatorHash) -> Vec<MemberId> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let of = known.facts.iter().filter(|(_, (_, facts))| facts.hash == Some(hash));
+        of.map(|(id, _)| *id).collect()
+    }
+
+    /// Forgets a membership that has ended.
+    pub fn forget(&self, id: MemberId) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some((key, facts)) = known.facts.remove(&id) {
+            known.ids.remove(&key);
+            if let Some(hash) = facts.hash {
+                known.learned.remove(&(key.process, hash));
+            }
+        }
+    }
+}
+
+impl Known {
+    fn number(&mut self, key: MemberKey) -> MemberId {
+        let id = MemberId(self.next);
+        self.next = self.next.wrapping_add(1);
+        self.ids.insert(key, id);
+        id
+    }
+
+    fn take(&mut self, id: MemberId, key: MemberKey, mut facts: MemberFacts) {
+        let learned = facts.hash.and_then(|hash| self.learned.get(&(key.process, hash)));
+        if let Some(learned) = learned {
+            facts.rank = facts.rank.or(learned.rank);
+            facts.ranks = facts.ranks.or(learned.ranks);
+            facts.device = facts.device.or(learned.device);
+            facts.name = facts.name.or_else(|| learned.name.clone());
+        }
+        if self.facts.get(&id).is_none_or(|(_, known)| **known != facts) {
+            self.facts.insert(id, (key, Arc::new(facts)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROCESS: ProcKey = ProcKey { pid: 7, start_ticks: 70 };
+    const HASH: CommunicatorHash = CommunicatorHash(0x1db1_4a8a_713c_2fa5);
+
+    fn facts() -> MemberFacts {
+        MemberFacts { hash: Some(HASH), ..MemberFacts::new(PROCESS) }
+    }
+
+    #[test]
+    fn what_another_source_said_completes_a_membership_before_and_after_it_is_made() {
+        let communicators = Communicators::default();
+        let (first, second) = (
+            MemberKey { process: PROCESS, number: 1 },
+            Learned { rank: Some(3), name: Some(Arc::from("tensor")), ..Learned::default() },
+        );
+        communicators.learn(PROCESS, HASH, second.clone());
+        let id = communicators.put(first, facts());
+        let known = communicators.facts(id).unwrap();
+        assert_eq!((known.rank, known.name.as_deref()), (Some(3), Some("tensor")));
+        communicators.learn(PROCESS, HASH, Learned { ranks: Some(8), ..second });
+        assert_eq!(communicators.facts(id).unwrap().ranks, Some(8));
+        assert_eq!(communicators.members(HASH), vec![id]);
+        communicators.forget(id);
+        assert_eq!((communicators.facts(id), communicators.members(HASH)), (None, vec![]));
+    }
+
+    #[test]
+    fn the_same_facts_again_keep_the_identity() {
+        let communicators = Communicators::default();
+        let key = MemberKey { process: PROCESS, number: 1 };
+        let id = communicators.put(key, facts());
+        let before = communicators.facts(id).unwrap();
+        assert_eq!(communicators.put(key, facts()), id);
+        assert!(Arc::ptr_eq(&before, &communicators.facts(id).unwrap()));
+    }
+
+    #[test]
+    fn a_hash_is_written_as_nccl_writes_it() {
+        let attributes = MemberFacts { rank: Some(0), ranks: Some(2), ..facts() }.attributes();
+        let text: Vec<String> =
+            attributes.iter().map(|(key, value)| format!("{}={value}", key.name)).collect();
+        assert_eq!(
+            text,
+            ["nccl.communicator.id=0x1db14a8a713c2fa5", "nccl.rank=0", "nccl.nranks=2"]
+        );
+    }
+}

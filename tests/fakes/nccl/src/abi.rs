@@ -1,0 +1,414 @@
+//! The exported functions, as `nccl.h` of 2.29 declares them.
+
+use crate::plan;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// `ncclSuccess`.
+pub const SUCCESS: u32 = 0;
+/// `ncclInvalidArgument`.
+pub const INVALID_ARGUMENT: u32 = 4;
+
+/// `ncclUniqueId`, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UniqueId(pub [u8; 128]);
+
+/// What a handle points to; begins with a mark like the real one since 2.21.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Comm {
+    magic: u64,
+    /// Rank in it.
+    pub rank: c_int,
+    /// Its ranks.
+    pub ranks: c_int,
+    /// What `ncclCommGetAsyncError` tells.
+    pub async_error: u32,
+}
+
+/// `ncclComm_t`.
+pub type Handle = *mut Comm;
+
+const MAGIC: u64 = 0x0280_0280_0280_0280;
+
+impl Comm {
+    fn make(rank: c_int, ranks: c_int) -> Handle {
+        Box::into_raw(Box::new(Self { magic: MAGIC, rank, ranks, async_error: 0 }))
+    }
+}
+
+/// # Safety
+///
+/// Null, or a handle that this library gave and that was not destroyed, or readable memory.
+unsafe fn checked(comm: Handle) -> Result<Handle, u32> {
+    // SAFETY: as promised by the caller.
+    if comm.is_null() || unsafe { (*comm).magic } != MAGIC {
+        return Err(INVALID_ARGUMENT);
+    }
+    Ok(comm)
+}
+
+/// # Safety
+///
+/// As for [`checked`].
+unsafe fn operate(comm: Handle) -> u32 {
+    // SAFETY: as promised by the caller.
+    match unsafe { checked(comm) } {
+        Ok(_) => plan::carry_out(),
+        Err(code) => code,
+    }
+}
+
+/// Operations on a communicator: each checks it and does what is planned.
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $kind:ty),*) on $comm:ident;)+) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        ///
+        /// As in `nccl.h`; no buffer is touched.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub unsafe extern "C" fn $name($($arg: $kind),*) -> u32 {
+            // Also keeps functions that do the same from becoming one.
+            std::hint::black_box((stringify!($name), $($arg),*));
+            // SAFETY: the communicator is as the caller promises.
+            unsafe { operate($comm) }
+        }
+    )+};
+}
+
+/// A buffer on the device.
+type Buffer = *const c_void;
+/// `cudaStream_t`.
+type Stream = *mut c_void;
+
+operations! {
+    ncclAllReduce(send: Buffer, recv: Buffer, count: usize, datatype: u32, op: u32, comm: Handle, stream: Stream) on comm;
+    ncclReduceScatter(send: Buffer, recv: Buffer, count: usize, datatype: u32, op: u32, comm: Handle, stream: Stream) on comm;
+    ncclAllGather(send: Buffer, recv: Buffer, count: usize, datatype: u32, comm: Handle, stream: Stream) on comm;
+    ncclAlltoAll(send: Buffer, recv: Buffer, count: usize, datatype: u32, comm: Handle, stream: Stream) on comm;
+    ncclBroadcast(send: Buffer, recv: Buffer, count: usize, datatype: u32, root: c_int, comm: Handle, stream: Stream) on comm;
+    ncclGather(send: Buffer, recv: Buffer, count: usize, datatype: u32, root: c_int, comm: Handle, stream: Stream) on comm;
+    ncclScatter(send: Buffer, recv: Buffer, count: usize, datatype: u32, root: c_int, comm: Handle, stream: Stream) on comm;
+    ncclReduce(send: Buffer, recv: Buffer, count: usize, datatype: u32, op: u32, root: c_int, comm: Handle, stream: Stream) on comm;
+    ncclSend(buffer: Buffer, count: usize, datatype: u32, peer: c_int, comm: Handle, stream: Stream) on comm;
+    ncclRecv(buffer: Buffer, count: usize, datatype: u32, peer: c_int, comm: Handle, stream: Stream) on comm;
+    ncclAllReduceConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, op: u32, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclPutSignal(local: Buffer, count: usize, datatype: u32, peer: c_int, window: Buffer, offset: usize, signal: c_int, context: c_int, flags: u32, comm: Handle, stream: Stream) on comm;
+    ncclSignal(peer: c_int, signal: c_int, context: c_int, flags: u32, comm: Handle, stream: Stream) on comm;
+    ncclWaitSignal(count: c_int, signals: Buffer, comm: Handle, stream: Stream) on comm;
+    ncclCommFinalize(comm: Handle) on comm;
+    ncclCommRevoke(comm: Handle, flags: c_int) on comm;
+}
+
+/// `ncclBcast`: as in the library, one call of `ncclBroadcast`.
+///
+/// # Safety
+///
+/// As in `nccl.h`; the buffer is not touched.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclBcast(
+    buffer: Buffer,
+    count: usize,
+    datatype: u32,
+    root: c_int,
+    comm: Handle,
+    stream: Stream,
+) -> u32 {
+    // SAFETY: passed on as they came.
+    let result = unsafe { ncclBroadcast(buffer, buffer, count, datatype, root, comm, stream) };
+    // Keeps the call from becoming a jump.
+    std::hint::black_box(result)
+}
+
+/// `ncclGroupStart`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ncclGroupStart() -> u32 {
+    std::hint::black_box(SUCCESS)
+}
+
+/// `ncclGroupEnd`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ncclGroupEnd() -> u32 {
+    std::hint::black_box(plan::carry_out())
+}
+
+/// `ncclGetVersion`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> u32 {
+    // SAFETY: as promised by the caller.
+    unsafe { version.write(22_907) };
+    SUCCESS
+}
+
+/// `ncclGetErrorString`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetErrorString(code: u32) -> *const c_char {
+    if code == SUCCESS { c"no error".as_ptr() } else { c"invalid argument".as_ptr() }
+}
+
+/// `ncclGetUniqueId`: like the real one, a magic, an address, and zeros.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> u32 {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let mut bytes = [0; 128];
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |now| u64::from(now.subsec_nanos()) ^ (now.as_secs() << 30));
+    let magic = now ^ (u64::from(std::process::id()) << 32) ^ MADE.fetch_add(1, Ordering::Relaxed);
+    let parts = magic.to_le_bytes().into_iter().chain([2, 0, 0xdb, 0xb0, 127, 0, 0, 1]);
+    bytes.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    // SAFETY: as promised by the caller.
+    unsafe { id.write(UniqueId(bytes)) };
+    SUCCESS
+}
+
+/// # Safety
+///
+/// `to` points to a handle.
+unsafe fn init(to: *mut Handle, ranks: c_int, rank: c_int) -> u32 {
+    if to.is_null() || ranks < 1 || !(0..ranks).contains(&rank) {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { to.write(Comm::make(rank, ranks)) };
+    plan::carry_out()
+}
+
+/// `ncclCommInitRank`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommInitRank(
+    to: *mut Handle,
+    ranks: c_int,
+    id: UniqueId,
+    rank: c_int,
+) -> u32 {
+    std::hint::black_box(&id);
+    // SAFETY: as promised by the caller.
+    unsafe { init(to, ranks, rank) }
+}
+
+/// `ncclCommInitRankConfig`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommInitRankConfig(
+    to: *mut Handle,
+    ranks: c_int,
+    id: UniqueId,
+    rank: c_int,
+    config: Buffer,
+) -> u32 {
+    std::hint::black_box((&id, config));
+    // SAFETY: as promised by the caller.
+    unsafe { init(to, ranks, rank) }
+}
+
+/// `ncclCommInitRankScalable`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommInitRankScalable(
+    to: *mut Handle,
+    ranks: c_int,
+    rank: c_int,
+    count: c_int,
+    ids: *const UniqueId,
+    config: Buffer,
+) -> u32 {
+    std::hint::black_box((count, ids, config));
+    // SAFETY: as promised by the caller.
+    unsafe { init(to, ranks, rank) }
+}
+
+/// `ncclCommInitAll`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommInitAll(to: *mut Handle, count: c_int, devices: Buffer) -> u32 {
+    std::hint::black_box(devices);
+    for rank in 0..count {
+        // SAFETY: the caller promises room for `count` handles.
+        unsafe { to.add(rank.unsigned_abs() as usize).write(Comm::make(rank, count)) };
+    }
+    plan::carry_out()
+}
+
+/// `ncclCommSplit`: rank and size are the driver's business, which knows all colors; here the
+/// child has its parent's.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommSplit(
+    comm: Handle,
+    color: c_int,
+    key: c_int,
+    to: *mut Handle,
+    config: Buffer,
+) -> u32 {
+    std::hint::black_box((key, config));
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let parent = match checked(comm) {
+            Ok(parent) => parent,
+            Err(code) => return code,
+        };
+        // `NCCL_SPLIT_NOCOLOR` makes none.
+        let child =
+            if color < 0 { ptr::null_mut() } else { Comm::make((*parent).rank, (*parent).ranks) };
+        to.write(child);
+    }
+    plan::carry_out()
+}
+
+/// `ncclCommShrink`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommShrink(
+    comm: Handle,
+    excluded: *const c_int,
+    count: c_int,
+    to: *mut Handle,
+    config: Buffer,
+    flags: c_int,
+) -> u32 {
+    std::hint::black_box((config, flags));
+    // SAFETY: as promised by the caller, who promises `count` ranks at `excluded`.
+    unsafe {
+        let parent = match checked(comm) {
+            Ok(parent) => parent,
+            Err(code) => return code,
+        };
+        let list = (0..count.unsigned_abs() as usize).map(|at| excluded.add(at).read());
+        let before = list.filter(|other| *other < (*parent).rank).count();
+        let before = c_int::try_from(before).unwrap_or(0);
+        to.write(Comm::make((*parent).rank - before, (*parent).ranks - count));
+    }
+    plan::carry_out()
+}
+
+/// # Safety
+///
+/// A handle that this library gave, which nobody uses afterwards.
+unsafe fn free(comm: Handle) -> u32 {
+    // SAFETY: as promised by the caller.
+    match unsafe { checked(comm) } {
+        Ok(comm) => {
+            let result = plan::carry_out();
+            // SAFETY: made by `Comm::make`, and nobody's any more.
+            drop(unsafe { Box::from_raw(comm) });
+            result
+        }
+        Err(code) => code,
+    }
+}
+
+/// `ncclCommDestroy`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommDestroy(comm: Handle) -> u32 {
+    // SAFETY: as promised by the caller.
+    std::hint::black_box(unsafe { free(comm) })
+}
+
+/// `ncclCommAbort`.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommAbort(comm: Handle) -> u32 {
+    // Not the same code as above, which a linker would make one function.
+    std::hint::black_box(ABORTS.fetch_add(1, Ordering::Relaxed));
+    // SAFETY: as promised by the caller.
+    unsafe { free(comm) }
+}
+
+static ABORTS: AtomicU64 = AtomicU64::new(0);
+
+/// Questions about a communicator.
+macro_rules! questions {
+    ($($name:ident: $field:ident, $kind:ty;)+) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        ///
+        /// As in `nccl.h`.
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub unsafe extern "C" fn $name(comm: Handle, to: *mut $kind) -> u32 {
+            // SAFETY: as promised by the caller.
+            unsafe {
+                match checked(comm) {
+                    Ok(comm) => {
+                        to.write((*comm).$field);
+                        SUCCESS
+                    }
+                    Err(code) => code,
+                }
+            }
+        }
+    )+};
+}
+
+/// What the next calls shall do, for the driver of the process.
+///
+/// # Safety
+///
+/// `comm` is null or a living handle of this library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fakeNcclPlan(what: u32, value: u64, comm: Handle) {
+    match what {
+        0 => plan::take(std::time::Duration::from_nanos(value)),
+        1 => plan::hang(),
+        2 => plan::fail(u32::try_from(value).unwrap_or(0)),
+        // SAFETY: as promised by the caller.
+        _ => unsafe { (*comm).async_error = u32::try_from(value).unwrap_or(0) },
+    }
+}
+
+questions! {
+    ncclCommCount: ranks, c_int;
+    ncclCommUserRank: rank, c_int;
+    ncclCommGetAsyncError: async_error, u32;
+}

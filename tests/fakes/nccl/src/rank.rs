@@ -1,0 +1,371 @@
+//! The orders of a rank, and carrying them out.
+//!
+//! | Order | Answer |
+//! |---|---|
+//! | `load PATH` | `ok` |
+//! | `id` | the unique id in hex |
+//! | `init NAME RANKS RANK ID [config or scalable]` | result |
+//! | `all NAME RANKS` | result; the communicators are `NAME0`, `NAME1`, … |
+//! | `split NAME COLOR KEY NEW`, `shrink NAME NEW RANK…` | result |
+//! | `finalize NAME`, `destroy NAME`, `abort NAME`, `revoke NAME` | result |
+//! | `count NAME`, `rank NAME`, `error NAME` | result and answer |
+//! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
+//! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
+//! | `take NANOSECONDS`, `hang`, `fail RESULT`, `break NAME RESULT` | `ok` |
+//!
+//! `-` is a communicator that is null, and `@ADDRESS` one that never was.
+
+use crate::abi::{Handle, UniqueId};
+use std::collections::HashMap;
+use std::ffi::{CString, c_int, c_void};
+use std::io::{self, BufRead, Write};
+use std::mem::transmute;
+use std::ptr;
+
+/// Why an order was not carried out.
+#[derive(Debug)]
+pub struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+fn refused(what: impl Into<String>) -> Refused {
+    Refused(what.into())
+}
+
+/// Carries out orders until there are no more.
+pub fn serve(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
+    let mut rank = Rank { library: ptr::null_mut(), communicators: HashMap::new() };
+    for order in orders.lines() {
+        let order = order?;
+        let words: Vec<&str> = order.split_ascii_whitespace().collect();
+        match rank.carry_out(&words) {
+            Ok(answer) => writeln!(answers, "{answer}")?,
+            Err(error) => writeln!(answers, "refused: {order}: {error}")?,
+        }
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+struct Rank {
+    library: *mut c_void,
+    communicators: HashMap<String, Handle>,
+}
+
+type InitRank = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int) -> u32;
+type InitConfig = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int, *const c_void) -> u32;
+type InitScalable =
+    unsafe extern "C" fn(*mut Handle, c_int, c_int, c_int, *const UniqueId, *const c_void) -> u32;
+type InitAll = unsafe extern "C" fn(*mut Handle, c_int, *const c_int) -> u32;
+type Split = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle, *const c_void) -> u32;
+type Shrink =
+    unsafe extern "C" fn(Handle, *const c_int, c_int, *mut Handle, *const c_void, c_int) -> u32;
+type OnHandle = unsafe extern "C" fn(Handle, c_int) -> u32;
+type Question = unsafe extern "C" fn(Handle, *mut u32) -> u32;
+type Bare = unsafe extern "C" fn() -> u32;
+type Plan = unsafe extern "C" fn(u32, u64, Handle);
+/// Nine words: as many arguments as any operation has, in registers and on the stack alike.
+type Operation = unsafe extern "C" fn(
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+    usize,
+) -> u32;
+
+impl Rank {
+    fn carry_out(&mut self, words: &[&str]) -> Result<String, Refused> {
+        match *words {
+            ["load", path] => self.load(path),
+            ["id"] => self.unique_id(),
+            ["init", name, ranks, rank, id] => self.init(name, (ranks, rank, id), "rank"),
+            ["init", name, ranks, rank, id, how] => self.init(name, (ranks, rank, id), how),
+            ["all", name, ranks] => self.init_all(name, ranks),
+            ["split", name, color, key, new] => self.split(name, (color, key), new),
+            ["shrink", name, new, ref excluded @ ..] => self.shrink(name, new, excluded),
+            ["finalize", name] => self.end("ncclCommFinalize", name, false),
+            ["revoke", name] => self.end("ncclCommRevoke", name, false),
+            ["destroy", name] => self.end("ncclCommDestroy", name, true),
+            ["abort", name] => self.end("ncclCommAbort", name, true),
+            ["count", name] => self.ask("ncclCommCount", name),
+            ["rank", name] => self.ask("ncclCommUserRank", name),
+            ["error", name] => self.ask("ncclCommGetAsyncError", name),
+            ["call", times, operation, name, count, datatype] => {
+                self.call((times, operation), name, (count, datatype))
+            }
+            ["group", times, operation, name, count, datatype] => {
+                self.group((times, operation), name, (count, datatype))
+            }
+            ["take", ns] => self.plan(0, number(ns)?, "-"),
+            ["hang"] => self.plan(1, 0, "-"),
+            ["fail", result] => self.plan(2, number(result)?, "-"),
+            ["break", name, result] => self.plan(3, number(result)?, name),
+            _ => Err(refused("no such order")),
+        }
+    }
+
+    fn load(&mut self, path: &str) -> Result<String, Refused> {
+        let path = CString::new(path).map_err(|_| refused("a path with a zero byte"))?;
+        // SAFETY: the path is a C string; what a library does when it is loaded is its own.
+        self.library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if self.library.is_null() { Err(refused("cannot be loaded")) } else { Ok("ok".into()) }
+    }
+
+    fn symbol(&self, name: &str) -> Result<*mut c_void, Refused> {
+        if self.library.is_null() {
+            return Err(refused("no library is loaded"));
+        }
+        let text = CString::new(name).map_err(|_| refused("a name with a zero byte"))?;
+        // SAFETY: the library is loaded and the name is a C string.
+        let found = unsafe { libc::dlsym(self.library, text.as_ptr()) };
+        if found.is_null() { Err(refused(format!("the library has no {name}"))) } else { Ok(found) }
+    }
+
+    fn handle(&self, name: &str) -> Result<Handle, Refused> {
+        if name == "-" {
+            return Ok(ptr::null_mut());
+        }
+        if let Some(address) = name.strip_prefix('@') {
+            return Ok(ptr::with_exposed_provenance_mut(word(address)?));
+        }
+        let found = self.communicators.get(name).copied();
+        found.ok_or_else(|| refused(format!("no communicator {name}")))
+    }
+
+    fn unique_id(&self) -> Result<String, Refused> {
+        let function = self.symbol("ncclGetUniqueId")?;
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the symbol has this type in every version; the id has room for the answer.
+        let result = unsafe {
+            transmute::<*mut c_void, unsafe extern "C" fn(*mut UniqueId) -> u32>(function)(
+                &raw mut id,
+            )
+        };
+        if result != 0 {
+            return Err(refused(format!("result {result}")));
+        }
+        let digit = |half: u8| char::from_digit(half.into(), 16);
+        let halves = id.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        Ok(halves.filter_map(digit).collect())
+    }
+
+    fn init(
+        &mut self,
+        name: &str,
+        (ranks, rank, id): (&str, &str, &str),
+        how: &str,
+    ) -> Result<String, Refused> {
+        let (ranks, rank) = (int(ranks)?, int(rank)?);
+        let id = parse_id(id)?;
+        let mut new: Handle = ptr::null_mut();
+        let to = &raw mut new;
+        // SAFETY: the symbols have these types in every version that has them; pointers are to
+        // locals that outlive the call.
+        let result = unsafe {
+            match how {
+                "rank" => transmute::<*mut c_void, InitRank>(self.symbol("ncclCommInitRank")?)(
+                    to, ranks, id, rank,
+                ),
+                "config" => transmute::<*mut c_void, InitConfig>(
+                    self.symbol("ncclCommInitRankConfig")?,
+                )(to, ranks, id, rank, ptr::null()),
+                "scalable" => transmute::<*mut c_void, InitScalable>(
+                    self.symbol("ncclCommInitRankScalable")?,
+                )(to, ranks, rank, 1, &raw const id, ptr::null()),
+                _ => return Err(refused("rank, config or scalable")),
+            }
+        };
+        Ok(self.keep(name, new, result))
+    }
+
+    fn init_all(&mut self, name: &str, ranks: &str) -> Result<String, Refused> {
+        let count = word(ranks)?;
+        let mut new: Vec<Handle> = vec![ptr::null_mut(); count];
+        // SAFETY: the symbol has this type; there is room for `count` handles.
+        let result = unsafe {
+            transmute::<*mut c_void, InitAll>(self.symbol("ncclCommInitAll")?)(
+                new.as_mut_ptr(),
+                int(ranks)?,
+                ptr::null(),
+            )
+        };
+        for (rank, handle) in new.into_iter().enumerate() {
+            self.keep(&format!("{name}{rank}"), handle, result);
+        }
+        Ok(result.to_string())
+    }
+
+    fn split(
+        &mut self,
+        name: &str,
+        (color, key): (&str, &str),
+        child: &str,
+    ) -> Result<String, Refused> {
+        let mut new: Handle = ptr::null_mut();
+        let parent = self.handle(name)?;
+        // SAFETY: the symbol has this type; the pointer is to a local that outlives the call.
+        let result = unsafe {
+            transmute::<*mut c_void, Split>(self.symbol("ncclCommSplit")?)(
+                parent,
+                int(color)?,
+                int(key)?,
+                &raw mut new,
+                ptr::null(),
+            )
+        };
+        Ok(self.keep(child, new, result))
+    }
+
+    fn shrink(&mut self, name: &str, child: &str, excluded: &[&str]) -> Result<String, Refused> {
+        let excluded = excluded.iter().map(|rank| int(rank)).collect::<Result<Vec<_>, _>>()?;
+        let count = c_int::try_from(excluded.len()).map_err(|_| refused("too many ranks"))?;
+        let mut new: Handle = ptr::null_mut();
+        let parent = self.handle(name)?;
+        // SAFETY: the symbol has this type; pointers are to locals that outlive the call.
+        let result = unsafe {
+            transmute::<*mut c_void, Shrink>(self.symbol("ncclCommShrink")?)(
+                parent,
+                excluded.as_ptr(),
+                count,
+                &raw mut new,
+                ptr::null(),
+                0,
+            )
+        };
+        Ok(self.keep(child, new, result))
+    }
+
+    fn keep(&mut self, name: &str, handle: Handle, result: u32) -> String {
+        if !handle.is_null() {
+            self.communicators.insert(name.to_owned(), handle);
+        }
+        result.to_string()
+    }
+
+    fn end(&mut self, function: &str, name: &str, frees: bool) -> Result<String, Refused> {
+        let (function, handle) = (self.symbol(function)?, self.handle(name)?);
+        if frees {
+            self.communicators.remove(name);
+        }
+        // SAFETY: the symbol takes a handle and at most one number more, which a function that
+        // takes none does not look at.
+        Ok(unsafe { transmute::<*mut c_void, OnHandle>(function)(handle, 0) }.to_string())
+    }
+
+    fn ask(&self, function: &str, name: &str) -> Result<String, Refused> {
+        let (function, handle) = (self.symbol(function)?, self.handle(name)?);
+        let mut answer = 0;
+        // SAFETY: the symbol has this type; the answer is a local that outlives the call.
+        let result =
+            unsafe { transmute::<*mut c_void, Question>(function)(handle, &raw mut answer) };
+        Ok(format!("{result} {answer}"))
+    }
+
+    fn plan(&self, what: u32, value: u64, name: &str) -> Result<String, Refused> {
+        let (function, handle) = (self.symbol("fakeNcclPlan")?, self.handle(name)?);
+        // SAFETY: the fake's own function.
+        unsafe { transmute::<*mut c_void, Plan>(function)(what, value, handle) };
+        Ok("ok".into())
+    }
+
+    fn call(
+        &self,
+        (times, operation): (&str, &str),
+        name: &str,
+        (count, datatype): (&str, &str),
+    ) -> Result<String, Refused> {
+        let (function, handle) = (self.symbol(operation)?, self.handle(name)?);
+        // SAFETY: every operation takes at most eleven words.
+        let function = unsafe { transmute::<*mut c_void, Operation>(function) };
+        let words = arguments(operation, word(count)?, word(datatype)?, handle)
+            .ok_or_else(|| refused("no such operation"))?;
+        let [r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4] = words;
+        let mut result = 0;
+        for _ in 0..number(times)? {
+            // SAFETY: the arguments are in the places that `nccl.h` gives them; the buffers are
+            // not touched on a host without devices.
+            result = unsafe { function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4) };
+        }
+        Ok(result.to_string())
+    }
+
+    fn group(
+        &self,
+        calls: (&str, &str),
+        name: &str,
+        size: (&str, &str),
+    ) -> Result<String, Refused> {
+        let begin = self.symbol("ncclGroupStart")?;
+        let end = self.symbol("ncclGroupEnd")?;
+        // SAFETY: both take nothing.
+        unsafe { transmute::<*mut c_void, Bare>(begin)() };
+        self.call(calls, name, size)?;
+        // SAFETY: as above.
+        Ok(unsafe { transmute::<*mut c_void, Bare>(end)() }.to_string())
+    }
+}
+
+/// The words of a call, each in its place.
+fn arguments(operation: &str, count: usize, datatype: usize, comm: Handle) -> Option<[usize; 11]> {
+    const BUFFER: usize = 0x7f00_0000_0000;
+    let comm = comm.expose_provenance();
+    let words: &[usize] = match operation {
+        "ncclAllReduce"
+        | "ncclReduceScatter"
+        | "ncclBroadcast"
+        | "ncclGather"
+        | "ncclScatter"
+        | "ncclAllReduceConfig" => &[BUFFER, BUFFER, count, datatype, 0, comm, 0x77],
+        "ncclAllGather" | "ncclAlltoAll" => &[BUFFER, BUFFER, count, datatype, comm, 0x77],
+        "ncclReduce" => &[BUFFER, BUFFER, count, datatype, 0, 0, comm, 0x77],
+        "ncclBcast" | "ncclSend" | "ncclRecv" => &[BUFFER, count, datatype, 0, comm, 0x77],
+        "ncclPutSignal" => &[BUFFER, count, datatype, 0, 0, 0, 0, 0, 0, comm, 0x77],
+        "ncclSignal" => &[0, 0, 0, 0, comm, 0x77],
+        "ncclWaitSignal" => &[0, 0, comm, 0x77],
+        _ => return None,
+    };
+    let mut all = [0; 11];
+    all.iter_mut().zip(words).for_each(|(to, from)| *to = *from);
+    Some(all)
+}
+
+fn parse_id(hex: &str) -> Result<UniqueId, Refused> {
+    let mut id = [0; 128];
+    if hex.len() != 256 {
+        return Err(refused("an id has 256 digits"));
+    }
+    for (at, byte) in id.iter_mut().enumerate() {
+        let digits = hex.get(2 * at..2 * at + 2).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| refused("an id is hex"))?;
+    }
+    Ok(UniqueId(id))
+}
+
+/// Decimal, or hex after `0x`.
+fn number(text: &str) -> Result<u64, Refused> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| refused(format!("{text} is no number")))
+}
+
+fn word(text: &str) -> Result<usize, Refused> {
+    usize::try_from(number(text)?).map_err(|_| refused(format!("{text} is too large")))
+}
+
+fn int(text: &str) -> Result<c_int, Refused> {
+    text.parse().map_err(|_| refused(format!("{text} is no number")))
+}
