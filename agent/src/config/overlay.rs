@@ -156,6 +156,18 @@ mod tests {
     }
 
     #[test]
+    fn collectives_have_a_budget_that_is_not_zero() {
+        let file = "[nccl]\nbudget = 500\nhang_after = \"90s\"\n";
+        let settings = load(file, &[("GPUWHO_NCCL_ENABLED", "false")]).unwrap().nccl;
+        assert_eq!(
+            (settings.enabled, settings.budget, settings.hang_after),
+            (false, 500, Duration::from_secs(90))
+        );
+        let error = load("[nccl]\nbudget = 0\n", &[]).unwrap_err();
+        assert!(error.contains("nccl.budget"), "{error}");
+    }
+
+    #[test]
     fn too_short_an_interval_is_refused() {
         let error = load("[agent]\ninterval = \"1ms\"\n", &[]).unwrap_err();
         assert_eq!(
