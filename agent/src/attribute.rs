@@ -3,7 +3,7 @@
 
 pub mod cgroup;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 pub mod grants;
 pub mod hierarchies;
 pub mod names;
@@ -11,16 +11,20 @@ pub mod ownership;
 pub mod party;
 mod podlogs;
 mod process;
+pub mod slurm;
+pub mod suppliers;
 mod table;
 mod users;
+pub(crate) mod workload;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey, SlurmJobId};
+use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey};
 use crate::paths::Paths;
 use hierarchies::Hierarchies;
 use names::{ContainerFacts, Names, PodFacts};
 use party::{Parties, PartyId};
 use podlogs::PodLogs;
+use slurm::{Slurm, SlurmTask};
 use std::sync::Arc;
 use users::Users;
 
@@ -146,19 +150,6 @@ pub struct Pod {
     pub facts: Option<Arc<PodFacts>>,
 }
 
-/// A Slurm step or task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlurmTask {
-    /// The job as the cgroup names it.
-    pub job: SlurmJobId,
-    /// `0`, `batch`, `extern`, `interactive`, ….
-    pub step: Option<Arc<str>>,
-    /// Task on this node.
-    pub task: Option<Arc<str>>,
-    /// The step's own slurmstepd, which is not the user's work.
-    pub daemon: bool,
-}
-
 /// The unit of work of a scheduler whose paths name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -177,6 +168,10 @@ pub enum Method {
     Proc,
     /// The cgroup numbers the kernel captured; the process may be gone.
     Kernel,
+    /// A slurmstepd among its parents; no cgroup says whose it is.
+    Slurmstepd,
+    /// Only its own environment, which is the user's word.
+    Environment,
     /// Not yet: the process is known, its cgroup's path is not.
     Pending,
 }
@@ -187,6 +182,8 @@ impl Method {
         match self {
             Self::Proc => "cgroup",
             Self::Kernel => "kernel",
+            Self::Slurmstepd => "slurmstepd",
+            Self::Environment => "environment",
             Self::Pending => "none",
         }
     }
@@ -201,14 +198,17 @@ pub(crate) struct Host {
     pub(crate) podlogs: PodLogs,
     pub(crate) users: Users,
     pub(crate) parties: Parties,
+    pub(crate) slurm: Slurm,
 }
 
 impl Host {
-    pub(crate) fn new(paths: &Paths) -> Self {
+    pub(crate) fn new(paths: &Paths, slurm: slurm::Settings) -> Self {
+        let hierarchies = Hierarchies::new(paths);
         Self {
             paths: paths.clone(),
-            hierarchies: Hierarchies::new(paths),
             names: Names::default(),
+            slurm: Slurm::new(paths, slurm, &hierarchies),
+            hierarchies,
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),
             parties: Parties::default(),
@@ -226,8 +226,12 @@ pub(crate) const PLACES: &[(&str, Resolve)] =
 
 /// What gives names to the place that was found, in order of precedence: of two that know a name
 /// the first counts. All of it is in memory; what is not there is asked for and comes later.
-pub(crate) const NAMES: &[(&str, Resolve)] =
-    &[("runtime", names::resolve), ("podlogs", podlogs::resolve), ("users", users::resolve)];
+pub(crate) const NAMES: &[(&str, Resolve)] = &[
+    ("runtime", names::resolve),
+    ("podlogs", podlogs::resolve),
+    ("slurm", slurm::resolve),
+    ("users", users::resolve),
+];
 
 /// A process and all that is known about whose it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -272,6 +276,9 @@ impl Owner {
     pub fn details(&self) -> AttrSet {
         let mut set = self.attributes();
         self.workload.detail(&mut set);
+        if let Some(slurm) = &self.workload.slurm {
+            slurm.detail_task(&mut set);
+        }
         set
     }
 
@@ -283,7 +290,9 @@ impl Owner {
     /// Whether nothing that a source of names could tell is missing.
     fn is_named(&self) -> bool {
         let pod = self.workload.pod.as_ref();
-        pod.is_none_or(|pod| pod.name.is_some() && pod.container.is_some())
+        // A pod's sandbox is in none of its containers: its runtime knows it and has no name.
+        let is_known = |pod: &Pod| pod.container.is_some() || self.workload.facts.is_some();
+        pod.is_none_or(|pod| pod.name.is_some() && is_known(pod))
     }
 }
 
@@ -292,8 +301,7 @@ impl Workload {
         set.set_some(&attr::CONTAINER_ID, self.container.as_ref().map(ContainerId::as_str));
         self.name(set);
         if let Some(slurm) = &self.slurm {
-            set.set_some(&attr::SLURM_STEP_ID, slurm.step.clone());
-            set.set_some(&attr::SLURM_TASK_ID, slurm.task.clone());
+            slurm.describe_task(set);
         }
         set.set_some(&attr::MACHINE_NAME, self.machine.clone());
         set.set_some(&attr::SYSTEMD_UNIT, self.unit.clone());
@@ -314,7 +322,7 @@ impl Workload {
             set.set_some(&attr::CONTAINER_NAME, facts.name.clone());
         }
         if let Some(slurm) = &self.slurm {
-            set.set(&attr::SLURM_JOB_ID, slurm.job.as_str());
+            slurm.describe_job(set);
         }
         if let Some(allocation) = &self.allocation {
             set.set(&attr::SCHEDULER, allocation.scheduler);
@@ -334,6 +342,9 @@ impl Workload {
             set.set_some(&attr::K8S_NODE_NAME, facts.node.clone());
             set.extend(&facts.details);
         }
+        if let Some(slurm) = &self.slurm {
+            slurm.detail_job(set);
+        }
     }
 
     /// Takes away what only the sources of names know.
@@ -347,8 +358,17 @@ impl Workload {
     /// Keeps the names that `before` had for the same things and that nobody can tell now: a
     /// source that is down never blanks an owner.
     fn keep_names(&mut self, before: &Self) {
+        let told = self.facts.is_some();
         if self.container.is_some() && self.container == before.container {
             self.facts = self.facts.take().or_else(|| before.facts.clone());
+        }
+        if let (Some(task), Some(known)) = (&mut self.slurm, &before.slurm)
+            && task.job == known.job
+        {
+            task.facts = task.facts.take().or_else(|| known.facts.clone());
+            if task.step == known.step && task.task == known.task {
+                task.rank = task.rank.take().or_else(|| known.rank.clone());
+            }
         }
         let (Some(pod), Some(known)) = (&mut self.pod, &before.pod) else { return };
         if pod.uid != known.uid {
@@ -357,7 +377,7 @@ impl Workload {
         pod.name = pod.name.take().or_else(|| known.name.clone());
         pod.namespace = pod.namespace.take().or_else(|| known.namespace.clone());
         pod.facts = pod.facts.take().or_else(|| known.facts.clone());
-        if self.container == before.container {
+        if self.container == before.container && !told {
             pod.container = pod.container.take().or_else(|| known.container.clone());
         }
     }

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod attributes;
 pub mod device;
 pub mod document;
+pub mod instance;
 pub mod nccl;
 pub mod process;
 pub mod share;
@@ -62,7 +63,7 @@ pub struct MetricDef {
     pub unit: &'static str,
     /// Instrument kind.
     pub kind: Kind,
-    /// What it is about: `gpu`, `process`, `agent`, ….
+    /// What it is about: `gpu`, `instance`, `process`, `agent`, ….
     pub subject: &'static str,
     /// Closed dimensions, in the order of [`Sample::dims`].
     pub dims: &'static [&'static Dim],
@@ -262,7 +263,8 @@ const fn declare<S, D, N>(
 
 /// Every metric there is, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    [device::ALL, process::ALL, share::ALL, nccl::ALL, agent::ALL].into_iter().flatten().copied()
+    let domains = [device::ALL, instance::ALL, process::ALL, share::ALL, nccl::ALL, agent::ALL];
+    domains.into_iter().flatten().copied()
 }
 
 /// Position of a metric in [`all`]: the same in every process of one build, so the device readers'

@@ -6,14 +6,19 @@
 
 mod error;
 mod overlay;
+mod runtimes;
+mod slurm;
 
 pub use error::ConfigError;
 
+use crate::attribute;
+use crate::attribute::suppliers;
 use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
+use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +39,9 @@ pub struct Raw {
     devices: RawDevices,
     nvidia: RawReader,
     nccl: RawNccl,
+    slurm: slurm::RawSlurm,
+    kubernetes: RawKubernetes,
+    containers: RawContainers,
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
@@ -114,6 +122,10 @@ pub struct Settings {
     pub devices: Vec<(&'static Vendor, reader::Settings)>,
     /// What is counted of collective communication.
     pub nccl: nccl::Settings,
+    /// Where the names of Slurm jobs are.
+    pub slurm: attribute::slurm::Settings,
+    /// Who names the node's pods and containers.
+    pub names: suppliers::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Write every point to standard output.
@@ -174,14 +186,22 @@ impl Settings {
                 remedy: "use 1s or longer; 10s is the default".into(),
             });
         }
+        let root = raw.paths.root.clone().unwrap_or_else(|| PathBuf::from("/"));
         let paths = paths(raw.paths);
+        let names = suppliers::Settings {
+            paths: paths.clone(),
+            kubernetes: runtimes::kubernetes(raw.kubernetes, &root, env)?,
+            containers: runtimes::containers(raw.containers, &root),
+        };
         Ok(Self {
             interval,
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             nccl: nccl_settings(raw.nccl)?,
+            slurm: slurm::settings(raw.slurm, &paths),
             paths,
+            names,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
             telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,
             stdout: raw.sinks.stdout.unwrap_or(false),

@@ -1,5 +1,7 @@
 //! What a look at the host finds: the lines of `gpuwho doctor`.
 
+use crate::attribute::ownership::Ownership;
+use crate::attribute::slurm::Granted;
 use crate::catalog::agent::SourceState;
 use crate::collect::kernel::{device_users, nccl};
 use crate::config::Settings;
@@ -45,6 +47,7 @@ pub fn diagnose(settings: &Settings) -> Vec<Finding> {
     }
     findings.push(collectives(settings));
     findings.push(pod_logs(settings));
+    findings.push(slurm(settings));
     findings.push(receiver(settings));
     let who = pipeline::read_once(settings);
     for source in who.sources {
@@ -103,6 +106,28 @@ fn pod_logs(settings: &Settings) -> Finding {
         "on a Kubernetes node, mount it or set paths.pod_logs",
     )
 }
+
+fn slurm(settings: &Settings) -> Finding {
+    let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+    ownership.expire(host::boot_time_ns());
+    let jobs = ownership.jobs();
+    if jobs.is_empty() {
+        return Finding::new("slurm", "absent", "no job has a cgroup on this host", "");
+    }
+    let told = jobs.iter().filter(|job| matches!(job.granted, Granted::Devices { .. })).count();
+    let files = settings.slurm.jobs.display();
+    let (names, remedy) = if settings.slurm.jobs.is_dir() {
+        (format!("names from {files}"), "")
+    } else {
+        (format!("{files} is not there: names from the jobs' own environment"), PROLOG)
+    };
+    let count = jobs.len();
+    let facts = format!("{count} jobs, of {told} the kernel tells the granted devices; {names}");
+    Finding::new("slurm", "ok", facts, remedy)
+}
+
+/// What makes names come from root.
+const PROLOG: &str = "to have them from root, use the prolog and epilog in deploy/slurm";
 
 fn receiver(settings: &Settings) -> Finding {
     match &settings.otlp {

@@ -8,12 +8,13 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
 
-/// What is known of this host, for the OTLP resource.
-pub fn attributes(paths: &Paths) -> AttrSet {
+/// What is known of this host, for the OTLP resource; `node` is what Kubernetes calls it.
+pub fn attributes(paths: &Paths, node: Option<&str>) -> AttrSet {
     let mut set = AttrSet::new();
     set.set(&attr::HOST_NAME, name().as_str());
     set.set_some(&attr::HOST_ID, machine_id(paths).as_deref());
     set.set(&attr::OS_TYPE, "linux");
+    set.set_some(&attr::K8S_NODE_NAME, node);
     set
 }
 

@@ -10,6 +10,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuId(pub(crate) u16);
 
+/// A MIG instance as numbered by [`crate::inventory::Inventory`], like [`GpuId`]. One that was
+/// destroyed keeps its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceId(pub(crate) u16);
+
 /// A process that cannot be confused with a later one of the same number: the PID in the agent's
 /// (the host's) PID namespace and the start time of its thread group leader, in clock ticks since
 /// boot as `/proc/PID/stat` field 22 and the kernel's `start_boottime` both give it.

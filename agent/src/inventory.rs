@@ -1,8 +1,8 @@
-//! The devices this agent has seen: their identity, kept for as long as the agent runs, so that a
-//! device that vanished still has a name.
+//! The devices and MIG instances this agent has seen: their identity, kept for as long as the agent
+//! runs, so that one that vanished still has a name.
 
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::ids::{GpuId, GpuUuid};
+use crate::ids::{GpuId, GpuUuid, InstanceId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -56,45 +56,164 @@ impl GpuInfo {
     }
 }
 
-/// All devices by number and by UUID.
-#[derive(Debug, Default)]
-pub struct Inventory {
-    table: RwLock<Table>,
+/// What a MIG instance is: a compute instance and the GPU instance around it. Another one at the
+/// same place of the device has another UUID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceInfo {
+    /// The driver's name of the instance, `MIG-…`.
+    pub uuid: GpuUuid,
+    /// The device it is a part of.
+    pub gpu: GpuId,
+    /// GPU instance id (gi), unique on the device.
+    pub gpu_instance: u32,
+    /// Compute instance id (ci), unique in the GPU instance.
+    pub compute_instance: Option<u32>,
+    /// `3g.20gb`, `1c.3g.20gb`, `1g.10gb+me`, ….
+    pub profile: Option<String>,
+    /// How much of the device it is.
+    pub extent: InstanceExtent,
 }
 
+/// How much of a device a MIG instance is, as far as the driver tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceExtent {
+    /// Of the device's seven compute slices, those of the GPU instance.
+    pub gpu_slices: Option<u32>,
+    /// Of the GPU instance's slices, those of the compute instance.
+    pub compute_slices: Option<u32>,
+    /// Streaming multiprocessors.
+    pub multiprocessors: Option<u32>,
+    /// Bytes of memory of the GPU instance.
+    pub memory: Option<u64>,
+}
+
+impl InstanceInfo {
+    /// What is on every point about the instance, beside the device's identity.
+    pub fn identity(&self) -> AttrSet {
+        let mut set = AttrSet::new();
+        set.set(&attr::GPU_MIG_UUID, self.uuid.as_str());
+        set.set(&attr::GPU_MIG_GPU_INSTANCE, i64::from(self.gpu_instance));
+        set.set_some(&attr::GPU_MIG_COMPUTE_INSTANCE, self.compute_instance.map(i64::from));
+        set.set_some(&attr::GPU_MIG_PROFILE, self.profile.as_deref());
+        set
+    }
+}
+
+/// All devices and instances by number and by UUID.
 #[derive(Debug, Default)]
-struct Table {
-    ids: HashMap<GpuUuid, GpuId>,
-    infos: Vec<Arc<GpuInfo>>,
+pub struct Inventory {
+    gpus: RwLock<Table<GpuInfo>>,
+    instances: RwLock<Table<InstanceInfo>>,
+}
+
+/// Identities in the order they were first seen.
+#[derive(Debug)]
+struct Table<T> {
+    places: HashMap<GpuUuid, u16>,
+    infos: Vec<Arc<T>>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { places: HashMap::new(), infos: Vec::new() }
+    }
+}
+
+impl<T: PartialEq> Table<T> {
+    fn put(&mut self, uuid: &GpuUuid, info: T) -> u16 {
+        if let Some(&place) = self.places.get(uuid) {
+            if let Some(slot) = self.infos.get_mut(usize::from(place))
+                && **slot != info
+            {
+                *slot = Arc::new(info);
+            }
+            return place;
+        }
+        let place = u16::try_from(self.infos.len()).unwrap_or(u16::MAX);
+        self.places.insert(uuid.clone(), place);
+        self.infos.push(Arc::new(info));
+        place
+    }
+
+    fn get(&self, place: u16) -> Option<Arc<T>> {
+        self.infos.get(usize::from(place)).map(Arc::clone)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u16, Arc<T>)> {
+        (0_u16..).zip(self.infos.iter().map(Arc::clone))
+    }
 }
 
 impl Inventory {
     /// Adds or refreshes a device; gives its number.
     pub fn put(&self, info: GpuInfo) -> GpuId {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&id) = table.ids.get(&info.uuid) {
-            if let Some(slot) = table.infos.get_mut(usize::from(id.0))
-                && **slot != info
-            {
-                *slot = Arc::new(info);
-            }
-            return id;
-        }
-        let id = GpuId(u16::try_from(table.infos.len()).unwrap_or(u16::MAX));
-        table.ids.insert(info.uuid.clone(), id);
-        table.infos.push(Arc::new(info));
-        id
+        let uuid = info.uuid.clone();
+        GpuId(self.gpus.write().unwrap_or_else(PoisonError::into_inner).put(&uuid, info))
     }
 
     /// A device's identity; the `Arc` changes when the identity does.
     pub fn get(&self, id: GpuId) -> Option<Arc<GpuInfo>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.infos.get(usize::from(id.0)).map(Arc::clone)
+        self.gpus.read().unwrap_or_else(PoisonError::into_inner).get(id.0)
     }
 
     /// Every device, in the order they were first seen.
     pub fn all(&self) -> Vec<(GpuId, Arc<GpuInfo>)> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        (0_u16..).map(GpuId).zip(table.infos.iter().map(Arc::clone)).collect()
+        let table = self.gpus.read().unwrap_or_else(PoisonError::into_inner);
+        table.all().map(|(place, info)| (GpuId(place), info)).collect()
+    }
+
+    /// Adds or refreshes a MIG instance; gives its number, the same for the same UUID.
+    pub fn put_instance(&self, info: InstanceInfo) -> InstanceId {
+        let uuid = info.uuid.clone();
+        InstanceId(self.instances.write().unwrap_or_else(PoisonError::into_inner).put(&uuid, info))
+    }
+
+    /// An instance's identity; the `Arc` changes when the identity does.
+    pub fn instance(&self, id: InstanceId) -> Option<Arc<InstanceInfo>> {
+        self.instances.read().unwrap_or_else(PoisonError::into_inner).get(id.0)
+    }
+
+    /// Every instance, in the order they were first seen, those that were destroyed included.
+    pub fn instances(&self) -> Vec<(InstanceId, Arc<InstanceInfo>)> {
+        let table = self.instances.read().unwrap_or_else(PoisonError::into_inner);
+        table.all().map(|(place, info)| (InstanceId(place), info)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(uuid: &str, gpu_instance: u32) -> InstanceInfo {
+        InstanceInfo {
+            uuid: GpuUuid::new(uuid),
+            gpu: GpuId(0),
+            gpu_instance,
+            compute_instance: Some(0),
+            profile: Some("3g.20gb".into()),
+            extent: InstanceExtent::default(),
+        }
+    }
+
+    #[test]
+    fn an_instance_keeps_its_number_and_its_place_goes_to_another() {
+        let inventory = Inventory::default();
+        let first = inventory.put_instance(instance("MIG-1", 1));
+        let second = inventory.put_instance(instance("MIG-2", 1));
+        assert_ne!(first, second, "the same place after a re-partitioning is another instance");
+        assert_eq!(inventory.put_instance(instance("MIG-1", 1)), first);
+        assert_eq!(inventory.instance(first).as_deref(), Some(&instance("MIG-1", 1)));
+        assert_eq!(inventory.instances().len(), 2);
+    }
+
+    #[test]
+    fn an_identity_is_replaced_only_when_it_changed() {
+        let inventory = Inventory::default();
+        let id = inventory.put_instance(instance("MIG-1", 1));
+        let before = inventory.instance(id).unwrap();
+        inventory.put_instance(instance("MIG-1", 1));
+        assert!(Arc::ptr_eq(&before, &inventory.instance(id).unwrap()));
+        inventory.put_instance(instance("MIG-1", 2));
+        assert_eq!(inventory.instance(id).unwrap().gpu_instance, 2);
     }
 }

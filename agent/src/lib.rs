@@ -2,8 +2,9 @@
 //! hardware is well.
 //!
 //! In reading order: [`catalog`] declares every metric; [`collect`] reads the sources into
-//! [`sample`]s; [`attribute`] knows whose each process is; [`series`] turns samples into points
-//! with attributes; [`export`] sends them; [`pipeline`] is the one place that knows all sides.
+//! [`sample`]s; [`attribute`] knows whose each process is; [`ledger`] divides each device's use
+//! over its owners; [`series`] turns samples into points with attributes; [`export`] sends them;
+//! [`pipeline`] is the one place that knows all sides.
 
 #![deny(unsafe_code)]
 
@@ -19,6 +20,8 @@ pub mod export;
 pub mod host;
 pub mod ids;
 pub mod inventory;
+pub mod ledger;
+mod local;
 pub mod paths;
 pub mod pipeline;
 pub mod sample;

@@ -1,4 +1,5 @@
-//! The one place that knows all sides: sources into samples, samples into points, points to sinks.
+//! The one place that knows all sides: sources into samples, samples into shares and points, points
+//! to sinks.
 
 mod answer;
 mod once;
@@ -8,12 +9,15 @@ pub use once::{collect, read_once};
 
 use crate::attribute::Evidence;
 use crate::attribute::ownership::Ownership;
+use crate::attribute::slurm::{DeviceNumber, JobGrants};
+use crate::attribute::suppliers::{self, Suppliers};
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::{self, Waker};
+use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::own::{self, Gauges, Own};
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
@@ -23,10 +27,13 @@ use crate::control;
 use crate::export::{EnrichedBatch, otlp};
 use crate::host::{self, CgroupNamespace, boot_time_ns};
 use crate::inventory::Inventory;
+use crate::ledger::Ledger;
+use crate::paths::Paths;
 use crate::series::Enricher;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use sinks::Named;
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -95,7 +102,12 @@ struct Core {
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
+    interval: Duration,
     kernel: Option<device_users::Handle>,
+    suppliers: Suppliers,
+    job_grants: JobGrants,
+    /// Which device nodes are watched, and where.
+    watched: (device_users::Settings, Paths),
 }
 
 impl Core {
@@ -104,15 +116,28 @@ impl Core {
             let remedy = "run as root; in a container, privileged and with hostPID";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
+        let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+        let board = Board::default();
+        let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
             inventory: Arc::default(),
-            ownership: Ownership::new(&settings.paths),
+            ownership,
             communicators: Arc::default(),
-            board: Board::default(),
+            board,
             gauges: Arc::default(),
             readers: Vec::new(),
+            interval: settings.interval,
             kernel: None,
+            suppliers,
+            job_grants: JobGrants::default(),
+            watched: (settings.kernel.clone(), settings.paths.clone()),
         }
+    }
+
+    /// Starts those who name pods and containers.
+    fn start_suppliers(&mut self) -> Result<(), RunError> {
+        let name = || suppliers::THREAD.into();
+        self.suppliers.start().map_err(|source| RunError::Thread { name: name(), source })
     }
 
     /// Makes the device readers.
@@ -121,8 +146,13 @@ impl Core {
         for (vendor, reading) in &settings.devices {
             let ownership = self.ownership.clone();
             let identify = Box::new(move |pid, seen_at| ownership.process(pid, seen_at));
+            let ownership = self.ownership.clone();
+            let nodes = Box::new(move |process| {
+                ownership.owner(process).map_or_else(Vec::new, |owner| owner.nodes.clone())
+            });
             let inventory = Arc::clone(&self.inventory);
-            let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify);
+            let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify)
+                .knowing_nodes(nodes);
             self.readers.push(reader.control());
             collectors.push(Box::new(reader));
         }
@@ -178,6 +208,11 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
+        let nodes = OnceCell::new();
+        self.job_grants.refresh(&self.ownership, |DeviceNumber { major, minor }| {
+            let (settings, paths) = &self.watched;
+            nodes.get_or_init(|| Nodes::read(settings, paths)).name(Device { major, minor })
+        });
         let reader = self.readers.iter().find_map(|reader| reader.snapshot().child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
     }
@@ -196,6 +231,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     wait_for_signals(stop.clone(), batches.clone())?;
 
     let mut core = Core::new(settings);
+    core.start_suppliers()?;
     let (nccl, waker) = core.nccl(settings)?.unzip();
     core.watch_kernel(settings, waker)?;
     core.refresh();
@@ -256,10 +292,14 @@ fn pump(
 ) {
     let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone())
         .with_communicators(Arc::clone(&core.communicators));
+    let mut ledger = Ledger::new(core.interval);
     let mut out = EnrichedBatch::default();
     let mut going = true;
     while going {
-        going = gather(names, received, |batch| enricher.enrich(&batch, &mut out));
+        going = gather(names, received, |mut batch| {
+            ledger.account(&mut batch, &core.ownership, &core.inventory);
+            enricher.enrich(&batch, &mut out);
+        });
         if !going {
             enricher.end_all(&mut out);
         }

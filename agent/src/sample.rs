@@ -4,7 +4,7 @@
 use crate::attribute::party::PartyId;
 use crate::catalog::{DimIndexes, MetricDef};
 use crate::communicators::MemberId;
-use crate::ids::{GpuId, ProcKey};
+use crate::ids::{GpuId, InstanceId, ProcKey};
 use std::time::SystemTime;
 
 /// What a sample is about.
@@ -16,6 +16,8 @@ pub enum Subject {
     Source(&'static str),
     /// A device.
     Gpu(GpuId),
+    /// A MIG instance of a device.
+    Instance(InstanceId),
     /// A process on a device.
     Process(GpuProcess),
     /// An owner's part of a device.
@@ -31,6 +33,8 @@ pub struct GpuProcess {
     pub gpu: GpuId,
     /// The process.
     pub process: ProcKey,
+    /// The MIG instance it is in.
+    pub instance: Option<InstanceId>,
 }
 
 /// An owner's part of a device: what it holds, uses or was granted.
@@ -52,7 +56,7 @@ pub struct Source(pub &'static str);
 
 /// A subject type's word in the catalogue.
 pub trait SubjectKind: Into<Subject> {
-    /// `gpu`, `process`, `agent`, `source`.
+    /// `gpu`, `instance`, `process`, `agent`, `source`.
     const WORD: &'static str;
 }
 
@@ -64,6 +68,9 @@ impl SubjectKind for Source {
 }
 impl SubjectKind for GpuId {
     const WORD: &'static str = "gpu";
+}
+impl SubjectKind for InstanceId {
+    const WORD: &'static str = "instance";
 }
 impl SubjectKind for GpuProcess {
     const WORD: &'static str = "process";
@@ -95,6 +102,11 @@ impl From<Source> for Subject {
 impl From<GpuId> for Subject {
     fn from(gpu: GpuId) -> Self {
         Self::Gpu(gpu)
+    }
+}
+impl From<InstanceId> for Subject {
+    fn from(instance: InstanceId) -> Self {
+        Self::Instance(instance)
     }
 }
 impl From<GpuProcess> for Subject {

@@ -12,7 +12,7 @@ use crate::catalog::{DimIndexes, Kind, MetricDef, device, nccl, process, share};
 use crate::communicators::{Communicators, MemberFacts};
 use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
-use crate::inventory::{GpuInfo, Inventory};
+use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
 use crate::sample::{Batch, Sample, Subject, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,10 +47,11 @@ struct Key {
     dims: DimIndexes,
 }
 
-/// What the attributes were built from; a change of either pointer makes a new series.
+/// What the attributes were built from; a change of any pointer makes a new series.
 #[derive(Clone, Debug, Default)]
 struct Identity {
     gpu: Option<Arc<GpuInfo>>,
+    instance: Option<Arc<InstanceInfo>>,
     owner: Option<Arc<Owner>>,
     party: Option<Arc<PartyFacts>>,
     member: Option<Arc<MemberFacts>>,
@@ -66,6 +67,7 @@ impl Identity {
             }
         }
         same(self.gpu.as_ref(), other.gpu.as_ref())
+            && same(self.instance.as_ref(), other.instance.as_ref())
             && same(self.owner.as_ref(), other.owner.as_ref())
             && same(self.party.as_ref(), other.party.as_ref())
             && same(self.member.as_ref(), other.member.as_ref())
@@ -228,8 +230,14 @@ impl Names<'_> {
         match subject {
             Subject::Agent | Subject::Source(_) => Identity::default(),
             Subject::Gpu(gpu) => Identity { gpu: self.inventory.get(gpu), ..Identity::default() },
+            Subject::Instance(instance) => {
+                let instance = self.inventory.instance(instance);
+                let gpu = instance.as_ref().and_then(|instance| self.inventory.get(instance.gpu));
+                Identity { gpu, instance, ..Identity::default() }
+            }
             Subject::Process(on) => Identity {
                 gpu: self.inventory.get(on.gpu),
+                instance: on.instance.and_then(|instance| self.inventory.instance(instance)),
                 owner: self.ownership.owner(on.process),
                 ..Identity::default()
             },
@@ -266,6 +274,9 @@ impl Names<'_> {
             Some(info) => info.identity(),
             None => AttrSet::new(),
         };
+        if let Some(instance) = &identity.instance {
+            set.extend(&instance.identity());
+        }
         match (key.subject, &identity.owner) {
             (Subject::Process(_), Some(owner)) if *key.metric == *process::INFO.def() => {
                 set.extend(&owner.details());
@@ -277,7 +288,7 @@ impl Names<'_> {
             }
             (Subject::Member(_), _) => Self::member(&mut set, key, identity),
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
-            (Subject::Agent | Subject::Gpu(_) | Subject::Party(_), _) => {}
+            (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
         }
         match &identity.party {
             Some(party) if *key.metric == *share::ALLOCATION_INFO.def() => {
@@ -301,7 +312,7 @@ fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
         Subject::Agent | Subject::Source(_) | Subject::Party(_) | Subject::Member(_) => {
             agent_start_ns
         }
-        Subject::Gpu(GpuId(_)) | Subject::Process(_) => time_ns,
+        Subject::Gpu(GpuId(_)) | Subject::Instance(_) | Subject::Process(_) => time_ns,
     }
 }
 
@@ -323,8 +334,10 @@ fn unix_ns(time: SystemTime) -> u64 {
 mod tests {
     use super::*;
     use crate::catalog::device::{ENERGY, INFO, POWER};
-    use crate::ids::GpuUuid;
+    use crate::catalog::{instance, process};
+    use crate::ids::{GpuUuid, ProcKey};
     use crate::paths::Paths;
+    use crate::sample::GpuProcess;
     use std::path::Path;
     use std::time::Duration;
 
@@ -435,6 +448,60 @@ mod tests {
                 ("gpu.power", power, 0, 20)
             ]
         );
+    }
+
+    fn instance(gpu: GpuId, uuid: &str) -> InstanceInfo {
+        InstanceInfo {
+            uuid: GpuUuid::new(uuid),
+            gpu,
+            gpu_instance: 2,
+            compute_instance: Some(0),
+            profile: Some("3g.20gb".into()),
+            extent: crate::inventory::InstanceExtent::default(),
+        }
+    }
+
+    fn texts(point: &Point) -> Vec<String> {
+        point.labels.set.iter().map(|(key, value)| format!("{}={value}", key.name)).collect()
+    }
+
+    #[test]
+    fn an_instance_has_its_own_identity_after_its_device_s() {
+        let (mut enricher, gpu) = enricher();
+        let id = enricher.inventory.put_instance(instance(gpu, "MIG-1"));
+        let process = ProcKey { pid: 7, start_ticks: 1 };
+        let on = GpuProcess { gpu, process, instance: Some(id) };
+        let of_process = process::MEMORY_USAGE.sample(on, process::ProcessType::Compute, 5);
+        let points =
+            tick(&mut enricher, 10, vec![instance::MEMORY_LIMIT.sample(id, (), 9), of_process]);
+        let own = [
+            "gpu.uuid=GPU-0",
+            "gpu.index=0",
+            "gpu.model=H100",
+            "gpu.vendor=nvidia",
+            "gpu.mig.uuid=MIG-1",
+            "gpu.mig.gpu_instance.id=2",
+            "gpu.mig.compute_instance.id=0",
+            "gpu.mig.profile=3g.20gb",
+        ];
+        assert_eq!(texts(&points[0]), own);
+        let of_process = ["process.pid=7", "gpuwho.owner.method=none", "gpu.process.type=compute"];
+        assert_eq!(texts(&points[1]), [&own[..], &of_process].concat());
+    }
+
+    #[test]
+    fn another_instance_at_the_same_place_is_another_series() {
+        let (mut enricher, gpu) = enricher();
+        let first = enricher.inventory.put_instance(instance(gpu, "MIG-1"));
+        let second = enricher.inventory.put_instance(instance(gpu, "MIG-2"));
+        tick(&mut enricher, 10, vec![instance::INFO.sample(first, (), 1)]);
+        let points = tick(&mut enricher, 20, vec![instance::INFO.sample(second, (), 1)]);
+        let seen: Vec<_> = points
+            .iter()
+            .map(|p| (p.labels.set.get(&attr::GPU_MIG_UUID).cloned(), p.value.clone()))
+            .collect();
+        let uuid = |text: &str| Some(text.into());
+        assert_eq!(seen, [(uuid("MIG-2"), Some(Value::Int(1))), (uuid("MIG-1"), None)]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
 //! answers.
 
+use crate::attribute::suppliers;
 use crate::attribute::{Method, Owner};
 use crate::collect::status::Standing;
 use serde::{Deserialize, Serialize};
@@ -47,8 +48,28 @@ pub struct Device {
     pub power_watts: Option<f64>,
     /// Temperature of the die.
     pub temperature_celsius: Option<f64>,
+    /// Its MIG instances.
+    #[serde(default)]
+    pub instances: Vec<Instance>,
     /// Processes the driver lists.
     pub processes: Vec<Process>,
+}
+
+/// A MIG instance of a device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Instance {
+    /// UUID.
+    pub uuid: String,
+    /// GPU instance id.
+    pub gpu_instance: u32,
+    /// Compute instance id.
+    pub compute_instance: Option<u32>,
+    /// `3g.20gb`.
+    pub profile: Option<String>,
+    /// Memory in use.
+    pub memory_used_bytes: Option<i64>,
+    /// Memory there is.
+    pub memory_limit_bytes: Option<i64>,
 }
 
 /// A process on a device.
@@ -57,6 +78,12 @@ pub struct Process {
     /// Whose it is.
     #[serde(flatten)]
     pub owner: Person,
+    /// `compute`, `graphics`, `mps`, `mps_server`.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// UUID of the MIG instance it is in.
+    #[serde(default)]
+    pub instance: Option<String>,
     /// Its device memory.
     pub memory_bytes: Option<i64>,
     /// Fraction of time it kept the multiprocessors busy.
@@ -71,6 +98,9 @@ pub struct Holder {
     pub owner: Person,
     /// Device nodes it opened.
     pub nodes: Vec<String>,
+    /// UUIDs of the MIG instances these nodes grant.
+    #[serde(default)]
+    pub instances: Vec<String>,
     /// Whether it has ended.
     pub exited: bool,
 }
@@ -80,6 +110,9 @@ pub struct Holder {
 pub struct Person {
     /// PID on the host.
     pub pid: u32,
+    /// When it started, in 1/100 s since boot: with the PID the process's identity. 0 where it is
+    /// not known.
+    pub start_ticks: u64,
     /// Command name.
     pub comm: String,
     /// User name, or the number.
@@ -102,7 +135,7 @@ pub struct Person {
     pub slurm_task: Option<String>,
     /// systemd unit.
     pub unit: Option<String>,
-    /// `proc`, `kernel`, `pending` or `none`.
+    /// `proc`, `kernel`, `slurmstepd`, `environment`, `pending` or `none`.
     pub method: String,
 }
 
@@ -133,6 +166,7 @@ impl Person {
         let text = |text: &std::sync::Arc<str>| text.to_string();
         Self {
             pid: owner.process.pid,
+            start_ticks: owner.process.start_ticks,
             comm: owner.comm.to_string(),
             user: owner.user.as_ref().map_or_else(|| owner.uid.to_string(), text),
             namespace: pod.and_then(|pod| pod.namespace.as_ref().map(text)),
@@ -140,13 +174,15 @@ impl Person {
             pod_uid: pod.map(|pod| pod.uid.to_string()),
             container: pod.and_then(|pod| pod.container.as_ref().map(text)),
             container_id: owner.workload.container.as_ref().map(ToString::to_string),
-            slurm_job: slurm.map(|slurm| slurm.job.to_string()),
+            slurm_job: slurm.map(|slurm| slurm.number().to_string()),
             slurm_step: slurm.and_then(|slurm| slurm.step.as_ref().map(text)),
             slurm_task: slurm.and_then(|slurm| slurm.task.as_ref().map(text)),
             unit: owner.workload.unit.as_ref().map(text),
             method: match owner.method {
                 Method::Proc => "proc",
                 Method::Kernel => "kernel",
+                Method::Slurmstepd => "slurmstepd",
+                Method::Environment => "environment",
                 Method::Pending => "pending",
             }
             .into(),
@@ -192,6 +228,12 @@ impl Source {
             dropped: report.dropped.iter().map(|(why, n)| (why.as_str().into(), *n)).collect(),
         }
     }
+
+    /// Whether a person who asks who is on the devices should hear of it.
+    fn is_amiss(&self) -> bool {
+        let is_usual = self.state == "absent" && suppliers::is_supplier(&self.name);
+        self.state != "ready" && !is_usual
+    }
 }
 
 impl Who {
@@ -224,7 +266,7 @@ impl Who {
         for holder in only_held {
             let _ = writeln!(out, "{}", row(&holder.owner, &holder.nodes.join(" ")));
         }
-        for source in self.sources.iter().filter(|source| source.state != "ready") {
+        for source in self.sources.iter().filter(|source| source.is_amiss()) {
             let _ = write!(out, "\n{} is {}: {}", source.name, source.state, source.reason);
             if !source.remedy.is_empty() {
                 let _ = write!(out, "\n  remedy: {}", source.remedy);
@@ -244,10 +286,7 @@ impl Who {
 
 impl Device {
     fn render(&self, out: &mut String) {
-        let memory = match (self.memory_used_bytes, self.memory_limit_bytes) {
-            (Some(used), Some(limit)) => format!("{:.1}/{:.1} GiB", gib(used), gib(limit)),
-            _ => "-".into(),
-        };
+        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
         let _ = write!(
             out,
             "{:>3}  {:<26}{:>6}{:>16}{:>9}{:>7}",
@@ -268,12 +307,39 @@ impl Device {
             }
         }
         out.push('\n');
-        for process in &self.processes {
-            let memory =
-                process.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
-            let busy = process.utilization.map_or(String::new(), percent);
-            let _ = writeln!(out, "{}", row(&process.owner, &format!("{memory:>9} {busy:>6}")));
+        let known = |uuid: &String| self.instances.iter().any(|instance| instance.uuid == *uuid);
+        let outside = |process: &&Process| !process.instance.as_ref().is_some_and(known);
+        self.processes.iter().filter(outside).for_each(|process| process.render(out));
+        for instance in &self.instances {
+            instance.render(out);
+            let inside = |process: &&Process| process.instance.as_ref() == Some(&instance.uuid);
+            self.processes.iter().filter(inside).for_each(|process| process.render(out));
         }
+    }
+}
+
+impl Instance {
+    fn render(&self, out: &mut String) {
+        let compute = self.compute_instance.map_or(String::new(), |ci| format!("/{ci}"));
+        let name = format!("MIG {}{compute}", self.gpu_instance);
+        let profile = self.profile.as_deref().unwrap_or("?");
+        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
+        let line = format!("     {name:<10}{profile:<16}{:>6}{memory:>16}", "-");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+impl Process {
+    fn render(&self, out: &mut String) {
+        let memory = self.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
+        let busy = self.utilization.map_or(String::new(), percent);
+        let note = match self.kind.as_deref() {
+            Some("mps_server") => "  MPS server",
+            Some("mps") => "  MPS",
+            _ => "",
+        };
+        let rest = format!("{memory:>9} {busy:>6}{note}");
+        let _ = writeln!(out, "{}", row(&self.owner, &rest));
     }
 }
 
@@ -291,6 +357,14 @@ fn row(owner: &Person, rest: &str) -> String {
 /// A process chooses its own name: escape codes in it must not reach the terminal.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// Used memory of all there is.
+fn part_of(used: Option<i64>, limit: Option<i64>) -> String {
+    match (used, limit) {
+        (Some(used), Some(limit)) => format!("{:.1}/{:.1} GiB", gib(used), gib(limit)),
+        _ => "-".into(),
+    }
 }
 
 fn gib(bytes: i64) -> f64 {
@@ -335,6 +409,7 @@ mod tests {
                     owner: pod,
                     memory_bytes: Some(40 << 30),
                     utilization: Some(0.5),
+                    ..Process::default()
                 }],
                 ..Device::default()
             }],
@@ -351,6 +426,49 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
     }
 
     #[test]
+    fn processes_stand_under_their_instance_and_mps_is_said() {
+        let process = |pid, instance: Option<&str>, kind: &str| Process {
+            owner: person(pid, "python3"),
+            kind: Some(kind.into()),
+            instance: instance.map(Into::into),
+            memory_bytes: Some(3 << 30),
+            utilization: None,
+        };
+        let instance = |uuid: &str, gpu_instance, used: i64| Instance {
+            uuid: uuid.into(),
+            gpu_instance,
+            compute_instance: Some(0),
+            profile: Some("3g.20gb".into()),
+            memory_used_bytes: Some(used << 30),
+            memory_limit_bytes: Some(20 << 30),
+        };
+        let device = Device {
+            model: "NVIDIA A100-SXM4-40GB".into(),
+            state: "ok".into(),
+            memory_used_bytes: Some(9 << 30),
+            memory_limit_bytes: Some(40 << 30),
+            instances: vec![instance("MIG-a", 1, 3), instance("MIG-b", 2, 6)],
+            processes: vec![
+                process(10, Some("MIG-b"), "compute"),
+                process(11, None, "mps_server"),
+                process(12, Some("MIG-a"), "mps"),
+            ],
+            ..Device::default()
+        };
+        let mut table = String::new();
+        device.render(&mut table);
+        let expected = "  \
+  0  NVIDIA A100-SXM4-40GB          -    9.0/40.0 GiB        -      -
+       -                                      alice      python3              11    3.0 GiB         MPS server
+     MIG 1/0   3g.20gb              -    3.0/20.0 GiB
+       -                                      alice      python3              12    3.0 GiB         MPS
+     MIG 2/0   3g.20gb              -    6.0/20.0 GiB
+       -                                      alice      python3              10    3.0 GiB
+";
+        assert_eq!(table, expected, "\n{table}");
+    }
+
+    #[test]
     fn a_name_with_escape_codes_cannot_reach_the_terminal() {
         let row = row(&person(1, "\x1b[2Jroot\n"), "");
         assert!(row.contains("?[2Jroot?") && !row.contains('\x1b'), "{row}");
@@ -358,8 +476,11 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
 
     #[test]
     fn a_holder_without_work_on_the_driver_s_list_is_shown() {
-        let holder =
-            Holder { owner: person(7, "idle"), nodes: vec!["/dev/nvidia0".into()], exited: false };
+        let holder = Holder {
+            owner: person(7, "idle"),
+            nodes: vec!["/dev/nvidia0".into()],
+            ..Holder::default()
+        };
         let who = Who { holders: vec![holder], ..Who::default() };
         assert!(who.render().contains("not on the driver's list"), "{}", who.render());
     }

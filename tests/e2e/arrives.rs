@@ -45,6 +45,8 @@ impl Scene {
         }
         let config = Config {
             interval: Some("500ms".to_owned()),
+            // On a busy machine half an interval is soon over, and no device here is slow.
+            deadline: Some("5s"),
             pod_logs: Some(stage.pod_logs()),
             otlp: Some(otlp),
             ..Config::default()

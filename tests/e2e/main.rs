@@ -9,10 +9,17 @@
 
 mod arrives;
 mod collector;
+mod containerd;
+mod identity;
+mod kubelet;
+mod kubernetes;
 mod lifecycle;
+mod mig;
 mod ownership;
 mod reader;
 mod setting;
+mod shares;
+mod slurm;
 mod stage;
 mod storm;
 mod troubles;

@@ -6,6 +6,8 @@
 )]
 #![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
+mod mig;
+mod mps;
 pub(crate) mod rig;
 pub(crate) mod truth;
 
@@ -77,6 +79,16 @@ fn identity_is_the_drivers() {
     assert_eq!(info.driver_version.as_deref(), Some("550.163.01"));
     assert_eq!(info.cuda_version.as_deref(), Some("12.4"));
     assert_eq!((info.index, info.minor, info.mig), (0, Some(0), None));
+}
+
+#[test]
+fn a_device_that_did_not_tell_its_name_is_asked_again() {
+    let mut rig = Rig::new("h100x8");
+    rig.play_with("h100x8", &failing("nvmlDeviceGetUUID", 999));
+    assert!(rig.tick().is_empty());
+    rig.play("h100x8");
+    rig.tick();
+    assert_eq!(rig.inventory.all().len(), 8);
 }
 
 #[test]

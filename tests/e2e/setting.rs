@@ -18,12 +18,14 @@ pub(crate) const TRAINER: PodSpec<'_> = PodSpec {
 
 /// An agent that knows the stage's pod logs and watches only for NVIDIA's nodes.
 pub(crate) fn watch(stage: &Stage) -> Agent {
-    let config = Config {
-        pod_logs: Some(stage.pod_logs()),
-        more: "[nvidia]\nenabled = false\n".to_owned(),
-        ..Config::default()
-    };
-    Agent::start(stage.folder(), &config, None).unwrap()
+    watch_with(stage, Config::default())
+}
+
+/// The same with more of a configuration.
+pub(crate) fn watch_with(stage: &Stage, config: Config) -> Agent {
+    let pod_logs = Some(stage.pod_logs());
+    let more = format!("[nvidia]\nenabled = false\n{}", config.more);
+    Agent::start(stage.folder(), &Config { pod_logs, more, ..config }, None).unwrap()
 }
 
 /// Why the kernel's own evidence is missing, if it is: what lives shorter than a scan cannot be

@@ -71,6 +71,10 @@ pub struct Config {
     pub bpf: Option<bool>,
     /// `devices.open_hook`.
     pub hook: Option<&'static str>,
+    /// `devices.rescan_interval`.
+    pub rescan_interval: Option<&'static str>,
+    /// `nvidia.deadline`; half the interval without.
+    pub deadline: Option<&'static str>,
     /// `[otlp]`.
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
@@ -98,11 +102,14 @@ impl Config {
             ("nodes", Some(nodes.into())),
             ("bpf", self.bpf.map(Value::from)),
             ("open_hook", self.hook.map(Value::from)),
+            ("rescan_interval", self.rescan_interval.map(Value::from)),
         ];
         section(&mut text, "devices", &devices);
         if let Some(nvml) = nvml {
             let library = nvml.library().display().to_string();
-            section(&mut text, "nvidia", &[("library", Some(library.into()))]);
+            let deadline = self.deadline.map(Value::from);
+            let keys = [("library", Some(library.into())), ("deadline", deadline)];
+            section(&mut text, "nvidia", &keys);
         }
         if let Some(otlp) = &self.otlp {
             let keys = [

@@ -2,18 +2,21 @@
 //!
 //! In reading order: [`stage`] makes real cgroups shaped like pods, jobs and services; [`worker`]
 //! puts real processes into them that really open device nodes; [`nvml`] binds them to the fake
-//! driver's processes; [`agent`] runs the built `gpuwho` on all that; [`collector`] runs the real
-//! OpenTelemetry Collector; [`demo`] is the same with somebody watching.
+//! driver's processes; [`agent`] runs the built `gpuwho` on all that; [`containerd`] makes real
+//! pods on a real container runtime and [`slurm`] real jobs on a real Slurm; [`collector`] runs the
+//! real OpenTelemetry Collector; [`demo`] is the same with somebody watching.
 
 #![deny(unsafe_code)]
 
 pub mod agent;
 pub mod bench;
 pub mod collector;
+pub mod containerd;
 pub mod demo;
 pub mod nvml;
 pub mod program;
 pub mod skip;
+pub mod slurm;
 pub mod stage;
 #[expect(unsafe_code, reason = "fork and unshare have no safe interface")]
 pub mod sys;

@@ -25,6 +25,11 @@ pub fn worker() -> Result<PathBuf, NotBuilt> {
     built("worker", "cargo build -p gpuwho-tests --bins")
 }
 
+/// What gives other programs mounts of their own.
+pub fn enter() -> Result<PathBuf, NotBuilt> {
+    built("enter", "cargo build -p gpuwho-tests --bins")
+}
+
 /// The fake driver library.
 pub fn fake_nvml() -> Result<PathBuf, NotBuilt> {
     built("libnvidia_ml.so", "cargo build -p gpuwho-fake-nvml")

@@ -5,7 +5,7 @@
 //! Names are random, so any number of stages can stand side by side.
 
 mod hierarchies;
-mod record;
+pub(crate) mod record;
 
 pub use hierarchies::{Hierarchies, Layout, Reach};
 
@@ -219,6 +219,21 @@ impl Stage {
         self.group(format!("/system.slice/{unit}"), Reach::All, expected)
     }
 
+    /// A group in which something else makes the groups that processes are in, as a container
+    /// runtime does in a pod's.
+    pub fn parent(&mut self, path: &str) -> Result<Group, StageError> {
+        self.group(path.to_owned(), Reach::All, Expected::default())
+    }
+
+    /// Ends every process that is on it or below.
+    pub fn end(&self) {
+        // All at once, so that they end while the first is waited for.
+        for leaf in &self.leaves {
+            kill_processes(leaf);
+        }
+        self.leaves.iter().for_each(|leaf| end_processes(leaf));
+    }
+
     /// Ends the processes of a group and removes its own directories.
     pub fn remove(&mut self, group: &Group) -> Result<(), StageError> {
         for directory in &group.directories {
@@ -257,7 +272,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.leaves.iter().for_each(|leaf| end_processes(leaf));
+        self.end();
         if let Err(error) = self.record.remove() {
             // The record stays, so that the next sweep finds what is left.
             eprintln!("stage: {error}");
@@ -265,20 +280,36 @@ impl Drop for Stage {
     }
 }
 
-/// Kills what is in a cgroup directory of ours and waits until it is empty.
-fn end_processes(directory: &Path) {
-    let procs = directory.join("cgroup.procs");
-    until(GROUP_EMPTIES_WITHIN, || {
-        let pids = fs::read_to_string(&procs).unwrap_or_default();
-        for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
-            // One that ended by itself in between is what was wanted.
-            let _ended = kill_process(pid, Signal::KILL);
-        }
-        pids.is_empty().then_some(())
-    });
+/// Kills what is in a cgroup directory of ours, and below it, and waits until it is empty.
+pub(crate) fn end_processes(directory: &Path) {
+    until(GROUP_EMPTIES_WITHIN, || (!kill_processes(directory)).then_some(()));
 }
 
-fn available() -> Result<Hierarchies, StageError> {
+/// Kills what is in a cgroup directory of ours and below it; whether there was anything.
+fn kill_processes(directory: &Path) -> bool {
+    let groups = directories_of(directory);
+    let procs = groups.iter().map(|group| fs::read_to_string(group.join("cgroup.procs")));
+    let pids: String = procs.map(Result::unwrap_or_default).collect();
+    for pid in pids.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        // One that ended by itself in between is what was wanted.
+        let _ended = kill_process(pid, Signal::KILL);
+    }
+    !pids.is_empty()
+}
+
+/// A directory and all below it, parents first.
+pub(crate) fn directories_of(directory: &Path) -> Vec<PathBuf> {
+    let mut all = vec![directory.to_owned()];
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            all.extend(directories_of(&entry.path()));
+        }
+    }
+    all
+}
+
+/// The hierarchies, where a stage can be had.
+pub(crate) fn available() -> Result<Hierarchies, StageError> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let capabilities = status
         .lines()
@@ -302,35 +333,41 @@ fn available() -> Result<Hierarchies, StageError> {
 }
 
 fn pod_path(spec: &PodSpec<'_>, uid: &str, container: &str) -> String {
-    let class = match spec.qos {
+    let pod = pod_group(spec.qos, spec.driver, uid);
+    match spec.driver {
+        Driver::Cgroupfs => format!("{pod}/{container}"),
+        Driver::Systemd => format!("{pod}/cri-containerd-{container}.scope"),
+    }
+}
+
+/// The group that a kubelet makes for a pod.
+pub(crate) fn pod_group(qos: Qos, driver: Driver, uid: &str) -> String {
+    let class = match qos {
         Qos::Guaranteed => None,
         Qos::Burstable => Some("burstable"),
         Qos::BestEffort => Some("besteffort"),
     };
-    match spec.driver {
+    match driver {
         Driver::Cgroupfs => {
             let class = class.map(|class| format!("/{class}")).unwrap_or_default();
-            format!("/kubepods{class}/pod{uid}/{container}")
+            format!("/kubepods{class}/pod{uid}")
         }
         Driver::Systemd => {
             let uid = uid.replace('-', "_");
             let dashed = class.map(|class| format!("-{class}")).unwrap_or_default();
             let above = class.map(|class| format!("/kubepods-{class}.slice")).unwrap_or_default();
-            format!(
-                "/kubepods.slice{above}/kubepods{dashed}-pod{uid}.slice/\
-                 cri-containerd-{container}.scope"
-            )
+            format!("/kubepods.slice{above}/kubepods{dashed}-pod{uid}.slice")
         }
     }
 }
 
-fn random_uuid() -> Result<String, StageError> {
+pub(crate) fn random_uuid() -> Result<String, StageError> {
     let source = Path::new("/proc/sys/kernel/random/uuid");
     let uuid = fs::read_to_string(source).map_err(|error| StageError::at(source, error))?;
     Ok(uuid.trim().to_owned())
 }
 
-fn random_hex(digits: usize) -> Result<String, StageError> {
+pub(crate) fn random_hex(digits: usize) -> Result<String, StageError> {
     let nibbles = random_bytes(digits)?.into_iter().map(|byte| u32::from(byte & 15));
     Ok(nibbles.filter_map(|nibble| char::from_digit(nibble, 16)).collect())
 }
@@ -341,7 +378,7 @@ fn random_job() -> Result<u32, StageError> {
     Ok(bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)) + 50_000_000)
 }
 
-fn random_bytes(count: usize) -> Result<Vec<u8>, StageError> {
+pub(crate) fn random_bytes(count: usize) -> Result<Vec<u8>, StageError> {
     let source = Path::new("/dev/urandom");
     let mut bytes = vec![0; count];
     fs::File::open(source)

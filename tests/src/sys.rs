@@ -14,6 +14,25 @@ pub fn fork() -> io::Result<Option<Pid>> {
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(pid)) }
 }
 
+/// The same with a number of the caller's choice, free or not yet used again; needs
+/// CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
+pub fn fork_as(pid: u32) -> io::Result<Option<Pid>> {
+    let wanted = [libc::pid_t::try_from(pid).unwrap_or(libc::pid_t::MAX)];
+    // SAFETY: all of its fields are integers, for which zero is a value.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.exit_signal = u64::from(libc::SIGCHLD.unsigned_abs());
+    arguments.set_tid = wanted.as_ptr().addr() as u64;
+    arguments.set_tid_size = 1;
+    let size = size_of::<libc::clone_args>();
+    // SAFETY: without flags clone3 is a fork, with fork's contract (see above); the arguments and
+    // the array they point to outlive the call, which only reads them.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw))
+}
+
 /// Ends the process without running anything else, as a child after [`fork`] must.
 pub fn quit(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition; it only never returns.
@@ -31,10 +50,10 @@ pub fn die_with_us(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Gives the process mounts of its own.
-pub fn own_mounts() -> io::Result<()> {
-    // SAFETY: CLONE_NEWNS alone leaves the table of open files shared as it was, which is all the
-    // contract of `unshare_unsafe` is about.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
+/// Gives the process, or for PIDs its next child, namespaces of its own.
+pub fn own_namespaces(which: UnshareFlags) -> io::Result<()> {
+    // SAFETY: none of the namespaces shares or unshares the table of open files, which is all the
+    // contract of `unshare_unsafe` is about; FILES is not among what callers pass.
+    unsafe { rustix::thread::unshare_unsafe(which - UnshareFlags::FILES) }?;
     Ok(())
 }

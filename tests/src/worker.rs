@@ -2,6 +2,8 @@
 
 pub mod act;
 pub mod nodes;
+pub mod orders;
+mod pass;
 pub mod script;
 
 use crate::program;

@@ -1,14 +1,17 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm` and the Go modules of `collector`, all of which land in one cache folder that
-//! every clone on the machine shares.
+//! kernels of `vm`, the newer containerd of `test` and the Go modules of `collector`, all of which
+//! land in one cache folder that every clone on the machine shares.
 
+mod apt;
 mod bench;
 mod ci;
 mod collector;
 mod compile;
+mod containerd;
 mod docs;
+mod fuzz;
 mod place;
 mod run;
 mod setup;
@@ -44,6 +47,8 @@ enum Task {
     Docs(docs::Request),
     /// Measure what the agent costs
     Bench(PassedOn),
+    /// Throw random text at what reads text that anybody can write
+    Fuzz(fuzz::Request),
     /// Check the structure of the repository
     Tidy,
     /// Do all that a change must pass, as the CI does
@@ -80,6 +85,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Test(passed_on) => test::test(&passed_on.args).map(drop),
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
+        Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Tidy => tidy::tidy(),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),

@@ -70,6 +70,18 @@ const PARTS: &[Part] = &[
         install: || packages::install_for(TEST),
     },
     Part {
+        name: "slurm",
+        purpose: "run a real Slurm in tests",
+        probe: || packages::probe(SLURM),
+        install: || packages::install_for(SLURM),
+    },
+    Part {
+        name: "containerd",
+        purpose: "run real pods in the tests",
+        probe: || packages::probe(CONTAINERD),
+        install: || packages::install_for(CONTAINERD),
+    },
+    Part {
         name: "collector",
         purpose: "compile the OpenTelemetry Collector that tests send to",
         probe: go::probe,
@@ -97,6 +109,22 @@ const BUILD: &[Tool] =
 const TEST: &[Tool] = &[
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "unshare", package: "util-linux" },
+];
+
+/// Controller, node and clients. Tests start their own; the packages' services stay off.
+const SLURM: &[Tool] = &[
+    Tool { program: "slurmctld", package: "slurmctld" },
+    Tool { program: "slurmd", package: "slurmd" },
+    Tool { program: "sbatch", package: "slurm-client" },
+];
+
+/// A container runtime, and the one program in its images, which must need no library.
+const CONTAINERD: &[Tool] = &[
+    Tool { program: "containerd", package: "containerd" },
+    Tool { program: "containerd-shim-runc-v2", package: "containerd" },
+    Tool { program: "ctr", package: "containerd" },
+    Tool { program: "runc", package: "runc" },
+    Tool { program: "busybox", package: "busybox-static" },
 ];
 
 /// An emulator, and what the guest's first file system is made of.

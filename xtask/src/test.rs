@@ -5,7 +5,7 @@
 
 use crate::compile::{self, Profile};
 use crate::setup::{self, Want};
-use crate::{collector, shell};
+use crate::{collector, containerd, shell};
 use anyhow::{Context as _, Result, bail};
 use std::ffi::OsString;
 use std::fmt;
@@ -35,7 +35,7 @@ pub(crate) struct Tally {
 /// `cargo xtask test`; arguments go to `cargo test`, those after `--` to the test programs.
 pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
     compile::setup_toolchain()?;
-    setup::ensure(&["test", "nccl"], Want::Optional)?;
+    setup::ensure(&["test", "nccl", "containerd", "slurm"], Want::Optional)?;
     compile::packages(Profile::Debug, FAKES)?;
     let mut command = shell::cargo(["test", "--no-fail-fast"]);
     let (for_cargo, for_tests) = split(args);
@@ -48,6 +48,12 @@ pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
     }
     if let Some(library) = setup::nccl() {
         command.env(NCCL_VARIABLE, library);
+    }
+    match containerd::for_tests() {
+        Ok(folder) => {
+            folder.map(|folder| command.env(containerd::VARIABLE, folder));
+        }
+        Err(error) => eprintln!("warning: the tests of containerd's events are skipped: {error:#}"),
     }
     eprintln!("+ {}", shell::line(&command));
     let mut child = command.stdout(Stdio::piped()).spawn().context("starting cargo test")?;

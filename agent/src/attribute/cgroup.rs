@@ -7,7 +7,7 @@
 
 mod schedulers;
 mod shapes;
-mod slurm;
+pub(super) mod slurm;
 
 use super::{Pod, Workload};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};

@@ -25,7 +25,8 @@ fn render(workload: &Workload) -> String {
         words.push(format!("pod={uid}/{}", qos.unwrap_or("-")));
     }
     words.extend(container.iter().map(|id| format!("container={id}")));
-    if let Some(SlurmTask { job, step, task, daemon }) = slurm {
+    if let Some(SlurmTask { job, step, task, daemon, in_pod, facts, rank }) = slurm {
+        assert_eq!((in_pod, facts, rank), (&false, &None, &None));
         let daemon = if *daemon { "/daemon" } else { "" };
         words.push(format!("slurm={job}/{}/{}{daemon}", or_dash(step), or_dash(task)));
     }
@@ -210,6 +211,11 @@ fn a_docker_container_cannot_become_a_job_a_unit_or_another_container() {
 fn a_user_cannot_become_a_job_by_a_name_in_their_own_slice() {
     let path = "/user.slice/user-7.slice/user@7.service/slurmstepd.scope/job_5/step_0/user/task_0";
     assert_eq!(render(&parse_path(path)), "unit=slurmstepd.scope uid=7 user-slice");
+    // A service with `Delegate=yes` makes what directories it likes.
+    let path = "/system.slice/theirs.service/slurm/uid_9/job_5/step_0/task_0";
+    assert_eq!(render(&parse_path(path)), "unit=theirs.service");
+    let path = "/system.slice/theirs.service/slurmstepd.scope/job_5/step_0/user/task_0";
+    assert_eq!(render(&parse_path(path)), "unit=slurmstepd.scope");
     let path = "/user.slice/user-7.slice/user@7.service/slurm/uid_9/job_5/step_0/task_0";
     assert_eq!(render(&parse_path(path)), "unit=user@7.service uid=7 user-slice");
 }

@@ -1,7 +1,7 @@
 //! A host made of files, for the tests of this module: what `/proc`, the cgroup mounts and the
 //! pod logs hold, in the kernel's own formats.
 
-use super::{CgroupId, KernelCgroups, Opened};
+use super::{CgroupId, KernelCgroups, Opened, Workload};
 use crate::ids::{Hierarchy, ProcKey};
 use crate::paths::Paths;
 use std::fs;
@@ -49,6 +49,18 @@ impl FakeHost {
         fs::write(dir.join("stat"), stat(process, &comm, state, flags)).unwrap();
     }
 
+    /// One of its files holds something else.
+    pub(crate) fn write(&self, process: ProcKey, file: &str, bytes: impl AsRef<[u8]>) {
+        fs::write(self.paths.proc.join(process.pid.to_string()).join(file), bytes).unwrap();
+    }
+
+    /// It has another parent.
+    pub(crate) fn set_parent(&self, process: ProcKey, parent: u32) {
+        let file = self.paths.proc.join(process.pid.to_string()).join("stat");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(file, text.replacen(" S 1 ", &format!(" S {parent} "), 1)).unwrap();
+    }
+
     /// A process is gone.
     pub(crate) fn end(&self, process: ProcKey) {
         fs::remove_dir_all(self.paths.proc.join(process.pid.to_string())).unwrap();
@@ -62,6 +74,15 @@ impl FakeHost {
             fs::create_dir_all(dir.join(container)).unwrap();
         }
     }
+}
+
+/// What the cgroup's path said, without what was read of the job besides.
+pub(crate) fn of_path(workload: &Workload) -> Workload {
+    let mut workload = workload.clone();
+    if let Some(task) = &mut workload.slurm {
+        (task.facts, task.rank) = (None, None);
+    }
+    workload
 }
 
 /// 52 fields, as Linux 6.18 writes them.

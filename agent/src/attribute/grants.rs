@@ -18,6 +18,28 @@ pub enum DeviceName {
     Index(u32),
     /// PCI address, lower case.
     Pci(Arc<str>),
+    /// Serial number.
+    Serial(Arc<str>),
+}
+
+/// Its node's name before the minor number.
+const NVIDIA_NODE: &str = "nvidia";
+/// Its number before the minor, where the host has no such node.
+const NVIDIA_MAJOR: &str = "195:";
+/// Minors of the driver's own nodes: mode setting and control (`nv-linux.h`).
+const NVIDIA_OWN: [u32; 2] = [254, 255];
+
+impl DeviceName {
+    /// The device behind a node's path or number (`major:minor`); `None` for a node that is of no
+    /// one device.
+    pub fn of_node(node: &str) -> Option<Self> {
+        let number = match node.strip_prefix(NVIDIA_MAJOR) {
+            Some(minor) => minor,
+            None => node.rsplit('/').next()?.strip_prefix(NVIDIA_NODE)?,
+        };
+        let minor = number.parse().ok()?;
+        (!NVIDIA_OWN.contains(&minor)).then_some(Self::Minor(minor))
+    }
 }
 
 /// One device granted to one owner.
@@ -50,6 +72,12 @@ impl Grants {
         all.insert(source, grants.into());
     }
 
+    /// How many a source has listed.
+    pub fn count(&self, source: &str) -> usize {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(source).map_or(0, |list| list.len())
+    }
+
     /// Every source's list.
     pub fn all(&self) -> Vec<Arc<[Grant]>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,6 +88,23 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_device_s_own_node_has_its_minor() {
+        for (node, expected) in [
+            ("/dev/nvidia0", Some(0)),
+            ("/host/dev/nvidia12", Some(12)),
+            ("195:3", Some(3)),
+            ("195:255", None),
+            ("/dev/nvidiactl", None),
+            ("/dev/nvidia-uvm", None),
+            ("/dev/nvidia-caps/nvidia-cap1", None),
+            ("235:3", None),
+            ("/dev/dri/renderD128", None),
+        ] {
+            assert_eq!(DeviceName::of_node(node), expected.map(DeviceName::Minor), "{node}");
+        }
+    }
 
     #[test]
     fn a_source_replaces_its_own_list_only() {

@@ -94,6 +94,11 @@ impl Hierarchies {
         }
     }
 
+    /// Where each hierarchy is mounted.
+    pub(crate) fn mounts(&self) -> Vec<(Hierarchy, PathBuf)> {
+        lock(&self.mounts).clone()
+    }
+
     /// A cgroup was announced. A long-lived one is announced once, so the newest path counts.
     pub(crate) fn made(&self, id: CgroupId, path: &Arc<str>) {
         if path.len() <= MAX_PATH_LEN && path.starts_with('/') {

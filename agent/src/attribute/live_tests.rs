@@ -2,6 +2,7 @@
 //! writable cgroup mounts; skipped with the reason where there are none.
 
 use super::*;
+use crate::attribute::fake::of_path;
 use crate::attribute::hierarchies::Hierarchies;
 use crate::attribute::{KernelCgroups, cgroup};
 use crate::ids::{CgroupId, Hierarchy};
@@ -148,7 +149,8 @@ fn a_real_zombie_is_owned_by_its_jobs_cgroup() {
     let owner = table.owner(process).unwrap();
     child.wait().unwrap();
 
-    assert_eq!((&owner.workload, owner.method), (&cgroup::parse_path(&group.name), Method::Kernel));
+    let expected = (cgroup::parse_path(&group.name), Method::Kernel);
+    assert_eq!((of_path(&owner.workload), owner.method), expected);
     assert_eq!(owner.workload.slurm.as_ref().unwrap().job.as_str(), "77");
 }
 
@@ -166,7 +168,7 @@ fn a_real_process_that_moves_changes_its_owner() {
     table.observe(Evidence::Moved { process, cgroups: second.ids() });
     let owner = table.owner(process).unwrap();
     end(child);
-    assert_eq!(owner.workload, cgroup::parse_path(&second.name));
+    assert_eq!(of_path(&owner.workload), cgroup::parse_path(&second.name));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 /// A pod as the kubelet or the runtime describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +82,8 @@ pub struct Names(Arc<Shared>);
 struct Shared {
     index: Mutex<Index>,
     wants: broadcast::Sender<Want>,
+    /// Counts what became known, changed or ended.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -120,7 +122,8 @@ const WAITING: usize = 1024;
 impl Default for Names {
     fn default() -> Self {
         let wants = broadcast::Sender::new(WAITING);
-        Self(Arc::new(Shared { index: Mutex::default(), wants }))
+        let changes = watch::Sender::new(0);
+        Self(Arc::new(Shared { index: Mutex::default(), wants, changes }))
     }
 }
 
@@ -130,7 +133,8 @@ impl Names {
         self.lock().pods.get(uid)
     }
 
-    /// The latest pod of a name.
+    /// The pod that has a name now: none once it has ended, because the next to have the name is
+    /// another one.
     pub fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
         let index = self.lock();
         let uid = index.named.get(&(Arc::from(namespace), Arc::from(name)))?;
@@ -162,6 +166,23 @@ impl Names {
         self.0.wants.subscribe()
     }
 
+    /// Questions that some supplier has not taken yet.
+    pub fn unheard(&self) -> usize {
+        self.0.wants.len()
+    }
+
+    /// Wakes whoever waits for it when something became known, changed or ended.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    fn changed(&self, news: bool) -> bool {
+        if news {
+            self.0.changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
+        news
+    }
+
     /// Takes what a supplier says of a pod; whether that is news.
     pub(super) fn put_pod(&self, supplier: Supplier, facts: PodFacts) -> bool {
         let mut index = self.lock();
@@ -170,22 +191,36 @@ impl Names {
         let news = index.pods.put(supplier, uid.clone(), facts);
         if news {
             index.named.insert(name, uid);
+        } else if index.pods.known.contains_key(&uid) && !index.pods.is_gone(&uid) {
+            index.named.entry(name).or_insert(uid);
         }
-        news
+        drop(index);
+        self.changed(news)
     }
 
     /// Takes what a supplier says of a container; whether that is news.
     pub(super) fn put_container(&self, supplier: Supplier, facts: ContainerFacts) -> bool {
-        self.lock().containers.put(supplier, facts.id.clone(), facts)
+        let news = self.lock().containers.put(supplier, facts.id.clone(), facts);
+        self.changed(news)
     }
 
-    /// A pod or container has ended.
-    pub(super) fn gone(&self, what: &Want, now_ns: u64) {
+    /// A supplier says that a pod or container has ended. One that a better supplier still tells
+    /// of has not: a runtime's sandbox may be replaced under a living pod.
+    pub(super) fn gone(&self, supplier: Supplier, what: &Want, now_ns: u64) {
         let mut index = self.lock();
         match what {
-            Want::Pod(uid) => index.pods.gone.push_back((now_ns, uid.clone())),
-            Want::Container(id) => index.containers.gone.push_back((now_ns, id.clone())),
+            Want::Pod(uid) => {
+                if !index.pods.gone(supplier, uid, now_ns) {
+                    return;
+                }
+                index.named.retain(|_, named| named != uid);
+            }
+            Want::Container(id) => {
+                index.containers.gone(supplier, id, now_ns);
+            }
         }
+        drop(index);
+        self.changed(true);
     }
 
     /// Forgets what ended long ago.
@@ -213,17 +248,30 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
     }
 
     fn put(&mut self, supplier: Supplier, key: K, facts: F) -> bool {
-        if let Some((by, known)) = self.known.get(&key)
-            && (*by < supplier || **known == facts)
-        {
-            return false;
-        }
-        if self.known.len() >= MAX_FACTS && !self.known.contains_key(&key) {
+        // Told again by anybody: it has not ended.
+        self.gone.retain(|(_, ended)| *ended != key);
+        if let Some((by, known)) = self.known.get(&key) {
+            if *by < supplier || **known == facts {
+                return false;
+            }
+        } else if self.known.len() >= MAX_FACTS {
             let Some((_, oldest)) = self.gone.pop_front() else { return false };
             self.known.remove(&oldest);
         }
-        self.gone.retain(|(_, ended)| *ended != key);
         self.known.insert(key, (supplier, Arc::new(facts)));
+        true
+    }
+
+    fn is_gone(&self, key: &K) -> bool {
+        self.gone.iter().any(|(_, ended)| ended == key)
+    }
+
+    /// Whether it has ended.
+    fn gone(&mut self, supplier: Supplier, key: &K, now_ns: u64) -> bool {
+        if self.known.get(key).is_some_and(|(by, _)| *by < supplier) {
+            return false;
+        }
+        self.gone.push_back((now_ns, key.clone()));
         true
     }
 
@@ -247,7 +295,7 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
     let place = owner.cgroup.clone();
     let workload = &mut owner.workload;
-    if workload.nested || workload.user_slice || workload.machine.is_some() {
+    if is_elsewhere(workload) {
         return;
     }
     if let Some(pod) = &mut workload.pod {
@@ -271,6 +319,28 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
         Some(_) => {}
         None => host.names.want(Want::Container(id.clone())),
     }
+}
+
+/// Whether others than the host's root can have made the path.
+fn is_elsewhere(workload: &Workload) -> bool {
+    workload.nested || workload.user_slice || workload.machine.is_some()
+}
+
+/// Whether the index knows something of the owner's pod or container that the owner does not have.
+pub(crate) fn is_behind(host: &Host, owner: &Owner) -> bool {
+    fn differ<T>(told: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
+        told.is_some_and(|told| !has.is_some_and(|has| Arc::ptr_eq(&told, has)))
+    }
+    let workload = &owner.workload;
+    if is_elsewhere(workload) {
+        return false;
+    }
+    let pod = workload.pod.as_ref();
+    pod.is_some_and(|pod| differ(host.names.pod(&pod.uid), pod.facts.as_ref()))
+        || workload
+            .container
+            .as_ref()
+            .is_some_and(|id| differ(host.names.container(id), workload.facts.as_ref()))
 }
 
 /// Whether the facts are about the container at this place: the same pod, or, outside pods, the

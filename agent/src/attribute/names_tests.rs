@@ -98,7 +98,7 @@ fn the_kubelet_s_word_counts_over_the_runtime_s_whichever_comes_first() {
 fn a_name_used_again_is_the_latest_pod_s() {
     let names = Names::default();
     names.put_pod(Supplier::Cri, pod(UID, "train-0"));
-    names.gone(&Want::Pod(PodUid::new(UID)), SECOND);
+    names.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)), SECOND);
     names.put_pod(Supplier::Cri, pod(OTHER, "train-0"));
     assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(OTHER));
     names.expire(KEEP_GONE_NS + 2 * SECOND);
@@ -111,7 +111,7 @@ fn what_ended_is_forgotten_and_what_came_back_is_not() {
     let names = Names::default();
     for digit in ['a', 'b'] {
         names.put_container(Supplier::Cri, container(digit, "main", None, None));
-        names.gone(&Want::Container(id(digit)), SECOND);
+        names.gone(Supplier::Cri, &Want::Container(id(digit)), SECOND);
     }
     names.put_container(Supplier::Cri, container('b', "again", None, None));
     names.expire(KEEP_GONE_NS + 2 * SECOND);
@@ -125,8 +125,8 @@ fn a_source_that_forgets_never_blanks_a_known_owner() {
     let table = holder(&host, &pod_path(UID, 'a'));
     table.put_pod(Supplier::Cri, pod(UID, "train-0"));
     table.put_container(Supplier::Cri, container('a', "main", Some(UID), None));
-    table.gone(&Want::Pod(PodUid::new(UID)));
-    table.gone(&Want::Container(id('a')));
+    table.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)));
+    table.gone(Supplier::Cri, &Want::Container(id('a')));
     table.expire(20 * KEEP_GONE_NS);
     assert_eq!(table.names().pod(&PodUid::new(UID)), None);
 
@@ -179,4 +179,66 @@ fn a_pod_of_the_runtime_takes_a_forged_inner_name_away() {
     let owner = table.owner(KEY).unwrap();
     assert_eq!(owner.workload.pod, None);
     assert_eq!(owner.workload.container, Some(id('c')));
+}
+
+#[test]
+fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
+    let host = FakeHost::new();
+    let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
+    let place = |n: u32| format!("/kubepods/burstable/pod{UID}/{n:064x}");
+    let key = |n: u32| ProcKey { pid: 100 + n, start_ticks: 100 };
+    for n in 0..200 {
+        host.start(key(n), "python3", &format!("0::{}\n", place(n)));
+    }
+    let mut wants = table.names().wants();
+    let supplier = table.clone();
+    let telling = std::thread::spawn(move || {
+        let mut told = 0;
+        while told < 200 {
+            if let Ok(Want::Container(id)) = wants.blocking_recv() {
+                let facts = ContainerFacts { id, ..container('a', "main", Some(UID), None) };
+                supplier.put_container(Supplier::Cri, facts);
+                told += 1;
+            }
+        }
+    });
+    for n in 0..200 {
+        table.observe(Evidence::Opened(opened(key(n), 5, 9 * SECOND)));
+    }
+    telling.join().unwrap();
+    let is_named = |n: &u32| table.owner(key(*n)).unwrap().workload.facts.is_some();
+    assert_eq!((0..200).filter(|n| !is_named(n)).collect::<Vec<_>>(), [0; 0]);
+}
+
+#[test]
+fn what_is_told_again_after_its_end_is_kept() {
+    let names = Names::default();
+    let told = || container('a', "main", Some(UID), None);
+    names.put_container(Supplier::Cri, told());
+    names.gone(Supplier::Cri, &Want::Container(id('a')), 0);
+    names.put_container(Supplier::Cri, told());
+    names.expire(10_000 * SECOND);
+    assert!(names.container(&id('a')).is_some());
+}
+
+#[test]
+fn a_process_of_a_pod_s_sandbox_loses_the_container_name_its_logs_suggested() {
+    let host = FakeHost::new();
+    host.pod("ml", "train-0", UID, &["main"]);
+    let table = holder(&host, &pod_path(UID, 'a'));
+    assert_eq!(told(&table)[2].as_deref(), Some("main"));
+    let sandbox = ContainerFacts { name: None, ..container('a', "", Some(UID), None) };
+    table.put_container(Supplier::Cri, sandbox);
+    assert_eq!(told(&table)[2], None);
+}
+
+#[test]
+fn a_pod_that_the_kubelet_tells_of_has_not_ended_because_its_sandbox_has() {
+    let names = Names::default();
+    names.put_pod(Supplier::PodsApi, pod(UID, "train-0"));
+    names.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)), SECOND);
+    names.expire(KEEP_GONE_NS + 2 * SECOND);
+    assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(UID));
+    names.gone(Supplier::PodsApi, &Want::Pod(PodUid::new(UID)), SECOND);
+    assert_eq!(names.pod_named("ml", "train-0"), None);
 }

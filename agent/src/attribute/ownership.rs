@@ -6,9 +6,10 @@
 
 use super::grants::Grants;
 use super::hierarchies::Layout;
-use super::names::{Change, ContainerFacts, Names, PodFacts, Supplier};
+use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
+use super::slurm::{self, Job};
 use super::table::{Case, Table, started_ns};
 use super::{Evidence, Host, Method, NAMES, Opened, Owner, PLACES, Workload};
 use crate::host::boot_time_ns;
@@ -65,19 +66,30 @@ pub const LATENCY_BOUNDS: &[f64] =
 
 /// Rows tried again in one [`Ownership::expire`].
 const MAX_RETRIES: usize = 256;
+/// One thread observes and one supplies. What is known and not believed is found behind each time.
+const MOST_REPEATS: usize = 2;
 /// How often every live row is looked for, in case the report of its end was lost.
 const SWEEP_NS: u64 = 30_000_000_000;
 
 impl Ownership {
     /// An empty table that reads the host's files at `paths`.
     pub fn new(paths: &Paths) -> Self {
-        Self::with_clock(paths, boot_time_ns)
+        Self::with_slurm(paths, slurm::Settings::usual(paths))
+    }
+
+    /// The same, with what the operator has said about Slurm.
+    pub fn with_slurm(paths: &Paths, slurm: slurm::Settings) -> Self {
+        Self::make(Host::new(paths, slurm), boot_time_ns)
     }
 
     /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
     pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self::make(Host::new(paths, slurm::Settings::usual(paths)), clock)
+    }
+
+    fn make(host: Host, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(Shared {
-            host: Host::new(paths),
+            host,
             clock: Clock(Arc::new(clock)),
             table: RwLock::default(),
             grants: Grants::default(),
@@ -99,10 +111,13 @@ impl Ownership {
             }
             Evidence::CgroupMade { id, path } => {
                 self.0.host.hierarchies.made(id, &path);
+                self.0.host.slurm.made(id, &path, (self.0.clock.0)());
                 None
             }
             Evidence::CgroupRemoved { id } => {
-                self.0.host.hierarchies.removed(id, (self.0.clock.0)());
+                let now_ns = (self.0.clock.0)();
+                self.0.host.hierarchies.removed(id, now_ns);
+                self.0.host.slurm.removed(id, now_ns);
                 None
             }
         };
@@ -137,9 +152,20 @@ impl Ownership {
         self.read().holders()
     }
 
+    /// Every device node that a living process opened, with the process's party.
+    pub fn openings(&self, each: impl FnMut(PartyId, &str)) {
+        self.read().openings(each);
+    }
+
     /// What held a device and ended within the last minutes.
     pub fn ended(&self) -> Vec<Arc<Owner>> {
         self.read().ended()
+    }
+
+    /// The Slurm jobs on this node, those that ended within the last minutes included. A look at
+    /// what is kept: nothing is read.
+    pub fn jobs(&self) -> Vec<Arc<Job>> {
+        self.0.host.slurm.jobs()
     }
 
     /// Time from a device's opening to the owner being known, in seconds.
@@ -186,8 +212,8 @@ impl Ownership {
     }
 
     /// A supplier says that a pod or a container has ended: forgotten some minutes later.
-    pub fn gone(&self, what: &Change) {
-        self.names().gone(what, (self.0.clock.0)());
+    pub fn gone(&self, supplier: Supplier, what: &Change) {
+        self.names().gone(supplier, what, (self.0.clock.0)());
     }
 
     /// Who a party is: one lookup. The `Arc` changes when its names do.
@@ -197,7 +223,7 @@ impl Ownership {
 
     /// The number of a party that was granted something, with the names of `workload`.
     pub fn grantee(&self, party: Party, workload: &Workload) -> PartyId {
-        self.0.host.parties.put(party, workload, None)
+        self.0.host.parties.granted(party, workload)
     }
 
     /// Forgets parties that no process is of and that `in_use` does not name.
@@ -208,10 +234,15 @@ impl Ownership {
 
     /// Names the processes of a pod or a container again.
     fn learned(&self, change: &Change) {
-        let cases = self.read().to_name(|owner| match change {
+        self.name_again(|owner| match change {
             Change::Pod(uid) => owner.workload.pod.as_ref().is_some_and(|pod| pod.uid == *uid),
             Change::Container(id) => owner.workload.container.as_ref() == Some(id),
         });
+    }
+
+    /// Looks up the names of those processes again; where they are stands.
+    fn name_again(&self, test: impl Fn(&Owner) -> bool) {
+        let cases = self.read().to_name(test);
         for case in cases {
             self.resolve(case);
         }
@@ -234,7 +265,11 @@ impl Ownership {
     pub fn expire(&self, now_ns: u64) {
         self.sweep(now_ns);
         self.write().expire(now_ns);
-        self.0.host.hierarchies.expire(now_ns);
+        let host = &self.0.host;
+        host.hierarchies.expire(now_ns);
+        for job in host.slurm.expire(&host.hierarchies, &host.users, now_ns) {
+            self.name_again(|owner| owner.cgroup.as_deref().is_some_and(|path| job.holds(path)));
+        }
         self.0.host.podlogs.pump();
         self.0.host.names.expire(now_ns);
         let cases = self.read().incomplete(now_ns, MAX_RETRIES);
@@ -261,8 +296,20 @@ impl Ownership {
         self.read().owner(living.key).map(|owner| owner.process)
     }
 
+    /// Finds the owner, and again while a supplier has told something between the look and the
+    /// row's taking of it, which the supplier could not yet see in the row.
+    fn resolve(&self, case: Case) {
+        let process = case.owner.process;
+        self.settle(case);
+        for _ in 0..MOST_REPEATS {
+            let is_behind = |owner: &Owner| names::is_behind(&self.0.host, owner);
+            let Some(case) = self.read().one_to_name(process, is_behind) else { return };
+            self.settle(case);
+        }
+    }
+
     /// Every source in order, then the row takes what they found.
-    fn resolve(&self, mut case: Case) {
+    fn settle(&self, mut case: Case) {
         let places = if case.placed { &[] } else { PLACES };
         for (_, source) in places.iter().chain(NAMES) {
             source(&self.0.host, &case.cgroups, &mut case.owner);

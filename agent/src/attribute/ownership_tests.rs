@@ -89,6 +89,8 @@ fn a_process_that_is_already_gone_is_owned_by_its_kernel_cgroup() {
             "process.executable.name=python",
             "process.owner=ada",
             "slurm.job.id=42",
+            "slurm.job.user=ada",
+            "slurm.facts.source=process",
             "slurm.step.id=0",
             "slurm.task.id=1",
             "systemd.unit=slurmstepd.scope",

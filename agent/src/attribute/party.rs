@@ -4,10 +4,11 @@
 //! Numbered, so that a sample stays small; the names behind a number are replaced as a whole when
 //! they change. One lookup a use.
 
+use super::slurm::SlurmTask;
 use super::{Method, Owner, Workload};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// What makes an owner one owner.
@@ -37,6 +38,8 @@ pub enum Party {
     Service(Arc<str>),
     /// A user's own processes.
     User(u32),
+    /// Owners that were not told apart, because there were too many on a device.
+    Other,
     /// Nobody that is known.
     Unattributed,
 }
@@ -48,6 +51,8 @@ pub struct PartyId(u32);
 impl PartyId {
     /// The number of [`Party::Unattributed`].
     pub const UNATTRIBUTED: Self = Self(0);
+    /// The number of [`Party::Other`].
+    pub const OTHER: Self = Self(1);
 }
 
 /// A party and its names.
@@ -65,10 +70,12 @@ pub struct PartyFacts {
 #[derive(Debug)]
 pub(crate) struct Parties(RwLock<Known>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
     ids: HashMap<Party, PartyId>,
     facts: HashMap<PartyId, Arc<PartyFacts>>,
+    /// Those that were in no use when [`Parties::retain`] last looked.
+    idle: HashSet<PartyId>,
     next: u32,
 }
 
@@ -78,8 +85,9 @@ const MAX_PARTIES: usize = 32_768;
 
 impl Default for Parties {
     fn default() -> Self {
-        let mut known = Known { ids: HashMap::new(), facts: HashMap::new(), next: 0 };
+        let mut known = Known::default();
         known.insert(Party::Unattributed, &Workload::default(), None);
+        known.insert(Party::Other, &Workload::default(), None);
         Self(RwLock::new(known))
     }
 }
@@ -88,7 +96,7 @@ impl Parties {
     /// The number of a process's party, with its names as they are known now.
     pub(crate) fn of(&self, owner: &Owner) -> PartyId {
         let party = Party::of(owner);
-        let user = matches!(party, Party::User(_) | Party::Job(_)).then(|| owner.user_text());
+        let user = matches!(party, Party::User(_)).then(|| owner.user_text());
         self.put(party, &owner.workload, user)
     }
 
@@ -98,18 +106,35 @@ impl Parties {
         known.insert(party, workload, user)
     }
 
+    /// The number of a party that was granted something. Its processes may have told more of it:
+    /// that stays, or its names would change to and fro.
+    pub(crate) fn granted(&self, party: Party, workload: &Workload) -> PartyId {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let granted = PartyFacts::new(party.clone(), workload, None);
+        let named = known.ids.get(&party).and_then(|id| known.facts.get(id).map(|f| (*id, f)));
+        match named {
+            Some((id, facts)) if facts.details.holds(&granted.details) => id,
+            _ => known.insert(party, workload, None),
+        }
+    }
+
     /// Who that is; the `Arc` changes when the names do.
     pub(crate) fn facts(&self, id: PartyId) -> Option<Arc<PartyFacts>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.facts.get(&id).map(Arc::clone)
     }
 
-    /// Forgets those that are in no use any more.
+    /// Forgets those that are in no use, now and when this was called before: one that was given a
+    /// number a moment ago may not be in use yet.
     pub(crate) fn retain(&self, in_use: impl Fn(PartyId) -> bool) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let keep = |id: PartyId| id == PartyId::UNATTRIBUTED || in_use(id);
-        known.ids.retain(|_, id| keep(*id));
-        known.facts.retain(|id, _| keep(*id));
+        let Known { ids, facts, idle, .. } = &mut *known;
+        let unused = facts.keys().copied().filter(|id| *id > PartyId::OTHER && !in_use(*id));
+        let unused: HashSet<PartyId> = unused.collect();
+        let is_over = |id: &PartyId| unused.contains(id) && idle.contains(id);
+        ids.retain(|_, id| !is_over(id));
+        facts.retain(|id, _| !is_over(id));
+        *idle = unused;
     }
 }
 
@@ -125,7 +150,11 @@ impl Known {
                 id
             }
         };
-        let facts = PartyFacts::new(party, workload, user);
+        self.idle.remove(&id);
+        let mut facts = PartyFacts::new(party, workload, user);
+        if let Some(known) = self.facts.get(&id) {
+            facts.keep(known);
+        }
         if self.facts.get(&id).is_none_or(|known| **known != facts) {
             self.facts.insert(id, Arc::new(facts));
         }
@@ -143,7 +172,10 @@ impl Party {
         if let Some(pod) = &workload.pod {
             return Self::Pod { uid: pod.uid.clone(), container: pod.container.clone() };
         }
-        if let Some(slurm) = &workload.slurm {
+        // What only a process's own environment says charges nobody.
+        if let Some(slurm) = &workload.slurm
+            && owner.method != Method::Environment
+        {
             return Self::Job(slurm.job.clone());
         }
         if let Some(allocation) = &workload.allocation {
@@ -174,6 +206,7 @@ impl Party {
             Self::Machine(_) => "machine",
             Self::Service(_) => "service",
             Self::User(_) => "user",
+            Self::Other => "other",
             Self::Unattributed => "unattributed",
         }
     }
@@ -189,7 +222,7 @@ impl PartyFacts {
         let mut attributes = AttrSet::new();
         attributes.set(&attr::OWNER_KIND, party.kind());
         match &party {
-            Party::User(_) | Party::Unattributed => {}
+            Party::User(_) | Party::Other | Party::Unattributed => {}
             Party::Container(id) => {
                 attributes.set(&attr::CONTAINER_ID, id.as_str());
                 workload.name(&mut attributes);
@@ -198,10 +231,23 @@ impl PartyFacts {
             Party::Service(unit) => attributes.set(&attr::SYSTEMD_UNIT, Arc::clone(unit)),
             _ => workload.name(&mut attributes),
         }
-        attributes.set_some(&attr::PROCESS_OWNER, user);
+        // A job's is the job's own user: slurmstepd and sudo in it are root's.
+        let job = workload.slurm.as_ref().filter(|_| matches!(party, Party::Job(_)));
+        attributes.set_some(&attr::PROCESS_OWNER, user.or_else(|| job.and_then(SlurmTask::user)));
         let mut details = attributes.clone();
         workload.detail(&mut details);
         Self { party, attributes, details }
+    }
+
+    /// Keeps what was known and is not told now: an allocator and a process each tell a part, and
+    /// a source that is down never blanks an owner.
+    fn keep(&mut self, known: &Self) {
+        for (new, old) in
+            [(&mut self.attributes, &known.attributes), (&mut self.details, &known.details)]
+        {
+            let told = std::mem::replace(new, old.clone());
+            new.extend(&told);
+        }
     }
 }
 

@@ -81,11 +81,36 @@ fn names_that_change_are_replaced_and_equal_ones_keep_their_pointer() {
 #[test]
 fn a_party_without_room_is_unattributed_until_others_are_forgotten() {
     let parties = Parties::default();
-    for uid in 1..u32::try_from(MAX_PARTIES).unwrap() {
+    for uid in 2..u32::try_from(MAX_PARTIES).unwrap() {
         parties.put(Party::User(uid), &Workload::default(), None);
     }
     let late = |parties: &Parties| parties.put(Party::User(0), &Workload::default(), None);
     assert_eq!(late(&parties), PartyId::UNATTRIBUTED);
     parties.retain(|_| false);
+    assert_eq!(late(&parties), PartyId::UNATTRIBUTED);
+    parties.retain(|_| false);
     assert_ne!(late(&parties), PartyId::UNATTRIBUTED);
+}
+
+#[test]
+fn a_party_that_was_just_numbered_is_not_forgotten_before_it_is_used() {
+    let parties = Parties::default();
+    let user = |uid| parties.put(Party::User(uid), &Workload::default(), None);
+    let (idle, taken, numbered_again) = (user(1), user(2), user(3));
+    parties.retain(|_| false);
+    user(3);
+    parties.retain(|party| party == taken);
+    let is_known = [idle, taken, numbered_again].map(|party| parties.facts(party).is_some());
+    assert_eq!(is_known, [false, true, true]);
+}
+
+#[test]
+fn an_allocator_that_tells_less_than_a_process_blanks_nothing() {
+    let parties = Parties::default();
+    let id = parties.of(&owner("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"));
+    let before = parties.facts(id).unwrap();
+    let job = Party::Job(SlurmJobId::new("7"));
+    let workload = parse_path("/system.slice/slurmstepd.scope/job_7");
+    assert_eq!(parties.put(job, &workload, None), id);
+    assert!(Arc::ptr_eq(&before, &parties.facts(id).unwrap()));
 }

@@ -240,7 +240,9 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
         pod.namespace = Some(found.namespace);
         pod.name = Some(found.name);
     }
+    // Where the runtime has told of the container and knows no name, it is the pod's sandbox.
     if pod.container.is_none()
+        && workload.facts.is_none()
         && let Some(id) = &workload.container
     {
         pod.container = host.podlogs.container(&pod.uid, id);

@@ -6,10 +6,12 @@
 
 use super::cgroup::{Placement, parse_proc_cgroup};
 use super::{Host, KernelCgroups, Method, Owner};
-use crate::ids::ProcKey;
+use crate::ids::{ContainerId, ProcKey};
 use crate::paths::Paths;
 use procfs::process::{Process, Stat};
+use std::fs::File;
 use std::io::Read as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A living process and the handle that stays with it.
@@ -56,19 +58,62 @@ impl Living {
         (group == self.key.pid).then_some(uid)
     }
 
+    /// Real, effective, saved and file system user ids.
+    pub(crate) fn uids(&self) -> Option<[u32; 4]> {
+        let status = self.read("status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        let ids: Vec<u32> =
+            line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+        ids.try_into().ok()
+    }
+
+    /// The process that started it, or that took it over.
+    pub(crate) fn parent(&self) -> Option<u32> {
+        u32::try_from(self.handle.stat().ok()?.ppid).ok()
+    }
+
+    /// The file it runs, where the agent may look.
+    pub(crate) fn program(&self) -> Option<PathBuf> {
+        self.handle.exe().ok()
+    }
+
+    /// One of its files in `/proc`.
+    pub(crate) fn open(&self, name: &str) -> Option<File> {
+        self.handle.open_relative(name).ok()
+    }
+
     /// Where it is; unknown if it began to exit before this was read.
-    fn placement(&self) -> Option<Placement> {
+    pub(crate) fn placement(&self) -> Option<Placement> {
         let text = self.read("cgroup")?;
         let stat = self.handle.stat().ok()?;
         (!is_exiting(&stat)).then(|| parse_proc_cgroup(&text))
     }
 
-    fn read(&self, name: &str) -> Option<String> {
+    /// One of its files as text; bytes that are not UTF-8 are replaced.
+    pub(crate) fn read(&self, name: &str) -> Option<String> {
         let mut bytes = Vec::new();
-        let file = self.handle.open_relative(name).ok()?;
+        let file = self.open(name)?;
         file.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// The directory of a container, if the host's process of this number is in it.
+pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Option<Arc<str>> {
+    let living = Living::find(paths, pid)?;
+    let Placement::Known { path, workload } = living.placement()? else { return None };
+    if workload.container.as_ref() != Some(id) || workload.pod.is_some() {
+        return None;
+    }
+    // An init system in the container moves its processes further down.
+    let mut end = 0;
+    for component in path.split_inclusive('/') {
+        end += component.len();
+        if component.contains(id.as_str()) {
+            break;
+        }
+    }
+    path.get(..end).map(|path| Arc::from(path.trim_end_matches('/')))
 }
 
 /// An exiting task's v1 lines say `/` whatever it did (`proc_cgroup_show`, 6.18), so that its

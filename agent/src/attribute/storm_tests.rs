@@ -2,10 +2,11 @@
 //! unknown only for a process that was gone before its cgroup's path could be learnt.
 
 use super::*;
-use crate::attribute::fake::{FakeHost, opened, v2};
+use crate::attribute::fake::{FakeHost, of_path, opened, v2};
 use crate::attribute::{KernelCgroups, Workload, cgroup};
 use proptest::prelude::*;
 use std::collections::HashMap;
+use std::str::FromStr as _;
 
 /// Pods and jobs; a cgroup's number is one more than its workload's.
 const WORKLOADS: u64 = 50;
@@ -210,7 +211,10 @@ impl Storm {
                 // Unknown is allowed only for what was gone before its path was learnt.
                 prop_assert!(!life.lives && life.workload >= self.announced, "{:?}", owner);
             } else {
-                prop_assert_eq!(&owner.workload, &truth, "{:?}", owner);
+                prop_assert_eq!(of_path(&owner.workload), truth, "{:?}", owner);
+                let job = owner.workload.slurm.as_ref();
+                let number = job.map(|job| u64::from_str(&job.number()).unwrap());
+                prop_assert!(number.is_none_or(|number| number == life.workload), "{:?}", owner);
             }
         }
         for pid in 1..=PIDS {

@@ -3,9 +3,13 @@
 //! Pure bookkeeping: nothing here reads a file or a clock. A row is changed only by the evidence
 //! about its own [`ProcKey`], so a number used twice is two rows.
 
+mod row;
+
 use super::party::PartyId;
-use super::{KernelCgroups, Method, Opened, Owner, Workload};
+use super::{KernelCgroups, Method, Opened, Owner};
 use crate::ids::ProcKey;
+pub(crate) use row::{Case, started_ns};
+use row::{Row, TICK_NS, stranger};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::slice;
 use std::sync::Arc;
@@ -21,42 +25,10 @@ pub(crate) struct Table {
     pub(crate) refused: u64,
 }
 
-/// One process.
-#[derive(Debug)]
-struct Row {
-    owner: Arc<Owner>,
-    cgroups: KernelCgroups,
-    /// When it opened its first device; `None` for one only the driver named. Taken when the
-    /// owner becomes known.
-    opened_ns: Option<u64>,
-    /// Only the driver named it: nobody announces its end.
-    listed: bool,
-    /// Its end was noticed, not reported: it may have ended long before.
-    end_is_late: bool,
-    /// Counts what has made an earlier resolution out of date.
-    epoch: u32,
-    /// Resolutions so far that left a name open.
-    tries: u8,
-}
-
-/// A row to resolve, outside the table's lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Case {
-    pub(crate) owner: Owner,
-    pub(crate) cgroups: KernelCgroups,
-    epoch: u32,
-    /// It moved: what was known of its place is void.
-    moved: bool,
-    /// Its place is known and stands; only names are looked up.
-    pub(crate) placed: bool,
-}
-
 /// Ended processes kept, for a driver that lists them late.
 pub(crate) const MAX_ENDED: usize = 16_384;
 /// Processes kept at once: twice what a node's `pid_max` of 32,768 allows.
 pub(crate) const MAX_HOLDERS: usize = 65_536;
-/// Nodes remembered of a process: a host has at most some tens.
-const MAX_NODES: usize = 64;
 /// How long an ended process is kept.
 const KEEP_ENDED_NS: u64 = 300_000_000_000;
 /// How long an ended process is still tried for what was missing.
@@ -66,13 +38,6 @@ const RETRY_ENDED_NS: u64 = 30_000_000_000;
 const MOST_TRIES: u8 = 60;
 /// A driver takes this long to let go of an ended process's memory and still lists it.
 const TEARDOWN_NS: u64 = 10_000_000_000;
-/// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every Linux ABI we build for).
-const TICK_NS: u64 = 10_000_000;
-
-/// The earliest moment a process can have started.
-pub(crate) fn started_ns(process: ProcKey) -> u64 {
-    process.start_ticks.saturating_mul(TICK_NS)
-}
 
 impl Table {
     /// One lookup.
@@ -84,6 +49,14 @@ impl Table {
     pub(crate) fn holders(&self) -> Vec<Arc<Owner>> {
         let live = self.rows.values().filter(|row| row.owner.exited_ns.is_none());
         live.map(|row| Arc::clone(&row.owner)).collect()
+    }
+
+    /// Every node that a live process opened, with the process's party.
+    pub(crate) fn openings(&self, mut each: impl FnMut(PartyId, &str)) {
+        let live = self.rows.values().filter(|row| row.owner.exited_ns.is_none());
+        for row in live {
+            row.owner.nodes.iter().for_each(|node| each(row.owner.party, node));
+        }
     }
 
     /// Everything that ended and is not forgotten yet.
@@ -231,7 +204,7 @@ impl Table {
         let open = self.rows.values().filter(is_open).filter(|row| is_recent(&row.owner));
         let case = |row: &Row| match row.owner.method {
             Method::Pending => row.case(false),
-            Method::Proc | Method::Kernel => row.naming(),
+            _ => row.naming(),
         };
         open.take(limit).map(case).collect()
     }
@@ -241,6 +214,15 @@ impl Table {
         let rows = self.rows.values();
         let known = rows.filter(|row| row.owner.method != Method::Pending && test(&row.owner));
         known.map(Row::naming).collect()
+    }
+
+    /// One row, to be named again if its owner satisfies `test`.
+    pub(crate) fn one_to_name(
+        &self,
+        process: ProcKey,
+        test: impl Fn(&Owner) -> bool,
+    ) -> Option<Case> {
+        self.rows.get(&process).filter(|row| test(&row.owner)).map(Row::naming)
     }
 
     /// The parties of all rows.
@@ -313,75 +295,5 @@ impl Table {
                 self.by_pid.remove(&process.pid);
             }
         }
-    }
-}
-
-impl Row {
-    fn started_by(&self, at_ns: u64) -> bool {
-        started_ns(self.owner.process) <= at_ns
-    }
-
-    fn is_alive(&self, at_ns: u64) -> bool {
-        let ended = self.owner.exited_ns;
-        self.started_by(at_ns) && !self.end_is_late && ended.is_none_or(|ended| at_ns <= ended)
-    }
-
-    fn case(&self, moved: bool) -> Case {
-        Case {
-            owner: Owner {
-                workload: Workload::default(),
-                cgroup: None,
-                method: Method::Pending,
-                ..(*self.owner).clone()
-            },
-            cgroups: self.cgroups.clone(),
-            epoch: self.epoch,
-            moved,
-            placed: false,
-        }
-    }
-
-    /// Its place stands; its names are looked up anew.
-    fn naming(&self) -> Case {
-        let mut owner = (*self.owner).clone();
-        owner.workload.forget_names();
-        let (cgroups, epoch) = (self.cgroups.clone(), self.epoch);
-        Case { owner, cgroups, epoch, moved: false, placed: true }
-    }
-
-    /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
-    fn moves_to(&mut self, cgroups: &KernelCgroups) -> bool {
-        if cgroups.0.is_empty() || self.cgroups == *cgroups {
-            return false;
-        }
-        let moved = !self.cgroups.0.is_empty();
-        self.cgroups = cgroups.clone();
-        self.epoch += 1;
-        moved
-    }
-
-    fn note_nodes(&mut self, nodes: &[Arc<str>]) {
-        // The kernel's report of a fork names no node: the child has its parent's.
-        for node in nodes.iter().filter(|node| !node.is_empty()) {
-            if self.owner.nodes.len() < MAX_NODES && !self.owner.nodes.contains(node) {
-                Arc::make_mut(&mut self.owner).nodes.push(Arc::clone(node));
-            }
-        }
-    }
-}
-
-/// A process of which only the name is known.
-fn stranger(process: ProcKey, comm: &Arc<str>, uid: u32) -> Owner {
-    Owner {
-        process,
-        comm: Arc::clone(comm),
-        uid,
-        user: None,
-        cgroup: None,
-        workload: Workload::default(),
-        method: Method::Pending,
-        nodes: Vec::new(),
-        exited_ns: None,
-        party: PartyId::UNATTRIBUTED,
     }
 }

@@ -1,7 +1,8 @@
 //! Every attribute a point or the resource can carry, declared once, and the sets of them.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An attribute's name and meaning.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -53,6 +54,14 @@ attributes! {
     GPU_CUDA_VERSION = "gpu.cuda.version";
     /// `enabled` or `disabled`; absent where the device has no MIG.
     GPU_MIG_MODE = "gpu.mig.mode";
+    /// The MIG instance's UUID exactly as the driver spells it.
+    GPU_MIG_UUID = "gpu.mig.uuid";
+    /// The MIG instance's GPU instance id, unique on its device at one time.
+    GPU_MIG_GPU_INSTANCE = "gpu.mig.gpu_instance.id";
+    /// The MIG instance's compute instance id, unique in its GPU instance.
+    GPU_MIG_COMPUTE_INSTANCE = "gpu.mig.compute_instance.id";
+    /// The MIG instance's profile as the driver names it: `3g.20gb`, `1c.3g.20gb`, `1g.10gb+me`.
+    GPU_MIG_PROFILE = "gpu.mig.profile";
     /// The engine that was busy.
     GPU_TASK = "gpu.task";
     /// Part of the device memory.
@@ -63,7 +72,7 @@ attributes! {
     GPU_LIMIT_TYPE = "gpu.limit.type";
     /// Which clock.
     GPU_CLOCK_TYPE = "gpu.clock.type";
-    /// The list the process was on.
+    /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.
     GPU_STATE = "gpu.state";
@@ -81,6 +90,12 @@ attributes! {
     CONTAINER_IMAGE_NAME = "container.image.name";
     /// The container's runtime: `containerd`, `cri-o`, `docker`, `podman`.
     CONTAINER_RUNTIME = "container.runtime.name";
+    /// The Compose project of a container outside pods.
+    COMPOSE_PROJECT = "container.label.com.docker.compose.project";
+    /// The Compose service of a container outside pods.
+    COMPOSE_SERVICE = "container.label.com.docker.compose.service";
+    /// The Swarm service of a container outside pods.
+    SWARM_SERVICE = "container.label.com.docker.swarm.service.name";
     /// The container's name in the pod.
     K8S_CONTAINER_NAME = "k8s.container.name";
     /// The pod's UID.
@@ -111,12 +126,58 @@ attributes! {
     WORKLOAD_NAME = "gpuwho.workload.name";
     /// Queue the workload was admitted through (Kueue, Volcano).
     WORKLOAD_QUEUE = "gpuwho.workload.queue";
-    /// The Slurm job, as its cgroup names it.
+    /// The Slurm job's number; its SLUID (Slurm 26.05) where the node does not tell the number.
     SLURM_JOB_ID = "slurm.job.id";
     /// The Slurm step: a number, `batch`, `extern` or `interactive`.
     SLURM_STEP_ID = "slurm.step.id";
     /// The Slurm task on this node.
     SLURM_TASK_ID = "slurm.task.id";
+    /// The Slurm cluster.
+    SLURM_CLUSTER_NAME = "slurm.cluster.name";
+    /// The user the Slurm job runs for.
+    SLURM_JOB_USER = "slurm.job.user";
+    /// The account the Slurm job is charged to.
+    SLURM_JOB_ACCOUNT = "slurm.job.account";
+    /// The Slurm job's partition.
+    SLURM_JOB_PARTITION = "slurm.job.partition";
+    /// The Slurm job's name.
+    SLURM_JOB_NAME = "slurm.job.name";
+    /// The job array: the number the user knows it by.
+    SLURM_ARRAY_JOB_ID = "slurm.array.job.id";
+    /// The task's index in the job array.
+    SLURM_ARRAY_TASK_ID = "slurm.array.task.id";
+    /// The least trusted source of the Slurm job's names here: `cgroup`, `slurmstepd`, `prolog`,
+    /// `mapping`, `process` (the kernel's user id) or `environment` (the user's own words).
+    SLURM_FACTS_SOURCE = "slurm.facts.source";
+    /// Slurm's unique id of this run of the job (info series).
+    SLURM_JOB_SLUID = "slurm.job.sluid";
+    /// The leader of the heterogeneous job that the job is a component of (info series).
+    SLURM_HET_JOB_ID = "slurm.het.job.id";
+    /// The component's place in its heterogeneous job (info series).
+    SLURM_HET_JOB_OFFSET = "slurm.het.job.offset";
+    /// Components of the heterogeneous job (info series).
+    SLURM_HET_JOB_SIZE = "slurm.het.job.size";
+    /// The number of the Slurm job's user (info series).
+    SLURM_JOB_UID = "slurm.job.uid";
+    /// The Slurm job's quality of service (info series).
+    SLURM_JOB_QOS = "slurm.job.qos";
+    /// The Slurm job's nodes, in Slurm's notation (info series).
+    SLURM_JOB_NODES = "slurm.job.nodes";
+    /// How many nodes the Slurm job has (info series).
+    SLURM_JOB_NODE_COUNT = "slurm.job.node_count";
+    /// How many tasks the Slurm job has (info series).
+    SLURM_JOB_TASK_COUNT = "slurm.job.task_count";
+    /// How often the Slurm job was started again (info series).
+    SLURM_JOB_RESTARTS = "slurm.job.restarts";
+    /// The GPUs granted to the Slurm job on this node, as Slurm or the mapping directory numbers
+    /// them (info series).
+    SLURM_JOB_GPUS = "slurm.job.gpus";
+    /// The GPUs of the Slurm step on this node, as Slurm numbers them (info series).
+    SLURM_STEP_GPUS = "slurm.step.gpus";
+    /// The task's place among all tasks of its step (info series).
+    SLURM_TASK_RANK = "slurm.task.rank";
+    /// The task's place among those of its step on this node (info series).
+    SLURM_TASK_LOCAL_RANK = "slurm.task.local_rank";
     /// The systemd unit.
     SYSTEMD_UNIT = "systemd.unit";
     /// The LXC, nspawn or libvirt machine the process is in.
@@ -127,10 +188,11 @@ attributes! {
     SCHEDULER_ALLOCATION = "gpuwho.scheduler.allocation";
     /// Nomad's task.
     SCHEDULER_TASK = "gpuwho.scheduler.task";
-    /// How the owner was found: `cgroup`, `kernel`, `none`.
+    /// How the owner was found: `cgroup`, `kernel`, `slurmstepd` (a parent), `environment` (the
+    /// process's own word), `none`.
     OWNER_METHOD = "gpuwho.owner.method";
     /// What kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`,
-    /// `user` or `unattributed`.
+    /// `user`, `other` (owners beyond those told apart on a device) or `unattributed`.
     OWNER_KIND = "gpuwho.owner.kind";
     /// Who granted a device to its owner.
     GRANT_SOURCE = "gpu.allocation.source";
@@ -165,6 +227,12 @@ attributes! {
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
+    /// What the owner did with the device it was granted.
+    ALLOCATION_STATE = "gpu.allocation.state";
+    /// How an owner's share was found.
+    SHARE_METHOD = "gpuwho.share.method";
+    /// What shows that a process is on a device.
+    PRESENCE = "gpuwho.presence";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.
@@ -175,6 +243,57 @@ attributes! {
     SOURCE_STATE = "gpuwho.source.state";
     /// Which process of the agent.
     AGENT_PROCESS = "gpuwho.process";
+}
+
+/// What comes before the key of a container's label.
+pub const CONTAINER_LABEL: &str = "container.label.";
+
+/// Labels of pods that the operator asked for, on info series.
+pub static K8S_POD_LABEL: PodKeys = PodKeys::new(
+    "k8s.pod.label.",
+    "A label of the pod that `[kubernetes] labels` asks for; its key is the name's end.",
+);
+/// Annotations of pods that the operator asked for, on info series.
+pub static K8S_POD_ANNOTATION: PodKeys = PodKeys::new(
+    "k8s.pod.annotation.",
+    "An annotation of the pod that `[kubernetes] annotations` asks for; its key is the name's end.",
+);
+
+/// Attributes whose names end in a key that is known only when a pod bears it.
+#[derive(Debug)]
+pub struct PodKeys {
+    /// What the names start with.
+    pub start: &'static str,
+    /// What they hold.
+    pub description: &'static str,
+    known: Mutex<Option<HashMap<Box<str>, &'static AttrKey>>>,
+}
+
+/// Names kept for each of the two: they stay as long as the agent runs, and a pattern of the
+/// configuration can fit any number of keys.
+const MAX_POD_KEYS: usize = 256;
+
+impl PodKeys {
+    const fn new(start: &'static str, description: &'static str) -> Self {
+        Self { start, description, known: Mutex::new(None) }
+    }
+
+    /// The attribute of a key; `None` when there is no room for one more.
+    pub fn key(&self, key: &str) -> Option<&'static AttrKey> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get_or_insert_default();
+        if let Some(attribute) = known.get(key) {
+            return Some(attribute);
+        }
+        if known.len() >= MAX_POD_KEYS {
+            return None;
+        }
+        let name: &'static str = Box::leak(format!("{}{key}", self.start).into_boxed_str());
+        let attribute: &'static AttrKey =
+            Box::leak(Box::new(AttrKey { name, description: self.description }));
+        known.insert(key.into(), attribute);
+        Some(attribute)
+    }
 }
 
 /// An attribute's value.
@@ -254,6 +373,11 @@ impl AttrSet {
     /// The value of one attribute.
     pub fn get(&self, key: &AttrKey) -> Option<&AttrValue> {
         self.0.iter().find(|(known, _)| known.name == key.name).map(|(_, value)| value)
+    }
+
+    /// Whether every attribute of `other` is in this set, with the same value.
+    pub fn holds(&self, other: &Self) -> bool {
+        other.iter().all(|(key, value)| self.get(key) == Some(value))
     }
 
     /// How many attributes there are.

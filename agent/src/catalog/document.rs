@@ -1,12 +1,13 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, nccl, process, share};
+use super::{MetricDef, agent, attributes, device, instance, nccl, process, share};
 use serde::Serialize;
 use std::fmt::Write as _;
 
 /// A domain's heading and table.
 const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
+    ("MIG instances", instance::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
     ("Collective communication", nccl::ALL),
@@ -77,7 +78,12 @@ Names, units and kinds are those of the OTLP output. A value that could not be r
 is never 0, -1 or the last one. A series that ends is closed with a no-recorded-value point.
 
 Points about a device carry `gpu.uuid`, `gpu.index`, `gpu.model` and `gpu.vendor`; points about a
-process on a device carry these and the owner's attributes, as far as they are known.
+MIG instance carry those of its device and `gpu.mig.uuid`, `gpu.mig.gpu_instance.id`,
+`gpu.mig.compute_instance.id` and `gpu.mig.profile`; points about a process on a device carry the
+device's, the instance's where it is in one, and the owner's, as far as they are known.
+
+What is said of a device is of the whole device, also with MIG on. What is said of an instance has
+names of its own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
 ";
 
 fn metric(out: &mut String, def: &MetricDef) {
@@ -90,6 +96,7 @@ fn metric(out: &mut String, def: &MetricDef) {
         def.kind.as_str(),
         match def.subject {
             "gpu" => "a device",
+            "instance" => "a MIG instance",
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
             "communicator" => "a process's membership in a communicator",
@@ -131,7 +138,7 @@ mod tests {
 
     #[test]
     fn units_are_known_ucum_units() {
-        let known = ["1", "s", "By", "W", "J", "Hz", "Cel"];
+        let known = ["1", "s", "By", "By.s", "W", "J", "Hz", "Cel"];
         for def in all() {
             let annotation = def.unit.starts_with('{') && def.unit.ends_with('}');
             assert!(annotation || known.contains(&def.unit), "{}: unit {}", def.name, def.unit);
@@ -163,5 +170,8 @@ mod tests {
         let per_device: usize =
             all().filter(|def| def.subject == "gpu").map(MetricDef::series_per_subject).sum();
         assert!(per_device <= 60, "{per_device} series a device");
+        let per_instance: usize =
+            all().filter(|def| def.subject == "instance").map(MetricDef::series_per_subject).sum();
+        assert!(per_instance <= 8, "{per_instance} series a MIG instance, seven a device");
     }
 }

@@ -90,7 +90,8 @@ fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
     let colours = std::io::stderr().is_terminal();
     let (records, telemetry) = match &settings.telemetry {
         Some(otlp) => {
-            let resource = Resource::new(&host::attributes(&settings.paths), otlp);
+            let node = settings.names.kubernetes.node_name.as_deref();
+            let resource = Resource::new(&host::attributes(&settings.paths, node), otlp);
             let (telemetry, layer) = telemetry::logs(otlp, &resource)?;
             (Some(layer), Some(telemetry))
         }

@@ -5,6 +5,7 @@
 //! it once a tick and turns its answers into samples; in the child, [`child::serve`] opens the
 //! library and reads one device after the other; [`wire`] is what they say to each other.
 
+pub mod capabilities;
 pub mod child;
 mod library;
 mod link;

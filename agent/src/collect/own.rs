@@ -64,6 +64,9 @@ impl Own {
             }
             if let Some(cpu) = standing.cpu_seconds {
                 out.push(metric::SOURCE_CPU.sample(source(), (), cpu));
+            }
+            // A thread that only waits has no readings.
+            if standing.durations.count() > 0 {
                 out.push(metric::SOURCE_DURATION.sample(source(), (), standing.durations));
             }
             let report = standing.report;

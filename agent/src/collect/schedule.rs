@@ -108,7 +108,8 @@ fn after(last: Instant, every: Duration, now: Instant) -> Instant {
     last + every * u32::try_from(missed + 1).unwrap_or(u32::MAX)
 }
 
-fn thread_cpu_seconds() -> f64 {
+/// CPU time of the calling thread.
+pub(crate) fn thread_cpu_seconds() -> f64 {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
     spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
 }

@@ -88,6 +88,13 @@ impl Board {
         }
     }
 
+    /// What a thread that serves several sources has used so far, under a name of its own.
+    pub fn used(&self, thread: &'static str, cpu_seconds: f64) {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = board.entry(thread).or_insert_with(|| Standing::new(Report::ready()));
+        standing.cpu_seconds = Some(cpu_seconds);
+    }
+
     /// Every source's standing.
     pub fn all(&self) -> BTreeMap<&'static str, Standing> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

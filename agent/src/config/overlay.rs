@@ -13,8 +13,19 @@ const CLOSE_ENOUGH: f64 = 0.75;
 const PREFIX: &str = "GPUWHO_";
 
 /// The sections a variable can name.
-const SECTIONS: &[&str] =
-    &["agent", "paths", "devices", "nvidia", "nccl", "otlp", "sinks", "telemetry"];
+const SECTIONS: &[&str] = &[
+    "agent",
+    "paths",
+    "devices",
+    "nvidia",
+    "nccl",
+    "kubernetes",
+    "containers",
+    "slurm",
+    "otlp",
+    "sinks",
+    "telemetry",
+];
 
 /// Reads and checks a file: syntax, types and names of its keys.
 pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {

@@ -2,10 +2,13 @@
 
 use super::Core;
 use crate::attribute::Owner;
-use crate::collect::device::snapshot::{DeviceSnapshot, ProcessSnapshot};
+use crate::collect::device::snapshot::{
+    Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
+};
 use crate::control::Answer;
 use crate::host;
-use crate::who::{Device, Holder, Person, Process, Source, Who};
+use crate::ids::InstanceId;
+use crate::who::{Device, Holder, Instance, Person, Process, Source, Who};
 use std::time::Duration;
 
 /// Ended processes in one answer: a storm's worth, and still a small answer.
@@ -27,8 +30,21 @@ impl Core {
             memory_limit_bytes: read.memory_limit,
             power_watts: read.power,
             temperature_celsius: read.temperature,
+            instances: read.instances.iter().filter_map(|read| self.instance(read)).collect(),
             processes: read.processes.iter().map(|process| self.process(process)).collect(),
         }
+    }
+
+    fn instance(&self, read: &InstanceSnapshot) -> Option<Instance> {
+        let info = self.inventory.instance(read.instance)?;
+        Some(Instance {
+            uuid: info.uuid.to_string(),
+            gpu_instance: info.gpu_instance,
+            compute_instance: info.compute_instance,
+            profile: info.profile.clone(),
+            memory_used_bytes: read.memory_used,
+            memory_limit_bytes: read.memory_limit,
+        })
     }
 
     /// Who holds a device now, then who did a short while ago, the last to end first.
@@ -37,24 +53,36 @@ impl Core {
         ended.sort_by_key(|owner| std::cmp::Reverse(owner.exited_ns));
         ended.truncate(MOST_ENDED);
         let living = self.ownership.holders();
-        living.iter().chain(&ended).map(|owner| holder(owner)).collect()
+        let readers: Vec<_> = self.readers.iter().map(Control::snapshot).collect();
+        living.iter().chain(&ended).map(|owner| self.holder(owner, &readers)).collect()
+    }
+
+    fn holder(&self, owner: &Owner, readers: &[ReaderSnapshot]) -> Holder {
+        let exited = owner.exited_ns.is_some();
+        // What the nodes granted when it lived, another may have now.
+        let living = readers.iter().filter(|_| !exited);
+        let granted = living.flat_map(|reader| reader.granted(&owner.nodes, &self.inventory));
+        Holder {
+            owner: Person::of(owner),
+            nodes: owner.nodes.iter().map(ToString::to_string).collect(),
+            instances: granted.filter_map(|instance| self.mig_uuid(instance)).collect(),
+            exited,
+        }
+    }
+
+    fn mig_uuid(&self, instance: InstanceId) -> Option<String> {
+        self.inventory.instance(instance).map(|info| info.uuid.to_string())
     }
 
     fn process(&self, listed: &ProcessSnapshot) -> Process {
         let owner = listed.process.and_then(|process| self.ownership.owner(process));
         Process {
             owner: owner.map_or_else(|| Person::unknown(listed.pid), |owner| Person::of(&owner)),
+            kind: listed.kind.map(|kind| kind.as_str().into()),
+            instance: listed.instance.and_then(|instance| self.mig_uuid(instance)),
             memory_bytes: listed.memory,
             utilization: listed.utilization,
         }
-    }
-}
-
-fn holder(owner: &Owner) -> Holder {
-    Holder {
-        owner: Person::of(owner),
-        nodes: owner.nodes.iter().map(ToString::to_string).collect(),
-        exited: owner.exited_ns.is_some(),
     }
 }
 
@@ -83,7 +111,7 @@ impl Answer for Core {
     }
 
     fn resume(&self) -> String {
-        self.readers.iter().for_each(crate::collect::device::snapshot::Control::resume);
+        self.readers.iter().for_each(Control::resume);
         "the readers take the devices again at their next tick".into()
     }
 }

@@ -8,6 +8,7 @@ use crate::collect::proc_scan::Tracker;
 use crate::config::Settings;
 use crate::control::Answer as _;
 use crate::export::EnrichedBatch;
+use crate::ledger::Ledger;
 use crate::sample::Batch;
 use crate::series::Enricher;
 use crate::who::Who;
@@ -18,12 +19,18 @@ use std::time::{Duration, Instant, SystemTime};
 /// look this much later has something to show.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 
+/// How long the node's runtimes have to name what was found; they take a few milliseconds.
+const NAMES: Duration = Duration::from_millis(500);
+
 /// How long the sinks have to send what was read.
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// Looks once at everything and gives the table.
 pub fn read_once(settings: &Settings) -> Who {
     let mut core = Core::new(settings);
+    if let Err(error) = core.start_suppliers() {
+        tracing::warn!(%error, "pods and containers stay without names");
+    }
     let nodes = Nodes::read(&settings.kernel, &settings.paths);
     observe(&core, Tracker::default().scan(&settings.paths, &nodes));
     let mut collectors = core.readers(settings);
@@ -32,6 +39,7 @@ pub fn read_once(settings: &Settings) -> Who {
         std::thread::sleep(SECOND_LOOK);
         read(&core, collector.as_mut());
     }
+    core.suppliers.wait(NAMES);
     core.who()
 }
 
@@ -44,18 +52,22 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     let wanted = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
     let mut sinks = sinks::open(settings)?;
     let mut core = Core::new(settings);
+    core.start_suppliers()?;
     let mut collectors = core.readers(settings);
     collectors.push(core.own());
     collectors.retain(|collector| wanted(collector.name()));
     let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone());
+    let mut ledger = Ledger::new(settings.interval);
     let nodes = Nodes::read(&settings.kernel, &settings.paths);
     let mut tracker = Tracker::default();
     loop {
         let next = Instant::now() + settings.interval;
         observe(&core, tracker.scan(&settings.paths, &nodes));
+        core.suppliers.wait(NAMES);
         let mut out = EnrichedBatch::default();
         for collector in &mut collectors {
-            let batch = read(&core, collector.as_mut());
+            let mut batch = read(&core, collector.as_mut());
+            ledger.account(&mut batch, &core.ownership, &core.inventory);
             enricher.enrich(&batch, &mut out);
         }
         sinks::accept(&mut sinks, &out);

@@ -24,7 +24,8 @@ pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
         sinks.push(("sink:file", Box::new(JsonLines::new(file))));
     }
     if let Some(otlp) = &settings.otlp {
-        let resource = Resource::new(&host::attributes(&settings.paths), otlp);
+        let node = settings.names.kubernetes.node_name.as_deref();
+        let resource = Resource::new(&host::attributes(&settings.paths, node), otlp);
         sinks.push(("sink:otlp", Box::new(OtlpSink::start(otlp, &resource)?)));
     }
     Ok(sinks)

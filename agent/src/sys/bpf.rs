@@ -1,9 +1,10 @@
-//! Reading the records that the BPF programs write.
+//! Reading the records that the BPF programs write, and the device programs that others attached
+//! to a cgroup.
 
 use aya::Pod;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 /// `BPF_MAP_LOOKUP_BATCH` (`enum bpf_cmd`), 5.6.
 const LOOKUP_BATCH: libc::c_int = 24;
@@ -102,14 +103,155 @@ pub fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// One instruction as the kernel keeps it: opcode, registers, offset, immediate.
+pub type Instruction = [u8; 8];
 
-    #[test]
-    fn record_of_another_length_is_refused() {
-        assert_eq!(record::<u32>(&7_u32.to_ne_bytes()), Some(7));
-        assert_eq!(record::<u32>(&[0; 3]), None);
-        assert_eq!(record::<u32>(&[0; 5]), None);
-    }
+/// A program that somebody attached to a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachedProgram {
+    /// Its name, at most 15 bytes.
+    pub name: String,
+    /// Its instructions after the verifier's own changes.
+    pub instructions: Vec<Instruction>,
 }
+
+/// Programs of one kind that a cgroup can have itself (`BPF_CGROUP_MAX_PROGS`).
+const MAX_PROGRAMS: u32 = 64;
+/// Instructions read of a program; one device takes five, and a host has at most some tens.
+const MAX_INSTRUCTIONS: u32 = 4096;
+
+/// Length of an instruction and of the known part of `struct bpf_prog_info`, as the kernel's own
+/// 32-bit lengths.
+const INSTRUCTION_LEN: u32 = 8;
+const PROGRAM_INFO_LEN: u32 = 80;
+const _: () = assert!(size_of::<Instruction>() == INSTRUCTION_LEN as usize);
+const _: () = assert!(size_of::<ProgramInfo>() == PROGRAM_INFO_LEN as usize);
+const _: () = assert!(size_of::<QueryAttr>() == 32 && size_of::<InfoAttr>() == 16);
+
+/// Commands and kinds of `bpf(2)` (`linux/bpf.h`).
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_PROG_QUERY: libc::c_long = 16;
+const BPF_CGROUP_DEVICE: u32 = 6;
+
+/// `union bpf_attr` for `BPF_PROG_QUERY`, as of Linux 4.15.
+#[repr(C)]
+struct QueryAttr {
+    target_fd: i32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+    reserved: u32,
+}
+
+/// `union bpf_attr` for `BPF_PROG_GET_FD_BY_ID`.
+#[repr(C)]
+struct ByIdAttr {
+    prog_id: u32,
+    next_id: u32,
+    open_flags: u32,
+}
+
+/// `union bpf_attr` for `BPF_OBJ_GET_INFO_BY_FD`.
+#[repr(C)]
+struct InfoAttr {
+    bpf_fd: i32,
+    info_len: u32,
+    info: u64,
+}
+
+/// `struct bpf_prog_info` up to the name (Linux 4.15); the kernel fills as much as it is told of.
+#[repr(C)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_prog_len: u32,
+    xlated_prog_len: u32,
+    jited_prog_insns: u64,
+    xlated_prog_insns: u64,
+    load_time: u64,
+    created_by_uid: u32,
+    nr_map_ids: u32,
+    map_ids: u64,
+    name: [u8; 16],
+}
+
+/// The device programs attached to the cgroup (v2) whose directory is open as `cgroup` itself,
+/// not those of its parents. Needs `CAP_SYS_ADMIN`, or `CAP_BPF` and `CAP_NET_ADMIN`.
+pub fn device_programs(cgroup: BorrowedFd<'_>) -> io::Result<Vec<AttachedProgram>> {
+    let mut ids = [0_u32; MAX_PROGRAMS as usize];
+    let mut attr = QueryAttr {
+        target_fd: cgroup.as_raw_fd(),
+        attach_type: BPF_CGROUP_DEVICE,
+        query_flags: 0,
+        attach_flags: 0,
+        prog_ids: (&raw mut ids) as u64,
+        prog_cnt: MAX_PROGRAMS,
+        reserved: 0,
+    };
+    bpf(BPF_PROG_QUERY, &mut attr)?;
+    let mut programs = Vec::new();
+    for id in ids.iter().take(attr.prog_cnt as usize) {
+        match by_id(*id).and_then(|program| read_program(&program)) {
+            Ok(program) => programs.push(program),
+            // Detached and gone between the two calls.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(programs)
+}
+
+fn by_id(prog_id: u32) -> io::Result<OwnedFd> {
+    let mut attr = ByIdAttr { prog_id, next_id: 0, open_flags: 0 };
+    let fd = bpf(BPF_PROG_GET_FD_BY_ID, &mut attr)?;
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the call just returned this descriptor, so it is open and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn read_program(program: &OwnedFd) -> io::Result<AttachedProgram> {
+    let mut instructions = vec![[0_u8; INSTRUCTION_LEN as usize]; MAX_INSTRUCTIONS as usize];
+    let mut info = ProgramInfo {
+        kind: 0,
+        id: 0,
+        tag: [0; 8],
+        jited_prog_len: 0,
+        xlated_prog_len: MAX_INSTRUCTIONS * INSTRUCTION_LEN,
+        jited_prog_insns: 0,
+        xlated_prog_insns: instructions.as_mut_ptr() as u64,
+        load_time: 0,
+        created_by_uid: 0,
+        nr_map_ids: 0,
+        map_ids: 0,
+        name: [0; 16],
+    };
+    let mut attr = InfoAttr {
+        bpf_fd: program.as_raw_fd(),
+        info_len: PROGRAM_INFO_LEN,
+        info: (&raw mut info) as u64,
+    };
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr)?;
+    let count = info.xlated_prog_len / INSTRUCTION_LEN;
+    if count > MAX_INSTRUCTIONS {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a program of too many steps"));
+    }
+    instructions.truncate(count as usize);
+    let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(AttachedProgram { name: String::from_utf8_lossy(name).into_owned(), instructions })
+}
+
+fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
+    // SAFETY: `attr` is the part of `union bpf_attr` that `command` takes, of the size given, and
+    // every address in it is of a live buffer of the length given beside it, which the callers
+    // above uphold; all of them outlive the call.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<T>()) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+}
+
+#[cfg(test)]
+#[path = "bpf_tests.rs"]
+pub(crate) mod tests;

@@ -24,6 +24,8 @@ pub enum List {
     Compute,
     /// Those with a graphics context.
     Graphics,
+    /// Those with a compute context through an MPS server.
+    Mps,
 }
 
 /// Reads one of a device's process lists into `to`.
@@ -36,6 +38,7 @@ pub fn processes(
     let call = match list {
         List::Compute => nvml_sym(library.nvmlDeviceGetComputeRunningProcesses_v3.as_ref()),
         List::Graphics => nvml_sym(library.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref()),
+        List::Mps => nvml_sym(library.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref()),
     }?;
     let handle = handle(device);
     // SAFETY: all four are integers, for which zero is a value.
@@ -61,6 +64,24 @@ pub fn process_utilization(
         // SAFETY: the handle is the library's own, and `entries` has `room` entries.
         unsafe { call(handle, entries, room, since_us) }
     })
+}
+
+/// The GPU instance id of a MIG device.
+pub fn gpu_instance_id(instance: &Device<'_>) -> Result<u32, NvmlError> {
+    let call = nvml_sym(instance.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let mut id = 0;
+    // SAFETY: the handle is the library's own, and `id` is where the answer goes.
+    nvml_try(unsafe { call(handle(instance), &raw mut id) })?;
+    Ok(id)
+}
+
+/// The compute instance id of a MIG device.
+pub fn compute_instance_id(instance: &Device<'_>) -> Result<u32, NvmlError> {
+    let call = nvml_sym(instance.nvml().lib().nvmlDeviceGetComputeInstanceId.as_ref())?;
+    let mut id = 0;
+    // SAFETY: the handle is the library's own, and `id` is where the answer goes.
+    nvml_try(unsafe { call(handle(instance), &raw mut id) })?;
+    Ok(id)
 }
 
 /// Closes every handle the library holds. `Nvml`'s own `Drop` does it too, but not for one that is

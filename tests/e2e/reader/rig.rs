@@ -6,6 +6,7 @@ use gpuwho::collect::device::reader::{DeviceReader, Settings};
 use gpuwho::collect::device::vendor;
 use gpuwho::ids::ProcKey;
 use gpuwho::inventory::Inventory;
+use gpuwho::paths::Paths;
 use gpuwho::sample::{Batch, Sample, Subject, Value};
 use nvidia_ml::install::install;
 use nvidia_ml::scenario::Scenario;
@@ -14,11 +15,12 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
-/// Metric, device index, PID (0 for the device itself) and dimension.
+/// Metric, device index, PID (0 for the device itself) and dimension; in a MIG instance, its place
+/// before the dimension, as in `1/0 used`.
 pub(crate) type Key = (String, u32, u32, String);
 /// Every value of a reading.
 pub(crate) type Values = BTreeMap<Key, f64>;
@@ -32,6 +34,8 @@ pub(super) struct Rig {
     epoch: f64,
     pub(super) inventory: Arc<Inventory>,
     pub(super) reader: DeviceReader,
+    /// Device nodes each PID was seen to open.
+    nodes: Arc<Mutex<BTreeMap<u32, Vec<Arc<str>>>>>,
     /// Dropped after the reader, whose child reads files in it until it ends.
     folder: TempDir,
 }
@@ -60,6 +64,7 @@ impl Rig {
         settings.library = Some(folder.path().join("libnvidia-ml.so.1"));
         settings.retry = Duration::ZERO;
         settings.longest_pause = Duration::ZERO;
+        settings.paths = Paths { proc: folder.path().join("proc"), ..Paths::default() };
         let path = |name: &str| folder.path().join(name).into_os_string();
         settings.environment = vec![
             ("FAKE_NVML_SCENARIO".into(), path("scenario.toml")),
@@ -70,8 +75,14 @@ impl Rig {
         let identify = |pid, _| (pid != NOBODY).then_some(ProcKey { pid, start_ticks: 7 });
         let nvidia = vendor("nvidia").unwrap();
         let known = Arc::clone(&inventory);
-        let reader = DeviceReader::new(nvidia, settings, known, Box::new(identify));
-        let rig = Self { epoch, inventory, reader, folder };
+        let nodes: Arc<Mutex<BTreeMap<u32, Vec<Arc<str>>>>> = Arc::default();
+        let held = Arc::clone(&nodes);
+        let held = move |process: ProcKey| {
+            held.lock().unwrap().get(&process.pid).cloned().unwrap_or_default()
+        };
+        let reader = DeviceReader::new(nvidia, settings, known, Box::new(identify))
+            .knowing_nodes(Box::new(held));
+        let rig = Self { epoch, inventory, reader, nodes, folder };
         rig.play(scenario);
         for device in 0..8 {
             let pids: Vec<u32> = (0..8).map(|slot| rig.pid(device, slot)).collect();
@@ -90,6 +101,17 @@ impl Rig {
     pub(super) fn write_pids(&self, device: u32, pids: &[u32]) {
         let text: Vec<String> = pids.iter().map(u32::to_string).collect();
         fs::write(self.folder.path().join(format!("gpu{device}")), text.join("\n")).unwrap();
+    }
+
+    /// Lets a process be seen to open nodes.
+    pub(super) fn open_nodes(&self, pid: u32, nodes: &[&str]) {
+        let nodes = nodes.iter().map(|node| Arc::from(*node)).collect();
+        self.nodes.lock().unwrap().insert(pid, nodes);
+    }
+
+    /// The folder that stands for the host's `/proc`.
+    pub(super) fn proc(&self) -> PathBuf {
+        self.folder.path().join("proc")
     }
 
     /// Switches to a shipped scenario.
@@ -182,15 +204,22 @@ impl Rig {
     }
 
     fn key(&self, sample: &Sample) -> Key {
-        let (gpu, pid) = match sample.subject {
-            Subject::Gpu(gpu) => (gpu, 0),
-            Subject::Process(on) => (on.gpu, on.process.pid),
+        let (gpu, instance, pid) = match sample.subject {
+            Subject::Gpu(gpu) => (gpu, None, 0),
+            Subject::Instance(instance) => {
+                (self.inventory.instance(instance).unwrap().gpu, Some(instance), 0)
+            }
+            Subject::Process(on) => (on.gpu, on.instance, on.process.pid),
             other => panic!("{other:?} is not the reader's to speak about"),
         };
+        let place = instance.map_or_else(String::new, |instance| {
+            let info = self.inventory.instance(instance).unwrap();
+            format!("{}/{} ", info.gpu_instance, info.compute_instance.unwrap())
+        });
         let dims = sample.metric.dims.iter().zip(sample.dims);
         let dims: Vec<&str> = dims.map(|(dim, index)| dim.values[usize::from(index)]).collect();
         let index = self.inventory.get(gpu).unwrap().index;
-        (sample.metric.name.to_owned(), index, pid, dims.join(","))
+        (sample.metric.name.to_owned(), index, pid, place + &dims.join(","))
     }
 
     fn scenario_path(&self) -> PathBuf {

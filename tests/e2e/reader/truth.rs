@@ -1,26 +1,38 @@
-//! What a reading of a scenario whose values do not change must be, in the catalogue's units.
+//! What a reading of a scenario whose values do not change must be, in the catalogue's units. MIG
+//! instances and processes may come and go.
 
 use super::rig::Values;
 use nvidia_ml::curve::Curve;
-use nvidia_ml::scenario::{Device, Process, Scenario};
+use nvidia_ml::scenario::{Device, Instance, List, Process, Scenario};
+use std::collections::BTreeSet;
 
 /// Any time: the values are constant.
 const WHENEVER: f64 = 0.0;
 
 /// Every value of every device and process, without energy and age, which depend on time.
 pub(crate) fn of(scenario: &Scenario, pid: impl Fn(u32, u32) -> u32) -> Values {
+    at(scenario, WHENEVER, pid)
+}
+
+/// The same, of the instances and processes there are at a time.
+pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u32) -> Values {
     let mut values = Values::new();
     for device in scenario.devices() {
         let mut own = Vec::new();
         levels(device, &mut own);
         electrics(device, &mut own);
         let mut count = 0.0;
-        for process in device.processes() {
+        for process in device.processes().filter(|process| process.lives(seconds)) {
             count += 1.0;
             let pid = pid(device.index, process.slot);
-            for (name, dim, value) in on_process(process) {
-                values.insert((name.to_owned(), device.index, pid, dim.to_owned()), value);
+            let place = process.group.instance.map_or_else(String::new, prefix);
+            for (name, dim, value) in on_process(device, process) {
+                let dim = format!("{place}{dim}");
+                values.insert((name.to_owned(), device.index, pid, dim), value);
             }
+        }
+        for (name, dim, value) in in_instances(device, seconds) {
+            values.insert((name.to_owned(), device.index, 0, dim), value);
         }
         own.push(("gpu.process.count", "", count));
         for (name, dim, value) in own {
@@ -43,12 +55,9 @@ fn levels(device: Device<'_>, rows: &mut Vec<Row>) {
         rows.push(("gpu.status", state, f64::from(u8::from(state == "ok"))));
     }
     rows.push(("gpu.info", "", 1.0));
-    let percent = |curve: &Option<Curve>| whole(device, curve.as_ref()) / 100.0;
-    rows.push(("gpu.utilization", "general", percent(&group.utilization)));
-    rows.push(("gpu.utilization", "encoder", percent(&group.encoder)));
-    rows.push(("gpu.utilization", "decoder", percent(&group.decoder)));
-    let busy = percent(&group.memory_utilization);
-    rows.push(("gpu.memory.bandwidth.utilization", "", busy));
+    if !device.mig() {
+        busy(device, rows);
+    }
     let (total, reserved) = (group.memory.total as f64, group.memory.reserved as f64);
     let used = whole(device, Some(&group.memory.used));
     rows.push(("gpu.memory.usage", "used", used));
@@ -57,6 +66,46 @@ fn levels(device: Device<'_>, rows: &mut Vec<Row>) {
     rows.push(("gpu.memory.limit", "", total));
     rows.push(("gpu.temperature", "gpu", whole(device, group.temperature.as_ref())));
     rows.push(("gpu.temperature", "memory", whole(device, group.memory_temperature.as_ref())));
+}
+
+/// What the driver does not tell with MIG on.
+fn busy(device: Device<'_>, rows: &mut Vec<Row>) {
+    let group = device.group;
+    let percent = |curve: &Option<Curve>| whole(device, curve.as_ref()) / 100.0;
+    rows.push(("gpu.utilization", "general", percent(&group.utilization)));
+    rows.push(("gpu.utilization", "encoder", percent(&group.encoder)));
+    rows.push(("gpu.utilization", "decoder", percent(&group.decoder)));
+    let memory = percent(&group.memory_utilization);
+    rows.push(("gpu.memory.bandwidth.utilization", "", memory));
+}
+
+/// A place before a dimension, as in `1/0 used`.
+fn prefix([gpu_instance, compute_instance]: [u32; 2]) -> String {
+    format!("{gpu_instance}/{compute_instance} ")
+}
+
+/// Every value of every instance. Memory belongs to the GPU instance, and is on its first compute
+/// instance.
+fn in_instances(device: Device<'_>, seconds: f64) -> Vec<(&'static str, String, f64)> {
+    let mut living: Vec<&Instance> = device.instances(seconds).collect();
+    living.sort_by_key(|instance| instance.index);
+    let mut rows = Vec::new();
+    let mut first = BTreeSet::new();
+    for instance in living {
+        let place = prefix(instance.place());
+        let memory = &instance.memory;
+        let (total, reserved) = (memory.total as f64, memory.reserved as f64);
+        let used = whole(device, Some(&memory.used));
+        let dim = |state: &str| format!("{place}{state}");
+        rows.push(("gpu.instance.info", dim(""), 1.0));
+        if first.insert(instance.gpu_instance) {
+            rows.push(("gpu.instance.memory.usage", dim("used"), used));
+            rows.push(("gpu.instance.memory.usage", dim("reserved"), reserved));
+            rows.push(("gpu.instance.memory.usage", dim("free"), total - reserved - used));
+            rows.push(("gpu.instance.memory.limit", dim(""), total));
+        }
+    }
+    rows
 }
 
 fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
@@ -77,14 +126,22 @@ fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
 }
 
-fn on_process(process: Process<'_>) -> Vec<Row> {
+fn on_process(device: Device<'_>, process: Process<'_>) -> Vec<Row> {
     let group = process.group;
     let whole = |curve: &Curve| process.value(curve, WHENEVER).round();
-    vec![
-        ("gpu.process.memory.usage", "compute", whole(group.memory.as_ref().unwrap())),
-        ("gpu.process.utilization", "sm", whole(&group.sm) / 100.0),
-        ("gpu.process.utilization", "memory", whole(&group.memory_controller) / 100.0),
-        ("gpu.process.utilization", "encoder", whole(&group.encoder) / 100.0),
-        ("gpu.process.utilization", "decoder", whole(&group.decoder) / 100.0),
-    ]
+    let kinds = [(List::Mps, "mps"), (List::Compute, "compute"), (List::Graphics, "graphics")];
+    let (_, kind) = kinds.into_iter().find(|(list, _)| group.is_on(*list)).unwrap();
+    let mut rows = vec![
+        ("gpu.process.info", "", 1.0),
+        ("gpu.process.memory.usage", kind, whole(group.memory.as_ref().unwrap())),
+    ];
+    if !device.mig() {
+        rows.extend([
+            ("gpu.process.utilization", "sm", whole(&group.sm) / 100.0),
+            ("gpu.process.utilization", "memory", whole(&group.memory_controller) / 100.0),
+            ("gpu.process.utilization", "encoder", whole(&group.encoder) / 100.0),
+            ("gpu.process.utilization", "decoder", whole(&group.decoder) / 100.0),
+        ]);
+    }
+    rows
 }

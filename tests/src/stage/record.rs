@@ -19,19 +19,15 @@ const SHARED: &str = "shared";
 
 /// What one stage made.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     path: PathBuf,
     made: BTreeSet<PathBuf>,
 }
 
 impl Record {
     /// An empty record of this process.
-    pub(super) fn new() -> Result<Self, StageError> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let pid = process::id();
-        let start = start_ticks(pid).unwrap_or_default();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new(FOLDER).join(format!("{pid}-{start}-{number}"));
+    pub(crate) fn new() -> Result<Self, StageError> {
+        let path = Path::new(FOLDER).join(own_name());
         let _lock = lock()?;
         let record = Self { path, made: BTreeSet::new() };
         record.save()?;
@@ -40,7 +36,7 @@ impl Record {
 
     /// Makes directories with `make`, having written down which of them and of their parents
     /// are not there yet.
-    pub(super) fn make(
+    pub(crate) fn make(
         &mut self,
         directories: &[PathBuf],
         make: impl FnOnce() -> Result<(), StageError>,
@@ -55,10 +51,11 @@ impl Record {
     }
 
     /// Removes all of it; what others use now is theirs to remove.
-    pub(super) fn remove(&mut self) -> Result<(), StageError> {
+    pub(crate) fn remove(&mut self) -> Result<(), StageError> {
         let _lock = lock()?;
         let shared = Path::new(FOLDER).join(SHARED);
         let mut left: BTreeSet<_> = read(&shared).into_iter().chain(self.made.clone()).collect();
+        remove_below(&self.made);
         remove_directories(&mut left);
         self.made.clear();
         write(&shared, &left)?;
@@ -79,6 +76,7 @@ pub(super) fn sweep() -> Result<usize, StageError> {
     for path in &dead {
         let made: BTreeSet<_> = read(path).into_iter().collect();
         leaves(&made).for_each(|directory| super::end_processes(directory));
+        remove_below(&made);
         left.extend(made);
     }
     remove_directories(&mut left);
@@ -94,6 +92,14 @@ fn leaves(made: &BTreeSet<PathBuf>) -> impl Iterator<Item = &PathBuf> {
     made.iter().filter(|directory| {
         !made.iter().any(|other| other != *directory && other.starts_with(directory))
     })
+}
+
+/// Removes what those who live in our groups made in them: Slurm its jobs, a container its own.
+fn remove_below(made: &BTreeSet<PathBuf>) {
+    for leaf in leaves(made) {
+        let below = super::directories_of(leaf).into_iter().filter(|directory| directory != leaf);
+        remove_directories(&mut below.collect());
+    }
 }
 
 /// Removes deepest first (a child sorts after its parent) and keeps what is still in use.
@@ -116,6 +122,15 @@ fn records() -> Result<Vec<PathBuf>, StageError> {
     Ok(paths.filter(|path| owner(path).is_some()).collect())
 }
 
+/// A new name by which others can tell whether this process lives.
+pub(crate) fn own_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let pid = process::id();
+    let start = start_ticks(pid).unwrap_or_default();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{pid}-{start}-{number}")
+}
+
 /// The process a record is named after: PID and start time, which no later process shares.
 fn owner(record: &Path) -> Option<(u32, u64)> {
     let name = record.file_name()?.to_str()?;
@@ -123,12 +138,13 @@ fn owner(record: &Path) -> Option<(u32, u64)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn owner_lives(record: &Path) -> bool {
+/// Whether the process lives that made a file or folder of such a name.
+pub(crate) fn owner_lives(record: &Path) -> bool {
     owner(record).is_some_and(|(pid, start)| start_ticks(pid) == Some(start))
 }
 
 /// When a process started; `None` when there is none, or only its zombie.
-fn start_ticks(pid: u32) -> Option<u64> {
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
@@ -149,7 +165,7 @@ fn write(path: &Path, directories: &BTreeSet<PathBuf>) -> Result<(), StageError>
 }
 
 /// One stage at a time changes directories and records; released when the file is dropped.
-fn lock() -> Result<File, StageError> {
+pub(crate) fn lock() -> Result<File, StageError> {
     let at = |source| StageError::at(Path::new(FOLDER), source);
     fs::create_dir_all(FOLDER).map_err(at)?;
     let file = File::create(Path::new(FOLDER).join("lock")).map_err(at)?;

@@ -2,13 +2,15 @@
 //! have the numbers of devices that every kernel can open and nobody uses.
 
 use super::script::Script;
-use rustix::fs::{CWD, FileType, Mode, chmod, makedev, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, makedev, mknodat};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::UnshareFlags;
 use std::ffi::CStr;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// Minor of the first virtual console the nodes stand for: far above those with a login.
@@ -47,7 +49,7 @@ const USUAL: [(&str, u32, u32); 6] = [
 /// Gives the process a `/dev` of its own with all of these nodes.
 pub fn private_dev() -> io::Result<()> {
     let stand_ins = stand_ins();
-    crate::sys::own_mounts()?;
+    crate::sys::own_namespaces(UnshareFlags::NEWNS)?;
     // Without this the new /dev would show up on the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     mount("worker", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755" as &CStr)?;
@@ -106,14 +108,14 @@ pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {
-    // A console must not become the process's terminal.
-    let flags = rustix::fs::OFlags::NOCTTY.bits();
-    let options =
-        OpenOptions::new().read(true).write(true).custom_flags(flags.cast_signed()).open(path);
-    let file = options
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
-    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())?;
-    Ok(file.into())
+    let named = |errno: Errno| io::Error::new(errno.kind(), format!("{}: {errno}", path.display()));
+    open_node(path).map_err(named)
+}
+
+/// Opens a node; what the kernel answers is the caller's to judge.
+pub fn open_node(path: &Path) -> Result<OwnedFd, Errno> {
+    // A console must not become the process's terminal. The descriptor outlives an exec.
+    rustix::fs::open(path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty())
 }
 
 /// Puts a copy of the running program into the private `/dev` under another name.

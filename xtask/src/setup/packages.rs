@@ -13,6 +13,16 @@ pub(super) struct Tool {
     pub(super) package: &'static str,
 }
 
+/// What Debian's packages ask before they start a daemon.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Runs a command with that file in place and saying no: the tests start their own daemons, and
+/// nobody asked for one on this machine. A file of the system's own stays as it is.
+const WITHOUT_DAEMONS: &str = "if [ ! -e $0 ]; then \
+    trap 'rm -f $0' EXIT; trap 'exit 1' HUP INT TERM; \
+    printf '#!/bin/sh\\nexit 101\\n' >$0 && chmod 755 $0; fi; \
+    DEBIAN_FRONTEND=noninteractive \"$@\"";
+
 /// Whether all programs are there.
 pub(super) fn probe(tools: &[Tool]) -> State {
     let missing: Vec<_> = missing(tools).map(|tool| tool.program).collect();
@@ -74,8 +84,8 @@ fn install_arguments(packages: &[String]) -> Vec<String> {
 }
 
 fn apt(prefix: &[&str], args: &[String]) -> Result<()> {
-    // Through `env`, because sudo drops the caller's environment.
-    let fixed = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
+    // In a shell of root, because sudo drops the caller's environment.
+    let fixed = ["sh", "-c", WITHOUT_DAEMONS, POLICY, "apt-get"];
     let mut words = prefix.iter().copied().chain(fixed);
     let first = words.next().unwrap_or("apt-get");
     let mut command = shell::program(first, words);
@@ -88,7 +98,8 @@ fn apt(prefix: &[&str], args: &[String]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{State, Tool, install_arguments, probe};
+    use super::{State, Tool, WITHOUT_DAEMONS, install_arguments, probe};
+    use crate::shell;
 
     #[test]
     fn a_program_that_is_nowhere_is_named() {
@@ -98,6 +109,22 @@ mod tests {
         ];
         let State::Missing(what) = probe(tools) else { panic!("found a program that is not") };
         assert_eq!(what, "no no-such-program-4711");
+    }
+
+    #[test]
+    fn daemons_are_kept_from_starting_while_the_command_runs_and_no_longer() {
+        let policy = std::env::temp_dir().join(format!("policy-{}", std::process::id()));
+        let run = || {
+            let mut command = shell::program("sh", ["-c", WITHOUT_DAEMONS]);
+            command.arg(&policy).args(["sh", "-c", "echo $DEBIAN_FRONTEND; tail -n 1 $0"]);
+            shell::capture(command.arg(&policy)).unwrap()
+        };
+        assert_eq!(run(), "noninteractive\nexit 101\n");
+        assert!(!policy.exists());
+        std::fs::write(&policy, "exit 0\n").unwrap();
+        assert_eq!(run(), "noninteractive\nexit 0\n");
+        assert!(policy.exists());
+        std::fs::remove_file(&policy).unwrap();
     }
 
     #[test]

@@ -1,9 +1,7 @@
 //! Debian kernels, unpacked into the cache without installing them.
-//!
-//! apt is used with lists, cache and sources of its own, so the machine's package state stays as it
-//! is. The archive's address is the one that the machine itself is configured with.
 
-use crate::{place, shell};
+use crate::apt::{Apt, Archive};
+use crate::place;
 use anyhow::{Context as _, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +15,6 @@ const SUITES: &[(Archive, &str)] = &[
     (Archive::Main, "trixie-backports"),
 ];
 
-/// Signs all of the suites; part of every Debian.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-
 /// Image packages: from 7.2 on, `linux-image-*` is empty and the kernel is in `linux-binary-*`.
 /// The cloud flavour has all that BPF needs and a quarter of the size.
 const PACKAGES: &[&str] = &["linux-binary-", "linux-image-"];
@@ -27,12 +22,6 @@ const FLAVOUR: &str = "-cloud-amd64";
 
 /// The prefix that stands for the newest kernel of all.
 const NEWEST: &str = "newest";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Archive {
-    Main,
-    Security,
-}
 
 /// A kernel to boot.
 #[derive(Debug)]
@@ -75,61 +64,8 @@ fn fetch_lists() -> Result<Vec<String>> {
     if std::env::consts::ARCH != "x86_64" {
         bail!("kernels are only looked up for x86-64");
     }
-    let apt = place::cache("kernels/apt")?;
-    for folder in ["lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(apt.join(folder)).context("making apt's folders")?;
-    }
-    let known = shell::capture(&mut shell::program(
-        "apt-get",
-        ["indextargets", "--format", "$(REPO_URI) $(ORIGIN)", "Created-By: Packages"],
-    ))?;
-    let sources = sources(&known).context("this machine's apt knows no Debian archive")?;
-    fs::write(apt.join("sources.list"), sources).context("writing apt's sources")?;
-    // A suite that has been moved away costs its own kernels only: look at what did arrive.
-    if let Err(error) =
-        shell::run(shell::program("apt-get", own_state(&apt)).args(["-q", "update"]))
-    {
-        eprintln!("warning: {error:#}");
-    }
-    let search = ["search", "--names-only", "^linux-(image|binary)-[0-9].*-cloud-amd64$"];
-    let found = shell::capture(shell::program("apt-cache", own_state(&apt)).args(search))?;
-    let names = found.lines().filter_map(|line| line.split_whitespace().next());
-    Ok(names.map(str::to_owned).collect())
-}
-
-/// Options that make apt leave the machine's own state alone.
-fn own_state(apt: &Path) -> Vec<String> {
-    let path = |name: &str| apt.join(name).display().to_string();
-    let settings = [
-        format!("Dir::Etc::SourceList={}", path("sources.list")),
-        "Dir::Etc::SourceParts=/dev/null".to_owned(),
-        format!("Dir::State::Lists={}", path("lists")),
-        format!("Dir::Cache={}", path("cache")),
-        "Acquire::Languages=none".to_owned(),
-        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
-        "Acquire::Retries=3".to_owned(),
-        // The cache is in a home folder that apt's own user may not enter.
-        "APT::Sandbox::User=root".to_owned(),
-    ];
-    settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect()
-}
-
-/// A sources list of our suites, from lines `ADDRESS ORIGIN` of the machine's configuration.
-fn sources(known: &str) -> Option<String> {
-    let addresses: Vec<&str> = known
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .filter(|(_, origin)| *origin == "Debian")
-        .map(|(address, _)| address)
-        .collect();
-    let is_security = |address: &&&str| address.contains("-security");
-    let main = addresses.iter().find(|address| !is_security(address))?;
-    let security = addresses.iter().find(is_security).unwrap_or(main);
-    let line = |(archive, suite): &(Archive, &str)| {
-        let address = if *archive == Archive::Main { main } else { security };
-        format!("deb [signed-by={KEYRING}] {address} {suite} main\n")
-    };
-    Some(SUITES.iter().map(line).collect())
+    let apt = Apt::fetch(&place::cache("kernels/apt")?, SUITES)?;
+    apt.search("^linux-(image|binary)-[0-9].*-cloud-amd64$")
 }
 
 /// The newest package whose kernel's version begins so; 6.1 is not a beginning of 6.12.
@@ -172,26 +108,13 @@ fn unpack(package: &str) -> Result<Kernel> {
     }
     let work = kernels.join(format!("unpack-{}", std::process::id()));
     fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
-    let result = download(package, &work, &kernels.join("apt")).and_then(|()| {
+    let result = Apt::at(&kernels.join("apt")).unpack(package, &work).and_then(|()| {
         let from = find_image(&work, &version).context("the package has no kernel image")?;
         fs::create_dir_all(kernels.join(&version)).context("making the kernel's folder")?;
         fs::rename(from, &image).context("keeping the kernel image")
     });
     fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
     result.map(|()| Kernel { version, image })
-}
-
-fn download(package: &str, work: &Path, apt: &Path) -> Result<()> {
-    let mut command = shell::program("apt-get", own_state(apt));
-    shell::run(command.args(["-q", "download", package]).current_dir(work))?;
-    let entries = fs::read_dir(work).with_context(|| format!("reading {}", work.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            shell::run(shell::program("dpkg-deb", ["-x"]).arg(&path).arg(work))?;
-        }
-    }
-    Ok(())
 }
 
 /// Debian moved the image from `/boot` to the modules' folder with 7.2.
@@ -217,7 +140,7 @@ fn cached(prefix: &str) -> Result<Option<Kernel>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{newest, sources, version_of};
+    use super::{newest, version_of};
 
     fn packages() -> Vec<String> {
         [
@@ -250,21 +173,5 @@ mod tests {
     fn a_metapackage_is_no_kernel() {
         assert_eq!(version_of("linux-image-6.1-cloud-amd64"), None);
         assert_eq!(version_of("linux-image-cloud-amd64"), None);
-    }
-
-    #[test]
-    fn the_archive_is_the_one_the_machine_uses() {
-        let known = "http://mirror.example/debian/ Debian\nhttp://mirror.example/debian-security/ Debian\n\
-                     http://other.example/ Nodesource\n";
-        let sources = sources(known).unwrap();
-        assert!(sources.contains("http://mirror.example/debian/ bullseye main"), "{sources}");
-        let security = "http://mirror.example/debian-security/ bookworm-security main";
-        assert!(sources.contains(security), "{sources}");
-        assert!(!sources.contains("other.example"), "{sources}");
-    }
-
-    #[test]
-    fn a_machine_without_debian_archives_has_no_kernels() {
-        assert_eq!(sources("http://other.example/ Ubuntu\n"), None);
     }
 }

@@ -1,14 +1,14 @@
 //! Slurm's directories: 22.05 to 26.05, cgroup v1 and v2, one or several slurmd a host.
 
 use super::shapes::{is_sluid, number};
-use super::{Walk, unit};
-use crate::attribute::SlurmTask;
+use super::{Walk, parse_path, unit};
+use crate::attribute::{SlurmTask, Workload};
 use crate::ids::SlurmJobId;
 use std::sync::Arc;
 
 /// Where in a Slurm tree the walk is.
 #[derive(Clone, Copy, Default, PartialEq)]
-pub(super) enum State {
+pub(in crate::attribute::cgroup) enum State {
     #[default]
     Outside,
     /// Below `slurmstepd.scope` (v2) or `uid_N` (v1).
@@ -19,10 +19,11 @@ pub(super) enum State {
 
 /// Slurm's directories: v2 below `[NODE_]slurmstepd.scope` (any slice), v1 below `uid_N`.
 ///
-/// Only where the host's own slurmd can have made them: a container, a machine and a user's
-/// slice can all hold directories of these names.
-pub(super) fn slurm<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
-    if walk.is_delegated() || walk.found.pod.is_some() {
+/// Only where the host's own slurmd can have made them: a container, a machine, a user's slice and
+/// a service whose user may make cgroups (`Delegate=yes`) can all hold directories of these names.
+pub(in crate::attribute::cgroup) fn slurm<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
+    let in_service = walk.found.unit.as_deref().is_some_and(|unit| unit.ends_with(".service"));
+    if walk.is_delegated() || in_service || walk.found.pod.is_some() {
         return false;
     }
     match walk.slurm {
@@ -55,7 +56,7 @@ fn slurm_job<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
         _ => return false,
     };
     let job = SlurmJobId::new(job);
-    walk.found.slurm = Some(SlurmTask { job, step: None, task: None, daemon: false });
+    walk.found.slurm = Some(SlurmTask::new(job));
     walk.slurm = State::Job;
     true
 }
@@ -72,7 +73,7 @@ fn slurm_step<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
 }
 
 /// Slurm's numbers for the steps that have names (`slurm.h`: `SLURM_BATCH_SCRIPT` and others).
-fn step_word(step: &str) -> &str {
+pub(in crate::attribute) fn step_word(step: &str) -> &str {
     match step {
         "4294967290" => "interactive",
         "4294967291" => "batch",
@@ -92,4 +93,19 @@ fn slurm_task<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
         },
     }
     true
+}
+
+/// The part of a path that is a job's own directory, and what it says; `None` for a path outside
+/// every job. The host's root made it, so that it is the job's identity on this node.
+pub(in crate::attribute) fn job_directory(path: &str) -> Option<(&str, Workload)> {
+    // Most cgroups of a host are no job's: two searches tell.
+    if !path.contains("slurmstepd.scope/") && !path.contains("/uid_") {
+        return None;
+    }
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    let mut prefixes = ends.filter_map(|end| path.get(..end));
+    prefixes.find_map(|prefix| {
+        let workload = parse_path(prefix);
+        workload.slurm.is_some().then_some((prefix, workload))
+    })
 }

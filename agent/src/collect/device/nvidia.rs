@@ -1,19 +1,23 @@
 //! NVIDIA devices through `libnvidia-ml.so.1`.
 //!
 //! Reads each device's identity once and its state at every request: about twenty calls, of which
-//! the two process lists (milliseconds each under the driver's lock) are the dear ones. Units are
+//! the two process lists (milliseconds each under the driver's lock; a third where there is MPS) are
+//! the dear ones. With MIG on there are eight calls more and three for each instance. Units are
 //! changed to base units here, where the vendor's call is made.
 
 mod ask;
 mod identity;
+mod instances;
 mod processes;
 mod readings;
 
 use super::wire::{Outcome, Reading, Refusal};
 use super::{DeviceRead, OpenError, Opened, Vendor};
 use crate::host::boot_time_ns;
+use crate::inventory::GpuInfo;
 use crate::sys;
 use ask::{Ask, Call};
+use instances::Instances;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
@@ -38,6 +42,9 @@ struct NvidiaDevice {
     index: u32,
     /// None before the first reading and while the device is lost.
     device: Option<Device<'static>>,
+    /// What it is, as last told.
+    identity: Option<GpuInfo>,
+    instances: Instances,
     ask: Ask,
     processes: ProcessLists,
 }
@@ -51,9 +58,16 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
     let versions = Arc::new(identity::versions(nvml));
     let devices = (0..count).map(|index| {
         let versions = Arc::clone(&versions);
-        let (ask, processes) = (Ask::default(), ProcessLists::default());
-        Box::new(NvidiaDevice { nvml, versions, index, device: None, ask, processes })
-            as Box<dyn DeviceRead>
+        Box::new(NvidiaDevice {
+            nvml,
+            versions,
+            index,
+            device: None,
+            identity: None,
+            instances: Instances::default(),
+            ask: Ask::default(),
+            processes: ProcessLists::default(),
+        }) as Box<dyn DeviceRead>
     });
     let close = Box::new(|| {
         // The process ends next, and the kernel closes what the library did not.
@@ -86,6 +100,9 @@ impl DeviceRead for NvidiaDevice {
         if reading.outcome != Outcome::Ok {
             reading.values.clear();
             reading.processes.clear();
+            reading.instances.clear();
+            // What was told of them did not arrive.
+            self.instances = Instances::default();
         }
         reading.cost = self.ask.cost();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -96,17 +113,34 @@ impl DeviceRead for NvidiaDevice {
 
 impl NvidiaDevice {
     fn read_into(&mut self, reading: &mut Reading) {
-        let known = self.device.is_some();
-        self.ask.begin(!known);
+        self.ask.begin(self.device.is_none());
         let (nvml, index) = (self.nvml, self.index);
-        if !known {
+        if self.device.is_none() {
             self.device = self.ask.ask(Call::Handle, || nvml.device_by_index(index));
+            self.identity = None;
         }
         let Some(device) = &self.device else { return };
-        if !known {
-            reading.identity = identity::read(device, index, &mut self.ask, &self.versions);
+        if self.identity.is_none() {
+            self.identity = identity::read(device, index, &mut self.ask, &self.versions);
+            reading.identity.clone_from(&self.identity);
+            // What was told of them before went nowhere.
+            self.instances = Instances::default();
+        }
+        let mode = self.ask.ask(Call::MigMode, || device.mig_mode()).map(|mode| mode.current != 0);
+        if let Some(identity) = &mut self.identity
+            && mode.is_some()
+            && mode != identity.mig
+        {
+            identity.mig = mode;
+            self.ask.forget();
+            self.instances = Instances::default();
+            reading.identity = Some(identity.clone());
         }
         readings::read(device, &mut self.ask, &mut reading.values);
-        self.processes.read(device, &mut self.ask, reading);
+        let mut instances = Vec::new();
+        if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
+            instances = self.instances.read(device, &mut self.ask, &mut reading.instances);
+        }
+        self.processes.read((device, &instances), &mut self.ask, reading);
     }
 }

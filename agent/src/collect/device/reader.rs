@@ -7,8 +7,8 @@
 //! started beside it. On an eight-device host a tick is one request, nine frames and about 20 kB.
 
 use super::link::{Leaving, Link, Program};
-pub use super::rows::Identify;
-use super::rows::Rows;
+pub use super::rows::{HeldNodes, Identify};
+use super::rows::{Knows, Rows};
 use super::session::{Ending, Session};
 use super::snapshot::{Control, ReaderSnapshot};
 use super::wire::{Frame, Outcome, Reading, Request};
@@ -73,8 +73,7 @@ impl Settings {
 pub struct DeviceReader {
     vendor: &'static Vendor,
     settings: Settings,
-    inventory: Arc<Inventory>,
-    identify: Identify,
+    knows: Knows,
     control: Control,
     rows: Rows,
     session: Option<Session>,
@@ -100,13 +99,13 @@ impl DeviceReader {
         inventory: Arc<Inventory>,
         identify: Identify,
     ) -> Self {
+        let rows = Rows::new(&settings.paths);
         Self {
             vendor,
             settings,
-            inventory,
-            identify,
+            knows: Knows { inventory, identify, nodes: Box::new(|_| Vec::new()) },
             control: Control::default(),
-            rows: Rows::default(),
+            rows,
             session: None,
             leaving: None,
             next_start: Instant::now(),
@@ -119,6 +118,13 @@ impl DeviceReader {
             calls: 0,
             library_time: Duration::ZERO,
         }
+    }
+
+    /// Lets it tell a process's MIG instance by the device nodes it holds, where the driver does not.
+    #[must_use]
+    pub fn knowing_nodes(mut self, nodes: HeldNodes) -> Self {
+        self.knows.nodes = nodes;
+        self
     }
 
     /// The handle by which other threads see the last reading and release the devices.
@@ -213,8 +219,7 @@ impl DeviceReader {
                 if let Outcome::DriverGone(why) = &reading.outcome {
                     return Err(Ending::DriverGone(why.clone()));
                 }
-                let knows = (self.inventory.as_ref(), &self.identify);
-                self.rows.take(slot, &reading, timely, knows);
+                self.rows.take(slot, &reading, timely, &self.knows);
                 Ok(timely.then_some(slot))
             }
         }
@@ -376,6 +381,7 @@ impl Collector for DeviceReader {
         self.rows.emit(out);
         self.control.publish(ReaderSnapshot {
             devices: self.rows.snapshots(),
+            capabilities: self.rows.capabilities(),
             child: self.session.as_ref().map(|session| session.link.pid()),
             calls: self.calls,
             library_time: self.library_time,

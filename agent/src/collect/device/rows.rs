@@ -1,19 +1,33 @@
 //! What the agent knows of each device of one reader: turns readings into samples, and keeps the
 //! status and the age of every device going whatever happens to it.
 
-use super::snapshot::{DeviceSnapshot, ProcessSnapshot};
-use super::wire::{Outcome, Reading, WireValue};
+use super::capabilities::Capabilities;
+use super::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
+use super::wire::{InstanceReading, Outcome, Place, ProcessValue, Reading, WireValue};
 use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
+use crate::catalog::instance as instance_metric;
 use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
 use crate::host::boot_time_ns;
-use crate::ids::{GpuId, ProcKey};
-use crate::inventory::Inventory;
+use crate::ids::{GpuId, InstanceId, ProcKey};
+use crate::inventory::{InstanceInfo, Inventory};
+use crate::paths::Paths;
 use crate::sample::{Batch, GpuProcess, Sample, Subject};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells who a PID is that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
 pub type Identify = Box<dyn Fn(u32, u64) -> Option<ProcKey> + Send>;
+
+/// Tells which device nodes a process was seen to open.
+pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
+
+/// What the agent knows beside the readings.
+pub(super) struct Knows {
+    pub(super) inventory: Arc<Inventory>,
+    pub(super) identify: Identify,
+    pub(super) nodes: HeldNodes,
+}
 
 /// Every state, in the catalogue's order.
 const STATES: [DeviceState; 5] = [
@@ -25,22 +39,36 @@ const STATES: [DeviceState; 5] = [
 ];
 
 /// Every device of a reader by its position in the library's order.
-#[derive(Default)]
 pub(super) struct Rows {
     by_slot: BTreeMap<u32, Row>,
     /// Devices that never told their identity, and why.
     unnamed: BTreeMap<u32, String>,
     /// Processes left out of the last readings, because nothing says who they are.
     pub(super) unidentified: usize,
+    /// The nodes of MIG instances, read when the set of instances changes.
+    capabilities: Arc<Capabilities>,
+    paths: Paths,
 }
 
 struct Row {
     snapshot: DeviceSnapshot,
+    instances: BTreeMap<Place, InstanceId>,
     last_good_ns: Option<u64>,
     samples: Vec<(SystemTime, Sample)>,
 }
 
 impl Rows {
+    /// No device yet.
+    pub(super) fn new(paths: &Paths) -> Self {
+        Self {
+            by_slot: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
+            unidentified: 0,
+            capabilities: Arc::default(),
+            paths: paths.clone(),
+        }
+    }
+
     /// Forgets what the last tick read. `state` holds for every device until it answers.
     pub(super) fn begin(&mut self, state: DeviceState, reason: &str) {
         self.unidentified = 0;
@@ -62,15 +90,9 @@ impl Rows {
 
     /// Takes a reading. One that answers an earlier tick brings its values, with their own time,
     /// but says nothing about how the device is now.
-    pub(super) fn take(
-        &mut self,
-        slot: u32,
-        reading: &Reading,
-        timely: bool,
-        (inventory, identify): (&Inventory, &Identify),
-    ) {
+    pub(super) fn take(&mut self, slot: u32, reading: &Reading, timely: bool, knows: &Knows) {
         let known = self.by_slot.get(&slot).map(|row| row.snapshot.gpu);
-        let gpu = reading.identity.clone().map(|info| inventory.put(info)).or(known);
+        let gpu = reading.identity.clone().map(|info| knows.inventory.put(info)).or(known);
         let Some(gpu) = gpu else {
             self.unnamed.insert(slot, why(&reading.outcome).to_owned());
             return;
@@ -79,7 +101,11 @@ impl Rows {
         let row = self.by_slot.entry(slot).or_insert_with(|| Row::new(gpu));
         row.snapshot.gpu = gpu;
         if reading.outcome == Outcome::Ok {
-            self.unidentified += row.fill(reading, identify);
+            let changed = row.recut(&reading.instances, &knows.inventory);
+            if changed {
+                self.capabilities = Arc::new(Capabilities::read(&self.paths));
+            }
+            self.unidentified += row.fill(reading, knows, &self.capabilities);
         }
         if timely {
             row.set(state(&reading.outcome), why(&reading.outcome));
@@ -107,6 +133,11 @@ impl Rows {
     /// What the last tick showed.
     pub(super) fn snapshots(&self) -> Vec<DeviceSnapshot> {
         self.by_slot.values().map(|row| row.snapshot.clone()).collect()
+    }
+
+    /// What the nodes of MIG instances grant.
+    pub(super) fn capabilities(&self) -> Arc<Capabilities> {
+        Arc::clone(&self.capabilities)
     }
 
     /// How many devices are in a state, and how many there are.
@@ -151,9 +182,11 @@ impl Row {
             memory_limit: None,
             power: None,
             temperature: None,
+            instances: Vec::new(),
             processes: Vec::new(),
         };
-        Self { snapshot, last_good_ns: None, samples: Vec::new() }
+        let instances = BTreeMap::new();
+        Self { snapshot, instances, last_good_ns: None, samples: Vec::new() }
     }
 
     fn set(&mut self, state: DeviceState, reason: &str) {
@@ -161,8 +194,45 @@ impl Row {
         reason.clone_into(&mut self.snapshot.reason);
     }
 
+    /// Takes the MIG instances there are now; true when they are not those of the last reading.
+    fn recut(&mut self, now: &[InstanceReading], inventory: &Inventory) -> bool {
+        let gpu = self.snapshot.gpu;
+        let ids = now.iter().filter_map(|read| {
+            let new = read.identity.clone().map(|identity| {
+                inventory.put_instance(InstanceInfo {
+                    uuid: identity.uuid,
+                    gpu,
+                    gpu_instance: read.place.gpu_instance,
+                    compute_instance: read.place.compute_instance,
+                    profile: identity.profile,
+                    extent: identity.extent,
+                })
+            });
+            Some((read.place, new.or_else(|| self.instances.get(&read.place).copied())?))
+        });
+        let instances = ids.collect();
+        let changed = self.instances != instances;
+        self.instances = instances;
+        changed
+    }
+
+    /// Where a process is by the nodes it holds, for one of which the driver's list does not say.
+    fn by_nodes(
+        &self,
+        process: ProcKey,
+        knows: &Knows,
+        capabilities: &Capabilities,
+    ) -> Option<InstanceId> {
+        if self.instances.is_empty() {
+            return None;
+        }
+        let minor = knows.inventory.get(self.snapshot.gpu)?.minor?;
+        let place = capabilities.only_instance_of(&(knows.nodes)(process), minor)?;
+        self.snapshot.instance_at(place)
+    }
+
     /// Turns a good reading into samples; gives the number of processes nobody knows.
-    fn fill(&mut self, reading: &Reading, identify: &Identify) -> usize {
+    fn fill(&mut self, reading: &Reading, knows: &Knows, capabilities: &Capabilities) -> usize {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         self.last_good_ns = Some(reading.asked_ns);
         self.samples.clear();
@@ -170,24 +240,49 @@ impl Row {
         self.samples
             .extend(reading.values.iter().filter_map(|value| sampled(time, gpu.into(), value)));
         self.summarise(&reading.values);
-        let mut processes: BTreeMap<u32, ProcessSnapshot> = BTreeMap::new();
-        for (pid, value) in &reading.processes {
-            let known = processes.entry(*pid).or_insert_with(|| {
-                let process = identify(*pid, reading.asked_ns);
-                ProcessSnapshot { pid: *pid, process, ..ProcessSnapshot::default() }
+        self.fill_instances(time, &reading.instances);
+        let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
+        for ProcessValue { pid, place, value } in &reading.processes {
+            let known = processes.entry((*pid, *place)).or_insert_with(|| {
+                let process = (knows.identify)(*pid, reading.asked_ns);
+                let by_nodes = || self.by_nodes(process?, knows, capabilities);
+                let instance =
+                    place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
+                ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
             });
             known.note(value);
             if let Some(process) = known.process {
-                let subject = GpuProcess { gpu, process }.into();
+                let subject = GpuProcess { gpu, process, instance: known.instance }.into();
                 self.samples.extend(sampled(time, subject, value));
             }
         }
-        let identified = processes.values().filter_map(|process| process.process);
-        self.samples.extend(identified.map(|process| {
-            (time, process_metric::INFO.sample(GpuProcess { gpu, process }, (), 1))
-        }));
+        let identified = processes.values().filter_map(|known| {
+            Some(GpuProcess { gpu, process: known.process?, instance: known.instance })
+        });
+        let identified: BTreeSet<GpuProcess> = identified.collect();
+        self.samples.extend(
+            identified.into_iter().map(|on| (time, process_metric::INFO.sample(on, (), 1))),
+        );
         self.snapshot.processes = processes.into_values().collect();
-        self.snapshot.processes.iter().filter(|process| process.process.is_none()).count()
+        let unknown = self.snapshot.processes.iter().filter(|process| process.process.is_none());
+        unknown.count()
+    }
+
+    fn fill_instances(&mut self, time: SystemTime, readings: &[InstanceReading]) {
+        self.snapshot.instances.clear();
+        for read in readings {
+            let Some(&instance) = self.instances.get(&read.place) else { continue };
+            let values = &read.values;
+            let (usage, limit) = (&instance_metric::MEMORY_USAGE, &instance_metric::MEMORY_LIMIT);
+            self.snapshot.instances.push(InstanceSnapshot {
+                instance,
+                place: read.place,
+                memory_used: values.iter().find_map(|value| value.int(usage, MemoryState::Used)),
+                memory_limit: values.iter().find_map(|value| value.int(limit, ())),
+            });
+            let samples = values.iter().filter_map(|value| sampled(time, instance.into(), value));
+            self.samples.extend(samples);
+        }
     }
 
     fn summarise(&mut self, values: &[WireValue]) {
@@ -206,9 +301,11 @@ impl Row {
 
 impl ProcessSnapshot {
     fn note(&mut self, value: &WireValue) {
-        for list in [ProcessType::Compute, ProcessType::Graphics] {
-            let memory = value.int(&process_metric::MEMORY_USAGE, list);
-            self.memory = memory.map(|more| self.memory.unwrap_or(0) + more).or(self.memory);
+        for kind in ProcessType::ALL {
+            if let Some(memory) = value.int(&process_metric::MEMORY_USAGE, *kind) {
+                self.memory = Some(memory);
+                self.kind = Some(*kind);
+            }
         }
         let busy = value.double(&process_metric::UTILIZATION, ProcessTask::Sm);
         self.utilization = busy.or(self.utilization);

@@ -1,9 +1,13 @@
 //! What the last reading showed, for `gpuwho`'s table, and the handle by which other threads ask a
 //! reader to let go of its devices.
 
+use super::capabilities::Capabilities;
 use super::link::Hangup;
+use super::wire::Place;
 use crate::catalog::device::DeviceState;
-use crate::ids::{GpuId, ProcKey};
+use crate::catalog::process::ProcessType;
+use crate::ids::{GpuId, InstanceId, ProcKey};
+use crate::inventory::Inventory;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,8 +35,23 @@ pub struct DeviceSnapshot {
     pub power: Option<f64>,
     /// Degrees Celsius.
     pub temperature: Option<f64>,
+    /// Its MIG instances.
+    pub instances: Vec<InstanceSnapshot>,
     /// Who is on it, by PID.
     pub processes: Vec<ProcessSnapshot>,
+}
+
+/// One MIG instance as last read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InstanceSnapshot {
+    /// The instance; its identity is in the inventory.
+    pub instance: InstanceId,
+    /// Where it is on its device.
+    pub place: Place,
+    /// Bytes of memory used.
+    pub memory_used: Option<i64>,
+    /// Bytes of memory there are.
+    pub memory_limit: Option<i64>,
 }
 
 /// One process on a device as last read.
@@ -42,6 +61,10 @@ pub struct ProcessSnapshot {
     pub pid: u32,
     /// Who that is; `None` when the number could not be bound to a process.
     pub process: Option<ProcKey>,
+    /// The MIG instance it is in.
+    pub instance: Option<InstanceId>,
+    /// How it uses the device.
+    pub kind: Option<ProcessType>,
     /// Bytes of device memory.
     pub memory: Option<i64>,
     /// Busy fraction of the multiprocessors.
@@ -53,6 +76,8 @@ pub struct ProcessSnapshot {
 pub struct ReaderSnapshot {
     /// Every device that was seen since the agent started.
     pub devices: Vec<DeviceSnapshot>,
+    /// What the nodes of MIG instances grant.
+    pub capabilities: Arc<Capabilities>,
     /// PID of the child that holds the library.
     pub child: Option<u32>,
     /// Calls into the library since the start.
@@ -79,6 +104,35 @@ enum Release {
     Held,
     /// Until a moment, or until told.
     Released(Option<Instant>),
+}
+
+impl ReaderSnapshot {
+    /// The MIG instances that a process may use by the device nodes it holds, also before the driver
+    /// lists it: one a device, and none of a device whose instances it holds several of.
+    pub fn granted(&self, nodes: &[Arc<str>], inventory: &Inventory) -> Vec<InstanceId> {
+        let on = |device: &DeviceSnapshot| {
+            let minor = inventory.get(device.gpu)?.minor?;
+            let place = self.capabilities.only_instance_of(nodes, minor)?;
+            device.instance_at(place)
+        };
+        self.devices.iter().filter_map(on).collect()
+    }
+}
+
+impl DeviceSnapshot {
+    /// The MIG instance at a place; a GPU instance alone tells where it has one compute instance
+    /// only.
+    pub fn instance_at(&self, place: Place) -> Option<InstanceId> {
+        let here = |read: &&InstanceSnapshot| match place.compute_instance {
+            Some(_) => read.place == place,
+            None => read.place.gpu_instance == place.gpu_instance,
+        };
+        let mut there = self.instances.iter().filter(here);
+        match (there.next(), there.next()) {
+            (Some(only), None) => Some(only.instance),
+            _ => None,
+        }
+    }
 }
 
 impl Control {

@@ -3,7 +3,8 @@
 //! catalogue.
 
 use crate::catalog::{self, DimIndexes, Dims, Metric, MetricDef, Number};
-use crate::inventory::GpuInfo;
+use crate::ids::GpuUuid;
+use crate::inventory::{GpuInfo, InstanceExtent};
 use crate::sample::{Subject, Value};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -95,10 +96,54 @@ pub struct Reading {
     pub identity: Option<GpuInfo>,
     /// Readings of the device.
     pub values: Vec<WireValue>,
+    /// Its MIG instances, every one there is.
+    pub instances: Vec<InstanceReading>,
     /// Readings of processes on it.
-    pub processes: Vec<(u32, WireValue)>,
+    pub processes: Vec<ProcessValue>,
     /// What it cost.
     pub cost: Cost,
+}
+
+/// Where a MIG instance is on its device, as the driver's process lists name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// GPU instance id.
+    pub gpu_instance: u32,
+    /// Compute instance id.
+    pub compute_instance: Option<u32>,
+}
+
+/// What was read of a MIG instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InstanceReading {
+    /// Where it is.
+    pub place: Place,
+    /// What it is, when it is new at this place or has changed.
+    pub identity: Option<InstanceIdentity>,
+    /// Readings of it.
+    pub values: Vec<WireValue>,
+}
+
+/// What a MIG instance is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceIdentity {
+    /// The driver's name of it.
+    pub uuid: GpuUuid,
+    /// Its profile.
+    pub profile: Option<String>,
+    /// How much of the device it is.
+    pub extent: InstanceExtent,
+}
+
+/// A reading of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessValue {
+    /// The process as the driver names it.
+    pub pid: u32,
+    /// The MIG instance it is in, where the driver tells.
+    pub place: Option<Place>,
+    /// The reading.
+    pub value: WireValue,
 }
 
 /// What reading a device cost.
@@ -284,7 +329,7 @@ fn closed(error: io::Error) -> WireError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, Inbox, Outbox, Outcome, Reading, WireError, WireValue};
+    use super::{Frame, Inbox, Outbox, Outcome, ProcessValue, Reading, WireError, WireValue};
     use crate::catalog::{device, process};
 
     fn frame() -> Frame {
@@ -294,7 +339,7 @@ mod tests {
         let reading = Box::new(Reading {
             outcome: Outcome::Ok,
             values: vec![power],
-            processes: vec![(42, sm)],
+            processes: vec![ProcessValue { pid: 42, place: None, value: sm }],
             ..Reading::default()
         });
         Frame::Device { tick: 7, slot: 3, reading }
@@ -329,7 +374,7 @@ mod tests {
     #[test]
     fn a_value_keeps_its_metric_and_dimension() {
         let Frame::Device { reading, .. } = frame() else { panic!("not a device frame") };
-        let (_, sm) = reading.processes[0];
+        let sm = reading.processes[0].value;
         assert_eq!(sm.metric(), Some(process::UTILIZATION.def()));
         assert_eq!(sm.double(&process::UTILIZATION, process::ProcessTask::Sm), Some(0.5));
         assert_eq!(sm.double(&process::UTILIZATION, process::ProcessTask::Memory), None);

@@ -4,10 +4,11 @@
 #![expect(unsafe_code, reason = "a C ABI takes pointers from its caller")]
 
 pub mod device;
+pub mod mig;
 pub mod process;
 
 use crate::runtime::{self, Call, Code};
-use crate::scenario::Device;
+use crate::scenario::{About, Device, Instance};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -23,6 +24,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const FIRST_HANDLE: usize = 0x1000;
 /// Distance of handles.
 const HANDLE_STEP: usize = 16;
+/// Address of the first handle of a MIG instance: beyond those of 256 devices.
+const FIRST_INSTANCE_HANDLE: usize = 0x2000;
+/// Instances a device can have in the course of a scenario.
+const INSTANCE_HANDLES: usize = 64;
 
 /// Declares exported functions. The body sees `name`, the function's own name.
 macro_rules! exports {
@@ -58,20 +63,72 @@ fn system(name: &str) -> Result<Call, Code> {
     runtime::begin(name, None).unwrap_or(Err(UNINITIALIZED))
 }
 
-/// Begins a call about a device and runs its body.
-fn on_device<T>(
+/// What a handle leads to: a device, or a MIG instance of it.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    device: Device<'a>,
+    instance: Option<&'a Instance>,
+}
+
+/// Begins a call about a device or a MIG instance and runs its body.
+fn on_target<T>(
     name: &str,
     handle: nvmlDevice_t,
-    body: impl FnOnce(&Call, Device<'_>) -> Result<T, Code>,
+    body: impl FnOnce(&Call, Target<'_>) -> Result<T, Code>,
 ) -> Result<T, Code> {
     let offset = handle.addr().checked_sub(FIRST_HANDLE).ok_or(INVALID_ARGUMENT)?;
     if offset % HANDLE_STEP != 0 {
         return Err(INVALID_ARGUMENT);
     }
-    let index = u32::try_from(offset / HANDLE_STEP).map_err(|_| INVALID_ARGUMENT)?;
-    let call = runtime::begin(name, Some(index)).unwrap_or(Err(UNINITIALIZED))?;
+    let of_instance = handle.addr().checked_sub(FIRST_INSTANCE_HANDLE);
+    let number = of_instance.map(|offset| offset / HANDLE_STEP);
+    let index = number.map_or(offset / HANDLE_STEP, |number| number / INSTANCE_HANDLES);
+    let index = u32::try_from(index).map_err(|_| INVALID_ARGUMENT)?;
+    let about = About { device: index, instance: number.is_some() };
+    let call = runtime::begin(name, Some(about)).unwrap_or(Err(UNINITIALIZED))?;
     let device = call.loaded.scenario.device(index).ok_or(INVALID_ARGUMENT)?;
-    body(&call, device)
+    let place = number.map(|number| number % INSTANCE_HANDLES);
+    let instance = place.map(|place| device.group.instances.get(place).ok_or(INVALID_ARGUMENT));
+    let instance = instance.transpose()?;
+    // The handle of an instance that was destroyed leads nowhere.
+    if instance.is_some_and(|instance| !device.mig() || !instance.lives(call.seconds)) {
+        return Err(INVALID_ARGUMENT);
+    }
+    body(&call, Target { device, instance })
+}
+
+/// Begins a call that is answered for whole devices only.
+fn on_device<T>(
+    name: &str,
+    handle: nvmlDevice_t,
+    body: impl FnOnce(&Call, Device<'_>) -> Result<T, Code>,
+) -> Result<T, Code> {
+    on_target(name, handle, |call, target| match target.instance {
+        Some(_) => Err(NOT_SUPPORTED),
+        None => body(call, target.device),
+    })
+}
+
+/// Begins a call that is answered for MIG instances only.
+fn on_instance<T>(
+    name: &str,
+    handle: nvmlDevice_t,
+    body: impl FnOnce(&Call, Device<'_>, &Instance) -> Result<T, Code>,
+) -> Result<T, Code> {
+    on_target(name, handle, |call, target| {
+        body(call, target.device, target.instance.ok_or(INVALID_ARGUMENT)?)
+    })
+}
+
+/// The handle of a device.
+fn device_handle(index: u32) -> nvmlDevice_t {
+    std::ptr::without_provenance_mut(FIRST_HANDLE + HANDLE_STEP * index as usize)
+}
+
+/// The handle of an instance by its place in its device's table.
+fn instance_handle(device: u32, place: usize) -> nvmlDevice_t {
+    let number = device as usize * INSTANCE_HANDLES + place;
+    std::ptr::without_provenance_mut(FIRST_INSTANCE_HANDLE + HANDLE_STEP * number)
 }
 
 /// Writes an answer.
@@ -148,8 +205,7 @@ exports! {
     };
     /// The handle of a device.
     fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, handle: *mut nvmlDevice_t) |name| {
-        let address = FIRST_HANDLE + HANDLE_STEP * index as usize;
-        let device = std::ptr::without_provenance_mut(address);
+        let device = device_handle(index);
         on_device(name, device, |_, _| put(handle, device))
     };
 }
@@ -168,11 +224,15 @@ pub extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::device::{nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetName};
+    use super::mig::{
+        nvmlDeviceGetComputeInstanceId, nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
+        nvmlDeviceGetGpuInstanceId, nvmlDeviceGetMaxMigDeviceCount,
+        nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceIsMigDeviceHandle,
+    };
     use super::process::nvmlDeviceGetComputeRunningProcesses_v3;
     use super::{nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlInit_v2, nvmlShutdown};
     use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_v2_t, nvmlProcessInfo_t};
     use std::env;
-    use std::path::Path;
     use std::process::Command;
     use std::ptr;
 
@@ -184,16 +244,73 @@ mod tests {
             unsafe { check_rules() };
             return;
         }
-        let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/h100x8.toml");
+        alone("the_rules_of_the_real_library_hold", "h100x8");
+    }
+
+    /// The same of MIG, in a process with a scenario that has it.
+    #[test]
+    fn the_rules_of_mig_handles_hold() {
+        if env::var_os("FAKE_NVML_SCENARIO").is_some() {
+            // SAFETY: every pointer is null or to a local of the right type and length.
+            unsafe { check_mig() };
+            return;
+        }
+        alone("the_rules_of_mig_handles_hold", "mig-reconfigure");
+    }
+
+    /// Runs a test of this module in a process of its own, with a scenario in its environment.
+    fn alone(test: &str, scenario: &str) {
+        let scenario = format!("{}/scenarios/{scenario}.toml", env!("CARGO_MANIFEST_DIR"));
         // The first device has three processes.
         let pids = tempfile::tempdir().unwrap();
         std::fs::write(pids.path().join("gpu0"), "11 12 - 14").unwrap();
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "abi::tests::the_rules_of_the_real_library_hold"]);
+        command.args(["--exact", &format!("abi::tests::{test}")]);
         command.env("FAKE_NVML_SCENARIO", scenario).env("FAKE_NVML_PIDS", pids.path());
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    unsafe fn check_mig() {
+        let mut device: nvmlDevice_t = ptr::null_mut();
+        let (mut instance, mut parent) = (device, device);
+        let mut number = 0;
+        let mut infos = [nvmlProcessInfo_t {
+            pid: 0,
+            usedGpuMemory: 0,
+            gpuInstanceId: 0,
+            computeInstanceId: 0,
+        }; 4];
+        let by_index = nvmlDeviceGetMigDeviceHandleByIndex;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            assert_eq!(nvmlInit_v2(), 0);
+            assert_eq!(nvmlDeviceGetHandleByIndex_v2(0, &raw mut device), 0);
+            assert_eq!(nvmlDeviceGetMaxMigDeviceCount(device, &raw mut number), 0);
+            assert_eq!(number, 7);
+            assert_eq!(by_index(device, 1, &raw mut instance), 0);
+            assert_eq!(by_index(device, 6, &raw mut parent), 6, "an index without an instance");
+            assert_eq!(by_index(device, 7, &raw mut parent), 2, "no such index");
+            let ids = [nvmlDeviceGetGpuInstanceId, nvmlDeviceGetComputeInstanceId].map(|id| {
+                let code = id(instance, &raw mut number);
+                (code, number)
+            });
+            assert_eq!(ids, [(0, 2), (0, 0)]);
+            assert_eq!(nvmlDeviceGetGpuInstanceId(device, &raw mut number), 2, "of a device");
+            assert_eq!(nvmlDeviceIsMigDeviceHandle(instance, &raw mut number), 0);
+            assert_eq!(number, 1);
+            let up = nvmlDeviceGetDeviceHandleFromMigDeviceHandle;
+            assert_eq!((up(instance, &raw mut parent), parent), (0, device));
+            assert_eq!(nvmlDeviceGetMaxMigDeviceCount(instance, &raw mut number), 3, "a device's");
+            let list = nvmlDeviceGetComputeRunningProcesses_v3;
+            number = 4;
+            assert_eq!((list(device, &raw mut number, infos.as_mut_ptr()), number), (0, 2));
+            assert_eq!(infos.map(|info| info.gpuInstanceId)[..2], [1, 2]);
+            number = 4;
+            assert_eq!((list(instance, &raw mut number, infos.as_mut_ptr()), number), (0, 1));
+            assert_eq!(infos[0].pid, 12);
+        }
     }
 
     unsafe fn check_rules() {

@@ -1,7 +1,7 @@
 //! What every call goes through: the scenario as it is now, the clock, the call log and the
 //! injected failures.
 
-use crate::scenario::{Failure, Scenario, ScenarioError};
+use crate::scenario::{About, Failure, Scenario, ScenarioError};
 use std::env;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -47,12 +47,12 @@ pub(crate) fn stop() {
 
 /// Begins a call: logs it, then fails, waits, hangs or crashes as the scenario says. `None` before
 /// `nvmlInit`.
-pub(crate) fn begin(name: &str, device: Option<u32>) -> Option<Result<Call, Code>> {
-    log(name, device);
+pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Code>> {
+    log(name, about.map(|about| about.device));
     let loaded = current()?;
     let seconds = epoch_seconds(SystemTime::now()) - epoch();
     for (failure, hits) in loaded.scenario.failures.iter().zip(&loaded.hits) {
-        if failure.concerns(name, device, seconds)
+        if failure.concerns(name, about, seconds)
             && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
             && let Some(code) = suffer(failure)
         {

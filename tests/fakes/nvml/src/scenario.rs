@@ -68,12 +68,45 @@ pub struct Group {
     pub power_state: Option<u32>,
     /// Fan percentage.
     pub fan: Option<Curve>,
+    /// MIG instances of each device, those there are at any time.
+    #[serde(default, rename = "instance")]
+    pub instances: Vec<Instance>,
     /// Processes on each device.
     #[serde(default, rename = "process")]
     pub processes: Vec<ProcessGroup>,
 }
 
-/// Device memory in bytes.
+/// A MIG instance: a compute instance and the GPU instance around it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Instance {
+    /// Its index among the device's MIG devices; the driver leaves gaps.
+    pub index: u32,
+    /// GPU instance id.
+    pub gpu_instance: u32,
+    /// Compute instance id.
+    #[serde(default)]
+    pub compute_instance: u32,
+    /// `3g.20gb`.
+    pub profile: String,
+    /// UUID.
+    pub uuid: String,
+    /// Slices of the GPU instance.
+    pub gpu_slices: u32,
+    /// Slices of the compute instance.
+    pub compute_slices: u32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory of the GPU instance, which its compute instances share.
+    pub memory: Memory,
+    /// Second it is made.
+    #[serde(default)]
+    pub from: f64,
+    /// Second it is destroyed.
+    pub until: Option<f64>,
+}
+
+/// Memory in bytes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
@@ -107,6 +140,8 @@ pub enum List {
     Compute,
     /// Graphics contexts.
     Graphics,
+    /// Compute contexts through an MPS server.
+    Mps,
 }
 
 /// A number of processes of one kind on each device of a group.
@@ -116,12 +151,19 @@ pub struct ProcessGroup {
     /// How many.
     #[serde(default = "one")]
     pub count: u32,
+    /// Number of the first: where kinds share a file of PIDs, those of the kinds before come first.
+    #[serde(default)]
+    pub first_slot: u32,
     /// A number, `self`, `env:NAME`, or `file:NAME`: a file below `FAKE_NVML_PIDS` with one PID
-    /// for each process of the group, in order, `-` for one that is not there.
+    /// for each process, by its number, `-` for one that is not there.
     pub pid: String,
     /// The list it is on.
     #[serde(default = "compute")]
     pub list: List,
+    /// Another list it is on, too, as an MPS client is on that of compute contexts.
+    pub also: Option<List>,
+    /// The MIG instance it is in, as `[gpu instance, compute instance]`.
+    pub instance: Option<[u32; 2]>,
     /// Bytes of device memory; without it the driver does not tell.
     pub memory: Option<Curve>,
     /// SM percentage.
@@ -151,6 +193,9 @@ pub struct Failure {
     pub call: String,
     /// The device's index; without it every device.
     pub device: Option<u32>,
+    /// It concerns calls about the device itself only, not about its MIG instances.
+    #[serde(default)]
+    pub whole_device: bool,
     /// What the function returns; without it, what it would have returned.
     pub code: Option<u32>,
     /// Calls that still go well.
@@ -170,6 +215,15 @@ pub struct Failure {
     /// The call ends the process.
     #[serde(default)]
     pub crash: bool,
+}
+
+/// What a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The device's index.
+    pub device: u32,
+    /// A MIG instance of it.
+    pub instance: bool,
 }
 
 /// One device of a scenario.
@@ -260,6 +314,17 @@ impl<'a> Device<'a> {
         curve.at(seconds, self.place())
     }
 
+    /// Whether MIG is on.
+    pub fn mig(&self) -> bool {
+        self.group.mig == Some(true)
+    }
+
+    /// The MIG instances there are at a time.
+    pub fn instances(&self, seconds: f64) -> impl Iterator<Item = &'a Instance> + use<'a> {
+        let known = if self.mig() { self.group.instances.as_slice() } else { &[] };
+        known.iter().filter(move |instance| instance.lives(seconds))
+    }
+
     /// Energy used since time 0, in millijoules, as the driver counts it: whole ones.
     pub fn energy_mj(&self, seconds: f64) -> Option<f64> {
         let power = self.group.power.as_ref()?;
@@ -270,12 +335,35 @@ impl<'a> Device<'a> {
     pub fn processes(&self) -> impl Iterator<Item = Process<'a>> + use<'a> {
         let (kinds, device) = (&self.group.processes, self.index);
         kinds.iter().flat_map(move |group| {
-            (0..group.count).map(move |slot| Process { group, slot, device })
+            (0..group.count).map(move |number| Process {
+                group,
+                slot: group.first_slot + number,
+                device,
+            })
         })
     }
 
     fn place(&self) -> Place {
         Place { device: self.index, slot: 0 }
+    }
+}
+
+impl Instance {
+    /// Whether the scenario has it at this time.
+    pub fn lives(&self, seconds: f64) -> bool {
+        seconds >= self.from && self.until.is_none_or(|until| seconds < until)
+    }
+
+    /// Its place on the device, `[gpu instance, compute instance]`.
+    pub fn place(&self) -> [u32; 2] {
+        [self.gpu_instance, self.compute_instance]
+    }
+}
+
+impl ProcessGroup {
+    /// Whether it is on a list.
+    pub fn is_on(&self, list: List) -> bool {
+        self.list == list || self.also == Some(list)
     }
 }
 
@@ -293,10 +381,12 @@ impl Process<'_> {
 
 impl Failure {
     /// Whether it concerns a call at a time.
-    pub fn concerns(&self, call: &str, device: Option<u32>, seconds: f64) -> bool {
-        let named = self.call == call || (self.call == "*" && device.is_some());
+    pub fn concerns(&self, call: &str, about: Option<About>, seconds: f64) -> bool {
+        let named = self.call == call || (self.call == "*" && about.is_some());
+        let device = about.map(|about| about.device);
         named
             && (self.device.is_none() || self.device == device)
+            && !(self.whole_device && about.is_some_and(|about| about.instance))
             && seconds >= self.from
             && self.until.is_none_or(|until| seconds < until)
     }
@@ -317,6 +407,7 @@ const fn zero() -> Curve {
 #[cfg(test)]
 mod tests {
     use super::{Scenario, ScenarioError};
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::path::Path;
 
@@ -345,6 +436,47 @@ mod tests {
                 let room = (memory.total - memory.reserved) as f64;
                 assert!(used <= room, "{}: {used} of {room}", file.display());
             }
+        }
+    }
+
+    #[test]
+    fn instances_of_every_shipped_scenario_fit_into_their_device() {
+        for file in shipped() {
+            let scenario = Scenario::load(&file).unwrap();
+            let moments = |device: super::Device<'_>| {
+                let instances = &device.group.instances;
+                let mut all: Vec<f64> = instances.iter().map(|instance| instance.from).collect();
+                all.extend(device.group.processes.iter().map(|process| process.from));
+                all
+            };
+            for device in scenario.devices() {
+                for seconds in moments(device) {
+                    instances_fit(device, seconds, &file);
+                }
+            }
+        }
+    }
+
+    /// Instances at a time have places, indexes and memory of their own, and so have the processes
+    /// in them.
+    fn instances_fit(device: super::Device<'_>, seconds: f64, file: &Path) {
+        let living: Vec<_> = device.instances(seconds).collect();
+        let places: BTreeSet<_> = living.iter().map(|instance| instance.place()).collect();
+        let indexes: BTreeSet<_> = living.iter().map(|instance| instance.index).collect();
+        assert_eq!((places.len(), indexes.len()), (living.len(), living.len()));
+        // Compute instances of one GPU instance share its memory.
+        let by_gpu_instance: BTreeMap<_, _> =
+            living.iter().map(|instance| (instance.gpu_instance, &instance.memory)).collect();
+        let used = |memory: &super::Memory| device.value(&memory.used, seconds);
+        let sums = by_gpu_instance
+            .values()
+            .fold((0, 0.0), |(total, all), memory| (total + memory.total, all + used(memory)));
+        let whole = &device.group.memory;
+        assert!(sums.0 <= whole.total, "{}", file.display());
+        assert!(sums.1 <= used(whole), "{}: {} s", file.display(), seconds);
+        for process in device.processes().filter(|process| process.lives(seconds)) {
+            let at = process.group.instance;
+            assert!(at.is_none_or(|at| places.contains(&at)), "{}: {at:?}", file.display());
         }
     }
 

@@ -40,11 +40,23 @@ pub(super) enum Call {
     Fan,
     ComputeProcesses,
     GraphicsProcesses,
+    MpsProcesses,
     ProcessUtilization,
+    InstanceCount,
+    InstanceHandle,
+    InstanceUuid,
+    InstanceName,
+    GpuInstanceId,
+    ComputeInstanceId,
+    InstanceAttributes,
+    InstanceMemory,
+    InstanceComputeProcesses,
+    InstanceGraphicsProcesses,
+    InstanceMpsProcesses,
 }
 
 impl Call {
-    fn bit(self) -> u32 {
+    fn bit(self) -> u64 {
         1 << (self as u8)
     }
 }
@@ -53,7 +65,7 @@ impl Call {
 #[derive(Debug, Default)]
 pub(super) struct Ask {
     /// One bit for each [`Call`]; forgotten with the handle.
-    unsupported: u32,
+    unsupported: u64,
     cost: Cost,
     answered: u32,
     refused_handle: bool,
@@ -93,6 +105,11 @@ impl Ask {
     pub(super) fn begin(&mut self, new_handle: bool) {
         let unsupported = if new_handle { 0 } else { self.unsupported };
         *self = Self { unsupported, ..Self::default() };
+    }
+
+    /// Forgets what was unsupported: MIG on is another device than MIG off.
+    pub(super) fn forget(&mut self) {
+        self.unsupported = 0;
     }
 
     /// Makes a call unless the device does not support it or is known to be lost.

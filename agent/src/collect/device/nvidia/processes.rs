@@ -1,11 +1,16 @@
 //! Who is on a device: the driver's process lists, and what each process kept busy since it was
 //! last looked at.
+//!
+//! With MPS the driver lists a client among the compute processes and among the MPS ones, and the
+//! server among the compute processes; the MPS list is asked for only where there is a server,
+//! because a list costs milliseconds.
 
 use super::ask::{Ask, Call};
+use super::instances::Handle;
 use super::readings::{bytes, fraction, push};
 use crate::catalog::device as device_metric;
 use crate::catalog::process::{self as metric, ProcessTask, ProcessType};
-use crate::collect::device::wire::{Reading, WireValue};
+use crate::collect::device::wire::{Place, ProcessValue, Reading, WireValue};
 use crate::sys::nvml::{self, List};
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
@@ -14,6 +19,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The driver's word for "I cannot tell how much memory".
 const MEMORY_NOT_TOLD: u64 = u64::MAX;
+/// The driver's word for "in no instance".
+const NO_INSTANCE: u32 = u32::MAX;
+/// `nvidia-cuda-mps-server`, as far as the kernel keeps a name (`TASK_COMM_LEN`). The control daemon
+/// has the same and no compute context.
+const SERVER_NAME: &str = "nvidia-cuda-mps";
 /// The first reading looks back this far.
 const FIRST_LOOK_BACK: Duration = Duration::from_secs(1);
 /// A greater percentage is not one; drivers have been seen to hand out uninitialised slots.
@@ -25,6 +35,7 @@ pub(super) struct ProcessLists {
     infos: Vec<nvmlProcessInfo_t>,
     samples: Vec<nvmlProcessUtilizationSample_t>,
     cursors: Cursors,
+    servers: Servers,
 }
 
 /// How far each process's samples were read, in microseconds since the epoch: a time for each, as
@@ -50,29 +61,100 @@ struct Mean {
     count: u32,
 }
 
+/// A list of processes: how a device is asked for it, and how an instance.
+struct Asked {
+    list: List,
+    of_device: Call,
+    of_instance: Call,
+}
+
+const COMPUTE: Asked = Asked {
+    list: List::Compute,
+    of_device: Call::ComputeProcesses,
+    of_instance: Call::InstanceComputeProcesses,
+};
+const GRAPHICS: Asked = Asked {
+    list: List::Graphics,
+    of_device: Call::GraphicsProcesses,
+    of_instance: Call::InstanceGraphicsProcesses,
+};
+const MPS: Asked = Asked {
+    list: List::Mps,
+    of_device: Call::MpsProcesses,
+    of_instance: Call::InstanceMpsProcesses,
+};
+
+/// A process, once for each instance it is in.
+type Who = (u32, Option<Place>);
+
+/// What the lists say of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed {
+    kind: ProcessType,
+    memory: Option<u64>,
+}
+
 impl ProcessLists {
     /// Reads the lists and the utilisation of a device's processes.
-    pub(super) fn read(&mut self, device: &Device<'_>, ask: &mut Ask, reading: &mut Reading) {
-        let mut pids = BTreeSet::new();
-        let lists = [
-            (Call::ComputeProcesses, List::Compute, ProcessType::Compute),
-            (Call::GraphicsProcesses, List::Graphics, ProcessType::Graphics),
-        ];
-        let mut answered = 0;
-        for (call, list, on_list) in lists {
-            let infos = &mut self.infos;
-            if ask.ask(call, || nvml::processes(device, list, infos)).is_some() {
-                answered += 1;
-                pids.extend(infos.iter().map(|info| info.pid));
-                memory(infos, on_list, &mut reading.processes);
-            }
-        }
-        let count = i64::try_from(pids.len()).ok().filter(|_| answered > 0);
+    pub(super) fn read(
+        &mut self,
+        (device, instances): (&Device<'_>, &[Handle]),
+        ask: &mut Ask,
+        reading: &mut Reading,
+    ) {
+        let on = (device, instances);
+        let compute = self.list(&COMPUTE, on, ask);
+        let graphics = self.list(&GRAPHICS, on, ask);
+        self.servers.keep(compute.iter().flat_map(BTreeMap::keys).map(|(pid, _)| *pid));
+        let mps = if self.servers.any() { self.list(&MPS, on, ask) } else { None };
+        let answered = compute.is_some() || graphics.is_some();
+        let listed = self.servers.join(
+            &compute.unwrap_or_default(),
+            &graphics.unwrap_or_default(),
+            &mps.unwrap_or_default(),
+        );
+        let pids: BTreeSet<u32> = listed.keys().map(|(pid, _)| *pid).collect();
+        let count = i64::try_from(pids.len()).ok().filter(|_| answered);
         push(&mut reading.values, &device_metric::PROCESS_COUNT, (), count);
-        self.utilization(device, ask, reading);
+        reading.processes.extend(listed.iter().filter_map(|((pid, place), listed)| {
+            let value = WireValue::new(&metric::MEMORY_USAGE, listed.kind, bytes(listed.memory?)?)?;
+            Some(ProcessValue { pid: *pid, place: *place, value })
+        }));
+        self.utilization(device, ask, &listed, &mut reading.processes);
     }
 
-    fn utilization(&mut self, device: &Device<'_>, ask: &mut Ask, reading: &mut Reading) {
+    /// Reads a list; where the device does not give it, from its instances. `None` where neither
+    /// does.
+    fn list(
+        &mut self,
+        asked: &Asked,
+        (device, instances): (&Device<'_>, &[Handle]),
+        ask: &mut Ask,
+    ) -> Option<BTreeMap<Who, Option<u64>>> {
+        let mut found = BTreeMap::new();
+        let infos = &mut self.infos;
+        if ask.ask(asked.of_device, || nvml::processes(device, asked.list, infos)).is_some() {
+            let there: Vec<Place> = instances.iter().map(|instance| instance.place).collect();
+            tally(infos, |info| place(info, &there), &mut found);
+            return Some(found);
+        }
+        let mut answered = false;
+        for Handle { device, place } in instances {
+            if ask.ask(asked.of_instance, || nvml::processes(device, asked.list, infos)).is_some() {
+                answered = true;
+                tally(infos, |_| Some(*place), &mut found);
+            }
+        }
+        answered.then_some(found)
+    }
+
+    fn utilization(
+        &mut self,
+        device: &Device<'_>,
+        ask: &mut Ask,
+        listed: &BTreeMap<Who, Listed>,
+        out: &mut Vec<ProcessValue>,
+    ) {
         let since_us = self.cursors.since();
         let samples = &mut self.samples;
         let call = || nvml::process_utilization(device, since_us, samples);
@@ -86,25 +168,99 @@ impl ProcessLists {
                 (ProcessTask::Encoder, busy.encoder),
                 (ProcessTask::Decoder, busy.decoder),
             ];
-            let values = tasks.into_iter().filter_map(|(task, mean)| {
-                Some((pid, WireValue::new(&metric::UTILIZATION, task, mean.fraction()?)?))
-            });
-            reading.processes.extend(values);
+            let place = only_place(listed, pid);
+            out.extend(tasks.into_iter().filter_map(|(task, mean)| {
+                let value = WireValue::new(&metric::UTILIZATION, task, mean.fraction()?)?;
+                Some(ProcessValue { pid, place, value })
+            }));
         }
     }
 }
 
-/// Memory by process: a process with contexts in several instances is listed once for each.
-fn memory(infos: &[nvmlProcessInfo_t], list: ProcessType, out: &mut Vec<(u32, WireValue)>) {
-    let mut by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+/// Adds up a list by process: one with contexts in several instances is listed once for each. One
+/// whose memory is not told has none.
+fn tally(
+    infos: &[nvmlProcessInfo_t],
+    place: impl Fn(&nvmlProcessInfo_t) -> Option<Place>,
+    found: &mut BTreeMap<Who, Option<u64>>,
+) {
     for info in infos {
         let told = Some(info.usedGpuMemory).filter(|memory| *memory != MEMORY_NOT_TOLD);
-        let sum = by_pid.entry(info.pid).or_insert(Some(0));
+        let sum = found.entry((info.pid, place(info))).or_insert(Some(0));
         *sum = sum.zip(told).and_then(|(sum, more)| sum.checked_add(more));
     }
-    out.extend(by_pid.into_iter().filter_map(|(pid, memory)| {
-        Some((pid, WireValue::new(&metric::MEMORY_USAGE, list, bytes(memory?)?)?))
-    }));
+}
+
+/// The instance a list names, of those there are. A GPU instance alone tells where it has one compute
+/// instance only.
+fn place(info: &nvmlProcessInfo_t, there: &[Place]) -> Option<Place> {
+    let named = |id: u32| Some(id).filter(|id| *id != NO_INSTANCE);
+    let compute_instance = named(info.computeInstanceId);
+    let mut meant = there.iter().filter(|place| {
+        place.gpu_instance == info.gpuInstanceId
+            && (compute_instance.is_none() || place.compute_instance == compute_instance)
+    });
+    match (meant.next(), meant.next()) {
+        (Some(place), None) => Some(*place),
+        _ => None,
+    }
+}
+
+/// The instance of a process that is in one only.
+fn only_place(listed: &BTreeMap<Who, Listed>, pid: u32) -> Option<Place> {
+    let mut places = listed.keys().filter(|(of, _)| *of == pid);
+    match (places.next(), places.next()) {
+        (Some((_, place)), None) => *place,
+        _ => None,
+    }
+}
+
+/// Which of the processes with a compute context are MPS servers. A name is read when the process
+/// comes onto the list, and a server's every time, because its number may be another's by then.
+#[derive(Debug, Default)]
+struct Servers {
+    known: BTreeMap<u32, bool>,
+}
+
+impl Servers {
+    fn keep(&mut self, pids: impl Iterator<Item = u32>) {
+        let known = std::mem::take(&mut self.known);
+        self.known =
+            pids.map(|pid| (pid, *known.get(&pid).unwrap_or(&true) && is_server(pid))).collect();
+    }
+
+    fn any(&self) -> bool {
+        self.known.values().any(|server| *server)
+    }
+
+    /// One row a process, whatever lists it is on: each gives all the memory of the process
+    /// (`nvml.h`: "all of the memory used by the application"), so that adding them up would count
+    /// it again.
+    fn join(
+        &self,
+        compute: &BTreeMap<Who, Option<u64>>,
+        graphics: &BTreeMap<Who, Option<u64>>,
+        mps: &BTreeMap<Who, Option<u64>>,
+    ) -> BTreeMap<Who, Listed> {
+        let mut all = BTreeMap::new();
+        let kinds = [ProcessType::Mps, ProcessType::Compute, ProcessType::Graphics];
+        for (kind, list) in kinds.into_iter().zip([mps, compute, graphics]) {
+            for (who, memory) in list {
+                let row = all.entry(*who).or_insert(Listed { kind, memory: None });
+                row.memory = row.memory.or(*memory);
+                if self.known.get(&who.0) == Some(&true) {
+                    row.kind = ProcessType::MpsServer;
+                }
+            }
+        }
+        all
+    }
+}
+
+fn is_server(pid: u32) -> bool {
+    // A process that is gone is nobody's server.
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end() == SERVER_NAME
 }
 
 impl Cursors {
@@ -165,7 +321,10 @@ impl Mean {
 
 #[cfg(test)]
 mod tests {
-    use super::{BTreeMap, Cursors, nvmlProcessUtilizationSample_t};
+    use super::{
+        BTreeMap, Cursors, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType, Servers,
+        nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place, tally,
+    };
 
     fn sample(pid: u32, time_stamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
         nvmlProcessUtilizationSample_t {
@@ -184,6 +343,90 @@ mod tests {
     ) -> BTreeMap<u32, Option<f64>> {
         let taken = cursors.take(samples);
         taken.into_iter().map(|(pid, busy)| (pid, busy.sm.fraction())).collect()
+    }
+
+    fn info(pid: u32, memory: u64, gpu_instance: u32) -> nvmlProcessInfo_t {
+        let compute_instance = if gpu_instance == NO_INSTANCE { NO_INSTANCE } else { 0 };
+        nvmlProcessInfo_t {
+            pid,
+            usedGpuMemory: memory,
+            gpuInstanceId: gpu_instance,
+            computeInstanceId: compute_instance,
+        }
+    }
+
+    fn at(gpu_instance: u32) -> Place {
+        Place { gpu_instance, compute_instance: Some(0) }
+    }
+
+    fn listed(infos: &[nvmlProcessInfo_t]) -> BTreeMap<super::Who, Option<u64>> {
+        let mut found = BTreeMap::new();
+        tally(infos, |info| place(info, &[at(1), at(2)]), &mut found);
+        found
+    }
+
+    #[test]
+    fn a_process_in_two_instances_has_a_row_in_each_and_untold_memory_is_none() {
+        let found = listed(&[
+            info(1, 10, 1),
+            info(1, 20, 2),
+            info(2, 5, NO_INSTANCE),
+            info(2, 6, NO_INSTANCE),
+            info(3, MEMORY_NOT_TOLD, 1),
+            info(4, 7, 8),
+        ]);
+        let expected = [
+            ((1, Some(at(1))), Some(10)),
+            ((1, Some(at(2))), Some(20)),
+            ((2, None), Some(11)),
+            ((3, Some(at(1))), None),
+            // Made since the instances were looked up, or gone.
+            ((4, None), Some(7)),
+        ];
+        assert_eq!(found, expected.into());
+    }
+
+    #[test]
+    fn a_gpu_instance_alone_names_its_only_compute_instance() {
+        let part = |gpu_instance, compute_instance| Place { gpu_instance, compute_instance };
+        let there = [part(1, Some(0)), part(2, Some(0)), part(2, Some(1))];
+        let named = |gpu_instance| {
+            let alone =
+                nvmlProcessInfo_t { computeInstanceId: NO_INSTANCE, ..info(9, 0, gpu_instance) };
+            place(&alone, &there)
+        };
+        assert_eq!([1, 2, NO_INSTANCE].map(named), [Some(there[0]), None, None]);
+    }
+
+    #[test]
+    fn a_process_on_several_lists_is_one_row_with_its_memory_once() {
+        let known = [(1, true), (2, false), (3, false)].into();
+        let compute = listed(&[info(1, 30, 1), info(2, 700, 1), info(3, MEMORY_NOT_TOLD, 1)]);
+        let graphics = listed(&[info(3, 50, 1), info(4, 60, NO_INSTANCE)]);
+        let mps = listed(&[info(2, 700, 1)]);
+        let joined = Servers { known }.join(&compute, &graphics, &mps);
+        let row = |kind, memory| Listed { kind, memory: Some(memory) };
+        let expected = [
+            ((1, Some(at(1))), row(ProcessType::MpsServer, 30)),
+            ((2, Some(at(1))), row(ProcessType::Mps, 700)),
+            ((3, Some(at(1))), row(ProcessType::Compute, 50)),
+            ((4, None), row(ProcessType::Graphics, 60)),
+        ];
+        assert_eq!(joined, expected.into());
+    }
+
+    #[test]
+    fn what_is_told_of_a_process_as_a_whole_is_placed_only_if_it_is_in_one_instance() {
+        let row = Listed { kind: ProcessType::Compute, memory: None };
+        let all = [
+            ((1, Some(at(1))), row),
+            ((1, Some(at(2))), row),
+            ((2, Some(at(1))), row),
+            ((3, None), row),
+        ];
+        let all = all.into();
+        let places = [1, 2, 3, 4].map(|pid| only_place(&all, pid));
+        assert_eq!(places, [None, Some(at(1)), None, None]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a device is and what it reads.
 
-use super::{exports, on_device, put, put_text, whole, whole32};
+use super::{Target, exports, on_device, on_target, put, put_text, whole, whole32};
 use crate::curve::Curve;
 use crate::runtime::Code;
 use crate::scenario::{Device, Group};
@@ -76,8 +76,9 @@ fn fill(to: &mut [c_char], text: &str) {
     }
 }
 
-fn memory(device: Device<'_>, seconds: f64, version: c_uint) -> nvmlMemory_v2_t {
-    let memory = &device.group.memory;
+fn memory(target: Target<'_>, seconds: f64, version: c_uint) -> nvmlMemory_v2_t {
+    let Target { device, instance } = target;
+    let memory = instance.map_or(&device.group.memory, |instance| &instance.memory);
     let used = whole(device.value(&memory.used, seconds));
     nvmlMemory_v2_t {
         version,
@@ -105,12 +106,18 @@ fn version_word<T>(version: c_uint) -> c_uint {
 }
 
 exports! {
-    /// Name.
+    /// Name; an instance's ends in its profile.
     fn nvmlDeviceGetName(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|
-        text(name, device, (to, length), |group| Some(&group.name));
+        on_target(name, device, |_, Target { device, instance }| {
+            let profile = instance.map_or(String::new(), |instance| format!(" MIG {}", instance.profile));
+            put_text(to, length, &(device.text(&device.group.name) + &profile))
+        });
     /// UUID.
     fn nvmlDeviceGetUUID(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|
-        text(name, device, (to, length), |group| Some(&group.uuid));
+        on_target(name, device, |_, Target { device, instance }| {
+            let own = instance.map_or(&device.group.uuid, |instance| &instance.uuid);
+            put_text(to, length, &device.text(own))
+        });
     /// Serial number.
     fn nvmlDeviceGetSerial(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|
         text(name, device, (to, length), |group| group.serial.as_ref());
@@ -123,37 +130,30 @@ exports! {
     /// PCI address.
     fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, to: *mut nvmlPciInfo_t) |name|
         on_device(name, device, |_, device| put(to, pci(device)));
-    /// MIG mode now and after the next reset.
-    fn nvmlDeviceGetMigMode(device: nvmlDevice_t, now: *mut c_uint, pending: *mut c_uint) |name|
-        on_device(name, device, |_, device| {
-            let mode = c_uint::from(device.group.mig.ok_or(NOT_SUPPORTED)?);
-            put(now, mode)?;
-            put(pending, mode)
-        });
     /// Busy percentages of device and memory controller; not with MIG on.
     fn nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, to: *mut nvmlUtilization_t) |name|
         on_device(name, device, |call, device| {
             let group = device.group;
-            if group.mig == Some(true) {
+            if device.mig() {
                 return Err(NOT_SUPPORTED);
             }
             let percent = |curve: &Curve| whole32(device.value(curve, call.seconds));
             let gpu = percent(group.utilization.as_ref().ok_or(NOT_SUPPORTED)?);
             put(to, nvmlUtilization_t { gpu, memory: group.memory_utilization.as_ref().map_or(0, percent) })
         });
-    /// Busy percentage of the encoder.
+    /// Busy percentage of the encoder; not with MIG on.
     fn nvmlDeviceGetEncoderUtilization(device: nvmlDevice_t, to: *mut c_uint, period: *mut c_uint) |name| {
-        number(name, device, to, |group| group.encoder.as_ref())?;
+        number(name, device, to, |group| group.encoder.as_ref().filter(|_| group.mig != Some(true)))?;
         put(period, SAMPLING_PERIOD_US)
     };
-    /// Busy percentage of the decoder.
+    /// Busy percentage of the decoder; not with MIG on.
     fn nvmlDeviceGetDecoderUtilization(device: nvmlDevice_t, to: *mut c_uint, period: *mut c_uint) |name| {
-        number(name, device, to, |group| group.decoder.as_ref())?;
+        number(name, device, to, |group| group.decoder.as_ref().filter(|_| group.mig != Some(true)))?;
         put(period, SAMPLING_PERIOD_US)
     };
-    /// Memory.
+    /// Memory: of an instance its own, of a device all.
     fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *mut nvmlMemory_v2_t) |name|
-        on_device(name, device, |call, device| {
+        on_target(name, device, |call, target| {
             if to.is_null() {
                 return Err(INVALID_ARGUMENT);
             }
@@ -162,7 +162,7 @@ exports! {
             if version != version_word::<nvmlMemory_v2_t>(2) {
                 return Err(ARGUMENT_VERSION);
             }
-            put(to, memory(device, call.seconds, version))
+            put(to, memory(target, call.seconds, version))
         });
     /// Temperature of the die, the only sensor of this call.
     fn nvmlDeviceGetTemperature(device: nvmlDevice_t, sensor: nvmlTemperatureSensors_t, to: *mut c_uint) |name| {

@@ -1,14 +1,15 @@
 //! Who is on a device.
 
-use super::{exports, on_device, put, whole, whole32};
+use super::{Target, exports, on_device, on_target, put, whole, whole32};
 use crate::pids;
 use crate::runtime::{self, Call, Code};
-use crate::scenario::{Device, List, Process};
+use crate::scenario::{Device, Instance, List, Process};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
 };
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -29,22 +30,32 @@ fn living<'a>(call: &Call, device: Device<'a>) -> impl Iterator<Item = (u32, Pro
         .filter_map(|process| Some((pids::resolve(&process)?, process)))
 }
 
+/// Whether a process shows through a handle: a device's shows all that are on it, an instance's
+/// those in it.
+fn shows(target: Target<'_>, process: &Process<'_>) -> bool {
+    let of_instance = target.instance.map(Instance::place);
+    of_instance.is_none() || of_instance == process.group.instance
+}
+
 fn list(
     name: &str,
     handle: nvmlDevice_t,
     (count, to): (*mut c_uint, *mut nvmlProcessInfo_t),
     list: List,
 ) -> Result<(), Code> {
-    let infos = on_device(name, handle, |call, device| {
-        let on_list = living(call, device).filter(|(_, process)| process.group.list == list);
+    let infos = on_target(name, handle, |call, target| {
+        let on_list = living(call, target.device)
+            .filter(|(_, process)| process.group.is_on(list) && shows(target, process));
         let infos = on_list.map(|(pid, process)| {
             let memory = process.group.memory.as_ref();
+            let [gpu_instance, compute_instance] =
+                process.group.instance.filter(|_| target.device.mig()).unwrap_or([NO_INSTANCE; 2]);
             nvmlProcessInfo_t {
                 pid,
                 usedGpuMemory: memory
                     .map_or(UNKNOWN_MEMORY, |curve| whole(process.value(curve, call.seconds))),
-                gpuInstanceId: NO_INSTANCE,
-                computeInstanceId: NO_INSTANCE,
+                gpuInstanceId: gpu_instance,
+                computeInstanceId: compute_instance,
             }
         });
         Ok(infos.collect::<Vec<_>>())
@@ -110,9 +121,15 @@ exports! {
     /// Processes with graphics contexts.
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_t) |name|
         list(name, device, (count, to), List::Graphics);
-    /// Utilisation samples newer than a time.
+    /// Processes with compute contexts through an MPS server.
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_t) |name|
+        list(name, device, (count, to), List::Mps);
+    /// Utilisation samples newer than a time; not with MIG on.
     fn nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, to: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, since_us: c_ulonglong) |name| {
         let found = on_device(name, device, |call, device| {
+            if device.mig() {
+                return Err(NOT_SUPPORTED);
+            }
             Ok(living(call, device).flat_map(|found| samples(call, found, since_us)).collect::<Vec<_>>())
         })?;
         if found.is_empty() {

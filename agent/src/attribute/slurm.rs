@@ -1,0 +1,196 @@
+//! Slurm, from what the node itself knows: whose a process is from its cgroup, and the job's names
+//! from slurmstepd's title, its device program, drop files and the environment, in that order
+//! (`docs/decisions/0005-slurm-without-asking-slurm.md`). No Slurm command and no Slurm daemon is
+//! ever asked.
+//!
+//! A job is looked into when it is first seen and a few times after that while something is
+//! missing; the process that is asked about costs one read of its environment. The tick costs
+//! nothing while no job comes or goes.
+
+mod belief;
+mod claims;
+mod devices;
+mod dropfiles;
+mod facts;
+mod grants;
+mod jobs;
+mod node;
+mod outside;
+mod sluid;
+mod stepd;
+mod study;
+
+pub use belief::Rank;
+pub use devices::{DeviceNumber, Granted, Untold};
+pub use facts::{Fact, Facts, Label, Source};
+pub use grants::JobGrants;
+pub use jobs::Job;
+pub(crate) use node::Slurm;
+pub use sluid::Sluid;
+
+use super::cgroup::slurm::job_directory;
+use super::process::Living;
+use super::{Host, KernelCgroups, Method, Owner};
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::ids::SlurmJobId;
+use crate::paths::Paths;
+use node::lock;
+use std::path::PathBuf;
+use std::sync::Arc;
+use study::Witness;
+
+/// A Slurm step or task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlurmTask {
+    /// The job as the cgroup names it.
+    pub job: SlurmJobId,
+    /// `0`, `batch`, `extern`, `interactive`, ….
+    pub step: Option<Arc<str>>,
+    /// Task on this node.
+    pub task: Option<Arc<str>>,
+    /// The step's own slurmstepd, which is not the user's work.
+    pub daemon: bool,
+    /// Slurm runs in the pod that is the owner: the name is the pod's word, not the host's.
+    pub in_pod: bool,
+    /// What else is known of the job.
+    pub facts: Option<Arc<Facts>>,
+    /// What the task's environment says of the task.
+    pub rank: Option<Rank>,
+}
+
+impl SlurmTask {
+    /// A job of which only the cgroup's name is known.
+    pub fn new(job: SlurmJobId) -> Self {
+        Self { job, step: None, task: None, daemon: false, in_pod: false, facts: None, rank: None }
+    }
+
+    /// The id the user knows: the number, where it is known.
+    pub fn number(&self) -> Arc<str> {
+        let number = self.facts.as_ref().and_then(|facts| facts.value(Label::JobId));
+        number.map_or_else(|| Arc::from(self.job.as_str()), Arc::clone)
+    }
+
+    /// The job's small identity, which is on every point.
+    pub fn describe_job(&self, set: &mut AttrSet) {
+        set.set(&attr::SLURM_JOB_ID, self.number());
+        if let Some(facts) = &self.facts {
+            facts.describe(set);
+        }
+    }
+
+    /// Which of the job's steps and tasks.
+    pub fn describe_task(&self, set: &mut AttrSet) {
+        set.set_some(&attr::SLURM_STEP_ID, self.step.clone());
+        set.set_some(&attr::SLURM_TASK_ID, self.task.clone());
+    }
+
+    /// Everything that is known of the job, for an info series.
+    pub fn detail_job(&self, set: &mut AttrSet) {
+        set.set(&attr::SLURM_JOB_ID, self.number());
+        if let Some(facts) = &self.facts {
+            facts.describe_all(set);
+        }
+    }
+
+    /// What is known of the task besides, for the process's own info series.
+    pub fn detail_task(&self, set: &mut AttrSet) {
+        if let Some(rank) = &self.rank {
+            set.set_some(&attr::SLURM_TASK_RANK, rank.rank.map(i64::from));
+            set.set_some(&attr::SLURM_TASK_LOCAL_RANK, rank.local_rank.map(i64::from));
+            set.set_some(&attr::SLURM_STEP_GPUS, rank.gpus.clone());
+        }
+    }
+
+    /// The name of the user whose job it is.
+    pub fn user(&self) -> Option<Arc<str>> {
+        self.facts.as_ref()?.value(Label::User).map(Arc::clone)
+    }
+}
+
+impl Job {
+    /// The job as a part of a workload, as a process of it without step or task would have it.
+    pub fn task(&self) -> SlurmTask {
+        SlurmTask { facts: Some(Arc::clone(&self.facts)), ..SlurmTask::new(self.name.clone()) }
+    }
+
+    /// Whether a cgroup is the job's or below it.
+    pub(crate) fn holds(&self, cgroup: &str) -> bool {
+        let below = cgroup.strip_prefix(&*self.path);
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+/// What may be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Our Prolog's drop files, one a job.
+    pub jobs: PathBuf,
+    /// dcgm-exporter's job mapping directory, where the site has one.
+    pub gpu_map: Option<PathBuf>,
+    /// jobstats' mapping directory.
+    pub gpustat: PathBuf,
+    /// Whether environments are read at all.
+    pub environment: bool,
+    /// Namespaces whose pods run slurmd: their processes get the labels of the jobs inside.
+    pub pod_namespaces: Vec<String>,
+}
+
+impl Settings {
+    /// The usual places on the host of `paths`.
+    pub fn usual(paths: &Paths) -> Self {
+        let run = paths.run.parent().map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+        Self {
+            jobs: paths.run.join("slurm/jobs"),
+            gpu_map: None,
+            gpustat: run.join("gpustat"),
+            environment: true,
+            pod_namespaces: Vec::new(),
+        }
+    }
+}
+
+/// The source after those of the cgroup: the job's names, and for a process that no cgroup gives
+/// to anybody the job that its parents or its environment name.
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+    if owner.method == Method::Pending {
+        return;
+    }
+    if owner.workload.slurm.is_some() {
+        label(host, owner);
+    } else if owner.workload.pod.is_some() {
+        outside::in_pod(host, owner);
+    } else {
+        outside::without_cgroup(host, owner);
+    }
+}
+
+fn label(host: &Host, owner: &mut Owner) {
+    let slurm = &host.slurm;
+    let Some(task) = &mut owner.workload.slurm else { return };
+    let Some((path, _)) = owner.cgroup.as_deref().and_then(job_directory) else { return };
+    if lock(&slurm.jobs).get(path).is_none_or(|job| job.removed_ns.is_some()) {
+        slurm.found(&host.hierarchies, path, &task.job);
+    }
+    let living = match owner.method {
+        Method::Proc => Living::same(&host.paths, owner.process),
+        _ => None,
+    };
+    let claims = living.as_ref().and_then(|living| slurm.environment(living));
+    let witness = Witness { claims: claims.as_ref(), uid: owner.uid };
+    slurm.hear(host, path, &witness);
+    let Some(job) = lock(&slurm.jobs).get(path).map(Arc::clone) else { return };
+    let known = belief::Known { name: &task.job, facts: &job.facts };
+    let believed =
+        claims.as_ref().filter(|claims| belief::labels(claims, known, owner.uid).is_some());
+    if let Some(claims) = believed {
+        task.rank = belief::rank(claims, task.step.as_deref(), task.task.as_deref());
+    }
+    task.facts = (!job.facts.is_empty()).then(|| Arc::clone(&job.facts));
+}
+
+#[cfg(test)]
+#[path = "slurm/live_tests.rs"]
+mod live;
+#[cfg(test)]
+#[path = "slurm/tests.rs"]
+mod tests;

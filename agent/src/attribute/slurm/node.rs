@@ -1,0 +1,242 @@
+//! Slurm on this node: its jobs, kept by what the kernel announces and by what is found on looking.
+//!
+//! One walk over the upper levels of the cgroup trees at start; after that one listing of the
+//! directories that hold jobs in [`LOOK_NS`], on hosts that have such.
+
+use super::Settings;
+use super::claims::Claims;
+use super::dropfiles::DropFiles;
+use super::jobs::{Job, Jobs};
+use super::study::{self, Study, Witness};
+use crate::attribute::Host;
+use crate::attribute::cgroup::slurm::job_directory;
+use crate::attribute::hierarchies::Hierarchies;
+use crate::attribute::process::Living;
+use crate::attribute::users::Users;
+use crate::host::boot_time_ns;
+use crate::ids::{CgroupId, Hierarchy, SlurmJobId};
+use crate::paths::Paths;
+use std::collections::{BTreeSet, VecDeque};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// All that is known of Slurm on this node.
+#[derive(Debug)]
+pub(crate) struct Slurm {
+    pub(super) paths: Paths,
+    pub(super) settings: Settings,
+    pub(super) dropped: DropFiles,
+    pub(super) jobs: Mutex<Jobs>,
+    /// Directories that hold jobs: `…/slurmstepd.scope`, `/slurm`.
+    roots: Mutex<BTreeSet<String>>,
+    /// The latest moment that anybody has told.
+    now_ns: AtomicU64,
+    looked_ns: AtomicU64,
+}
+
+/// How often the directories that hold jobs are listed, for what was not announced.
+const LOOK_NS: u64 = 30_000_000_000;
+/// Directories one walk looks at.
+const MAX_WALK: usize = 4096;
+/// `/a.slice/a-b.slice/NODE_slurmstepd.scope/job_1`, and one more.
+const START_DEPTH: usize = 5;
+/// From a root to its jobs: `uid_N/job_N`.
+const ROOT_DEPTH: usize = 2;
+/// Roots kept: one for each slurmd.
+const MAX_ROOTS: usize = 64;
+
+impl Slurm {
+    pub(crate) fn new(paths: &Paths, settings: Settings, hierarchies: &Hierarchies) -> Self {
+        let slurm = Self {
+            paths: paths.clone(),
+            dropped: DropFiles::new(&settings),
+            settings,
+            jobs: Mutex::default(),
+            roots: Mutex::default(),
+            now_ns: AtomicU64::new(boot_time_ns()),
+            looked_ns: AtomicU64::new(0),
+        };
+        slurm.walk(hierarchies, "", START_DEPTH);
+        slurm
+    }
+
+    /// A cgroup was made: perhaps a job's, or a step's of a job of which more can be learnt now.
+    pub(crate) fn made(&self, id: CgroupId, path: &str, now_ns: u64) {
+        self.now_ns.store(now_ns, Ordering::Relaxed);
+        let Some((job, workload)) = job_directory(path) else { return };
+        let Some(task) = workload.slurm else { return };
+        self.note_root(job);
+        let mut jobs = lock(&self.jobs);
+        if job == path {
+            jobs.appeared(job, &task.job, &[id], now_ns);
+        } else {
+            jobs.touched(job, now_ns);
+        }
+    }
+
+    /// A cgroup was removed.
+    pub(crate) fn removed(&self, id: CgroupId, now_ns: u64) {
+        self.now_ns.store(now_ns, Ordering::Relaxed);
+        lock(&self.jobs).removed(id, now_ns);
+    }
+
+    /// Every job on this node, those that ended within the last minutes included.
+    pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
+        lock(&self.jobs).all()
+    }
+
+    /// Once a tick, off the sampling path: looks into new jobs, forgets old ones. Gives the jobs
+    /// of which more is known than at the last call.
+    pub(crate) fn expire(
+        &self,
+        hierarchies: &Hierarchies,
+        users: &Users,
+        now_ns: u64,
+    ) -> Vec<Arc<Job>> {
+        self.now_ns.store(now_ns, Ordering::Relaxed);
+        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
+        if now_ns.saturating_sub(looked_ns) >= LOOK_NS {
+            self.looked_ns.store(now_ns, Ordering::Relaxed);
+            self.look_around(hierarchies, now_ns);
+        }
+        let due = lock(&self.jobs).due(now_ns);
+        for path in due {
+            self.look_into(hierarchies, users, &path, None);
+        }
+        let mut jobs = lock(&self.jobs);
+        jobs.expire(now_ns);
+        jobs.take_changed()
+    }
+
+    /// What was not announced: jobs that came and jobs that went.
+    fn look_around(&self, hierarchies: &Hierarchies, now_ns: u64) {
+        let roots: Vec<String> = lock(&self.roots).iter().cloned().collect();
+        for root in roots {
+            self.walk(hierarchies, &root, ROOT_DEPTH);
+        }
+        let live = lock(&self.jobs).live();
+        for path in live {
+            if directories(hierarchies, &path).is_empty() {
+                lock(&self.jobs).missing(&path, now_ns);
+            }
+        }
+    }
+
+    /// Finds the jobs below a path of every hierarchy.
+    fn walk(&self, hierarchies: &Hierarchies, from: &str, depth: usize) {
+        for (_, mount) in hierarchies.mounts() {
+            let mut queue = VecDeque::from([(from.to_owned(), 0)]);
+            let mut seen = 0;
+            while let Some((path, level)) = queue.pop_front() {
+                let below = mount.join(path.trim_start_matches('/'));
+                for entry in std::fs::read_dir(below).into_iter().flatten().flatten() {
+                    let name = entry.file_name();
+                    let Some(name) = name.to_str().filter(|name| !name.contains("kubepods")) else {
+                        continue;
+                    };
+                    seen += 1;
+                    if seen > MAX_WALK || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                        continue;
+                    }
+                    let path = format!("{path}/{name}");
+                    if let Some((_, workload)) = job_directory(&path) {
+                        if let Some(task) = workload.slurm {
+                            self.found(hierarchies, &path, &task.job);
+                        }
+                    } else if level + 1 < depth {
+                        queue.push_back((path, level + 1));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A job's directory is there, or was.
+    pub(super) fn found(&self, hierarchies: &Hierarchies, path: &str, name: &SlurmJobId) {
+        self.note_root(path);
+        let inode = |(hierarchy, directory): (Hierarchy, PathBuf)| {
+            let id = std::fs::metadata(directory).ok()?.ino();
+            Some(CgroupId { hierarchy, id })
+        };
+        let places = directories(hierarchies, path);
+        let ids: Vec<CgroupId> = places.into_iter().filter_map(inode).collect();
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        let mut jobs = lock(&self.jobs);
+        jobs.appeared(path, name, &ids, now_ns);
+        // Heard of only from a process that outlived it.
+        if ids.is_empty() {
+            jobs.missing(path, now_ns);
+        }
+    }
+
+    /// The directory above a job's, on v1 the one above the user's.
+    fn note_root(&self, job: &str) {
+        let above = |path: &str| path.rsplit_once('/').map(|(above, _)| above.to_owned());
+        let Some(parent) = above(job) else { return };
+        let is_user = parent.rsplit('/').next().is_some_and(|name| name.starts_with("uid_"));
+        let root = if is_user { above(&parent).unwrap_or(parent) } else { parent };
+        let mut roots = lock(&self.roots);
+        if roots.len() < MAX_ROOTS && !roots.contains(&root) {
+            roots.insert(root);
+        }
+    }
+
+    /// Reads all there is of a job, and keeps it.
+    pub(super) fn look_into(
+        &self,
+        hierarchies: &Hierarchies,
+        users: &Users,
+        path: &str,
+        witness: Option<&Witness<'_>>,
+    ) {
+        let before = lock(&self.jobs).get(path).map(|job| Arc::clone(&job.facts));
+        let Some(before) = before else { return };
+        let directories = directories(hierarchies, path);
+        let study = Study { slurm: self, users, path, directories };
+        let (facts, granted) = (study.facts(&before, witness), study.granted());
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        lock(&self.jobs).learnt(path, &facts, granted, now_ns);
+    }
+
+    /// A process's own words; nothing where environments are not to be read.
+    pub(super) fn environment(&self, living: &Living) -> Option<Claims> {
+        if !self.settings.environment {
+            return None;
+        }
+        // A process that has ended meanwhile says nothing.
+        Claims::read(living.open("environ")?, 0).ok()
+    }
+
+    /// What a process of a job adds to what is known of it: all is read of a job that is due, else
+    /// only the process is heard while something is missing.
+    pub(super) fn hear(&self, host: &Host, path: &str, witness: &Witness<'_>) {
+        let now_ns = self.now_ns.load(Ordering::Relaxed);
+        let (is_due, facts) = {
+            let jobs = lock(&self.jobs);
+            (jobs.is_due(path, now_ns), jobs.get(path).map(|job| Arc::clone(&job.facts)))
+        };
+        let Some(facts) = facts else { return };
+        if is_due || facts.is_empty() {
+            return self.look_into(&host.hierarchies, &host.users, path, Some(witness));
+        }
+        if !study::is_labelled(&facts) {
+            let study = Study { slurm: self, users: &host.users, path, directories: Vec::new() };
+            let heard = study.heard(&facts, witness);
+            lock(&self.jobs).heard(path, &heard);
+        }
+    }
+}
+
+/// Where a job's cgroup is in each hierarchy that has it.
+fn directories(hierarchies: &Hierarchies, path: &str) -> Vec<(Hierarchy, PathBuf)> {
+    let below = |(hierarchy, mount): (Hierarchy, PathBuf)| {
+        (hierarchy, mount.join(path.trim_start_matches('/')))
+    };
+    hierarchies.mounts().into_iter().map(below).filter(|(_, place)| place.is_dir()).collect()
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,156 @@
+//! Processes of a job that no host's cgroup gives to it: jobs without Slurm's cgroups
+//! (`proctrack/linuxproc`), a shell of `salloc`, and slurmd inside a pod.
+//!
+//! Costs one environment and one walk up the parents (10 µs each) when such a process is first
+//! seen. A process that a pod, a container, a machine or another scheduler has is never taken
+//! from it.
+
+use super::belief::{Known, labels, rank};
+use super::claims::Claims;
+use super::facts::{Facts, LABELS, Label, Source};
+use super::study::name_user;
+use super::{Host, Method, Owner, SlurmTask, node::lock, stepd};
+use crate::attribute::Workload;
+use crate::attribute::cgroup::parse_path;
+use crate::attribute::process::Living;
+use crate::attribute::users::Users;
+use crate::ids::SlurmJobId;
+use std::sync::Arc;
+
+/// Slurm in a pod: the pod stays the owner, and where the operator has said that its namespace
+/// runs slurmd, the job that the path inside the container names is told as well.
+pub(super) fn in_pod(host: &Host, owner: &mut Owner) {
+    let workload = &owner.workload;
+    let namespace = workload.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
+    let is_slurm = |name| host.slurm.settings.pod_namespaces.iter().any(|known| known == name);
+    if workload.nested || !namespace.is_some_and(is_slurm) {
+        return;
+    }
+    let Some(inside) = inside(owner) else { return };
+    let mut task = SlurmTask { in_pod: true, ..inside };
+    let mut facts = Facts::default();
+    let label = if task.job.as_str().starts_with('s') { Label::Sluid } else { Label::JobId };
+    facts.put(label, task.job.as_str(), Source::Cgroup);
+    // User numbers inside are the pod's; no file of the host speaks of its jobs.
+    let claims =
+        Living::same(&host.paths, owner.process).and_then(|living| host.slurm.environment(&living));
+    if let Some(claims) = claims {
+        let known = Known { name: &task.job, facts: &facts };
+        if let Some(labels) = labels(&claims, known, owner.uid) {
+            facts.merge(&labels);
+            task.rank = rank(&claims, task.step.as_deref(), task.task.as_deref());
+        }
+    }
+    task.facts = Some(Arc::new(facts));
+    owner.workload.slurm = Some(task);
+}
+
+/// What the path below the container's own directory names.
+fn inside(owner: &Owner) -> Option<SlurmTask> {
+    let container = owner.workload.container.as_ref()?;
+    let path = owner.cgroup.as_deref()?;
+    let (_, tail) = path.split_once(container.as_str())?;
+    // The rest of the container's own component, `.scope`, goes.
+    let tail = tail.get(tail.find('/')?..)?;
+    parse_path(tail).slurm
+}
+
+/// A process without an owner: its parents may know the job, its environment may claim one.
+pub(super) fn without_cgroup(host: &Host, owner: &mut Owner) {
+    if !is_nobodys(&owner.workload) {
+        return;
+    }
+    let Some(living) = Living::same(&host.paths, owner.process) else { return };
+    let claims = host.slurm.environment(&living);
+    let title = stepd::above(&host.paths, &living);
+    let claimed = claims.as_ref().and_then(|claims| claims.label(Label::JobId)?.parse().ok());
+    let (job, source) = match (&title, claimed) {
+        (Some(title), _) => (title.job, Source::Slurmstepd),
+        (None, Some(job)) => (job, Source::Environment),
+        (None, None) => return,
+    };
+    let claim = Claim {
+        job,
+        source,
+        step: title.and_then(|title| title.step),
+        dropped: host.slurm.dropped.job(job),
+        environment: claims.filter(|claims| is_same_user(host, claims, owner.uid)),
+    };
+    // With nothing but its own word, the user must be the one that the node knows the job by.
+    if source == Source::Environment
+        && (claim.environment.is_none() || claim.is_anothers(host, owner.uid))
+    {
+        return;
+    }
+    owner.method = match source {
+        Source::Slurmstepd => Method::Slurmstepd,
+        _ => Method::Environment,
+    };
+    owner.workload.slurm = Some(claim.task(&host.users, owner.uid));
+}
+
+/// A job that is named outside every cgroup of Slurm's.
+struct Claim {
+    job: u32,
+    /// Who names it: a parent, or the process itself.
+    source: Source,
+    step: Option<Arc<str>>,
+    dropped: Option<Claims>,
+    environment: Option<Claims>,
+}
+
+impl Claim {
+    fn task(self, users: &Users, uid: u32) -> SlurmTask {
+        let name = SlurmJobId::new(&self.job.to_string());
+        let mut facts = Facts::default();
+        facts.put(Label::JobId, name.as_str(), self.source);
+        if uid != 0 {
+            facts.put(Label::Uid, &uid.to_string(), Source::Process);
+        }
+        for row in &LABELS {
+            if let Some(value) = self.dropped.as_ref().and_then(|claims| claims.label(row.label)) {
+                facts.put(row.label, value, Source::Prolog);
+            }
+        }
+        let mut task = SlurmTask { step: self.step, ..SlurmTask::new(name) };
+        let known = Known { name: &task.job, facts: &facts };
+        let labels = self.environment.as_ref().and_then(|claims| labels(claims, known, uid));
+        if let (Some(labels), Some(claims)) = (labels, &self.environment) {
+            facts.merge(&labels);
+            task.rank = rank(claims, task.step.as_deref(), None);
+        }
+        name_user(users, &mut facts);
+        task.facts = Some(Arc::new(facts));
+        task
+    }
+
+    /// Whether the node knows the job, and by another user.
+    fn is_anothers(&self, host: &Host, uid: u32) -> bool {
+        let differs = |known: &str| known.parse() != Ok(uid);
+        let dropped = self.dropped.as_ref().and_then(|claims| claims.label(Label::Uid));
+        let jobs = lock(&host.slurm.jobs).all();
+        let same = jobs.iter().filter(|known| known.facts.number() == Some(self.job));
+        let mut known = same.filter_map(|known| known.facts.value(Label::Uid));
+        dropped.is_some_and(differs) || known.any(|known| differs(known))
+    }
+}
+
+/// Neither a pod, a container, a job, a machine nor another scheduler has it.
+fn is_nobodys(workload: &Workload) -> bool {
+    workload.pod.is_none()
+        && workload.container.is_none()
+        && workload.slurm.is_none()
+        && workload.allocation.is_none()
+        && workload.machine.is_none()
+        && workload.node.is_none()
+}
+
+/// Whether an environment names the user whose process it is.
+fn is_same_user(host: &Host, claims: &Claims, uid: u32) -> bool {
+    let by_number = claims.label(Label::Uid).map(|claimed| claimed.parse() == Ok(uid));
+    let by_name = || {
+        let claimed = claims.label(Label::User)?;
+        Some(host.users.name(uid).is_some_and(|name| *name == *claimed))
+    };
+    by_number.or_else(by_name).unwrap_or(false)
+}

@@ -1,0 +1,125 @@
+//! slurmstepd's own title, `slurmstepd: [JOB.STEP]`: the one place on a node that ties the SLUID
+//! that names a cgroup to the job's number (all versions, 22.05 to 26.05).
+//!
+//! A title is only text that any process can set; it is believed of a process that runs as root
+//! in every respect and whose program is slurmstepd.
+
+use crate::attribute::cgroup::slurm::step_word;
+use crate::attribute::process::Living;
+use crate::paths::Paths;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a title says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Title {
+    pub(super) job: u32,
+    /// Not told by a namespace helper (`[6:namespace]`).
+    pub(super) step: Option<Arc<str>>,
+}
+
+const PROGRAM: &str = "slurmstepd";
+/// Processes looked at in one `cgroup.procs`: a step has one slurmstepd, perhaps one helper.
+const MAX_DAEMONS: usize = 4;
+/// Parents looked at: shells in shells, no more.
+const MAX_PARENTS: usize = 32;
+
+/// A command line to what it says.
+pub(super) fn parse(command_line: &str) -> Option<Title> {
+    let title = command_line.split('\0').next()?;
+    let inside = title.strip_prefix("slurmstepd: [")?.split_once(']')?.0;
+    let digits = inside.bytes().take_while(u8::is_ascii_digit).count();
+    let (job, rest) = inside.split_at_checked(digits)?;
+    let job = job.parse().ok()?;
+    if rest.is_empty() || rest.starts_with(':') {
+        return Some(Title { job, step: None });
+    }
+    // A component of a heterogeneous step has its number behind a `+`.
+    let step = rest.strip_prefix('.')?.split('+').next().filter(|step| !step.is_empty())?;
+    Some(Title { job, step: Some(Arc::from(step_word(step))) })
+}
+
+/// The title of a process that is slurmstepd beyond doubt.
+pub(super) fn title(paths: &Paths, pid: u32) -> Option<Title> {
+    let daemon = Living::find(paths, pid)?;
+    if !is_stepd(&daemon) {
+        return None;
+    }
+    parse(&daemon.read("cmdline")?)
+}
+
+/// Nobody but root gets all four user ids to be 0, and only root's program keeps them: a setuid
+/// program that a user started has the user's real one.
+fn is_stepd(daemon: &Living) -> bool {
+    let is_root = daemon.uids().is_some_and(|uids| uids.iter().all(|uid| *uid == 0));
+    let program = daemon.program();
+    let name = program.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    // Replaced on disk by an upgrade while it runs.
+    let name = name.map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
+    // Debian calls the file `slurmstepd-wlm`.
+    let is_program = |name: &str| {
+        name.strip_prefix(PROGRAM).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    is_root && &*daemon.comm == PROGRAM && name.is_none_or(is_program)
+}
+
+/// The title of the slurmstepd of a step whose directory (v2) is this.
+pub(super) fn of_step(paths: &Paths, step: &Path) -> Option<Title> {
+    let pids = super::study::pids(&step.join("slurm/cgroup.procs"), MAX_DAEMONS);
+    pids.into_iter().find_map(|pid| title(paths, pid))
+}
+
+/// The title of the slurmstepd among a process's parents.
+pub(super) fn above(paths: &Paths, process: &Living) -> Option<Title> {
+    let mut pid = process.parent()?;
+    for _ in 0..MAX_PARENTS {
+        if pid <= 1 {
+            return None;
+        }
+        if let Some(title) = title(paths, pid) {
+            return Some(title);
+        }
+        pid = Living::find(paths, pid)?.parent()?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Option<(u32, Option<String>)> {
+        parse(text).map(|title| (title.job, title.step.map(|step| step.to_string())))
+    }
+
+    #[test]
+    fn recorded_titles_name_job_and_step() {
+        let step = |step: &str| Some(step.to_owned());
+        // 22.05, 25.11 and 26.05 write the same.
+        assert_eq!(said("slurmstepd: [1.extern] \0"), Some((1, step("extern"))));
+        assert_eq!(said("slurmstepd: [6.0]                      "), Some((6, step("0"))));
+        assert_eq!(said("slurmstepd: [9.interactive]"), Some((9, step("interactive"))));
+        assert_eq!(said("slurmstepd: [9.4294967291]"), Some((9, step("batch"))));
+        assert_eq!(said("slurmstepd: [20.0+1]"), Some((20, step("0"))));
+        assert_eq!(said("slurmstepd: [6:namespace]   \0\0"), Some((6, None)));
+    }
+
+    #[test]
+    fn other_titles_say_nothing() {
+        for text in [
+            "",
+            "sleep\u{0}600\0",
+            "slurmstepd",
+            "slurmstepd: []",
+            "slurmstepd: [x.0]",
+            "slurmstepd: [1.]",
+            "slurmstepd: [1.0",
+            "slurmstepd: [1x0]",
+            "slurmstepd: [4294967296.0]",
+            "/bin/sh\0slurmstepd: [1.0]\0",
+            "xslurmstepd: [1.0]",
+        ] {
+            assert_eq!(said(text), None, "{text:?}");
+        }
+    }
+}

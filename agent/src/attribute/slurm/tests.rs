@@ -1,0 +1,464 @@
+//! The whole source over a host made of files: who wins where the cgroup, slurmstepd, drop files
+//! and environments say different things.
+
+use super::*;
+use crate::attribute::fake::{FakeHost, opened, v2};
+use crate::attribute::ownership::Ownership;
+use crate::attribute::party::Party;
+use crate::attribute::{Evidence, Method};
+use crate::catalog::attributes::AttrSet;
+use crate::ids::ProcKey;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+const KEY: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
+const SECOND: u64 = 1_000_000_000;
+const SCOPE: &str = "/system.slice/slurmstepd.scope";
+const SLUID: &str = "sDNDM7XZ1H3600";
+
+fn text(set: &AttrSet) -> Vec<String> {
+    set.iter().map(|(key, value)| format!("{}={value}", key.name)).collect()
+}
+
+/// The `slurm.*` attributes and the method, of everything that is known.
+fn said(table: &Ownership, process: ProcKey) -> Vec<String> {
+    let owner = table.owner(process).unwrap();
+    let mut set = AttrSet::new();
+    if let Some(task) = &owner.workload.slurm {
+        set.set(&attr::SLURM_JOB_ID, task.number());
+        task.describe_task(&mut set);
+        task.detail_job(&mut set);
+        task.detail_task(&mut set);
+    }
+    let mut words = text(&set);
+    words.push(owner.method.as_str().to_owned());
+    words
+}
+
+/// A process that opens a device, in this cgroup and with these variables.
+fn open(host: &FakeHost, table: &Ownership, process: ProcKey, cgroup: &str, environ: &[&str]) {
+    host.start(process, "python", &format!("0::{cgroup}\n"));
+    host.write(process, "environ", environ.join("\0") + "\0");
+    let mut opened = opened(process, u64::from(process.pid), SECOND);
+    opened.cgroups.0.clear();
+    table.observe(Evidence::Opened(opened));
+}
+
+/// The directory of a job's step, with processes in its tasks and its daemon's place.
+fn step(host: &FakeHost, step: &str, daemons: &[u32], tasks: &[u32]) {
+    let step = host.paths.cgroup.join(step.trim_start_matches('/'));
+    let lines = |pids: &[u32]| pids.iter().map(u32::to_string).collect::<Vec<_>>().join("\n");
+    for (place, pids) in [("slurm", daemons), ("user/task_0", tasks)] {
+        fs::create_dir_all(step.join(place)).unwrap();
+        fs::write(step.join(place).join("cgroup.procs"), lines(pids)).unwrap();
+    }
+}
+
+/// slurmstepd, or what calls itself so.
+fn daemon(host: &FakeHost, pid: u32, uid: u32, comm: &str, title: &str) -> ProcKey {
+    let process = ProcKey { pid, start_ticks: 50 };
+    host.start(process, comm, "0::/\n");
+    let status = format!("Name:\t-\nTgid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
+    host.write(process, "status", status);
+    host.write(process, "cmdline", format!("{title}\0"));
+    process
+}
+
+fn drop_file(host: &FakeHost, job: u32, variables: &[&str]) {
+    let dir = host.paths.run.join("slurm/jobs");
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join(job.to_string());
+    fs::write(&file, variables.join("\n") + "\n").unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+#[test]
+fn the_environment_labels_what_the_cgroup_names_and_the_drop_file_outranks_it() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    drop_file(&host, 42, &["SLURM_JOB_ID=42", "SLURM_JOB_ACCOUNT=ml", "SLURM_JOB_GPUS=2,3"]);
+    let environ = [
+        "SLURM_JOB_ID=42",
+        "SLURM_JOB_ACCOUNT=evil",
+        "SLURM_JOB_NAME=train",
+        "SLURM_JOB_PARTITION=gpu",
+        "SLURM_JOB_GPUS=0,1,2,3",
+        "SLURM_STEP_ID=0",
+        "SLURM_LOCALID=1",
+        "SLURM_PROCID=9",
+    ];
+    open(&host, &table, KEY, &format!("{SCOPE}/job_42/step_0/user/task_1"), &environ);
+    assert_eq!(
+        said(&table, KEY),
+        [
+            "slurm.job.id=42",
+            "slurm.step.id=0",
+            "slurm.task.id=1",
+            "slurm.job.user=ada",
+            "slurm.job.uid=1000",
+            "slurm.job.account=ml",
+            "slurm.job.partition=gpu",
+            "slurm.job.name=train",
+            "slurm.job.gpus=2,3",
+            "slurm.facts.source=environment",
+            "slurm.task.rank=9",
+            "slurm.task.local_rank=1",
+            "cgroup",
+        ]
+    );
+    let attributes = table.owner(KEY).unwrap().attributes();
+    assert_eq!(
+        text(&attributes)[3..],
+        [
+            "slurm.job.id=42",
+            "slurm.job.user=ada",
+            "slurm.job.account=ml",
+            "slurm.job.partition=gpu",
+            "slurm.job.name=train",
+            "slurm.facts.source=environment",
+            "slurm.step.id=0",
+            "slurm.task.id=1",
+            "systemd.unit=slurmstepd.scope",
+            "gpuwho.owner.method=cgroup",
+        ]
+    );
+}
+
+#[test]
+fn an_environment_that_names_another_job_changes_nothing() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    drop_file(&host, 99, &["SLURM_JOB_ID=99", "SLURM_JOB_ACCOUNT=theirs"]);
+    let environ = ["SLURM_JOB_ID=99", "SLURM_JOB_ACCOUNT=evil", "SLURM_JOB_USER=eve"];
+    open(&host, &table, KEY, &format!("{SCOPE}/job_42/step_0/user/task_0"), &environ);
+    assert_eq!(
+        said(&table, KEY),
+        [
+            "slurm.job.id=42",
+            "slurm.step.id=0",
+            "slurm.task.id=0",
+            "slurm.job.user=ada",
+            "slurm.job.uid=1000",
+            "slurm.facts.source=process",
+            "cgroup",
+        ]
+    );
+}
+
+#[test]
+fn a_process_without_variables_is_labelled_by_another_of_its_job() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let sibling = ProcKey { pid: 8, start_ticks: 90 };
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    host.start(sibling, "bash", &format!("0::{path}\n"));
+    host.write(sibling, "environ", "SLURM_JOB_ID=42\0SLURM_JOB_NAME=train\0");
+    // A number that meanwhile belongs to a process of another job.
+    let stranger = ProcKey { pid: 9, start_ticks: 95 };
+    host.start(stranger, "bash", &format!("0::{SCOPE}/job_43/step_0/user/task_0\n"));
+    host.write(stranger, "environ", "SLURM_JOB_ID=42\0SLURM_JOB_NAME=theirs\0");
+    step(&host, &format!("{SCOPE}/job_42/step_0"), &[], &[9, 8]);
+    open(&host, &table, KEY, &path, &["ray::IDLE\0\0\0"]);
+    assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
+}
+
+#[test]
+fn a_sluid_gets_its_number_from_slurmstepd() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    daemon(&host, 50, 0, "slurmstepd", "slurmstepd: [123.0]");
+    let path = format!("{SCOPE}/{SLUID}/step_0");
+    step(&host, &path, &[50], &[7]);
+    drop_file(&host, 123, &["SLURM_JOB_ID=123", "SLURM_JOB_ACCOUNT=ml"]);
+    open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
+    assert_eq!(
+        said(&table, KEY),
+        [
+            "slurm.job.id=123",
+            "slurm.step.id=0",
+            "slurm.task.id=0",
+            "slurm.job.sluid=sDNDM7XZ1H3600",
+            "slurm.job.user=ada",
+            "slurm.job.uid=1000",
+            "slurm.job.account=ml",
+            "slurm.facts.source=process",
+            "cgroup",
+        ]
+    );
+}
+
+#[test]
+fn a_process_that_only_calls_itself_slurmstepd_gives_no_number() {
+    for (uid, comm) in [(1000, "slurmstepd"), (0, "bash")] {
+        let host = FakeHost::new();
+        let table = Ownership::new(&host.paths);
+        daemon(&host, 50, uid, comm, "slurmstepd: [99.0]");
+        let path = format!("{SCOPE}/{SLUID}/step_0");
+        step(&host, &path, &[50], &[7]);
+        open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
+        assert_eq!(said(&table, KEY)[0], format!("slurm.job.id={SLUID}"), "{uid} {comm}");
+    }
+    // A setuid program that a user started: effective user root, real user not.
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let forged = daemon(&host, 50, 0, "slurmstepd", "slurmstepd: [99.0]");
+    host.write(forged, "status", "Name:\t-\nTgid:\t50\nUid:\t1000\t0\t0\t0\n");
+    let path = format!("{SCOPE}/{SLUID}/step_0");
+    step(&host, &path, &[50], &[7]);
+    open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
+    assert_eq!(said(&table, KEY)[0], format!("slurm.job.id={SLUID}"));
+}
+
+#[test]
+fn a_drop_file_of_an_earlier_run_is_not_believed() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    daemon(&host, 50, 0, "slurmstepd", "slurmstepd: [123.0]");
+    let path = format!("{SCOPE}/{SLUID}/step_0");
+    step(&host, &path, &[50], &[7]);
+    let earlier = ["SLURM_JOB_ID=123", "SLURM_JOB_SLUID=sDNDM7XZ1HGS00", "SLURM_JOB_ACCOUNT=ml"];
+    drop_file(&host, 123, &earlier);
+    open(&host, &table, KEY, &format!("{path}/user/task_0"), &[]);
+    assert!(!said(&table, KEY).iter().any(|word| word.starts_with("slurm.job.account")));
+}
+
+#[test]
+fn without_a_cgroup_the_environment_is_said_to_be_the_only_source() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let environ = ["SLURM_JOB_ID=42", "SLURM_JOB_UID=1000", "SLURM_JOB_NAME=salloc"];
+    open(&host, &table, KEY, "/user.slice/user-1000.slice/session-1.scope", &environ);
+    let said = said(&table, KEY);
+    assert_eq!(
+        (said[0].as_str(), said.last().unwrap().as_str()),
+        ("slurm.job.id=42", "environment")
+    );
+    let owner = table.owner(KEY).unwrap();
+    assert_eq!(owner.method, Method::Environment);
+    // A word of its own charges no job.
+    assert_eq!(table.party(owner.party).unwrap().party, Party::User(1000));
+}
+
+#[test]
+fn an_environment_of_another_user_makes_nobody_a_job() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    drop_file(&host, 44, &["SLURM_JOB_ID=44", "SLURM_JOB_UID=1001"]);
+    for (pid, environ) in [
+        // Another number, another name, none at all, and a job that the node knows by another.
+        (21, ["SLURM_JOB_ID=42", "SLURM_JOB_UID=1001"]),
+        (22, ["SLURM_JOB_ID=42", "SLURM_JOB_USER=eve"]),
+        (23, ["SLURM_JOB_ID=42", "SLURM_JOB_NAME=x"]),
+        (24, ["SLURM_JOB_ID=44", "SLURM_JOB_UID=1000"]),
+    ] {
+        let process = ProcKey { pid, start_ticks: 100 };
+        open(&host, &table, process, "/", &environ);
+        assert_eq!(said(&table, process), ["cgroup"], "{environ:?}");
+    }
+}
+
+#[test]
+fn the_environment_of_a_pods_or_containers_process_makes_it_no_job() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let id = "c".repeat(64);
+    let environ = ["SLURM_JOB_ID=42", "SLURM_JOB_UID=1000", "SLURM_JOB_NAME=x"];
+    for (pid, cgroup) in [
+        (31, format!("/kubepods/podaaaaaaaa-0000-4000-8000-000000000001/{id}")),
+        (32, format!("/docker/{id}")),
+        (33, "/lxc.payload.web01".to_owned()),
+        (34, "/htcondor/condor_execute_slot1@node".to_owned()),
+    ] {
+        let process = ProcKey { pid, start_ticks: 100 };
+        open(&host, &table, process, &cgroup, &environ);
+        assert_eq!(said(&table, process), ["cgroup"], "{cgroup}");
+    }
+}
+
+#[test]
+fn a_parent_that_is_slurmstepd_names_the_job_without_cgroups() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    daemon(&host, 50, 0, "slurmstepd", "slurmstepd: [42.batch]");
+    let shell = ProcKey { pid: 60, start_ticks: 60 };
+    host.start(shell, "bash", "0::/\n");
+    host.set_parent(shell, 50);
+    host.start(KEY, "python", "0::/\n");
+    host.set_parent(KEY, 60);
+    host.write(KEY, "environ", "SLURM_JOB_ID=99\0SLURM_JOB_UID=1000\0SLURM_JOB_NAME=forged\0");
+    table.process(KEY.pid, 10 * SECOND);
+    let mut words = said(&table, KEY);
+    assert_eq!(words.pop().unwrap(), "slurmstepd");
+    let expected = ["slurm.job.id=42", "slurm.step.id=batch", "slurm.job.user=ada"];
+    assert_eq!(words[..3], expected);
+    assert!(!words.iter().any(|word| word.contains("forged")), "{words:?}");
+
+    // The same chain, but what calls itself slurmstepd is a user's.
+    daemon(&host, 50, 1000, "slurmstepd", "slurmstepd: [42.batch]");
+    let other = ProcKey { pid: 61, start_ticks: 100 };
+    host.start(other, "python", "0::/\n");
+    host.set_parent(other, 60);
+    table.process(other.pid, 10 * SECOND);
+    assert_eq!(said(&table, other), ["cgroup"]);
+}
+
+#[test]
+fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
+    let uid = "aaaaaaaa-0000-4000-8000-000000000001";
+    let path = format!("/kubepods/pod{uid}/{}{SCOPE}/job_5/step_0/user/task_0", "c".repeat(64));
+    let environ = ["SLURM_JOB_ID=5", "SLURM_JOB_NAME=train", "SLURM_STEP_ID=0", "SLURM_LOCALID=0"];
+    for (namespaces, expected) in [
+        (vec![], vec!["cgroup"]),
+        (vec!["other".to_owned()], vec!["cgroup"]),
+        (
+            vec!["slurm".to_owned()],
+            vec![
+                "slurm.job.id=5",
+                "slurm.step.id=0",
+                "slurm.task.id=0",
+                "slurm.job.name=train",
+                "slurm.facts.source=environment",
+                "slurm.task.local_rank=0",
+                "cgroup",
+            ],
+        ),
+    ] {
+        let host = FakeHost::new();
+        host.pod("slurm", "worker-0", uid, &["slurmd"]);
+        let settings = Settings { pod_namespaces: namespaces, ..Settings::usual(&host.paths) };
+        let table = Ownership::with_slurm(&host.paths, settings);
+        open(&host, &table, KEY, &path, &environ);
+        assert_eq!(said(&table, KEY), expected);
+        let owner = table.owner(KEY).unwrap();
+        assert_eq!(owner.workload.pod.as_ref().unwrap().name.as_deref(), Some("worker-0"));
+        assert!(owner.workload.slurm.as_ref().is_none_or(|task| task.in_pod));
+    }
+}
+
+#[test]
+fn a_container_below_a_step_does_not_hide_the_job() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let id = "c".repeat(64);
+    let environ = ["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"];
+    for (pid, inner) in [(41, format!("docker-{id}.scope")), (42, id.clone())] {
+        let process = ProcKey { pid, start_ticks: 100 };
+        let path = format!("{SCOPE}/job_42/step_0/user/task_0/{inner}{SCOPE}/job_99/step_1");
+        open(&host, &table, process, &path, &environ);
+        let said = said(&table, process);
+        assert_eq!(said[..3], ["slurm.job.id=42", "slurm.step.id=0", "slurm.task.id=0"]);
+        assert!(said.contains(&"slurm.job.name=train".to_owned()), "{said:?}");
+        let owner = table.owner(process).unwrap();
+        assert_eq!(owner.workload.container.as_ref().unwrap().as_str(), id);
+    }
+}
+
+#[test]
+fn environments_are_not_read_where_the_operator_forbids_it() {
+    let host = FakeHost::new();
+    let settings = Settings { environment: false, ..Settings::usual(&host.paths) };
+    let table = Ownership::with_slurm(&host.paths, settings);
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    open(&host, &table, KEY, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=secret"]);
+    assert!(!said(&table, KEY).iter().any(|word| word.contains("secret")));
+}
+
+#[test]
+fn a_job_is_announced_known_and_removed_without_any_process_on_a_gpu() {
+    let host = FakeHost::new();
+    let table = Ownership::with_clock(&host.paths, || SECOND);
+    let job = format!("{SCOPE}/job_42");
+    for (id, path) in [(5, job.clone()), (6, format!("{job}/step_0")), (9, "/x/job_1".to_owned())] {
+        table.observe(Evidence::CgroupMade { id: v2(id), path: Arc::from(path) });
+    }
+    let sibling = ProcKey { pid: 8, start_ticks: 90 };
+    host.start(sibling, "bash", &format!("0::{job}/step_0/user/task_0\n"));
+    host.write(sibling, "environ", "SLURM_JOB_ID=42\0SLURM_JOB_NAME=idle\0");
+    step(&host, &format!("{job}/step_0"), &[], &[8]);
+    table.expire(SECOND);
+    let jobs = table.jobs();
+    let [found] = jobs.as_slice() else { panic!("{jobs:?}") };
+    let mut set = AttrSet::new();
+    found.task().detail_job(&mut set);
+    assert_eq!(
+        text(&set),
+        [
+            "slurm.job.id=42",
+            "slurm.job.user=ada",
+            "slurm.job.uid=1000",
+            "slurm.job.name=idle",
+            "slurm.facts.source=environment",
+        ]
+    );
+    assert_eq!((&*found.path, found.removed_ns), (job.as_str(), None));
+    table.observe(Evidence::CgroupRemoved { id: v2(6) });
+    assert_eq!(table.jobs()[0].removed_ns, None);
+    table.observe(Evidence::CgroupRemoved { id: v2(5) });
+    assert_eq!(table.jobs()[0].removed_ns, Some(SECOND));
+}
+
+#[test]
+fn jobs_that_were_there_before_the_agent_and_ends_that_nobody_told_are_found() {
+    let host = FakeHost::new();
+    step(&host, &format!("{SCOPE}/job_42/step_0"), &[], &[]);
+    step(&host, "/gpu.slice/n1_slurmstepd.scope/job_43/step_0", &[], &[]);
+    step(&host, &format!("/kubepods/x{SCOPE}/job_44/step_0"), &[], &[]);
+    let table = Ownership::with_clock(&host.paths, || SECOND);
+    let names = |table: &Ownership, is_live: bool| {
+        let jobs = table.jobs();
+        let those = jobs.iter().filter(|job| job.removed_ns.is_none() == is_live);
+        let mut names: Vec<String> = those.map(|job| job.name.to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&table, true), ["42", "43"]);
+    // One comes and one goes, unannounced.
+    step(&host, &format!("{SCOPE}/job_45/step_0"), &[], &[]);
+    fs::remove_dir_all(host.paths.cgroup.join("gpu.slice/n1_slurmstepd.scope/job_43")).unwrap();
+    table.expire(100 * SECOND);
+    assert_eq!(
+        (names(&table, true), names(&table, false)),
+        (vec!["42".to_owned(), "45".to_owned()], vec!["43".to_owned()],)
+    );
+}
+
+#[test]
+fn a_job_that_is_over_when_its_process_is_heard_of_is_not_among_the_live() {
+    let host = FakeHost::new();
+    let table = Ownership::with_clock(&host.paths, || SECOND);
+    drop_file(&host, 42, &["SLURM_JOB_ID=42", "SLURM_JOB_ACCOUNT=ml"]);
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    table.observe(Evidence::CgroupMade { id: v2(70), path: Arc::from(path) });
+    table.observe(Evidence::Opened(opened(KEY, 70, SECOND)));
+    let said = said(&table, KEY);
+    assert!(said.contains(&"slurm.job.account=ml".to_owned()), "{said:?}");
+    assert_eq!(said.last().unwrap(), "kernel");
+    let removed: Vec<_> = table.jobs().iter().map(|job| job.removed_ns.is_some()).collect();
+    assert_eq!(removed, [true]);
+}
+
+#[test]
+fn what_is_learnt_later_reaches_the_processes_that_are_known() {
+    let host = FakeHost::new();
+    let table = Ownership::new(&host.paths);
+    let path = format!("{SCOPE}/job_42/step_0/user/task_0");
+    open(&host, &table, KEY, &path, &[]);
+    assert!(!said(&table, KEY).iter().any(|word| word.contains("train")));
+    let second = ProcKey { pid: 8, start_ticks: 100 };
+    open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
+    table.expire(2 * SECOND);
+    assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
+    let party = table.party(table.owner(KEY).unwrap().party).unwrap();
+    assert_eq!(
+        text(&party.attributes),
+        [
+            "gpuwho.owner.kind=slurm_job",
+            "slurm.job.id=42",
+            "slurm.job.user=ada",
+            "slurm.facts.source=environment",
+            "process.owner=ada",
+            "slurm.job.name=train",
+        ]
+    );
+}

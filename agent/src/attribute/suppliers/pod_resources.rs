@@ -1,0 +1,221 @@
+//! The kubelet's pod-resources socket: which device it has granted to which container.
+//!
+//! One list (a few milliseconds of the kubelet's) every ten seconds and soon after news of a pod,
+//! never more often than every five; what the devices of the node are, once a minute. The list
+//! before stays while the kubelet does not answer.
+
+mod binding;
+mod devices;
+mod wire;
+
+use super::{Desk, Wants};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::SourceState;
+use crate::collect::status::Report;
+use crate::local::{Cause, Grpc, LocalError};
+use binding::{Binding, Outcome};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use wire::{
+    ALLOCATABLE, AllocatableResourcesRequest, AllocatableResourcesResponse, LIST,
+    ListPodResourcesRequest, ListPodResourcesResponse,
+};
+
+/// The list's name among the grants.
+const SOURCE: &str = "kubelet";
+
+/// How long things may take and how often they are done.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// For every answer.
+    deadline: Duration,
+    /// Between lists without news.
+    every: Duration,
+    /// Between lists in any case: the kubelet answers a node's agents at a limited rate together.
+    soonest: Duration,
+    /// From news to the list: of a pod's start most comes within this.
+    gather: Duration,
+    /// Between looks at what the node has.
+    allocatable: Duration,
+    /// After a failure; doubled at each further one.
+    first_retry: Duration,
+    /// And no longer than this.
+    last_retry: Duration,
+}
+
+const PACE: Pace = Pace {
+    deadline: Duration::from_secs(5),
+    every: Duration::from_secs(10),
+    soonest: Duration::from_secs(5),
+    gather: Duration::from_millis(300),
+    allocatable: Duration::from_mins(1),
+    first_retry: Duration::from_secs(1),
+    last_retry: Duration::from_mins(1),
+};
+
+/// Asks the kubelet for as long as the agent runs.
+pub(super) async fn supply(desk: Desk, wants: Wants) {
+    // What is granted answers no question.
+    drop(wants);
+    at_pace(PACE, desk).await;
+}
+
+async fn at_pace(pace: Pace, desk: Desk) {
+    let Some(socket) = desk.settings().kubernetes.pod_resources.clone() else { return };
+    let ownership = desk.ownership().clone();
+    let news = ownership.names().changes();
+    let (binding, retry) = (Binding::default(), pace.first_retry);
+    let node = Allocatable { known: None, looked: None, offered: true };
+    Kubelet { pace, socket, desk, ownership, binding, news, node, errors: 0, retry }.run().await;
+}
+
+struct Kubelet {
+    pace: Pace,
+    socket: PathBuf,
+    desk: Desk,
+    ownership: Ownership,
+    binding: Binding,
+    news: watch::Receiver<u64>,
+    node: Allocatable,
+    errors: u64,
+    retry: Duration,
+}
+
+/// What the node has to grant.
+struct Allocatable {
+    known: Option<usize>,
+    looked: Option<Instant>,
+    /// The kubelet has the method.
+    offered: bool,
+}
+
+impl Kubelet {
+    async fn run(mut self) {
+        let grpc = Grpc::new(self.socket.clone());
+        loop {
+            // Everything known until now is in this list.
+            self.news.mark_unchanged();
+            let asked = Instant::now();
+            match self.list(&grpc).await {
+                Ok(()) => {
+                    self.retry = self.pace.first_retry;
+                    self.rest(asked).await;
+                }
+                Err(error) => {
+                    let pause = self.failed(&error);
+                    sleep_until(asked + pause).await;
+                }
+            }
+        }
+    }
+
+    async fn list(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
+        let question = ListPodResourcesRequest {};
+        let answer: ListPodResourcesResponse =
+            grpc.unary(LIST, question, self.pace.deadline).await?;
+        let settings = self.desk.settings();
+        let names =
+            devices::Names { sys: &settings.paths.sys, extra: &settings.kubernetes.resources };
+        let outcome = self.binding.bind(answer.pod_resources, &names, &self.ownership);
+        self.ownership.grants().replace(SOURCE, outcome.grants.clone());
+        self.look(grpc).await?;
+        let words = outcome.words(&self.socket, self.node.known);
+        self.tell(Report::of(SourceState::Ready, words, ""));
+        Ok(())
+    }
+
+    /// What the node has, now and then.
+    async fn look(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
+        let due = self.node.looked.is_none_or(|at| at.elapsed() >= self.pace.allocatable);
+        if !due || !self.node.offered {
+            return Ok(());
+        }
+        let question = AllocatableResourcesRequest {};
+        let answer: Result<AllocatableResourcesResponse, _> =
+            grpc.unary(ALLOCATABLE, question, self.pace.deadline).await;
+        self.node.looked = Some(Instant::now());
+        match answer {
+            Ok(answer) => {
+                let settings = self.desk.settings();
+                let extra = &settings.kubernetes.resources;
+                let names = devices::Names { sys: &settings.paths.sys, extra };
+                let all = answer.devices.iter().map(|devices| names.plugin(devices).len());
+                self.node.known = Some(all.sum());
+                Ok(())
+            }
+            Err(error) if error.cause == Cause::Unimplemented => {
+                self.node.offered = false;
+                Ok(())
+            }
+            // Switched off or over the limit: the list is what counts.
+            Err(error) if matches!(error.cause, Cause::Answered { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Until the next list is due.
+    async fn rest(&mut self, asked: Instant) {
+        tokio::select! {
+            () = sleep_until(asked + self.pace.every) => {}
+            Ok(()) = self.news.changed() => {
+                sleep_until((asked + self.pace.soonest).max(Instant::now() + self.pace.gather)).await;
+            }
+        }
+    }
+
+    /// How long to leave the kubelet alone.
+    fn failed(&mut self, error: &LocalError) -> Duration {
+        let over_limit =
+            matches!(&error.cause, Cause::Answered { status, .. } if status == "ResourceExhausted");
+        let pause = if over_limit { self.retry.max(self.pace.soonest) } else { self.retry };
+        self.retry = (pause * 2).min(self.pace.last_retry);
+        // A kubelet that comes back may be another version.
+        self.node.offered = true;
+        let report = error.report();
+        let pause =
+            if report.state == SourceState::Absent { pause.min(self.pace.soonest) } else { pause };
+        self.errors += u64::from(report.state != SourceState::Absent);
+        let granted = self.ownership.grants().count(SOURCE);
+        let words = match granted {
+            0 => error.to_string(),
+            _ => format!("{error}; the {granted} devices of the last list stay granted"),
+        };
+        let remedy = match report.state {
+            SourceState::Absent => "on a Kubernetes node, mount the socket's directory".to_owned(),
+            _ => report.remedy,
+        };
+        self.tell(Report::of(report.state, words, remedy));
+        pause
+    }
+
+    fn tell(&mut self, report: Report) {
+        self.desk.report(&Report { errors: self.errors, ..report });
+        self.desk.settle();
+    }
+}
+
+impl Outcome {
+    /// How it stands, in one sentence.
+    fn words(&self, socket: &std::path::Path, allocatable: Option<usize>) -> String {
+        let of = allocatable.map_or_else(String::new, |all| format!(" of {all}"));
+        let granted = format!("{}: {} devices granted{of}", socket.display(), self.grants.len());
+        let mut words = vec![granted];
+        for (count, why) in [
+            (self.waiting, "wait for their pod to be known"),
+            (self.contested, "are listed for two pods"),
+        ] {
+            if count > 0 {
+                words.push(format!("{count} {why}"));
+            }
+        }
+        let unnamed = self.unnamed.iter();
+        words.extend(unnamed.map(|(why, count)| format!("{count} are {}", why.as_str())));
+        words.join(", ")
+    }
+}
+
+#[cfg(test)]
+#[path = "pod_resources_tests.rs"]
+mod tests;

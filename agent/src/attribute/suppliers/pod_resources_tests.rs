@@ -1,0 +1,185 @@
+use super::super::Kubernetes;
+use super::super::fake_kubelet::{Kubelet as Fake, Office, Reply, run};
+use super::wire::{ContainerDevices, ContainerResources, PodResources};
+use super::*;
+use crate::attribute::grants::Grant;
+use crate::attribute::names::{PodFacts, Supplier};
+use crate::catalog::attributes::AttrSet;
+use crate::ids::PodUid;
+use prost::Message as _;
+use tokio::task::spawn_local;
+
+const QUICK: Pace = Pace {
+    deadline: Duration::from_millis(300),
+    every: Duration::from_millis(40),
+    soonest: Duration::from_millis(10),
+    gather: Duration::from_millis(2),
+    allocatable: Duration::from_millis(10),
+    first_retry: Duration::from_millis(10),
+    last_retry: Duration::from_millis(50),
+};
+/// So seldom that only news explains a list.
+const ON_NEWS: Pace = Pace { every: Duration::from_hours(1), ..QUICK };
+const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
+
+fn devices(ids: &[&str]) -> ContainerDevices {
+    let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    ContainerDevices { resource_name: "nvidia.com/gpu".into(), device_ids }
+}
+
+fn list(pods: &[&str]) -> Reply {
+    let pods = pods.iter().enumerate().map(|(at, name)| {
+        let ids = [format!("{}{at}", &GPU[..GPU.len() - 1])];
+        let main = ContainerResources {
+            name: "main".into(),
+            devices: vec![devices(&ids.each_ref().map(String::as_str))],
+            ..ContainerResources::default()
+        };
+        PodResources { name: (*name).into(), namespace: "ml".into(), containers: vec![main] }
+    });
+    Reply::Message(ListPodResourcesResponse { pod_resources: pods.collect() }.encode_to_vec())
+}
+
+fn runs(office: &Office, uid: &str, name: &str) {
+    let facts = PodFacts {
+        uid: PodUid::new(uid),
+        namespace: "ml".into(),
+        name: name.into(),
+        node: None,
+        workload: AttrSet::new(),
+        details: AttrSet::new(),
+    };
+    office.ownership.put_pod(Supplier::Cri, facts);
+}
+
+fn start(office: &Office, pace: Pace) {
+    let pod_resources = Some(office.socket());
+    let (desk, _) = office.desk(Kubernetes { pod_resources, ..Kubernetes::default() });
+    drop(spawn_local(at_pace(pace, desk)));
+}
+
+fn granted(office: &Office) -> Vec<Grant> {
+    office.ownership.grants().all().iter().flat_map(|list| list.to_vec()).collect()
+}
+
+fn says(office: &Office, state: SourceState, words: &str) -> bool {
+    let report = office.report();
+    report.is_some_and(|report| report.state == state && report.reason.contains(words))
+}
+
+#[test]
+fn what_the_kubelet_lists_is_granted_and_what_it_leaves_out_is_not() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        let all = AllocatableResourcesResponse { devices: vec![devices(&[GPU, "GPU-x"])] };
+        kubelet
+            .reply("List", list(&["a", "b"]))
+            .reply("GetAllocatableResources", Reply::Message(all.encode_to_vec()));
+        runs(&office, "u1", "a");
+        runs(&office, "u2", "b");
+        start(&office, QUICK);
+        office.until("two grants", |office| granted(office).len() == 2).await;
+        let words = "2 devices granted of 2";
+        office.until("ready", |office| says(office, SourceState::Ready, words)).await;
+        kubelet.reply("List", list(&["a"]));
+        office.until("one grant", |office| granted(office).len() == 1).await;
+    });
+}
+
+#[test]
+fn an_old_kubelet_is_asked_once_for_what_it_does_not_have() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        runs(&office, "u1", "a");
+        start(&office, QUICK);
+        kubelet.called("List", 3).await;
+        assert_eq!(kubelet.calls("GetAllocatableResources").len(), 1);
+        assert!(says(&office, SourceState::Ready, "1 devices granted"), "{:?}", office.report());
+    });
+}
+
+#[test]
+fn news_of_a_pod_brings_the_next_list_forward() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        start(&office, ON_NEWS);
+        let words = "1 wait for their pod";
+        office.until("waiting", |office| says(office, SourceState::Ready, words)).await;
+        assert_eq!(granted(&office), []);
+        runs(&office, "u1", "a");
+        office.until("granted", |office| granted(office).len() == 1).await;
+        assert_eq!(kubelet.calls("List").len(), 2);
+    });
+}
+
+#[test]
+fn a_kubelet_that_restarts_leaves_the_last_list() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        runs(&office, "u1", "a");
+        start(&office, QUICK);
+        office.until("granted", |office| !granted(office).is_empty()).await;
+        let before = granted(&office);
+        // The socket's file stays; nobody listens.
+        drop(kubelet);
+        let words = "the 1 devices of the last list stay granted";
+        office.until("marked", |office| says(office, SourceState::Absent, words)).await;
+        std::fs::remove_file(office.socket()).unwrap();
+        let gone = "no such socket; the 1 devices";
+        office.until("marked again", |office| says(office, SourceState::Absent, gone)).await;
+        assert_eq!(granted(&office), before);
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&[]));
+        office.until("its own list", |office| granted(office).is_empty()).await;
+    });
+}
+
+#[test]
+fn a_kubelet_over_its_limit_is_left_alone_for_longer() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        runs(&office, "u1", "a");
+        start(&office, QUICK);
+        office.until("granted", |office| !granted(office).is_empty()).await;
+        kubelet.reply("List", Reply::Status(8, "rejected by rate limit"));
+        let words = "rejected by rate limit; the 1 devices";
+        office.until("refused", |office| says(office, SourceState::Failed, words)).await;
+        let before = kubelet.calls("List").len();
+        kubelet.called("List", before + 3).await;
+        // 10 ms after the first refusal, then 20, then 40.
+        let times = kubelet.times("List");
+        let pauses: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(pauses.iter().any(|pause| *pause >= Duration::from_millis(40)), "{pauses:?}");
+        kubelet.reply("List", list(&["a"]));
+        office.until("ready", |office| says(office, SourceState::Ready, "")).await;
+    });
+}
+
+#[test]
+fn a_kubelet_that_hangs_or_is_slow_changes_nothing_until_it_answers() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        runs(&office, "u1", "a");
+        runs(&office, "u2", "b");
+        start(&office, QUICK);
+        office.until("granted", |office| !granted(office).is_empty()).await;
+        kubelet.reply("List", Reply::Hang);
+        let words = "no answer within 300ms; the 1 devices";
+        office.until("hung", |office| says(office, SourceState::Hung, words)).await;
+        assert_eq!(granted(&office).len(), 1);
+        let Reply::Message(both) = list(&["a", "b"]) else { unreachable!() };
+        kubelet.reply("List", Reply::Slow(Duration::from_millis(50), both));
+        office.until("both granted", |office| granted(office).len() == 2).await;
+    });
+}

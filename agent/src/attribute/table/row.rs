@@ -1,0 +1,116 @@
+//! One row of the ownership table: what is known of a process, and what is still to be found out.
+
+use super::super::party::PartyId;
+use super::super::{KernelCgroups, Method, Owner, Workload};
+use crate::ids::ProcKey;
+use std::sync::Arc;
+
+/// One process.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) owner: Arc<Owner>,
+    pub(super) cgroups: KernelCgroups,
+    /// When it opened its first device; `None` for one only the driver named. Taken when the
+    /// owner becomes known.
+    pub(super) opened_ns: Option<u64>,
+    /// Only the driver named it: nobody announces its end.
+    pub(super) listed: bool,
+    /// Its end was noticed, not reported: it may have ended long before.
+    pub(super) end_is_late: bool,
+    /// Counts what has made an earlier resolution out of date.
+    pub(super) epoch: u32,
+    /// Resolutions so far that left a name open.
+    pub(super) tries: u8,
+}
+
+/// A row to resolve, outside the table's lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) owner: Owner,
+    pub(crate) cgroups: KernelCgroups,
+    pub(super) epoch: u32,
+    /// It moved: what was known of its place is void.
+    pub(super) moved: bool,
+    /// Its place is known and stands; only names are looked up.
+    pub(crate) placed: bool,
+}
+
+/// Nodes remembered of a process: a host has at most some tens.
+const MAX_NODES: usize = 64;
+/// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every Linux ABI we build for).
+pub(super) const TICK_NS: u64 = 10_000_000;
+
+/// The earliest moment a process can have started.
+pub(crate) fn started_ns(process: ProcKey) -> u64 {
+    process.start_ticks.saturating_mul(TICK_NS)
+}
+
+impl Row {
+    pub(super) fn started_by(&self, at_ns: u64) -> bool {
+        started_ns(self.owner.process) <= at_ns
+    }
+
+    pub(super) fn is_alive(&self, at_ns: u64) -> bool {
+        let ended = self.owner.exited_ns;
+        self.started_by(at_ns) && !self.end_is_late && ended.is_none_or(|ended| at_ns <= ended)
+    }
+
+    pub(super) fn case(&self, moved: bool) -> Case {
+        Case {
+            owner: Owner {
+                workload: Workload::default(),
+                cgroup: None,
+                method: Method::Pending,
+                ..(*self.owner).clone()
+            },
+            cgroups: self.cgroups.clone(),
+            epoch: self.epoch,
+            moved,
+            placed: false,
+        }
+    }
+
+    /// Its place stands; its names are looked up anew.
+    pub(super) fn naming(&self) -> Case {
+        let mut owner = (*self.owner).clone();
+        owner.workload.forget_names();
+        let (cgroups, epoch) = (self.cgroups.clone(), self.epoch);
+        Case { owner, cgroups, epoch, moved: false, placed: true }
+    }
+
+    /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
+    pub(super) fn moves_to(&mut self, cgroups: &KernelCgroups) -> bool {
+        if cgroups.0.is_empty() || self.cgroups == *cgroups {
+            return false;
+        }
+        let moved = !self.cgroups.0.is_empty();
+        self.cgroups = cgroups.clone();
+        self.epoch += 1;
+        moved
+    }
+
+    pub(super) fn note_nodes(&mut self, nodes: &[Arc<str>]) {
+        // The kernel's report of a fork names no node: the child has its parent's.
+        for node in nodes.iter().filter(|node| !node.is_empty()) {
+            if self.owner.nodes.len() < MAX_NODES && !self.owner.nodes.contains(node) {
+                Arc::make_mut(&mut self.owner).nodes.push(Arc::clone(node));
+            }
+        }
+    }
+}
+
+/// A process of which only the name is known.
+pub(super) fn stranger(process: ProcKey, comm: &Arc<str>, uid: u32) -> Owner {
+    Owner {
+        process,
+        comm: Arc::clone(comm),
+        uid,
+        user: None,
+        cgroup: None,
+        workload: Workload::default(),
+        method: Method::Pending,
+        nodes: Vec::new(),
+        exited_ns: None,
+        party: PartyId::UNATTRIBUTED,
+    }
+}

@@ -1,0 +1,130 @@
+//! The MIG instances of a device. Every reading asks again which there are: an administrator cuts a
+//! device anew at any time. Costs a call for each place there can be (seven) and three for each
+//! instance, and four more when one is new.
+//!
+//! An instance's ids and, because the driver makes it of the device and the ids
+//! (`nvGenerateSmcUuid`), its UUID come again when another is made at its place; so its name, which
+//! ends in the profile, is asked for with the UUID.
+
+use super::ask::{Ask, Call};
+use super::readings::{bytes, push};
+use crate::catalog::device::MemoryState;
+use crate::catalog::instance as metric;
+use crate::collect::device::wire::{InstanceIdentity, InstanceReading, Place, WireValue};
+use crate::ids::GpuUuid;
+use crate::inventory::InstanceExtent;
+use crate::sys::nvml;
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+use std::collections::BTreeSet;
+
+/// Stands before the profile in an instance's name.
+const PROFILE_MARK: &str = " MIG ";
+/// Bytes in what the library calls a megabyte.
+const MEGABYTE: u64 = 1 << 20;
+
+/// One device's instances as last seen.
+#[derive(Debug, Default)]
+pub(super) struct Instances {
+    /// How many there can be.
+    most: Option<u32>,
+    known: Vec<Known>,
+}
+
+/// An instance that was seen before.
+#[derive(Debug)]
+struct Known {
+    uuid: String,
+    name: Option<String>,
+    place: Place,
+    /// The agent has all of its identity.
+    told: bool,
+}
+
+/// An instance as the processes' reader needs it.
+pub(super) struct Handle {
+    pub(super) device: Device<'static>,
+    pub(super) place: Place,
+}
+
+impl Instances {
+    /// Reads every instance there is now and gives their handles.
+    pub(super) fn read(
+        &mut self,
+        device: &Device<'static>,
+        ask: &mut Ask,
+        out: &mut Vec<InstanceReading>,
+    ) -> Vec<Handle> {
+        if self.most.is_none() {
+            self.most = ask.ask(Call::InstanceCount, || device.mig_device_count());
+        }
+        let mut handles = Vec::new();
+        let mut known = Vec::new();
+        for index in 0..self.most.unwrap_or(0) {
+            let handle = ask.ask(Call::InstanceHandle, || there(device.mig_device_by_index(index)));
+            let Some(handle) = handle else { continue };
+            // One that is destroyed at this very moment has no answers; it is not there.
+            let Some((now, identity)) = self.identify(&handle, ask) else { continue };
+            out.push(InstanceReading { place: now.place, identity, values: Vec::new() });
+            handles.push(Handle { device: handle, place: now.place });
+            known.push(now);
+        }
+        self.known = known;
+        let mut seen = BTreeSet::new();
+        for (handle, reading) in handles.iter().zip(out) {
+            push(&mut reading.values, &metric::INFO, (), Some(1));
+            if seen.insert(handle.place.gpu_instance) {
+                memory(&handle.device, ask, &mut reading.values);
+            }
+        }
+        handles
+    }
+
+    /// Which instance a handle leads to, and its identity if the agent does not have it.
+    fn identify(
+        &self,
+        handle: &Device<'_>,
+        ask: &mut Ask,
+    ) -> Option<(Known, Option<InstanceIdentity>)> {
+        let uuid = ask.ask(Call::InstanceUuid, || there(handle.uuid()))?;
+        let name = ask.ask(Call::InstanceName, || there(handle.name()));
+        let same = |known: &&Known| known.told && known.uuid == uuid && known.name == name;
+        if let Some(known) = self.known.iter().find(same) {
+            return Some((Known { uuid, name, ..*known }, None));
+        }
+        let gpu_instance = ask.ask(Call::GpuInstanceId, || there(nvml::gpu_instance_id(handle)))?;
+        let compute_instance =
+            ask.ask(Call::ComputeInstanceId, || there(nvml::compute_instance_id(handle)))?;
+        let attributes = ask.ask(Call::InstanceAttributes, || there(handle.attributes()));
+        let told = attributes.is_some() && name.is_some();
+        let extent = attributes.map_or_else(InstanceExtent::default, |told| InstanceExtent {
+            gpu_slices: Some(told.gpu_instance_slice_count),
+            compute_slices: Some(told.compute_instance_slice_count),
+            multiprocessors: Some(told.multiprocessor_count),
+            memory: told.memory_size_mb.checked_mul(MEGABYTE),
+        });
+        let profile = name.as_deref().and_then(|name| name.rsplit_once(PROFILE_MARK));
+        let profile = profile.map(|(_, profile)| profile.to_owned());
+        let identity = InstanceIdentity { uuid: GpuUuid::new(&uuid), profile, extent };
+        let place = Place { gpu_instance, compute_instance: Some(compute_instance) };
+        Some((Known { uuid, name, place, told }, Some(identity)))
+    }
+}
+
+fn memory(instance: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let memory = ask.ask(Call::InstanceMemory, || there(instance.memory_info()));
+    let Some(memory) = memory else { return };
+    push(out, &metric::MEMORY_USAGE, MemoryState::Used, bytes(memory.used));
+    push(out, &metric::MEMORY_USAGE, MemoryState::Free, bytes(memory.free));
+    push(out, &metric::MEMORY_USAGE, MemoryState::Reserved, bytes(memory.reserved));
+    push(out, &metric::MEMORY_LIMIT, (), bytes(memory.total));
+}
+
+/// Some drivers say "invalid argument" of a place without an instance, not "not found"; so do all of
+/// the handle of one that was destroyed since it was found.
+fn there<T>(answer: Result<T, NvmlError>) -> Result<T, NvmlError> {
+    match answer {
+        Err(NvmlError::InvalidArg) => Err(NvmlError::NotFound),
+        answer => answer,
+    }
+}

@@ -1,0 +1,133 @@
+//! `[kubernetes]` and `[containers]`: the sockets of this node that name pods and containers.
+
+use super::ConfigError;
+use crate::attribute::suppliers::{Containers, Kubernetes};
+use crate::attribute::workload::{PatternError, WantedLabels};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// Where runtimes listen for the kubelet, below the host's root.
+const CRI: &[&str] = &[
+    "run/containerd/containerd.sock",
+    "run/k3s/containerd/containerd.sock",
+    "run/crio/crio.sock",
+    "var/run/cri-dockerd.sock",
+];
+/// Where the kubelet tells of whole pods, from Kubernetes 1.37.
+const PODS_API: &str = "var/lib/kubelet/pods-api/pods-api.sock";
+/// Where it tells what it has granted.
+const POD_RESOURCES: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
+/// Variables that manifests put the node's name into, by the downward API.
+const NODE_NAMES: &[&str] = &["NODE_NAME", "KUBE_NODE_NAME", "K8S_NODE_NAME"];
+/// Where Docker listens.
+const DOCKER: &str = "run/docker.sock";
+/// Where Podman's service of the whole host listens.
+const PODMAN: &str = "run/podman/podman.sock";
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawKubernetes {
+    cri: Option<Vec<PathBuf>>,
+    pods_api: Option<PathBuf>,
+    pod_resources: Option<PathBuf>,
+    labels: Option<Vec<String>>,
+    annotations: Option<Vec<String>>,
+    resources: Option<Vec<String>>,
+    node_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawContainers {
+    docker: Option<PathBuf>,
+    podman: Option<PathBuf>,
+}
+
+pub(super) fn kubernetes(
+    raw: RawKubernetes,
+    root: &Path,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Kubernetes, ConfigError> {
+    let usual = || CRI.iter().map(|socket| root.join(socket)).collect();
+    let keys = |keys: Option<Vec<String>>| keys.unwrap_or_default();
+    let wanted = |key: &str, wanted: Result<WantedLabels, PatternError>| {
+        wanted.map_err(|error| ConfigError::Value {
+            key: format!("kubernetes.{key}"),
+            problem: error.to_string(),
+            remedy: "for example \"app.kubernetes.io/name\" or \"example.com/*\"".into(),
+        })
+    };
+    let (labels, annotations) = (keys(raw.labels), keys(raw.annotations));
+    wanted("labels", WantedLabels::new(&labels, &[]))?;
+    let named = || NODE_NAMES.iter().find_map(|name| env(name).filter(|name| !name.is_empty()));
+    Ok(Kubernetes {
+        cri: raw.cri.unwrap_or_else(usual),
+        pods_api: socket(raw.pods_api, root.join(PODS_API)),
+        pod_resources: socket(raw.pod_resources, root.join(POD_RESOURCES)),
+        resources: keys(raw.resources),
+        node_name: raw.node_name.filter(|name| !name.is_empty()).or_else(named),
+        wanted: wanted("annotations", WantedLabels::new(&labels, &annotations))?,
+    })
+}
+
+pub(super) fn containers(raw: RawContainers, root: &Path) -> Containers {
+    Containers {
+        docker: socket(raw.docker, root.join(DOCKER)),
+        podman: socket(raw.podman, root.join(PODMAN)),
+    }
+}
+
+/// An empty path switches a socket off.
+fn socket(set: Option<PathBuf>, usual: PathBuf) -> Option<PathBuf> {
+    Some(set.unwrap_or(usual)).filter(|socket| !socket.as_os_str().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_path_switches_a_socket_off() {
+        let raw = RawContainers { docker: Some(PathBuf::new()), podman: None };
+        let podman = Some(PathBuf::from("/host/run/podman/podman.sock"));
+        assert_eq!(containers(raw, Path::new("/host")), Containers { docker: None, podman });
+    }
+
+    fn resolved(raw: RawKubernetes, env: &[(&str, &str)]) -> Result<Kubernetes, String> {
+        let find = |name: &str| {
+            env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        kubernetes(raw, Path::new("/host"), &find).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_kubelets_sockets_are_below_the_hosts_root() {
+        let usual = resolved(RawKubernetes::default(), &[]).unwrap();
+        let sockets = [usual.pods_api, usual.pod_resources].map(Option::unwrap);
+        let wanted = [
+            "/host/var/lib/kubelet/pods-api/pods-api.sock",
+            "/host/var/lib/kubelet/pod-resources/kubelet.sock",
+        ];
+        assert_eq!(sockets, wanted.map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_nodes_name_is_the_configured_one_before_the_environments() {
+        let env = [("NODE_NAME", ""), ("K8S_NODE_NAME", "c"), ("KUBE_NODE_NAME", "b")];
+        let named = |raw| resolved(raw, &env).unwrap().node_name;
+        assert_eq!(named(RawKubernetes::default()).as_deref(), Some("b"));
+        let set = RawKubernetes { node_name: Some("a".into()), ..RawKubernetes::default() };
+        assert_eq!(named(set).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_pattern_that_fits_nothing_is_refused_with_its_key() {
+        let annotations = Some(vec!["a*b".to_owned()]);
+        let error = resolved(RawKubernetes { annotations, ..RawKubernetes::default() }, &[]);
+        assert_eq!(
+            error.unwrap_err(),
+            "`kubernetes.annotations`: `a*b` is no key: write a whole key, or the start of one and \
+             a `*` at its end; for example \"app.kubernetes.io/name\" or \"example.com/*\""
+        );
+    }
+}

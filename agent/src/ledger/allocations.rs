@@ -1,0 +1,216 @@
+//! What was granted to whom on each device, and what the owner did with it.
+//!
+//! Grants are bound to the devices of the inventory when either changes, which is rare; a batch
+//! costs one look at the device's processes for each grant.
+
+use super::accounts::NANO;
+use super::presence::Presences;
+use super::reading::{Crew, Reading};
+use crate::attribute::grants::{DeviceName, Grant, Grants};
+use crate::attribute::ownership::Ownership;
+use crate::attribute::party::{Party, PartyId};
+use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
+use crate::ids::{GpuId, InstanceId};
+use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
+use crate::sample::{Batch, GpuParty};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A grant on a device there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) party: PartyId,
+    /// The MIG instance of the device that was granted.
+    pub(super) instance: Option<InstanceId>,
+    source: GrantSource,
+    kind: GrantKind,
+}
+
+/// Every grant by device, and how long it was in which state.
+#[derive(Debug, Default)]
+pub(super) struct Allocations {
+    lists: Vec<Arc<[Grant]>>,
+    devices: Vec<(GpuId, Arc<GpuInfo>)>,
+    instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
+    bound: BTreeMap<GpuId, Vec<Bound>>,
+    unbound: i64,
+    /// When each device was last accounted for.
+    seen: BTreeMap<GpuId, SystemTime>,
+    spent: BTreeMap<(GpuId, PartyId), Spent>,
+}
+
+/// Nanoseconds in each state, by its place in [`AllocationState::ALL`].
+type Spent = [u128; AllocationState::ALL.len()];
+
+impl Allocations {
+    /// Takes the grants as they are now.
+    pub(super) fn bind(&mut self, grants: &Grants, inventory: &Inventory) {
+        let (lists, devices) = (grants.all(), inventory.all());
+        let instances = inventory.instances();
+        if same(&lists, &self.lists, Arc::ptr_eq)
+            && same(&devices, &self.devices, |a, b| Arc::ptr_eq(&a.1, &b.1))
+            && same(&instances, &self.instances, |a, b| Arc::ptr_eq(&a.1, &b.1))
+        {
+            return;
+        }
+        (self.lists, self.devices, self.instances) = (lists, devices, instances);
+        self.bound.clear();
+        self.unbound = 0;
+        for grant in self.lists.iter().flat_map(|list| list.iter()) {
+            match find(&grant.device, &self.devices, &self.instances) {
+                Some((gpu, instance)) => {
+                    let Grant { party, source, kind, .. } = *grant;
+                    let bound = Bound { party, instance, source, kind };
+                    self.bound.entry(gpu).or_default().push(bound);
+                }
+                None => self.unbound += 1,
+            }
+        }
+        let bound = &self.bound;
+        self.spent.retain(|(gpu, party), _| {
+            bound.get(gpu).is_some_and(|grants| grants.iter().any(|grant| grant.party == *party))
+        });
+    }
+
+    /// The grants on a device; one for each part of it that was granted.
+    pub(super) fn on(&self, gpu: GpuId) -> &[Bound] {
+        self.bound.get(&gpu).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many grants name no device there is.
+    pub(super) fn unbound(&self) -> i64 {
+        self.unbound
+    }
+
+    /// Whether anything is granted to a party.
+    pub(super) fn names(&self, party: PartyId) -> bool {
+        let grants = self.lists.iter().flat_map(|list| list.iter());
+        grants.into_iter().any(|grant| grant.party == party)
+    }
+
+    /// Books the time since the last batch on the state of each grant of a device.
+    pub(super) fn account(
+        &mut self,
+        (reading, presences): (&Reading, &Presences),
+        longest: Duration,
+        ownership: &Ownership,
+        out: &mut Batch,
+    ) {
+        let gpu = reading.gpu;
+        let last = self.seen.insert(gpu, out.time);
+        let since = last.and_then(|last| out.time.duration_since(last).ok());
+        let since_ns = since.filter(|since| *since <= longest).unwrap_or_default().as_nanos();
+        let Some(grants) = self.bound.get(&gpu) else { return };
+        for (place, grant) in grants.iter().enumerate() {
+            let earlier = || grants.iter().take(place);
+            let subject = GpuParty { gpu, party: grant.party };
+            let same = |other: &Bound| Bound { instance: grant.instance, ..*other } == *grant;
+            if !earlier().any(same) {
+                let dims = (grant.source, grant.kind);
+                out.push(metric::ALLOCATION_INFO.sample(subject, dims, 1));
+            }
+            if earlier().any(|other| other.party == grant.party) {
+                continue;
+            }
+            let state = state(grant.party, reading, presences, ownership);
+            // What was not granted at the last batch was not granted since.
+            let spent = self.spent.entry((gpu, grant.party));
+            let spent = spent
+                .and_modify(|spent| {
+                    if let Some(spent) = spent.get_mut(state as usize) {
+                        *spent += since_ns;
+                    }
+                })
+                .or_default();
+            for (&state, &ns) in AllocationState::ALL.iter().zip(spent.iter()) {
+                let seconds = ns as f64 / NANO;
+                out.push(metric::ALLOCATION_TIME.sample(subject, state, seconds));
+            }
+        }
+    }
+}
+
+/// What a party does with a device it was granted.
+fn state(
+    party: PartyId,
+    reading: &Reading,
+    presences: &Presences,
+    ownership: &Ownership,
+) -> AllocationState {
+    if reading.at.is_none() {
+        return AllocationState::Unknown;
+    }
+    let mine = || reading.processes.iter().filter(|on| on.party == party);
+    let is_listed = mine().next().is_some();
+    if mine().any(|on| on.busy() > 0) {
+        return AllocationState::Active;
+    }
+    if !is_listed && !presences.has_opened(reading.gpu, party) {
+        let hides = reading.unidentified() > 0 || may_hide(party, reading, ownership);
+        return if hides { AllocationState::Unknown } else { AllocationState::Unused };
+    }
+    match (reading.busy, reading.crew()) {
+        (Some(0), _) => AllocationState::Idle,
+        (Some(_), Crew::One(only)) if only == party => AllocationState::Active,
+        // Somebody else keeps it busy.
+        (Some(_), Crew::One(_)) => AllocationState::Idle,
+        (Some(_), Crew::Several) if reading.sampled() > 0 && !reading.is_served() => {
+            AllocationState::Idle
+        }
+        _ => AllocationState::Unknown,
+    }
+}
+
+/// Whether a process on the device may be a party's though it is on another account: one whose
+/// owner is not known yet, or one of the same pod whose container is not.
+fn may_hide(party: PartyId, reading: &Reading, ownership: &Ownership) -> bool {
+    let pod = |party| match &ownership.party(party)?.party {
+        Party::Pod { uid, container } => Some((uid.clone(), container.is_some())),
+        _ => None,
+    };
+    let granted = pod(party);
+    reading.processes.iter().any(|on| {
+        let is_pod = |(uid, _): &(_, bool)| {
+            pod(on.party).is_some_and(|(other, is_named)| other == *uid && !is_named)
+        };
+        on.party == PartyId::UNATTRIBUTED || granted.as_ref().is_some_and(is_pod)
+    })
+}
+
+/// The device of a name, if it is one and only one, and the MIG instance if it is that of one.
+fn find(
+    name: &DeviceName,
+    devices: &[(GpuId, Arc<GpuInfo>)],
+    instances: &[(InstanceId, Arc<InstanceInfo>)],
+) -> Option<(GpuId, Option<InstanceId>)> {
+    let is_it = |info: &InstanceInfo| matches!(name, DeviceName::Uuid(uuid) if info.uuid == *uuid);
+    if let Some((instance, info)) = instances.iter().find(|(_, info)| is_it(info)) {
+        return Some((info.gpu, Some(*instance)));
+    }
+    let mut named = devices.iter().filter(|(_, info)| match name {
+        DeviceName::Uuid(uuid) => info.uuid == *uuid,
+        DeviceName::Minor(minor) => info.minor == Some(*minor),
+        DeviceName::Index(index) => info.index == *index,
+        DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
+        DeviceName::Pci(address) => {
+            info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))
+        }
+    });
+    let (gpu, _) = named.next()?;
+    named.next().is_none().then_some((*gpu, None))
+}
+
+/// A PCI address without the zeros before its domain: drivers write four digits or eight.
+fn bare(address: &str) -> &str {
+    address.trim_start_matches('0')
+}
+
+fn same<T>(a: &[T], b: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
+}
+
+#[cfg(test)]
+#[path = "allocations_tests.rs"]
+#[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]
+mod tests;

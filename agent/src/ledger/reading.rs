@@ -1,0 +1,308 @@
+//! What a batch says of each device, as the ledger needs it: whole numbers, and processes with
+//! their parties. What is not a number or not plausible counts as not read.
+
+use crate::attribute::ownership::Ownership;
+use crate::attribute::party::PartyId;
+use crate::catalog::device::{self, MemoryState, Task};
+use crate::catalog::instance;
+use crate::catalog::process::{self, ProcessTask, ProcessType};
+use crate::catalog::{Dims as _, MetricDef};
+use crate::ids::{GpuId, InstanceId, ProcKey};
+use crate::inventory::Inventory;
+use crate::sample::{Batch, GpuProcess, Sample, Subject, Value};
+use std::collections::{HashMap, HashSet};
+use std::time::SystemTime;
+
+/// Parts of a whole in which fractions are counted.
+pub(super) const WHOLE: u64 = 1_000_000_000;
+/// Microjoules of a joule.
+const MICRO: f64 = 1e6;
+
+/// One device in one batch.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// Which.
+    pub(super) gpu: GpuId,
+    /// When it was read; `None` if it was not.
+    pub(super) at: Option<SystemTime>,
+    /// Fraction of time it was busy, of [`WHOLE`].
+    pub(super) busy: Option<u64>,
+    /// Bytes used.
+    pub(super) memory: Option<u64>,
+    /// Energy counter in microjoules.
+    pub(super) energy: Option<u64>,
+    /// Processes the driver lists, known or not.
+    listed: usize,
+    /// Those that are known by identity, and those it has samples of; one in several MIG instances
+    /// once for each.
+    pub(super) processes: Vec<OnDevice>,
+    /// Its MIG instances.
+    pub(super) instances: Vec<Slice>,
+}
+
+/// A MIG instance of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slice {
+    pub(super) instance: InstanceId,
+    /// Compute slices; 0 where the driver does not tell.
+    pub(super) size: u32,
+}
+
+/// A process on a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnDevice {
+    /// Who.
+    pub(super) process: ProcKey,
+    /// On whose account.
+    pub(super) party: PartyId,
+    /// The MIG instance it is in.
+    pub(super) instance: Option<InstanceId>,
+    /// It is here already, in another instance.
+    again: bool,
+    /// The MPS server, which works for others.
+    pub(super) serves: bool,
+    /// It has ended.
+    pub(super) ended: bool,
+    /// Bytes it holds, where the driver tells.
+    pub(super) memory: Option<u64>,
+    /// Fraction of time it kept multiprocessors busy, of [`WHOLE`]; `None` without a sample since
+    /// the last reading.
+    pub(super) sampled: Option<u64>,
+}
+
+impl OnDevice {
+    /// The fraction, which is nothing without a sample.
+    pub(super) fn busy(&self) -> u64 {
+        self.sampled.unwrap_or(0)
+    }
+}
+
+/// Who is on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Crew {
+    /// No process.
+    Nobody,
+    /// Only processes that nothing identifies.
+    Strangers,
+    /// Processes of one party, and no others.
+    One(PartyId),
+    /// Several parties, or somebody nobody knows.
+    Several,
+}
+
+impl Reading {
+    fn new(gpu: GpuId) -> Self {
+        Self {
+            gpu,
+            at: None,
+            busy: None,
+            memory: None,
+            energy: None,
+            listed: 0,
+            processes: Vec::new(),
+            instances: Vec::new(),
+        }
+    }
+
+    /// Processes the driver lists that nothing identifies.
+    pub(super) fn unidentified(&self) -> usize {
+        // An ended process of which there are samples is on no list: it has no memory, unless the
+        // driver tells nobody's.
+        let once = || self.processes.iter().filter(|on| !on.again);
+        let told = once().filter(|on| on.memory.is_some()).count();
+        let known = if told == 0 { once().count() } else { told };
+        self.listed.saturating_sub(known)
+    }
+
+    /// Who is on it.
+    pub(super) fn crew(&self) -> Crew {
+        let mut parties = self.processes.iter().map(|on| on.party);
+        match (parties.next(), self.unidentified()) {
+            (None, 0) => Crew::Nobody,
+            (None, _) => Crew::Strangers,
+            (Some(first), 0) if parties.all(|party| party == first) => Crew::One(first),
+            _ => Crew::Several,
+        }
+    }
+
+    /// What the driver's samples of all processes add up to.
+    pub(super) fn sampled(&self) -> u64 {
+        self.processes.iter().map(OnDevice::busy).sum()
+    }
+
+    /// Whether some of the samples are of work that an MPS server did for its clients.
+    pub(super) fn is_served(&self) -> bool {
+        self.processes.iter().any(|on| on.serves && on.busy() > 0)
+    }
+
+    fn clear(&mut self) {
+        let mut processes = std::mem::take(&mut self.processes);
+        let mut instances = std::mem::take(&mut self.instances);
+        processes.clear();
+        instances.clear();
+        *self = Self { processes, instances, ..Self::new(self.gpu) };
+    }
+
+    fn note(&mut self, metric: &'static MetricDef, sample: &Sample) {
+        let is = |def: &'static MetricDef| std::ptr::eq(metric, def);
+        if is(device::UTILIZATION.def()) && sample.dims == Task::General.indexes() {
+            self.busy = fraction(&sample.value);
+        } else if is(device::MEMORY_USAGE.def()) && sample.dims == MemoryState::Used.indexes() {
+            self.memory = count(&sample.value);
+        } else if is(device::ENERGY.def()) {
+            self.energy = double(&sample.value).and_then(|joules| whole(joules * MICRO));
+        } else if is(device::PROCESS_COUNT.def()) {
+            let listed = count(&sample.value).unwrap_or(0);
+            self.listed = usize::try_from(listed).unwrap_or(usize::MAX);
+        }
+    }
+}
+
+impl OnDevice {
+    fn of(on: GpuProcess, again: bool, ownership: &Ownership) -> Self {
+        let owner = ownership.owner(on.process);
+        Self {
+            process: on.process,
+            party: owner.as_ref().map_or(PartyId::UNATTRIBUTED, |owner| owner.party),
+            instance: on.instance,
+            again,
+            serves: false,
+            ended: owner.is_some_and(|owner| owner.exited_ns.is_some()),
+            memory: None,
+            sampled: None,
+        }
+    }
+
+    fn note(&mut self, metric: &'static MetricDef, sample: &Sample) {
+        if std::ptr::eq(metric, process::MEMORY_USAGE.def()) {
+            self.memory = count(&sample.value);
+            self.serves = sample.dims == ProcessType::MpsServer.indexes();
+        } else if std::ptr::eq(metric, process::UTILIZATION.def())
+            && sample.dims == ProcessTask::Sm.indexes()
+        {
+            self.sampled = fraction(&sample.value);
+        }
+    }
+}
+
+/// The readings of one batch; the buffers are kept.
+#[derive(Debug, Default)]
+pub(super) struct Readings {
+    devices: Vec<Reading>,
+    /// How many of them this batch has.
+    used: usize,
+    by_gpu: HashMap<GpuId, usize>,
+    by_process: HashMap<GpuProcess, usize>,
+    people: HashSet<(GpuId, ProcKey)>,
+}
+
+impl Readings {
+    /// Takes everything about devices out of a batch.
+    pub(super) fn take(&mut self, batch: &Batch, ownership: &Ownership, inventory: &Inventory) {
+        self.used = 0;
+        self.by_gpu.clear();
+        self.by_process.clear();
+        self.people.clear();
+        for (time, sample) in &batch.samples {
+            match sample.subject {
+                Subject::Gpu(gpu) => {
+                    let Some(reading) = self.of(gpu) else { continue };
+                    if !is_about_reading(sample.metric) {
+                        reading.at = Some(*time);
+                        reading.note(sample.metric, sample);
+                    }
+                }
+                Subject::Process(on) => self.process(on, sample, ownership),
+                Subject::Instance(instance)
+                    if std::ptr::eq(sample.metric, instance::INFO.def()) =>
+                {
+                    self.instance(instance, inventory);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Reading> {
+        self.devices.iter_mut().take(self.used)
+    }
+
+    fn process(&mut self, on: GpuProcess, sample: &Sample, ownership: &Ownership) {
+        let known = self.by_process.get(&on).copied();
+        let again = known.is_none() && !self.people.insert((on.gpu, on.process));
+        let Some(reading) = self.of(on.gpu) else { return };
+        let place = known.unwrap_or(reading.processes.len());
+        if known.is_none() {
+            reading.processes.push(OnDevice::of(on, again, ownership));
+        }
+        if let Some(known) = reading.processes.get_mut(place) {
+            known.note(sample.metric, sample);
+        }
+        if known.is_none() {
+            self.by_process.insert(on, place);
+        }
+    }
+
+    fn instance(&mut self, instance: InstanceId, inventory: &Inventory) {
+        let Some(info) = inventory.instance(instance) else { return };
+        let size = info.extent.compute_slices.or(info.extent.gpu_slices).unwrap_or(0);
+        if let Some(reading) = self.of(info.gpu) {
+            reading.instances.push(Slice { instance, size });
+        }
+    }
+
+    fn of(&mut self, gpu: GpuId) -> Option<&mut Reading> {
+        let next = self.used;
+        let place = *self.by_gpu.entry(gpu).or_insert(next);
+        if place == next {
+            self.used += 1;
+            match self.devices.get_mut(place) {
+                Some(reading) => {
+                    reading.gpu = gpu;
+                    reading.clear();
+                }
+                None => self.devices.push(Reading::new(gpu)),
+            }
+        }
+        self.devices.get_mut(place)
+    }
+}
+
+/// Whether a metric is about the reading of a device, sent also when it was not read.
+fn is_about_reading(metric: &'static MetricDef) -> bool {
+    std::ptr::eq(metric, device::STATE.def()) || std::ptr::eq(metric, device::READ_AGE.def())
+}
+
+fn fraction(value: &Value) -> Option<u64> {
+    double(value).filter(|value| *value >= 0.0).and_then(|value| whole(value.min(1.0) * 1e9))
+}
+
+fn count(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::Double(_) | Value::Histogram(_) => None,
+    }
+}
+
+fn double(value: &Value) -> Option<f64> {
+    match value {
+        Value::Double(number) => Some(*number),
+        Value::Int(_) | Value::Histogram(_) => None,
+    }
+}
+
+/// The nearest whole number; `None` for what is negative, not a number, or beyond what a `f64`
+/// counts one by one.
+fn whole(value: f64) -> Option<u64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and 2^53, and rounded"
+    )]
+    (0.0..=EXACT).contains(&value).then(|| value.round() as u64)
+}

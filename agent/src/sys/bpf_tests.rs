@@ -1,0 +1,127 @@
+use super::*;
+use std::ffi::CStr;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_ATTACH: libc::c_long = 8;
+const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+
+/// `union bpf_attr` for `BPF_PROG_LOAD`, as of Linux 4.17.
+#[repr(C)]
+struct LoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+}
+
+/// `union bpf_attr` for `BPF_PROG_ATTACH`.
+#[repr(C)]
+struct AttachAttr {
+    target_fd: i32,
+    attach_bpf_fd: i32,
+    attach_type: u32,
+    attach_flags: u32,
+}
+
+/// Attaches a device program to a cgroup as slurmstepd does; it goes with the cgroup.
+pub(crate) fn attach_device_program(
+    cgroup: BorrowedFd<'_>,
+    name: &CStr,
+    instructions: &[Instruction],
+) -> io::Result<()> {
+    let mut prog_name = [0; 16];
+    prog_name[..name.to_bytes().len()].copy_from_slice(name.to_bytes());
+    let mut attr = LoadAttr {
+        prog_type: BPF_PROG_TYPE_CGROUP_DEVICE,
+        insn_cnt: u32::try_from(instructions.len()).unwrap(),
+        insns: instructions.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log_buf: 0,
+        kern_version: 0,
+        prog_flags: 0,
+        prog_name,
+        prog_ifindex: 0,
+        expected_attach_type: BPF_CGROUP_DEVICE,
+    };
+    let fd = bpf(BPF_PROG_LOAD, &mut attr)?;
+    // SAFETY: the call just returned this descriptor, so it is open and nobody else's.
+    let program = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) };
+    let mut attr = AttachAttr {
+        target_fd: cgroup.as_raw_fd(),
+        attach_bpf_fd: program.as_raw_fd(),
+        attach_type: BPF_CGROUP_DEVICE,
+        attach_flags: 0,
+    };
+    bpf(BPF_PROG_ATTACH, &mut attr).map(drop)
+}
+
+/// The unified hierarchy of this host.
+pub(crate) fn unified() -> Option<PathBuf> {
+    let places = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
+    places.into_iter().find(|place| place.join("cgroup.controllers").exists())
+}
+
+/// `r0 = 0; exit`: nothing may be opened.
+const DENY_ALL: [Instruction; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // The next run has another name.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn make(name: &str) -> Option<Directory> {
+    let path = unified()?.join(format!("gpuwho-test-{name}-{}", std::process::id()));
+    std::fs::create_dir(&path).ok()?;
+    Some(Directory(path))
+}
+
+fn programs(path: &Path) -> io::Result<Vec<AttachedProgram>> {
+    device_programs(std::fs::File::open(path)?.as_fd())
+}
+
+#[test]
+fn the_kernel_gives_back_the_program_that_was_attached_to_a_cgroup() {
+    let Some(directory) = make("bpf") else {
+        eprintln!("skipped: needs root and a writable cgroup2 mount");
+        return;
+    };
+    let open = std::fs::File::open(&directory.0).unwrap();
+    match attach_device_program(open.as_fd(), c"Slurm_Cgroup_v2", &DENY_ALL) {
+        Ok(()) => {}
+        Err(error) => {
+            eprintln!("skipped: needs cgroup device programs: {error}");
+            return;
+        }
+    }
+    let expected =
+        AttachedProgram { name: "Slurm_Cgroup_v2".to_owned(), instructions: DENY_ALL.to_vec() };
+    assert_eq!(programs(&directory.0).unwrap(), [expected]);
+}
+
+#[test]
+fn a_directory_that_is_no_cgroup_has_no_programs_to_give() {
+    programs(Path::new("/")).unwrap_err();
+}
+
+#[test]
+fn record_of_another_length_is_refused() {
+    assert_eq!(record::<u32>(&7_u32.to_ne_bytes()), Some(7));
+    assert_eq!(record::<u32>(&[0; 3]), None);
+    assert_eq!(record::<u32>(&[0; 5]), None);
+}

@@ -1,0 +1,146 @@
+//! What the services answer from: the model, the faults, and who watches.
+
+use crate::core;
+use crate::model::{Allocation, Pod};
+use crate::pods::{Event, EventType};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tonic::{Code, Status};
+
+/// One of the kubelet's local APIs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// Which devices, CPUs and memory containers were granted.
+    PodResources,
+    /// Whole pods.
+    Pods,
+}
+
+/// What goes wrong with every call of an API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Refused with a code and a message. The kubelet says `ResourceExhausted`, `rejected by rate
+    /// limit` to who asks too often, and `FailedPrecondition`, `Kubelet is initializing` before it
+    /// knows its pods.
+    Refuse(Code, String),
+    /// Answered late.
+    Delay(Duration),
+    /// Never answered.
+    Hang,
+}
+
+/// All of it; lives as long as the test's kubelet, whatever becomes of its sockets.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    known: Mutex<Known>,
+    calls: [AtomicU64; 2],
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    pods: BTreeMap<String, Pod>,
+    allocatable: Allocation,
+    faults: [Option<Fault>; 2],
+    watchers: Vec<UnboundedSender<Result<Event, Status>>>,
+}
+
+impl State {
+    /// Counts a call, and does to it what was ordered.
+    pub(crate) async fn gate(&self, api: Api) -> Result<(), Status> {
+        let [resources, pods] = &self.calls;
+        let counter = if api == Api::Pods { pods } else { resources };
+        counter.fetch_add(1, Ordering::SeqCst);
+        let [of_resources, of_pods] = self.known().faults.clone();
+        match if api == Api::Pods { of_pods } else { of_resources } {
+            None => Ok(()),
+            Some(Fault::Refuse(code, message)) => Err(Status::new(code, message)),
+            Some(Fault::Delay(time)) => {
+                tokio::time::sleep(time).await;
+                Ok(())
+            }
+            Some(Fault::Hang) => std::future::pending().await,
+        }
+    }
+
+    pub(crate) fn calls(&self, api: Api) -> u64 {
+        let [resources, pods] = &self.calls;
+        if api == Api::Pods { pods } else { resources }.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_fault(&self, api: Api, fault: Option<Fault>) {
+        let [resources, pods] = &mut self.known().faults;
+        *(if api == Api::Pods { pods } else { resources }) = fault;
+    }
+
+    /// The pods by UID.
+    pub(crate) fn pods(&self) -> BTreeMap<String, Pod> {
+        self.known().pods.clone()
+    }
+
+    pub(crate) fn allocatable(&self) -> Allocation {
+        self.known().allocatable.clone()
+    }
+
+    pub(crate) fn set_allocatable(&self, allocatable: Allocation) {
+        self.known().allocatable = allocatable;
+    }
+
+    /// Adds a pod, or changes the one of the same UID.
+    pub(crate) fn set_pod(&self, pod: Pod) {
+        let mut known = self.known();
+        let kind =
+            if known.pods.contains_key(&pod.uid) { EventType::Modified } else { EventType::Added };
+        known.tell(&Event::of(kind, &core::Pod::of(&pod)));
+        known.pods.insert(pod.uid.clone(), pod);
+    }
+
+    /// Forgets a pod; who watches is told its names and nothing else.
+    pub(crate) fn remove_pod(&self, uid: &str) -> Option<Pod> {
+        let mut known = self.known();
+        let pod = known.pods.remove(uid)?;
+        known.tell(&Event::of(EventType::Deleted, &core::Pod::naming(&pod)));
+        Some(pod)
+    }
+
+    /// Every pod there is, the end of those, and then whatever happens, without a gap.
+    pub(crate) fn watch(&self) -> UnboundedReceiver<Result<Event, Status>> {
+        let (watcher, events) = unbounded_channel();
+        let mut known = self.known();
+        let added = known.pods.values().map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)));
+        for event in added.chain([Event::initial_sync_complete()]) {
+            // The other end is below.
+            let _sent = watcher.send(Ok(event));
+        }
+        known.watchers.push(watcher);
+        events
+    }
+
+    /// Those who watch now.
+    pub(crate) fn watchers(&self) -> usize {
+        let mut known = self.known();
+        known.watchers.retain(|watcher| !watcher.is_closed());
+        known.watchers.len()
+    }
+
+    /// Ends every watch with what a kubelet says to a watcher that reads too slowly.
+    pub(crate) fn drop_watchers(&self) {
+        for watcher in std::mem::take(&mut self.known().watchers) {
+            // One that is gone need not be told.
+            let _told =
+                watcher.send(Err(Status::resource_exhausted("watch client channel closed")));
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn tell(&mut self, event: &Event) {
+        self.watchers.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
+    }
+}
