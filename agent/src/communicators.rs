@@ -221,6 +221,11 @@ impl Known {
             facts.device = facts.device.or(learned.device);
             facts.name = facts.name.or_else(|| learned.name.clone());
         }
+        // A process that has ended maps nothing any more.
+        if let Some((_, known)) = self.facts.get(&id) {
+            facts.version = facts.version.or_else(|| known.version.clone());
+            facts.library = facts.library.or_else(|| known.library.clone());
+        }
         if self.facts.get(&id).is_none_or(|(_, known)| **known != facts) {
             self.facts.insert(id, (key, Arc::new(facts)));
         }

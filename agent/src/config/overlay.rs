@@ -18,6 +18,7 @@ const SECTIONS: &[&str] = &[
     "paths",
     "devices",
     "nvidia",
+    "nccl",
     "kubernetes",
     "containers",
     "slurm",
@@ -164,6 +165,18 @@ mod tests {
         let error = load("[agent]\ninterval = \"10\"\n", &[]).unwrap_err();
         assert!(error.starts_with("`agent.interval`: `10` is not a duration"), "{error}");
         assert!(error.ends_with("like 500ms, 10s or 2m"), "{error}");
+    }
+
+    #[test]
+    fn collectives_have_a_budget_that_is_not_zero() {
+        let file = "[nccl]\nbudget = 500\nhang_after = \"90s\"\n";
+        let settings = load(file, &[("GPUWHO_NCCL_ENABLED", "false")]).unwrap().nccl;
+        assert_eq!(
+            (settings.enabled, settings.budget, settings.hang_after),
+            (false, 500, Duration::from_secs(90))
+        );
+        let error = load("[nccl]\nbudget = 0\n", &[]).unwrap_err();
+        assert!(error.contains("nccl.budget"), "{error}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ const MOST_VERSION: usize = 48;
 pub(super) struct Exports {
     /// Rows of the table of symbols, with the place of each in the file.
     pub entries: Vec<(usize, u64)>,
-    /// `2.27.5+cuda12.9`, or `>=2.27` where only the set of functions tells.
+    /// `2.27.5+cuda12.9`; `>=2.27`, as the set of functions tells, until the constants are read.
     pub version: Arc<str>,
     /// The linker's id of the file, in hex.
     pub build_id: Option<Arc<str>>,
@@ -59,11 +59,14 @@ pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
             entries.push((row, offset));
         }
     }
-    let version = match image.version()? {
-        Some(version) => Arc::from(version),
-        None => at_least(&entries),
-    };
+    let version = at_least(&entries);
     Ok(Some(Exports { entries, version, build_id: image.build_id()?.map(Arc::from) }))
+}
+
+/// The version that the file's constants tell: reads them, some megabytes.
+pub(super) fn version(file: &File) -> io::Result<Option<Arc<str>>> {
+    let Some(image) = Image::open(file)? else { return Ok(None) };
+    Ok(image.version()?.map(Arc::from))
 }
 
 /// The newest version that a function of the set came with.

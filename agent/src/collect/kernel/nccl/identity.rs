@@ -186,3 +186,7 @@ fn origin(code: u32) -> Origin {
         _ => Origin::Unknown,
     }
 }
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

@@ -6,7 +6,7 @@
 //! a container, else below `/proc/PID/root`. A file that is no such library is remembered as long
 //! as somebody maps it.
 
-use super::elf::{Exports, exports};
+use super::elf::{Exports, exports, version};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use std::collections::{HashMap, HashSet};
@@ -74,6 +74,16 @@ impl Libraries {
             None => Vec::new(),
         };
         changed | self.leave(process, closed)
+    }
+
+    /// Reads a library's version, which takes longer than to attach to it.
+    pub(super) fn tell_version(&mut self, key: &FileKey) {
+        if let Some(Some(library)) = self.known.get_mut(key)
+            && let Some(version) =
+                File::open(&library.file).ok().and_then(|file| version(&file).ok()?)
+        {
+            library.exports.version = version;
+        }
     }
 
     /// A process has ended; true if it mapped a library.

@@ -3,7 +3,7 @@
 
 use super::libraries::Libraries;
 use super::maps::Snapshot;
-use super::probes::{Attached, Maps, Probes};
+use super::probes::{Attached, Maps, Probes, task_layout};
 use super::{Nccl, Settings, Waker};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
@@ -116,10 +116,12 @@ impl Bare {
         let paths = Paths::default();
         let mut libraries = Libraries::default();
         assert!(libraries.look(&paths, rank.process()));
+        let key = libraries.in_use().next().unwrap().0.clone();
+        libraries.tell_version(&key);
         let library = libraries.in_use().next().unwrap().1;
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
-        let loaded = Probes::load(&paths);
+        let loaded = Probes::load(task_layout(&paths));
         let (mut probes, maps) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {

@@ -125,7 +125,7 @@ impl Attached {
 
 impl Probes {
     /// Loads the maps; gives those to read apart.
-    pub(super) fn load(paths: &Paths) -> Result<(Self, Maps), ProbeError> {
+    pub(super) fn load(layout: TaskLayout) -> Result<(Self, Maps), ProbeError> {
         if OBJECT.is_empty() {
             return Err(ProbeError::NotBuilt);
         }
@@ -133,7 +133,7 @@ impl Probes {
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
         let mut bpf = EbpfLoader::new()
             .btf(None)
-            .override_global("TASK_LAYOUT", &task_layout(paths), true)
+            .override_global("TASK_LAYOUT", &layout, true)
             .load(OBJECT)
             .map_err(Box::new)?;
         let maps = Maps {
@@ -154,7 +154,7 @@ impl Probes {
 
     /// Loads every program, as far as the kernel takes them; gives how many there are.
     pub(super) fn try_all(paths: &Paths) -> Result<usize, ProbeError> {
-        let (mut probes, _maps) = Self::load(paths)?;
+        let (mut probes, _maps) = Self::load(task_layout(paths))?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
         let programs: Vec<&'static str> = programs.collect();
         for &program in &programs {
@@ -264,8 +264,9 @@ fn take(bpf: &mut Ebpf, name: &'static str) -> Result<aya::maps::Map, ProbeError
     bpf.take_map(name).ok_or(ProbeError::Missing(name))
 }
 
-/// Without it processes are known by their number until user space has looked.
-fn task_layout(paths: &Paths) -> TaskLayout {
+/// Where this kernel keeps a process's start. Without it processes are known by their number until
+/// user space has looked. Reads some megabytes.
+pub(super) fn task_layout(paths: &Paths) -> TaskLayout {
     let read = || {
         let btf = Btf::read(&paths.sys.join("kernel/btf/vmlinux"))?;
         Ok::<_, super::super::btf::BtfError>(TaskLayout {

@@ -1,12 +1,12 @@
 //! The thread that finds libraries, attaches the probes to them and keeps them within their
-//! budget. It sleeps while no process holds a device; a process that is new is looked at four
+//! budget. It sleeps while no process holds a device; a process that is new is looked at ten
 //! times a second for a minute, because Python loads libraries late, then every five seconds. A
 //! look is one line of `/proc/PID/status`; the mappings are read only when that has changed.
 
 use super::Settings;
 use super::governor::{Attach, Governor, LOOK_EVERY};
 use super::libraries::{FileKey, Libraries};
-use super::probes::{Attached, ProbeError, Probes};
+use super::probes::{Attached, ProbeError, Probes, task_layout};
 use super::shared::Shared;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
@@ -14,8 +14,9 @@ use crate::collect::proc_scan::is_alive;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::sys::memory;
 use aya::programs::uprobe::UProbeLink;
-use gpuwho_common::nccl::{COUNTERS, HIT_ENTRY, HIT_RETURN};
+use gpuwho_common::nccl::{COUNTERS, HIT_ENTRY, HIT_RETURN, TaskLayout};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Between looks at a process that is new.
-const YOUNG_EVERY: Duration = Duration::from_millis(250);
+const YOUNG_EVERY: Duration = Duration::from_millis(100);
 /// How long a process is new.
 const YOUNG: Duration = Duration::from_mins(1);
 /// Between looks at all others.
@@ -44,6 +45,7 @@ pub(super) struct Watch {
     shared: Shared,
     libraries: Libraries,
     seen: HashMap<ProcKey, Seen>,
+    layout: TaskLayout,
     probes: Option<Probes>,
     attached: HashMap<FileKey, Attached>,
     refused: Option<(String, Instant)>,
@@ -83,6 +85,7 @@ impl Watch {
             shared,
             libraries: Libraries::default(),
             seen: HashMap::new(),
+            layout: TaskLayout::UNKNOWN,
             probes: None,
             attached: HashMap::new(),
             refused: None,
@@ -95,6 +98,9 @@ impl Watch {
 
     /// Runs until nobody can wake it any more.
     pub(super) fn run(mut self, woken: &Receiver<()>) {
+        // Now, because a job that loads a library uses it within a moment.
+        self.layout = task_layout(&self.paths);
+        memory::give_back();
         loop {
             let now = Instant::now();
             if self.look_at_processes(now) {
@@ -180,26 +186,34 @@ impl Watch {
         if wanted == Attach::Nothing {
             return Ok(());
         }
+        let mut new = Vec::new();
         for (key, library) in self.libraries.in_use() {
             if self.attached.contains_key(key) {
                 continue;
             }
             if self.probes.is_none() {
-                let (probes, maps) = Probes::load(&self.paths)?;
+                let (probes, maps) = Probes::load(self.layout)?;
                 self.probes = Some(probes);
                 self.shared.with(|known| known.maps = Some(maps));
-                crate::sys::memory::give_back();
             }
             let Some(probes) = &mut self.probes else { continue };
             let timed = wanted == Attach::Full;
             let attached = probes.attach(&library.file, &library.exports, timed)?;
-            let (path, version) = (&library.path, &library.exports.version);
-            let (functions, returns) = (attached.functions(), attached.returns());
-            tracing::info!(%path, %version, functions, returns, "counting collective calls");
             for (name, why) in &attached.refused {
-                tracing::warn!(%path, name, why, "a function cannot be probed");
+                tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
             }
             self.attached.insert(key.clone(), attached);
+            new.push(key.clone());
+        }
+        for key in new {
+            self.libraries.tell_version(&key);
+            let library = self.libraries.in_use().find(|(known, _)| **known == key);
+            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+                continue;
+            };
+            let (functions, returns) = (attached.functions(), attached.returns());
+            let (path, version) = (&library.path, &library.exports.version);
+            tracing::info!(%path, %version, functions, returns, "counting collective calls");
         }
         Ok(())
     }

@@ -1,0 +1,149 @@
+use super::*;
+use crate::catalog::nccl::{Operation, SizeClass};
+use gpuwho_common::nccl::{
+    ARRIVALS, Activity, Arrival, CLASS_BOUNDS, Identity, SEEN, SYMBOLS, UNSIZED, message_bytes,
+    operation, size_class,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+struct AllAlive;
+
+impl Processes for AllAlive {
+    fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey> {
+        Some(ProcKey { pid, start_ticks: start_ns })
+    }
+
+    fn is_alive(&self, _: ProcKey) -> bool {
+        true
+    }
+
+    fn library(&self, _: ProcKey) -> Option<(Arc<str>, Arc<str>)> {
+        None
+    }
+}
+
+fn identity(pid: u32, origin: u32) -> Identity {
+    Identity {
+        born_ns: 1,
+        start_ns: 1,
+        hash: 0,
+        parent: 0,
+        handle: 0x1000,
+        pid,
+        rank: UNKNOWN,
+        ranks: UNKNOWN,
+        origin,
+        color: 0,
+        key: 0,
+        child: UNKNOWN,
+        device: UNKNOWN,
+    }
+}
+
+fn communicator(identity: Identity, children: u32) -> Communicator {
+    let activity = Activity {
+        sequence: 0,
+        last_ns: 0,
+        last_bytes: 0,
+        ended_ns: 0,
+        errors: 0,
+        calls: 0,
+        last_operation: 0,
+        end: 0,
+        last_error: 0,
+        async_error: 0,
+        children,
+        reserved: 0,
+    };
+    Communicator { identity, activity, arrivals: [Arrival { at_ns: 0, what: 0 }; ARRIVALS] }
+}
+
+/// Ranks of a world of three on this node, each with its half of a split by color and key.
+fn split(ranks: &[(u32, u32, u32)], of: u32) -> BTreeMap<u32, (Option<u32>, Option<u32>)> {
+    let mut snapshot = Snapshot::default();
+    for (rank, color, key) in ranks.iter().copied() {
+        let world = Identity { hash: 7, rank, ranks: of, ..identity(rank, MADE) };
+        snapshot.communicators.push((u64::from(rank) + 1, communicator(world, 1)));
+        let half = Identity {
+            born_ns: 2,
+            parent: u64::from(rank) + 1,
+            child: 1,
+            color,
+            key,
+            ..identity(rank, SPLIT)
+        };
+        snapshot.communicators.push((u64::from(rank) + 101, communicator(half, 0)));
+    }
+    let (found, lost) = Lineage::default().identify(&snapshot, &AllAlive);
+    assert_eq!(lost, Vec::<u64>::new());
+    let halves = found.iter().filter(|one| one.communicator.identity.origin == SPLIT);
+    halves.map(|one| (one.facts.process.pid, (one.facts.rank, one.facts.ranks))).collect()
+}
+
+#[test]
+fn a_split_orders_by_key_then_by_the_rank_before() {
+    let found = split(&[(0, 5, 9), (1, 5, 9), (2, 5, u32::MAX)], 3);
+    // The last key is -1.
+    let place = |rank| (Some(rank), Some(3));
+    assert_eq!(found, BTreeMap::from([(0, place(1)), (1, place(2)), (2, place(0))]));
+}
+
+#[test]
+fn a_split_with_ranks_on_other_nodes_has_no_order_here() {
+    let found = split(&[(0, 5, 9), (1, 5, 9)], 3);
+    assert_eq!(found, BTreeMap::from([(0, (None, None)), (1, (None, None))]));
+}
+
+#[test]
+fn children_of_what_was_there_before_have_no_name() {
+    let mut snapshot = Snapshot::default();
+    snapshot.communicators.push((1, communicator(identity(9, SEEN), 1)));
+    let child = Identity { born_ns: 2, parent: 1, child: UNKNOWN, ..identity(9, SPLIT) };
+    snapshot.communicators.push((2, communicator(child, 0)));
+    let (found, _) = Lineage::default().identify(&snapshot, &AllAlive);
+    let keys: Vec<(u64, Option<CommunicatorHash>)> =
+        found.iter().map(|one| (one.key.number, one.facts.hash)).collect();
+    assert_eq!(keys, vec![(0, None), (0, None)]);
+}
+
+/// The expected number is from a second implementation, which gave what NCCL 2.32.3 logged
+/// (`NCCL CALL ncclGetUniqueId`) for ids of its own.
+#[test]
+fn hash_of_a_unique_id_is_nccls_own() {
+    let mut words = [0; 16];
+    words[0] = 0xa19f_cb79_6719_66dc;
+    words[1] = 0x0200_db6d_b00b_0002;
+    words[2] = 0x0101_a8c0;
+    assert_eq!(Hash::of_unique_id(&words), 0x1a41_cfd8_85a9_f8c6);
+}
+
+#[test]
+fn numbers_of_the_programs_are_places_in_the_catalogue() {
+    let name = |code| super::super::standing::operation_of(code).map(Operation::as_str);
+    assert_eq!(name(operation::ALL_REDUCE), Some("all_reduce"));
+    assert_eq!(name(operation::ALL_TO_ALL), Some("all_to_all"));
+    assert_eq!(name(operation::WAIT_SIGNAL), Some("wait_signal"));
+    assert_eq!(Operation::ALL.len(), usize::try_from(operation::COUNT).unwrap());
+    assert_eq!(SizeClass::ALL.len(), usize::try_from(UNSIZED).unwrap() + 1);
+    for (class, bound) in (0_u32..).zip(CLASS_BOUNDS) {
+        assert_eq!((size_class(bound - 1), size_class(bound)), (class, class + 1));
+    }
+}
+
+#[test]
+fn sizes_that_cannot_be_are_no_sizes() {
+    assert_eq!(message_bytes(1 << 40, 8, 1 << 20), Some(1 << 63));
+    assert_eq!(message_bytes((1 << 40) + 1, 8, 1), None);
+    assert_eq!(message_bytes(u64::MAX, 0, 1), None);
+    assert_eq!(message_bytes(3, 10, 2), Some(6));
+    assert_eq!(message_bytes(3, 12, 2), None);
+    assert_eq!(message_bytes(1, 0, UNKNOWN), None);
+}
+
+#[test]
+fn every_symbol_has_a_name_and_a_program_of_its_own() {
+    let names: HashSet<&str> = SYMBOLS.iter().map(|symbol| symbol.name).collect();
+    let programs: HashSet<&str> = SYMBOLS.iter().map(|symbol| symbol.program).collect();
+    assert_eq!((names.len(), programs.len()), (SYMBOLS.len(), SYMBOLS.len()));
+}
