@@ -188,9 +188,10 @@ impl Tick {
     }
 }
 
-/// The lookups of owners that [`Enricher::enrich`] makes.
+/// The lookups of owners that [`Enricher::enrich`] makes: one for neighbours of one subject.
 fn look_up(batch: &Batch, ownership: &Ownership) {
-    for (_, sample) in &batch.samples {
+    for same in batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject) {
+        let Some((_, sample)) = same.first() else { continue };
         match sample.subject {
             Subject::Process(on) => drop(black_box(ownership.owner(on.process))),
             Subject::Party(on) => drop(black_box(ownership.party(on.party))),
