@@ -1,8 +1,9 @@
 //! Turns samples into points of series: adds the attributes of the subject and of its owner,
 //! keeps each series' start time, and says when a series has ended.
 //!
-//! One hash lookup a sample in the steady state; attributes are built only when a series is new or
-//! its subject's identity or owner has changed.
+//! One hash lookup a sample in the steady state, and one of its names for a subject's samples that
+//! follow each other; attributes are built only when a series is new or its subject's identity or
+//! owner has changed.
 
 use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
@@ -118,10 +119,15 @@ impl Enricher {
         };
         let source = self.sources.entry(batch.source).or_default();
         source.generation += 1;
+        // A subject's samples come one after the other, so its names are looked up once.
+        let mut known: Option<(Subject, Identity)> = None;
         for (time, sample) in &batch.samples {
             let time_ns = unix_ns(*time);
-            let start = first_start(sample, time_ns, self.agent_start_ns);
-            source.take(sample, time_ns, start, (&names, out));
+            let start_ns = first_start(sample, time_ns, self.agent_start_ns);
+            let same = known.take().filter(|(subject, _)| *subject == sample.subject);
+            let (_, identity) = known
+                .insert(same.unwrap_or_else(|| (sample.subject, names.identity(sample.subject))));
+            source.take(sample, (time_ns, start_ns), identity, out);
         }
         source.end_missing(unix_ns(batch.time), out);
     }
@@ -140,15 +146,14 @@ impl Source {
     fn take(
         &mut self,
         sample: &Sample,
-        time_ns: u64,
-        start_ns: u64,
-        (names, out): (&Names<'_>, &mut EnrichedBatch),
+        (time_ns, start_ns): (u64, u64),
+        identity: &Identity,
+        out: &mut EnrichedBatch,
     ) {
         let key = Key { metric: sample.metric, subject: sample.subject, dims: sample.dims };
-        let identity = names.identity(sample.subject);
         let value = Cumulative(magnitude(&sample.value));
         let series = self.series.entry(key).or_insert_with(|| Series {
-            labels: Names::labels(key, &identity),
+            labels: Names::labels(key, identity),
             identity: identity.clone(),
             start_ns,
             last_ns: time_ns,
@@ -156,9 +161,9 @@ impl Source {
             generation: 0,
             ended: false,
         });
-        if !series.identity.same(&identity) {
-            let labels = Names::labels(key, &identity);
-            series.identity = identity;
+        if !series.identity.same(identity) {
+            let labels = Names::labels(key, identity);
+            series.identity = identity.clone();
             if labels.set != series.labels.set {
                 if !series.ended {
                     out.points.push(series.end(key.metric, time_ns));

@@ -129,7 +129,10 @@ impl Hierarchies {
             known.paths.remove(&id);
         }
         let Known { paths, order, .. } = &mut *known;
-        order.retain(|id| paths.contains_key(id));
+        // Tens of thousands of lookups, and nothing to find where nothing went.
+        if order.len() > paths.len() {
+            order.retain(|id| paths.contains_key(id));
+        }
     }
 
     /// A path that leaves the cgroup namespace was read.

@@ -6,6 +6,7 @@
 
 use super::grants::Grants;
 use super::hierarchies::Layout;
+use super::lives::Lives;
 use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
@@ -31,6 +32,7 @@ struct Shared {
     table: RwLock<Table>,
     grants: Grants,
     latency: Mutex<Histogram>,
+    lives: Lives,
     /// When every live row was last looked for in `/proc`.
     swept_ns: AtomicU64,
 }
@@ -94,6 +96,7 @@ impl Ownership {
             table: RwLock::default(),
             grants: Grants::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
+            lives: Lives::default(),
             swept_ns: AtomicU64::new(0),
         }))
     }
@@ -334,10 +337,8 @@ impl Ownership {
             self.0.swept_ns.store(now_ns, Ordering::Relaxed);
         }
         let unwatched = self.read().unwatched(all);
-        for process in unwatched {
-            if !Living::remains(&self.0.host.paths, process) {
-                self.write().missing(process, now_ns);
-            }
+        for process in self.0.lives.missing(&self.0.host.paths, &unwatched, all) {
+            self.write().missing(process, now_ns);
         }
     }
 

@@ -38,12 +38,14 @@ impl Living {
     }
 
     /// Whether this very process is still there. A group whose leader ended is, while it has
-    /// other threads.
+    /// other threads. Every holder is asked for now and then, so this is one small read.
     pub(crate) fn remains(paths: &Paths, key: ProcKey) -> bool {
-        let stat = Process::new_with_root(paths.proc.join(key.pid.to_string()))
-            .and_then(|handle| handle.stat());
-        stat.is_ok_and(|stat| {
-            stat.starttime == key.start_ticks && (!is_exiting(&stat) || stat.num_threads > 1)
+        let mut buffer = [0; MAX_STAT];
+        let file = File::open(paths.proc.join(format!("{}/stat", key.pid)));
+        let Ok(length) = file.and_then(|mut file| file.read(&mut buffer)) else { return false };
+        let text = buffer.get(..length).unwrap_or_default();
+        Life::parse(text).is_some_and(|life| {
+            life.start_ticks == key.start_ticks && (!life.is_exiting || life.threads > 1)
         })
     }
 
@@ -98,6 +100,32 @@ impl Living {
     }
 }
 
+/// The part of `/proc/PID/stat` that tells whether its process lives.
+#[derive(Debug, PartialEq, Eq)]
+struct Life {
+    is_exiting: bool,
+    threads: i64,
+    start_ticks: u64,
+}
+
+/// More than the file's 52 numbers and its name of 64 bytes can be.
+const MAX_STAT: usize = 2048;
+
+impl Life {
+    /// The name is in parentheses and may itself hold them, and any other byte.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let name_ends = text.iter().rposition(|byte| *byte == b')')?;
+        let numbers = std::str::from_utf8(text.get(name_ends + 1..)?).ok()?;
+        let mut fields = numbers.split_ascii_whitespace();
+        // Fields 3, 9, 20 and 22 of proc_pid_stat(5).
+        let state = fields.next()?.chars().next()?;
+        let flags = fields.nth(5)?.parse().ok()?;
+        let threads = fields.nth(10)?.parse().ok()?;
+        let start_ticks = fields.nth(1)?.parse().ok()?;
+        Some(Self { is_exiting: is_on_its_way_out(state, flags), threads, start_ticks })
+    }
+}
+
 /// The directory of a container, if the host's process of this number is in it.
 pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Option<Arc<str>> {
     let living = Living::find(paths, pid)?;
@@ -119,8 +147,12 @@ pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Opt
 /// An exiting task's v1 lines say `/` whatever it did (`proc_cgroup_show`, 6.18), so that its
 /// most specific line may be a weaker one.
 fn is_exiting(stat: &Stat) -> bool {
+    is_on_its_way_out(stat.state, stat.flags)
+}
+
+fn is_on_its_way_out(state: char, flags: u32) -> bool {
     const PF_EXITING: u32 = 0x4;
-    stat.flags & PF_EXITING != 0 || matches!(stat.state, 'Z' | 'X' | 'x')
+    flags & PF_EXITING != 0 || matches!(state, 'Z' | 'X' | 'x')
 }
 
 /// More than `cgroup` can hold: 14 lines of the longest path the kernel prints (`PATH_MAX`).

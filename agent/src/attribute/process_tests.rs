@@ -10,6 +10,7 @@ fn a_hostile_command_name_does_not_shift_the_start_time() {
         host.start(KEY, comm, "0::/\n");
         let living = Living::find(&host.paths, KEY.pid).unwrap();
         assert_eq!((living.key, &*living.comm), (KEY, comm));
+        assert!(Living::remains(&host.paths, KEY), "{comm}");
     }
 }
 
@@ -26,6 +27,7 @@ fn a_command_name_that_is_not_text_is_still_read() {
 
     let living = Living::find(&host.paths, 7).unwrap();
     assert_eq!((&*living.comm, living.uid()), ("pyt\u{fffd}on", Some(5)));
+    assert!(Living::remains(&host.paths, KEY));
 }
 
 #[test]

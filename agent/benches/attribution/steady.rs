@@ -1,0 +1,226 @@
+//! One tick in which nobody comes and nobody goes.
+
+use crate::scene::{self, BEGAN_NS, Host, Place, SECOND_NS, TICK};
+use gpuwho::attribute::ownership::Ownership;
+use gpuwho::attribute::slurm::{DeviceNumber, JobGrants};
+use gpuwho::catalog::attributes::AttrSet;
+use gpuwho::export::EnrichedBatch;
+use gpuwho::export::otlp::Resource;
+use gpuwho::export::otlp::encode::{Encoder, Limits};
+use gpuwho::export::otlp::settings::{RawOtlp, Settings, Signal};
+use gpuwho::host::boot_time_ns;
+use gpuwho::ids::{GpuId, ProcKey};
+use gpuwho::inventory::Inventory;
+use gpuwho::ledger::Ledger;
+use gpuwho::paths::Paths;
+use gpuwho::sample::{Batch, Subject};
+use gpuwho::series::Enricher;
+use rustix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Ticks measured.
+const RUNS: u32 = 201;
+/// Ticks before them.
+const WARM_UP: u32 = 5;
+/// How often the table looks for every process in `/proc`, in seconds.
+const SWEEP: u64 = 30;
+
+/// CPU times in microseconds, and the allocations of the last tick.
+#[derive(Default)]
+struct Cost {
+    micros: Vec<f64>,
+    allocations: u64,
+}
+
+impl Cost {
+    /// Runs a part of a tick.
+    fn of(&mut self, mut part: impl FnMut()) {
+        let mut took = 0.0;
+        let allocated = allocation_counter::measure(|| {
+            let before = thread_micros();
+            part();
+            took = thread_micros() - before;
+        });
+        self.micros.push(took);
+        self.allocations = allocated.count_total;
+    }
+
+    fn best(&self) -> f64 {
+        self.micros.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.micros.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    fn print(&self, what: &str) {
+        println!(
+            "{what:<34} {:>9.1} {:>9.1}  {:>11}",
+            self.best(),
+            self.median(),
+            self.allocations
+        );
+    }
+}
+
+pub(crate) fn thread_micros() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap()).as_secs_f64()
+        * 1e6
+}
+
+/// Everybody, and what a tick works with.
+struct Tick {
+    ownership: Ownership,
+    inventory: Arc<Inventory>,
+    gpus: Vec<GpuId>,
+    processes: Vec<ProcKey>,
+    enricher: Enricher,
+    ledger: Ledger,
+    encoder: Encoder,
+    grants: JobGrants,
+    out: EnrichedBatch,
+    _host: Host,
+}
+
+#[derive(Default)]
+struct Costs {
+    lookups: Cost,
+    enrich: Cost,
+    ledger: Cost,
+    expire: Cost,
+    refresh: Cost,
+    sort: Cost,
+    encode: Cost,
+    samples: usize,
+    points: usize,
+}
+
+/// Measures and prints.
+pub(crate) fn measure() {
+    let mut tick = Tick::new();
+    let mut costs = Costs::default();
+    for number in 0..RUNS + WARM_UP {
+        if number == WARM_UP {
+            costs = Costs::default();
+        }
+        tick.run(number, &mut costs);
+    }
+    let sweep = sweep();
+    println!(
+        "{} processes of {} containers on {} devices; {} known; {} samples, {} points",
+        scene::PROCESSES,
+        scene::PARTIES,
+        scene::DEVICES,
+        scene::CONTAINERS,
+        costs.samples,
+        costs.points
+    );
+    println!("{:<34} {:>9} {:>9}  {:>11}", "a tick", "best µs", "median µs", "allocations");
+    costs.lookups.print("owners, in enrich");
+    costs.expire.print("table, once a tick");
+    costs.refresh.print("job grants, once a tick");
+    sweep.print("search in /proc, once in 30 s");
+    costs.enrich.print("enrich, owners included");
+    costs.ledger.print("ledger");
+    costs.sort.print("sort");
+    costs.encode.print("encode");
+    let searches = TICK as f64 / SWEEP as f64;
+    let attribution = costs.lookups.median()
+        + costs.expire.median()
+        + costs.refresh.median()
+        + sweep.median() * searches;
+    println!("attribution of a tick at {TICK} s: {attribution:.1} µs");
+}
+
+impl Tick {
+    fn new() -> Self {
+        let host = Host::new();
+        let ownership = Ownership::with_clock(&host.paths, || BEGAN_NS);
+        scene::tell(&ownership);
+        let opens = |number| {
+            let place = Place::of(number % scene::PARTIES);
+            host.opens(&ownership, number, &place)
+        };
+        let processes: Vec<_> = (0..scene::PROCESSES).map(opens).collect();
+        let (inventory, gpus) = scene::inventory();
+        let raw = RawOtlp::default();
+        let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
+        let resource = Resource::new(&AttrSet::new(), &settings);
+        Self {
+            enricher: Enricher::new(Arc::clone(&inventory), ownership.clone()),
+            ledger: Ledger::new(Duration::from_secs(TICK)),
+            encoder: Encoder::new(&resource, Limits::default()),
+            grants: JobGrants::default(),
+            out: EnrichedBatch::default(),
+            ownership,
+            inventory,
+            gpus,
+            processes,
+            _host: host,
+        }
+    }
+
+    fn run(&mut self, number: u32, costs: &mut Costs) {
+        let seconds = u64::from(number) * TICK;
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds);
+        let mut batch = scene::batch(&self.gpus, &self.processes, at, number);
+        let Self { ownership, inventory, ledger, enricher, encoder, out, .. } = self;
+        costs.ledger.of(|| ledger.account(&mut batch, ownership, inventory));
+        costs.lookups.of(|| look_up(&batch, ownership));
+        costs.enrich.of(|| enricher.enrich(&batch, out));
+        costs.sort.of(|| out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr()));
+        let mut bytes = 0;
+        costs.encode.of(|| encoder.encode(out, &mut |body, _| bytes += black_box(body).len()));
+        (costs.samples, costs.points) = (batch.samples.len(), out.points.len());
+        assert!(out.points.iter().all(|point| point.value.is_some()), "the scene changed");
+        out.points.clear();
+        let grants = &self.grants;
+        let name = |_: DeviceNumber| Arc::from("/dev/nvidia0");
+        costs.refresh.of(|| grants.refresh(ownership, name));
+        // No search in `/proc`: the host's is of files, which is another cost.
+        costs.expire.of(|| ownership.expire(BEGAN_NS + SECOND_NS));
+    }
+}
+
+/// The lookups of owners that [`Enricher::enrich`] makes: one for neighbours of one subject.
+fn look_up(batch: &Batch, ownership: &Ownership) {
+    for same in batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject) {
+        let Some((_, sample)) = same.first() else { continue };
+        match sample.subject {
+            Subject::Process(on) => drop(black_box(ownership.owner(on.process))),
+            Subject::Party(on) => drop(black_box(ownership.party(on.party))),
+            _ => {}
+        }
+    }
+}
+
+/// Looking for 200 real processes in the real `/proc`.
+fn sweep() -> Cost {
+    let paths = Paths::default();
+    let sleeps = |_| Command::new("sleep").arg("600").spawn().unwrap();
+    let mut children: Vec<Child> = (0..scene::PROCESSES).map(sleeps).collect();
+    let ownership = Ownership::new(&paths);
+    for child in &children {
+        ownership.process(child.id(), boot_time_ns() + SECOND_NS).unwrap();
+    }
+    let mut cost = Cost::default();
+    for number in 0..RUNS + WARM_UP {
+        if number == WARM_UP {
+            cost = Cost::default();
+        }
+        cost.of(|| ownership.lost_evidence());
+    }
+    let holders = ownership.counts().holders;
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(holders, children.len());
+    cost
+}
