@@ -34,28 +34,39 @@ const STARTS: [&str; 6] = [
 
 type Row = BTreeMap<String, String>;
 
-/// The grants that points tell of.
-fn granted(points: &[Value]) -> BTreeSet<Row> {
-    let all = points.iter().filter(|point| point["metric"] == ALLOCATION);
+/// The grants to these owners that points tell of: the jobs of other tests are on the same host.
+fn granted(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
+    let all = points.iter().filter(|point| is_grant(point, ALLOCATION, owners));
     all.filter(|point| point["ended"] != true).map(|point| words(point, &STARTS)).collect()
 }
 
 /// Those that have not ended at the last point.
-fn granted_still(points: &[Value]) -> BTreeSet<Row> {
+fn granted_still(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
     let mut rows = BTreeSet::new();
-    for point in points.iter().filter(|point| point["metric"] == ALLOCATION) {
+    for point in points.iter().filter(|point| is_grant(point, ALLOCATION, owners)) {
         let row = words(point, &STARTS);
         let _known = if point["ended"] == true { rows.remove(&row) } else { rows.insert(row) };
     }
     rows
 }
 
-/// By how much each state of each grant has grown, those that have at all: device, owner, state.
-fn grown(points: &[Value], owner: &str) -> BTreeSet<[String; 3]> {
+/// The job or the pod of a point.
+fn owner(point: &Value) -> &str {
+    let attributes = &point["attributes"];
+    let job = attributes["slurm.job.id"].as_str();
+    job.or_else(|| attributes["k8s.pod.name"].as_str()).unwrap_or_default()
+}
+
+fn is_grant(point: &Value, metric: &str, owners: &[&str]) -> bool {
+    point["metric"] == metric && owners.contains(&owner(point))
+}
+
+/// The states of grants that have grown: device, owner, state.
+fn grown(points: &[Value], owners: &[&str]) -> BTreeSet<[String; 3]> {
     let mut values: BTreeMap<[String; 3], Vec<f64>> = BTreeMap::new();
-    for point in points.iter().filter(|point| point["metric"] == "gpu.allocation.time") {
+    for point in points.iter().filter(|point| is_grant(point, "gpu.allocation.time", owners)) {
         let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
-        let key = [text("gpu.index"), text(owner), text("gpu.allocation.state")];
+        let key = [text("gpu.index"), owner(point).to_owned(), text("gpu.allocation.state")];
         values.entry(key).or_default().extend(point["value"].as_f64());
     }
     let grows = |values: &[f64]| values.first() < values.last();
@@ -95,6 +106,7 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     tasks[0].open(1).unwrap().unwrap();
     told.nvml.set_processes(1, &[Some(tasks[0].pid())]).unwrap();
     let (lazy_id, wasteful_id) = (lazy.id.to_string(), wasteful.id.to_string());
+    let ids = [lazy_id.as_str(), wasteful_id.as_str()];
     let grant = |gpu: &str, id: &str, account: &str| -> Row {
         super::told::expected([
             ("gpu.index", gpu),
@@ -108,19 +120,19 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     let both = ["1", "2"].map(|gpu| grant(gpu, &wasteful_id, "ml"));
     let wanted: BTreeSet<Row> = both.into_iter().chain([first.clone()]).collect();
     told.wait(&format!("the grants {wanted:#?}"), |points| {
-        (granted_still(points) == wanted).then_some(())
+        (granted_still(points, &ids) == wanted).then_some(())
     });
     // The process is listed, and its job known, by now.
     told.wait_for_readings(1);
     let from = told.wait_for_readings(READINGS);
     let points = &told.points()[from..];
-    assert_eq!(granted(points), wanted);
+    assert_eq!(granted(points, &ids), wanted);
     let states = rows([
         ["0", &lazy_id, "idle"],
         ["1", &wasteful_id, "active"],
         ["2", &wasteful_id, "unused"],
     ]);
-    assert_eq!(grown(points, "slurm.job.id"), states);
+    assert_eq!(grown(points, &ids), states);
 
     told.nvml.set_processes(1, &[None]).unwrap();
     drop(tasks);
@@ -128,8 +140,8 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     told.wait_for_readings(2);
     let from = told.wait_for_readings(READINGS);
     let points = &told.points()[from..];
-    assert_eq!(granted(points), BTreeSet::from([first]));
-    assert_eq!(grown(points, "slurm.job.id"), rows([["0", &lazy_id, "idle"]]));
+    assert_eq!(granted(points, &ids), BTreeSet::from([first]));
+    assert_eq!(grown(points, &ids), rows([["0", &lazy_id, "idle"]]));
 }
 
 #[test]
@@ -149,9 +161,12 @@ fn nothing_is_said_to_be_granted_to_a_v1_job_whose_use_is_its_own() {
         points.iter().any(|point| is_it(&point)).then_some(())
     });
     told.wait_for_readings(READINGS);
-    assert_eq!(granted(told.points()), BTreeSet::new());
-    assert_eq!(grown(told.points(), "slurm.job.id"), BTreeSet::new());
+    assert_eq!(granted(told.points(), &[&id]), BTreeSet::new());
+    assert_eq!(grown(told.points(), &[&id]), BTreeSet::new());
 }
+
+/// All that a kubelet grants something here.
+const PODS: [&str; 6] = ["astray", "first", "second", "claimant", "sliced", "whole"];
 
 /// Pods of one container each, and a kubelet that knows them.
 struct Node {
@@ -204,7 +219,7 @@ impl Node {
     fn wait_for_grants<const N: usize>(&mut self, all: [[&str; 3]; N]) -> BTreeSet<Row> {
         let wanted: BTreeSet<Row> = all.into_iter().map(grant).collect();
         self.told.wait(&format!("the grants {wanted:#?}"), |points| {
-            (granted_still(points) == wanted).then_some(())
+            (granted_still(points, &PODS) == wanted).then_some(())
         });
         wanted
     }
@@ -274,7 +289,7 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
         ["2", "second", "unused"],
         ["3", "claimant", "active"],
     ]);
-    assert_eq!(grown(&node.told.points()[from..], "k8s.pod.name"), states);
+    assert_eq!(grown(&node.told.points()[from..], &PODS), states);
     // What runs is told apart from what was granted.
     let on_first: BTreeSet<_> = node.told.points()[from..]
         .iter()
@@ -293,10 +308,10 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     // The kubelet takes connections and answers nobody; a new pod makes the agent ask.
     node.kubelet.go_deaf().unwrap();
     node.stage.pod(&PodSpec { name: "late", ..TRAINER }).unwrap();
-    node.told.wait_for_source("pod_resources", "failed", "4 devices of the last list stay granted");
+    node.told.wait_for_source("pod_resources", "hung", "4 devices of the last list stay granted");
     let points = &node.told.points()[from..];
-    assert_eq!(granted(points), wanted);
-    assert_eq!(grown(points, "k8s.pod.name"), states);
+    assert_eq!(granted(points, &PODS), wanted);
+    assert_eq!(grown(points, &PODS), states);
     let gap = longest_gap(points);
     assert!(gap < Duration::from_secs(1), "{gap:?} between two readings");
 }

@@ -101,7 +101,8 @@ fn pods_in_the_nodes_pid_namespace_and_clusters_in_pods_are_the_outer_pods() {
     let real = start(&victim, 1, ContainerSpec::default());
     let spec = PodSpec { name: "kind", namespace: "mallory", ..PodSpec::default() };
     let kind = containerd.pod(&spec).unwrap();
-    let node = kind.container(&ContainerSpec::default()).unwrap();
+    let node = ContainerSpec { gpus: &[2], ..ContainerSpec::default() };
+    let node = kind.container(&node).unwrap();
     // A cluster inside a container has directories like the host's; these are a real pod's names,
     // which the runtime of the host knows.
     let groups = fs::read_to_string(format!("/proc/{}/cgroup", real.pid)).unwrap();
