@@ -68,7 +68,7 @@ fn readings_come_on_time_and_names_stay_while_runtime_kubelet_and_slurm_hang() {
     told.wait("the job's account", |points| {
         of_process(points, USAGE, task.pid()).last().filter(|point| account(point)).map(|_| ())
     });
-    told.wait_for_source("cri", "ready", "2 containers and sandboxes");
+    told.wait_for_source("cri", "ready", "is asked");
     told.wait_for_source("pods_api", "ready", "is watched: 1 pods");
     told.wait_for_source("pod_resources", "ready", "1 devices granted");
     doctor_agrees(&told);

@@ -136,4 +136,6 @@ fn a_pod_of_the_systemd_driver_is_named_where_containerd_puts_it() {
     let container = start(&pod, 0, ContainerSpec::default());
     told.nvml.set_processes(0, &[Some(container.pid)]).unwrap();
     wait_for_names(&mut told, "its container", container.pid, &container.expected);
+    // Asked for one by one, and counted as they come.
+    told.wait_for_source("cri", "ready", "2 containers and sandboxes");
 }
