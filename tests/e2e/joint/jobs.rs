@@ -1,8 +1,9 @@
 //! Jobs of a real Slurm: the names on their points, and where they come from.
 
-use super::told::{ALONE, Told, expected, longest_gap, of_process, words};
+use super::told::{ALONE, Told, expected, is, longest_gap, of_process, words};
 use crate::slurm::cluster;
 use gpuwho_tests::agent::Config;
+use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::slurm::{
     ALICE, BOB, Component, JobId, JobSpec, Plugin, Setup, Slurm, Task, User,
@@ -24,7 +25,7 @@ const READINGS: usize = 6;
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// An agent on a cluster's node, which reads what its prolog leaves.
-pub(super) fn watch(slurm: &Slurm, nvml: gpuwho_tests::nvml::FakeNvml) -> Told {
+pub(super) fn watch(slurm: &Slurm, nvml: FakeNvml) -> Told {
     let config = Config {
         passwd: Some(slurm.passwd()),
         more: format!("[slurm]\njobs = \"{}\"\n{ALONE}", slurm.prolog_dir().display()),
@@ -85,9 +86,20 @@ fn wait_for_names(told: &mut Told, all: &[Named<'_>]) {
     }
 }
 
+/// Every reading has the names, and all of them.
+fn names_stay(points: &[Value], all: &[Named<'_>]) {
+    for task in all {
+        let own = of_process(points, USAGE, task.pid);
+        assert!(own.len() >= READINGS, "{}: {}", task.what, own.len());
+        let other: Vec<_> =
+            own.into_iter().filter(|point| words(point, &STARTS) != names(task)).collect();
+        assert!(other.is_empty(), "{}: {other:#?}", task.what);
+    }
+}
+
 fn points_have_the_names_of_their_job(plugin: Plugin) {
     let slurm = or_skip!(cluster(Setup::of(plugin)));
-    let nvml = gpuwho_tests::nvml::FakeNvml::install(slurm.folder(), "h100x8").unwrap();
+    let nvml = FakeNvml::install(slurm.folder(), "h100x8").unwrap();
     let mut told = watch(&slurm, nvml);
     let spec = JobSpec { tasks: 2, name: "pretrain", ..JobSpec::default() };
     let step = slurm.srun(&spec).unwrap();
@@ -141,13 +153,7 @@ fn points_have_the_names_of_their_job(plugin: Plugin) {
     slurm.pause_controller().unwrap();
     let from = told.wait_for_readings(READINGS);
     let points = &told.points()[from..];
-    for task in &all {
-        let own = of_process(points, USAGE, task.pid);
-        assert!(own.len() >= READINGS, "{}: {}", task.what, own.len());
-        let other: Vec<_> =
-            own.into_iter().filter(|point| words(point, &STARTS) != names(task)).collect();
-        assert!(other.is_empty(), "{}: {other:#?}", task.what);
-    }
+    names_stay(points, &all);
     let gap = longest_gap(points);
     assert!(gap < INTERVAL * 2, "{gap:?} between two readings");
     slurm.resume_controller().unwrap();
@@ -166,7 +172,7 @@ fn points_have_the_names_of_their_v2_job_while_slurmctld_is_stopped() {
 /// What a job's environment says is only believed where it names the job of its cgroup.
 fn environments_change_nothing(plugin: Plugin) {
     let slurm = or_skip!(cluster(Setup::of(plugin)));
-    let nvml = gpuwho_tests::nvml::FakeNvml::install(slurm.folder(), "h100x8").unwrap();
+    let nvml = FakeNvml::install(slurm.folder(), "h100x8").unwrap();
     let mut told = watch(&slurm, nvml);
     let victim = slurm.sbatch(&JobSpec { account: "rich", ..JobSpec::default() }).unwrap();
     let rich = slurm.wait_started(&victim, 1).unwrap();
@@ -208,29 +214,28 @@ fn environments_change_nothing(plugin: Plugin) {
     wait_for_names(&mut told, &all);
     let from = told.wait_for_readings(READINGS);
     let points = &told.points()[from..];
+    names_stay(points, &all);
     for task in &all {
-        let own = of_process(points, USAGE, task.pid);
-        let other: Vec<_> =
-            own.into_iter().filter(|point| words(point, &STARTS) != names(task)).collect();
-        assert!(other.is_empty(), "{}: {other:#?}", task.what);
         let info = of_process(points, INFO, task.pid);
         let text = format!("{info:?}");
         assert!(!info.is_empty() && !text.contains("rich") && !text.contains("vip"), "{info:#?}");
     }
     // Nor is anything charged to the victim by them.
-    let accounts = |point: &Value| words(point, &["slurm.job."]);
-    let charged = points.iter().filter(|point| {
-        point["metric"] == "gpu.owner.processes" && point["attributes"]["gpu.index"] == "0"
-    });
-    let listed = charged.filter(|point| point["attributes"]["gpuwho.presence"] == "listed");
+    let ids = [victim.id, forged.id, hidden.id].map(|id| (id.to_string(), vec![1]));
+    assert_eq!(listed(points), BTreeMap::from(ids));
+}
+
+/// How many processes on the first device each job has, by the driver's list.
+fn listed(points: &[Value]) -> BTreeMap<String, Vec<i64>> {
+    let all = points.iter().filter(|point| is(point, "gpu.owner.processes", 0));
+    let listed = all.filter(|point| point["attributes"]["gpuwho.presence"] == "listed");
     let mut count: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for point in listed {
-        let job = accounts(point).remove("slurm.job.id").unwrap_or_default();
+        let job = words(point, &["slurm.job.id"]).remove("slurm.job.id").unwrap_or_default();
         count.entry(job).or_default().extend(point["value"].as_i64());
     }
     count.values_mut().for_each(Vec::dedup);
-    let ids = [victim.id, forged.id, hidden.id].map(|id| (id.to_string(), vec![1]));
-    assert_eq!(count, BTreeMap::from(ids));
+    count
 }
 
 #[test]
@@ -246,7 +251,7 @@ fn a_forged_or_empty_environment_takes_a_v2_job_no_names_and_gives_it_none() {
 #[test]
 fn a_component_of_a_heterogeneous_job_says_which_one_it_is() {
     let slurm = or_skip!(cluster(Setup { nodes: 2, ..Setup::of(Plugin::V2) }));
-    let nvml = gpuwho_tests::nvml::FakeNvml::install(slurm.folder(), "h100x8").unwrap();
+    let nvml = FakeNvml::install(slurm.folder(), "h100x8").unwrap();
     let mut told = watch(&slurm, nvml);
     let second = Component { gpus: 1, tasks: 1, partition: "debug" };
     let spec = JobSpec { het: &[second], step: Some(&[]), ..JobSpec::default() };

@@ -58,9 +58,9 @@ pub(super) fn wait_for_names(told: &mut Told, what: &str, pid: u32, of: &Expecte
     assert_eq!(other, None, "{what}");
 }
 
-fn start(pod: &Pod, gpu: u32, spec: ContainerSpec<'_>) -> Container {
+fn start(pod: &Pod, gpu: u32, spec: &ContainerSpec<'_>) -> Container {
     let run = Run::Worker(Script { gpus: vec![gpu], ..Script::default() });
-    pod.container(&ContainerSpec { run, gpus: &[gpu], ..spec }).unwrap()
+    pod.container(&ContainerSpec { run, gpus: &[gpu], ..spec.clone() }).unwrap()
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn init_main_and_debugging_containers_are_told_apart() {
     let ended = until(INIT_RUNS * 5, || (!init.runs().unwrap()).then_some(()));
     assert_eq!(ended, Some(()), "the init container runs on");
 
-    let main = start(&pod, 0, ContainerSpec::default());
+    let main = start(&pod, 0, &ContainerSpec::default());
     // As `kubectl debug --target` does it: it sees the other's processes.
     let spec = ContainerSpec { name: "debugger", target: Some(&main), ..ContainerSpec::default() };
-    let debugger = start(&pod, 1, spec);
+    let debugger = start(&pod, 1, &spec);
     told.nvml.set_processes(0, &[Some(main.pid)]).unwrap();
     told.nvml.set_processes(1, &[Some(debugger.pid)]).unwrap();
     wait_for_names(&mut told, "a container", main.pid, &main.expected);
@@ -96,9 +96,9 @@ fn pods_in_the_nodes_pid_namespace_and_clusters_in_pods_are_the_outer_pods() {
     let mut told = watch(&containerd, ["", ""], "");
     let spec = PodSpec { name: "profiler", host_pid: true, ..PodSpec::default() };
     let host_pid = containerd.pod(&spec).unwrap();
-    let profiler = start(&host_pid, 0, ContainerSpec::default());
+    let profiler = start(&host_pid, 0, &ContainerSpec::default());
     let victim = containerd.pod(&PodSpec { name: "victim", ..PodSpec::default() }).unwrap();
-    let real = start(&victim, 1, ContainerSpec::default());
+    let real = start(&victim, 1, &ContainerSpec::default());
     let spec = PodSpec { name: "kind", namespace: "mallory", ..PodSpec::default() };
     let kind = containerd.pod(&spec).unwrap();
     let node = ContainerSpec { gpus: &[2], ..ContainerSpec::default() };
@@ -133,7 +133,7 @@ fn a_pod_of_the_systemd_driver_is_named_where_containerd_puts_it() {
     let mut told = watch(&containerd, ["", ""], "");
     let spec = PodSpec { driver: Driver::Systemd, ..PodSpec::default() };
     let pod = containerd.pod(&spec).unwrap();
-    let container = start(&pod, 0, ContainerSpec::default());
+    let container = start(&pod, 0, &ContainerSpec::default());
     told.nvml.set_processes(0, &[Some(container.pid)]).unwrap();
     wait_for_names(&mut told, "its container", container.pid, &container.expected);
     // Asked for one by one, and counted as they come.

@@ -116,7 +116,8 @@ impl Told {
 
 /// Whether a point is of this metric on this device.
 pub(super) fn is(point: &Value, metric: &str, gpu: u32) -> bool {
-    point["metric"] == metric && point["attributes"]["gpu.index"] == gpu.to_string()
+    let index = || point["attributes"]["gpu.index"].as_str()?.parse().ok();
+    point["metric"] == metric && index() == Some(gpu)
 }
 
 /// The points of a metric about a process, oldest first.
