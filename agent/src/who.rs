@@ -179,11 +179,9 @@ impl Person {
             slurm_task: slurm.and_then(|slurm| slurm.task.as_ref().map(text)),
             unit: owner.workload.unit.as_ref().map(text),
             method: match owner.method {
-                Method::Proc => "proc",
-                Method::Kernel => "kernel",
-                Method::Slurmstepd => "slurmstepd",
-                Method::Environment => "environment",
+                // One that may still be found is more than one of whom nothing is known.
                 Method::Pending => "pending",
+                found => found.as_str(),
             }
             .into(),
         }

@@ -11,6 +11,7 @@ mod arrives;
 mod collector;
 mod containerd;
 mod identity;
+mod joint;
 mod kubelet;
 mod kubernetes;
 mod lifecycle;

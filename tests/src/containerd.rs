@@ -24,7 +24,7 @@ mod messages;
 mod pod;
 mod settings;
 
-pub use pod::{Container, ContainerSpec, Executed, Inside, Pod, PodSpec, Run};
+pub use pod::{Container, ContainerSpec, Executed, Inside, Pod, PodSpec, Run, WORKER};
 
 use crate::program;
 use crate::stage::{Stage, StageError, pod_group, random_uuid};

@@ -55,6 +55,15 @@ pub struct Worker {
 impl Worker {
     /// Starts a worker in a group (without one: where the caller is) and waits until it holds.
     pub fn start(group: Option<&Group>, script: &Script) -> Result<Self, WorkerError> {
+        Self::start_with(group, script, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with(
+        group: Option<&Group>,
+        script: &Script,
+        environment: &[(&str, &str)],
+    ) -> Result<Self, WorkerError> {
         let mut script = script.clone();
         if let Some(group) = group {
             let directories = group.directories.iter();
@@ -62,6 +71,7 @@ impl Worker {
         }
         let mut child = Command::new(program::worker()?)
             .args(script.to_arguments())
+            .envs(environment.iter().copied())
             // Ctrl-C at a terminal is for whoever started the worker, who then ends it.
             .process_group(0)
             .stdin(Stdio::piped())

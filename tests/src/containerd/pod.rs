@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub use super::container::{Container, Executed, Inside};
 
 /// Where the worker is in every container.
-pub(super) const WORKER: &str = "/gpuwho-worker";
+pub const WORKER: &str = "/gpuwho-worker";
 
 /// The host's folders that its programs need; those it has are mounted into every container.
 const OF_THE_HOST: &[&str] = &["/bin", "/lib", "/lib64", "/usr"];

@@ -116,6 +116,7 @@ impl Runtime {
         let mut relist = interval(RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let known = self.book.containers();
             tokio::select! {
                 biased;
                 event = next(&mut events) => match event {
@@ -136,6 +137,9 @@ impl Runtime {
                     self.ready(offered);
                 }
                 asked = self.wants.next() => self.answer(&grpc, &asked).await?,
+            }
+            if self.book.containers() != known {
+                self.ready(offered);
             }
         }
     }

@@ -126,6 +126,7 @@ impl Kubelet {
         self.retry = self.pace.first_retry;
         self.ready("watched");
         loop {
+            let known = self.book.pods();
             tokio::select! {
                 biased;
                 event = events.next() => {
@@ -133,6 +134,9 @@ impl Kubelet {
                     self.event(&event);
                 }
                 asked = self.wants.next() => self.answer(&grpc, &asked.questions).await?,
+            }
+            if self.book.pods() != known {
+                self.ready("watched");
             }
         }
     }

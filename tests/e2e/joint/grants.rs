@@ -1,0 +1,337 @@
+//! What was granted beside what is done with it: devices of a real Slurm's jobs, and those that the
+//! kubelet gives its containers whole, in replicas, as MIG instances and by claims.
+
+use super::jobs::watch;
+use super::told::{Told, longest_gap, words};
+use crate::setting::TRAINER;
+use crate::slurm::cluster;
+use fake_kubelet::{Allocation, Claim, ClaimDevice, Container, Devices, Kubelet, Pod};
+use gpuwho_tests::agent::Config;
+use gpuwho_tests::nvml::FakeNvml;
+use gpuwho_tests::or_skip;
+use gpuwho_tests::slurm::{BOB, JobSpec, Plugin, Setup, Slurm};
+use gpuwho_tests::stage::{Group, PodSpec, Stage};
+use gpuwho_tests::worker::Worker;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+const ALLOCATION: &str = "gpu.allocation.info";
+
+/// Readings over which states are compared.
+const READINGS: usize = 5;
+
+/// Where attributes about an owner and a grant begin.
+const STARTS: [&str; 6] = [
+    "gpu.index",
+    "gpu.allocation.",
+    "slurm.job.id",
+    "slurm.job.account",
+    "k8s.pod.name",
+    "k8s.container.name",
+];
+
+type Row = BTreeMap<String, String>;
+
+/// The grants to these owners that points tell of: the jobs of other tests are on the same host.
+fn granted(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
+    let all = points.iter().filter(|point| is_grant(point, ALLOCATION, owners));
+    all.filter(|point| point["ended"] != true).map(|point| words(point, &STARTS)).collect()
+}
+
+/// Those that have not ended at the last point.
+fn granted_still(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
+    let mut rows = BTreeSet::new();
+    for point in points.iter().filter(|point| is_grant(point, ALLOCATION, owners)) {
+        let row = words(point, &STARTS);
+        let _known = if point["ended"] == true { rows.remove(&row) } else { rows.insert(row) };
+    }
+    rows
+}
+
+/// The job or the pod of a point.
+fn owner(point: &Value) -> &str {
+    let attributes = &point["attributes"];
+    let job = attributes["slurm.job.id"].as_str();
+    job.or_else(|| attributes["k8s.pod.name"].as_str()).unwrap_or_default()
+}
+
+fn is_grant(point: &Value, metric: &str, owners: &[&str]) -> bool {
+    point["metric"] == metric && owners.contains(&owner(point))
+}
+
+/// The states of grants that have grown: device, owner, state.
+fn grown(points: &[Value], owners: &[&str]) -> BTreeSet<[String; 3]> {
+    let mut values: BTreeMap<[String; 3], Vec<f64>> = BTreeMap::new();
+    for point in points.iter().filter(|point| is_grant(point, "gpu.allocation.time", owners)) {
+        let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
+        let key = [text("gpu.index"), owner(point).to_owned(), text("gpu.allocation.state")];
+        values.entry(key).or_default().extend(point["value"].as_f64());
+    }
+    let grows = |values: &[f64]| values.first() < values.last();
+    values.into_iter().filter(|(_, values)| grows(values)).map(|(key, _)| key).collect()
+}
+
+fn rows<const N: usize>(all: [[&str; 3]; N]) -> BTreeSet<[String; 3]> {
+    all.map(|row| row.map(str::to_owned)).into()
+}
+
+/// Four devices, of which the first is at rest.
+fn four(slurm: &Slurm) -> FakeNvml {
+    let nvml = FakeNvml::install(slurm.folder(), "h100x8").unwrap();
+    let text = fs::read_to_string(nvml.scenario()).unwrap();
+    let busy = "utilization = { first = 50, device = 6 }";
+    let fewer = text.replacen("[[device]]\ncount = 8", "[[device]]\ncount = 4", 1);
+    let fewer = fewer.replacen(busy, "utilization = { first = 0, device = 25 }", 1);
+    assert_eq!((text.matches(busy).count(), fewer.matches("count = 4").count()), (1, 1));
+    fs::write(nvml.scenario(), fewer).unwrap();
+    nvml
+}
+
+#[test]
+fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V2)));
+    let mut told = watch(&slurm, four(&slurm));
+    // Opens its only GPU and never computes; there is no context on it.
+    let spec = JobSpec { user: BOB, account: "chem", ..JobSpec::default() };
+    let lazy = slurm.sbatch(&spec).unwrap();
+    let opened = slurm.wait_started(&lazy, 1).unwrap();
+    assert_eq!(opened[0].held(), [0]);
+    // Is granted two and told of none; it opens the first of them.
+    let prefix: &[&str] = &["env", "-i"];
+    let wasteful = slurm.sbatch(&JobSpec { gpus: 2, prefix, ..JobSpec::default() }).unwrap();
+    let mut tasks = slurm.wait_started(&wasteful, 1).unwrap();
+    assert_eq!(tasks[0].held(), [] as [u32; 0]);
+    tasks[0].open(1).unwrap().unwrap();
+    told.nvml.set_processes(1, &[Some(tasks[0].pid())]).unwrap();
+    let (lazy_id, wasteful_id) = (lazy.id.to_string(), wasteful.id.to_string());
+    let ids = [lazy_id.as_str(), wasteful_id.as_str()];
+    let grant = |gpu: &str, id: &str, account: &str| -> Row {
+        super::told::expected([
+            ("gpu.index", gpu),
+            ("gpu.allocation.source", "slurm"),
+            ("gpu.allocation.kind", "exclusive"),
+            ("slurm.job.id", id),
+            ("slurm.job.account", account),
+        ])
+    };
+    let first = grant("0", &lazy_id, "chem");
+    let both = ["1", "2"].map(|gpu| grant(gpu, &wasteful_id, "ml"));
+    let wanted: BTreeSet<Row> = both.into_iter().chain([first.clone()]).collect();
+    told.wait(&format!("the grants {wanted:#?}"), |points| {
+        (granted_still(points, &ids) == wanted).then_some(())
+    });
+    // The process is listed, and its job known, by now.
+    told.wait_for_readings(1);
+    let from = told.wait_for_readings(READINGS);
+    let points = &told.points()[from..];
+    assert_eq!(granted(points, &ids), wanted);
+    let states = rows([
+        ["0", &lazy_id, "idle"],
+        ["1", &wasteful_id, "active"],
+        ["2", &wasteful_id, "unused"],
+    ]);
+    assert_eq!(grown(points, &ids), states);
+
+    told.nvml.set_processes(1, &[None]).unwrap();
+    drop(tasks);
+    slurm.wait_ended(&wasteful).unwrap();
+    told.wait_for_readings(2);
+    let from = told.wait_for_readings(READINGS);
+    let points = &told.points()[from..];
+    assert_eq!(granted(points, &ids), BTreeSet::from([first]));
+    assert_eq!(grown(points, &ids), rows([["0", &lazy_id, "idle"]]));
+}
+
+#[test]
+fn nothing_is_said_to_be_granted_to_a_v1_job_whose_use_is_its_own() {
+    let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
+    let mut told = watch(&slurm, four(&slurm));
+    let job = slurm.sbatch(&JobSpec { gpus: 2, ..JobSpec::default() }).unwrap();
+    let tasks = slurm.wait_started(&job, 1).unwrap();
+    told.nvml.set_processes(1, &[Some(tasks[0].pid())]).unwrap();
+    let id = job.id.to_string();
+    told.wait("the job's busy time", |points| {
+        let is_it = |point: &&Value| {
+            point["metric"] == "gpu.owner.busy.time"
+                && point["attributes"]["slurm.job.id"] == id
+                && point["value"].as_f64() > Some(0.0)
+        };
+        points.iter().any(|point| is_it(&point)).then_some(())
+    });
+    told.wait_for_readings(READINGS);
+    assert_eq!(granted(told.points(), &[&id]), BTreeSet::new());
+    assert_eq!(grown(told.points(), &[&id]), BTreeSet::new());
+}
+
+/// All that a kubelet grants something here.
+const PODS: [&str; 6] = ["astray", "first", "second", "claimant", "sliced", "whole"];
+
+/// Pods of one container each, and a kubelet that knows them.
+struct Node {
+    // Ended and removed before the stage under them.
+    told: Told,
+    kubelet: Kubelet,
+    _workers: Vec<Worker>,
+    stage: Stage,
+}
+
+/// A pod by name, its grant, and on which device and in which place the driver lists its process.
+type Tenant<'a> = (&'a str, Allocation, Option<(u32, usize)>);
+
+impl Node {
+    fn new(mut stage: Stage, scenario: &str, tenants: &[Tenant<'_>]) -> Self {
+        let folder = stage.folder().to_owned();
+        let kubelet = Kubelet::start(&folder.join("kubelet")).unwrap();
+        let nvml = FakeNvml::install(&folder, scenario).unwrap();
+        let mut listed: BTreeMap<u32, Vec<Option<u32>>> = BTreeMap::new();
+        let mut workers = Vec::new();
+        for (name, allocation, place) in tenants {
+            let group = stage.pod(&PodSpec { name, ..TRAINER }).unwrap();
+            kubelet.set_pod(pod(name, &group, allocation.clone()));
+            let gpus: Vec<_> = place.iter().map(|(gpu, _)| *gpu).collect();
+            let worker = Worker::on(&group, &gpus).unwrap();
+            if let Some((gpu, place)) = *place {
+                let slots = listed.entry(gpu).or_default();
+                slots.resize(slots.len().max(place + 1), None);
+                slots[place] = Some(worker.pid());
+            }
+            workers.push(worker);
+        }
+        for (gpu, pids) in listed {
+            nvml.set_processes(gpu, &pids).unwrap();
+        }
+        let config = Config {
+            more: format!(
+                "[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
+                 [containers]\ndocker = \"\"\npodman = \"\"\n",
+                kubelet.pods_api().display(),
+                kubelet.pod_resources().display()
+            ),
+            ..Config::default()
+        };
+        let told = Told::start_with(&folder, nvml, config);
+        Self { told, kubelet, _workers: workers, stage }
+    }
+
+    /// Waits until exactly these are granted: device, pod and kind.
+    fn wait_for_grants<const N: usize>(&mut self, all: [[&str; 3]; N]) -> BTreeSet<Row> {
+        let wanted: BTreeSet<Row> = all.into_iter().map(grant).collect();
+        self.told.wait(&format!("the grants {wanted:#?}"), |points| {
+            (granted_still(points, &PODS) == wanted).then_some(())
+        });
+        wanted
+    }
+}
+
+fn grant([gpu, pod, kind]: [&str; 3]) -> Row {
+    super::told::expected([
+        ("gpu.index", gpu),
+        ("gpu.allocation.source", "kubelet"),
+        ("gpu.allocation.kind", kind),
+        ("k8s.pod.name", pod),
+        ("k8s.container.name", TRAINER.container),
+    ])
+}
+
+fn pod(name: &str, group: &Group, allocation: Allocation) -> Pod {
+    let expected = &group.expected;
+    let mut pod = Pod::new(TRAINER.namespace, name, expected.pod_uid.as_deref().unwrap());
+    let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
+    pod.containers.push(Container { allocation, ..Container::new(TRAINER.container, &id) });
+    pod
+}
+
+fn devices(resource: &str, ids: &[&str]) -> Allocation {
+    Allocation { devices: vec![Devices::of(resource, ids)], ..Allocation::default() }
+}
+
+fn claim(driver: &str, device: &str) -> Allocation {
+    let device = ClaimDevice {
+        driver: driver.to_owned(),
+        pool: "node-a".to_owned(),
+        device: device.to_owned(),
+        ..ClaimDevice::default()
+    };
+    let (namespace, name) = (TRAINER.namespace.to_owned(), "one-gpu".to_owned());
+    let claims = vec![Claim { namespace, name, devices: vec![device] }];
+    Allocation { claims, ..Allocation::default() }
+}
+
+#[test]
+fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
+    let uuid = |gpu: u32| format!("GPU-4f6b1c1e-8f0a-4c55-9d10-00000000000{gpu}");
+    let (astray, shared) = (uuid(1), uuid(2));
+    let replicas = ["0", "1"].map(|replica| format!("{shared}::{replica}"));
+    let mut node = Node::new(
+        or_skip!(Stage::new()),
+        "h100x8",
+        &[
+            // Got the second and is on the first.
+            ("astray", devices("nvidia.com/gpu", &[&astray]), Some((0, 0))),
+            ("first", devices("nvidia.com/gpu.shared", &[&replicas[0]]), Some((2, 0))),
+            ("second", devices("nvidia.com/gpu.shared", &[&replicas[1]]), None),
+            ("claimant", claim("gpu.nvidia.com", "gpu-3"), Some((3, 0))),
+        ],
+    );
+    let wanted = node.wait_for_grants([
+        ["1", "astray", "exclusive"],
+        ["2", "first", "replica"],
+        ["2", "second", "replica"],
+        ["3", "claimant", "claim"],
+    ]);
+    node.told.wait_for_readings(1);
+    let from = node.told.wait_for_readings(READINGS);
+    let states = rows([
+        ["1", "astray", "unused"],
+        ["2", "first", "active"],
+        ["2", "second", "unused"],
+        ["3", "claimant", "active"],
+    ]);
+    assert_eq!(grown(&node.told.points()[from..], &PODS), states);
+    // What runs is told apart from what was granted.
+    let on_first: BTreeSet<_> = node.told.points()[from..]
+        .iter()
+        .filter(|point| {
+            point["metric"] == "gpu.owner.processes"
+                && point["attributes"]["gpu.index"] == "0"
+                && point["value"] == 1
+        })
+        .map(|point| words(point, &["k8s.pod.name", "gpuwho.presence"]))
+        .collect();
+    let seen = |presence| {
+        super::told::expected([("k8s.pod.name", "astray"), ("gpuwho.presence", presence)])
+    };
+    assert!(on_first.contains(&seen("listed")), "{on_first:#?}");
+
+    // The kubelet takes connections and answers nobody; a new pod makes the agent ask.
+    node.kubelet.go_deaf().unwrap();
+    node.stage.pod(&PodSpec { name: "late", ..TRAINER }).unwrap();
+    node.told.wait_for_source("pod_resources", "hung", "4 devices of the last list stay granted");
+    let points = &node.told.points()[from..];
+    assert_eq!(granted(points, &PODS), wanted);
+    assert_eq!(grown(points, &PODS), states);
+    let gap = longest_gap(points);
+    assert!(gap < Duration::from_secs(1), "{gap:?} between two readings");
+}
+
+#[test]
+fn a_mig_instance_is_granted_to_its_pod_and_a_pod_that_is_gone_has_nothing() {
+    let instance = "MIG-5c0e8a3b-0000-5a31-9d10-000000000002";
+    let whole = "GPU-a1000000-aaaa-4c55-9d10-000000000003";
+    let mut node = Node::new(
+        or_skip!(Stage::new()),
+        "a100-mig-3g20",
+        &[
+            ("sliced", devices("nvidia.com/mig-3g.20gb", &[instance]), Some((0, 1))),
+            ("whole", devices("nvidia.com/gpu", &[whole]), Some((3, 0))),
+        ],
+    );
+    node.wait_for_grants([["0", "sliced", "instance"], ["3", "whole", "exclusive"]]);
+    let who = node.told.who();
+    let uid = who["holders"].as_array().unwrap().iter().find(|holder| holder["pod"] == "whole");
+    let uid = uid.unwrap()["pod_uid"].as_str().unwrap().to_owned();
+    node.kubelet.remove_pod(&uid).unwrap();
+    node.wait_for_grants([["0", "sliced", "instance"]]);
+}
