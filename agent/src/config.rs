@@ -62,6 +62,7 @@ struct RawPaths {
     dev: Option<PathBuf>,
     pod_logs: Option<PathBuf>,
     passwd: Option<PathBuf>,
+    kmsg: Option<PathBuf>,
     run: Option<PathBuf>,
 }
 
@@ -210,6 +211,7 @@ fn paths(raw: RawPaths) -> Paths {
         dev: raw.dev.unwrap_or(usual.dev),
         pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
         passwd: raw.passwd.unwrap_or(usual.passwd),
+        kmsg: raw.kmsg.unwrap_or(usual.kmsg),
         run: raw.run.unwrap_or(usual.run),
     }
 }

@@ -15,6 +15,7 @@ pub mod collect;
 pub mod config;
 pub mod control;
 pub mod diagnosis;
+pub mod event;
 pub mod export;
 pub mod host;
 pub mod ids;

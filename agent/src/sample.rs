@@ -21,6 +21,18 @@ pub enum Subject {
     Process(GpuProcess),
     /// An owner's part of a device.
     Party(GpuParty),
+    /// One XID code of a device.
+    Xid(GpuXid),
+}
+
+/// One XID code of a device: an open set, but a small one (the driver has some 170 codes, and a
+/// healthy device none).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuXid {
+    /// The device.
+    pub gpu: GpuId,
+    /// The code.
+    pub code: u16,
 }
 
 /// A process on a device.
@@ -77,6 +89,10 @@ impl SubjectKind for GpuParty {
     const WORD: &'static str = "owner";
 }
 
+impl SubjectKind for GpuXid {
+    const WORD: &'static str = "xid";
+}
+
 impl From<Agent> for Subject {
     fn from(_: Agent) -> Self {
         Self::Agent
@@ -100,6 +116,11 @@ impl From<InstanceId> for Subject {
 impl From<GpuProcess> for Subject {
     fn from(process: GpuProcess) -> Self {
         Self::Process(process)
+    }
+}
+impl From<GpuXid> for Subject {
+    fn from(xid: GpuXid) -> Self {
+        Self::Xid(xid)
     }
 }
 impl From<GpuParty> for Subject {

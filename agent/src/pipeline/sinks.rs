@@ -2,6 +2,7 @@
 
 use super::RunError;
 use crate::config::Settings;
+use crate::event::record::Record;
 use crate::export::otlp::{OtlpSink, Resource};
 use crate::export::stdout::JsonLines;
 use crate::export::{EnrichedBatch, Sink};
@@ -35,6 +36,13 @@ pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
 pub(super) fn accept(sinks: &mut [Named], batch: &EnrichedBatch) {
     for (_, sink) in sinks {
         sink.accept(batch);
+    }
+}
+
+/// Hands events to every sink.
+pub(super) fn tell(sinks: &mut [Named], records: &[Record]) {
+    for (_, sink) in sinks {
+        sink.tell(records);
     }
 }
 
