@@ -117,6 +117,8 @@ pub struct Settings {
     pub names: suppliers::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
+    /// Where events go as log records; `None` without an endpoint.
+    pub events: Option<otlp::Settings>,
     /// Write every point to standard output.
     pub stdout: bool,
     /// Write every point to a file.
@@ -191,6 +193,7 @@ impl Settings {
             paths,
             names,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
+            events: otlp_settings(Signal::Logs, &raw.otlp, flags, env)?,
             telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,
             stdout: raw.sinks.stdout.unwrap_or(false),
             file: raw.sinks.file,

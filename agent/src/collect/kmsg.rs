@@ -33,7 +33,7 @@ pub const NAME: &str = "kmsg";
 
 /// What happened this long before the agent's start is told: a pod that is started again after a
 /// fault finds it, and last week's faults are not news.
-const PAST: Duration = Duration::from_secs(10 * 60);
+const PAST: Duration = Duration::from_mins(10);
 /// Between two looks at what the desk holds.
 const LOOK: Duration = Duration::from_secs(1);
 /// Between attempts to open a log that cannot be opened.

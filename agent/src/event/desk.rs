@@ -21,7 +21,7 @@ const SAME: Duration = Duration::from_secs(2);
 /// Like events of a device told one by one in a [`WINDOW`]; the others are summed up.
 const MOST_TOLD: u64 = 10;
 /// A summary's time.
-const WINDOW: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_mins(1);
 /// Events that may wait for the pipeline, which takes them within a tick.
 const MOST_WAITING: usize = 256;
 /// Kinds, devices and codes kept apart for folding and counting: more than any host has faults.

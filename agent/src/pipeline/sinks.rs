@@ -3,7 +3,7 @@
 use super::RunError;
 use crate::config::Settings;
 use crate::event::record::Record;
-use crate::export::otlp::{OtlpSink, Resource};
+use crate::export::otlp::{LogsSink, OtlpSink, Resource};
 use crate::export::stdout::JsonLines;
 use crate::export::{EnrichedBatch, Sink};
 use crate::host;
@@ -28,6 +28,11 @@ pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
         let node = settings.names.kubernetes.node_name.as_deref();
         let resource = Resource::new(&host::attributes(&settings.paths, node), otlp);
         sinks.push(("sink:otlp", Box::new(OtlpSink::start(otlp, &resource)?)));
+    }
+    if let Some(logs) = &settings.events {
+        let node = settings.names.kubernetes.node_name.as_deref();
+        let resource = Resource::new(&host::attributes(&settings.paths, node), logs);
+        sinks.push(("sink:otlp-logs", Box::new(LogsSink::start(logs, &resource)?)));
     }
     Ok(sinks)
 }

@@ -51,15 +51,12 @@ fn unescaped(text: &str) -> Cow<'_, str> {
     while let Some((before, after)) = rest.split_once("\\x") {
         bytes.extend_from_slice(before.as_bytes());
         let byte = after.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match byte {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            None => {
-                bytes.extend_from_slice(b"\\x");
-                rest = after;
-            }
+        if let Some(byte) = byte {
+            bytes.push(byte);
+            rest = after.get(2..).unwrap_or_default();
+        } else {
+            bytes.extend_from_slice(b"\\x");
+            rest = after;
         }
     }
     bytes.extend_from_slice(rest.as_bytes());
