@@ -211,10 +211,14 @@ fn paths(raw: RawPaths) -> Paths {
             (None, None) => usual.cgroup,
         },
         sys: raw.sys.unwrap_or(usual.sys),
+        kmsg: match (raw.kmsg, &raw.dev) {
+            (Some(kmsg), _) => kmsg,
+            (None, Some(dev)) => dev.join("kmsg"),
+            (None, None) => usual.kmsg,
+        },
         dev: raw.dev.unwrap_or(usual.dev),
         pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
         passwd: raw.passwd.unwrap_or(usual.passwd),
-        kmsg: raw.kmsg.unwrap_or(usual.kmsg),
         run: raw.run.unwrap_or(usual.run),
     }
 }

@@ -1,6 +1,7 @@
 //! What a look at the host finds: the lines of `gpuwho doctor`.
 
 use crate::collect::kernel::device_users;
+use crate::collect::kmsg;
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
 use crate::pipeline;
@@ -42,6 +43,7 @@ pub fn diagnose(settings: &Settings) -> Vec<Finding> {
     for finding in device_users::diagnose(&settings.kernel, &settings.paths) {
         findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
     }
+    findings.push(kernel_log(settings));
     findings.push(pod_logs(settings));
     findings.push(receiver(settings));
     let who = pipeline::read_once(settings);
@@ -79,6 +81,19 @@ fn cgroup_namespace(settings: &Settings) -> Finding {
             format!("not the host's, and it cannot be entered ({error}): owners stay unknown"),
             "run as root; in a container, privileged and with hostPID",
         ),
+    }
+}
+
+fn kernel_log(settings: &Settings) -> Finding {
+    let path = settings.paths.kmsg.display();
+    match kmsg::probe(&settings.paths) {
+        Ok(()) => {
+            let facts = format!("{path} can be read: XIDs, bus errors and OOM kills are told");
+            Finding::new("kernel log", "ok", facts, "")
+        }
+        Err(why) => {
+            Finding::new("kernel log", "degraded", why, "run as root; in a container, privileged")
+        }
     }
 }
 

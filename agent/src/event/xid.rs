@@ -285,6 +285,15 @@ mod tests {
     }
 
     #[test]
+    fn the_alert_names_every_critical_code() {
+        let alerts = include_str!("../../../dashboards/alerts.yaml");
+        let critical = XIDS.iter().filter(|row| row.action.severity() == Severity::Critical);
+        let codes: Vec<_> = critical.map(|row| row.code.to_string()).collect();
+        let matcher = format!("gpu_xid_code=~\"{}\"", codes.join("|"));
+        assert!(alerts.contains(&matcher), "{matcher}");
+    }
+
+    #[test]
     fn a_code_of_a_later_driver_is_unknown() {
         assert_eq!(find(999), None);
         assert_eq!(find(65_536 + 79), None);
