@@ -12,6 +12,7 @@ use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
+use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::events::Counts;
@@ -99,6 +100,7 @@ struct Core {
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
+    ears: Vec<Ears>,
     interval: Duration,
     kernel: Option<device_users::Handle>,
     suppliers: Suppliers,
@@ -122,6 +124,7 @@ impl Core {
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
+            ears: Vec::new(),
             interval: settings.interval,
             kernel: None,
             suppliers,
@@ -150,6 +153,7 @@ impl Core {
             let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify)
                 .knowing_nodes(nodes);
             self.readers.push(reader.control());
+            self.ears.push(reader.ears());
             collectors.push(Box::new(reader));
         }
         collectors
@@ -232,6 +236,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let mut collectors = core.readers(settings);
     collectors.push(core.own());
     let desk = core.desk(batches.clone());
+    core.ears.iter().for_each(|ears| ears.open(Arc::clone(&desk), core.board.clone()));
     collectors.push(Box::new(Counts::new(Arc::clone(&desk))));
     let names: HashSet<_> = collectors.iter().map(|collector| collector.name()).collect();
     let core = Arc::new(core);

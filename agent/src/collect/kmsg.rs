@@ -34,6 +34,9 @@ pub const NAME: &str = "kmsg";
 /// What happened this long before the agent's start is told: a pod that is started again after a
 /// fault finds it, and last week's faults are not news.
 const PAST: Duration = Duration::from_mins(10);
+/// How long the first reading of the devices is waited for: an event of an unknown device is told
+/// by its address only, and nobody is its victim.
+const FIRST: Duration = Duration::from_secs(5);
 /// Between two looks at what the desk holds.
 const LOOK: Duration = Duration::from_secs(1);
 /// Between attempts to open a log that cannot be opened.
@@ -84,6 +87,10 @@ struct Watch {
 
 impl Watch {
     fn run(mut self) {
+        let begin = Instant::now() + FIRST;
+        while !self.desk.knows_devices() && Instant::now() < begin {
+            thread::sleep(AT_END);
+        }
         loop {
             match open(&self.paths) {
                 Ok(log) => {

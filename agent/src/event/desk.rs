@@ -97,6 +97,11 @@ impl Desk {
         Self { sources, state: Mutex::default() }
     }
 
+    /// Whether any device is known: before, nothing can be said of whose an event was.
+    pub fn knows_devices(&self) -> bool {
+        !self.sources.inventory.all().is_empty()
+    }
+
     /// Says whether the vendor library tells events too: then each is held until both had time.
     pub fn pair(&self, paired: bool) {
         self.state().paired = paired;
@@ -249,12 +254,14 @@ impl Desk {
         let node = minor.map(|minor| format!("/nvidia{minor}"));
         let holds = |owner: &Arc<Owner>| {
             let opened = |node: &String| owner.nodes.iter().any(|held| held.ends_with(node));
-            let was_there = owner.exited_ns.is_none_or(|ended| ended >= at.boot_ns);
+            let was_there = owner.started_ns() <= at.boot_ns
+                && owner.exited_ns.is_none_or(|ended| ended >= at.boot_ns);
             was_there && (listed.contains(&owner.process) || node.as_ref().is_some_and(opened))
         };
         let all = ownership.holders().into_iter().chain(ownership.ended());
         let mut on: Vec<_> = all.filter(holds).collect();
-        on.sort_by_key(|owner| owner.process);
+        // Whoever the driver lists first: they are surely told where there are too many.
+        on.sort_by_key(|owner| (!listed.contains(&owner.process), owner.process));
         on.dedup_by_key(|owner| owner.process);
         on
     }

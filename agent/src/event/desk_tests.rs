@@ -121,6 +121,14 @@ fn a_process_that_ended_before_is_no_victim() {
 }
 
 #[test]
+fn a_process_that_started_after_an_old_record_is_no_victim() {
+    let room = room();
+    let at = Moment { time: SystemTime::UNIX_EPOCH, boot_ns: SECOND / 2 };
+    room.desk.take(xid(79), at, Witness::Kmsg, room.at(0));
+    assert_eq!(pids(&room.desk.drain()[0]), []);
+}
+
+#[test]
 fn a_killed_process_that_held_no_device_is_not_told() {
     let room = room();
     let killed = |pid| Happening {
