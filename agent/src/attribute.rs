@@ -283,6 +283,11 @@ impl Owner {
         set
     }
 
+    /// The earliest moment it can have started, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub fn started_ns(&self) -> u64 {
+        table::started_ns(self.process)
+    }
+
     /// The user's name, or the number where no name is known.
     pub fn user_text(&self) -> Arc<str> {
         self.user.clone().unwrap_or_else(|| Arc::from(self.uid.to_string()))

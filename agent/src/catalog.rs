@@ -9,6 +9,7 @@ pub mod agent;
 pub mod attributes;
 pub mod device;
 pub mod document;
+pub mod event;
 pub mod instance;
 pub mod nccl;
 pub mod process;
@@ -263,7 +264,8 @@ const fn declare<S, D, N>(
 
 /// Every metric there is, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    let domains = [device::ALL, instance::ALL, process::ALL, share::ALL, nccl::ALL, agent::ALL];
+    let domains =
+        [device::ALL, instance::ALL, process::ALL, share::ALL, nccl::ALL, event::ALL, agent::ALL];
     domains.into_iter().flatten().copied()
 }
 

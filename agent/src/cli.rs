@@ -190,6 +190,9 @@ struct ReaderArgs {
     /// The vendor's library.
     #[arg(long)]
     library: PathBuf,
+    /// Tell what happens to the devices on standard output.
+    #[arg(long)]
+    events: bool,
 }
 
 #[derive(Debug, Args)]

@@ -64,6 +64,7 @@ struct RawPaths {
     dev: Option<PathBuf>,
     pod_logs: Option<PathBuf>,
     passwd: Option<PathBuf>,
+    kmsg: Option<PathBuf>,
     run: Option<PathBuf>,
 }
 
@@ -128,6 +129,8 @@ pub struct Settings {
     pub nccl: nccl::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
+    /// Where events go as log records; `None` without an endpoint.
+    pub events: Option<otlp::Settings>,
     /// Write every point to standard output.
     pub stdout: bool,
     /// Write every point to a file.
@@ -203,6 +206,7 @@ impl Settings {
             paths,
             names,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
+            events: otlp_settings(Signal::Logs, &raw.otlp, flags, env)?,
             telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,
             stdout: raw.sinks.stdout.unwrap_or(false),
             file: raw.sinks.file,
@@ -220,6 +224,11 @@ fn paths(raw: RawPaths) -> Paths {
             (None, None) => usual.cgroup,
         },
         sys: raw.sys.unwrap_or(usual.sys),
+        kmsg: match (raw.kmsg, &raw.dev) {
+            (Some(kmsg), _) => kmsg,
+            (None, Some(dev)) => dev.join("kmsg"),
+            (None, None) => usual.kmsg,
+        },
         dev: raw.dev.unwrap_or(usual.dev),
         pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
         passwd: raw.passwd.unwrap_or(usual.passwd),

@@ -4,6 +4,7 @@ use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::Granted;
 use crate::catalog::agent::SourceState;
 use crate::collect::kernel::{device_users, nccl};
+use crate::collect::kmsg;
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
 use crate::pipeline;
@@ -46,6 +47,7 @@ pub fn diagnose(settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
     }
     findings.push(collectives(settings));
+    findings.push(kernel_log(settings));
     findings.push(pod_logs(settings));
     findings.push(slurm(settings));
     findings.push(receiver(settings));
@@ -91,6 +93,19 @@ fn collectives(settings: &Settings) -> Finding {
     let (state, facts) = nccl::diagnose(&settings.nccl, &settings.paths);
     let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
     Finding::new("collectives", state, facts, "")
+}
+
+fn kernel_log(settings: &Settings) -> Finding {
+    let path = settings.paths.kmsg.display();
+    match kmsg::probe(&settings.paths) {
+        Ok(()) => {
+            let facts = format!("{path} can be read: XIDs, bus errors and OOM kills are told");
+            Finding::new("kernel log", "ok", facts, "")
+        }
+        Err(why) => {
+            Finding::new("kernel log", "degraded", why, "run as root; in a container, privileged")
+        }
+    }
 }
 
 fn pod_logs(settings: &Settings) -> Finding {

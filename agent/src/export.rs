@@ -7,6 +7,7 @@ pub mod stdout;
 use crate::catalog::MetricDef;
 use crate::catalog::agent::{DropReason, ExportOutcome};
 use crate::catalog::attributes::AttrSet;
+use crate::event::record::Record;
 use crate::sample::Value;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -57,6 +58,9 @@ pub trait Sink: Send {
     /// Takes a batch. Must not block on the receiver: what cannot be sent now is queued within
     /// bounds, and what falls out of the queue is counted.
     fn accept(&mut self, batch: &EnrichedBatch);
+
+    /// Takes log records of events, with the same manners. A sink of points only leaves them.
+    fn tell(&mut self, _records: &[Record]) {}
 
     /// Called once before the agent ends: waits until everything is sent or `deadline` has passed.
     /// What is left then is given up and counted.

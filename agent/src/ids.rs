@@ -54,6 +54,44 @@ pub struct CgroupId {
     pub id: u64,
 }
 
+/// A PCI device, without its function: a GPU and its audio function are one board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// Segment.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device.
+    pub device: u8,
+}
+
+impl PciAddress {
+    /// Reads `0000:17:00`, `0000:17:00.0`, `00000000:17:00.0` or `PCI:0000:17:00`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_prefix("PCI:").unwrap_or(text);
+        let mut parts = text.split(':');
+        let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);
+        let device = device.split('.').next()?;
+        let is_hex = |text: &str, longest: usize| {
+            (1..=longest).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+        };
+        if parts.next().is_some() || !is_hex(domain, 8) || !is_hex(bus, 2) || !is_hex(device, 2) {
+            return None;
+        }
+        Some(Self {
+            domain: u32::from_str_radix(domain, 16).ok()?,
+            bus: u8::from_str_radix(bus, 16).ok()?,
+            device: u8::from_str_radix(device, 16).ok()?,
+        })
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.0", self.domain, self.bus, self.device)
+    }
+}
+
 macro_rules! text_id {
     ($(#[doc = $doc:literal])+ $name:ident) => {
         $(#[doc = $doc])+

@@ -16,6 +16,7 @@ pub mod communicators;
 pub mod config;
 pub mod control;
 pub mod diagnosis;
+pub mod event;
 pub mod export;
 pub mod host;
 pub mod ids;

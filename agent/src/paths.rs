@@ -17,6 +17,8 @@ pub struct Paths {
     pub pod_logs: PathBuf,
     /// The host's user database.
     pub passwd: PathBuf,
+    /// The kernel log, one record a line as `/dev/kmsg` writes them.
+    pub kmsg: PathBuf,
     /// Where the agent's own socket lives.
     pub run: PathBuf,
 }
@@ -37,6 +39,7 @@ impl Paths {
             dev: root.join("dev"),
             pod_logs: root.join("var/log/pods"),
             passwd: root.join("etc/passwd"),
+            kmsg: root.join("dev/kmsg"),
             run: root.join("run/gpuwho"),
         }
     }

@@ -13,17 +13,22 @@ use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
+use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
+use crate::collect::events::Counts;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::{self, Waker};
 use crate::collect::kernel::nodes::{Device, Nodes};
+use crate::collect::kmsg;
 use crate::collect::own::{self, Gauges, Own};
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
 use crate::communicators::Communicators;
 use crate::config::Settings;
 use crate::control;
+use crate::event::desk::{self, Desk};
+use crate::event::record::{Record, records};
 use crate::export::{EnrichedBatch, otlp};
 use crate::host::{self, CgroupNamespace, boot_time_ns};
 use crate::inventory::Inventory;
@@ -102,6 +107,7 @@ struct Core {
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
+    ears: Vec<Ears>,
     interval: Duration,
     kernel: Option<device_users::Handle>,
     suppliers: Suppliers,
@@ -126,6 +132,7 @@ impl Core {
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
+            ears: Vec::new(),
             interval: settings.interval,
             kernel: None,
             suppliers,
@@ -154,6 +161,7 @@ impl Core {
             let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify)
                 .knowing_nodes(nodes);
             self.readers.push(reader.control());
+            self.ears.push(reader.ears());
             collectors.push(Box::new(reader));
         }
         collectors
@@ -163,6 +171,28 @@ impl Core {
     fn own(&self) -> Box<dyn Collector> {
         let (board, ownership) = (self.board.clone(), self.ownership.clone());
         Box::new(Own::new(board, ownership, Arc::clone(&self.gauges)))
+    }
+
+    /// Where what happens becomes events; `batches` wakes the pipeline to tell them.
+    fn desk(&self, batches: SyncSender<Event>) -> Arc<Desk> {
+        let readers = self.readers.clone();
+        let listed = move |gpu| {
+            let snapshots = readers.iter().map(Control::snapshot);
+            let devices = snapshots.flat_map(|snapshot| snapshot.devices);
+            let on = devices.filter(|device| device.gpu == gpu);
+            on.flat_map(|device| device.processes).filter_map(|on| on.process).collect()
+        };
+        let wake = move || {
+            // A full queue has something in it that wakes the pipeline as well.
+            let _ = batches.try_send(Event::Happened);
+        };
+        Arc::new(Desk::new(desk::Sources {
+            inventory: Arc::clone(&self.inventory),
+            ownership: self.ownership.clone(),
+            listed: Box::new(listed),
+            paths: self.watched.1.clone(),
+            wake: Box::new(wake),
+        }))
     }
 
     /// Makes the source of collective calls, unless it is switched off.
@@ -238,6 +268,9 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let mut collectors = core.readers(settings);
     collectors.extend(nccl);
     collectors.push(core.own());
+    let desk = core.desk(batches.clone());
+    core.ears.iter().for_each(|ears| ears.open(Arc::clone(&desk), core.board.clone()));
+    collectors.push(Box::new(Counts::new(Arc::clone(&desk))));
     let names: HashSet<_> = collectors.iter().map(|collector| collector.name()).collect();
     let core = Arc::new(core);
 
@@ -253,10 +286,12 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
             .start(collector)
             .map_err(|source| RunError::Thread { name: name.into(), source })?;
     }
+    kmsg::start(&settings.paths, Arc::clone(&desk), core.board.clone())
+        .map_err(|source| RunError::Thread { name: kmsg::NAME.into(), source })?;
     let answering = Arc::clone(&core);
     spawn("control", move || control::serve(&listener, &*answering))?;
 
-    pump(&core, &names, &received, &mut sinks);
+    pump((&core, &desk), &names, &received, &mut sinks);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in &core.readers {
         reader.release(None);
@@ -285,7 +320,7 @@ fn wait_for_signals(stop: Stop, batches: SyncSender<Event>) -> Result<(), RunErr
 
 /// Takes batches until told to stop, a tick's together, and ends every series at the end.
 fn pump(
-    core: &Core,
+    (core, desk): (&Core, &Desk),
     names: &HashSet<&'static str>,
     received: &Receiver<Event>,
     sinks: &mut [Named],
@@ -300,11 +335,20 @@ fn pump(
             ledger.account(&mut batch, &core.ownership, &core.inventory);
             enricher.enrich(&batch, &mut out);
         });
-        if !going {
+        let told = if going {
+            desk.drain()
+        } else {
             enricher.end_all(&mut out);
+            desk.finish()
+        };
+        let told: Vec<Record> = told.iter().flat_map(records).collect();
+        if !told.is_empty() {
+            sinks::tell(sinks, &told);
         }
         out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr());
-        sinks::accept(sinks, &out);
+        if !out.points.is_empty() {
+            sinks::accept(sinks, &out);
+        }
         out.points.clear();
         core.refresh();
         core.ownership.expire(boot_time_ns());
@@ -315,7 +359,7 @@ fn pump(
 }
 
 /// Takes the batches of one tick: until every source has given one, or [`GATHER`] after the first.
-/// False when it is time to stop.
+/// Returns at once when something happened between two ticks. False when it is time to stop.
 fn gather(
     names: &HashSet<&'static str>,
     received: &Receiver<Event>,
@@ -325,9 +369,16 @@ fn gather(
     let deadline = Instant::now() + GATHER;
     let mut seen = HashSet::new();
     loop {
-        let Event::Batch(batch) = event else { return false };
-        seen.insert(batch.source);
-        take(batch);
+        match event {
+            Event::Batch(batch) => {
+                seen.insert(batch.source);
+                take(batch);
+            }
+            // Told at once where no tick is on its way, else with it.
+            Event::Happened if seen.is_empty() => return true,
+            Event::Happened => {}
+            Event::Stop => return false,
+        }
         if seen.len() == names.len() {
             return true;
         }

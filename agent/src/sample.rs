@@ -24,6 +24,18 @@ pub enum Subject {
     Party(GpuParty),
     /// A process's membership in a communicator.
     Member(MemberId),
+    /// One XID code of a device.
+    Xid(GpuXid),
+}
+
+/// One XID code of a device: an open set, but a small one (the driver has some 170 codes, and a
+/// healthy device none).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuXid {
+    /// The device.
+    pub gpu: GpuId,
+    /// The code.
+    pub code: u16,
 }
 
 /// A process on a device.
@@ -89,6 +101,10 @@ impl From<MemberId> for Subject {
         Self::Member(member)
     }
 }
+impl SubjectKind for GpuXid {
+    const WORD: &'static str = "xid";
+}
+
 impl From<Agent> for Subject {
     fn from(_: Agent) -> Self {
         Self::Agent
@@ -112,6 +128,11 @@ impl From<InstanceId> for Subject {
 impl From<GpuProcess> for Subject {
     fn from(process: GpuProcess) -> Self {
         Self::Process(process)
+    }
+}
+impl From<GpuXid> for Subject {
+    fn from(xid: GpuXid) -> Self {
+        Self::Xid(xid)
     }
 }
 impl From<GpuParty> for Subject {

@@ -252,6 +252,9 @@ impl Names<'_> {
                 let owner = process.and_then(|process| self.ownership.owner(process));
                 Identity { owner, member, ..Identity::default() }
             }
+            Subject::Xid(xid) => {
+                Identity { gpu: self.inventory.get(xid.gpu), ..Identity::default() }
+            }
             Subject::Party(on) => Identity {
                 gpu: self.inventory.get(on.gpu),
                 party: self.ownership.party(on.party),
@@ -293,6 +296,7 @@ impl Names<'_> {
             }
             (Subject::Member(_), _) => Self::member(&mut set, key, identity),
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
+            (Subject::Xid(xid), _) => set.set(&attr::GPU_XID_CODE, i64::from(xid.code)),
             (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
         }
         match &identity.party {
@@ -314,8 +318,13 @@ impl Names<'_> {
 /// past is not taken for an increase.
 fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
     match sample.subject {
-        Subject::Agent | Subject::Source(_) | Subject::Party(_) | Subject::Member(_) => {
-            agent_start_ns
+        Subject::Agent
+        | Subject::Source(_)
+        | Subject::Party(_)
+        | Subject::Member(_)
+        | Subject::Xid(_) => {
+            // A counter's 0 may be told for a moment before the pipeline began.
+            agent_start_ns.min(time_ns)
         }
         Subject::Gpu(GpuId(_)) | Subject::Instance(_) | Subject::Process(_) => time_ns,
     }

@@ -10,6 +10,7 @@
 mod arrives;
 mod collector;
 mod containerd;
+mod events;
 mod identity;
 mod joint;
 mod kubelet;

@@ -65,6 +65,8 @@ pub struct Config {
     pub pod_logs: Option<PathBuf>,
     /// `paths.passwd`.
     pub passwd: Option<PathBuf>,
+    /// `paths.kmsg`; without, the kernel's own log.
+    pub kmsg: Option<PathBuf>,
     /// `devices.nodes`; without, the nodes that stand for NVIDIA's on this stage.
     pub nodes: Option<Vec<String>>,
     /// `devices.bpf`.
@@ -94,6 +96,7 @@ impl Config {
             ("run", Some(run.display().to_string().into())),
             ("pod_logs", path(&self.pod_logs).map(Value::from)),
             ("passwd", path(&self.passwd).map(Value::from)),
+            ("kmsg", path(&self.kmsg).map(Value::from)),
         ];
         section(&mut text, "paths", &paths);
         let usual = || vec!["/dev/nvidia*".to_owned()];

@@ -4,7 +4,7 @@
 pub mod received;
 
 use crate::until::until;
-use received::ReceivedPoint;
+use received::{ReceivedPoint, ReceivedRecord};
 use std::env;
 use std::fs;
 use std::io;
@@ -89,6 +89,18 @@ impl Collector {
 
     /// Every metric point received so far, in the order of arrival.
     pub fn points(&self) -> Result<Vec<ReceivedPoint>, CollectorError> {
+        self.read(received::parse)
+    }
+
+    /// Every log record received so far, in the order of arrival.
+    pub fn records(&self) -> Result<Vec<ReceivedRecord>, CollectorError> {
+        self.read(received::records)
+    }
+
+    fn read<T>(
+        &self,
+        parse: fn(&str) -> Result<Vec<T>, serde_json::Error>,
+    ) -> Result<Vec<T>, CollectorError> {
         let path = self.folder.join("received.jsonl");
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -97,7 +109,7 @@ impl Collector {
         };
         // The last line may be half written.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        received::parse(whole).map_err(|source| CollectorError::Json { path, source })
+        parse(whole).map_err(|source| CollectorError::Json { path, source })
     }
 
     /// Reads until `look` finds what it looks for; `None` after `within`.

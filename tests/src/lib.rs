@@ -13,6 +13,7 @@ pub mod bench;
 pub mod collector;
 pub mod containerd;
 pub mod demo;
+pub mod kmsg;
 pub mod nvml;
 pub mod program;
 pub mod skip;

@@ -145,6 +145,14 @@ impl Ownership {
         }
     }
 
+    /// Whose the process was that had this number at a moment (`CLOCK_BOOTTIME`), if it is known to
+    /// have held a device: nothing is read, and nobody is taken for a holder.
+    pub fn known(&self, pid: u32, at_ns: u64) -> Option<Arc<Owner>> {
+        let table = self.read();
+        let process = table.alive_at(pid, at_ns).or_else(|| table.just_ended(pid, at_ns))?;
+        table.owner(process)
+    }
+
     /// Whose a process is: one lookup.
     pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
         self.read().owner(process)

@@ -233,6 +233,26 @@ attributes! {
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
+    /// Name of an event; on its log record it is the record's event name.
+    EVENT_NAME = "gpuwho.event.name";
+    /// Which event a log record is about: the same on the records of all its victims (events).
+    EVENT_ID = "gpuwho.event.id";
+    /// How many events a record stands for; only on one that sums up what was folded (events).
+    EVENT_COUNT = "gpuwho.event.count";
+    /// Who told of it: `kmsg`, `nvml` or `nvml+kmsg` (events).
+    EVENT_SOURCE = "gpuwho.event.source";
+    /// What it means, in one phrase (events).
+    EVENT_MEANING = "gpuwho.event.meaning";
+    /// What to do about it, in one phrase (events).
+    EVENT_ACTION = "gpuwho.event.action";
+    /// Processes of the record's owner that were on the device (events).
+    EVENT_PROCESSES = "gpuwho.event.processes";
+    /// Owners that were on the device; each has a record of its own, up to a limit (events).
+    EVENT_VICTIMS = "gpuwho.event.victims";
+    /// Code of an XID or SXid.
+    GPU_XID_CODE = "gpu.xid.code";
+    /// The driver's name of an XID (events).
+    GPU_XID_NAME = "gpu.xid.name";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.

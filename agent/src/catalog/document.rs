@@ -1,6 +1,6 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, instance, nccl, process, share};
+use super::{MetricDef, agent, attributes, device, event, instance, nccl, process, share};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -11,6 +11,7 @@ const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
     ("Collective communication", nccl::ALL),
+    ("Events", event::ALL),
     ("The agent itself", agent::ALL),
 ];
 
@@ -63,6 +64,10 @@ pub fn markdown() -> String {
             metric(&mut out, def);
         }
     }
+    out.push_str(EVENTS);
+    for &kind in event::EventKind::ALL {
+        let _ = writeln!(out, "| `{}` | {} | {} |", kind.as_str(), kind.meaning(), kind.action());
+    }
     out.push_str("\n## Attributes\n\n| attribute | holds |\n|---|---|\n");
     for key in attributes::ALL {
         let _ = writeln!(out, "| `{}` | {} |", key.name, paragraph(key.description));
@@ -86,6 +91,20 @@ What is said of a device is of the whole device, also with MIG on. What is said 
 names of its own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
 ";
 
+const EVENTS: &str = "
+## Log records
+
+Each event is an OTLP log record (and a line of the `stdout` and `file` sinks) with the event's name,
+its own time, a severity (info 9, warning 13, critical 21) and the driver's line as its body. It
+carries the device's identity and, one record for each owner that was on the device at that moment,
+the owner's; those records share `gpuwho.event.id`. Of one code of a device ten a minute are told;
+the others are counted and told as one record with `gpuwho.event.count`. Meanings and actions of XIDs
+are in the agent's table, whose rows name their source.
+
+| event name | means | what to do |
+|---|---|---|
+";
+
 fn metric(out: &mut String, def: &MetricDef) {
     let _ = write!(
         out,
@@ -100,6 +119,7 @@ fn metric(out: &mut String, def: &MetricDef) {
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
             "communicator" => "a process's membership in a communicator",
+            "xid" => "an XID code of a device",
             "source" => "a source of data",
             _ => "the agent",
         },

@@ -55,7 +55,7 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     let vendor = device::vendor(&args.vendor)
         .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
     let library = args.library.clone();
-    let settings = child::Settings { vendor, library, stall: child::STALL };
+    let settings = child::Settings { vendor, library, stall: child::STALL, events: args.events };
     child::serve(&settings, socket)?;
     Ok(ExitCode::SUCCESS)
 }

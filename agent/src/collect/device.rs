@@ -7,6 +7,7 @@
 
 pub mod capabilities;
 pub mod child;
+pub mod events;
 mod library;
 mod link;
 mod nvidia;
@@ -16,6 +17,7 @@ mod session;
 pub mod snapshot;
 pub mod wire;
 
+use events::Watch;
 use std::path::Path;
 use wire::{Reading, Refusal};
 
@@ -39,6 +41,8 @@ pub struct Vendor {
 pub struct Opened {
     /// Its devices, in its order.
     pub devices: Vec<Box<dyn DeviceRead>>,
+    /// What happens to them, or why the library cannot tell; asked for only where it is wanted.
+    pub events: Box<dyn FnOnce() -> Result<Box<dyn Watch>, String> + Send>,
     /// Closes every handle.
     pub close: Box<dyn FnOnce() + Send>,
 }

@@ -42,6 +42,8 @@ impl Stop {
 pub enum Event {
     /// A source's snapshot.
     Batch(Batch),
+    /// There are events to tell.
+    Happened,
     /// Time to end.
     Stop,
 }
@@ -149,7 +151,7 @@ mod tests {
         let thread = schedule.start(Box::new(Flaky(0))).unwrap();
         let next = || match received.recv().unwrap() {
             Event::Batch(batch) => batch,
-            Event::Stop => panic!("nobody asked to stop"),
+            other => panic!("not a batch: {other:?}"),
         };
         assert!(next().samples.is_empty());
         assert_eq!(next().source, "flaky");

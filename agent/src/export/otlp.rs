@@ -13,6 +13,7 @@ pub mod encode;
 mod grpc;
 mod health;
 mod http;
+mod logs;
 mod queue;
 pub mod resource;
 mod retry;
@@ -36,6 +37,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
+pub use logs::LogsSink;
 pub use resource::Resource;
 
 /// What the sender may need after its deadline to count what is left.
@@ -50,6 +52,35 @@ pub struct StartError(#[from] io::Error);
 #[derive(Debug)]
 pub struct OtlpSink {
     encoder: Encoder,
+    lane: Lane,
+}
+
+impl OtlpSink {
+    /// Starts the sender. Nothing is connected, resolved or read from disk before the first batch.
+    pub fn start(settings: &Settings, resource: &Resource) -> Result<Self, StartError> {
+        let lane = Lane::start("export:otlp", settings)?;
+        Ok(Self { encoder: Encoder::new(resource, Limits::default()), lane })
+    }
+}
+
+impl Sink for OtlpSink {
+    fn accept(&mut self, batch: &EnrichedBatch) {
+        let Self { encoder, lane } = self;
+        encoder.encode(batch, &mut |raw, points| lane.push(raw, points as u64));
+    }
+
+    fn flush(&mut self, deadline: Instant) {
+        self.lane.flush(deadline);
+    }
+
+    fn report(&self) -> Report {
+        self.lane.report(self.encoder.not_finite())
+    }
+}
+
+/// The way of one signal to its receiver: a queue and the thread that empties it.
+#[derive(Debug)]
+struct Lane {
     protocol: Protocol,
     compression: Compression,
     queue: Arc<Queue>,
@@ -58,9 +89,8 @@ pub struct OtlpSink {
     done: Receiver<()>,
 }
 
-impl OtlpSink {
-    /// Starts the sender. Nothing is connected, resolved or read from disk before the first batch.
-    pub fn start(settings: &Settings, resource: &Resource) -> Result<Self, StartError> {
+impl Lane {
+    fn start(thread: &str, settings: &Settings) -> Result<Self, StartError> {
         let queue = Arc::new(Queue::new(settings.queue_bytes));
         let counts = Arc::new(Counts::default());
         let (closing, closed) = watch::channel(None);
@@ -70,57 +100,46 @@ impl OtlpSink {
             .enable_io()
             .enable_time()
             .max_blocking_threads(1)
-            .thread_name("export:otlp-dns")
+            .thread_name(format!("{thread}-dns"))
             .build()?;
         let sender = Sender::new(settings, Arc::clone(&queue), Arc::clone(&counts), closed);
-        std::thread::Builder::new().name("export:otlp".to_owned()).spawn(move || {
+        std::thread::Builder::new().name(thread.to_owned()).spawn(move || {
             runtime.block_on(sender.run());
             // A look-up that hangs must not hold the agent's end up.
             runtime.shutdown_background();
             // Nobody listens when the sink was dropped without a flush.
             let _ = tell_done.send(());
         })?;
-        Ok(Self {
-            encoder: Encoder::new(resource, Limits::default()),
-            protocol: settings.protocol,
-            compression: settings.compression,
-            queue,
-            counts,
-            closing,
-            done,
-        })
+        let Settings { protocol, compression, .. } = *settings;
+        Ok(Self { protocol, compression, queue, counts, closing, done })
     }
-}
 
-impl Sink for OtlpSink {
-    fn accept(&mut self, batch: &EnrichedBatch) {
-        let Self { encoder, protocol, compression, queue, counts, closing, .. } = self;
-        let closed = closing.borrow().is_some();
-        encoder.encode(batch, &mut |raw, points| {
-            let points = points as u64;
-            match pack(raw, *protocol, *compression) {
-                Ok(body) if !closed => {
-                    Counts::add(&counts.queue_full, queue.push(Request { body, points }));
-                }
-                // After the flush nobody sends; compressing into memory does not fail.
-                Ok(_) | Err(_) => Counts::add(&counts.undelivered, points),
+    /// Queues an encoded request with `points` points or records.
+    fn push(&self, raw: &[u8], points: u64) {
+        let closed = self.closing.borrow().is_some();
+        match pack(raw, self.protocol, self.compression) {
+            Ok(body) if !closed => {
+                let lost = self.queue.push(Request { body, points });
+                Counts::add(&self.counts.queue_full, lost);
             }
-        });
+            // After the flush nobody sends; compressing into memory does not fail.
+            Ok(_) | Err(_) => Counts::add(&self.counts.undelivered, points),
+        }
     }
 
-    fn flush(&mut self, deadline: Instant) {
+    fn flush(&self, deadline: Instant) {
         self.closing.send_replace(Some(deadline));
         let left = deadline.saturating_duration_since(Instant::now());
         // An error means that the sender has ended before: there is nothing to wait for.
         let _ = self.done.recv_timeout(left + GRACE);
     }
 
-    fn report(&self) -> Report {
-        self.counts.report(self.encoder.not_finite())
+    fn report(&self, not_finite: u64) -> Report {
+        self.counts.report(not_finite)
     }
 }
 
-impl Drop for OtlpSink {
+impl Drop for Lane {
     /// Ends the sender's thread at once; [`Sink::flush`] before this sends what waits.
     fn drop(&mut self) {
         self.closing.send_replace(Some(Instant::now()));

@@ -1,9 +1,11 @@
 //! One JSON object a line, for people, pipes and files: time, metric, kind, unit, value and
-//! attributes of each point. Writes a batch in one system call.
+//! attributes of each point; time, event, severity, body and attributes of each event. Writes a
+//! batch in one system call.
 
 use super::{EnrichedBatch, Point, Report, Sink};
 use crate::catalog::Kind;
 use crate::catalog::attributes::{AttrSet, AttrValue};
+use crate::event::record::Record;
 use crate::sample::Value;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
@@ -31,6 +33,17 @@ struct Line<'a> {
     value: Option<Number<'a>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     ended: bool,
+    attributes: Attributes<'a>,
+}
+
+/// One event's line.
+#[derive(Serialize)]
+struct EventLine<'a> {
+    time: String,
+    observed: String,
+    event: &'a str,
+    severity: &'a str,
+    body: &'a str,
     attributes: Attributes<'a>,
 }
 
@@ -62,26 +75,29 @@ impl<W: Write + Send> JsonLines<W> {
 
     /// Renders the batch and returns its number of lines.
     fn render(&mut self, batch: &EnrichedBatch) -> u64 {
-        self.line.clear();
         let mut lines = 0;
         for point in &batch.points {
             let Some(line) = line(point) else {
                 self.report.not_finite += 1;
                 continue;
             };
-            // A Vec takes every write, and every key is text.
-            if serde_json::to_writer(&mut self.line, &line).is_ok() {
-                self.line.push(b'\n');
-                lines += 1;
-            }
+            lines += self.push(&line);
         }
         lines
     }
 }
 
-impl<W: Write + Send> Sink for JsonLines<W> {
-    fn accept(&mut self, batch: &EnrichedBatch) {
-        let lines = self.render(batch);
+impl<W: Write + Send> JsonLines<W> {
+    fn push(&mut self, line: &impl Serialize) -> u64 {
+        // A Vec takes every write, and every key is text.
+        if serde_json::to_writer(&mut self.line, line).is_err() {
+            return 0;
+        }
+        self.line.push(b'\n');
+        1
+    }
+
+    fn put(&mut self, lines: u64) {
         if self.closed {
             self.report.undelivered += lines;
             return;
@@ -101,6 +117,20 @@ impl<W: Write + Send> Sink for JsonLines<W> {
                 }
             }
         }
+    }
+}
+
+impl<W: Write + Send> Sink for JsonLines<W> {
+    fn accept(&mut self, batch: &EnrichedBatch) {
+        self.line.clear();
+        let lines = self.render(batch);
+        self.put(lines);
+    }
+
+    fn tell(&mut self, records: &[Record]) {
+        self.line.clear();
+        let lines = records.iter().map(|record| self.push(&event_line(record))).sum();
+        self.put(lines);
     }
 
     /// Every batch is written when it is accepted.
@@ -136,6 +166,17 @@ fn line(point: &Point) -> Option<Line<'_>> {
         value,
         attributes: Attributes(&point.labels.set),
     })
+}
+
+fn event_line(record: &Record) -> EventLine<'_> {
+    EventLine {
+        time: rfc3339(record.time_ns),
+        observed: rfc3339(record.observed_ns),
+        event: record.name,
+        severity: record.severity_text,
+        body: &record.body,
+        attributes: Attributes(&record.attributes),
+    }
 }
 
 impl Serialize for Attributes<'_> {

@@ -2,7 +2,8 @@
 
 use super::RunError;
 use crate::config::Settings;
-use crate::export::otlp::{OtlpSink, Resource};
+use crate::event::record::Record;
+use crate::export::otlp::{LogsSink, OtlpSink, Resource};
 use crate::export::stdout::JsonLines;
 use crate::export::{EnrichedBatch, Sink};
 use crate::host;
@@ -28,6 +29,11 @@ pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
         let resource = Resource::new(&host::attributes(&settings.paths, node), otlp);
         sinks.push(("sink:otlp", Box::new(OtlpSink::start(otlp, &resource)?)));
     }
+    if let Some(logs) = &settings.events {
+        let node = settings.names.kubernetes.node_name.as_deref();
+        let resource = Resource::new(&host::attributes(&settings.paths, node), logs);
+        sinks.push(("sink:otlp-logs", Box::new(LogsSink::start(logs, &resource)?)));
+    }
     Ok(sinks)
 }
 
@@ -35,6 +41,13 @@ pub(super) fn open(settings: &Settings) -> Result<Vec<Named>, RunError> {
 pub(super) fn accept(sinks: &mut [Named], batch: &EnrichedBatch) {
     for (_, sink) in sinks {
         sink.accept(batch);
+    }
+}
+
+/// Hands events to every sink.
+pub(super) fn tell(sinks: &mut [Named], records: &[Record]) {
+    for (_, sink) in sinks {
+        sink.tell(records);
     }
 }
 

@@ -1,4 +1,5 @@
-//! OTLP's JSON, flat: one entry a data point, with everything around it that says what it is.
+//! OTLP's JSON, flat: one entry a data point or log record, with everything around it that says
+//! what it is.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -67,6 +68,27 @@ pub struct ReceivedPoint {
     pub flags: u64,
 }
 
+/// One log record as the Collector received it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReceivedRecord {
+    /// Event name.
+    pub event: String,
+    /// Severity number.
+    pub severity: u64,
+    /// Severity text.
+    pub severity_text: String,
+    /// Body.
+    pub body: String,
+    /// The record's own attributes.
+    pub attrs: Attributes,
+    /// The resource's attributes.
+    pub resource: Attributes,
+    /// Time in nanoseconds since the epoch; 0 without.
+    pub time: u64,
+    /// When it was seen, the same.
+    pub observed: u64,
+}
+
 impl ReceivedPoint {
     /// Whether it has all of these attributes.
     pub fn has(&self, wanted: &[(&str, &str)]) -> bool {
@@ -113,6 +135,30 @@ pub fn parse(lines: &str) -> Result<Vec<ReceivedPoint>, serde_json::Error> {
         }
     }
     Ok(points)
+}
+
+/// Reads the log records in lines of export requests; those of metrics have none.
+pub fn records(lines: &str) -> Result<Vec<ReceivedRecord>, serde_json::Error> {
+    let mut records = Vec::new();
+    for line in lines.lines() {
+        let request: Value = serde_json::from_str(line)?;
+        for of_resource in list(&request["resourceLogs"]) {
+            let resource = attributes(&of_resource["resource"]["attributes"]);
+            let scopes = list(&of_resource["scopeLogs"]).iter();
+            let of_scopes = scopes.flat_map(|scope| list(&scope["logRecords"]));
+            records.extend(of_scopes.map(|record| ReceivedRecord {
+                event: text(&record["eventName"]),
+                severity: whole(&record["severityNumber"]).unwrap_or(0),
+                severity_text: text(&record["severityText"]),
+                body: text(&record["body"]["stringValue"]),
+                attrs: attributes(&record["attributes"]),
+                resource: resource.clone(),
+                time: whole(&record["timeUnixNano"]).unwrap_or(0),
+                observed: whole(&record["observedTimeUnixNano"]).unwrap_or(0),
+            }));
+        }
+    }
+    Ok(records)
 }
 
 fn points_of(metric: &Value, resource: &Attributes) -> Vec<ReceivedPoint> {

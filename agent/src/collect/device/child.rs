@@ -5,6 +5,7 @@
 //! keeps that thread, and the next device is read on a new one. Its late answer is sent with the
 //! time it was taken, and only then is the device read again: one hung device costs one thread.
 
+use super::events;
 use super::wire::{Frame, Inbox, Outbox, Reading, Request, WireError};
 use super::{DeviceRead, OpenError, Opened, Vendor};
 use crate::sys::process::exit_now;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub library: PathBuf,
     /// How long one device may keep the others waiting.
     pub stall: Duration,
+    /// Whether to tell what happens to the devices on standard output.
+    pub events: bool,
 }
 
 /// Why a child ended early.
@@ -58,11 +61,16 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
         return Ok(());
     };
     outlet.send(&Frame::Opened { devices: u32::try_from(opened.devices.len()).unwrap_or(0) })?;
+    let watching = match settings.events {
+        true => Some(events::watch(opened.events).map_err(ServeError::Thread)?),
+        false => None,
+    };
     let home = opened.devices.into_iter().map(Some).collect();
     let stall = settings.stall;
     let mut desk = Desk { outlet, events, arriving, home, worker: None, stall };
     let ended = desk.run();
-    if desk.home.iter().any(Option::is_none) {
+    let is_quiet = watching.is_none_or(events::Watching::end);
+    if !is_quiet || desk.home.iter().any(Option::is_none) {
         // A call hangs: closing the library would wait for it.
         exit_now(0);
     }

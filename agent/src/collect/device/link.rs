@@ -10,7 +10,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ pub(super) struct Program<'a> {
     pub(super) library: &'a Path,
     /// Added to the environment.
     pub(super) environment: &'a [(OsString, OsString)],
+    /// Whether it tells what happens on its standard output.
+    pub(super) events: bool,
 }
 
 /// Why there is no child, or none any more.
@@ -53,6 +55,7 @@ pub(super) struct Link {
     inbox: Inbox,
     outbox: Outbox,
     leaving: Leaving,
+    events: Option<ChildStdout>,
 }
 
 /// A child that was let go of.
@@ -69,6 +72,9 @@ impl Link {
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(program.path);
         command.args(["device-reader", program.vendor, "--library"]).arg(program.library);
+        if program.events {
+            command.arg("--events");
+        }
         // The receiver's headers may be secrets; a vendor's library has no use for them.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"OTEL_") {
@@ -76,13 +82,17 @@ impl Link {
             }
         }
         command.envs(program.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
-        let child = command.spawn().map_err(failed)?;
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(match program.events {
+            true => Stdio::piped(),
+            false => Stdio::null(),
+        });
+        let mut child = command.spawn().map_err(failed)?;
+        let events = child.stdout.take();
         match watch(&child) {
             Ok(gone) => {
                 let leaving = Leaving { child, gone: Arc::new(gone) };
                 let (inbox, outbox) = (Inbox::default(), Outbox::default());
-                Ok(Self { socket: ours, inbox, outbox, leaving })
+                Ok(Self { socket: ours, inbox, outbox, leaving, events })
             }
             Err(error) => {
                 drop((ours, command));
@@ -95,6 +105,11 @@ impl Link {
     /// Its PID.
     pub(super) fn pid(&self) -> u32 {
         self.leaving.child.id()
+    }
+
+    /// Where it tells what happens, once.
+    pub(super) fn events(&mut self) -> Option<ChildStdout> {
+        self.events.take()
     }
 
     /// What another thread needs to make it leave.

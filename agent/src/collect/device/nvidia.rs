@@ -6,6 +6,7 @@
 //! changed to base units here, where the vendor's call is made.
 
 mod ask;
+mod events;
 mod identity;
 mod instances;
 mod processes;
@@ -73,7 +74,8 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
         // The process ends next, and the kernel closes what the library did not.
         let _ = sys::nvml::shutdown(nvml);
     });
-    Ok(Opened { devices: devices.collect(), close })
+    let events = Box::new(move || events::watch(nvml, count));
+    Ok(Opened { devices: devices.collect(), events, close })
 }
 
 fn refusal(error: &NvmlError) -> OpenError {

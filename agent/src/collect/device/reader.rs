@@ -6,6 +6,7 @@
 //! started again after 0, 1, 2, 4, … seconds; one that hangs is left alone, and no second one is
 //! started beside it. On an eight-device host a tick is one request, nine frames and about 20 kB.
 
+use super::events::Ears;
 use super::link::{Leaving, Link, Program};
 pub use super::rows::{HeldNodes, Identify};
 use super::rows::{Knows, Rows};
@@ -75,6 +76,7 @@ pub struct DeviceReader {
     settings: Settings,
     knows: Knows,
     control: Control,
+    ears: Ears,
     rows: Rows,
     session: Option<Session>,
     leaving: Option<Leaving>,
@@ -105,6 +107,7 @@ impl DeviceReader {
             settings,
             knows: Knows { inventory, identify, nodes: Box::new(|_| Vec::new()) },
             control: Control::default(),
+            ears: Ears::default(),
             rows,
             session: None,
             leaving: None,
@@ -125,6 +128,11 @@ impl DeviceReader {
     pub fn knowing_nodes(mut self, nodes: HeldNodes) -> Self {
         self.knows.nodes = nodes;
         self
+    }
+
+    /// Where it hears what happens to the devices, if anybody wants to know.
+    pub fn ears(&self) -> Ears {
+        self.ears.clone()
     }
 
     /// The handle by which other threads see the last reading and release the devices.
@@ -269,9 +277,15 @@ impl DeviceReader {
         self.report.restarts += u64::from(std::mem::replace(&mut self.started_before, true));
         let (path, vendor) = (self.settings.program.as_path(), self.vendor.name);
         let environment = self.settings.environment.as_slice();
-        let started = Link::start(&Program { path, vendor, library, environment });
+        let events = self.ears.are_open();
+        let started = Link::start(&Program { path, vendor, library, environment, events });
         match started.and_then(|link| Ok((link.hangup()?, link))) {
-            Ok((hangup, link)) => {
+            Ok((hangup, mut link)) => {
+                if let Some(events) = link.events()
+                    && let Err(error) = self.ears.hear(events)
+                {
+                    tracing::warn!(%error, "cannot hear the library's events");
+                }
                 self.control.hold(hangup);
                 self.slow.clear();
                 let session = Session::new(link);

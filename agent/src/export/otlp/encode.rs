@@ -89,20 +89,10 @@ enum Body<'a> {
 impl Encoder {
     /// An encoder that describes the sender as `resource`.
     pub fn new(resource: &Resource, limits: Limits) -> Self {
-        let mut attributes = Vec::new();
-        for (key, value) in resource.iter() {
-            put_attribute(&mut attributes, 1, key, value);
-        }
-        let mut resource = Vec::new();
-        put_bytes(&mut resource, 1, &attributes);
-        let mut name = Vec::new();
-        put_bytes(&mut name, 1, env!("CARGO_PKG_NAME").as_bytes());
-        put_bytes(&mut name, 2, env!("CARGO_PKG_VERSION").as_bytes());
-        let mut scope = Vec::new();
-        put_bytes(&mut scope, 1, &name);
+        let [resource, scope] = sender(resource);
         Self {
-            resource: resource.into(),
-            scope: scope.into(),
+            resource,
+            scope,
             headers: HashMap::new(),
             limits,
             plan: Plan::default(),
@@ -309,8 +299,24 @@ fn encode_attributes(set: &AttrSet) -> Box<[u8]> {
     out.into()
 }
 
+/// The resource and the scope of every request, each as field 1 of the message around it.
+pub(super) fn sender(resource: &Resource) -> [Box<[u8]>; 2] {
+    let mut attributes = Vec::new();
+    for (key, value) in resource.iter() {
+        put_attribute(&mut attributes, 1, key, value);
+    }
+    let mut resource = Vec::new();
+    put_bytes(&mut resource, 1, &attributes);
+    let mut name = Vec::new();
+    put_bytes(&mut name, 1, env!("CARGO_PKG_NAME").as_bytes());
+    put_bytes(&mut name, 2, env!("CARGO_PKG_VERSION").as_bytes());
+    let mut scope = Vec::new();
+    put_bytes(&mut scope, 1, &name);
+    [resource.into(), scope.into()]
+}
+
 /// Writes a `KeyValue` as the given field.
-fn put_attribute(out: &mut Vec<u8>, field: u8, key: &str, value: &AttrValue) {
+pub(super) fn put_attribute(out: &mut Vec<u8>, field: u8, key: &str, value: &AttrValue) {
     let any_len = match value {
         AttrValue::Str(text) => framed_len(text.len()),
         AttrValue::Int(number) => 1 + varint_len(number.cast_unsigned()),

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "a C ABI takes pointers from its caller")]
 
 pub mod device;
+pub mod events;
 pub mod mig;
 pub mod process;
 

@@ -20,6 +20,9 @@ pub struct Scenario {
     /// Kinds of devices, in index order.
     #[serde(default, rename = "device")]
     pub groups: Vec<Group>,
+    /// What happens, in this order.
+    #[serde(default, rename = "event")]
+    pub events: Vec<Event>,
     /// What fails.
     #[serde(default, rename = "failure")]
     pub failures: Vec<Failure>,
@@ -74,6 +77,25 @@ pub struct Group {
     /// Processes on each device.
     #[serde(default, rename = "process")]
     pub processes: Vec<ProcessGroup>,
+}
+
+/// What an event set tells, once.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// Of which device.
+    pub device: u32,
+    /// Second it happens; not before the events above it.
+    #[serde(default)]
+    pub at: f64,
+    /// One of `nvmlEventType…`; 8 is an XID.
+    #[serde(default = "xid")]
+    pub kind: u64,
+    /// Of an XID its code.
+    #[serde(default)]
+    pub data: u64,
+    /// The MIG GPU instance.
+    pub gpu_instance: Option<u32>,
 }
 
 /// A MIG instance: a compute instance and the GPU instance around it.
@@ -392,7 +414,11 @@ impl Failure {
     }
 }
 
-const fn one() -> u32 {
+const fn xid() -> u64 {
+    8
+}
+
+fn one() -> u32 {
     1
 }
 

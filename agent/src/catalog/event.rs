@@ -1,0 +1,103 @@
+//! Events: what happened to a device, each a log record, and the counters beside them.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::sample::{Agent, GpuXid};
+
+dims! {
+    /// What happened: the event's name.
+    EventKind: attr::EVENT_NAME {
+        /// The NVIDIA driver reported an XID.
+        Xid = "gpu.xid",
+        /// The NVSwitch driver reported an SXid.
+        Sxid = "gpu.nvswitch.sxid",
+        /// A device is gone, without an XID.
+        Lost = "gpu.lost",
+        /// The driver could not initialise a device.
+        InitFailed = "gpu.init_failed",
+        /// The driver waited in vain for a device or its firmware.
+        DriverTimeout = "gpu.driver.timeout",
+        /// The kernel driver was loaded.
+        DriverLoaded = "gpu.driver.loaded",
+        /// The kernel driver was unloaded.
+        DriverUnloaded = "gpu.driver.unloaded",
+        /// A device is being taken from its driver.
+        DriverUnbind = "gpu.driver.unbind",
+        /// A device is being reset.
+        Reset = "gpu.reset",
+        /// Memory errors.
+        Ecc = "gpu.ecc",
+        /// A device cannot be used.
+        Unavailable = "gpu.unavailable",
+        /// What a device needs to recover has changed.
+        RecoveryAction = "gpu.recovery_action",
+        /// A device was cut anew.
+        MigChange = "gpu.mig.change",
+        /// A device's power source or state has changed.
+        PowerChange = "gpu.power.change",
+        /// A device's clocks have changed.
+        ClockChange = "gpu.clock.change",
+        /// A PCIe error at a device or a port above it.
+        PcieError = "pcie.aer",
+        /// The kernel killed a process on a device for want of host memory.
+        OomKill = "gpu.process.oom_kill",
+    }
+}
+
+impl EventKind {
+    /// What it means, where no table knows more.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Xid => "the NVIDIA driver reported an error",
+            Self::Sxid => "an NVSwitch reported an error",
+            Self::Lost => "the device does not answer on its bus",
+            Self::InitFailed => "the driver could not initialise the device",
+            Self::DriverTimeout => "the driver waited in vain for the device or its firmware",
+            Self::DriverLoaded => "the kernel driver was loaded",
+            Self::DriverUnloaded => "the kernel driver was unloaded",
+            Self::DriverUnbind => "the device is being taken from its driver",
+            Self::Reset => "the device is being reset; what ran on it is lost",
+            Self::Ecc => "memory errors",
+            Self::Unavailable => "the device cannot be used",
+            Self::RecoveryAction => "what the device needs to recover has changed",
+            Self::MigChange => "the device's MIG configuration has changed",
+            Self::PowerChange => "the device's power source or state has changed",
+            Self::ClockChange => "the device's clocks have changed",
+            Self::PcieError => "a PCIe error at the device or a port above it",
+            Self::OomKill => "the kernel killed the process for want of host memory",
+        }
+    }
+
+    /// What to do, where no table knows more; empty for what is no fault.
+    pub fn action(self) -> &'static str {
+        match self {
+            Self::Xid | Self::Sxid => "look the code up at the vendor; it is new to this agent",
+            Self::Lost | Self::InitFailed => {
+                "drain the node and restart it; check power, seating and PCIe"
+            }
+            Self::DriverTimeout | Self::Unavailable => "drain the device and reset it",
+            Self::RecoveryAction => "do what the message names",
+            Self::Ecc => "reset the device if errors are uncorrectable; replace it if they go on",
+            Self::PcieError => "check seating, riser and slot if it goes on",
+            Self::OomKill => "raise the memory limit or lower the program's use of host memory",
+            Self::Reset => "restart the programs that were on the device",
+            Self::DriverLoaded
+            | Self::DriverUnloaded
+            | Self::DriverUnbind
+            | Self::MigChange
+            | Self::PowerChange
+            | Self::ClockChange => "",
+        }
+    }
+}
+
+metrics! {
+    /// XIDs of a device by code, each counted once whether the driver's event, the kernel log or
+    /// both told it, also those that were folded into a summary. A code's series begins with its
+    /// first XID, by a point of 0 before it, so that the first is an increase too.
+    XID_ERRORS: Counter<i64> of GpuXid = "gpu.xid.errors" ["{error}"]
+        from "NVRM: Xid lines of /dev/kmsg; nvmlEventSetWait_v2 (nvmlEventTypeXidCriticalError)";
+    /// Events by name, each counted once, also those that were folded into a summary.
+    EVENTS: Counter<i64> of Agent, by EventKind = "gpuwho.events" ["{event}"]
+        from "the log records the agent makes, before folding";
+}

@@ -1,0 +1,263 @@
+//! Events of a vendor's library: waited for on a thread of the child, told over the child's
+//! standard output, heard on a thread of the agent (`events:<vendor>`), all outside the tick.
+//!
+//! A failure of the wait is told and tried again; it never ends the watch. The two threads sleep
+//! while nothing happens, the child's with a short wake for its end.
+
+use super::wire::{Inbox, Outbox};
+use crate::catalog::agent::SourceState;
+use crate::catalog::event::EventKind;
+use crate::collect::status::{Board, Report};
+use crate::event::desk::Desk;
+use crate::event::{Happening, Moment, Place, Severity, Witness};
+use crate::host::boot_time_ns;
+use crate::ids::PciAddress;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Between two attempts after a failed wait: a device that is lost fails at once, again and again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long the child's end may wait for the thread: twice the longest wait of a library.
+const END: Duration = Duration::from_millis(800);
+
+/// A library's events; every call may hang.
+pub trait Watch: Send {
+    /// Waits for the next event, for at most half a second.
+    fn wait(&mut self) -> Result<Option<Seen>, String>;
+}
+
+/// One event as the library gave it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// PCI address of the device, as the library spells it.
+    pub pci: String,
+    /// Position in [`EventKind::ALL`], the same in both processes.
+    pub kind: u8,
+    /// The vendor's code.
+    pub code: Option<u32>,
+    /// How bad: a position among the three.
+    pub severity: u8,
+    /// The MIG GPU instance.
+    pub gpu_instance: Option<u32>,
+    /// What it is, in words.
+    pub message: String,
+}
+
+/// What a child tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Told {
+    /// Events will be told from now on.
+    Watching,
+    /// The library has none, and why.
+    Without(String),
+    /// One happened, at this moment of the boot clock.
+    Seen(Seen, u64),
+}
+
+/// The child's thread.
+pub(super) struct Watching {
+    stop: Arc<AtomicBool>,
+    ended: Receiver<()>,
+}
+
+/// Starts the child's thread; it writes to standard output.
+pub(super) fn watch(
+    open: impl FnOnce() -> Result<Box<dyn Watch>, String> + Send + 'static,
+) -> io::Result<Watching> {
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (end, ended) = sync_channel(1);
+    let stopped = Arc::clone(&stop);
+    thread::Builder::new().name("reader:events".to_owned()).spawn(move || {
+        let mut outbox = Outbox::default();
+        let mut tell = |told: &Told| outbox.send(&mut out, told).is_ok();
+        // Registering may hang like any call: here it holds nobody up.
+        match open() {
+            Err(why) => {
+                tell(&Told::Without(why));
+            }
+            Ok(mut watch) => follow(watch.as_mut(), &stopped, &mut tell),
+        }
+        // The end of the process has waited long enough where nobody listens.
+        let _ = end.send(());
+    })?;
+    Ok(Watching { stop, ended })
+}
+
+/// Waits and tells until told to stop or nobody listens.
+fn follow(watch: &mut dyn Watch, stop: &AtomicBool, tell: &mut dyn FnMut(&Told) -> bool) {
+    let mut failing = true;
+    while !stop.load(Ordering::Relaxed) {
+        match watch.wait() {
+            Ok(seen) => {
+                let back = std::mem::take(&mut failing);
+                if back && !tell(&Told::Watching) {
+                    return;
+                }
+                if let Some(seen) = seen
+                    && !tell(&Told::Seen(seen, boot_time_ns()))
+                {
+                    return;
+                }
+            }
+            Err(why) => {
+                if !std::mem::replace(&mut failing, true) && !tell(&Told::Without(why)) {
+                    return;
+                }
+                thread::sleep(AGAIN);
+            }
+        }
+    }
+}
+
+impl Watching {
+    /// Ends the thread, so that the library can be closed; false when it hangs.
+    pub(super) fn end(self) -> bool {
+        self.stop.store(true, Ordering::Relaxed);
+        self.ended.recv_timeout(END).is_ok()
+    }
+}
+
+/// The agent's side: where what a child tells goes. Empty where nobody asks for events.
+#[derive(Clone, Debug, Default)]
+pub struct Ears(Arc<OnceLock<(Arc<Desk>, Board)>>);
+
+impl Ears {
+    /// From now on events go to this desk, and how they are told to this board.
+    pub fn open(&self, desk: Arc<Desk>, board: Board) {
+        // Opened once, before the first child.
+        let _ = self.0.set((desk, board));
+    }
+
+    /// Whether somebody asks for events.
+    pub(super) fn are_open(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// Hears a child until it ends.
+    pub(super) fn hear(&self, mut from: impl Read + Send + 'static) -> io::Result<()> {
+        let Some((desk, board)) = self.0.get().cloned() else { return Ok(()) };
+        thread::Builder::new().name("events:nvidia".to_owned()).spawn(move || {
+            let mut inbox = Inbox::default();
+            while inbox.fill(&mut from).is_ok() {
+                // Bytes that are no message are the library's own prints: the next child is heard.
+                while let Ok(Some(told)) = inbox.take::<Told>() {
+                    take(told, &desk, &board);
+                }
+            }
+            desk.pair(false);
+        })?;
+        Ok(())
+    }
+}
+
+/// The name under which the board has the library's events.
+const NAME: &str = "nvml_events";
+
+fn take(told: Told, desk: &Desk, board: &Board) {
+    match told {
+        Told::Watching => {
+            desk.pair(true);
+            board.put(NAME, &Report::ready());
+        }
+        Told::Without(why) => {
+            desk.pair(false);
+            let reason = format!("{why}: events come from the kernel log only");
+            board.put(NAME, &Report::of(SourceState::Absent, reason, ""));
+        }
+        Told::Seen(seen, boot_ns) => {
+            let ago = boot_time_ns().saturating_sub(boot_ns);
+            let now = SystemTime::now();
+            let time = now.checked_sub(Duration::from_nanos(ago)).unwrap_or(now);
+            let at = Moment { time, boot_ns };
+            if let Some(what) = happening(seen) {
+                desk.take(what, at, Witness::Nvml, Instant::now());
+            }
+        }
+    }
+}
+
+fn happening(seen: Seen) -> Option<Happening> {
+    let kind = EventKind::ALL.get(usize::from(seen.kind)).copied()?;
+    let severity = match seen.severity {
+        0 => Severity::Info,
+        1 => Severity::Warning,
+        _ => Severity::Critical,
+    };
+    Some(Happening {
+        kind,
+        place: PciAddress::parse(&seen.pci).map_or(Place::Host, Place::Pci),
+        code: seen.code,
+        severity,
+        process: None,
+        gpu_instance: seen.gpu_instance,
+        message: seen.message.into(),
+    })
+}
+
+impl Seen {
+    /// An event of a device.
+    pub fn new(pci: &str, kind: EventKind, severity: Severity, message: String) -> Self {
+        let kind = EventKind::ALL.iter().position(|known| *known == kind).unwrap_or_default();
+        Self {
+            pci: pci.to_owned(),
+            kind: u8::try_from(kind).unwrap_or_default(),
+            code: None,
+            severity: severity as u8,
+            gpu_instance: None,
+            message,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    struct Script(VecDeque<Result<Option<Seen>, String>>);
+
+    impl Watch for Script {
+        fn wait(&mut self) -> Result<Option<Seen>, String> {
+            self.0.pop_front().unwrap_or(Ok(None))
+        }
+    }
+
+    fn seen(code: u32) -> Seen {
+        let new = Seen::new("0000:17:00.0", EventKind::Xid, Severity::Critical, String::new());
+        Seen { code: Some(code), ..new }
+    }
+
+    #[test]
+    fn a_failed_wait_is_told_and_the_next_event_is_seen_all_the_same() {
+        let lost = || Err("GPU is lost".to_owned());
+        let script = [Ok(None), Ok(Some(seen(79))), lost(), Ok(Some(seen(45)))];
+        let mut told = Vec::new();
+        let mut tell = |what: &Told| {
+            told.push(match what {
+                Told::Watching => "watching".to_owned(),
+                Told::Without(why) => why.clone(),
+                Told::Seen(seen, _) => format!("{:?}", seen.code),
+            });
+            told.len() < 5
+        };
+        follow(&mut Script(script.into()), &AtomicBool::new(false), &mut tell);
+        assert_eq!(told, ["watching", "Some(79)", "GPU is lost", "watching", "Some(45)"]);
+    }
+
+    #[test]
+    fn an_event_is_the_same_on_both_sides() {
+        let what = happening(Seen { gpu_instance: Some(2), ..seen(79) }).unwrap();
+        assert_eq!((what.kind, what.severity), (EventKind::Xid, Severity::Critical));
+        let place = Place::Pci(PciAddress::parse("0000:17:00").unwrap());
+        assert_eq!((what.place, what.code, what.gpu_instance), (place, Some(79), Some(2)));
+    }
+}

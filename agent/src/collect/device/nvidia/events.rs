@@ -1,0 +1,147 @@
+//! NVML's event set: one for all devices of the driver, each asked which events it has.
+//!
+//! Performance states are left out: they change with the load, many times a second. What this
+//! driver or device does not know is not asked for.
+
+use crate::catalog::event::EventKind;
+use crate::collect::device::events::{Seen, Watch};
+use crate::event::{Severity, xid};
+use crate::sys::nvml::{EventSet, RawEvent, supported_events};
+use nvml_wrapper::Nvml;
+use nvml_wrapper_sys::bindings::{
+    nvmlEventMigConfigChange, nvmlEventTypeClock, nvmlEventTypeDoubleBitEccError,
+    nvmlEventTypeDramRetirementEvent, nvmlEventTypeDramRetirementFailure,
+    nvmlEventTypeFatalPoisonError, nvmlEventTypeGpuRecoveryAction,
+    nvmlEventTypeGpuUnavailableError, nvmlEventTypeNonFatalPoisonError,
+    nvmlEventTypePowerSourceChange, nvmlEventTypeSingleBitEccError,
+    nvmlEventTypeSingleBitEccErrorStorm, nvmlEventTypeXidCriticalError,
+};
+
+/// How long one wait lasts: the child's end has to wait for it.
+const WAIT_MS: u32 = 400;
+
+/// An event type, what it is, and how bad.
+type Row = (u32, EventKind, Severity, &'static str);
+
+/// Every type that is asked for (`nvml.h` of CUDA 13.0).
+const TYPES: &[Row] = &[
+    (nvmlEventTypeXidCriticalError, EventKind::Xid, Severity::Critical, "XID"),
+    (
+        nvmlEventTypeSingleBitEccError,
+        EventKind::Ecc,
+        Severity::Info,
+        "corrected (single bit) ECC error",
+    ),
+    (
+        nvmlEventTypeDoubleBitEccError,
+        EventKind::Ecc,
+        Severity::Critical,
+        "uncorrectable (double bit) ECC error",
+    ),
+    (
+        nvmlEventTypeSingleBitEccErrorStorm,
+        EventKind::Ecc,
+        Severity::Warning,
+        "storm of corrected ECC errors",
+    ),
+    (
+        nvmlEventTypeDramRetirementEvent,
+        EventKind::Ecc,
+        Severity::Warning,
+        "memory was retired or remapped",
+    ),
+    (
+        nvmlEventTypeDramRetirementFailure,
+        EventKind::Ecc,
+        Severity::Critical,
+        "memory could not be retired or remapped",
+    ),
+    (
+        nvmlEventTypeNonFatalPoisonError,
+        EventKind::Ecc,
+        Severity::Warning,
+        "poisoned memory was read; contained",
+    ),
+    (
+        nvmlEventTypeFatalPoisonError,
+        EventKind::Ecc,
+        Severity::Critical,
+        "poisoned memory was read; not contained",
+    ),
+    (
+        nvmlEventTypeGpuUnavailableError,
+        EventKind::Unavailable,
+        Severity::Critical,
+        "the GPU is not available",
+    ),
+    (
+        nvmlEventTypeGpuRecoveryAction,
+        EventKind::RecoveryAction,
+        Severity::Warning,
+        "the GPU's recovery action has changed",
+    ),
+    (nvmlEventMigConfigChange, EventKind::MigChange, Severity::Info, "MIG configuration changed"),
+    (
+        nvmlEventTypePowerSourceChange,
+        EventKind::PowerChange,
+        Severity::Warning,
+        "power source changed",
+    ),
+    (nvmlEventTypeClock, EventKind::ClockChange, Severity::Info, "clocks changed"),
+];
+
+/// The set and the devices in it.
+struct Events {
+    set: EventSet,
+    /// Handles and PCI addresses.
+    devices: Vec<(usize, String)>,
+}
+
+/// Registers every device; why not, where there is none that has events.
+pub(super) fn watch(nvml: &'static Nvml, count: u32) -> Result<Box<dyn Watch>, String> {
+    let mut set = EventSet::new(nvml).map_err(|error| error.to_string())?;
+    let wanted: u64 = TYPES.iter().map(|row| u64::from(row.0)).sum();
+    let mut devices = Vec::new();
+    let mut why = "no device has events".to_owned();
+    for index in 0..count {
+        let registered = nvml.device_by_index(index).and_then(|device| {
+            let types = supported_events(&device)? & wanted;
+            let handle = set.register(&device, types)?;
+            Ok((handle, device.pci_info()?.bus_id))
+        });
+        match registered {
+            Ok(device) => devices.push(device),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    if devices.is_empty() {
+        return Err(why);
+    }
+    Ok(Box::new(Events { set, devices }))
+}
+
+impl Watch for Events {
+    fn wait(&mut self) -> Result<Option<Seen>, String> {
+        let raw = self.set.wait(WAIT_MS).map_err(|error| error.to_string())?;
+        Ok(raw.and_then(|raw| self.seen(&raw)))
+    }
+}
+
+impl Events {
+    fn seen(&self, raw: &RawEvent) -> Option<Seen> {
+        let row = TYPES.iter().find(|row| u64::from(row.0) == raw.kind)?;
+        let device = self.devices.iter().find(|(handle, _)| *handle == raw.device);
+        let pci = device.map_or("", |(_, pci)| pci);
+        let (_, kind, severity, words) = *row;
+        if kind != EventKind::Xid {
+            return Some(Seen::new(pci, kind, severity, words.to_owned()));
+        }
+        let code = u32::try_from(raw.data).ok()?;
+        let severity = xid::find(code).map_or(severity, |row| row.action.severity());
+        let message = format!("{words} {code}");
+        // All ones where the event is of the whole device.
+        let gpu_instance = Some(raw.gpu_instance).filter(|id| *id != u32::MAX);
+        let seen = Seen::new(pci, kind, severity, message);
+        Some(Seen { code: Some(code), gpu_instance, ..seen })
+    }
+}

@@ -1,0 +1,65 @@
+//! How many events there were: the desk's counts as counters. A look at memory a tick.
+
+use super::Collector;
+use super::status::Report;
+use crate::catalog::agent::DropReason;
+use crate::catalog::event;
+use crate::event::desk::Desk;
+use crate::sample::{Agent, Batch, GpuXid};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// This source's name.
+pub const NAME: &str = "events";
+
+/// The collector.
+#[derive(Debug)]
+pub struct Counts {
+    desk: Arc<Desk>,
+    /// Codes whose series has begun.
+    begun: HashSet<GpuXid>,
+    /// The tick before, when what is new was still 0.
+    before: SystemTime,
+    lost: u64,
+}
+
+impl Counts {
+    /// Counts what passes the desk.
+    pub fn new(desk: Arc<Desk>) -> Self {
+        Self { desk, begun: HashSet::new(), before: SystemTime::now(), lost: 0 }
+    }
+}
+
+impl Collector for Counts {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// A code's first count comes behind a 0 of the tick before: for a receiver that computes
+    /// increases from neighbouring points, a counter that begins at 1 has never increased.
+    fn collect(&mut self, out: &mut Batch) {
+        let tally = self.desk.tally();
+        self.lost = tally.lost;
+        for (kind, count) in tally.kinds {
+            out.push(event::EVENTS.sample(Agent, kind, number(count)));
+        }
+        for (gpu, code, count) in tally.xids {
+            let xid = GpuXid { gpu, code };
+            if self.begun.insert(xid) {
+                out.at(self.before.min(out.time), event::XID_ERRORS.sample(xid, (), 0));
+            }
+            out.push(event::XID_ERRORS.sample(xid, (), number(count)));
+        }
+        self.before = out.time;
+    }
+
+    fn report(&self) -> Report {
+        let dropped = vec![(DropReason::QueueFull, self.lost)];
+        Report { dropped, ..Report::ready() }
+    }
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,237 @@
+//! The kernel log: what drivers and the kernel say about accelerators, as events.
+//!
+//! Reads `/dev/kmsg` on a thread of its own (`kmsg`), from the oldest record there is. Records of
+//! the last [`PAST`] before the agent's start are told once, with their own time; older ones are
+//! history, and those an agent before this one told are known by their sequence numbers. What a
+//! program wrote into the log is not believed. Costs a look at each line and a wake a second.
+
+mod lines;
+mod position;
+mod record;
+
+use crate::catalog::agent::{DropReason, SourceState};
+use crate::collect::schedule::thread_cpu_seconds;
+use crate::collect::status::{Board, Report};
+use crate::event::desk::Desk;
+use crate::event::{Moment, Witness};
+use crate::host::boot_time_ns;
+use crate::paths::Paths;
+use position::Position;
+use record::{Line, Record};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The source's name, and its thread's.
+pub const NAME: &str = "kmsg";
+
+/// What happened this long before the agent's start is told: a pod that is started again after a
+/// fault finds it, and last week's faults are not news.
+const PAST: Duration = Duration::from_mins(10);
+/// How long the first reading of the devices is waited for: an event of an unknown device is told
+/// by its address only, and nobody is its victim.
+const FIRST: Duration = Duration::from_secs(5);
+/// Between two looks at what the desk holds.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between attempts to open a log that cannot be opened.
+const RETRY: Duration = Duration::from_secs(30);
+/// A file that has no more to read (no kernel log) is looked at again this much later.
+const AT_END: Duration = Duration::from_millis(100);
+/// The longest record the kernel gives out (`PRINTK_MESSAGE_MAX`), and more than that.
+const MAX_RECORD: usize = 8192;
+
+/// Starts the thread. It reads until the agent ends.
+pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHandle<()>> {
+    let watch = Watch {
+        paths: paths.clone(),
+        position: Position::read(paths),
+        desk,
+        board,
+        report: Report::ready(),
+        not_before_us: None,
+        last: None,
+        overrun: false,
+        lost: 0,
+        rest: Vec::new(),
+    };
+    thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
+}
+
+/// Whether the log can be read, for `gpuwho doctor`.
+pub fn probe(paths: &Paths) -> Result<(), String> {
+    open(paths).map(drop).map_err(|error| unreadable(paths, error))
+}
+
+struct Watch {
+    paths: Paths,
+    position: Position,
+    desk: Arc<Desk>,
+    board: Board,
+    report: Report,
+    /// On the log's clock.
+    not_before_us: Option<u64>,
+    /// The last record's sequence number.
+    last: Option<u64>,
+    /// Records were overwritten before they were read.
+    overrun: bool,
+    lost: u64,
+    /// Bytes of a line whose end has not come yet.
+    rest: Vec<u8>,
+}
+
+impl Watch {
+    fn run(mut self) {
+        let begin = Instant::now() + FIRST;
+        while !self.desk.knows_devices() && Instant::now() < begin {
+            thread::sleep(AT_END);
+        }
+        loop {
+            match open(&self.paths) {
+                Ok(log) => {
+                    self.report = Report::ready();
+                    self.say();
+                    self.follow(&log);
+                }
+                Err(error) => {
+                    let reason = unreadable(&self.paths, error);
+                    let remedy = "run as root; in a container, privileged";
+                    self.report = Report::of(SourceState::Degraded, reason, remedy);
+                    self.say();
+                }
+            }
+            let retry = Instant::now() + RETRY;
+            while Instant::now() < retry {
+                thread::sleep(LOOK);
+                self.desk.settle(Instant::now());
+            }
+        }
+    }
+
+    /// Reads until the log fails.
+    fn follow(&mut self, log: &OwnedFd) {
+        let mut buffer = vec![0; MAX_RECORD];
+        loop {
+            match rustix::io::read(log, &mut buffer) {
+                Ok(0) => thread::sleep(AT_END),
+                Ok(len) => self.take(buffer.get(..len).unwrap_or_default()),
+                Err(Errno::AGAIN) => wait(log),
+                Err(Errno::PIPE) => self.overrun = true,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    let reason = unreadable(&self.paths, error);
+                    self.report = Report::of(SourceState::Failed, reason, "");
+                    self.say();
+                    return;
+                }
+            }
+            self.desk.settle(Instant::now());
+            self.board.used(NAME, thread_cpu_seconds());
+        }
+    }
+
+    /// Cuts what was read into lines; a record of the kernel is read whole, a pipe's may not be.
+    fn take(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
+            if self.rest.len() > MAX_RECORD {
+                self.rest.clear();
+            }
+            return;
+        };
+        let whole: Vec<u8> = self.rest.drain(..=end).collect();
+        let clock = Clocks::now();
+        for line in whole.split(|byte| *byte == b'\n') {
+            self.line(&String::from_utf8_lossy(line), clock);
+        }
+    }
+
+    fn line(&mut self, line: &str, clock: Clocks) {
+        match record::parse(line) {
+            Line::Kernel(record) => {
+                self.passed(record.sequence);
+                self.record(&record, clock);
+            }
+            Line::Program { sequence } => self.passed(sequence),
+            Line::Other => {}
+        }
+    }
+
+    /// Counts the records between this one and the last, which were overwritten.
+    fn passed(&mut self, sequence: u64) {
+        if self.overrun
+            && let Some(last) = self.last
+        {
+            self.lost += sequence.saturating_sub(last + 1);
+            self.report.dropped = vec![(DropReason::RingFull, self.lost)];
+            self.say();
+        }
+        self.overrun = false;
+        self.last = Some(sequence);
+    }
+
+    fn record(&mut self, record: &Record<'_>, clock: Clocks) {
+        let past = u64::try_from(PAST.as_micros()).unwrap_or(u64::MAX);
+        let first = self.not_before_us.get_or_insert(clock.log_us.saturating_sub(past));
+        if record.at_us < *first || self.position.is_told(record.sequence) {
+            return;
+        }
+        let Some(what) = lines::read(&record.text) else { return };
+        self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
+        if let Err(error) = self.position.advance(record.sequence) {
+            tracing::warn!(%error, "cannot keep how far the kernel log was told");
+        }
+    }
+
+    fn say(&self) {
+        self.board.put(NAME, &self.report);
+    }
+}
+
+fn open(paths: &Paths) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(&paths.kmsg, flags, Mode::empty())
+}
+
+fn unreadable(paths: &Paths, error: Errno) -> String {
+    format!("{}: {error}; XIDs, bus errors and kills are not told", paths.kmsg.display())
+}
+
+/// Until there is more, for at most [`LOOK`].
+fn wait(log: &OwnedFd) {
+    let limit = Timespec { tv_sec: LOOK.as_secs().cast_signed(), tv_nsec: 0 };
+    // An error (a signal) is a look too early.
+    let _ = poll(&mut [PollFd::new(log, PollFlags::IN)], Some(&limit));
+}
+
+/// One moment on three clocks.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    wall: SystemTime,
+    boot_ns: u64,
+    /// The kernel log's: like the monotonic clock, it stands still in suspend.
+    log_us: u64,
+}
+
+impl Clocks {
+    fn now() -> Self {
+        let log = clock_gettime(ClockId::Monotonic);
+        let seconds = u64::try_from(log.tv_sec).unwrap_or_default();
+        let micros = u64::try_from(log.tv_nsec / 1000).unwrap_or_default();
+        let log_us = seconds.saturating_mul(1_000_000) + micros;
+        Self { wall: SystemTime::now(), boot_ns: boot_time_ns(), log_us }
+    }
+
+    /// The moment of a record, as far back from now as the log says.
+    fn moment(self, at_us: u64) -> Moment {
+        let ago = Duration::from_micros(self.log_us.saturating_sub(at_us));
+        let ago_ns = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
+        let time = self.wall.checked_sub(ago).unwrap_or(self.wall);
+        Moment { time, boot_ns: self.boot_ns.saturating_sub(ago_ns) }
+    }
+}

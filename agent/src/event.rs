@@ -1,0 +1,150 @@
+//! What happens to a device: an XID, memory errors, a bus error, a process killed beside it.
+//!
+//! A source gives a [`Happening`]; the [`desk::Desk`] finds out whose device and whose processes it
+//! struck while they are still known, takes what two sources told for one, counts it, and folds a
+//! storm. What it tells is an [`Event`], and [`record`] makes log records of it. Costs nothing while
+//! nothing happens.
+
+pub mod desk;
+pub mod record;
+pub mod xid;
+
+use crate::attribute::Owner;
+use crate::catalog::event::EventKind;
+use crate::ids::{GpuId, PciAddress};
+use crate::inventory::GpuInfo;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// A program suffers, or a device may.
+    Warning,
+    /// A device is broken until somebody acts.
+    Critical,
+}
+
+impl Severity {
+    /// The word in the log record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+
+    /// OpenTelemetry's `SeverityNumber`: `INFO`, `WARN`, `FATAL`.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Info => 9,
+            Self::Warning => 13,
+            Self::Critical => 21,
+        }
+    }
+}
+
+/// Who told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Witness {
+    /// The kernel log.
+    Kmsg,
+    /// The vendor library's events.
+    Nvml,
+    /// Both.
+    Both,
+}
+
+impl Witness {
+    /// The word in the log record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kmsg => "kmsg",
+            Self::Nvml => "nvml",
+            Self::Both => "nvml+kmsg",
+        }
+    }
+}
+
+/// Where it happened, as far as the source knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// A device the agent reads.
+    Gpu(GpuId),
+    /// An address on the bus.
+    Pci(PciAddress),
+    /// The host.
+    Host,
+}
+
+/// A process as a source names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its number on the host.
+    pub pid: u32,
+    /// Its command name, if told.
+    pub comm: Option<Box<str>>,
+}
+
+/// What a source saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happening {
+    /// What.
+    pub kind: EventKind,
+    /// Where.
+    pub place: Place,
+    /// The vendor's code.
+    pub code: Option<u32>,
+    /// How bad, where the kind and the code do not say.
+    pub severity: Severity,
+    /// The process it struck, if the source knows.
+    pub process: Option<Named>,
+    /// The MIG GPU instance it was in.
+    pub gpu_instance: Option<u32>,
+    /// The source's own words.
+    pub message: Box<str>,
+}
+
+/// When something happened, on the two clocks that matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// For the record.
+    pub time: SystemTime,
+    /// Nanoseconds of `CLOCK_BOOTTIME`, for the ownership table.
+    pub boot_ns: u64,
+}
+
+/// The processes of one owner that were on the device, as they were then.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Victim {
+    /// One of them.
+    pub owner: Arc<Owner>,
+    /// How many there were.
+    pub processes: u64,
+}
+
+/// What is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// What the source saw.
+    pub what: Happening,
+    /// When it happened.
+    pub at: Moment,
+    /// When the agent saw it.
+    pub seen: SystemTime,
+    /// Who told.
+    pub witness: Witness,
+    /// The device as it was known then.
+    pub gpu: Option<Arc<GpuInfo>>,
+    /// Whom it struck; at most [`desk::MOST_VICTIMS`].
+    pub victims: Vec<Victim>,
+    /// Owners it struck.
+    pub owners: u64,
+    /// How many like it this one stands for; more than one on a summary only.
+    pub count: u64,
+    /// Tells it from every other event of this agent.
+    pub id: u64,
+}

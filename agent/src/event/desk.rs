@@ -1,0 +1,378 @@
+//! Where happenings become events: one of two tellings, counted, folded, with its victims.
+//!
+//! A happening is worked up on the thread that brings it, because its victims may be gone a moment
+//! later. What is to be told waits in a bounded queue until the pipeline takes it.
+
+use super::{Event, Happening, Moment, Place, Victim, Witness};
+use crate::attribute::Owner;
+use crate::attribute::ownership::Ownership;
+use crate::catalog::event::EventKind;
+use crate::ids::{GpuId, PciAddress, ProcKey};
+use crate::inventory::{GpuInfo, Inventory};
+use crate::paths::Paths;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Two tellings of one thing come within this time: the driver writes the log line and posts the
+/// event in the same handler, and either reader may be late under load.
+const SAME: Duration = Duration::from_secs(2);
+/// Like events of a device told one by one in a [`WINDOW`]; the others are summed up.
+const MOST_TOLD: u64 = 10;
+/// A summary's time.
+const WINDOW: Duration = Duration::from_mins(1);
+/// Events that may wait for the pipeline, which takes them within a tick.
+const MOST_WAITING: usize = 256;
+/// Kinds, devices and codes kept apart for folding and counting: more than any host has faults.
+const MOST_KEYS: usize = 1024;
+/// Owners that get a record of their own.
+pub const MOST_VICTIMS: usize = 16;
+
+/// What the desk asks about devices and processes.
+pub struct Sources {
+    /// The devices.
+    pub inventory: Arc<Inventory>,
+    /// Whose processes are.
+    pub ownership: Ownership,
+    /// The processes that the driver last listed on a device.
+    pub listed: Box<dyn Fn(GpuId) -> Vec<ProcKey> + Send + Sync>,
+    /// Where the host's files are.
+    pub paths: Paths,
+    /// Called when there is something to tell.
+    pub wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+/// The desk.
+#[derive(Debug)]
+pub struct Desk {
+    sources: Sources,
+    state: Mutex<State>,
+}
+
+/// What has happened so far, for the metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Events by kind.
+    pub kinds: Vec<(EventKind, u64)>,
+    /// XIDs by device and code.
+    pub xids: Vec<(GpuId, u16, u64)>,
+    /// Events that were counted and could not be told.
+    pub lost: u64,
+}
+
+/// What makes two happenings alike.
+type Key = (EventKind, Place, Option<u32>);
+
+#[derive(Debug, Default)]
+struct State {
+    next_id: u64,
+    /// Whether a second source is there, so that its telling is waited for.
+    paired: bool,
+    held: Vec<(Instant, Event)>,
+    folds: HashMap<Key, Fold>,
+    out: VecDeque<Event>,
+    kinds: HashMap<EventKind, u64>,
+    xids: BTreeMap<(Place, u16), u64>,
+    lost: u64,
+}
+
+/// Like events within a window.
+#[derive(Debug)]
+struct Fold {
+    until: Instant,
+    seen: u64,
+    last: Option<Event>,
+}
+
+impl Desk {
+    /// An empty desk.
+    pub fn new(sources: Sources) -> Self {
+        Self { sources, state: Mutex::default() }
+    }
+
+    /// Whether any device is known: before, nothing can be said of whose an event was.
+    pub fn knows_devices(&self) -> bool {
+        !self.sources.inventory.all().is_empty()
+    }
+
+    /// Says whether the vendor library tells events too: then each is held until both had time.
+    pub fn pair(&self, paired: bool) {
+        self.state().paired = paired;
+    }
+
+    /// Takes what a source saw. `now` is the agent's clock.
+    pub fn take(&self, what: Happening, at: Moment, witness: Witness, now: Instant) {
+        let mut what = what;
+        let known = self.device(what.place);
+        if let Some((gpu, _)) = known {
+            what.place = Place::Gpu(gpu);
+        }
+        if self.state().merge(&what, witness, now) {
+            return;
+        }
+        let Some(struck) = self.victims(&what, at) else { return };
+        let owners = struck.len() as u64;
+        let mut victims = struck;
+        victims.truncate(MOST_VICTIMS);
+        let mut state = self.state();
+        state.count(&what);
+        state.next_id += 1;
+        let event = Event {
+            what,
+            at,
+            seen: SystemTime::now(),
+            witness,
+            gpu: known.map(|(_, info)| info),
+            victims,
+            owners,
+            count: 1,
+            id: state.next_id,
+        };
+        if state.paired {
+            state.held.push((now + SAME, event));
+        } else {
+            state.tell(event, now);
+        }
+        drop(state);
+        (self.sources.wake)();
+    }
+
+    /// Tells what has waited long enough; call it now and then.
+    pub fn settle(&self, now: Instant) {
+        let mut state = self.state();
+        let before = state.out.len();
+        state.release(now);
+        state.sum_up(now);
+        let more = state.out.len() > before;
+        drop(state);
+        if more {
+            (self.sources.wake)();
+        }
+    }
+
+    /// Everything to be told now.
+    pub fn drain(&self) -> Vec<Event> {
+        self.state().out.drain(..).collect()
+    }
+
+    /// Everything, also what waits for its pair or for its minute: at the end.
+    pub fn finish(&self) -> Vec<Event> {
+        let mut state = self.state();
+        let end = Instant::now() + WINDOW + SAME;
+        state.release(end);
+        state.sum_up(end);
+        state.out.drain(..).collect()
+    }
+
+    /// The counts so far; those of a device the agent does not know yet come when it does.
+    pub fn tally(&self) -> Tally {
+        let state = self.state();
+        let kinds = EventKind::ALL.iter().map(|kind| {
+            let count = state.kinds.get(kind).copied().unwrap_or(0);
+            (*kind, count)
+        });
+        let kinds = kinds.collect();
+        let xids = state.xids.clone();
+        let lost = state.lost;
+        drop(state);
+        let mut known: BTreeMap<(GpuId, u16), u64> = BTreeMap::new();
+        for ((place, code), count) in xids {
+            if let Some((gpu, _)) = self.device(place) {
+                *known.entry((gpu, code)).or_default() += count;
+            }
+        }
+        let xids = known.into_iter().map(|((gpu, code), count)| (gpu, code, count)).collect();
+        Tally { kinds, xids, lost }
+    }
+
+    /// The device at a place: itself, or the only one below a port.
+    fn device(&self, place: Place) -> Option<(GpuId, Arc<GpuInfo>)> {
+        let inventory = &self.sources.inventory;
+        match place {
+            Place::Gpu(gpu) => inventory.get(gpu).map(|info| (gpu, info)),
+            Place::Host => None,
+            Place::Pci(address) => {
+                let all = inventory.all();
+                let is_at = |info: &GpuInfo| {
+                    info.pci_address.as_deref().and_then(PciAddress::parse) == Some(address)
+                };
+                let here = all.iter().find(|(_, info)| is_at(info)).cloned();
+                here.or_else(|| {
+                    let mut below = all.iter().filter(|(_, info)| self.is_below(info, address));
+                    match (below.next(), below.next()) {
+                        (Some(only), None) => Some(only.clone()),
+                        _ => None,
+                    }
+                })
+            }
+        }
+    }
+
+    /// Whether a device hangs on the port at an address: sysfs has the way to it in its path.
+    fn is_below(&self, info: &GpuInfo, port: PciAddress) -> bool {
+        let Some(at) = info.pci_address.as_deref().and_then(PciAddress::parse) else {
+            return false;
+        };
+        let link = self.sources.paths.sys.join(format!("bus/pci/devices/{at}"));
+        let Ok(way) = std::fs::read_link(link) else { return false };
+        way.parent().is_some_and(|ports| {
+            let mut names = ports.components().filter_map(|part| part.as_os_str().to_str());
+            names.any(|name| PciAddress::parse(name) == Some(port))
+        })
+    }
+
+    /// Whom it struck, an owner once; `None` when it is no business of a device.
+    fn victims(&self, what: &Happening, at: Moment) -> Option<Vec<Victim>> {
+        let ownership = &self.sources.ownership;
+        if what.kind == EventKind::OomKill {
+            let pid = what.process.as_ref()?.pid;
+            // Most of what the kernel kills never touched a device.
+            let owner = ownership.known(pid, at.boot_ns)?;
+            return Some(vec![Victim { owner, processes: 1 }]);
+        }
+        if let Some(process) = &what.process {
+            let key = ownership.process(process.pid, at.boot_ns);
+            let owner = key.and_then(|key| ownership.owner(key));
+            return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
+        }
+        let Place::Gpu(gpu) = what.place else { return Some(Vec::new()) };
+        Some(by_party(self.on(gpu, at)))
+    }
+
+    /// Every process that held a device at a moment, by its open nodes or the driver's list.
+    fn on(&self, gpu: GpuId, at: Moment) -> Vec<Arc<Owner>> {
+        let Sources { ownership, inventory, listed, .. } = &self.sources;
+        let listed = listed(gpu);
+        let minor = inventory.get(gpu).and_then(|info| info.minor);
+        let node = minor.map(|minor| format!("/nvidia{minor}"));
+        let holds = |owner: &Arc<Owner>| {
+            let opened = |node: &String| owner.nodes.iter().any(|held| held.ends_with(node));
+            let was_there = owner.started_ns() <= at.boot_ns
+                && owner.exited_ns.is_none_or(|ended| ended >= at.boot_ns);
+            was_there && (listed.contains(&owner.process) || node.as_ref().is_some_and(opened))
+        };
+        let all = ownership.holders().into_iter().chain(ownership.ended());
+        let mut on: Vec<_> = all.filter(holds).collect();
+        // Whoever the driver lists first: they are surely told where there are too many.
+        on.sort_by_key(|owner| (!listed.contains(&owner.process), owner.process));
+        on.dedup_by_key(|owner| owner.process);
+        on
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Counts and queues are whole whatever panicked beside them.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn by_party(owners: Vec<Arc<Owner>>) -> Vec<Victim> {
+    let mut victims: Vec<Victim> = Vec::new();
+    for owner in owners {
+        match victims.iter_mut().find(|victim| victim.owner.party == owner.party) {
+            Some(victim) => victim.processes += 1,
+            None => victims.push(Victim { owner, processes: 1 }),
+        }
+    }
+    victims
+}
+
+impl State {
+    /// Whether this is the other source's telling of what waits.
+    fn merge(&mut self, what: &Happening, witness: Witness, now: Instant) -> bool {
+        let alike = |(until, event): &&mut (Instant, Event)| {
+            *until >= now
+                && event.witness != witness
+                && event.witness != Witness::Both
+                && key(&event.what) == key(what)
+        };
+        let Some((_, event)) = self.held.iter_mut().find(alike) else { return false };
+        event.witness = Witness::Both;
+        if witness == Witness::Kmsg {
+            // The log line says more than the event does.
+            event.what.message = what.message.clone();
+            event.what.process = event.what.process.take().or_else(|| what.process.clone());
+            event.what.gpu_instance = event.what.gpu_instance.or(what.gpu_instance);
+        }
+        true
+    }
+
+    fn count(&mut self, what: &Happening) {
+        *self.kinds.entry(what.kind).or_default() += 1;
+        let code = what.code.filter(|_| what.kind == EventKind::Xid);
+        let Some(code) = code.and_then(|code| u16::try_from(code).ok()) else { return };
+        let key = (what.place, code);
+        if self.xids.len() < MOST_KEYS || self.xids.contains_key(&key) {
+            *self.xids.entry(key).or_default() += 1;
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    /// Told now, or counted into its minute's summary.
+    fn tell(&mut self, event: Event, now: Instant) {
+        let key = key(&event.what);
+        if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
+            self.lost += 1;
+            return;
+        }
+        let fresh = Fold { until: now + WINDOW, seen: 0, last: None };
+        let fold = self.folds.entry(key).or_insert(fresh);
+        fold.seen += 1;
+        if fold.seen > MOST_TOLD {
+            fold.last = Some(event);
+        } else {
+            self.push(event);
+        }
+    }
+
+    /// What has waited for its pair long enough.
+    fn release(&mut self, now: Instant) {
+        let (due, held) = self.held.drain(..).partition(|(until, _)| *until <= now);
+        self.held = held;
+        let due: Vec<(Instant, Event)> = due;
+        for (_, event) in due {
+            self.tell(event, now);
+        }
+    }
+
+    /// The summaries of the minutes that are over.
+    fn sum_up(&mut self, now: Instant) {
+        let mut over = Vec::new();
+        self.folds.retain(|_, fold| {
+            if fold.until > now {
+                return true;
+            }
+            if let Some(mut event) = fold.last.take() {
+                event.count = fold.seen - MOST_TOLD;
+                over.push(event);
+            }
+            false
+        });
+        for event in over {
+            self.push(event);
+        }
+    }
+
+    fn push(&mut self, event: Event) {
+        if self.out.len() >= MOST_WAITING {
+            self.lost += 1;
+            return;
+        }
+        self.out.push_back(event);
+    }
+}
+
+fn key(what: &Happening) -> Key {
+    (what.kind, what.place, what.code)
+}
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

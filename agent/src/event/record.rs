@@ -1,0 +1,108 @@
+//! An event as log records: one for each owner it struck, or one alone.
+
+use super::{Event, Place, Victim, xid};
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::event::EventKind;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest line of the driver that is told whole.
+const MAX_BODY: usize = 2048;
+
+/// One log record.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// The event's name.
+    pub name: &'static str,
+    /// OpenTelemetry's severity number.
+    pub severity: u8,
+    /// The severity's word.
+    pub severity_text: &'static str,
+    /// When it happened, in nanoseconds since the epoch.
+    pub time_ns: u64,
+    /// When the agent saw it, the same.
+    pub observed_ns: u64,
+    /// The driver's own words.
+    pub body: Box<str>,
+    /// Everything else.
+    pub attributes: AttrSet,
+}
+
+/// The records of an event.
+pub fn records(event: &Event) -> Vec<Record> {
+    let mut common = AttrSet::new();
+    device(event, &mut common);
+    facts(event, &mut common);
+    let told = |attributes| Record {
+        name: event.what.kind.as_str(),
+        severity: event.what.severity.number(),
+        severity_text: event.what.severity.as_str(),
+        time_ns: unix_ns(event.at.time),
+        observed_ns: unix_ns(event.seen),
+        body: clipped(&event.what.message),
+        attributes,
+    };
+    if event.victims.is_empty() {
+        named(event, &mut common);
+        return vec![told(common)];
+    }
+    event.victims.iter().map(|victim| told(struck(&common, victim))).collect()
+}
+
+fn device(event: &Event, set: &mut AttrSet) {
+    if let Some(gpu) = &event.gpu {
+        set.extend(&gpu.identity());
+        set.set_some(&attr::GPU_PCI_ADDRESS, gpu.pci_address.as_deref());
+    } else if let Place::Pci(address) = event.what.place {
+        set.set(&attr::GPU_PCI_ADDRESS, address.to_string().as_str());
+    }
+    set.set_some(&attr::GPU_MIG_GPU_INSTANCE, event.what.gpu_instance.map(i64::from));
+}
+
+fn facts(event: &Event, set: &mut AttrSet) {
+    let kind = event.what.kind;
+    let (mut meaning, mut action) = (kind.meaning(), kind.action());
+    set.set_some(&attr::GPU_XID_CODE, event.what.code.map(i64::from));
+    let row = event.what.code.filter(|_| kind == EventKind::Xid).and_then(xid::find);
+    if let Some(row) = row {
+        set.set(&attr::GPU_XID_NAME, row.name);
+        (meaning, action) = (row.meaning, row.action.sentence());
+    }
+    set.set(&attr::EVENT_MEANING, meaning);
+    set.set_some(&attr::EVENT_ACTION, Some(action).filter(|action| !action.is_empty()));
+    set.set(&attr::EVENT_SOURCE, event.witness.as_str());
+    let seen = unix_ns(event.seen) / 1_000_000;
+    set.set(&attr::EVENT_ID, format!("{seen:x}-{:x}", event.id).as_str());
+    if event.count > 1 {
+        set.set(&attr::EVENT_COUNT, i64::try_from(event.count).unwrap_or(i64::MAX));
+    }
+    if event.owners > 1 {
+        set.set(&attr::EVENT_VICTIMS, i64::try_from(event.owners).unwrap_or(i64::MAX));
+    }
+}
+
+fn struck(common: &AttrSet, victim: &Victim) -> AttrSet {
+    let mut set = common.clone();
+    set.extend(&victim.owner.attributes());
+    if victim.processes > 1 {
+        set.set(&attr::EVENT_PROCESSES, i64::try_from(victim.processes).unwrap_or(i64::MAX));
+    }
+    set
+}
+
+/// A process of which only the source's words are known.
+fn named(event: &Event, set: &mut AttrSet) {
+    if let Some(process) = &event.what.process {
+        set.set(&attr::PROCESS_PID, i64::from(process.pid));
+        set.set_some(&attr::PROCESS_EXECUTABLE_NAME, process.comm.as_deref());
+    }
+}
+
+fn clipped(text: &str) -> Box<str> {
+    let end = text.floor_char_boundary(MAX_BODY);
+    text.get(..end).unwrap_or(text).into()
+}
+
+fn unix_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
