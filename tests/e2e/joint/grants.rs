@@ -309,6 +309,8 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     node.kubelet.go_deaf().unwrap();
     node.stage.pod(&PodSpec { name: "late", ..TRAINER }).unwrap();
     node.told.wait_for_source("pod_resources", "hung", "4 devices of the last list stay granted");
+    node.told.wait_for_readings(2);
+    assert_eq!(granted_still(node.told.points(), &PODS), wanted);
     let points = &node.told.points()[from..];
     assert_eq!(granted(points, &PODS), wanted);
     assert_eq!(grown(points, &PODS), states);
