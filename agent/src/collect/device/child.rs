@@ -61,10 +61,8 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
         return Ok(());
     };
     outlet.send(&Frame::Opened { devices: u32::try_from(opened.devices.len()).unwrap_or(0) })?;
-    let watching = match settings.events {
-        true => Some(events::watch(opened.events).map_err(ServeError::Thread)?),
-        false => None,
-    };
+    let watching = settings.events.then(|| events::watch(opened.events));
+    let watching = watching.transpose().map_err(ServeError::Thread)?;
     let home = opened.devices.into_iter().map(Some).collect();
     let stall = settings.stall;
     let mut desk = Desk { outlet, events, arriving, home, worker: None, stall };

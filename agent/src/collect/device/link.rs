@@ -82,10 +82,8 @@ impl Link {
             }
         }
         command.envs(program.environment.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(match program.events {
-            true => Stdio::piped(),
-            false => Stdio::null(),
-        });
+        let told = if program.events { Stdio::piped() } else { Stdio::null() };
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(told);
         let mut child = command.spawn().map_err(failed)?;
         let events = child.stdout.take();
         match watch(&child) {
