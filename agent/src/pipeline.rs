@@ -161,7 +161,7 @@ impl Core {
             let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify)
                 .knowing_nodes(nodes);
             self.readers.push(reader.control());
-            self.ears.push(reader.ears());
+            self.ears.push(reader.ears.clone());
             collectors.push(Box::new(reader));
         }
         collectors

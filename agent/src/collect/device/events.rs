@@ -143,9 +143,9 @@ impl Ears {
     }
 
     /// Hears a child until it ends.
-    pub(super) fn hear(&self, mut from: impl Read + Send + 'static) -> io::Result<()> {
-        let Some((desk, board)) = self.0.get().cloned() else { return Ok(()) };
-        thread::Builder::new().name("events:nvidia".to_owned()).spawn(move || {
+    pub(super) fn hear(&self, from: Option<impl Read + Send + 'static>) {
+        let (Some((desk, board)), Some(mut from)) = (self.0.get().cloned(), from) else { return };
+        let heard = thread::Builder::new().name("events:nvidia".to_owned()).spawn(move || {
             let mut inbox = Inbox::default();
             while inbox.fill(&mut from).is_ok() {
                 // Bytes that are no message are the library's own prints: the next child is heard.
@@ -154,8 +154,10 @@ impl Ears {
                 }
             }
             desk.pair(false);
-        })?;
-        Ok(())
+        });
+        if let Err(error) = heard {
+            tracing::warn!(%error, "cannot hear the library's events");
+        }
     }
 }
 

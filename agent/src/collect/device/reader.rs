@@ -76,7 +76,8 @@ pub struct DeviceReader {
     settings: Settings,
     knows: Knows,
     control: Control,
-    ears: Ears,
+    /// Where it hears what happens to the devices, if anybody wants to know.
+    pub ears: Ears,
     rows: Rows,
     session: Option<Session>,
     leaving: Option<Leaving>,
@@ -128,11 +129,6 @@ impl DeviceReader {
     pub fn knowing_nodes(mut self, nodes: HeldNodes) -> Self {
         self.knows.nodes = nodes;
         self
-    }
-
-    /// Where it hears what happens to the devices, if anybody wants to know.
-    pub fn ears(&self) -> Ears {
-        self.ears.clone()
     }
 
     /// The handle by which other threads see the last reading and release the devices.
@@ -275,17 +271,12 @@ impl DeviceReader {
 
     fn spawn(&mut self, library: &Path) -> Option<Session> {
         self.report.restarts += u64::from(std::mem::replace(&mut self.started_before, true));
-        let (path, vendor) = (self.settings.program.as_path(), self.vendor.name);
-        let environment = self.settings.environment.as_slice();
-        let events = self.ears.are_open();
+        let Settings { program: path, environment, .. } = &self.settings;
+        let (vendor, events) = (self.vendor.name, self.ears.are_open());
         let started = Link::start(&Program { path, vendor, library, environment, events });
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
-                if let Some(events) = link.events()
-                    && let Err(error) = self.ears.hear(events)
-                {
-                    tracing::warn!(%error, "cannot hear the library's events");
-                }
+                self.ears.hear(link.events());
                 self.control.hold(hangup);
                 self.slow.clear();
                 let session = Session::new(link);
