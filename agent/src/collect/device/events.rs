@@ -25,12 +25,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Between two attempts after a failed wait: a device that is lost fails at once, again and again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the child's end may wait for the thread: twice the longest wait of a library.
-const END: Duration = Duration::from_millis(800);
+/// How long the child's end may wait for the thread: a library waits a tenth of a second
+/// at a time.
+const END: Duration = Duration::from_millis(300);
 
 /// A library's events; every call may hang.
 pub trait Watch: Send {
-    /// Waits for the next event, for at most half a second.
+    /// Waits for the next event, for at most a tenth of a second.
     fn wait(&mut self) -> Result<Option<Seen>, String>;
 }
 

@@ -18,7 +18,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 /// How long one wait lasts: the child's end has to wait for it.
-const WAIT_MS: u32 = 400;
+const WAIT_MS: u32 = 100;
 
 /// An event type, what it is, and how bad.
 type Row = (u32, EventKind, Severity, &'static str);
