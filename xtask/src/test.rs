@@ -16,7 +16,7 @@ use std::process::Stdio;
 const FAKES: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-fake-nccl", "gpuwho-tests"];
 
 /// The variable that tells the tests where the real NCCL is.
-const NCCL_VARIABLE: &str = "GPUWHO_NCCL_LIBRARY";
+const NCCL_VARIABLE: &str = "GPUWHO_TEST_NCCL";
 
 /// What a test prints, with the reason behind it, when it cannot run on this machine.
 const SKIPPED: &str = "skipped: needs ";

@@ -137,6 +137,8 @@ impl Link {
 
     /// Hangs up: the child closes the library and ends, unless a call hangs.
     pub(super) fn close(self) -> Leaving {
+        // Also where a [`Hangup`] has the socket too. Fails only on one that is closed already.
+        let _ = self.socket.shutdown(Shutdown::Both);
         self.leaving
     }
 }

@@ -370,9 +370,12 @@ impl DeviceReader {
 }
 
 impl Drop for DeviceReader {
-    /// The agent leaves no child behind.
+    /// The agent leaves no child behind. The handle on the child stays: who releases it at this
+    /// moment waits for the same end.
     fn drop(&mut self) {
-        self.let_go();
+        if let Some(session) = self.session.take() {
+            session.link.close().ended(EXIT_PATIENCE);
+        }
     }
 }
 

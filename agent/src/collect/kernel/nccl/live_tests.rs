@@ -715,8 +715,8 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
 
 #[test]
 fn the_real_library_is_read_without_a_device() {
-    let Some(library) = std::env::var_os("GPUWHO_NCCL_LIBRARY").map(PathBuf::from) else {
-        println!("skipped: needs the real NCCL (cargo xtask setup nccl), in GPUWHO_NCCL_LIBRARY");
+    let Some(library) = std::env::var_os("GPUWHO_TEST_NCCL").map(PathBuf::from) else {
+        println!("skipped: needs the real NCCL (cargo xtask setup nccl), in GPUWHO_TEST_NCCL");
         return;
     };
     let Some(mut source) = Source::start(Duration::from_mins(1), 1_000_000) else { return };
