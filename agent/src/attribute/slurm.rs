@@ -21,6 +21,7 @@ mod stepd;
 mod study;
 
 pub use belief::Rank;
+pub use claims::Claims;
 pub use devices::{DeviceNumber, Granted, Untold};
 pub use facts::{Fact, Facts, Label, Source};
 pub use grants::JobGrants;

@@ -9,12 +9,12 @@ use std::io::{self, Read};
 
 /// What one environment or drop file says. Nothing in it is believed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Claims {
+pub struct Claims {
     values: Vec<(&'static str, String)>,
     /// What a heterogeneous job's environment says of each component, by number.
     components: Vec<(u16, Label, String)>,
     /// It was longer than is read: what is not here may be there.
-    pub(super) truncated: bool,
+    pub truncated: bool,
 }
 
 /// The most that is read. The kernel allows up to a quarter of the stack limit (2 MB usually) of
@@ -41,7 +41,7 @@ const OF_COMPONENTS: &[Label] =
 
 impl Claims {
     /// Variables that end in `end`: NUL in an environment, a newline in a file.
-    pub(super) fn read(source: impl Read, end: u8) -> io::Result<Self> {
+    pub fn read(source: impl Read, end: u8) -> io::Result<Self> {
         let mut claims = Self::default();
         let mut reader = source.take(MAX_READ + 1);
         let mut chunk = [0_u8; 4096];

@@ -370,12 +370,10 @@ impl DeviceReader {
 }
 
 impl Drop for DeviceReader {
-    /// The agent leaves no child behind. The handle on the child stays: who releases it at this
-    /// moment waits for the same end.
+    /// Leaves no child behind; who releases it at this moment waits for the same end.
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            session.link.close().ended(EXIT_PATIENCE);
-        }
+        let leaving = self.session.take().map(|session| session.link.close());
+        leaving.and_then(|mut leaving| leaving.ended(EXIT_PATIENCE));
     }
 }
 

@@ -1,0 +1,35 @@
+//! Environments and drop files: any bytes at all. What is read does not depend on how the kernel
+//! cuts it into reads, and nothing longer than a name is kept.
+
+#![no_main]
+
+use gpuwho::attribute::slurm::Claims;
+use libfuzzer_sys::fuzz_target;
+use std::io::{self, Read};
+
+/// Gives one byte a read.
+struct Slowly<'a>(&'a [u8]);
+
+impl Read for Slowly<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let (Some((first, rest)), Some(place)) = (self.0.split_first(), to.first_mut()) else {
+            return Ok(0);
+        };
+        *place = *first;
+        self.0 = rest;
+        Ok(1)
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    for end in [0, b'\n'] {
+        let Ok(at_once) = Claims::read(bytes, end) else { continue };
+        assert_eq!(Claims::read(Slowly(bytes), end).ok(), Some(at_once.clone()));
+        // `SLURM_JOB_ID=7` and the like: what no name precedes is nothing.
+        if !bytes.windows(6).any(|word| word == b"SLURM_") {
+            let mut nothing = Claims::default();
+            nothing.truncated = at_once.truncated;
+            assert_eq!(at_once, nothing);
+        }
+    }
+});
