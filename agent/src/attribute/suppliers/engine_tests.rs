@@ -5,8 +5,8 @@ use crate::ids::ProcKey;
 use crate::local::fake::Server;
 use std::sync::{Arc, Mutex};
 
-/// As Docker 20.10 answers, without the parts that nobody reads.
-const INSPECT: &str = include_str!("engine_inspect.docker-20.10.json");
+/// In the shape that Docker's API documents, without the parts that nobody reads; not recorded.
+const INSPECT: &str = include_str!("engine_inspect.json");
 const ID: &str = "0000000000000000000000000000000000000000000000000000000000000abc";
 
 type Answers = Arc<Mutex<HashMap<String, (u16, String)>>>;
