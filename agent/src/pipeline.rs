@@ -243,7 +243,7 @@ impl Core {
             let (settings, paths) = &self.watched;
             nodes.get_or_init(|| Nodes::read(settings, paths)).name(Device { major, minor })
         });
-        let reader = self.readers.iter().find_map(|reader| reader.snapshot().child);
+        let reader = self.readers.iter().find_map(Control::child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
     }
 }

@@ -163,6 +163,11 @@ impl Ownership {
         self.read().holders()
     }
 
+    /// How many hold a device now.
+    pub fn holding(&self) -> usize {
+        self.read().count(|owner| owner.exited_ns.is_none())
+    }
+
     /// Every device node that a living process opened, with the process's party.
     pub fn openings(&self, each: impl FnMut(PartyId, &str)) {
         self.read().openings(each);

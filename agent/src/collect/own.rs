@@ -101,7 +101,7 @@ impl Collector for Own {
             (),
             count(self.gauges.series.load(Ordering::Relaxed)),
         ));
-        let holders = self.ownership.holders().len();
+        let holders = self.ownership.holding();
         out.push(metric::HOLDERS.sample(Agent, (), i64::try_from(holders).unwrap_or(i64::MAX)));
         out.push(metric::OWNERSHIP_LATENCY.sample(Agent, (), self.ownership.latency()));
         Self::process(out, AgentProcess::Agent, Process::myself());

@@ -1,7 +1,7 @@
 //! One row of the ownership table: what is known of a process, and what is still to be found out.
 
-use super::super::party::PartyId;
-use super::super::{KernelCgroups, Method, Owner, Workload};
+use crate::attribute::party::PartyId;
+use crate::attribute::{KernelCgroups, Method, Owner, Workload};
 use crate::ids::ProcKey;
 use std::sync::Arc;
 

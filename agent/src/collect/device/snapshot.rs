@@ -141,6 +141,11 @@ impl Control {
         self.lock().snapshot.clone()
     }
 
+    /// PID of the child that holds the library.
+    pub fn child(&self) -> Option<u32> {
+        self.lock().snapshot.child
+    }
+
     /// Closes every device handle, at once and from any thread, for a time or until
     /// [`Control::resume`]. True when they are closed within [`RELEASE_LIMIT`]; false when a call
     /// into the driver hangs, in which case they close when it returns.

@@ -95,7 +95,7 @@ pub enum LoadError {
 }
 
 /// The verifier's whole log follows the first line of an aya error.
-fn first_line(error: &dyn std::error::Error) -> String {
+pub(super) fn first_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

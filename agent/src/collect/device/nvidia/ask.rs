@@ -56,7 +56,7 @@ pub(super) enum Call {
 }
 
 impl Call {
-    fn bit(self) -> u64 {
+    fn bit(self) -> u128 {
         1 << (self as u8)
     }
 }
@@ -65,7 +65,7 @@ impl Call {
 #[derive(Debug, Default)]
 pub(super) struct Ask {
     /// One bit for each [`Call`]; forgotten with the handle.
-    unsupported: u64,
+    unsupported: u128,
     cost: Cost,
     answered: u32,
     refused_handle: bool,

@@ -5,6 +5,7 @@
 //! that has its function is attached.
 
 use super::super::btf::Btf;
+use super::super::load::first_line;
 use super::elf::Exports;
 use super::governor::Attach;
 use crate::paths::Paths;
@@ -33,7 +34,7 @@ pub enum ProbeError {
     #[error("load the BPF object: {0}")]
     Object(#[from] Box<EbpfError>),
     /// A program is refused.
-    #[error("program {program}: {}", reason(.source))]
+    #[error("program {program}: {}", first_line(.source))]
     Program {
         /// The program.
         program: &'static str,
@@ -51,18 +52,6 @@ pub enum ProbeError {
     /// The object lacks something: it was built from other sources.
     #[error("the embedded BPF object has no {0}")]
     Missing(&'static str),
-}
-
-/// The verifier's whole log would follow.
-fn reason(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    tracing::debug!(%text, "BPF program refused");
-    text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
 /// The maps that hold what was counted.
