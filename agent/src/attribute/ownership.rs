@@ -12,7 +12,7 @@ use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
 use super::slurm::{self, Job};
 use super::table::{Case, Table, started_ns};
-use super::{Evidence, Host, Method, NAMES, Opened, Owner, PLACES, Workload};
+use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Workload};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -60,6 +60,13 @@ pub struct Counts {
     pub refused: u64,
     /// Paths read that lead out of this cgroup namespace: the agent must run in the host's.
     pub wrong_namespace: u64,
+}
+
+/// A state of the table, to compare with a later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    owners: u64,
+    parties: u64,
 }
 
 /// Seconds from open to owner: from what a lookup takes to what a lost event costs.
@@ -158,6 +165,12 @@ impl Ownership {
         self.read().owner(process)
     }
 
+    /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who
+    /// has looked everybody up need not do it again.
+    pub fn version(&self) -> Version {
+        Version { owners: self.read().version(), parties: self.0.host.parties.version() }
+    }
+
     /// Everything known to hold a device now.
     pub fn holders(&self) -> Vec<Arc<Owner>> {
         self.read().holders()
@@ -165,7 +178,7 @@ impl Ownership {
 
     /// How many hold a device now.
     pub fn holding(&self) -> usize {
-        self.read().count(|owner| owner.exited_ns.is_none())
+        self.read().holding()
     }
 
     /// Every device node that a living process opened, with the process's party.
@@ -193,9 +206,9 @@ impl Ownership {
     pub fn counts(&self) -> Counts {
         let table = self.read();
         Counts {
-            holders: table.count(|owner| owner.exited_ns.is_none()),
-            ended: table.count(|owner| owner.exited_ns.is_some()),
-            pending: table.count(|owner| owner.method == Method::Pending),
+            holders: table.holding(),
+            ended: table.ended_count(),
+            pending: table.pending(),
             refused: table.refused,
             wrong_namespace: self.0.host.hierarchies.wrong_namespace(),
         }
@@ -288,7 +301,7 @@ impl Ownership {
         }
         self.0.host.podlogs.pump();
         self.0.host.names.expire(now_ns);
-        let cases = self.read().incomplete(now_ns, MAX_RETRIES);
+        let cases = self.write().incomplete(now_ns, MAX_RETRIES);
         for case in cases {
             self.resolve(case);
         }
