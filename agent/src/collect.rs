@@ -7,6 +7,7 @@ pub mod kmsg;
 pub mod own;
 pub mod proc_scan;
 pub mod schedule;
+pub mod stages;
 pub mod status;
 
 use crate::sample::Batch;

@@ -13,11 +13,11 @@ use super::process::Living;
 use super::slurm::{self, Job};
 use super::table::{Case, Table, started_ns};
 use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Workload};
-use crate::host::boot_time_ns;
+use crate::host::{Clock, boot_time_ns};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Histogram;
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -35,16 +35,6 @@ struct Shared {
     lives: Lives,
     /// When every live row was last looked for in `/proc`.
     swept_ns: AtomicU64,
-}
-
-/// Nanoseconds of `CLOCK_BOOTTIME`.
-#[derive(Clone)]
-struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Clock")
-    }
 }
 
 /// How many there are of what, for `gpuwho doctor` and the self-metrics.
@@ -99,7 +89,7 @@ impl Ownership {
     fn make(host: Host, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(Shared {
             host,
-            clock: Clock(Arc::new(clock)),
+            clock: Clock::new(clock),
             table: RwLock::default(),
             grants: Grants::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
@@ -121,11 +111,11 @@ impl Ownership {
             }
             Evidence::CgroupMade { id, path } => {
                 self.0.host.hierarchies.made(id, &path);
-                self.0.host.slurm.made(id, &path, (self.0.clock.0)());
+                self.0.host.slurm.made(id, &path, self.0.clock.now());
                 None
             }
             Evidence::CgroupRemoved { id } => {
-                let now_ns = (self.0.clock.0)();
+                let now_ns = self.0.clock.now();
                 self.0.host.hierarchies.removed(id, now_ns);
                 self.0.host.slurm.removed(id, now_ns);
                 None
@@ -150,6 +140,19 @@ impl Ownership {
             Some(living) => self.listed(&living, seen_at_ns),
             None => self.read().just_ended(pid, seen_at_ns),
         }
+    }
+
+    /// The same for all that the driver named, those nobody knows left out: one look at the table
+    /// where all of them are known.
+    pub fn processes(&self, pids: &[u32], seen_at_ns: u64) -> BTreeMap<u32, ProcKey> {
+        let known = {
+            let table = self.read();
+            pids.iter().map(|pid| (*pid, table.alive_at(*pid, seen_at_ns))).collect::<Vec<_>>()
+        };
+        let find = |(pid, known): (u32, Option<ProcKey>)| {
+            Some((pid, known.or_else(|| self.process(pid, seen_at_ns))?))
+        };
+        known.into_iter().filter_map(find).collect()
     }
 
     /// Whose the process was that had this number at a moment (`CLOCK_BOOTTIME`), if it is known to
@@ -242,7 +245,7 @@ impl Ownership {
 
     /// A supplier says that a pod or a container has ended: forgotten some minutes later.
     pub fn gone(&self, supplier: Supplier, what: &Change) {
-        self.names().gone(supplier, what, (self.0.clock.0)());
+        self.names().gone(supplier, what, self.0.clock.now());
     }
 
     /// Who a party is: one lookup. The `Arc` changes when its names do.
@@ -286,7 +289,7 @@ impl Ownership {
     /// before the driver's next list can name a later process of the same number.
     pub fn lost_evidence(&self) {
         self.0.swept_ns.store(0, Ordering::Relaxed);
-        self.sweep((self.0.clock.0)());
+        self.sweep(self.0.clock.now());
     }
 
     /// Once a tick, off the sampling path: forgets what ended long ago, tries again what is not
@@ -349,7 +352,7 @@ impl Ownership {
         case.owner.party = self.0.host.parties.of(&case.owner);
         let opened_ns = self.write().settle(case);
         if let Some(opened_ns) = opened_ns {
-            let took_ns = (self.0.clock.0)().saturating_sub(opened_ns);
+            let took_ns = self.0.clock.now().saturating_sub(opened_ns);
             let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);
             latency.observe(took_ns as f64 / 1e9);
         }

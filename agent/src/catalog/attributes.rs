@@ -263,6 +263,8 @@ attributes! {
     SOURCE_STATE = "gpuwho.source.state";
     /// Which process of the agent.
     AGENT_PROCESS = "gpuwho.process";
+    /// Stage of the agent's pipeline.
+    STAGE = "gpuwho.stage";
 }
 
 /// What comes before the key of a container's label.
