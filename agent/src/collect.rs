@@ -2,6 +2,7 @@
 
 pub mod device;
 pub mod events;
+pub mod inspector;
 pub mod kernel;
 pub mod kmsg;
 pub mod own;

@@ -14,6 +14,7 @@ pub use error::ConfigError;
 use crate::attribute;
 use crate::attribute::suppliers;
 use crate::collect::device::{DEVICES, Vendor, reader};
+use crate::collect::inspector;
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
@@ -93,6 +94,9 @@ struct RawNccl {
     enabled: Option<bool>,
     budget: Option<u64>,
     hang_after: Option<String>,
+    inspector: Option<bool>,
+    inspector_dirs: Option<Vec<PathBuf>>,
+    inspector_rate: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -127,6 +131,8 @@ pub struct Settings {
     pub names: suppliers::Settings,
     /// What is counted of collective communication.
     pub nccl: nccl::Settings,
+    /// What is read of NCCL's Inspector.
+    pub inspector: inspector::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Where events go as log records; `None` without an endpoint.
@@ -202,6 +208,7 @@ impl Settings {
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             slurm: slurm::settings(raw.slurm, &paths),
+            inspector: inspector_settings(&raw.nccl)?,
             nccl: nccl_settings(raw.nccl)?,
             paths,
             names,
@@ -308,6 +315,30 @@ fn nccl_settings(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         enabled: raw.enabled.unwrap_or(usual.enabled),
         budget: raw.budget.unwrap_or(usual.budget),
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
+    })
+}
+
+fn inspector_settings(raw: &RawNccl) -> Result<inspector::Settings, ConfigError> {
+    let usual = inspector::Settings::default();
+    if raw.inspector_rate == Some(0) {
+        return Err(ConfigError::Value {
+            key: "nccl.inspector_rate".into(),
+            problem: "nothing at all would be read".into(),
+            remedy: "set nccl.inspector = false instead; 524288 is the default".into(),
+        });
+    }
+    let directories = raw.inspector_dirs.clone().unwrap_or(usual.directories);
+    if let Some(relative) = directories.iter().find(|path| !path.is_absolute()) {
+        return Err(ConfigError::Value {
+            key: "nccl.inspector_dirs".into(),
+            problem: format!("`{}` is not absolute", relative.display()),
+            remedy: "write the whole path, like /var/lib/nccl-inspector".into(),
+        });
+    }
+    Ok(inspector::Settings {
+        enabled: raw.inspector.unwrap_or(usual.enabled),
+        directories,
+        rate: raw.inspector_rate.unwrap_or(usual.rate),
     })
 }
 

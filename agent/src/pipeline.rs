@@ -19,6 +19,7 @@ use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::events::Counts;
+use crate::collect::inspector::Inspector;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::{self, Waker};
 use crate::collect::kernel::nodes::{Device, Nodes};
@@ -204,6 +205,14 @@ impl Core {
         Ok(Some((Box::new(source), waker)))
     }
 
+    /// Makes the source of completed collectives, unless it is switched off.
+    fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
+        let asked = settings.inspector.clone();
+        let (ownership, communicators) = (&self.ownership, &self.communicators);
+        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
+        settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
+    }
+
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
         let ownership = self.ownership.clone();
         let emit = move |evidence| {
@@ -265,6 +274,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     core.refresh();
     let mut collectors = core.readers(settings);
     collectors.extend(nccl);
+    collectors.extend(core.inspector(settings));
     collectors.push(core.own());
     let desk = core.desk(batches.clone());
     core.ears.iter().for_each(|ears| ears.open(Arc::clone(&desk), core.board.clone()));

@@ -264,6 +264,7 @@ fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
         | Subject::Source(_)
         | Subject::Party(_)
         | Subject::Member(_)
+        | Subject::Recent(_)
         | Subject::Xid(_) => {
             // A counter's 0 may be told for a moment before the pipeline began.
             agent_start_ns.min(time_ns)

@@ -233,6 +233,20 @@ attributes! {
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
+    /// First 14 hex digits of the communicator's hash, which is all that NCCL's Inspector writes
+    /// of it; only where nothing else tells the whole of it.
+    NCCL_COMMUNICATOR_PREFIX = "nccl.communicator.id_prefix";
+    /// Algorithm that NCCL chose: `ring`, `tree`, `collnet_direct`, `collnet_chain`, `nvls`,
+    /// `nvls_tree`, `pat` or `unknown`.
+    NCCL_ALGORITHM = "nccl.algorithm";
+    /// Protocol that NCCL chose: `ll`, `ll128`, `simple` or `unknown`.
+    NCCL_PROTOCOL = "nccl.protocol";
+    /// The least size of the message in bytes, as the source rounds it.
+    NCCL_MESSAGE_SIZE = "nccl.message.size";
+    /// What became of a line of the Inspector's.
+    NCCL_INSPECTOR_OUTCOME = "nccl.inspector.outcome";
+    /// How a file of the Inspector's stands.
+    NCCL_INSPECTOR_FILE_STATE = "nccl.inspector.file.state";
     /// Name of an event; on its log record it is the record's event name.
     EVENT_NAME = "gpuwho.event.name";
     /// Which event a log record is about: the same on the records of all its victims (events).

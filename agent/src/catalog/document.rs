@@ -1,6 +1,8 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, event, instance, nccl, process, share};
+use super::{
+    MetricDef, agent, attributes, device, event, inspector, instance, nccl, process, share,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -11,6 +13,7 @@ const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
     ("Collective communication", nccl::ALL),
+    ("Completed collectives (NCCL Inspector)", inspector::ALL),
     ("Events", event::ALL),
     ("The agent itself", agent::ALL),
 ];
@@ -118,6 +121,7 @@ fn metric(out: &mut String, def: &MetricDef) {
             "instance" => "a MIG instance",
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
+            "recent" => "a process's messages of one size, algorithm and protocol",
             "communicator" => "a process's membership in a communicator",
             "xid" => "an XID code of a device",
             "source" => "a source of data",
