@@ -6,6 +6,7 @@ pub mod kernel;
 pub mod kmsg;
 pub mod own;
 pub mod proc_scan;
+pub mod ras;
 pub mod schedule;
 pub mod status;
 

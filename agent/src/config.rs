@@ -16,6 +16,7 @@ use crate::attribute::suppliers;
 use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
+use crate::collect::ras;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use runtimes::{RawContainers, RawKubernetes};
@@ -29,6 +30,9 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Below this the agent would cost the workload more than it tells.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Every question to NCCL goes to every process of a job.
+const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 
 /// The configuration file, key by key.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -93,6 +97,8 @@ struct RawNccl {
     enabled: Option<bool>,
     budget: Option<u64>,
     hang_after: Option<String>,
+    ras: Option<bool>,
+    ras_interval: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -127,6 +133,8 @@ pub struct Settings {
     pub names: suppliers::Settings,
     /// What is counted of collective communication.
     pub nccl: nccl::Settings,
+    /// Whether and how often NCCL's own status is read.
+    pub ras: ras::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Where events go as log records; `None` without an endpoint.
@@ -202,6 +210,7 @@ impl Settings {
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             slurm: slurm::settings(raw.slurm, &paths),
+            ras: ras_settings(&raw.nccl)?,
             nccl: nccl_settings(raw.nccl)?,
             paths,
             names,
@@ -309,6 +318,19 @@ fn nccl_settings(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         budget: raw.budget.unwrap_or(usual.budget),
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
     })
+}
+
+fn ras_settings(raw: &RawNccl) -> Result<ras::Settings, ConfigError> {
+    let usual = ras::Settings::default();
+    let every = duration("nccl.ras_interval", raw.ras_interval.clone(), usual.every)?;
+    if every < SHORTEST_ROUND {
+        return Err(ConfigError::Value {
+            key: "nccl.ras_interval".into(),
+            problem: format!("{every:?} is shorter than {SHORTEST_ROUND:?}"),
+            remedy: "an answer comes from all processes of a job; 1m is the default".into(),
+        });
+    }
+    Ok(ras::Settings { enabled: raw.ras.unwrap_or(usual.enabled), every })
 }
 
 /// Every vendor's reader; a table of the vendor's name says how.
