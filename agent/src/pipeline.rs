@@ -25,6 +25,7 @@ use crate::collect::kernel::nccl::{self, Waker};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::kmsg;
 use crate::collect::own::{self, Gauges, Own};
+use crate::collect::ras;
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
 use crate::communicators::Communicators;
@@ -91,8 +92,8 @@ pub enum RunError {
     },
 }
 
-/// A source that evidence wakes.
-type Woken = (Box<dyn Collector>, Waker);
+/// The source of collective calls, what wakes it, and the processes it looks at.
+type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
 
 /// What the parts share.
 #[derive(Debug)]
@@ -100,6 +101,7 @@ struct Core {
     inventory: Arc<Inventory>,
     ownership: Ownership,
     communicators: Arc<Communicators>,
+    answers: ras::Answers,
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
@@ -125,6 +127,7 @@ impl Core {
             inventory: Arc::default(),
             ownership,
             communicators: Arc::default(),
+            answers: ras::Answers::default(),
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
@@ -195,14 +198,33 @@ impl Core {
     }
 
     /// Makes the source of collective calls, unless it is switched off.
-    fn nccl(&self, settings: &Settings) -> Result<Option<Woken>, RunError> {
+    fn nccl(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
         if !settings.nccl.enabled {
             return Ok(None);
         }
         let (asked, paths) = (settings.nccl.clone(), &settings.paths);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, &self.communicators)
+        let others = (&self.communicators, &self.answers);
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, others)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
-        Ok(Some((Box::new(source), waker)))
+        let loaded = source.loaded();
+        Ok(Some((Box::new(source), waker, loaded)))
+    }
+
+    /// Makes the source of what NCCL itself says, unless it is switched off.
+    fn ras(
+        &self,
+        settings: &Settings,
+        loaded: ras::Candidates,
+        desk: &Arc<Desk>,
+    ) -> Result<Option<Box<dyn Collector>>, RunError> {
+        if !settings.ras.enabled {
+            return Ok(None);
+        }
+        let shared = (&self.answers, &self.communicators);
+        let desk = Some(Arc::clone(desk));
+        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
+            .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
+        Ok(Some(Box::new(source)))
     }
 
     /// Makes the source of completed collectives, unless it is switched off.
@@ -269,14 +291,17 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings);
     core.start_suppliers()?;
-    let (nccl, waker) = core.nccl(settings)?.unzip();
-    core.watch_kernel(settings, waker)?;
+    let nccl = core.nccl(settings)?;
+    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
     core.refresh();
     let mut collectors = core.readers(settings);
-    collectors.extend(nccl);
+    let desk = core.desk(batches.clone());
+    if let Some((calls, _, loaded)) = nccl {
+        collectors.push(calls);
+        collectors.extend(core.ras(settings, loaded, &desk)?);
+    }
     collectors.extend(core.inspector(settings));
     collectors.push(core.own());
-    let desk = core.desk(batches.clone());
     core.ears.iter().for_each(|ears| ears.open(Arc::clone(&desk), core.board.clone()));
     collectors.push(Box::new(Counts::new(Arc::clone(&desk))));
     let names: HashSet<_> = collectors.iter().map(|collector| collector.name()).collect();

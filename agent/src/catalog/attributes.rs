@@ -217,6 +217,20 @@ attributes! {
     /// How the communicator came to be: `unique_id`, `init_all`, `split`, `shrink`, `grow` or
     /// `unknown`.
     NCCL_ORIGIN = "nccl.communicator.origin";
+    /// What tells which communicator it is, and which rank: `birth`, `memory`, `ras` or `unknown`.
+    NCCL_KNOWN_BY = "nccl.communicator.known_by";
+    /// How a rank is in NCCL's own account of its communicator.
+    NCCL_RANK_PRESENCE = "nccl.rank.presence";
+    /// How a process is in NCCL's own account of its job.
+    NCCL_PEER_STATE = "nccl.peer.state";
+    /// What came of asking NCCL's status socket.
+    NCCL_RAS_OUTCOME = "nccl.ras.outcome";
+    /// Address of the node of a process that NCCL told of (events).
+    NCCL_PEER_HOST = "nccl.peer.host";
+    /// Number of that process on its node (events).
+    NCCL_PEER_PID = "nccl.peer.pid";
+    /// CUDA devices of that process, comma-separated (events).
+    NCCL_PEER_DEVICES = "nccl.peer.devices";
     /// Device ordinal of the rank in its process.
     NCCL_DEVICE = "nccl.device";
     /// The library's version.

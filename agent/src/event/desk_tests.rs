@@ -82,6 +82,7 @@ fn xid(code: u32) -> Happening {
         severity: Severity::Critical,
         process: None,
         gpu_instance: None,
+        peer: None,
         message: "NVRM: Xid".into(),
     }
 }

@@ -315,11 +315,12 @@ impl Watch {
     }
 
     fn publish(&self) {
-        let mut libraries = HashMap::new();
+        let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in self.libraries.processes() {
             if let Some(library) = self.libraries.of(process) {
                 let version = library.exports.version.split('+').next().unwrap_or_default();
                 libraries.insert(process, (version.into(), Arc::clone(&library.path)));
+                fields.extend(self.libraries.fields_of(process).map(|fields| (process, fields)));
             }
         }
         let files = self.libraries.in_use().count() as u64;
@@ -335,6 +336,7 @@ impl Watch {
             known.files = files;
             known.looked += 1;
             known.libraries = libraries;
+            known.fields = fields;
         });
     }
 
