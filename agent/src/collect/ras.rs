@@ -185,7 +185,8 @@ impl Collector for Ras {
 
     fn collect(&mut self, out: &mut Batch) {
         let (jobs, outcomes) = self.answers.with(|told| {
-            let jobs: Vec<_> = told.jobs.iter().map(|job| (job.at, Arc::clone(&job.digest))).collect();
+            let jobs: Vec<_> =
+                told.jobs.iter().map(|job| (job.at, Arc::clone(&job.digest))).collect();
             (jobs, told.outcomes.clone())
         });
         for (outcome, count) in outcomes {

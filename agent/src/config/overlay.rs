@@ -186,7 +186,10 @@ mod tests {
         let ras = load("[nccl]\nras = false\nras_interval = \"5m\"\n", &[]).unwrap().ras;
         assert_eq!((ras.enabled, ras.every), (false, Duration::from_mins(5)));
         let error = load("[nccl]\nras_interval = \"10ms\"\n", &[]).unwrap_err();
-        assert!(error.contains("nccl.ras_interval") && error.contains("shorter than 1s"), "{error}");
+        assert!(
+            error.contains("nccl.ras_interval") && error.contains("shorter than 1s"),
+            "{error}"
+        );
     }
 
     #[test]

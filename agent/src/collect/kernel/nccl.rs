@@ -33,8 +33,8 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
-use complete::{Completion, Sources};
 use arrivals::{Arrived, Comparison, Steps};
+use complete::{Completion, Sources};
 use gpuwho_common::device_users::TICK_NS;
 use gpuwho_common::nccl::{
     Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
@@ -172,9 +172,8 @@ impl Nccl {
         let Some(maps) = &mut self.maps else { return Ok(()) };
         let mut snapshot = maps.read()?;
         let now_ns = boot_time_ns();
-        let (gap_ns, libraries, fields) = self
-            .shared
-            .with(|known| (known.gap_ns, known.libraries.clone(), known.fields.clone()));
+        let (gap_ns, libraries, fields) =
+            self.shared.with(|known| (known.gap_ns, known.libraries.clone(), known.fields.clone()));
         let host = Host { paths: &self.paths, libraries };
         let sources = Sources { paths: &self.paths, processes: &host, fields: &fields };
         self.completion.read(&mut snapshot, &sources);

@@ -200,9 +200,7 @@ fn lost(ranks: &BTreeSet<(Process, Option<u32>)>) -> Vec<Lost> {
         }
     }
     let devices = |list: Vec<String>| (!list.is_empty()).then(|| list.join(",").into());
-    all.into_iter()
-        .map(|(process, list)| Lost { process, devices: devices(list) })
-        .collect()
+    all.into_iter().map(|(process, list)| Lost { process, devices: devices(list) }).collect()
 }
 
 fn communicator(raw: RawCommunicator) -> Option<Communicator> {

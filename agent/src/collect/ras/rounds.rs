@@ -83,11 +83,7 @@ impl Rounds {
     }
 
     /// Runs until nobody keeps the other end of `ended`.
-    pub(super) fn run(
-        mut self,
-        candidates: &dyn Fn() -> Vec<ProcKey>,
-        ended: &Receiver<()>,
-    ) {
+    pub(super) fn run(mut self, candidates: &dyn Fn() -> Vec<ProcKey>, ended: &Receiver<()>) {
         let beat = BEAT.min(self.settings.every);
         loop {
             self.look(candidates(), Instant::now());
@@ -302,7 +298,8 @@ fn part_of(time: Duration) -> Duration {
 
 fn given_up(lost: &Lost, answer: &Answer, victim: Option<ProcKey>) -> Happening {
     let rank = answer.communicators.iter().find_map(|communicator| {
-        let is_it = |absent: &&super::answer::Absent| absent.process.as_ref() == Some(&lost.process);
+        let is_it =
+            |absent: &&super::answer::Absent| absent.process.as_ref() == Some(&lost.process);
         let absent = communicator.absent.iter().find(is_it)?;
         Some((communicator, absent.rank))
     });

@@ -60,7 +60,8 @@ pub(super) struct Completion {
 impl Completion {
     /// Reads the memory of those that are not known, and puts everything found into the snapshot.
     pub(super) fn read(&mut self, snapshot: &mut Snapshot, sources: &Sources<'_>) {
-        let there: HashSet<u64> = snapshot.communicators.iter().map(|(number, _)| *number).collect();
+        let there: HashSet<u64> =
+            snapshot.communicators.iter().map(|(number, _)| *number).collect();
         self.found.retain(|number, _| there.contains(number));
         self.tried.retain(|number, _| there.contains(number));
         self.checked.retain(|process, _| sources.fields.contains_key(process));
@@ -87,8 +88,12 @@ impl Completion {
             let was_there = |(number, c): &&(u64, Communicator)| {
                 nameless.contains(number) && is_used(c) && c.identity.born_ns < told.as_of_ns
             };
-            let numbers: Vec<u64> =
-                snapshot.communicators.iter().filter(was_there).map(|(number, _)| *number).collect();
+            let numbers: Vec<u64> = snapshot
+                .communicators
+                .iter()
+                .filter(was_there)
+                .map(|(number, _)| *number)
+                .collect();
             let open: Vec<Completed> = told
                 .ranks
                 .iter()
@@ -203,9 +208,8 @@ fn read(paths: &Paths, process: ProcKey, handle: u64, fields: &Fields) -> Option
     let number = |place: u32| Some(u32::from_le_bytes(*at(place)?.first_chunk()?));
     let (rank, ranks) = (number(fields.rank)?, number(fields.ranks)?);
     let device = fields.device.and_then(number);
-    let is_sound = rank < ranks
-        && ranks <= MOST_RANKS
-        && device.is_none_or(|device| device < MOST_DEVICES);
+    let is_sound =
+        rank < ranks && ranks <= MOST_RANKS && device.is_none_or(|device| device < MOST_DEVICES);
     let hash = fields.hash.and_then(|place| Some(u64::from_le_bytes(*at(place)?.first_chunk()?)));
     let hash = hash.filter(|hash| *hash >= ADDRESSES).map(CommunicatorHash);
     is_sound.then_some(Completed { hash, rank, ranks, device, by: KnownBy::Memory })

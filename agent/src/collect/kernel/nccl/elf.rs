@@ -304,12 +304,7 @@ impl Names {
         Ok(None)
     }
 
-    fn symbol(
-        &self,
-        image: &Image<'_>,
-        index: u32,
-        name: &str,
-    ) -> io::Result<Option<(u64, u64)>> {
+    fn symbol(&self, image: &Image<'_>, index: u32, name: &str) -> io::Result<Option<(u64, u64)>> {
         let at = self.symbols + 24 * u64::from(index);
         let Some(symbol) = read::<Sym64<LE>>(image.file, at)? else { return Ok(None) };
         let text = self.strings + u64::from(symbol.st_name.get(LE));

@@ -121,7 +121,9 @@ impl Lineage {
         let number_of = match (hash, facts.rank.zip(facts.ranks)) {
             (Some(_), _) => number,
             // Those of the same rank and size cannot be told apart.
-            (None, Some((rank, ranks))) => RANKED | u64::from(rank % (1 << 30)) << 32 | u64::from(ranks),
+            (None, Some((rank, ranks))) => {
+                RANKED | u64::from(rank % (1 << 30)) << 32 | u64::from(ranks)
+            }
             (None, None) => 0,
         };
         let key = MemberKey { process, number: number_of };

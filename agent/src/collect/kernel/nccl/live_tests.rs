@@ -7,7 +7,7 @@ use super::probes::{Attached, Maps, Probes, task_layout};
 use super::{Nccl, Settings, Waker};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::{GovernorLevel, KnownBy};
 use crate::collect::Collector as _;
 use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::ids::ProcKey;
@@ -746,4 +746,60 @@ fn the_real_library_is_read_without_a_device() {
     assert_eq!(told.int(calls, &rank, "reduce_scatter unknown"), Some(1));
     assert_eq!(told.int("nccl.collective.bytes", &rank, "all_reduce lt_64KiB"), Some(49_152));
     assert_eq!(told.int("nccl.call.errors", &rank, ""), Some(6));
+}
+
+#[test]
+fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memory() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let mut ranks: Vec<Rank> = (0..2).map(|_| Rank::with(&scene.library())).collect();
+    let id = ranks[0].order("id");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        assert_eq!(rank.order(&format!("init world 2 {number} {id}")), "0");
+        assert_eq!(rank.order(&format!("split world 5 {number} half")), "0");
+        assert_eq!(rank.order("call 7 ncclAllReduce world 1024 7"), "0");
+    }
+    for rank in &ranks {
+        source.hold(rank.process());
+    }
+    source.until_ready(1);
+    for rank in &mut ranks {
+        assert_eq!(rank.order("call 3 ncclAllReduce world 1024 7"), "0");
+        assert_eq!(rank.order("call 2 ncclBroadcast half 1024 7"), "0");
+    }
+    let told = source.read();
+    let world = format!("{:#x}", hash(&id));
+    let half = format!("{:#x}", Hash::of_child(hash(&id), 1, 5));
+    for (number, rank) in ranks.iter().enumerate() {
+        let members = told.members(rank.child.id());
+        let mut members: Vec<_> = members
+            .iter()
+            .map(|facts| {
+                let hash = facts.hash.map(|hash| hash.to_string()).unwrap_or_default();
+                (hash, facts.rank, facts.ranks, facts.device, facts.known_by)
+            })
+            .collect();
+        let place = u32::try_from(number).ok();
+        let known = |hash: &String| (hash.clone(), place, Some(2), place, KnownBy::Memory);
+        let mut wanted = vec![known(&world), known(&half)];
+        members.sort_by(|one, other| one.0.cmp(&other.0));
+        wanted.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(members, wanted);
+        // How many there were before nobody knows.
+        assert_eq!(told.int("nccl.rank.sequence", rank, ""), None);
+        let calls = told.all("nccl.collective.calls");
+        let of = |hash: &String, what: &str| {
+            calls.get(&(rank.child.id(), hash.clone(), what.to_owned())).cloned()
+        };
+        assert_eq!(of(&world, "all_reduce lt_64KiB"), Some(Value::Int(3)));
+        assert_eq!(of(&half, "broadcast lt_64KiB"), Some(Value::Int(2)));
+    }
+    let known = told.all("nccl.communicators");
+    let by = |what: &str| known.get(&(0, "-".to_owned(), what.to_owned())).cloned();
+    assert_eq!((by("memory"), by("unknown")), (Some(Value::Int(4)), Some(Value::Int(0))));
+    // What is made now is known from its birth, beside what was there.
+    assert_eq!(ranks[0].order("split world 9 0 later"), "0");
+    assert_eq!(ranks[0].order("call 1 ncclAllReduce later 1024 7"), "0");
+    let told = source.read();
+    assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }

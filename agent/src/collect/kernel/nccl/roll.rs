@@ -142,11 +142,7 @@ impl Roll {
     }
 
     /// What only forgotten communicators had counted is told as long as the process lives.
-    fn add_silent(
-        &self,
-        communicators: &Communicators,
-        members: &mut BTreeMap<MemberKey, Member>,
-    ) {
+    fn add_silent(&self, communicators: &Communicators, members: &mut BTreeMap<MemberKey, Member>) {
         for (key, kept) in &self.before {
             if !members.contains_key(key) {
                 let id = communicators.put(*key, kept.facts.clone());
@@ -172,7 +168,8 @@ impl Roll {
 
     fn member(&self, id: MemberId, key: MemberKey, facts: &MemberFacts) -> Member {
         let kept = self.before.get(&key);
-        let (calls, errors) = kept.map(|kept| (kept.calls.clone(), kept.errors)).unwrap_or_default();
+        let (calls, errors) =
+            kept.map(|kept| (kept.calls.clone(), kept.errors)).unwrap_or_default();
         Member {
             id,
             facts: facts.clone(),
