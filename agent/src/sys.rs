@@ -6,3 +6,4 @@ pub mod memory;
 pub mod mounts;
 pub mod nvml;
 pub mod process;
+pub mod uprobes;
