@@ -7,3 +7,4 @@ pub mod mounts;
 pub mod namespace;
 pub mod nvml;
 pub mod process;
+pub mod uprobes;

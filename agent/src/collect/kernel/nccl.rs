@@ -13,6 +13,7 @@ mod fields;
 mod governor;
 mod identity;
 mod libraries;
+mod many;
 mod maps;
 mod probes;
 mod roll;
@@ -365,7 +366,8 @@ pub struct Refused(#[from] probes::ProbeError);
 
 /// Loads every program; gives one line for a person, newline included.
 pub fn self_test(paths: &Paths) -> Result<String, Refused> {
-    Ok(format!("nccl: {} programs loaded\n", probes::Probes::try_all(paths)?))
+    let (programs, way) = probes::Probes::try_all(paths)?;
+    Ok(format!("nccl: {programs} programs loaded, {}\n", way.as_str()))
 }
 
 /// What `gpuwho doctor` says: whether the kernel takes the programs.
@@ -374,8 +376,10 @@ pub fn diagnose(settings: &Settings, paths: &Paths) -> (SourceState, String) {
         return (SourceState::Absent, "switched off (nccl.enabled)".into());
     }
     match probes::Probes::try_all(paths) {
-        Ok(programs) => {
-            let detail = format!("{programs} programs can be loaded; attached when NCCL is in use");
+        Ok((programs, way)) => {
+            let way = way.as_str();
+            let detail =
+                format!("{programs} programs can be loaded; attached, {way}, when NCCL is in use");
             (SourceState::Ready, detail)
         }
         Err(error) => (SourceState::Degraded, format!("{error}: collectives are not counted")),

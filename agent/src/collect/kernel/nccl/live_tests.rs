@@ -2,6 +2,7 @@
 //! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
 
 use super::libraries::Libraries;
+use super::many::Way;
 use super::maps::Snapshot;
 use super::probes::{Attached, Maps, Probes, task_layout};
 use super::{Nccl, Settings, Waker};
@@ -112,7 +113,7 @@ struct Bare {
 }
 
 impl Bare {
-    fn on(rank: &Rank) -> Option<Self> {
+    fn on(rank: &Rank, best: Way) -> Option<Self> {
         let paths = Paths::default();
         let mut libraries = Libraries::default();
         assert!(libraries.look(&paths, rank.process()));
@@ -121,7 +122,7 @@ impl Bare {
         let library = libraries.in_use().next().unwrap().1;
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
-        let loaded = Probes::load(task_layout(&paths));
+        let loaded = Probes::load(task_layout(&paths), best);
         let (mut probes, maps) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
@@ -129,6 +130,10 @@ impl Bare {
                 return None;
             }
         };
+        if probes.way() != best {
+            println!("skipped: needs a kernel with {}", best.as_str());
+            return None;
+        }
         let attached = probes.attach(&library.file, &library.exports, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
         Some(Self { _probes: probes, maps, attached })
@@ -168,10 +173,25 @@ fn hash(id: &str) -> u64 {
 }
 
 #[test]
-fn rank_size_hash_sequence_calls_and_bytes_are_exact_on_every_rank() {
+fn rank_size_hash_sequence_calls_and_bytes_are_exact_in_a_session() {
+    everything_is_exact(Way::Session);
+}
+
+#[test]
+fn rank_size_hash_sequence_calls_and_bytes_are_exact_with_a_link_for_many() {
+    everything_is_exact(Way::Multi);
+}
+
+#[test]
+fn rank_size_hash_sequence_calls_and_bytes_are_exact_with_a_probe_a_function() {
+    everything_is_exact(Way::Each);
+}
+
+/// Of every rank.
+fn everything_is_exact(way: Way) {
     let scene = Scene::new();
     let mut ranks: Vec<Rank> = (0..3).map(|_| Rank::with(&scene.library())).collect();
-    let Some(bare) = Bare::on(&ranks[0]) else { return };
+    let Some(bare) = Bare::on(&ranks[0], way) else { return };
     println!("{} entries, {} returns", bare.attached.functions(), bare.attached.returns());
     let id = ranks[0].order("id");
     for (rank, process) in ranks.iter_mut().enumerate() {
@@ -203,6 +223,14 @@ fn rank_size_hash_sequence_calls_and_bytes_are_exact_on_every_rank() {
     }
     let ids = bare.maps.unique_ids().unwrap();
     assert_eq!(ids.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(), vec![hash(&id)]);
+    let holds = bare.attached.into_holds();
+    let (links, began) = (holds.len(), Instant::now());
+    drop(holds);
+    println!("{links} closed in {:?}", began.elapsed());
+    assert!(way == Way::Each || links <= 4, "{links} links for one file");
+    assert_eq!(ranks[0].order("call 5 ncclAllReduce world 1000 7"), "0");
+    let (_, after) = only(of_pid(&bare.maps.read().unwrap(), ranks[0].child.id()));
+    assert_eq!(after.activity.calls, 8, "counted while nothing is attached");
 }
 
 /// The whole source, on the processes it is given instead of those that hold a device.
