@@ -1,5 +1,6 @@
 //! What a device is and what it reads.
 
+use super::links::{self, Number};
 use super::{Target, exports, on_device, on_target, put, put_text, whole, whole32};
 use crate::curve::Curve;
 use crate::runtime::Code;
@@ -13,11 +14,13 @@ use nvml_wrapper_sys::bindings::{
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 /// Argument version mismatch; nvml-wrapper-sys 0.10 names it, but only as a C enum of its own.
-const ARGUMENT_VERSION: Code = 25;
+pub(super) const ARGUMENT_VERSION: Code = 25;
 /// `NVML_FI_DEV_MEMORY_TEMP`.
 const FIELD_MEMORY_TEMPERATURE: c_uint = 82;
 /// `NVML_VALUE_TYPE_UNSIGNED_INT`.
 const UNSIGNED_INT: c_uint = 1;
+/// `NVML_VALUE_TYPE_UNSIGNED_LONG_LONG`.
+const UNSIGNED_LONG_LONG: c_uint = 3;
 /// The period the driver says its utilisation counters cover, in microseconds.
 const SAMPLING_PERIOD_US: c_uint = 166_666;
 
@@ -35,7 +38,7 @@ fn number(
 }
 
 /// Answers one text of a device.
-fn text(
+pub(super) fn text(
     name: &str,
     handle: nvmlDevice_t,
     (to, length): (*mut c_char, c_uint),
@@ -91,6 +94,14 @@ fn memory(target: Target<'_>, seconds: f64, version: c_uint) -> nvmlMemory_v2_t 
 
 /// Answers one field in place; each field has its own return code.
 fn answer_field(field: &mut nvmlFieldValue_t, device: Device<'_>, seconds: f64) {
+    if let Some(answer) = links::answer((field.fieldId, field.scopeId), device, seconds) {
+        (field.valueType, field.value, field.nvmlReturn) = match answer {
+            Ok(Number::Short(number)) => (UNSIGNED_INT, nvmlValue_t { uiVal: number }, 0),
+            Ok(Number::Long(number)) => (UNSIGNED_LONG_LONG, nvmlValue_t { ullVal: number }, 0),
+            Err(code) => (UNSIGNED_INT, nvmlValue_t { ullVal: 0 }, code),
+        };
+        return;
+    }
     let curve = device.group.memory_temperature.as_ref();
     field.valueType = UNSIGNED_INT;
     field.nvmlReturn = NOT_SUPPORTED;
@@ -101,7 +112,7 @@ fn answer_field(field: &mut nvmlFieldValue_t, device: Device<'_>, seconds: f64) 
 }
 
 /// The version word of a structure: its size and its version in one number.
-fn version_word<T>(version: c_uint) -> c_uint {
+pub(super) fn version_word<T>(version: c_uint) -> c_uint {
     c_uint::try_from(size_of::<T>()).unwrap_or_default() | version << 24
 }
 
