@@ -6,6 +6,7 @@
 pub mod board;
 pub mod device;
 pub mod events;
+pub mod fields;
 mod links;
 pub mod mig;
 pub mod modes;
@@ -13,7 +14,8 @@ pub mod process;
 
 use crate::counts;
 use crate::runtime::{self, Call, Code};
-use crate::scenario::{About, Device, Instance};
+use crate::scenario::failure::About;
+use crate::scenario::{Device, Instance};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,

@@ -2,6 +2,7 @@
 //! and what the driver advises to do. Numbers as in `nvml.h` of CUDA 13.0; all of them are below
 //! those that driver 580.82 gave new meanings.
 
+use super::fields::Typed;
 use super::{whole, whole32};
 use crate::curve::Curve;
 use crate::runtime::Code;
@@ -16,31 +17,22 @@ use std::ffi::c_uint;
 /// The scope of all links together.
 const ALL_LINKS: c_uint = c_uint::MAX;
 
-/// A field's value in one of the two shapes the library gives these in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Number {
-    /// `unsigned int`.
-    Short(c_uint),
-    /// `unsigned long long`.
-    Long(u64),
-}
-
 /// Answers a field of these; `None` for any other.
 pub(super) fn answer(
     (field, scope): (c_uint, c_uint),
     device: Device<'_>,
     seconds: f64,
-) -> Option<Result<Number, Code>> {
+) -> Option<Result<Typed, Code>> {
     let group = device.group;
     let nvlink = || group.nvlink.as_ref().ok_or(NOT_SUPPORTED);
     let c2c = || group.c2c.as_ref().ok_or(NOT_SUPPORTED);
     Some(match field {
-        id::NVML_FI_DEV_NVLINK_LINK_COUNT => nvlink().map(|nvlink| Number::Short(nvlink.links)),
+        id::NVML_FI_DEV_NVLINK_LINK_COUNT => nvlink().map(|nvlink| Typed::U32(nvlink.links)),
         id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION => {
             let action = group.modes.recovery.as_ref().ok_or(NOT_SUPPORTED);
-            action.map(|curve| Number::Short(whole32(device.value(curve, seconds))))
+            action.map(|curve| Typed::U32(whole32(device.value(curve, seconds))))
         }
-        id::NVML_FI_DEV_C2C_LINK_COUNT => c2c().map(|c2c| Number::Short(c2c.links)),
+        id::NVML_FI_DEV_C2C_LINK_COUNT => c2c().map(|c2c| Typed::U32(c2c.links)),
         id::NVML_FI_DEV_C2C_LINK_GET_STATUS
         | id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW
         | id::NVML_FI_DEV_C2C_LINK_ERROR_INTR..=id::NVML_FI_DEV_C2C_LINK_POWER_STATE => {
@@ -73,7 +65,7 @@ fn carried(
     (field, scope): (c_uint, c_uint),
     device: Device<'_>,
     seconds: f64,
-) -> Result<Number, Code> {
+) -> Result<Typed, Code> {
     let (rate, wire) = match field {
         id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX => (&nvlink.transmit, 1.0),
         id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => (&nvlink.receive, 1.0),
@@ -84,10 +76,10 @@ fn carried(
     if link.is_some_and(|link| nvlink.state(device, link, seconds) != 1) {
         return Err(NOT_SUPPORTED);
     }
-    Ok(Number::Long(whole(nvlink.carried_kib(device, rate, link, seconds) * wire)))
+    Ok(Typed::U64(whole(nvlink.carried_kib(device, rate, link, seconds) * wire)))
 }
 
-fn total(nvlink: &NvLink, field: c_uint, device: Device<'_>, seconds: f64) -> Result<Number, Code> {
+fn total(nvlink: &NvLink, field: c_uint, device: Device<'_>, seconds: f64) -> Result<Typed, Code> {
     let errors = &nvlink.errors;
     let curve = match field {
         id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL => &errors.crc,
@@ -97,7 +89,7 @@ fn total(nvlink: &NvLink, field: c_uint, device: Device<'_>, seconds: f64) -> Re
         _ => &errors.ecc_data,
     };
     let curve = curve.as_ref().ok_or(NOT_SUPPORTED)?;
-    Ok(Number::Long(whole(nvlink.total(device, curve, seconds))))
+    Ok(Typed::U64(whole(nvlink.total(device, curve, seconds))))
 }
 
 /// What a field says of one link.
@@ -106,14 +98,14 @@ fn of_link(
     (field, scope): (c_uint, c_uint),
     device: Device<'_>,
     seconds: f64,
-) -> Result<Number, Code> {
+) -> Result<Typed, Code> {
     let link = known(nvlink.links, scope)?;
     let state = nvlink.state(device, link, seconds);
     match field {
-        id::NVML_FI_DEV_NVLINK_GET_STATE => return Ok(Number::Short(state)),
-        id::NVML_FI_DEV_NVLINK_GET_VERSION => return Ok(Number::Short(nvlink.version)),
+        id::NVML_FI_DEV_NVLINK_GET_STATE => return Ok(Typed::U32(state)),
+        id::NVML_FI_DEV_NVLINK_GET_VERSION => return Ok(Typed::U32(nvlink.version)),
         id::NVML_FI_DEV_NVLINK_GET_SPEED => {
-            return Ok(Number::Short(if state == 1 { nvlink.speed } else { 0 }));
+            return Ok(Typed::U32(if state == 1 { nvlink.speed } else { 0 }));
         }
         id::NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER => return ber(nvlink.errors.effective_ber),
         id::NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER => return ber(nvlink.errors.symbol_ber),
@@ -124,7 +116,7 @@ fn of_link(
         None => kind(&nvlink.errors, field),
     };
     let curve = curve.ok_or(NOT_SUPPORTED)?;
-    Ok(Number::Long(whole(nvlink.count(device, curve, link, seconds))))
+    Ok(Typed::U64(whole(nvlink.count(device, curve, link, seconds))))
 }
 
 fn kind(errors: &Errors, field: c_uint) -> Option<&Curve> {
@@ -149,9 +141,9 @@ fn kind(errors: &Errors, field: c_uint) -> Option<&Curve> {
 }
 
 /// A bit error rate in the library's packing.
-fn ber(told: Option<[u32; 2]>) -> Result<Number, Code> {
+fn ber(told: Option<[u32; 2]>) -> Result<Typed, Code> {
     let [mantissa, exponent] = told.ok_or(NOT_SUPPORTED)?;
-    Ok(Number::Long(u64::from(mantissa << 8 | exponent)))
+    Ok(Typed::U64(u64::from(mantissa << 8 | exponent)))
 }
 
 fn chip_link(
@@ -159,17 +151,17 @@ fn chip_link(
     (field, scope): (c_uint, c_uint),
     device: Device<'_>,
     seconds: f64,
-) -> Result<Number, Code> {
+) -> Result<Typed, Code> {
     let link = known(c2c.links, scope)?;
     let active = !c2c.inactive.contains(&link);
-    let count = |curve| Number::Long(whole(c2c.count(device, curve, link, seconds)));
+    let count = |curve| Typed::U64(whole(c2c.count(device, curve, link, seconds)));
     Ok(match field {
-        id::NVML_FI_DEV_C2C_LINK_GET_STATUS => Number::Short(c_uint::from(active)),
-        id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW => Number::Short(if active { c2c.speed } else { 0 }),
+        id::NVML_FI_DEV_C2C_LINK_GET_STATUS => Typed::U32(c_uint::from(active)),
+        id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW => Typed::U32(if active { c2c.speed } else { 0 }),
         id::NVML_FI_DEV_C2C_LINK_ERROR_INTR => count(&c2c.crc),
         id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY => count(&c2c.replay),
         id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B => count(&c2c.replay_back_to_back),
-        _ => Number::Short(c_uint::from(c2c.low_power.contains(&link))),
+        _ => Typed::U32(c_uint::from(c2c.low_power.contains(&link))),
     })
 }
 
