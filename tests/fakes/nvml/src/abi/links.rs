@@ -16,6 +16,8 @@ use std::ffi::c_uint;
 
 /// The scope of all links together.
 const ALL_LINKS: c_uint = c_uint::MAX;
+/// Bytes of a KiB.
+const KIB: f64 = 1024.0;
 
 /// Answers a field of these; `None` for any other.
 pub(super) fn answer(
@@ -45,7 +47,9 @@ pub(super) fn answer(
         | id::NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL => {
             nvlink().and_then(|nvlink| total(nvlink, field, device, seconds))
         }
-        id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX..=id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX => {
+        id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX..=id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX
+        | id::NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES
+        | id::NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES => {
             nvlink().and_then(|nvlink| carried(nvlink, (field, scope), device, seconds))
         }
         id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY..=id::NVML_FI_DEV_NVLINK_GET_VERSION
@@ -70,9 +74,16 @@ fn carried(
         id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX => (&nvlink.transmit, 1.0),
         id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => (&nvlink.receive, 1.0),
         id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX => (&nvlink.transmit, nvlink.wire),
-        _ => (&nvlink.receive, nvlink.wire),
+        id::NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX => (&nvlink.receive, nvlink.wire),
+        id::NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES => (&nvlink.transmit, KIB),
+        _ => (&nvlink.receive, KIB),
     };
-    let link = if scope == ALL_LINKS { None } else { Some(known(nvlink.links, scope)?) };
+    let in_bytes = field >= id::NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES;
+    if in_bytes != nvlink.byte_counters {
+        return Err(NOT_SUPPORTED);
+    }
+    let link =
+        if scope == ALL_LINKS && !in_bytes { None } else { Some(known(nvlink.links, scope)?) };
     if link.is_some_and(|link| nvlink.state(device, link, seconds) != 1) {
         return Err(NOT_SUPPORTED);
     }

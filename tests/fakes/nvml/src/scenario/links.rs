@@ -25,6 +25,9 @@ pub struct NvLink {
     /// Bytes on the wire for a byte of payload.
     #[serde(default = "no_overhead")]
     pub wire: f64,
+    /// The driver counts the bytes of each link instead of the KiB of each and of all.
+    #[serde(default)]
+    pub byte_counters: bool,
     /// What went wrong on a link so far.
     #[serde(default)]
     pub errors: Errors,
