@@ -10,6 +10,7 @@ pub mod attributes;
 pub mod device;
 pub mod document;
 pub mod event;
+pub mod gpm;
 pub mod instance;
 pub mod nccl;
 pub mod process;
@@ -264,8 +265,16 @@ const fn declare<S, D, N>(
 
 /// Every metric there is, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    let domains =
-        [device::ALL, instance::ALL, process::ALL, share::ALL, nccl::ALL, event::ALL, agent::ALL];
+    let domains = [
+        device::ALL,
+        instance::ALL,
+        gpm::ALL,
+        process::ALL,
+        share::ALL,
+        nccl::ALL,
+        event::ALL,
+        agent::ALL,
+    ];
     domains.into_iter().flatten().copied()
 }
 

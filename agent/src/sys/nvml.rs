@@ -4,6 +4,8 @@
 //! under the driver's lock, so these ask once with a buffer that is kept, and again only when the
 //! driver says that it is too small.
 
+pub mod gpm;
+
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{

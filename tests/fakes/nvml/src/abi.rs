@@ -5,6 +5,7 @@
 
 pub mod device;
 pub mod events;
+pub mod gpm;
 pub mod mig;
 pub mod process;
 

@@ -1,7 +1,10 @@
 //! The scenario file: which devices there are, what they read at each moment, who is on them, and
 //! what fails. The library answers from it and tests compute the truth from it.
 
+pub mod gpm;
+
 use crate::curve::{Curve, Place};
+use gpm::Gpm;
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,9 @@ pub struct Scenario {
     /// Functions this driver's library does not have; see [`crate::install`].
     #[serde(default)]
     pub omit: Vec<String>,
+    /// The first number of a GPM metric that this driver does not know, where it refuses to be asked
+    /// for such.
+    pub gpm_metrics: Option<u32>,
     /// Kinds of devices, in index order.
     #[serde(default, rename = "device")]
     pub groups: Vec<Group>,
@@ -71,6 +77,8 @@ pub struct Group {
     pub power_state: Option<u32>,
     /// Fan percentage.
     pub fan: Option<Curve>,
+    /// Performance counters.
+    pub gpm: Option<Gpm>,
     /// MIG instances of each device, those there are at any time.
     #[serde(default, rename = "instance")]
     pub instances: Vec<Instance>,
@@ -121,6 +129,8 @@ pub struct Instance {
     pub multiprocessors: u32,
     /// Memory of the GPU instance, which its compute instances share.
     pub memory: Memory,
+    /// Performance counters of the GPU instance, which its compute instances share.
+    pub gpm: Option<Gpm>,
     /// Second it is made.
     #[serde(default)]
     pub from: f64,
@@ -211,7 +221,8 @@ pub struct ProcessGroup {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// The function, or `*` for every function that takes a device.
+    /// The function, or `*` for every function that takes a device, or `gpm:N` for one GPM metric by
+    /// its number.
     pub call: String,
     /// The device's index; without it every device.
     pub device: Option<u32>,
@@ -365,7 +376,8 @@ impl<'a> Device<'a> {
         })
     }
 
-    fn place(&self) -> Place {
+    /// Where its curves are.
+    pub fn place(&self) -> Place {
         Place { device: self.index, slot: 0 }
     }
 }
@@ -404,7 +416,8 @@ impl Process<'_> {
 impl Failure {
     /// Whether it concerns a call at a time.
     pub fn concerns(&self, call: &str, about: Option<About>, seconds: f64) -> bool {
-        let named = self.call == call || (self.call == "*" && about.is_some());
+        let function = about.is_some() && call.starts_with("nvml");
+        let named = self.call == call || (self.call == "*" && function);
         let device = about.map(|about| about.device);
         named
             && (self.device.is_none() || self.device == device)

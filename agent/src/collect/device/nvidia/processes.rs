@@ -139,7 +139,7 @@ impl ProcessLists {
             return Some(found);
         }
         let mut answered = false;
-        for Handle { device, place } in instances {
+        for Handle { device, place, .. } in instances {
             if ask.ask(asked.of_instance, || nvml::processes(device, asked.list, infos)).is_some() {
                 answered = true;
                 tally(infos, |_| Some(*place), &mut found);
