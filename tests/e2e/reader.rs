@@ -377,6 +377,14 @@ fn holds_library(pid: u32) -> bool {
     maps.contains("libnvidia-ml.so.1")
 }
 
+/// Waits until a time of the driver's own is over.
+fn wait_out(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        breathe();
+    }
+}
+
 /// Gives other processes the machine between two looks.
 fn breathe() {
     thread::sleep(Duration::from_millis(20));

@@ -8,6 +8,8 @@ use gpuwho::collect::Collector as _;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// The driver renews its counters in this time.
+const RENEWAL: Duration = Duration::from_millis(100);
 /// The two numbers of a division are exact to about a nanosecond of a second.
 const CLOSE: f64 = 1e-9;
 
@@ -61,13 +63,15 @@ fn a_value_is_the_mean_between_the_moments_of_two_readings() {
     let device = scenario.device(0).unwrap();
     let curve = device.group.gpm.as_ref().unwrap().sm.as_ref().unwrap();
     // Moments of the calls, as the library noted them.
-    let taken = rig.log("call").into_iter().filter(|line| {
-        line["call"] == "nvmlGpmSampleGet" && line["device"] == 0
-    });
+    let taken = rig
+        .log("call")
+        .into_iter()
+        .filter(|line| line["call"] == "nvmlGpmSampleGet" && line["device"] == 0);
     let moments: Vec<f64> =
         taken.map(|line| rig.since_epoch(line["time"].as_f64().unwrap())).collect();
     let area = |seconds| curve.integral(seconds, device.place());
-    let means = moments.windows(2).map(|pair| (area(pair[1]) - area(pair[0])) / (pair[1] - pair[0]));
+    let means =
+        moments.windows(2).map(|pair| (area(pair[1]) - area(pair[0])) / (pair[1] - pair[0]));
     for (seen, mean) in seen.iter().zip(means) {
         let difference = (seen - mean / 100.0).abs();
         assert!(difference < 0.02, "{seen}, not {mean} %, at {moments:?}");
@@ -101,7 +105,23 @@ fn every_instance_has_its_own_and_the_device_its_own() {
         expected.keys().filter(|(name, ..)| name == "gpu.instance.sm.active").collect();
     let places: Vec<_> = instances.iter().map(|(_, device, _, at)| (*device, at.trim())).collect();
     assert_eq!(places, [(0, "1/0"), (0, "2/0"), (1, "1/0"), (1, "2/0")], "one a GPU instance");
-    assert_eq!(rig.log("call").iter().filter(|line| is_call(line, "nvmlGpmMigSampleGet", 0)).count() % 2, 1, "an instance without counters is asked once");
+    let of_first = |line: &&serde_json::Value| is_call(line, "nvmlGpmMigSampleGet", 0);
+    let asked = rig.log("call").iter().filter(of_first).count();
+    assert_eq!(asked, 2 * 2 + 1, "an instance without counters is asked once");
+}
+
+#[test]
+fn a_place_cut_anew_between_two_readings_is_another_instance() {
+    let mut rig = Rig::at("h100-mig", 100.0);
+    let (read, _) = second(&mut rig);
+    let key = sm(1, "1/0 ");
+    assert!(is_close(read[&key], 0.655), "{read:#?}");
+    rig.edit(|text| text.replace("4g.40gb", "3g.40gb").replace("sm = 65.5", "sm = 35.5"));
+    super::wait_out(RENEWAL);
+    let read = rig.counters();
+    assert!(!read.contains_key(&key), "the new one's counters less the old one's: {read:#?}");
+    assert!(read.contains_key(&sm(1, "5/0 ")), "the other goes on: {read:#?}");
+    assert!(is_close(second(&mut rig).0[&key], 0.355));
 }
 
 #[test]
@@ -119,9 +139,13 @@ fn an_instance_at_anothers_place_begins_anew() {
                 continue;
             }
             let expected = truth::counters(&scenario, seconds);
-            for (key, value) in read.iter().filter(|((name, ..), _)| name != "gpu.counters.status") {
+            for (key, value) in read.iter().filter(|((name, ..), _)| name != "gpu.counters.status")
+            {
                 let known = expected.get(key);
-                assert!(known.is_some_and(|known| is_close(*value, *known)), "{key:?} {value} {known:?}");
+                assert!(
+                    known.is_some_and(|known| is_close(*value, *known)),
+                    "{key:?} {value} {known:?}"
+                );
             }
         }
         if begun > 11.0 {
@@ -130,7 +154,8 @@ fn an_instance_at_anothers_place_begins_anew() {
         super::breathe();
     }
     assert!(is_close(anew.unwrap(), 0.655), "of the new instance: {anew:?}");
-    assert_eq!(alive(&rig), 2 * (1 + 3) - 1 + 2 * (1 + 2) + 2, "{:#?}", rig.log("gpm_samples"));
+    // Two devices with two instances that have counters, and one without instances.
+    assert_eq!(alive(&rig), 2 * (3 + 3 + 1), "{:#?}", rig.log("gpm_samples"));
     assert_eq!(rig.log("gpm_misuse"), Vec::<serde_json::Value>::new());
 }
 

@@ -210,7 +210,8 @@ impl Rig {
     /// The lines of the library's log that have a key, oldest first.
     pub(super) fn log(&self, key: &str) -> Vec<serde_json::Value> {
         let log = fs::read_to_string(self.folder.path().join("calls.jsonl")).unwrap();
-        let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let lines =
+            log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         lines.filter(|line| line.get(key).is_some()).collect()
     }
 

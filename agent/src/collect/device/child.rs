@@ -215,7 +215,8 @@ fn open(
     let gpm = settings.gpm;
     spawn("reader:open", move || {
         // The main thread is gone only when the process is.
-        let _ = events.send(Event::Opened(unless_panicked(|| open(&Opening { library: &library, gpm }))));
+        let _ = events
+            .send(Event::Opened(unless_panicked(|| open(&Opening { library: &library, gpm }))));
     })?;
     loop {
         match arriving.recv() {

@@ -276,7 +276,8 @@ impl DeviceReader {
         self.report.restarts += u64::from(std::mem::replace(&mut self.started_before, true));
         let Settings { program: path, environment, gpm, .. } = &self.settings;
         let (vendor, events) = (self.vendor.name, self.ears.are_open());
-        let started = Link::start(&Program { path, vendor, library, environment, events, gpm: *gpm });
+        let started =
+            Link::start(&Program { path, vendor, library, environment, events, gpm: *gpm });
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
                 self.ears.hear(link.events());

@@ -175,7 +175,9 @@ impl Rows {
                 CounterState::Busy => "another program, a profiler perhaps, has them",
                 CounterState::Forbidden => "this user may not read them",
                 CounterState::Failing => "reading them failed",
-                CounterState::Ok | CounterState::Waiting | CounterState::Unsupported => return None,
+                CounterState::Ok | CounterState::Waiting | CounterState::Unsupported => {
+                    return None;
+                }
             };
             Some(format!("device {slot} has no performance counters now: {why}"))
         });

@@ -115,7 +115,8 @@ impl Gpm {
 
     /// Forgets everything and frees the samples: the handle or the MIG mode is another one.
     pub(super) fn forget(&mut self) {
-        *self = Self { asked: std::mem::take(&mut self.asked), ..Self::new(self.nvml, self.enabled) };
+        *self =
+            Self { asked: std::mem::take(&mut self.asked), ..Self::new(self.nvml, self.enabled) };
     }
 
     /// Reads the counters of a device and its instances, whose readings are in the order of their
@@ -202,10 +203,10 @@ impl Gpm {
         };
         let mut query = |is_older: bool, asked: &mut Vec<Asked>| {
             asked.clear();
-            asked.extend(rows(pair.lacks, of_instance, is_older).map(|(_, wanted)| Asked {
-                id: wanted.id,
-                answer: Err(NvmlError::NoData),
-            }));
+            asked.extend(
+                rows(pair.lacks, of_instance, is_older)
+                    .map(|(_, wanted)| Asked { id: wanted.id, answer: Err(NvmlError::NoData) }),
+            );
             ask.ask(Call::GpmMetrics, || match last.sample.since(earlier, asked) {
                 Ok(()) => Ok(true),
                 // One number it does not know is reason enough for some drivers to refuse all.
@@ -258,7 +259,8 @@ impl Pair {
             return Step::Early;
         }
         let spare = self.spare.take();
-        let Some(mut sample) = spare.or_else(|| ask.ask(Call::GpmAlloc, || Sample::new(nvml))) else {
+        let Some(mut sample) = spare.or_else(|| ask.ask(Call::GpmAlloc, || Sample::new(nvml)))
+        else {
             return Step::Refused(CounterState::Failing);
         };
         let taken = source.take(&mut sample, ask);
@@ -354,9 +356,7 @@ fn rows(
     is_older: bool,
 ) -> impl Iterator<Item = (usize, &'static Wanted)> {
     let has = move |row: usize, wanted: &Wanted| {
-        !(lacks.has(row)
-            || of_instance && !wanted.is_of_instances()
-            || is_older && wanted.is_newer)
+        !(lacks.has(row) || of_instance && !wanted.is_of_instances() || is_older && wanted.is_newer)
     };
     WANTED.iter().enumerate().filter(move |(row, wanted)| has(*row, wanted))
 }
@@ -378,9 +378,8 @@ fn is_early(last_ns: u64, now_ns: u64) -> bool {
 
 /// Whether two samples with a gap between them make a value; `usual_ns` is the gap before.
 fn is_near_enough(gap_ns: u64, usual_ns: Option<u64>) -> bool {
-    let farthest_ns = usual_ns.map_or(FARTHEST_NS, |usual_ns| {
-        usual_ns.saturating_mul(2).max(FARTHEST_NS)
-    });
+    let farthest_ns =
+        usual_ns.map_or(FARTHEST_NS, |usual_ns| usual_ns.saturating_mul(2).max(FARTHEST_NS));
     (NEAREST_NS..=farthest_ns).contains(&gap_ns)
 }
 
@@ -401,8 +400,8 @@ fn sum_up(seen: &[CounterState]) -> CounterState {
 #[cfg(test)]
 mod tests {
     use super::{
-        CounterState, FARTHEST_NS, NEAREST_NS, NvmlError, Rows, WANTED, is_early,
-        is_near_enough, judge, rows, sum_up,
+        CounterState, FARTHEST_NS, NEAREST_NS, NvmlError, Rows, WANTED, is_early, is_near_enough,
+        judge, rows, sum_up,
     };
 
     const SECOND: u64 = 1_000_000_000;
