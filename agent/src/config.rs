@@ -66,6 +66,7 @@ struct RawPaths {
     passwd: Option<PathBuf>,
     kmsg: Option<PathBuf>,
     run: Option<PathBuf>,
+    state: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -85,6 +86,7 @@ struct RawReader {
     enabled: Option<bool>,
     library: Option<PathBuf>,
     deadline: Option<String>,
+    retry: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -233,6 +235,7 @@ fn paths(raw: RawPaths) -> Paths {
         pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
         passwd: raw.passwd.unwrap_or(usual.passwd),
         run: raw.run.unwrap_or(usual.run),
+        state: raw.state.unwrap_or(usual.state),
     }
 }
 
@@ -332,6 +335,7 @@ fn device_settings(
             library: raw.library,
             paths: paths.clone(),
             deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
+            retry: duration("nvidia.retry", raw.retry, usual.retry)?,
             ..usual
         };
         readers.push((vendor, settings));

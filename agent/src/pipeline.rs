@@ -32,6 +32,7 @@ use crate::event::record::{Record, records};
 use crate::export::{EnrichedBatch, otlp};
 use crate::host::{self, CgroupNamespace, boot_time_ns};
 use crate::inventory::Inventory;
+use crate::inventory::register::Register;
 use crate::ledger::Ledger;
 use crate::paths::Paths;
 use crate::series::Enricher;
@@ -117,7 +118,7 @@ struct Core {
 }
 
 impl Core {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, register: Register) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
             let remedy = "run as root; in a container, privileged and with hostPID";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
@@ -126,7 +127,7 @@ impl Core {
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
-            inventory: Arc::default(),
+            inventory: Arc::new(Inventory::beside(register)),
             ownership,
             communicators: Arc::default(),
             board,
@@ -260,7 +261,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let stop = Stop::default();
     wait_for_signals(stop.clone(), batches.clone())?;
 
-    let mut core = Core::new(settings);
+    let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
     let (nccl, waker) = core.nccl(settings)?.unzip();
     core.watch_kernel(settings, waker)?;

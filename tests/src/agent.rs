@@ -94,6 +94,8 @@ impl Config {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let paths = [
             ("run", Some(run.display().to_string().into())),
+            // Beside it: no test finds another's devices.
+            ("state", Some(run.with_file_name("state").display().to_string().into())),
             ("pod_logs", path(&self.pod_logs).map(Value::from)),
             ("passwd", path(&self.passwd).map(Value::from)),
             ("kmsg", path(&self.kmsg).map(Value::from)),
@@ -325,6 +327,7 @@ mod tests {
 interval = \"1s\"
 [paths]
 run = \"/tmp/run\"
+state = \"/tmp/state\"
 [devices]
 nodes = [\"/dev/nvidia*\"]
 bpf = false

@@ -7,6 +7,7 @@
 
 mod ask;
 mod events;
+mod functions;
 mod identity;
 mod instances;
 mod processes;
@@ -26,8 +27,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(super) const VENDOR: Vendor =
-    Vendor { name: "nvidia", library: "libnvidia-ml.so.1", node: "nvidiactl", open };
+pub(super) const VENDOR: Vendor = Vendor {
+    name: "nvidia",
+    library: "libnvidia-ml.so.1",
+    node: "nvidiactl",
+    roster: "driver/nvidia/gpus",
+    function: functions::name,
+    open,
+};
 
 /// What all devices of a driver share.
 #[derive(Debug, Default)]
@@ -75,7 +82,8 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
         let _ = sys::nvml::shutdown(nvml);
     });
     let events = Box::new(move || events::watch(nvml, count));
-    Ok(Opened { devices: devices.collect(), events, close })
+    let count = Box::new(|| nvml.device_count().ok());
+    Ok(Opened { devices: devices.collect(), count, events, close })
 }
 
 fn refusal(error: &NvmlError) -> OpenError {
