@@ -72,6 +72,12 @@ attributes! {
     GPU_LIMIT_TYPE = "gpu.limit.type";
     /// Which clock.
     GPU_CLOCK_TYPE = "gpu.clock.type";
+    /// Why memory was taken out of use.
+    GPU_MEMORY_RETIREMENT_CAUSE = "gpu.memory.retirement.cause";
+    /// Kind of PCIe error.
+    GPU_PCIE_ERROR = "gpu.pcie.error";
+    /// What holds the clocks down.
+    GPU_THROTTLE_REASON = "gpu.throttle.reason";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.

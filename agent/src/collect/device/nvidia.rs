@@ -7,9 +7,11 @@
 
 mod ask;
 mod events;
+mod fields;
 mod functions;
 mod identity;
 mod instances;
+mod kept;
 mod processes;
 mod readings;
 
@@ -19,10 +21,12 @@ use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
 use ask::{Ask, Call};
+use fields::Fields;
 use instances::Instances;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
+use readings::Readings;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,6 +58,8 @@ struct NvidiaDevice {
     identity: Option<GpuInfo>,
     instances: Instances,
     ask: Ask,
+    fields: Fields,
+    readings: Readings,
     processes: ProcessLists,
 }
 
@@ -66,6 +72,7 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
     let versions = Arc::new(identity::versions(nvml));
     let devices = (0..count).map(|index| {
         let versions = Arc::clone(&versions);
+        let fields = Fields::new(versions.driver.as_deref());
         Box::new(NvidiaDevice {
             nvml,
             versions,
@@ -73,7 +80,9 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
             device: None,
             identity: None,
             instances: Instances::default(),
-            ask: Ask::default(),
+            ask: Ask::of(index),
+            fields,
+            readings: Readings::default(),
             processes: ProcessLists::default(),
         }) as Box<dyn DeviceRead>
     });
@@ -146,7 +155,8 @@ impl NvidiaDevice {
             self.instances = Instances::default();
             reading.identity = Some(identity.clone());
         }
-        readings::read(device, &mut self.ask, &mut reading.values);
+        self.fields.read(device, &mut self.ask);
+        self.readings.read((device, &self.fields), &mut self.ask, &mut reading.values);
         let mut instances = Vec::new();
         if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);

@@ -5,11 +5,13 @@
 
 pub mod device;
 pub mod events;
+pub mod fields;
 pub mod mig;
 pub mod process;
 
 use crate::runtime::{self, Call, Code};
-use crate::scenario::{About, Device, Instance};
+use crate::scenario::failure::About;
+use crate::scenario::{Device, Instance};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,

@@ -1,7 +1,8 @@
 //! What every call goes through: the scenario as it is now, the clock, the call log and the
 //! injected failures.
 
-use crate::scenario::{About, Failure, Scenario, ScenarioError};
+use crate::scenario::failure::{About, Failure};
+use crate::scenario::{Scenario, ScenarioError};
 use std::env;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -28,6 +29,22 @@ pub(crate) struct Call {
     pub(crate) loaded: Arc<Loaded>,
     /// Scenario time in seconds.
     pub(crate) seconds: f64,
+}
+
+impl Call {
+    /// How one field of this call fails; notes it in the log, as a call named `field 186`.
+    pub(crate) fn field_failure(&self, field: u32, device: u32) -> Option<Code> {
+        log(&format!("field {field}"), Some(device));
+        let about = Some(About { device, instance: false });
+        let Loaded { scenario, hits, .. } = &*self.loaded;
+        let of_field = |failure: &Failure| {
+            failure.field == Some(field) && failure.in_time(about, self.seconds)
+        };
+        let mut concerned = scenario.failures.iter().zip(hits).filter(|(failure, hits)| {
+            of_field(failure) && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+        });
+        concerned.next()?.0.code
+    }
 }
 
 static LOADED: Mutex<Option<Arc<Loaded>>> = Mutex::new(None);
