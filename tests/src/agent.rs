@@ -77,6 +77,8 @@ pub struct Config {
     pub rescan_interval: Option<&'static str>,
     /// `nvidia.deadline`; half the interval without.
     pub deadline: Option<&'static str>,
+    /// `nvidia.retry`.
+    pub retry: Option<&'static str>,
     /// `[otlp]`.
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
@@ -112,8 +114,11 @@ impl Config {
         section(&mut text, "devices", &devices);
         if let Some(nvml) = nvml {
             let library = nvml.library().display().to_string();
-            let deadline = self.deadline.map(Value::from);
-            let keys = [("library", Some(library.into())), ("deadline", deadline)];
+            let keys = [
+                ("library", Some(library.into())),
+                ("deadline", self.deadline.map(Value::from)),
+                ("retry", self.retry.map(Value::from)),
+            ];
             section(&mut text, "nvidia", &keys);
         }
         if let Some(otlp) = &self.otlp {
@@ -223,6 +228,20 @@ impl Agent {
     /// Its PID.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// PID of its reader: its only child that has not ended.
+    pub fn reader(&self) -> Option<u32> {
+        let own = |entry: fs::DirEntry| {
+            let child: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let (_, rest) = stat.rsplit_once(") ")?;
+            let mut words = rest.split_whitespace();
+            let lives = words.next()? != "Z";
+            let parent: u32 = words.next()?.parse().ok()?;
+            (lives && parent == self.pid()).then_some(child)
+        };
+        fs::read_dir("/proc").ok()?.flatten().find_map(own)
     }
 
     /// Its socket.
