@@ -35,6 +35,7 @@ use crate::event::desk::{self, Desk};
 use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
+use crate::inventory::register::Register;
 use crate::paths::Paths;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -115,7 +116,7 @@ struct Core {
 }
 
 impl Core {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, register: Register) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
             let remedy = "run as root; in a container, privileged and with hostPID";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
@@ -124,7 +125,7 @@ impl Core {
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
-            inventory: Arc::default(),
+            inventory: Arc::new(Inventory::beside(register)),
             ownership,
             communicators: Arc::default(),
             answers: ras::Answers::default(),
@@ -289,7 +290,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let stop = Stop::default();
     wait_for_signals(stop.clone(), batches.clone())?;
 
-    let mut core = Core::new(settings);
+    let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
     let nccl = core.nccl(settings)?;
     core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;

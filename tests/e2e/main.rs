@@ -17,6 +17,7 @@ mod joint;
 mod kubelet;
 mod kubernetes;
 mod lifecycle;
+mod manners;
 mod mig;
 mod nccl;
 mod ownership;
