@@ -82,7 +82,6 @@ functions! {
     cuCtxSetCurrent(Handle);
     cuCtxSynchronize();
     cuMemAlloc_v2(*mut Address, usize);
-    cuMemFree_v2(Address);
     cuMemsetD8_v2(Address, u8, usize);
     cuModuleLoadData(*mut Handle, *const c_char);
     cuModuleGetFunction(*mut Handle, Handle, *const c_char);
@@ -176,12 +175,6 @@ impl Device {
         self.check("cuMemsetD8", code)?;
         self.wait()?;
         Ok(Memory { address, bytes })
-    }
-
-    /// Gives memory back.
-    pub fn free(&self, memory: Memory) -> Result<(), CudaError> {
-        // SAFETY: the memory is this context's and every kernel on it was waited for.
-        self.check("cuMemFree", unsafe { (self.functions.cuMemFree_v2)(memory.address) })
     }
 
     /// Compiles a program in PTX and finds a kernel in it.

@@ -116,24 +116,25 @@ impl Load {
         }
     }
 
-    /// Works until told to stop.
+    /// Works until told to stop, and for one period at least.
     pub fn run(&self, stop: &AtomicBool) -> Result<Done, CudaError> {
         let begun = Instant::now();
         let mut done = Done::default();
-        while !stop.load(Ordering::Relaxed) {
+        loop {
             let period = Instant::now();
-            let Some(kernel) = self.kernel else {
-                thread::sleep(PERIOD);
-                continue;
-            };
-            while period.elapsed() < PERIOD * self.share.duty / 100 {
-                let launched = Instant::now();
-                self.launch(kernel)?;
-                done.busy += launched.elapsed().as_secs_f64();
-                done.launches += 1;
-                done.bytes += self.moved();
+            if let Some(kernel) = self.kernel {
+                while period.elapsed() < PERIOD * self.share.duty / 100 {
+                    let launched = Instant::now();
+                    self.launch(kernel)?;
+                    done.busy += launched.elapsed().as_secs_f64();
+                    done.launches += 1;
+                    done.bytes += self.moved();
+                }
             }
             thread::sleep(PERIOD.saturating_sub(period.elapsed()));
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
         }
         done.wall = begun.elapsed().as_secs_f64();
         Ok(done)
