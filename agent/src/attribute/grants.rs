@@ -20,6 +20,11 @@ pub enum DeviceName {
     Pci(Arc<str>),
     /// Serial number.
     Serial(Arc<str>),
+    /// A number that may be its index or its node's minor (a site's mapping files): it names a
+    /// device only where both readings of it name no other.
+    Number(u32),
+    /// The MIG part of a device: the device's number as above, and the GPU instance's id.
+    Part(u32, u32),
 }
 
 /// Its node's name before the minor number.
@@ -39,6 +44,26 @@ impl DeviceName {
         };
         let minor = number.parse().ok()?;
         (!NVIDIA_OWN.contains(&minor)).then_some(Self::Minor(minor))
+    }
+
+    /// The device after which a mapping file is named: `0`, `0.3` for a MIG instance, or a UUID.
+    pub fn of_map(name: &str) -> Option<Self> {
+        if name.starts_with("GPU-") || name.starts_with("MIG-") {
+            return Some(Self::Uuid(GpuUuid::new(name)));
+        }
+        match name.split_once('.') {
+            Some((device, part)) => Some(Self::Part(device.parse().ok()?, part.parse().ok()?)),
+            None => name.parse().ok().map(Self::Number),
+        }
+    }
+
+    /// Whether it names a MIG instance.
+    pub fn is_part(&self) -> bool {
+        match self {
+            Self::Uuid(uuid) => uuid.as_str().starts_with("MIG-"),
+            Self::Part(..) => true,
+            _ => false,
+        }
     }
 }
 
@@ -103,6 +128,23 @@ mod tests {
             ("/dev/dri/renderD128", None),
         ] {
             assert_eq!(DeviceName::of_node(node), expected.map(DeviceName::Minor), "{node}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_file_is_named_after_its_device() {
+        let uuid = |text| DeviceName::Uuid(GpuUuid::new(text));
+        for (name, expected) in [
+            ("10", Some(DeviceName::Number(10))),
+            ("0.3", Some(DeviceName::Part(0, 3))),
+            ("GPU-4e1a", Some(uuid("GPU-4e1a"))),
+            ("MIG-4e1a", Some(uuid("MIG-4e1a"))),
+            ("-1", None),
+            ("0.", None),
+            ("0.3.1", None),
+            ("README", None),
+        ] {
+            assert_eq!(DeviceName::of_map(name), expected, "{name}");
         }
     }
 

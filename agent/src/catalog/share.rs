@@ -13,7 +13,7 @@ dims! {
         Kubelet = "kubelet",
         /// Slurm, by the device program of the job's cgroup.
         Slurm = "slurm",
-        /// A file that a prolog wrote.
+        /// Slurm, by a mapping file that the site's prolog writes, where the kernel does not tell.
         File = "file",
     }
     /// How a device was granted.
@@ -65,7 +65,7 @@ dims! {
 metrics! {
     /// A device granted to an owner, used or not: always 1, with everything known about the owner.
     ALLOCATION_INFO: Gauge<i64> of GpuParty, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
-        from "kubelet pod-resources v1; slurmstepd's device program; prolog files";
+        from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
     /// Time a device was granted to an owner, by what the owner did with it; the states add up to
     /// the time in which the agent saw the grant. A state holds for the interval that a reading
     /// ends: `active` if the owner kept the device busy in it, however little. An owner without a

@@ -184,14 +184,27 @@ fn find(
     devices: &[(GpuId, Arc<GpuInfo>)],
     instances: &[(InstanceId, Arc<InstanceInfo>)],
 ) -> Option<(GpuId, Option<InstanceId>)> {
-    let is_it = |info: &InstanceInfo| matches!(name, DeviceName::Uuid(uuid) if info.uuid == *uuid);
-    if let Some((instance, info)) = instances.iter().find(|(_, info)| is_it(info)) {
-        return Some((info.gpu, Some(*instance)));
+    let is_numbered =
+        |info: &GpuInfo, number: &u32| info.index == *number || info.minor == Some(*number);
+    let is_it = |info: &InstanceInfo| match name {
+        DeviceName::Uuid(uuid) => info.uuid == *uuid,
+        DeviceName::Part(number, part) => {
+            let mut on = devices.iter().filter(|(_, device)| is_numbered(device, number));
+            let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
+            info.gpu_instance == *part && is_on && on.next().is_none()
+        }
+        _ => false,
+    };
+    let mut parts = instances.iter().filter(|(_, info)| is_it(info));
+    if let Some((instance, info)) = parts.next() {
+        return parts.next().is_none().then_some((info.gpu, Some(*instance)));
     }
     let mut named = devices.iter().filter(|(_, info)| match name {
         DeviceName::Uuid(uuid) => info.uuid == *uuid,
         DeviceName::Minor(minor) => info.minor == Some(*minor),
         DeviceName::Index(index) => info.index == *index,
+        DeviceName::Number(number) => is_numbered(info, number),
+        DeviceName::Part(..) => false,
         DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
         DeviceName::Pci(address) => {
             info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))
