@@ -84,6 +84,8 @@ struct Shared {
     wants: broadcast::Sender<Want>,
     /// Counts what became known, changed or ended.
     changes: watch::Sender<u64>,
+    /// Pods that nobody had told of before.
+    arrivals: broadcast::Sender<PodUid>,
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +131,8 @@ impl Default for Names {
     fn default() -> Self {
         let wants = broadcast::Sender::new(WAITING);
         let changes = watch::Sender::new(0);
-        Self(Arc::new(Shared { index: Mutex::default(), wants, changes }))
+        let arrivals = broadcast::Sender::new(WAITING);
+        Self(Arc::new(Shared { index: Mutex::default(), wants, changes, arrivals }))
     }
 }
 
@@ -182,6 +185,11 @@ impl Names {
         self.0.changes.subscribe()
     }
 
+    /// Pods that become known from now on, each once.
+    pub fn arrivals(&self) -> broadcast::Receiver<PodUid> {
+        self.0.arrivals.subscribe()
+    }
+
     fn changed(&self, news: bool) -> bool {
         if news {
             self.0.changes.send_modify(|count| *count = count.wrapping_add(1));
@@ -194,13 +202,19 @@ impl Names {
         let mut index = self.lock();
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         let uid = facts.uid.clone();
+        let is_known = index.pods.known.contains_key(&uid);
         let news = index.pods.put(supplier, uid.clone(), facts);
+        let arrived = (news && !is_known).then(|| uid.clone());
         if news {
             index.named.insert(name, uid);
         } else if index.pods.known.contains_key(&uid) && !index.pods.is_gone(&uid) {
             index.named.entry(name).or_insert(uid);
         }
         drop(index);
+        if let Some(uid) = arrived {
+            // An error means that nobody listens.
+            let _ = self.0.arrivals.send(uid);
+        }
         self.changed(news)
     }
 

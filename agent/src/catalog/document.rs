@@ -118,6 +118,7 @@ fn metric(out: &mut String, def: &MetricDef) {
             "instance" => "a MIG instance",
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
+            "grant" => "a device, or a part of one, granted to an owner",
             "communicator" => "a process's membership in a communicator",
             "xid" => "an XID code of a device",
             "source" => "a source of data",

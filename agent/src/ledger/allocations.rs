@@ -6,13 +6,13 @@
 use super::accounts::NANO;
 use super::presence::Presences;
 use super::reading::{Crew, Reading};
-use crate::attribute::grants::{DeviceName, Grant, Grants};
+use crate::attribute::grants::{DeviceName, Grant, GrantId, Grants};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::{Party, PartyId};
 use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
 use crate::ids::{GpuId, InstanceId};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
-use crate::sample::{Batch, GpuParty};
+use crate::sample::{Batch, GpuGrant, GpuParty};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,6 +25,7 @@ pub(super) struct Bound {
     pub(super) instance: Option<InstanceId>,
     source: GrantSource,
     kind: GrantKind,
+    words: Option<GrantId>,
 }
 
 /// Every grant by device, and how long it was in which state.
@@ -61,7 +62,8 @@ impl Allocations {
             match find(&grant.device, &self.devices, &self.instances) {
                 Some((gpu, instance)) => {
                     let Grant { party, source, kind, .. } = *grant;
-                    let bound = Bound { party, instance, source, kind };
+                    let words = grants.id(grant);
+                    let bound = Bound { party, instance, source, kind, words };
                     self.bound.entry(gpu).or_default().push(bound);
                 }
                 None => self.unbound += 1,
@@ -105,10 +107,10 @@ impl Allocations {
         for (place, grant) in grants.iter().enumerate() {
             let earlier = || grants.iter().take(place);
             let subject = GpuParty { gpu, party: grant.party };
-            let same = |other: &Bound| Bound { instance: grant.instance, ..*other } == *grant;
-            if !earlier().any(same) {
-                let dims = (grant.source, grant.kind);
-                out.push(metric::ALLOCATION_INFO.sample(subject, dims, 1));
+            if !earlier().any(|other| other == grant) {
+                let Bound { party, instance, source, kind, words } = *grant;
+                let of = GpuGrant { gpu, instance, party, words };
+                out.push(metric::ALLOCATION_INFO.sample(of, (source, kind), 1));
             }
             if earlier().any(|other| other.party == grant.party) {
                 continue;
