@@ -303,13 +303,13 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
             ]
         })
         .collect();
-    let words = rows([
+    let wanted_words = rows([
         ["astray", "nvidia.com/gpu", ""],
         ["first", "nvidia.com/gpu.shared", "0"],
         ["second", "nvidia.com/gpu.shared", "1"],
         ["claimant", "one-gpu", ""],
     ]);
-    assert_eq!(asked, words);
+    assert_eq!(asked, wanted_words);
     // What runs is told apart from what was granted.
     let on_first: BTreeSet<_> = node.told.points()[from..]
         .iter()

@@ -1,7 +1,8 @@
 //! The kubelet's pod-resources socket: which device it has granted to which container.
 //!
-//! One list (a few milliseconds of the kubelet's) every ten seconds and soon after news of a pod,
-//! never more often than every five; a pod that nobody had told of before is asked for alone and at
+//! One list (a few milliseconds of the kubelet's) soon after news of a pod, never more often than
+//! every five seconds, and once a minute; every ten seconds where nobody tells of pods as they come
+//! and go. A pod that nobody had told of before is asked for alone and at
 //! once, where the kubelet offers that; what the devices of the node are, once a minute. The list
 //! before stays while the kubelet does not answer, and is not worked up again while nothing changes.
 
@@ -39,6 +40,8 @@ struct Pace {
     deadline: Duration,
     /// Between lists without news.
     every: Duration,
+    /// The same where a supplier tells of every change: devices come and go with their pods.
+    followed: Duration,
     /// Between lists in any case: the kubelet answers a node's agents at a limited rate together.
     soonest: Duration,
     /// From news to the list: of a pod's start most comes within this.
@@ -54,6 +57,7 @@ struct Pace {
 const PACE: Pace = Pace {
     deadline: Duration::from_secs(5),
     every: Duration::from_secs(10),
+    followed: Duration::from_mins(1),
     soonest: Duration::from_secs(5),
     gather: Duration::from_millis(300),
     allocatable: Duration::from_mins(1),
@@ -71,7 +75,8 @@ pub(super) async fn supply(desk: Desk, wants: Wants) {
 async fn at_pace(pace: Pace, desk: Desk) {
     let Some(socket) = desk.settings().kubernetes.pod_resources.clone() else { return };
     let ownership = desk.ownership().clone();
-    let (news, arrivals) = (ownership.names().changes(), ownership.names().arrivals());
+    let names = ownership.names();
+    let (news, followers, arrivals) = (names.changes(), names.followers(), names.arrivals());
     let told = Told {
         binding: Binding::default(),
         list: Vec::new(),
@@ -81,9 +86,21 @@ async fn at_pace(pace: Pace, desk: Desk) {
     let node = Allocatable { known: None, looked: None, offered: true };
     let single = Single { arrivals, asked: 0, offered: true };
     let retry = pace.first_retry;
-    Kubelet { pace, socket, desk, ownership, told, news, single, node, errors: 0, retry }
-        .run()
-        .await;
+    Kubelet {
+        pace,
+        socket,
+        desk,
+        ownership,
+        told,
+        news,
+        followers,
+        single,
+        node,
+        errors: 0,
+        retry,
+    }
+    .run()
+    .await;
 }
 
 struct Kubelet {
@@ -93,6 +110,7 @@ struct Kubelet {
     ownership: Ownership,
     told: Told,
     news: watch::Receiver<u64>,
+    followers: watch::Receiver<usize>,
     single: Single,
     node: Allocatable,
     errors: u64,
@@ -232,17 +250,21 @@ impl Kubelet {
 
     /// Until the next list is due; asks for new pods meanwhile.
     async fn rest(&mut self, grpc: &Grpc, asked: Instant) {
-        let mut due = asked + self.pace.every;
+        let mut soon: Option<Instant> = None;
         loop {
+            let is_followed = *self.followers.borrow_and_update() > 0;
+            let every = if is_followed { self.pace.followed } else { self.pace.every };
+            let due = soon.map_or(asked + every, |soon| soon.min(asked + every));
             let asks = self.single.offered && self.single.asked < MOST_ASKED;
             tokio::select! {
                 biased;
                 () = sleep_until(due) => return,
                 Ok(uid) = self.single.arrivals.recv(), if asks => self.get(grpc, &uid).await,
                 Ok(()) = self.news.changed() => {
-                    let soon = Instant::now() + self.pace.gather;
-                    due = due.min(soon.max(asked + self.pace.soonest));
+                    let gathered = Instant::now() + self.pace.gather;
+                    soon = soon.or(Some(gathered.max(asked + self.pace.soonest)));
                 }
+                Ok(()) = self.followers.changed() => {}
             }
         }
     }

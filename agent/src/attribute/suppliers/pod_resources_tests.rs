@@ -12,6 +12,7 @@ use tokio::task::spawn_local;
 const QUICK: Pace = Pace {
     deadline: Duration::from_millis(300),
     every: Duration::from_millis(40),
+    followed: Duration::from_hours(1),
     soonest: Duration::from_millis(10),
     gather: Duration::from_millis(2),
     allocatable: Duration::from_millis(10),
@@ -252,5 +253,27 @@ fn a_list_that_says_the_same_is_not_worked_up_again() {
         kubelet.called("List", asked + 3).await;
         let after = office.ownership.grants().all();
         assert!(std::sync::Arc::ptr_eq(&before[0], &after[0]));
+    });
+}
+
+/// Lists without end, unless something holds it back.
+const RESTLESS: Pace = Pace { every: Duration::ZERO, ..QUICK };
+
+#[test]
+fn while_somebody_tells_of_every_pod_the_list_waits_for_news() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        let following = office.ownership.names().follow();
+        start(&office, RESTLESS);
+        kubelet.called("List", 1).await;
+        runs(&office, "u1", "a");
+        office.until("the grant", |office| granted(office).len() == 1).await;
+        runs(&office, "u2", "b");
+        kubelet.called("List", 3).await;
+        assert_eq!(kubelet.calls("List").len(), 3);
+        drop(following);
+        kubelet.called("List", 10).await;
     });
 }

@@ -4,6 +4,7 @@
 use super::capabilities::Capabilities;
 use super::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
 use super::wire::{InstanceReading, Outcome, Place, ProcessValue, Reading, WireValue};
+use crate::attribute::identities::Who;
 use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
 use crate::catalog::instance as instance_metric;
 use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
-pub type Identify = Box<dyn Fn(&[u32], u64) -> BTreeMap<u32, ProcKey> + Send>;
+pub type Identify = Box<dyn Fn(&[u32], u64) -> Who + Send>;
 
 /// Tells which device nodes a process was seen to open.
 pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
