@@ -9,6 +9,7 @@ mod sinks;
 pub use once::{collect, read_once};
 
 use crate::attribute::Evidence;
+use crate::attribute::identities::Identities;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
@@ -151,10 +152,10 @@ impl Core {
     fn readers(&mut self, settings: &Settings) -> Vec<Box<dyn Collector>> {
         let mut collectors: Vec<Box<dyn Collector>> = Vec::new();
         for (vendor, reading) in &settings.devices {
-            let ownership = self.ownership.clone();
             let gauges = Arc::clone(&self.gauges);
+            let identities = Identities::new(&self.ownership);
             let identify = Box::new(move |pids: &[u32], seen_at| {
-                gauges.stages.time(Stage::Identify, || ownership.processes(pids, seen_at))
+                gauges.stages.time(Stage::Identify, || identities.of(pids, seen_at))
             });
             let ownership = self.ownership.clone();
             let nodes = Box::new(move |process| {

@@ -7,6 +7,7 @@ mod row;
 use super::capabilities::Capabilities;
 use super::snapshot::DeviceSnapshot;
 use super::wire::{Outcome, Reading};
+use crate::attribute::identities::Who;
 use crate::catalog::device::{self as metric, DeviceState};
 use crate::catalog::gpm::CounterState;
 use crate::host::boot_time_ns;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
-pub type Identify = Box<dyn Fn(&[u32], u64) -> BTreeMap<u32, ProcKey> + Send>;
+pub type Identify = Box<dyn Fn(&[u32], u64) -> Who + Send>;
 
 /// Tells which device nodes a process was seen to open.
 pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
