@@ -52,6 +52,9 @@ const SHORTEST_GAP: Duration = Duration::from_secs(1);
 const LONGEST_GAP: Duration = Duration::from_secs(30);
 /// An exposition is written in several pieces; after this long it is whole.
 const SETTLED: Duration = Duration::from_secs(1);
+/// Start times are told in hundredths of a second, and files' times come from a clock that ticks
+/// as slowly.
+const CLOCKS: Duration = Duration::from_millis(30);
 /// Two of the Inspector's shortest intervals and some: older means are of nobody's present.
 const FRESH: Duration = Duration::from_secs(90);
 
@@ -143,7 +146,7 @@ impl Inspector {
             unowned: 0,
             refused: 0,
             unreadable: None,
-            began: SystemTime::now(),
+            began: SystemTime::now() - CLOCKS,
             last: Instant::now(),
         }
     }
@@ -186,7 +189,7 @@ impl Inspector {
 
     fn take_unclaimed(&mut self, opened: Opened, now: Instant) {
         match self.processes.writer(&opened.seen, now) {
-            Some(process) if opened.seen.modified >= self.started(process) => {
+            Some(process) if opened.seen.modified + CLOCKS >= self.started(process) => {
                 self.take(process, opened);
             }
             _ => self.unowned += 1,
