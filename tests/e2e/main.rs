@@ -12,6 +12,7 @@ mod collector;
 mod containerd;
 mod events;
 mod identity;
+mod inspector;
 mod joint;
 mod kubelet;
 mod kubernetes;

@@ -35,6 +35,12 @@ pub fn fake_nvml() -> Result<PathBuf, NotBuilt> {
     built("libnvidia_ml.so", "cargo build -p gpuwho-fake-nvml")
 }
 
+/// A rank that does what it is told, and the fake collective library that it loads.
+pub fn nccl_rank() -> Result<(PathBuf, PathBuf), NotBuilt> {
+    let command = "cargo build -p gpuwho-fake-nccl";
+    Ok((built("nccl-rank", command)?, built("libnccl.so", command)?))
+}
+
 fn built(name: &str, command: &'static str) -> Result<PathBuf, NotBuilt> {
     let folder = profile_folder();
     let path = folder.join(name);
