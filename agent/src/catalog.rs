@@ -7,11 +7,13 @@
 
 pub mod agent;
 pub mod attributes;
+pub mod board;
 pub mod device;
 pub mod document;
 pub mod event;
 pub mod inspector;
 pub mod instance;
+pub mod link;
 pub mod nccl;
 pub mod process;
 pub mod share;
@@ -267,6 +269,8 @@ const fn declare<S, D, N>(
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
     let domains = [
         device::ALL,
+        board::ALL,
+        link::ALL,
         instance::ALL,
         process::ALL,
         share::ALL,

@@ -4,6 +4,7 @@
 //! socket) adds rank, size, name or device.
 
 use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::nccl::KnownBy;
 use crate::ids::ProcKey;
 use std::collections::HashMap;
 use std::fmt;
@@ -89,6 +90,8 @@ pub struct MemberFacts {
     pub device: Option<u32>,
     /// The hash's first 14 digits, where only they are known.
     pub prefix: Option<u64>,
+    /// What tells which communicator it is, and which rank.
+    pub known_by: KnownBy,
 }
 
 impl MemberFacts {
@@ -106,6 +109,7 @@ impl MemberFacts {
             name: None,
             device: None,
             prefix: None,
+            known_by: KnownBy::Unknown,
         }
     }
 
@@ -131,6 +135,7 @@ impl MemberFacts {
         let parent = self.parent.map(|parent| Arc::from(parent.to_string()));
         set.set_some::<Arc<str>>(&attr::NCCL_PARENT, parent);
         set.set(&attr::NCCL_ORIGIN, self.origin.as_str());
+        set.set(&attr::NCCL_KNOWN_BY, self.known_by.as_str());
         set.set_some(&attr::NCCL_NAME, self.name.clone());
         set.set_some(&attr::NCCL_VERSION, self.version.clone());
         set.set_some(&attr::NCCL_LIBRARY, self.library.clone());
@@ -198,9 +203,9 @@ impl Communicators {
         let mine = known
             .facts
             .iter()
-            .find(|(_, (key, facts))| key.process == process && facts.hash == Some(hash));
-        if let Some((id, (key, facts))) = mine {
-            let (id, key, facts) = (*id, *key, (**facts).clone());
+            .filter(|(_, (key, facts))| key.process == process && facts.hash == Some(hash));
+        let mine: Vec<_> = mine.map(|(id, (key, facts))| (*id, *key, (**facts).clone())).collect();
+        for (id, key, facts) in mine {
             known.take(id, key, facts);
         }
     }

@@ -4,6 +4,7 @@
 //! [`Raw`] is only what was typed, key by key; [`Settings`] is complete, checked, and what the
 //! parts are given. An unknown key is an error that names the key, its line and the nearest key.
 
+mod collectives;
 mod error;
 mod overlay;
 mod runtimes;
@@ -17,6 +18,7 @@ use crate::collect::device::{DEVICES, Vendor, reader};
 use crate::collect::inspector;
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
+use crate::collect::ras;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use runtimes::{RawContainers, RawKubernetes};
@@ -42,7 +44,7 @@ pub struct Raw {
     slurm: slurm::RawSlurm,
     kubernetes: RawKubernetes,
     containers: RawContainers,
-    nccl: RawNccl,
+    nccl: collectives::RawNccl,
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
@@ -90,17 +92,6 @@ struct RawReader {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RawNccl {
-    enabled: Option<bool>,
-    budget: Option<u64>,
-    hang_after: Option<String>,
-    inspector: Option<bool>,
-    inspector_dirs: Option<Vec<PathBuf>>,
-    inspector_rate: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 struct RawSinks {
     stdout: Option<bool>,
     file: Option<PathBuf>,
@@ -133,6 +124,8 @@ pub struct Settings {
     pub nccl: nccl::Settings,
     /// What is read of NCCL's Inspector.
     pub inspector: inspector::Settings,
+    /// Whether and how often NCCL's own status is read.
+    pub ras: ras::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Where events go as log records; `None` without an endpoint.
@@ -208,8 +201,9 @@ impl Settings {
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             slurm: slurm::settings(raw.slurm, &paths),
-            inspector: inspector_settings(&raw.nccl)?,
-            nccl: nccl_settings(raw.nccl)?,
+            inspector: collectives::inspector(&raw.nccl)?,
+            ras: collectives::ras(&raw.nccl)?,
+            nccl: collectives::probes(raw.nccl)?,
             paths,
             names,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
@@ -299,46 +293,6 @@ fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigErro
             raw.rescan_interval,
             usual.rescan_interval_s,
         )?,
-    })
-}
-
-fn nccl_settings(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
-    let usual = nccl::Settings::default();
-    if raw.budget == Some(0) {
-        return Err(ConfigError::Value {
-            key: "nccl.budget".into(),
-            problem: "no hits at all would be allowed".into(),
-            remedy: "set nccl.enabled = false instead; 20000 is the default".into(),
-        });
-    }
-    Ok(nccl::Settings {
-        enabled: raw.enabled.unwrap_or(usual.enabled),
-        budget: raw.budget.unwrap_or(usual.budget),
-        hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
-    })
-}
-
-fn inspector_settings(raw: &RawNccl) -> Result<inspector::Settings, ConfigError> {
-    let usual = inspector::Settings::default();
-    if raw.inspector_rate == Some(0) {
-        return Err(ConfigError::Value {
-            key: "nccl.inspector_rate".into(),
-            problem: "nothing at all would be read".into(),
-            remedy: "set nccl.inspector = false instead; 524288 is the default".into(),
-        });
-    }
-    let directories = raw.inspector_dirs.clone().unwrap_or(usual.directories);
-    if let Some(relative) = directories.iter().find(|path| !path.is_absolute()) {
-        return Err(ConfigError::Value {
-            key: "nccl.inspector_dirs".into(),
-            problem: format!("`{}` is not absolute", relative.display()),
-            remedy: "write the whole path, like /var/lib/nccl-inspector".into(),
-        });
-    }
-    Ok(inspector::Settings {
-        enabled: raw.inspector.unwrap_or(usual.enabled),
-        directories,
-        rate: raw.inspector_rate.unwrap_or(usual.rate),
     })
 }
 

@@ -29,7 +29,7 @@ struct Rank {
 
 impl Rank {
     fn start(group: &Group, folder: &Path) -> Self {
-        let (rank, _) = program::nccl_rank().unwrap();
+        let rank = program::rank().unwrap();
         let join: Vec<String> = group
             .directories
             .iter()
@@ -120,7 +120,7 @@ fn what_a_jobs_inspector_writes_arrives_with_its_pod_and_communicator() {
     let folder = stage.folder().join("inspector");
     fs::create_dir(&folder).unwrap();
     let mut rank = Rank::start(&pod, &folder);
-    let (_, library) = program::nccl_rank().unwrap();
+    let library = program::fake_nccl().unwrap();
     assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
     let pid = rank.child.id().to_string();
     let wait = |look: &dyn Fn(&[ReceivedPoint]) -> Option<ReceivedPoint>| {
@@ -189,7 +189,8 @@ fn hash_of(
     rank.order(&format!("init tp 8 3 {id}"));
     rank.order("call 1 ncclAllReduce tp 524288 7");
     let info = wait(&|points| {
-        let mine = of(points, "nccl.communicator.info", &[("process.pid", pid), ("nccl.rank", "3")]);
+        let mine =
+            of(points, "nccl.communicator.info", &[("process.pid", pid), ("nccl.rank", "3")]);
         mine.last().map(|point| (*point).clone())
     });
     info.attrs.get("nccl.communicator.id").expect("a hash").clone()

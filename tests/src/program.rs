@@ -35,10 +35,14 @@ pub fn fake_nvml() -> Result<PathBuf, NotBuilt> {
     built("libnvidia_ml.so", "cargo build -p gpuwho-fake-nvml")
 }
 
-/// A rank that does what it is told, and the fake collective library that it loads.
-pub fn nccl_rank() -> Result<(PathBuf, PathBuf), NotBuilt> {
-    let command = "cargo build -p gpuwho-fake-nccl";
-    Ok((built("nccl-rank", command)?, built("libnccl.so", command)?))
+/// The fake collective library.
+pub fn fake_nccl() -> Result<PathBuf, NotBuilt> {
+    built("libnccl.so", "cargo build -p gpuwho-fake-nccl")
+}
+
+/// A process that calls it.
+pub fn rank() -> Result<PathBuf, NotBuilt> {
+    built("nccl-rank", "cargo build -p gpuwho-fake-nccl")
 }
 
 fn built(name: &str, command: &'static str) -> Result<PathBuf, NotBuilt> {

@@ -30,6 +30,7 @@ fn room() -> Room {
         driver_version: None,
         cuda_version: None,
         mig: None,
+        facts: Facts::default(),
     });
     let paths = Paths::under(Path::new("/nonexistent"));
     let ownership = Ownership::with_clock(&paths, || 100 * SECOND);
@@ -82,6 +83,7 @@ fn xid(code: u32) -> Happening {
         severity: Severity::Critical,
         process: None,
         gpu_instance: None,
+        peer: None,
         message: "NVRM: Xid".into(),
     }
 }

@@ -1,6 +1,8 @@
 //! What a reading of a scenario whose values do not change must be, in the catalogue's units. MIG
 //! instances and processes may come and go.
 
+pub(crate) mod links;
+
 use super::rig::Values;
 use nvidia_ml::curve::Curve;
 use nvidia_ml::scenario::{Device, Instance, List, Process, Scenario};
@@ -34,6 +36,7 @@ pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u3
         for (name, dim, value) in in_instances(device, seconds) {
             values.insert((name.to_owned(), device.index, 0, dim), value);
         }
+        worn(device, &mut own);
         own.push(("gpu.process.count", "", count));
         for (name, dim, value) in own {
             values.insert((name.to_owned(), device.index, 0, dim.to_owned()), value);
@@ -42,7 +45,7 @@ pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u3
     values
 }
 
-type Row = (&'static str, &'static str, f64);
+pub(crate) type Row = (&'static str, &'static str, f64);
 
 /// A curve's value rounded to what the library can say.
 fn whole(device: Device<'_>, curve: Option<&Curve>) -> f64 {
@@ -79,6 +82,26 @@ fn busy(device: Device<'_>, rows: &mut Vec<Row>) {
     rows.push(("gpu.memory.bandwidth.utilization", "", memory));
 }
 
+/// What counts time or energy since time 0.
+pub(crate) fn counters(device: Device<'_>, seconds: f64) -> Vec<Row> {
+    let group = device.group;
+    let held = &group.held;
+    let held = [
+        ("power_cap", &held.power_cap),
+        ("sync_boost", &held.sync_boost),
+        ("board_limit", &held.board_limit),
+        ("low_utilization", &held.low_utilization),
+        ("reliability", &held.reliability),
+        ("software_thermal", &held.software_thermal),
+        ("hardware_thermal", &held.hardware_thermal),
+        ("power_brake", &held.power_brake),
+    ];
+    let held = held.into_iter().filter_map(|(reason, curve)| {
+        Some(("gpu.throttle.time", reason, device.area(curve.as_ref()?, seconds)))
+    });
+    held.chain([("gpu.energy", "", device.energy_mj(seconds).unwrap() / 1000.0)]).collect()
+}
+
 /// A place before a dimension, as in `1/0 used`.
 fn prefix([gpu_instance, compute_instance]: [u32; 2]) -> String {
     format!("{gpu_instance}/{compute_instance} ")
@@ -111,8 +134,12 @@ fn in_instances(device: Device<'_>, seconds: f64) -> Vec<(&'static str, String, 
 fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     let group = device.group;
     rows.push(("gpu.power", "", device.value(group.power.as_ref().unwrap(), WHENEVER)));
-    for limit in ["management", "enforced"] {
-        rows.push(("gpu.power.limit", limit, group.power_limit.unwrap()));
+    rows.push(("gpu.power.limit", "management", group.power_limit.unwrap()));
+    rows.push(("gpu.power.limit", "enforced", group.enforced_limit().unwrap()));
+    if let Some(limits) = &group.power_limits {
+        rows.push(("gpu.power.limit", "default", limits.default));
+        rows.push(("gpu.power.limit", "minimum", limits.minimum));
+        rows.push(("gpu.power.limit", "maximum", limits.maximum));
     }
     let clocks = [
         ("graphics", &group.clocks.graphics),
@@ -123,7 +150,22 @@ fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     for (clock, curve) in clocks {
         rows.push(("gpu.clock.speed", clock, whole(device, curve.as_ref()) * 1e6));
     }
+    for (clock, highest) in
+        ["graphics", "sm", "memory", "video"].into_iter().zip(group.clocks.highest.iter().flatten())
+    {
+        rows.push(("gpu.clock.limit", clock, highest * 1e6));
+    }
     rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
+}
+
+fn worn(device: Device<'_>, rows: &mut Vec<Row>) {
+    if let Some(remapped) = &device.group.remapped {
+        let count = |curve| whole(device, Some(curve));
+        rows.push(("gpu.memory.remapped_rows", "corrected", count(&remapped.corrected)));
+        rows.push(("gpu.memory.remapped_rows", "uncorrected", count(&remapped.uncorrected)));
+        rows.push(("gpu.memory.remap.pending", "", count(&remapped.pending)));
+        rows.push(("gpu.memory.remap.failed", "", count(&remapped.failure)));
+    }
 }
 
 fn on_process(device: Device<'_>, process: Process<'_>) -> Vec<Row> {

@@ -100,12 +100,12 @@ impl Stage {
             comm: "train".into(),
             cgroups: KernelCgroups::default(),
             node: "/dev/nvidia0".into(),
-            at_ns: crate::host::boot_time_ns(),
+            at_ns: boot_time_ns(),
         }));
     }
 
     fn end(&self, process: ProcKey) {
-        let at_ns = crate::host::boot_time_ns();
+        let at_ns = boot_time_ns();
         self.ownership.observe(Evidence::Exited { process, at_ns });
     }
 
@@ -334,7 +334,9 @@ fn means_that_two_processes_write_into_one_file_are_nobodys() {
     let mut stage = Stage::new();
     let script = "exec 3>>\"$1/nccl_inspector_metrics_0011.prom\"; echo ready; read go";
     let writers = [0, 1].map(|_| Writer::run(script, stage.path(), &[]));
-    writers.iter().for_each(|writer| stage.hold(writer.process()));
+    for writer in &writers {
+        stage.hold(writer.process());
+    }
     let told = stage.read();
     assert_eq!((told.files(FileState::Read), told.files(FileState::Shared)), (0, 1));
     assert_eq!(stage.source.report().state, SourceState::Degraded);

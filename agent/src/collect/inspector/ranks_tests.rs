@@ -181,7 +181,7 @@ fn a_process_that_makes_communicators_without_end_takes_no_more_room() {
         ranks.begin(&communicators);
     }
     assert_eq!(ranks.count(PROCESS, &of(99), &communicators), LineOutcome::Taken);
-    assert_eq!(ranks.ranks.len(), MAX_OF_PROCESS);
+    assert_eq!(ranks.known.len(), MAX_OF_PROCESS);
 }
 
 #[test]
