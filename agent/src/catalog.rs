@@ -11,6 +11,7 @@ pub mod board;
 pub mod device;
 pub mod document;
 pub mod event;
+pub mod gpm;
 pub mod inspector;
 pub mod instance;
 pub mod link;
@@ -272,6 +273,7 @@ pub fn all() -> impl Iterator<Item = &'static MetricDef> {
         board::ALL,
         link::ALL,
         instance::ALL,
+        gpm::ALL,
         process::ALL,
         share::ALL,
         nccl::ALL,

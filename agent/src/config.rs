@@ -87,6 +87,7 @@ struct RawDevices {
 struct RawReader {
     enabled: Option<bool>,
     library: Option<PathBuf>,
+    gpm: Option<bool>,
     deadline: Option<String>,
 }
 
@@ -316,6 +317,7 @@ fn device_settings(
         let settings = reader::Settings {
             library: raw.library,
             paths: paths.clone(),
+            gpm: raw.gpm.unwrap_or(usual.gpm),
             deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
             ..usual
         };

@@ -11,6 +11,7 @@ mod arrives;
 mod collector;
 mod containerd;
 mod events;
+mod gpm;
 mod identity;
 mod inspector;
 mod joint;

@@ -78,6 +78,16 @@ attributes! {
     GPU_PCIE_ERROR = "gpu.pcie.error";
     /// What holds the clocks down.
     GPU_THROTTLE_REASON = "gpu.throttle.reason";
+    /// Which part of the multiprocessors.
+    GPU_PIPE = "gpu.pipe";
+    /// Which video or image engine.
+    GPU_MEDIA_ENGINE = "gpu.media.engine";
+    /// How a device's performance counters stand.
+    GPU_COUNTERS_STATE = "gpu.counters.state";
+    /// What connects a device to others.
+    GPU_INTERCONNECT_TYPE = "gpu.interconnect.type";
+    /// Which way bytes go, seen from the device: `transmit` or `receive`.
+    NETWORK_IO_DIRECTION = "network.io.direction";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.

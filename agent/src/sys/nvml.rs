@@ -12,6 +12,8 @@ pub mod fields;
 pub mod lists;
 pub mod mig;
 
+pub mod gpm;
+
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::nvmlDevice_t;

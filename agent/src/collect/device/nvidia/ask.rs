@@ -81,6 +81,12 @@ pub(super) enum Call {
     InstanceComputeProcesses,
     InstanceGraphicsProcesses,
     InstanceMpsProcesses,
+    GpmSupport,
+    GpmStreaming,
+    GpmAlloc,
+    GpmSample,
+    GpmMigSample,
+    GpmMetrics,
 }
 
 impl Call {

@@ -143,7 +143,7 @@ impl ProcessLists {
             return Some(found);
         }
         let mut answered = false;
-        for Handle { device, place } in instances {
+        for Handle { device, place, .. } in instances {
             if ask.ask(asked.of_instance, || lists::processes(device, asked.list, infos)).is_some()
             {
                 answered = true;
