@@ -13,6 +13,7 @@ mod containerd;
 mod events;
 mod gpm;
 mod identity;
+mod inspector;
 mod joint;
 mod kubelet;
 mod kubernetes;
