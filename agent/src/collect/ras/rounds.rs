@@ -31,6 +31,8 @@ const BEAT: Duration = Duration::from_secs(1);
 const NODES_SHARE: Duration = Duration::from_secs(10);
 /// Jobs of one user on a node beyond the first.
 const MOST_JOBS: usize = 3;
+/// Rounds for which an answer is told that nobody has confirmed: another job has answered.
+const ROUNDS_TOLD: u32 = 4;
 /// Processes given up that are remembered as told.
 const MOST_DEAD: usize = 4_096;
 /// The first look at a process that does not listen comes again after this, then each after twice
@@ -57,6 +59,23 @@ struct Turn {
     dead: HashSet<Process>,
     /// Who was in no answer although it was asked again.
     elsewhere: BTreeSet<ProcKey>,
+}
+
+impl Turn {
+    /// Takes new answers, and keeps those of jobs that have not been heard this time for a while.
+    fn renew(&mut self, new: impl Iterator<Item = Job>, told_for: Duration) {
+        let mut jobs: Vec<Job> = new.collect();
+        let heard: HashSet<ProcKey> =
+            jobs.iter().flat_map(|job| job.ranks.keys().copied()).collect();
+        let has_new = !jobs.is_empty();
+        let is_kept = |job: &Job| {
+            let is_other = !has_new || !job.ranks.is_empty();
+            let is_unheard = !job.ranks.keys().any(|process| heard.contains(process));
+            is_other && is_unheard && job.at.elapsed() < told_for
+        };
+        jobs.extend(self.jobs.drain(..).filter(is_kept));
+        self.jobs = jobs;
+    }
 }
 
 /// The state of the thread.
@@ -162,13 +181,9 @@ impl Rounds {
         let nodes = answers.iter().map(|(_, _, answer)| answer.nodes).sum::<u32>();
         if !answers.is_empty() {
             turn.failed = 0;
-            turn.jobs = answers.iter().map(|(job, ..)| job.clone()).collect();
-        } else if turn.failed > 2 {
-            // What nobody confirms any more is not told any more.
-            turn.jobs.clear();
         }
-        let wait = every.max(NODES_SHARE.saturating_mul(nodes));
-        let wait = if nodes <= 1 { every } else { wait };
+        let wait = if nodes > 1 { every.max(NODES_SHARE.saturating_mul(nodes)) } else { every };
+        turn.renew(answers.iter().map(|(job, ..)| job.clone()), wait * ROUNDS_TOLD);
         let wait = wait.saturating_mul(1 << turn.failed.min(4));
         turn.next = Instant::now() + wait - part_of(wait / 10);
         for (_, here, answer) in &answers {
