@@ -119,6 +119,21 @@ fn two_jobs_that_share_a_port_are_both_heard() {
 }
 
 #[test]
+fn a_process_that_is_stopped_does_not_keep_others_from_answering() {
+    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+    let listening = || Listening::start(Command::new(program()), port);
+    let mut all = [listening(), listening()];
+    let pids: Vec<u32> = all.iter().map(|one| one.child.id()).collect();
+    let document = job(folder.path(), "job.json", 0xabc, &pids);
+    all.iter_mut().for_each(|one| one.serve(&document));
+    let processes: Vec<ProcKey> = all.iter().map(Listening::process).collect();
+    let stopped = rustix::process::Pid::from_child(&all[1].child);
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
+    let (ranks, _ras) = told(&processes);
+    assert_eq!(ranks[&processes[1]].ranks, vec![rank(0xabc, 1, 2)]);
+}
+
+#[test]
 fn a_process_in_a_network_of_its_own_is_asked_there() {
     let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let mut command = Command::new("unshare");

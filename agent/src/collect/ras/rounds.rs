@@ -1,8 +1,9 @@
 //! The thread that asks: who listens where, whose turn it is, and what is told of an answer.
 //!
 //! The processes of one user share one port of a network (`SO_REUSEPORT`), and the kernel gives a
-//! connection to any of them. One answer is of one job, so where local processes that listen are
-//! not in it, it is asked again, three times at most.
+//! connection to any of them, also to one that is stopped and never answers. One answer is of one
+//! job. So where there is none in time, or local processes that listen are not in it, it is asked
+//! again, three times at most.
 
 use super::answer::{Answer, Lost, Process};
 use super::ask::{AskError, ask};
@@ -200,7 +201,7 @@ impl Rounds {
     ) -> (Vec<(Job, HashMap<Process, ProcKey>, Answer)>, Option<AskError>) {
         let here = self.here(port.0);
         let mut answers: Vec<(Job, HashMap<Process, ProcKey>, Answer)> = Vec::new();
-        let mut missing = listening.clone();
+        let (mut missing, mut silent) = (listening.clone(), None);
         let passed_over = self.turns.get(&port).map(|turn| turn.elsewhere.clone());
         for _ in 0..=MOST_JOBS {
             let as_of_ns = boot_time_ns();
@@ -213,9 +214,18 @@ impl Rounds {
             }
             let answer = match ask(port.1, namespace.as_ref()) {
                 Ok(answer) => answer,
-                Err(error) => return (answers, Some(error)),
+                Err(late @ AskError::Late) if listening.len() > 1 => {
+                    self.count(late.outcome());
+                    silent = Some(late);
+                    continue;
+                }
+                Err(error) => {
+                    self.count(error.outcome());
+                    return (answers, Some(error));
+                }
             };
             self.count(RasOutcome::Answered);
+            silent = None;
             let ranks = local_ranks(&answer, &here, as_of_ns);
             let is_new = answers.is_empty() || ranks.keys().any(|one| missing.contains(one));
             missing.retain(|process| !ranks.contains_key(process));
@@ -231,7 +241,8 @@ impl Rounds {
         if let Some(turn) = self.turns.get_mut(&port) {
             turn.elsewhere = missing;
         }
-        (answers, None)
+        let error = silent.filter(|_| answers.is_empty());
+        (answers, error)
     }
 
     /// The processes of a network by the names that NCCL has for them, without those that share
@@ -277,7 +288,6 @@ impl Rounds {
     }
 
     fn fail(&self, error: &AskError) {
-        self.count(error.outcome());
         let remedy = match error {
             AskError::Namespace(_) => "let the agent have CAP_SYS_ADMIN, or set nccl.ras = false",
             _ => "set nccl.ras = false to stop asking",
