@@ -201,7 +201,8 @@ impl Core {
             return Ok(None);
         }
         let (asked, paths) = (settings.nccl.clone(), &settings.paths);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, &self.communicators)
+        let known = (&self.ownership, &self.communicators);
+        let (source, waker) = nccl::start(asked, paths, known.0, known.1, &self.board)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
         Ok(Some((Box::new(source), waker)))
     }

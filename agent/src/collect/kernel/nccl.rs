@@ -13,6 +13,7 @@ mod identity;
 mod libraries;
 mod many;
 mod maps;
+mod probed;
 mod probes;
 mod roll;
 mod shared;
@@ -25,7 +26,7 @@ use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
 use crate::collect::Collector;
 use crate::collect::proc_scan::is_alive;
-use crate::collect::status::Report;
+use crate::collect::status::{Board, Report};
 use crate::communicators::{Communicators, MemberId};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
@@ -36,6 +37,8 @@ use gpuwho_common::device_users::TICK_NS;
 use gpuwho_common::nccl::{
     Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
 };
+pub use many::Way;
+pub use probed::{Probed, place_of};
 use probes::Maps;
 use roll::{Member, Processes, Roll};
 use shared::Shared;
@@ -119,10 +122,11 @@ pub fn start(
     paths: &Paths,
     ownership: &Ownership,
     communicators: &Arc<Communicators>,
+    board: &Board,
 ) -> io::Result<(Nccl, Waker)> {
     let table = ownership.clone();
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
-    Nccl::start(settings, paths, (ownership, communicators), Box::new(holders))
+    Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), board)
 }
 
 impl Nccl {
@@ -131,12 +135,15 @@ impl Nccl {
         paths: &Paths,
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
         candidates: watch::Candidates,
+        board: &Board,
     ) -> io::Result<(Self, Waker)> {
         let shared = Shared::default();
         let watch = Watch::new(settings.clone(), paths.clone(), candidates, shared.clone());
         let (wake, woken) = sync_channel(1);
-        let thread =
-            thread::Builder::new().name("nccl:watch".into()).spawn(move || watch.run(&woken))?;
+        let board = board.clone();
+        let thread = thread::Builder::new()
+            .name(watch::THREAD.into())
+            .spawn(move || watch.run(&woken, &board))?;
         let wake = Arc::new(wake);
         let waker = Waker(Arc::downgrade(&wake));
         let nccl = Self {
@@ -267,10 +274,13 @@ impl Collector for Nccl {
     fn report(&self) -> Report {
         let counts = self.shared.with(|known| known.counts);
         let lost = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
-        let full = lost(LOST_COMMUNICATOR) + lost(LOST_CALL) + lost(LOST_THREAD);
         Report {
             errors: self.errors + lost(LOST_UNREADABLE),
-            dropped: vec![(DropReason::MapFull, full)],
+            dropped: vec![
+                (DropReason::CommunicatorsFull, lost(LOST_COMMUNICATOR)),
+                (DropReason::OperationsFull, lost(LOST_CALL)),
+                (DropReason::ThreadsFull, lost(LOST_THREAD)),
+            ],
             ..self.shared.report()
         }
     }

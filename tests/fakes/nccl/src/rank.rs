@@ -10,6 +10,7 @@
 //! | `finalize NAME`, `destroy NAME`, `abort NAME`, `revoke NAME` | result |
 //! | `count NAME`, `rank NAME`, `error NAME` | result and answer |
 //! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
+//! | `pace TIMES RATE OPERATION NAME COUNT DATATYPE` | nanoseconds of a call: median, mean of the quicker 99 % |
 //! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
 //! | `take NANOSECONDS`, `hang`, `fail RESULT`, `break NAME RESULT` | `ok` |
 //!
@@ -21,6 +22,11 @@ use std::ffi::{CString, c_int, c_void};
 use std::io::{self, BufRead, Write};
 use std::mem::transmute;
 use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Words that a paced rank works on between two calls: as much as the nearest cache holds, twice.
+const OTHER_WORK: usize = 8_192;
 
 /// Why an order was not carried out.
 #[derive(Debug)]
@@ -104,6 +110,9 @@ impl Rank {
             ["error", name] => self.ask("ncclCommGetAsyncError", name),
             ["call", times, operation, name, count, datatype] => {
                 self.call((times, operation), name, (count, datatype))
+            }
+            ["pace", times, rate, operation, name, count, datatype] => {
+                self.pace((times, rate), operation, name, (count, datatype))
             }
             ["group", times, operation, name, count, datatype] => {
                 self.group((times, operation), name, (count, datatype))
@@ -299,6 +308,45 @@ impl Rank {
             result = unsafe { function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4) };
         }
         Ok(result.to_string())
+    }
+
+    /// Calls at a rate (0: without a pause) with other work on other memory in between, as a
+    /// program has it.
+    fn pace(
+        &self,
+        (times, rate): (&str, &str),
+        operation: &str,
+        name: &str,
+        (count, datatype): (&str, &str),
+    ) -> Result<String, Refused> {
+        let (function, handle) = (self.symbol(operation)?, self.handle(name)?);
+        // SAFETY: every operation takes at most eleven words.
+        let function = unsafe { transmute::<*mut c_void, Operation>(function) };
+        let words = arguments(operation, word(count)?, word(datatype)?, handle)
+            .ok_or_else(|| refused("no such operation"))?;
+        let [r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4] = words;
+        let pause = Duration::from_secs(1).checked_div(int(rate)?.unsigned_abs());
+        let mut work = vec![0_u64; OTHER_WORK];
+        let mut took = Vec::with_capacity(word(times)?);
+        let mut next = Instant::now();
+        for _ in 0..number(times)? {
+            if let Some(pause) = pause {
+                work.iter_mut().step_by(8).for_each(|word| *word = word.wrapping_add(1));
+                std::hint::black_box(&mut work);
+                next += pause;
+                thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+            let begun = Instant::now();
+            // SAFETY: as in `call`.
+            unsafe { function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4) };
+            took.push(begun.elapsed().as_nanos());
+        }
+        took.sort_unstable();
+        // The slowest were interrupted.
+        took.truncate((took.len() * 99 / 100).max(1));
+        let median = took.get(took.len() * 50 / 99).copied().unwrap_or(0);
+        let mean = took.iter().sum::<u128>() / (took.len() as u128).max(1);
+        Ok(format!("{median} {mean}"))
     }
 
     fn group(

@@ -38,6 +38,8 @@ const MOST_VERSION: usize = 48;
 pub(super) struct Exports {
     /// Rows of the table of symbols, with the place of each in the file.
     pub entries: Vec<(usize, u64)>,
+    /// Of these, the functions whose first instruction the kernel has to step through.
+    pub stepped: usize,
     /// `2.27.5+cuda12.9`; `>=2.27`, as the set of functions tells, until the constants are read.
     pub version: Arc<str>,
     /// The linker's id of the file, in hex.
@@ -53,20 +55,52 @@ pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
     }) else {
         return Ok(None);
     };
-    let mut entries = Vec::new();
+    let (mut entries, mut stepped) = (Vec::new(), 0);
     for (row, symbol) in SYMBOLS.iter().enumerate() {
         if let Some(offset) = names.offset(&image, &format!("{prefix}{}", symbol.name))? {
+            let (offset, is_stepped) = cheapest_place(file, offset)?;
             entries.push((row, offset));
+            stepped += usize::from(is_stepped);
         }
     }
     let version = at_least(&entries);
-    Ok(Some(Exports { entries, version, build_id: image.build_id()?.map(Arc::from) }))
+    Ok(Some(Exports { entries, stepped, version, build_id: image.build_id()?.map(Arc::from) }))
 }
 
 /// The version that the file's constants tell: reads them, some megabytes.
 pub(super) fn version(file: &File) -> io::Result<Option<Arc<str>>> {
     let Some(image) = Image::open(file)? else { return Ok(None) };
     Ok(image.version()?.map(Arc::from))
+}
+
+/// Where a probe of the function at a place costs least, and whether the kernel has to step through
+/// the instruction there: it carries out by itself those that save a register, jump, call or do
+/// nothing (`push_setup_xol_ops` and `branch_setup_xol_ops`, `arch/x86/kernel/uprobes.c`, 4.18 and
+/// later), and else lets the processor trap once more, which a virtual machine pays tenfold.
+/// `endbr64`, with which compilers that protect branches begin functions, is one of the others,
+/// and does nothing that shows behind it.
+fn cheapest_place(file: &File, offset: u64) -> io::Result<(u64, bool)> {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    if !cfg!(target_arch = "x86_64") {
+        return Ok((offset, false));
+    }
+    let code = bytes(file, offset, 8)?;
+    Ok(match code.strip_prefix(&ENDBR64) {
+        Some(behind) if is_carried_out(behind) => (offset + ENDBR64.len() as u64, false),
+        _ => (offset, !is_carried_out(&code)),
+    })
+}
+
+fn is_carried_out(code: &[u8]) -> bool {
+    const PUSH: std::ops::RangeInclusive<u8> = 0x50..=0x57;
+    match *code {
+        // `push` of one of the first eight registers and, behind a prefix, of the others.
+        [first, ..] if PUSH.contains(&first) => true,
+        [0x41, second, ..] if PUSH.contains(&second) => true,
+        // `nop`, `call`, `jmp`.
+        [0x90 | 0xe8 | 0xe9 | 0xeb, ..] => true,
+        _ => false,
+    }
 }
 
 /// The newest version that a function of the set came with.

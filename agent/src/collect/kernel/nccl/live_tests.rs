@@ -7,9 +7,10 @@ use super::maps::Snapshot;
 use super::probes::{Attached, Maps, Probes, task_layout};
 use super::{Nccl, Settings, Waker};
 use crate::attribute::ownership::Ownership;
-use crate::catalog::agent::SourceState;
+use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::Collector as _;
+use crate::collect::status::Board;
 use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -239,6 +240,7 @@ struct Source {
     waker: Waker,
     communicators: Arc<Communicators>,
     holders: Arc<Mutex<Vec<ProcKey>>>,
+    board: Board,
 }
 
 /// What was told, by metric, process, communicator and dimensions.
@@ -259,9 +261,10 @@ impl Source {
         let listed = Arc::clone(&holders);
         let settings = Settings { enabled: true, budget, hang_after };
         let candidates = Box::new(move || locked(&listed).clone());
-        let started = Nccl::start(settings, &paths, (&ownership, &communicators), candidates);
+        let (known, board) = ((&ownership, &communicators), Board::default());
+        let started = Nccl::start(settings, &paths, known, candidates, &board);
         let (nccl, waker) = started.unwrap();
-        Some(Self { nccl, waker, communicators, holders })
+        Some(Self { nccl, waker, communicators, holders, board })
     }
 
     fn usual() -> Option<Self> {
@@ -424,6 +427,9 @@ fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
         panic!("no lateness")
     };
     assert!(first.abs() < f64::EPSILON);
+    // The work of finding and attaching has a line of its own among the agent's figures.
+    let watched = source.board.all().remove("nccl:watch").and_then(|of| of.cpu_seconds);
+    assert!(watched.is_some_and(|seconds| seconds > 0.0), "{watched:?}");
     // Nothing is compared twice.
     let again = source.read();
     assert_eq!(again.int("nccl.arrival.compared", &ranks[2], ""), Some(5));
@@ -653,10 +659,12 @@ fn ten_thousand_communicators_fill_the_maps_and_no_more() {
     for number in 0..many {
         ranks[0].order(&format!("init c{number} 1 0 {id}"));
     }
-    source.until("losses counted", |source| {
-        source.nccl.report().dropped.iter().map(|(_, lost)| lost).sum::<u64>()
-            == 33 + many - u64::from(MAX_COMMUNICATORS)
-    });
+    let lost = vec![
+        (DropReason::CommunicatorsFull, 33 + many - u64::from(MAX_COMMUNICATORS)),
+        (DropReason::OperationsFull, 0),
+        (DropReason::ThreadsFull, 0),
+    ];
+    source.until("losses counted", |source| source.nccl.report().dropped == lost);
     let told = source.read();
     assert_eq!(source.entries()[0], usize::try_from(MAX_COMMUNICATORS).unwrap());
     assert_eq!(

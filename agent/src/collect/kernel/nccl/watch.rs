@@ -12,6 +12,8 @@ use super::shared::Shared;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::proc_scan::is_alive;
+use crate::collect::schedule::thread_cpu_seconds;
+use crate::collect::status::Board;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -23,6 +25,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+/// The thread's name, also that of its CPU time among the agent's own figures.
+pub(super) const THREAD: &str = "nccl:watch";
 /// Between looks at a process that is new.
 const YOUNG_EVERY: Duration = Duration::from_millis(100);
 /// How long a process is new.
@@ -97,7 +101,7 @@ impl Watch {
     }
 
     /// Runs until nobody can wake it any more.
-    pub(super) fn run(mut self, woken: &Receiver<()>) {
+    pub(super) fn run(mut self, woken: &Receiver<()>, board: &Board) {
         // Now, because a job that loads a library uses it within a moment.
         self.layout = task_layout(&self.paths);
         memory::give_back();
@@ -109,6 +113,7 @@ impl Watch {
             self.govern(now);
             self.detach_some();
             self.publish();
+            board.used(THREAD, thread_cpu_seconds());
             match woken.recv_timeout(self.next(now)) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -213,7 +218,8 @@ impl Watch {
             };
             let (functions, returns) = (attached.functions(), attached.returns());
             let (path, version) = (&library.path, &library.exports.version);
-            tracing::info!(%path, %version, functions, returns, "counting collective calls");
+            let stepped = library.exports.stepped;
+            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
         }
         Ok(())
     }
