@@ -13,6 +13,7 @@ mod identity;
 mod libraries;
 mod many;
 mod maps;
+mod price;
 mod probed;
 mod probes;
 mod roll;
@@ -33,6 +34,7 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use arrivals::{Arrived, Comparison, Steps};
+pub use governor::Patience;
 use gpuwho_common::device_users::TICK_NS;
 use gpuwho_common::nccl::{
     Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
@@ -60,8 +62,11 @@ pub const NAME: &str = "nccl";
 pub struct Settings {
     /// Whether to count at all.
     pub enabled: bool,
-    /// Hits of probes a second and process above which less is attached.
-    pub budget: u64,
+    /// Hits of probes a second and process above which less is attached; `None`: as many as are
+    /// two per cent of a core at what a hit costs on this machine.
+    pub budget: Option<u64>,
+    /// How long less is attached.
+    pub patience: Patience,
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
@@ -71,8 +76,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             enabled: true,
-            // About one per cent of a core where a hit costs 0.5 µs.
-            budget: 20_000,
+            budget: None,
+            patience: Patience::default(),
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),

@@ -11,6 +11,7 @@
 //! | `count NAME`, `rank NAME`, `error NAME` | result and answer |
 //! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
 //! | `pace TIMES RATE OPERATION NAME COUNT DATATYPE` | nanoseconds of a call: median, mean of the quicker 99 % |
+//! | `storm MILLISECONDS OPERATION NAME COUNT DATATYPE` | calls, CPU nanoseconds of one |
 //! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
 //! | `take NANOSECONDS`, `hang`, `fail RESULT`, `break NAME RESULT` | `ok` |
 //!
@@ -113,6 +114,9 @@ impl Rank {
             }
             ["pace", times, rate, operation, name, count, datatype] => {
                 self.pace((times, rate), operation, name, (count, datatype))
+            }
+            ["storm", time, operation, name, count, datatype] => {
+                self.storm(time, operation, name, (count, datatype))
             }
             ["group", times, operation, name, count, datatype] => {
                 self.group((times, operation), name, (count, datatype))
@@ -310,6 +314,23 @@ impl Rank {
         Ok(result.to_string())
     }
 
+    /// Calls without a pause for so long.
+    fn storm(
+        &self,
+        time: &str,
+        operation: &str,
+        name: &str,
+        (count, datatype): (&str, &str),
+    ) -> Result<String, Refused> {
+        let end = Instant::now() + Duration::from_millis(number(time)?);
+        let (begun, mut calls) = (thread_cpu(), 0);
+        while Instant::now() < end {
+            self.call(("1000", operation), name, (count, datatype))?;
+            calls += 1_000;
+        }
+        Ok(format!("{calls} {}", (thread_cpu() - begun) / u128::from(calls.max(1_u64))))
+    }
+
     /// Calls at a rate (0: without a pause) with other work on other memory in between, as a
     /// program has it.
     fn pace(
@@ -387,6 +408,14 @@ fn arguments(operation: &str, count: usize, datatype: usize, comm: Handle) -> Op
     let mut all = [0; 11];
     all.iter_mut().zip(words).for_each(|(to, from)| *to = *from);
     Some(all)
+}
+
+/// CPU nanoseconds of this thread so far.
+fn thread_cpu() -> u128 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the record is a local that outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
 }
 
 fn parse_id(hex: &str) -> Result<UniqueId, Refused> {

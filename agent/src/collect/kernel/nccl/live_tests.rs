@@ -5,7 +5,7 @@ use super::libraries::Libraries;
 use super::many::Way;
 use super::maps::Snapshot;
 use super::probes::{Attached, Maps, Probes, task_layout};
-use super::{Nccl, Settings, Waker};
+use super::{Nccl, Patience, Settings, Waker};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::GovernorLevel;
@@ -249,6 +249,10 @@ struct Told(Vec<(Sample, Option<Arc<MemberFacts>>)>);
 impl Source {
     /// `None` where this machine takes no probes.
     fn start(hang_after: Duration, budget: u64) -> Option<Self> {
+        Self::patient(hang_after, Some(budget), Patience::default())
+    }
+
+    fn patient(hang_after: Duration, budget: Option<u64>, patience: Patience) -> Option<Self> {
         if let (SourceState::Degraded, why) =
             super::diagnose(&Settings::default(), &Paths::default())
         {
@@ -259,7 +263,7 @@ impl Source {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
-        let settings = Settings { enabled: true, budget, hang_after };
+        let settings = Settings { enabled: true, budget, patience, hang_after };
         let candidates = Box::new(move || locked(&listed).clone());
         let (known, board) = ((&ownership, &communicators), Board::default());
         let started = Nccl::start(settings, &paths, known, candidates, &board);
@@ -747,6 +751,109 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
         panic!("no coverage")
     };
     assert!(covered < 0.9, "{covered}");
+}
+
+/// Follows the governor in the background, from one level to the next.
+fn until_level(
+    source: &mut Source,
+    ranks: &mut [Rank],
+    load: &str,
+    wanted: GovernorLevel,
+) -> Vec<GovernorLevel> {
+    let (mut levels, end) = (Vec::new(), Instant::now() + 2 * DEADLINE);
+    loop {
+        assert!(Instant::now() < end, "{wanted:?} does not come: {levels:?}");
+        ranks.iter_mut().for_each(|rank| rank.begin(load));
+        ranks.iter_mut().for_each(|rank| drop(rank.answer()));
+        let level = source.nccl.shared.with(|known| known.level);
+        if levels.last() != Some(&level) {
+            levels.push(level);
+        }
+        if level == wanted {
+            return levels;
+        }
+    }
+}
+
+#[test]
+fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_are_calm() {
+    use GovernorLevel::{Cycled, Detached, Entries, Full};
+    let patience = Patience { rest: Duration::from_secs(3), calm_looks: 2 };
+    let Some(mut source) = Source::patient(Duration::from_mins(1), Some(2_000), patience) else {
+        return;
+    };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 8);
+    source.read();
+    let storm = |ranks: &mut [Rank]| {
+        let begun = Instant::now();
+        ranks.iter_mut().for_each(|rank| rank.begin("storm 400 ncclAllReduce world 16 7"));
+        let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
+        let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
+        let pairs = pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
+        let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
+        let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
+        (rate, ns.into_iter().min().unwrap())
+    };
+    let (_, probed_ns) = storm(&mut ranks);
+    // 1,500 calls a second and process are 3,000 hits, of which the entries alone are allowed.
+    let slow = "pace 300 1500 ncclAllReduce world 16 7";
+    let mut levels = until_level(&mut source, &mut ranks, slow, Entries);
+    // 10,000 are five times the budget.
+    levels.extend(until_level(
+        &mut source,
+        &mut ranks,
+        "pace 2000 10000 ncclAllReduce world 16 7",
+        Cycled,
+    ));
+    levels.extend(until_level(
+        &mut source,
+        &mut ranks,
+        "storm 200 ncclAllReduce world 16 7",
+        Detached,
+    ));
+    levels.dedup();
+    source.until("detached", |source| source.nccl.shared.with(|known| known.detaching == 0));
+    let (rate, alone_ns) = storm(&mut ranks);
+    println!(
+        "{rate:.0} calls/s; {probed_ns} ns a call with probes, {alone_ns} without; {levels:?}"
+    );
+    assert!(rate > 1e6, "{rate}");
+    assert!(alone_ns < probed_ns / 2, "a call is {alone_ns} ns, with probes {probed_ns}");
+    let told = source.read();
+    let Value::Double(covered) = told.all("nccl.probe.coverage")[&(0, "-".into(), "entry".into())]
+    else {
+        panic!("no coverage")
+    };
+    assert!(covered < 1.0, "{covered}");
+    // At the border of the budget a level may come twice; each comes first after the one before.
+    let mut steps: Vec<GovernorLevel> = Vec::new();
+    levels.into_iter().for_each(|level| {
+        if !steps.contains(&level) {
+            steps.push(level);
+        }
+    });
+    assert_eq!(steps, [Full, Entries, Cycled, Detached]);
+    let back = until_level(&mut source, &mut ranks, "pace 50 500 ncclAllReduce world 16 7", Full);
+    assert_eq!(back, [Detached, Entries, Full]);
+    assert_eq!(source.nccl.report().state, SourceState::Ready);
+}
+
+#[test]
+fn without_a_budget_a_hit_is_tried_and_two_per_cent_of_a_core_are_allowed() {
+    let Some(mut source) = Source::patient(Duration::from_mins(1), None, Patience::default())
+    else {
+        return;
+    };
+    let scene = Scene::new();
+    let rank = Rank::with(&scene.library());
+    source.hold(rank.process());
+    source.until_ready(1);
+    source.until("tried", |source| source.nccl.shared.with(|known| known.budget != 0));
+    let budget = source.nccl.shared.with(|known| known.budget);
+    println!("{budget} hits a second and process: {} ns each", 20_000_000 / budget);
+    // Nobody's trap takes less than 0.1 µs or, without being stepped through, more than 20 µs.
+    assert!((1_000..=40_000).contains(&budget), "{budget}");
 }
 
 #[test]

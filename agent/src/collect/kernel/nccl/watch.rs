@@ -7,6 +7,7 @@ use super::Settings;
 use super::governor::{Attach, Governor, LOOK_EVERY};
 use super::libraries::{FileKey, Libraries};
 use super::many::Way;
+use super::price;
 use super::probes::{Attached, Hold, ProbeError, Probes, task_layout};
 use super::shared::Shared;
 use crate::catalog::agent::SourceState;
@@ -81,7 +82,8 @@ impl Watch {
         candidates: Candidates,
         shared: Shared,
     ) -> Self {
-        let governor = Governor::new(settings.budget);
+        let budget = settings.budget.unwrap_or(price::budget(price::USUAL));
+        let governor = Governor::new(budget, settings.patience);
         Self {
             settings,
             paths,
@@ -192,6 +194,7 @@ impl Watch {
             return Ok(());
         }
         let mut new = Vec::new();
+        let mut is_first = false;
         for (key, library) in self.libraries.in_use() {
             if self.attached.contains_key(key) {
                 continue;
@@ -199,6 +202,7 @@ impl Watch {
             if self.probes.is_none() {
                 let (probes, maps) = Probes::load(self.layout, Way::Session)?;
                 self.probes = Some(probes);
+                is_first = true;
                 self.shared.with(|known| known.maps = Some(maps));
             }
             let Some(probes) = &mut self.probes else { continue };
@@ -221,7 +225,27 @@ impl Watch {
             let stepped = library.exports.stepped;
             tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
         }
+        if is_first {
+            self.set_budget();
+        }
         Ok(())
+    }
+
+    /// The budget that was asked for, or one by the price of a hit, which is tried now.
+    fn set_budget(&mut self) {
+        let Some(many) = self.probes.as_ref().and_then(Probes::many) else { return };
+        if self.settings.budget.is_some() {
+            return;
+        }
+        match price::of_a_hit(many, &self.paths) {
+            Ok((hit, link)) => {
+                self.detaching.push(Hold::Many(link));
+                self.governor.allow(price::budget(hit));
+                let (hit_ns, budget) = (hit.as_nanos(), self.governor.budget());
+                tracing::info!(hit_ns, budget, "hits a second and process are allowed");
+            }
+            Err(error) => tracing::debug!(%error, "the price of a hit is not known"),
+        }
     }
 
     /// Once a second, while something is attached or waits to be.
@@ -264,7 +288,7 @@ impl Watch {
             return;
         }
         let level = self.governor.level().as_str();
-        tracing::warn!(level, budget = self.settings.budget, "the probes' cost is adjusted");
+        tracing::warn!(level, budget = self.governor.budget(), "the probes' cost is adjusted");
         // What is attached twice would count twice.
         if self.in_force == Attach::Nothing && !self.detaching.is_empty() {
             return;
@@ -335,7 +359,11 @@ impl Watch {
             self.governor.level()
         };
         let state = self.state(files);
+        let (detaching, budget) = (self.detaching.len(), self.governor.budget());
+        let budget = if self.probes.is_some() { budget } else { 0 };
         self.shared.with(|known| {
+            known.detaching = detaching;
+            known.budget = budget;
             known.state = state;
             known.level = level;
             known.files = files;
@@ -353,7 +381,7 @@ impl Watch {
             let reason = "no process that holds a device has NCCL or RCCL loaded";
             return (SourceState::Absent, reason.into(), String::new());
         }
-        let budget = self.settings.budget;
+        let budget = self.governor.budget();
         let because = |what: &str| {
             let reason = format!("more than {budget} hits a second and process: {what}");
             (SourceState::Degraded, reason, "raise nccl.budget to see more".into())
