@@ -278,11 +278,31 @@ pub unsafe extern "C" fn ncclCommInitRankScalable(
 #[inline(never)]
 pub unsafe extern "C" fn ncclCommInitAll(to: *mut Handle, count: c_int, devices: Buffer) -> u32 {
     std::hint::black_box(devices);
+    let mut id = UniqueId([0; 128]);
+    // SAFETY: room for an id, as the library itself asks for one here.
+    std::hint::black_box(unsafe { ncclGetUniqueId(&raw mut id) });
+    LAST_OWN_ID.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&id.0);
     for rank in 0..count {
         // SAFETY: the caller promises room for `count` handles.
         unsafe { to.add(rank.unsigned_abs() as usize).write(Comm::make(rank, count)) };
     }
     plan::carry_out()
+}
+
+/// The id from which the last `ncclCommInitAll` made its communicators.
+static LAST_OWN_ID: std::sync::Mutex<[u8; 128]> = std::sync::Mutex::new([0; 128]);
+
+/// The same, for the driver of the process: no real library tells.
+///
+/// # Safety
+///
+/// Room for an id.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fakeNcclOwnId(id: *mut UniqueId) -> u32 {
+    let last = *LAST_OWN_ID.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // SAFETY: as promised by the caller.
+    unsafe { id.write(UniqueId(last)) };
+    SUCCESS
 }
 
 /// `ncclCommSplit`: rank and size are the driver's business, which knows all colors; here the

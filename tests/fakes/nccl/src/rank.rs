@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `load PATH` | `ok` |
 //! | `id` | the unique id in hex |
+//! | `own-id` | the one from which the last `all` was made |
 //! | `init NAME RANKS RANK ID [config or scalable]` | result |
 //! | `all NAME RANKS` | result; the communicators are `NAME0`, `NAME1`, … |
 //! | `split NAME COLOR KEY NEW`, `shrink NAME NEW RANK…` | result |
@@ -96,7 +97,8 @@ impl Rank {
     fn carry_out(&mut self, words: &[&str]) -> Result<String, Refused> {
         match *words {
             ["load", path] => self.load(path),
-            ["id"] => self.unique_id(),
+            ["id"] => self.unique_id("ncclGetUniqueId"),
+            ["own-id"] => self.unique_id("fakeNcclOwnId"),
             ["init", name, ranks, rank, id] => self.init(name, (ranks, rank, id), "rank"),
             ["init", name, ranks, rank, id, how] => self.init(name, (ranks, rank, id), how),
             ["all", name, ranks] => self.init_all(name, ranks),
@@ -157,8 +159,8 @@ impl Rank {
         found.ok_or_else(|| refused(format!("no communicator {name}")))
     }
 
-    fn unique_id(&self) -> Result<String, Refused> {
-        let function = self.symbol("ncclGetUniqueId")?;
+    fn unique_id(&self, function: &str) -> Result<String, Refused> {
+        let function = self.symbol(function)?;
         let mut id = UniqueId([0; 128]);
         // SAFETY: the symbol has this type in every version; the id has room for the answer.
         let result = unsafe {

@@ -620,6 +620,101 @@ fn a_library_that_only_a_container_sees_is_followed() {
 }
 
 #[test]
+fn a_file_under_two_overlay_mounts_is_probed_once() {
+    let Some(mut source) = Source::usual() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let below = folder.path().join("below");
+    let merged = folder.path().join("merged");
+    [&below, &merged].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    std::fs::copy(built("libnccl.so"), below.join("libnccl.so.2")).unwrap();
+    // As containers of one image have it: the same layer under a mount of each one's own.
+    let script = "mount -t tmpfs none \"$0\" && mkdir \"$0/up\" \"$0/work\" \"$0/merged\" && \
+                  mount -t overlay -o lowerdir=\"$1\",upperdir=\"$0/up\",workdir=\"$0/work\" \
+                  none \"$0/merged\" && exec \"$2\"";
+    let mut ranks: Vec<Rank> = (0..2)
+        .map(|_| {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+            Rank::run(command.args([&merged, &below, &built("nccl-rank")]))
+        })
+        .collect();
+    let library = merged.join("merged/libnccl.so.2");
+    for rank in &mut ranks {
+        rank.begin(&format!("load {}", library.display()));
+        let mut answer = String::new();
+        rank.answers.read_line(&mut answer).unwrap();
+        if answer.trim_end() != "ok" {
+            println!("skipped: needs overlay mounts");
+            return;
+        }
+        source.hold(rank.process());
+    }
+    // And one that maps the layer itself.
+    ranks.push(Rank::with(&below.join("libnccl.so.2")));
+    source.hold(ranks[2].process());
+    source.until("all looked at", |source| {
+        source.nccl.shared.with(|known| known.libraries.len()) == 3
+    });
+    source.until_ready(1);
+    let id = ranks[0].order("id");
+    let hits = |source: &mut Source| {
+        source.until("looked again", |source| source.nccl.shared.with(|known| known.budget != 0));
+        let maps = source.nccl.shared.with(|known| known.counts);
+        maps[0]
+    };
+    let before = hits(&mut source);
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        assert_eq!(rank.order(&format!("init world 3 {number} {id}")), "0");
+        assert_eq!(rank.order("group 5 ncclAllReduce world 10 7"), "0");
+    }
+    let told = source.read();
+    for rank in &ranks {
+        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(5));
+    }
+    // One hit a call, and one each for birth, start and end of the group.
+    source.until("counted", |source| hits(source) >= before + 3 * 8);
+    assert!(hits(&mut source) <= before + 3 * 8 + 1, "{before}: {}", hits(&mut source));
+    // The first one's end takes its probes away from nobody.
+    ranks.remove(0);
+    source.waker.wake();
+    source.until("let go", |source| {
+        source.nccl.shared.with(|known| known.libraries.len() == 2 && known.detaching == 0)
+    });
+    for rank in &mut ranks {
+        assert_eq!(rank.order("call 2 ncclAllReduce world 10 7"), "0");
+    }
+    let told = source.read();
+    for rank in &ranks {
+        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(7));
+    }
+}
+
+#[test]
+fn communicators_of_one_process_have_the_hash_of_the_id_that_was_made_inside() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    source.hold(rank.process());
+    source.until_ready(1);
+    assert_eq!(rank.order("all one 2"), "0");
+    let made = hash(&rank.order("own-id"));
+    let mut members: Vec<_> = source
+        .read()
+        .members(rank.child.id())
+        .iter()
+        .map(|facts| (facts.rank, facts.ranks, facts.hash.unwrap().0, facts.origin, facts.parent))
+        .collect();
+    members.sort_unstable_by_key(|member| member.0);
+    let of = |rank| (Some(rank), Some(2), made, Origin::InitAll, None);
+    assert_eq!(members, [of(0), of(1)]);
+    // The id was used: nobody waits for the others of it.
+    assert_eq!(
+        source.read().all("nccl.unique_ids.unused").into_values().next(),
+        Some(Value::Int(0))
+    );
+}
+
+#[test]
 fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
     let Some(mut source) = Source::usual() else { return };
     let scene = Scene::new();
@@ -779,7 +874,7 @@ fn until_level(
 fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_are_calm() {
     use GovernorLevel::{Cycled, Detached, Entries, Full};
     let patience = Patience { rest: Duration::from_secs(3), calm_looks: 2 };
-    let Some(mut source) = Source::patient(Duration::from_mins(1), Some(2_000), patience) else {
+    let Some(mut source) = Source::patient(Duration::from_mins(1), Some(500), patience) else {
         return;
     };
     let scene = Scene::new();
@@ -790,20 +885,21 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
         ranks.iter_mut().for_each(|rank| rank.begin("storm 400 ncclAllReduce world 16 7"));
         let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
         let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
-        let pairs = pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
+        let pairs =
+            pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
         let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
         let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
         (rate, ns.into_iter().min().unwrap())
     };
     let (_, probed_ns) = storm(&mut ranks);
-    // 1,500 calls a second and process are 3,000 hits, of which the entries alone are allowed.
-    let slow = "pace 300 1500 ncclAllReduce world 16 7";
+    // 400 calls a second and process are 800 hits, of which the entries alone are allowed.
+    let slow = "pace 100 400 ncclAllReduce world 16 7";
     let mut levels = until_level(&mut source, &mut ranks, slow, Entries);
-    // 10,000 are five times the budget.
+    // 4,000 are eight times the budget.
     levels.extend(until_level(
         &mut source,
         &mut ranks,
-        "pace 2000 10000 ncclAllReduce world 16 7",
+        "pace 1000 4000 ncclAllReduce world 16 7",
         Cycled,
     ));
     levels.extend(until_level(
@@ -834,7 +930,7 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
         }
     });
     assert_eq!(steps, [Full, Entries, Cycled, Detached]);
-    let back = until_level(&mut source, &mut ranks, "pace 50 500 ncclAllReduce world 16 7", Full);
+    let back = until_level(&mut source, &mut ranks, "pace 20 50 ncclAllReduce world 16 7", Full);
     assert_eq!(back, [Detached, Entries, Full]);
     assert_eq!(source.nccl.report().state, SourceState::Ready);
 }

@@ -53,6 +53,8 @@ pub(super) struct Watch {
     layout: TaskLayout,
     probes: Option<Probes>,
     attached: HashMap<FileKey, Attached>,
+    /// Files that another one's probes are on, since both are the same.
+    twins: HashMap<FileKey, FileKey>,
     refused: Option<(String, Instant)>,
     /// Links to close, when there is nothing better to do.
     detaching: Vec<Hold>,
@@ -94,6 +96,7 @@ impl Watch {
             layout: TaskLayout::UNKNOWN,
             probes: None,
             attached: HashMap::new(),
+            twins: HashMap::new(),
             refused: None,
             detaching: Vec::new(),
             governor,
@@ -173,6 +176,8 @@ impl Watch {
             self.libraries.in_use().map(|(key, _)| key.clone()).collect();
         let gone: Vec<FileKey> =
             self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
+        // What was on a file that is gone is attached to one of its twins.
+        self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
         for key in gone {
             let links = self.attached.remove(&key).map(Attached::into_holds);
             self.detaching.extend(links.unwrap_or_default());
@@ -196,7 +201,13 @@ impl Watch {
         let mut new = Vec::new();
         let mut is_first = false;
         for (key, library) in self.libraries.in_use() {
-            if self.attached.contains_key(key) {
+            if self.attached.contains_key(key) || self.twins.contains_key(key) {
+                continue;
+            }
+            let mut probed =
+                self.libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
+            if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
+                self.twins.insert(key.clone(), twin.clone());
                 continue;
             }
             if self.probes.is_none() {
@@ -301,6 +312,7 @@ impl Watch {
         }
         match wanted {
             Attach::Nothing => {
+                self.twins.clear();
                 let all = self.attached.drain().map(|(_, attached)| attached);
                 self.detaching.extend(all.flat_map(Attached::into_holds));
             }
@@ -352,7 +364,8 @@ impl Watch {
                 libraries.insert(process, (version.into(), Arc::clone(&library.path)));
             }
         }
-        let files = self.libraries.in_use().count() as u64;
+        let files = self.libraries.in_use().filter(|(key, _)| !self.twins.contains_key(*key));
+        let files = files.count() as u64;
         let level = if self.attached.is_empty() && self.in_force == Attach::Full {
             GovernorLevel::Off
         } else {
