@@ -19,6 +19,7 @@ mod probes;
 mod roll;
 mod shared;
 mod standing;
+mod state;
 mod tell;
 mod watch;
 

@@ -46,9 +46,14 @@ fn refused(what: impl Into<String>) -> Refused {
     Refused(what.into())
 }
 
-/// Carries out orders until there are no more.
-pub fn serve(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
-    let mut rank = Rank { library: ptr::null_mut(), communicators: HashMap::new() };
+/// A function that is linked into the program.
+pub type Linked = (&'static str, *mut c_void);
+
+/// Carries out orders until there are no more, with the functions of the library that is loaded
+/// or, before any is, those that are linked into the program.
+pub fn serve(orders: impl BufRead, mut answers: impl Write, linked: &[Linked]) -> io::Result<()> {
+    let linked = linked.iter().copied().collect();
+    let mut rank = Rank { library: ptr::null_mut(), linked, communicators: HashMap::new() };
     for order in orders.lines() {
         let order = order?;
         let words: Vec<&str> = order.split_ascii_whitespace().collect();
@@ -63,6 +68,7 @@ pub fn serve(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
 
 struct Rank {
     library: *mut c_void,
+    linked: HashMap<&'static str, *mut c_void>,
     communicators: HashMap<String, Handle>,
 }
 
@@ -140,7 +146,8 @@ impl Rank {
 
     fn symbol(&self, name: &str) -> Result<*mut c_void, Refused> {
         if self.library.is_null() {
-            return Err(refused("no library is loaded"));
+            let found = self.linked.get(name).copied();
+            return found.ok_or_else(|| refused("no library is loaded"));
         }
         let text = CString::new(name).map_err(|_| refused("a name with a zero byte"))?;
         // SAFETY: the library is loaded and the name is a C string.

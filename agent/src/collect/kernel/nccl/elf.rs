@@ -1,8 +1,11 @@
-//! Whether a mapped file exports the collective library's functions, and where: a few small reads
-//! through the file's own hash table of names, since such a file can have half a gigabyte.
+//! Whether a mapped file has the collective library's functions, and where: a few small reads
+//! through the file's own hash table of the names that it exports, since such a file can have half
+//! a gigabyte; where there is none, and the file was not stripped, its table of all names.
 //!
 //! The file is somebody else's: every offset in it is checked by reading, never by trust, and
 //! nothing is mapped, so that a file that shrinks meanwhile is a short read.
+
+mod statics;
 
 use gpuwho_common::nccl::SYMBOLS;
 use object::elf::{
@@ -49,22 +52,37 @@ pub(super) struct Exports {
 /// Looks for the functions; `None` where the file has none, or is no file of this machine's kind.
 pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
     let Some(image) = Image::open(file)? else { return Ok(None) };
-    let Some(names) = Names::find(&image)? else { return Ok(None) };
-    let Some(prefix) = PREFIXES.iter().find(|prefix| {
-        names.offset(&image, &format!("{prefix}{MARK}")).is_ok_and(|found| found.is_some())
-    }) else {
+    let mut places = exported(&image)?;
+    if places.is_empty() {
+        places = statics::functions(&image)?;
+    }
+    if places.is_empty() {
         return Ok(None);
-    };
+    }
     let (mut entries, mut stepped) = (Vec::new(), 0);
-    for (row, symbol) in SYMBOLS.iter().enumerate() {
-        if let Some(offset) = names.offset(&image, &format!("{prefix}{}", symbol.name))? {
-            let (offset, is_stepped) = cheapest_place(file, offset)?;
-            entries.push((row, offset));
-            stepped += usize::from(is_stepped);
-        }
+    for (row, offset) in places {
+        let (offset, is_stepped) = cheapest_place(file, offset)?;
+        entries.push((row, offset));
+        stepped += usize::from(is_stepped);
     }
     let version = at_least(&entries);
     Ok(Some(Exports { entries, stepped, version, build_id: image.build_id()?.map(Arc::from) }))
+}
+
+/// The functions that the file exports: rows, and places in the file.
+fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
+    let Some(names) = Names::find(image)? else { return Ok(Vec::new()) };
+    let has = |prefix: &&&str| {
+        names.offset(image, &format!("{prefix}{MARK}")).is_ok_and(|found| found.is_some())
+    };
+    let Some(prefix) = PREFIXES.iter().find(has) else { return Ok(Vec::new()) };
+    let mut places = Vec::new();
+    for (row, symbol) in SYMBOLS.iter().enumerate() {
+        if let Some(offset) = names.offset(image, &format!("{prefix}{}", symbol.name))? {
+            places.push((row, offset));
+        }
+    }
+    Ok(places)
 }
 
 /// The version that the file's constants tell: reads them, some megabytes.

@@ -10,7 +10,7 @@ use super::many::Way;
 use super::price;
 use super::probes::{Attached, Hold, ProbeError, Probes, task_layout};
 use super::shared::Shared;
-use crate::catalog::agent::SourceState;
+use super::state;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::proc_scan::is_alive;
 use crate::collect::schedule::thread_cpu_seconds;
@@ -371,7 +371,8 @@ impl Watch {
         } else {
             self.governor.level()
         };
-        let state = self.state(files);
+        let refused = self.refused.as_ref().map(|(why, _)| why.as_str());
+        let state = state::of(refused, files, &self.governor);
         let (detaching, budget) = (self.detaching.len(), self.governor.budget());
         let budget = if self.probes.is_some() { budget } else { 0 };
         self.shared.with(|known| {
@@ -383,33 +384,6 @@ impl Watch {
             known.looked += 1;
             known.libraries = libraries;
         });
-    }
-
-    fn state(&self, files: u64) -> (SourceState, String, String) {
-        if let Some((why, _)) = &self.refused {
-            let remedy = "run gpuwho doctor to see what the kernel refuses";
-            return (SourceState::Degraded, why.clone(), remedy.into());
-        }
-        if files == 0 {
-            let reason = "no process that holds a device has NCCL or RCCL loaded";
-            return (SourceState::Absent, reason.into(), String::new());
-        }
-        let budget = self.governor.budget();
-        let because = |what: &str| {
-            let reason = format!("more than {budget} hits a second and process: {what}");
-            (SourceState::Degraded, reason, "raise nccl.budget to see more".into())
-        };
-        match self.governor.level() {
-            GovernorLevel::Entries => because("durations and open calls are not seen"),
-            GovernorLevel::Cycled => {
-                let cycle = self.governor.cycle();
-                because(&format!("calls are counted one second in {cycle}"))
-            }
-            GovernorLevel::Detached => because("calls are not counted for some minutes"),
-            GovernorLevel::Full | GovernorLevel::Off => {
-                (SourceState::Ready, String::new(), String::new())
-            }
-        }
     }
 }
 
