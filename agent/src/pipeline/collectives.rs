@@ -20,7 +20,7 @@ impl Core {
         }
         let (asked, paths) = (settings.nccl.clone(), &settings.paths);
         let others = (&self.communicators, &self.answers);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, others)
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, others, &self.board)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
         let loaded = source.loaded();
         Ok(Some((Box::new(source), waker, loaded)))
