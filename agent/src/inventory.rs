@@ -1,8 +1,11 @@
 //! The devices and MIG instances this agent has seen: their identity, kept for as long as the agent
 //! runs, so that one that vanished still has a name.
 
+pub mod facts;
+
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{GpuId, GpuUuid, InstanceId};
+use facts::Facts;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,6 +33,8 @@ pub struct GpuInfo {
     pub cuda_version: Option<String>,
     /// MIG on or off; `None` where the device has none.
     pub mig: Option<bool>,
+    /// What else is known of the board.
+    pub facts: Facts,
 }
 
 impl GpuInfo {
@@ -52,6 +57,7 @@ impl GpuInfo {
         set.set_some(&attr::GPU_CUDA_VERSION, self.cuda_version.as_deref());
         let mig = self.mig.map(|on| if on { "enabled" } else { "disabled" });
         set.set_some(&attr::GPU_MIG_MODE, mig);
+        self.facts.add_to(&mut set);
         set
     }
 }

@@ -374,6 +374,7 @@ mod tests {
             driver_version: Some(driver.into()),
             cuda_version: None,
             mig: None,
+            facts: Facts::default(),
         }
     }
 

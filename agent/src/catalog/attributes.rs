@@ -82,6 +82,76 @@ attributes! {
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.
     GPU_STATE = "gpu.state";
+    /// Number of a link of the device.
+    GPU_LINK_INDEX = "gpu.interconnect.link_index";
+    /// Which way, seen from the device.
+    GPU_LINK_DIRECTION = "gpu.interconnect.direction";
+    /// What a link does.
+    GPU_LINK_STATE = "gpu.interconnect.state";
+    /// What went wrong on a link.
+    GPU_LINK_ERROR = "gpu.interconnect.error";
+    /// How the recovery of a link ended.
+    GPU_LINK_RECOVERY = "gpu.interconnect.recovery";
+    /// Symbols corrected in a codeword.
+    GPU_LINK_FEC_BIN = "gpu.interconnect.fec.corrected";
+    /// How far the registration with the NVLink fabric is.
+    GPU_FABRIC_STATE = "gpu.fabric.state";
+    /// How the NVLink fabric is, all in all.
+    GPU_FABRIC_HEALTH = "gpu.fabric.health";
+    /// Something that is not well with the NVLink fabric.
+    GPU_FABRIC_CONDITION = "gpu.fabric.condition";
+    /// What the driver advises to do.
+    GPU_RECOVERY_ACTION = "gpu.recovery.action";
+    /// Something that is on or off.
+    GPU_MODE = "gpu.mode";
+    /// Who may use the device.
+    GPU_COMPUTE_MODE = "gpu.compute_mode";
+    /// What works on video.
+    GPU_VIDEO_USE = "gpu.video.use";
+    /// Whether memory is protected in confidential computing.
+    GPU_MEMORY_PROTECTION = "gpu.memory.protection";
+    /// VBIOS version (`gpu.info`).
+    GPU_VBIOS_VERSION = "gpu.vbios.version";
+    /// Part number of the board (`gpu.info`).
+    GPU_BOARD_PART = "gpu.board.part_number";
+    /// Version of the firmware of the device's own processor (`gpu.info`).
+    GPU_GSP_VERSION = "gpu.gsp.firmware.version";
+    /// Version of the InfoROM's image (`gpu.info`).
+    GPU_INFOROM_IMAGE = "gpu.inforom.image.version";
+    /// Version of the InfoROM's OEM object (`gpu.info`).
+    GPU_INFOROM_OEM = "gpu.inforom.oem.version";
+    /// Version of the InfoROM's ECC object (`gpu.info`).
+    GPU_INFOROM_ECC = "gpu.inforom.ecc.version";
+    /// Version of the InfoROM's power object (`gpu.info`).
+    GPU_INFOROM_POWER = "gpu.inforom.power.version";
+    /// Checksum of the InfoROM's configuration, in hex: equal configurations have equal ones
+    /// (`gpu.info`).
+    GPU_INFOROM_CHECKSUM = "gpu.inforom.configuration.checksum";
+    /// Number of the module on its baseboard (`gpu.info`).
+    GPU_MODULE_ID = "gpu.module.id";
+    /// How device and host address each other's memory: `none`, `hmm` or `ats` (`gpu.info`).
+    GPU_ADDRESSING_MODE = "gpu.addressing.mode";
+    /// Serial number of the chassis (`gpu.info`).
+    GPU_CHASSIS_SERIAL = "gpu.platform.chassis.serial_number";
+    /// Slot in the chassis, switches counted (`gpu.info`).
+    GPU_PLATFORM_SLOT = "gpu.platform.slot";
+    /// Compute tray in the chassis (`gpu.info`).
+    GPU_PLATFORM_TRAY = "gpu.platform.tray";
+    /// Node in the slot (`gpu.info`).
+    GPU_PLATFORM_HOST = "gpu.platform.host";
+    /// What NVLink leads to: `direct` (other devices) or `switch` (`gpu.info`).
+    GPU_PLATFORM_PEER = "gpu.platform.peer";
+    /// NVLink generation, `4.0` (`gpu.info`).
+    GPU_NVLINK_VERSION = "gpu.nvlink.version";
+    /// UUID of the NVLink fabric's cluster (`gpu.info`).
+    GPU_FABRIC_CLUSTER = "gpu.fabric.cluster.uuid";
+    /// Clique in the NVLink fabric's cluster: devices of one clique reach each other (`gpu.info`).
+    GPU_FABRIC_CLIQUE = "gpu.fabric.clique.id";
+    /// Confidential computing: `off`, `on` or `devtools` (`gpu.info`).
+    GPU_CONFIDENTIAL_MODE = "gpu.confidential_compute.mode";
+    /// Environment of confidential computing: `unavailable`, `simulation` or `production`
+    /// (`gpu.info`).
+    GPU_CONFIDENTIAL_ENVIRONMENT = "gpu.confidential_compute.environment";
     /// PID in the host's PID namespace.
     PROCESS_PID = "process.pid";
     /// The process's executable name (`comm`).

@@ -1,6 +1,8 @@
 //! What a reading of a scenario whose values do not change must be, in the catalogue's units. MIG
 //! instances and processes may come and go.
 
+pub(crate) mod links;
+
 use super::rig::Values;
 use nvidia_ml::curve::Curve;
 use nvidia_ml::scenario::{Device, Instance, List, Process, Scenario};

@@ -6,11 +6,14 @@
 //! changed to base units here, where the vendor's call is made.
 
 mod ask;
+mod board;
 mod events;
+mod fabric;
 mod fields;
 mod identity;
 mod instances;
 mod kept;
+mod links;
 mod processes;
 mod readings;
 
@@ -20,8 +23,10 @@ use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
 use ask::{Ask, Call};
+use board::Board;
 use fields::Fields;
 use instances::Instances;
+use links::Links;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
@@ -29,6 +34,7 @@ use readings::Readings;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use sys::nvml::board::Confidential;
 
 pub(super) const VENDOR: Vendor =
     Vendor { name: "nvidia", library: "libnvidia-ml.so.1", node: "nvidiactl", open };
@@ -38,6 +44,8 @@ pub(super) const VENDOR: Vendor =
 struct Versions {
     driver: Option<String>,
     cuda: Option<String>,
+    /// Confidential computing; changes only with a reboot.
+    confidential: Option<Confidential>,
 }
 
 /// One device.
@@ -53,6 +61,8 @@ struct NvidiaDevice {
     ask: Ask,
     fields: Fields,
     readings: Readings,
+    links: Links,
+    board: Board,
     processes: ProcessLists,
 }
 
@@ -76,6 +86,8 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
             ask: Ask::of(index),
             fields,
             readings: Readings::default(),
+            links: Links::default(),
+            board: Board::default(),
             processes: ProcessLists::default(),
         }) as Box<dyn DeviceRead>
     });
@@ -149,6 +161,14 @@ impl NvidiaDevice {
         }
         self.fields.read(device, &mut self.ask);
         self.readings.read((device, &self.fields), &mut self.ask, &mut reading.values);
+        self.links.read(&mut self.fields, &self.ask, &mut reading.values);
+        let about = (device, &self.fields, &*self.versions);
+        self.board.read(about, &mut self.ask, &mut reading.values);
+        if let Some(identity) = &mut self.identity
+            && self.board.tell(about, &mut self.ask, &mut identity.facts)
+        {
+            reading.identity = Some(identity.clone());
+        }
         let mut instances = Vec::new();
         if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);

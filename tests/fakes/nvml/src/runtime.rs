@@ -11,7 +11,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// An NVML return code other than success.
 pub(crate) type Code = u32;
@@ -47,6 +47,9 @@ impl Call {
     }
 }
 
+/// A call this long sleeps.
+const LONG_CALL: Duration = Duration::from_millis(1);
+
 static LOADED: Mutex<Option<Arc<Loaded>>> = Mutex::new(None);
 
 /// Reads the scenario; the answer to `nvmlInit`.
@@ -67,6 +70,7 @@ pub(crate) fn stop() {
 pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Code>> {
     log(name, about.map(|about| about.device));
     let loaded = current()?;
+    take_time(&loaded.scenario, name);
     let seconds = epoch_seconds(SystemTime::now()) - epoch();
     for (failure, hits) in loaded.scenario.failures.iter().zip(&loaded.hits) {
         if failure.concerns(name, about, seconds)
@@ -77,6 +81,22 @@ pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Cod
         }
     }
     Some(Ok(Call { loaded, seconds }))
+}
+
+/// Takes as long as the scenario says that a call takes. A sleep is too long by some fifty
+/// microseconds, so a short call waits awake, as the real one does in the kernel.
+fn take_time(scenario: &Scenario, name: &str) {
+    let begun = Instant::now();
+    let named = |call: &str| scenario.latencies.iter().find(|latency| latency.call == call);
+    let Some(latency) = named(name).or_else(|| named("*")) else { return };
+    let time = Duration::from_micros(latency.us);
+    if time >= LONG_CALL {
+        thread::sleep(time);
+        return;
+    }
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
 }
 
 /// Scenario time 0 in seconds since the Unix epoch.

@@ -1,14 +1,18 @@
 //! The scenario file: which devices there are, what they read at each moment, who is on them, and
 //! what fails. The library answers from it and tests compute the truth from it.
 
+pub mod board;
 pub mod clocks;
 pub mod failure;
 pub mod health;
+pub mod links;
 
 use crate::curve::{Curve, Place};
+use board::{Board, Confidential, Modes};
 use clocks::{Clocks, Held, PowerLimits};
-use failure::Failure;
+use failure::{Failure, Latency};
 use health::Remapped;
+use links::{C2c, Fabric, NvLink};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,18 +28,24 @@ pub struct Scenario {
     /// Functions this driver's library does not have; see [`crate::install`].
     #[serde(default)]
     pub omit: Vec<String>,
+    /// Confidential computing, where the host has it.
+    pub confidential: Option<Confidential>,
     /// Kinds of devices, in index order.
     #[serde(default, rename = "device")]
     pub groups: Vec<Group>,
     /// What happens, in this order.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
+    /// How long calls take; the rest take no time.
+    #[serde(default, rename = "latency")]
+    pub latencies: Vec<Latency>,
     /// What fails.
     #[serde(default, rename = "failure")]
     pub failures: Vec<Failure>,
 }
 
-/// A number of devices of one kind. `{index}` in a text is the device's index. A value that is
+/// A number of devices of one kind. `{index}` in a text is the device's index, `{hex}` the same in
+/// hexadecimal. A value that is
 /// not there is not supported by the device.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -87,6 +97,18 @@ pub struct Group {
     pub power_state: Option<u32>,
     /// Fan percentage.
     pub fan: Option<Curve>,
+    /// What the board is.
+    #[serde(default)]
+    pub board: Board,
+    /// How it is set up.
+    #[serde(default)]
+    pub modes: Modes,
+    /// Its links to switches or other devices.
+    pub nvlink: Option<NvLink>,
+    /// Its links to the CPU of its module.
+    pub c2c: Option<C2c>,
+    /// The fabric it registers with.
+    pub fabric: Option<Fabric>,
     /// MIG instances of each device, those there are at any time.
     #[serde(default, rename = "instance")]
     pub instances: Vec<Instance>,
@@ -303,7 +325,8 @@ impl Group {
 impl<'a> Device<'a> {
     /// A text of the group with this device's index in it.
     pub fn text(&self, template: &str) -> String {
-        template.replace("{index}", &self.index.to_string())
+        let text = template.replace("{index}", &self.index.to_string());
+        text.replace("{hex}", &format!("{:x}", self.index))
     }
 
     /// A value of the group as this device has it.

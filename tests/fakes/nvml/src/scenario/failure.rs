@@ -62,3 +62,13 @@ impl Failure {
             && self.until.is_none_or(|until| seconds < until)
     }
 }
+
+/// How long a call takes on a real driver, where that is known.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latency {
+    /// The function, or `*` for every other.
+    pub call: String,
+    /// Microseconds.
+    pub us: u64,
+}
