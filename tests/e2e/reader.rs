@@ -7,6 +7,7 @@
 #![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
 mod fields;
+mod health;
 mod links;
 mod mig;
 mod mps;
