@@ -47,8 +47,8 @@ fn heat(device: Device<'_>, seconds: f64, rows: &mut Vec<Row>) {
 fn ecc(device: Device<'_>, seconds: f64, rows: &mut Vec<Row>) {
     let Some(ecc) = &device.group.ecc else { return };
     let flag = |on: bool| f64::from(u8::from(on));
-    rows.push(("gpu.ecc.enabled", String::new(), flag(ecc.enabled)));
-    rows.push(("gpu.ecc.enabled.pending", String::new(), flag(ecc.pending)));
+    rows.push(("gpu.ecc.enabled", String::new(), flag(ecc.enabled[0])));
+    rows.push(("gpu.ecc.enabled.pending", String::new(), flag(ecc.enabled[1])));
     let memories = [
         ("dram", &ecc.dram),
         ("sram", &ecc.sram),
@@ -77,13 +77,13 @@ fn ecc(device: Device<'_>, seconds: f64, rows: &mut Vec<Row>) {
             rows.push(("gpu.ecc.errors", format!("{error},{count}"), sum));
         }
     }
-    if let Some(sram) = ecc.sram.as_ref().filter(|_| ecc.summary) {
+    if let Some((sram, exceeded)) = ecc.sram.as_ref().zip(ecc.exceeded) {
         let (_, units) = spread(device.errors(sram, seconds)[1][1]);
         let words = ["l2", "sm", "pcie", "microcontroller", "other"];
         for (word, errors) in words.into_iter().zip(units) {
             rows.push(("gpu.ecc.sram.uncorrected", word.to_owned(), errors as f64));
         }
-        rows.push(("gpu.ecc.sram.threshold_exceeded", String::new(), flag(ecc.exceeded)));
+        rows.push(("gpu.ecc.sram.threshold_exceeded", String::new(), flag(exceeded)));
     }
 }
 

@@ -81,9 +81,6 @@ fn value(id: c_uint, scope: c_uint, device: Device<'_>, seconds: f64) -> Result<
     };
     let remapped = group.remapped.as_ref();
     let count = |curve: &Curve| Typed::U32(whole32(device.value(curve, seconds)));
-    if let Some(found) = worn(id, device, seconds) {
-        return found.ok_or(NOT_SUPPORTED);
-    }
     let margin = |place: usize| {
         let margins = group.temperature_limits.margins?;
         Some(Typed::I32(*margins.get(place)?))
@@ -116,13 +113,13 @@ fn value(id: c_uint, scope: c_uint, device: Device<'_>, seconds: f64) -> Result<
         REMAPPED_PENDING => remapped.map(|remapped| count(&remapped.pending)),
         REMAPPED_FAILURE => remapped.map(|remapped| count(&remapped.failure)),
         256..=273 => Some(Typed::U32(POWER_SMOOTHING)),
-        _ => None,
+        _ => worn(id, device, seconds),
     };
     found.ok_or(NOT_SUPPORTED)
 }
 
-/// A field of what wears out; nothing where the number is of something else.
-fn worn(id: c_uint, device: Device<'_>, seconds: f64) -> Option<Option<Typed>> {
+/// A field of what wears out.
+fn worn(id: c_uint, device: Device<'_>, seconds: f64) -> Option<Typed> {
     let group = device.group;
     let count = |curve: &Curve| Typed::U32(whole32(device.value(curve, seconds)));
     let retired = group.retired.as_ref();
@@ -133,9 +130,9 @@ fn worn(id: c_uint, device: Device<'_>, seconds: f64) -> Option<Option<Typed>> {
         #[expect(clippy::cast_possible_truncation, reason = "it wraps")]
         Some(if pcie?.narrow { Typed::U32(bytes as u32) } else { Typed::U64(bytes) })
     };
-    Some(match id {
-        1 => group.ecc.as_ref().map(|ecc| Typed::U32(u32::from(ecc.enabled))),
-        2 => group.ecc.as_ref().map(|ecc| Typed::U32(u32::from(ecc.pending))),
+    match id {
+        1 => group.ecc.as_ref().map(|ecc| Typed::U32(u32::from(ecc.enabled[0]))),
+        2 => group.ecc.as_ref().map(|ecc| Typed::U32(u32::from(ecc.enabled[1]))),
         3..=28 => errors(id, device, seconds).map(Typed::U64),
         RETIRED_SBE => retired.map(|retired| count(&retired.corrected)),
         RETIRED_DBE => retired.map(|retired| count(&retired.uncorrected)),
@@ -147,7 +144,7 @@ fn worn(id: c_uint, device: Device<'_>, seconds: f64) -> Option<Option<Typed>> {
             let (_, word) = PCIE_ERRORS.iter().find(|(number, _)| *number == id)?;
             pcie.and_then(|pcie| pcie.errors.get(*word)).map(count)
         }
-    })
+    }
 }
 
 /// The PCIe errors' numbers and the scenario's words for them.

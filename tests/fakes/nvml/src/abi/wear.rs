@@ -57,8 +57,8 @@ exports! {
     fn nvmlDeviceGetEccMode(device: nvmlDevice_t, now: *mut nvmlEnableState_t, next: *mut nvmlEnableState_t) |name|
         on_device(name, device, |_, device| {
             let ecc = ecc(device)?;
-            put(now, c_uint::from(ecc.enabled))?;
-            put(next, c_uint::from(ecc.pending))
+            put(now, c_uint::from(ecc.enabled[0]))?;
+            put(next, c_uint::from(ecc.enabled[1]))
         });
     /// Errors of a memory.
     fn nvmlDeviceGetMemoryErrorCounter(device: nvmlDevice_t, kind: nvmlMemoryErrorType_t, counter: nvmlEccCounterType_t, location: nvmlMemoryLocation_t, to: *mut c_ulonglong) |name|
@@ -79,7 +79,7 @@ exports! {
                 return Err(ARGUMENT_VERSION);
             }
             let ecc = ecc(device)?;
-            let sram = ecc.sram.as_ref().filter(|_| ecc.summary).ok_or(NOT_SUPPORTED)?;
+            let (sram, exceeded) = ecc.sram.as_ref().zip(ecc.exceeded).ok_or(NOT_SUPPORTED)?;
             let [volatile, aggregate] = device.errors(sram, call.seconds);
             let ([volatile_parity, volatile_ecc], _) = spread(volatile[1]);
             let ([aggregate_parity, aggregate_ecc], units) = spread(aggregate[1]);
@@ -96,7 +96,7 @@ exports! {
                 aggregateUncBucketPcie: units[2],
                 aggregateUncBucketMcu: units[3],
                 aggregateUncBucketOther: units[4],
-                bThresholdExceeded: c_uint::from(ecc.exceeded),
+                bThresholdExceeded: c_uint::from(exceeded),
             })
         });
     /// Remapped rows.

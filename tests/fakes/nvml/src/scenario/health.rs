@@ -37,10 +37,8 @@ pub struct Retired {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ecc {
-    /// It is on.
-    pub enabled: bool,
-    /// It will be after the next reset.
-    pub pending: bool,
+    /// Whether it is on, and will be after the next reset.
+    pub enabled: [bool; 2],
     /// Of the device memory.
     pub dram: Option<Errors>,
     /// Of the static memories.
@@ -55,12 +53,8 @@ pub struct Ecc {
     pub texture: Option<Errors>,
     /// Of the convergence barrier unit.
     pub barrier: Option<Errors>,
-    /// There is a summary of the static memories.
-    #[serde(default)]
-    pub summary: bool,
-    /// Its threshold is passed.
-    #[serde(default)]
-    pub exceeded: bool,
+    /// There is a summary of the static memories; whether their threshold is passed.
+    pub exceeded: Option<bool>,
 }
 
 /// Errors of a memory.
