@@ -8,6 +8,7 @@
 
 mod cost;
 mod fields;
+mod health;
 mod links;
 mod mig;
 mod mps;

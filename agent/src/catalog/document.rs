@@ -1,12 +1,17 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, event, instance, nccl, process, share};
+use super::{
+    MetricDef, agent, attributes, board, device, event, instance, link, nccl, process, share, wear,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
 
 /// A domain's heading and table.
 const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
+    ("Wear and the way to the host", wear::ALL),
+    ("Boards", board::ALL),
+    ("Links", link::ALL),
     ("MIG instances", instance::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),

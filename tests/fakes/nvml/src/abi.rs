@@ -11,6 +11,7 @@ mod links;
 pub mod mig;
 pub mod modes;
 pub mod process;
+pub mod wear;
 
 use crate::counts;
 use crate::runtime::{self, Call, Code};

@@ -11,7 +11,7 @@ use crate::curve::{Curve, Place};
 use board::{Board, Confidential, Modes};
 use clocks::{Clocks, Held, PowerLimits};
 use failure::{Failure, Latency};
-use health::Remapped;
+use health::{Ecc, Errors, Pcie, Remapped, Retired, TemperatureLimits};
 use links::{C2c, Fabric, NvLink};
 use serde::Deserialize;
 use std::fs;
@@ -76,6 +76,17 @@ pub struct Group {
     pub encoder: Option<Curve>,
     /// Busy percentage of the decoder.
     pub decoder: Option<Curve>,
+    /// Busy percentage of the JPEG decoder.
+    pub jpeg: Option<Curve>,
+    /// Busy percentage of the optical flow accelerator.
+    pub optical_flow: Option<Curve>,
+    /// Bytes of the aperture (BAR1): all and used.
+    pub aperture: Option<[u64; 2]>,
+    /// Degrees left until the device slows down.
+    pub margin: Option<Curve>,
+    /// Temperatures at which something happens.
+    #[serde(default)]
+    pub temperature_limits: TemperatureLimits,
     /// Degrees Celsius of the die.
     pub temperature: Option<Curve>,
     /// Degrees Celsius of the memory.
@@ -93,6 +104,12 @@ pub struct Group {
     pub held: Held,
     /// Remapped rows.
     pub remapped: Option<Remapped>,
+    /// Retired pages.
+    pub retired: Option<Retired>,
+    /// Errors that ECC sees.
+    pub ecc: Option<Ecc>,
+    /// The link to the host.
+    pub pcie: Option<Pcie>,
     /// Performance state.
     pub power_state: Option<u32>,
     /// Fan percentage.
@@ -348,6 +365,20 @@ impl<'a> Device<'a> {
     /// Energy used since time 0, in millijoules, as the driver counts it: whole ones.
     pub fn energy_mj(&self, seconds: f64) -> Option<f64> {
         Some((self.area(self.group.power.as_ref()?, seconds) * 1000.0).floor())
+    }
+
+    /// Errors of a memory, corrected and not, since the driver was loaded and since the board was
+    /// made.
+    pub fn errors(&self, errors: &Errors, seconds: f64) -> [[u64; 2]; 2] {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts of a scenario are small and not negative"
+        )]
+        let count = |curve: &Curve| self.value(curve, seconds).floor() as u64;
+        let volatile = [count(&errors.corrected), count(&errors.uncorrected)];
+        let [corrected, uncorrected] = volatile;
+        [volatile, [corrected + errors.before[0], uncorrected + errors.before[1]]]
     }
 
     /// The area under a curve of the group since time 0.
