@@ -5,6 +5,7 @@
 //! the dear ones. With MIG on there are eight calls more and three for each instance. Units are
 //! changed to base units here, where the vendor's call is made.
 
+mod accounts;
 mod ask;
 mod board;
 mod events;
@@ -22,6 +23,7 @@ use super::{DeviceRead, OpenError, Opened, Vendor};
 use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
+use accounts::Accounts;
 use ask::{Ask, Call};
 use board::Board;
 use fields::Fields;
@@ -64,6 +66,7 @@ struct NvidiaDevice {
     links: Links,
     board: Board,
     processes: ProcessLists,
+    accounts: Accounts,
 }
 
 fn open(library: &Path) -> Result<Opened, OpenError> {
@@ -89,6 +92,7 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
             links: Links::default(),
             board: Board::default(),
             processes: ProcessLists::default(),
+            accounts: Accounts::default(),
         }) as Box<dyn DeviceRead>
     });
     let close = Box::new(|| {
@@ -174,5 +178,10 @@ impl NvidiaDevice {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);
         }
         self.processes.read((device, &instances), &mut self.ask, reading);
+        if self.board.keeps_accounts() {
+            self.accounts.read(device, &mut self.ask, reading);
+        } else {
+            self.accounts.forget();
+        }
     }
 }
