@@ -295,7 +295,6 @@ mod tests {
     use crate::catalog::device::{ENERGY, INFO, POWER};
     use crate::catalog::{instance, process};
     use crate::ids::{GpuUuid, ProcKey};
-    use crate::inventory::facts::Facts;
     use crate::inventory::{GpuInfo, InstanceInfo};
     use crate::paths::Paths;
     use crate::sample::GpuProcess;
@@ -321,7 +320,7 @@ mod tests {
             driver_version: Some(driver.into()),
             cuda_version: None,
             mig: None,
-            facts: Facts::default(),
+            facts: crate::inventory::facts::Facts::default(),
         }
     }
 

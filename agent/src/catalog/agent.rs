@@ -36,6 +36,8 @@ dims! {
         Rejected = "rejected",
         /// Retries ended without an answer.
         Undelivered = "undelivered",
+        /// A reading that cannot be true: all ones, 300 °C, 120 %.
+        Implausible = "implausible",
         /// Not a finite number: no receiver takes it.
         NotFinite = "not_finite",
     }

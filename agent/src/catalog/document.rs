@@ -1,7 +1,8 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
 use super::{
-    MetricDef, agent, attributes, device, event, gpm, inspector, instance, nccl, process, share,
+    MetricDef, agent, attributes, board, device, event, gpm, inspector, instance, link, nccl,
+    process, share, wear,
 };
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -9,6 +10,9 @@ use std::fmt::Write as _;
 /// A domain's heading and table.
 const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
+    ("Wear and the way to the host", wear::ALL),
+    ("Boards", board::ALL),
+    ("Links", link::ALL),
     ("MIG instances", instance::ALL),
     ("Performance counters of devices and MIG instances", gpm::ALL),
     ("Processes on devices", process::ALL),

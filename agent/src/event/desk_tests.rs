@@ -4,7 +4,6 @@ use crate::event::Named;
 use crate::event::Severity;
 use crate::event::record::records;
 use crate::ids::GpuUuid;
-use crate::inventory::facts::Facts;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +30,7 @@ fn room() -> Room {
         driver_version: None,
         cuda_version: None,
         mig: None,
-        facts: Facts::default(),
+        facts: crate::inventory::facts::Facts::default(),
     });
     let paths = Paths::under(Path::new("/nonexistent"));
     let ownership = Ownership::with_clock(&paths, || 100 * SECOND);

@@ -1,6 +1,7 @@
 //! What a reading of a scenario whose values do not change must be, in the catalogue's units. MIG
 //! instances and processes may come and go.
 
+pub(crate) mod health;
 pub(crate) mod links;
 
 use super::rig::Values;
@@ -34,10 +35,12 @@ pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u3
                 values.insert((name.to_owned(), device.index, pid, dim), value);
             }
         }
+        for (name, dim, value) in health::at(device, seconds) {
+            values.insert((name.to_owned(), device.index, 0, dim), value);
+        }
         for (name, dim, value) in in_instances(device, seconds) {
             values.insert((name.to_owned(), device.index, 0, dim), value);
         }
-        worn(device, &mut own);
         own.push(("gpu.process.count", "", count));
         for (name, dim, value) in own {
             values.insert((name.to_owned(), device.index, 0, dim.to_owned()), value);
@@ -165,28 +168,31 @@ fn busy(device: Device<'_>, rows: &mut Vec<Row>) {
     rows.push(("gpu.utilization", "general", percent(&group.utilization)));
     rows.push(("gpu.utilization", "encoder", percent(&group.encoder)));
     rows.push(("gpu.utilization", "decoder", percent(&group.decoder)));
+    for (task, curve) in [("jpeg", &group.jpeg), ("optical_flow", &group.optical_flow)] {
+        if curve.is_some() {
+            rows.push(("gpu.utilization", task, percent(curve)));
+        }
+    }
     let memory = percent(&group.memory_utilization);
     rows.push(("gpu.memory.bandwidth.utilization", "", memory));
 }
 
-/// What counts time or energy since time 0.
+/// What counts time, energy or bytes since time 0.
 pub(crate) fn counters(device: Device<'_>, seconds: f64) -> Vec<Row> {
     let group = device.group;
-    let held = &group.held;
-    let held = [
-        ("power_cap", &held.power_cap),
-        ("sync_boost", &held.sync_boost),
-        ("board_limit", &held.board_limit),
-        ("low_utilization", &held.low_utilization),
-        ("reliability", &held.reliability),
-        ("software_thermal", &held.software_thermal),
-        ("hardware_thermal", &held.hardware_thermal),
-        ("power_brake", &held.power_brake),
-    ];
-    let held = held.into_iter().filter_map(|(reason, curve)| {
-        Some(("gpu.throttle.time", reason, device.area(curve.as_ref()?, seconds)))
+    let held = group.held.counters().into_iter().filter_map(|(reason, curve)| {
+        Some(("gpu.throttle.time", reason, device.area(curve?, seconds)))
     });
-    held.chain([("gpu.energy", "", device.energy_mj(seconds).unwrap() / 1000.0)]).collect()
+    let rates = group
+        .pcie
+        .iter()
+        .filter(|pcie| !pcie.narrow)
+        .flat_map(|pcie| [("transmit", &pcie.transmit), ("receive", &pcie.receive)]);
+    let io = rates.filter_map(|(direction, rate)| {
+        Some(("gpu.pcie.io", direction, device.area(rate.as_ref()?, seconds).round()))
+    });
+    let energy = ("gpu.energy", "", device.energy_mj(seconds).unwrap() / 1000.0);
+    held.chain(io).chain([energy]).collect()
 }
 
 /// A place before a dimension, as in `1/0 used`.
@@ -221,6 +227,10 @@ fn in_instances(device: Device<'_>, seconds: f64) -> Vec<(&'static str, String, 
 fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     let group = device.group;
     rows.push(("gpu.power", "", device.value(group.power.as_ref().unwrap(), WHENEVER)));
+    if let Some(power) = &group.module_power {
+        rows.push(("gpu.module.power", "", device.value(power, WHENEVER)));
+    }
+    rows.push(("gpu.power.average", "", device.value(group.power.as_ref().unwrap(), WHENEVER)));
     rows.push(("gpu.power.limit", "management", group.power_limit.unwrap()));
     rows.push(("gpu.power.limit", "enforced", group.enforced_limit().unwrap()));
     if let Some(limits) = &group.power_limits {
@@ -242,17 +252,12 @@ fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     {
         rows.push(("gpu.clock.limit", clock, highest * 1e6));
     }
-    rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
-}
-
-fn worn(device: Device<'_>, rows: &mut Vec<Row>) {
-    if let Some(remapped) = &device.group.remapped {
-        let count = |curve| whole(device, Some(curve));
-        rows.push(("gpu.memory.remapped_rows", "corrected", count(&remapped.corrected)));
-        rows.push(("gpu.memory.remapped_rows", "uncorrected", count(&remapped.uncorrected)));
-        rows.push(("gpu.memory.remap.pending", "", count(&remapped.pending)));
-        rows.push(("gpu.memory.remap.failed", "", count(&remapped.failure)));
+    for (clock, rate) in
+        ["graphics", "memory"].into_iter().zip(group.clocks.application.iter().flatten())
+    {
+        rows.push(("gpu.clock.application", clock, rate * 1e6));
     }
+    rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
 }
 
 fn on_process(device: Device<'_>, process: Process<'_>) -> Vec<Row> {
