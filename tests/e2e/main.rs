@@ -16,6 +16,7 @@ mod joint;
 mod kubelet;
 mod kubernetes;
 mod lifecycle;
+mod links;
 mod mig;
 mod ownership;
 mod reader;

@@ -203,7 +203,7 @@ impl Ask {
 
     /// Whether this is the turn of what is asked at a pace. The first reading of a handle is.
     pub(super) fn due(&self, pace: Pace) -> bool {
-        let turn = |round| self.turn.wrapping_add(self.offset) % round == 0;
+        let turn = |round| self.turn.wrapping_add(self.offset).is_multiple_of(round);
         self.turn == 0
             || match pace {
                 Pace::EveryTick => true,
