@@ -374,7 +374,7 @@ mod tests {
             driver_version: Some(driver.into()),
             cuda_version: None,
             mig: None,
-            facts: Facts::default(),
+            facts: crate::inventory::facts::Facts::default(),
         }
     }
 

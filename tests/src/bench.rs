@@ -4,6 +4,7 @@
 //! The agent is the release binary, the library is the fake one, the processes and their cgroups
 //! are real. What cannot be measured here has a row that says why.
 
+pub mod calls;
 pub mod cost;
 pub mod encoder;
 pub mod latency;
@@ -91,6 +92,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     for every in ["1s", "10s"] {
         section(&format!("agent at {every}"), cost::measure(every, options.watch));
     }
+    section("calls into the library", calls::measure(options.watch));
     section("opening ordinary files", opens::measure(options.rounds));
     if options.encoder {
         section("encoder against the SDK", encoder::measure());

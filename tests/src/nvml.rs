@@ -12,6 +12,9 @@ use std::process::Command;
 /// The scenarios of the repository.
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fakes/nvml/scenarios");
 
+/// How long calls take on a real driver.
+const LATENCIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fakes/nvml/latencies.toml");
+
 /// Why there is no fake driver.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
@@ -46,12 +49,14 @@ pub enum NvmlError {
 #[derive(Clone, Debug)]
 pub struct FakeNvml {
     folder: PathBuf,
+    /// Whether the library counts its calls.
+    counts: bool,
 }
 
 impl FakeNvml {
     /// Sets it up in a folder that outlives the agent, `Stage::folder` say.
     pub fn install(folder: &Path, scenario: &str) -> Result<Self, NvmlError> {
-        let fake = Self { folder: folder.join("nvml") };
+        let fake = Self { folder: folder.join("nvml"), counts: false };
         fs::create_dir_all(fake.pids()).map_err(|source| fake.file_error(source))?;
         fake.play(scenario)?;
         install(&program::fake_nvml()?, &fake.scenario(), &fake.folder)?;
@@ -92,7 +97,33 @@ impl FakeNvml {
 
     /// Gives a command the environment that the library reads.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if self.counts {
+            command.env("FAKE_NVML_COUNTS", self.counts());
+        }
         command.env("FAKE_NVML_SCENARIO", self.scenario()).env("FAKE_NVML_PIDS", self.pids())
+    }
+
+    /// Lets the library count its calls; gives the file, which [`nvidia_ml::counts::read`] reads.
+    pub fn count_calls(&mut self) -> PathBuf {
+        self.counts = true;
+        self.counts()
+    }
+
+    /// Lets every call take as long as has been published of the real library.
+    pub fn take_time(&self) -> Result<(), NvmlError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| NvmlError::File { path, source }
+        };
+        let known = Path::new(LATENCIES);
+        let times = fs::read_to_string(known).map_err(at(known))?;
+        let played = self.scenario();
+        let scenario = fs::read_to_string(&played).map_err(at(&played))?;
+        Self::replace(&played, &format!("{scenario}\n{times}"))
+    }
+
+    fn counts(&self) -> PathBuf {
+        self.folder.join("counts")
     }
 
     fn pids(&self) -> PathBuf {
