@@ -24,6 +24,9 @@ const NOT_ON_H100: &[&str] = &[
     "gpu.fan.speed_ratio",
     "gpu.memory.retired_pages",
     "gpu.memory.retirement.pending",
+    // Told where accounting is on.
+    "gpu.process.memory.peak",
+    "gpu.process.lifetime.utilization",
 ];
 
 /// Real workers in real groups, each alone on the first slot of its GPU.

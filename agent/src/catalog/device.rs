@@ -122,9 +122,10 @@ dims! {
 
 metrics! {
     /// Identity of a device: always 1; the slow facts (driver, CUDA, PCI address, serial number,
-    /// MIG mode) are on this series only and join by `gpu.uuid`.
+    /// MIG mode, versions of the board's firmware, its place in the rack, its NVLink fabric,
+    /// confidential computing) are on this series only and join by `gpu.uuid`.
     INFO: Gauge<i64> of GpuId = "gpu.info" ["1"]
-        from "nvmlDeviceGetUUID, GetName, GetPciInfo_v3, GetSerial, GetMigMode, nvmlSystemGetDriverVersion, GetCudaDriverVersion_v2";
+        from "nvmlDeviceGetUUID, GetName, GetPciInfo_v3, GetSerial, GetMigMode, nvmlSystemGetDriverVersion, GetCudaDriverVersion_v2, GetConfComputeState; of the board nvmlDeviceGetVbiosVersion, GetBoardPartNumber, GetGspFirmwareVersion, GetInforomImageVersion, GetInforomVersion, GetInforomConfigurationChecksum, GetModuleId, GetPlatformInfo, GetAddressingMode; field 166 and nvmlDeviceGetGpuFabricInfoV";
     /// State of a device: 1 on the state it is in, 0 on the others.
     STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["1"]
         from "return codes of the reader's calls and its deadline";

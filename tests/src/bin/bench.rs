@@ -19,6 +19,10 @@ struct Arguments {
     /// Leave out the encoder's own benchmark.
     #[arg(long)]
     no_encoder: bool,
+    /// Only what has this in its name: "time from open to owner", "agent at 10s", "calls into the
+    /// library", "opening ordinary files" or "encoder against the SDK".
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// Only open a file again and again: the process that is measured.
     #[arg(long, value_name = "FILE", hide = true)]
     open_loop: Option<PathBuf>,
@@ -43,5 +47,6 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         watch: Duration::from_secs(arguments.watch),
         rounds: arguments.rounds,
         encoder: !arguments.no_encoder,
+        only: arguments.only.clone(),
     })
 }

@@ -238,6 +238,8 @@ pub struct ProcessGroup {
     pub instance: Option<[u32; 2]>,
     /// Bytes of device memory; without it the driver does not tell.
     pub memory: Option<Curve>,
+    /// Bytes of device memory it has had at most; without it what it has.
+    pub peak: Option<Curve>,
     /// SM percentage.
     #[serde(default = "zero")]
     pub sm: Curve,

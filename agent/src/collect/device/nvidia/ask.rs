@@ -96,6 +96,7 @@ pub(super) enum Call {
     ComputeMode,
     AccountingMode,
     AccountingBuffer,
+    Account,
     EncoderSessions,
     CaptureSessions,
     ConfidentialReady,

@@ -295,9 +295,9 @@ mod tests {
             let found = bit_error_rate(packed).unwrap();
             assert!((found / rate - 1.0).abs() < 1e-12, "{found} is not {rate}");
         };
-        close(3 << 8 | 13, 3e-13);
-        close(15 << 8 | 255, 15e-255);
-        close(0xf00 | 1, 1.5);
+        close(0x30d, 3e-13);
+        close(0xfff, 15e-255);
+        close(0xf01, 1.5);
         assert_eq!(bit_error_rate(0), Some(0.0));
     }
 
