@@ -320,7 +320,7 @@ mod tests {
             driver_version: Some(driver.into()),
             cuda_version: None,
             mig: None,
-            facts: crate::inventory::facts::Facts::default(),
+            facts: Facts::default(),
         }
     }
 

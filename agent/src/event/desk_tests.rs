@@ -30,7 +30,7 @@ fn room() -> Room {
         driver_version: None,
         cuda_version: None,
         mig: None,
-        facts: crate::inventory::facts::Facts::default(),
+        facts: Facts::default(),
     });
     let paths = Paths::under(Path::new("/nonexistent"));
     let ownership = Ownership::with_clock(&paths, || 100 * SECOND);
