@@ -7,11 +7,14 @@
 
 pub mod agent;
 pub mod attributes;
+pub mod board;
 pub mod device;
 pub mod document;
 pub mod event;
 pub mod gpm;
+pub mod inspector;
 pub mod instance;
+pub mod link;
 pub mod nccl;
 pub mod process;
 pub mod share;
@@ -267,11 +270,14 @@ const fn declare<S, D, N>(
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
     let domains = [
         device::ALL,
+        board::ALL,
+        link::ALL,
         instance::ALL,
         gpm::ALL,
         process::ALL,
         share::ALL,
         nccl::ALL,
+        inspector::ALL,
         event::ALL,
         agent::ALL,
     ];

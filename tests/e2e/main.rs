@@ -18,6 +18,7 @@ mod kubelet;
 mod kubernetes;
 mod lifecycle;
 mod mig;
+mod nccl;
 mod ownership;
 mod reader;
 mod setting;

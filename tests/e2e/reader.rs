@@ -6,7 +6,9 @@
 )]
 #![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
+mod fields;
 mod gpm;
+mod links;
 mod mig;
 mod mps;
 pub(crate) mod rig;
@@ -24,10 +26,11 @@ use std::time::{Duration, Instant};
 
 /// What a device still says when it cannot be read.
 const STATUS_ONLY: [&str; 2] = ["gpu.read.age", "gpu.status"];
-/// Added to a scenario: one device's power reading never returns.
-const HANG: &str = "[[failure]]\ncall = \"nvmlDeviceGetPowerUsage\"\ndevice = 5\nhang = true\n";
-/// Added to a scenario: one device's power reading ends the process.
-const CRASH: &str = "[[failure]]\ncall = \"nvmlDeviceGetPowerUsage\"\ndevice = 5\ncrash = true\n";
+/// Added to a scenario: one device's memory reading never returns.
+const HANG: &str = "[[failure]]\ncall = \"nvmlDeviceGetMemoryInfo_v2\"\ndevice = 5\nhang = true\n";
+/// Added to a scenario: one device's memory reading ends the process.
+const CRASH: &str =
+    "[[failure]]\ncall = \"nvmlDeviceGetMemoryInfo_v2\"\ndevice = 5\ncrash = true\n";
 
 #[test]
 fn every_value_of_eight_devices_and_64_processes_is_exact() {
@@ -37,11 +40,14 @@ fn every_value_of_eight_devices_and_64_processes_is_exact() {
     let after = rig.seconds();
     assert_eq!(rig.reader.report().state, SourceState::Ready, "{:?}", rig.reader.report());
     for device in rig.scenario().devices() {
-        let key = ("gpu.energy".to_owned(), device.index, 0, String::new());
-        let joules = read.remove(&key).unwrap();
-        let least = device.energy_mj(before).unwrap() / 1000.0;
-        let most = device.energy_mj(after).unwrap() / 1000.0;
-        assert!((least..=most).contains(&joules), "{least} <= {joules} <= {most}");
+        let ranges =
+            truth::counters(device, before).into_iter().zip(truth::counters(device, after));
+        for ((name, dim, least), (_, _, most)) in ranges {
+            let key = (name.to_owned(), device.index, 0, dim.to_owned());
+            let read = read.remove(&key).unwrap();
+            let close = (least - 1e-6..=most + 1e-6).contains(&read);
+            assert!(close, "{name} {dim}: {least} <= {read} <= {most}");
+        }
         let age =
             read.remove(&("gpu.read.age".to_owned(), device.index, 0, String::new())).unwrap();
         assert!((0.0..after - before).contains(&age), "{age}");
@@ -65,7 +71,7 @@ fn readings_are_in_base_units() {
         value("gpu.memory.limit", ""),
         value("gpu.temperature", "memory"),
     ];
-    assert_eq!(seen, [426.25, 700.0, 2.619e9, 0.68, 85_520_809_984.0, 56.0]);
+    assert_eq!(seen, [426.25, 680.0, 2.619e9, 0.68, 85_520_809_984.0, 56.0]);
 }
 
 #[test]
@@ -327,7 +333,7 @@ fn unsupported_is_asked_once_a_device() {
     let mut rig = Rig::new("h100x8");
     (0..3).for_each(|_| drop(rig.tick()));
     assert_eq!(rig.calls("nvmlDeviceGetFanSpeed_v2"), 8);
-    assert_eq!(rig.calls("nvmlDeviceGetPowerUsage"), 24);
+    assert_eq!(rig.calls("nvmlDeviceGetMemoryInfo_v2"), 24);
     assert_eq!(rig.calls("nvmlDeviceGetUUID"), 8);
     assert_eq!(rig.calls("nvmlInit_v2"), 1);
 }
@@ -335,9 +341,9 @@ fn unsupported_is_asked_once_a_device() {
 #[test]
 fn failed_is_counted_and_asked_again() {
     let mut rig = Rig::new("h100x8");
-    rig.play_with("h100x8", &failing("nvmlDeviceGetPowerUsage", 999));
+    rig.play_with("h100x8", &failing("nvmlDeviceGetMemoryInfo_v2", 999));
     (0..3).for_each(|_| drop(rig.tick()));
-    assert_eq!((rig.calls("nvmlDeviceGetPowerUsage"), rig.reader.report().errors), (24, 24));
+    assert_eq!((rig.calls("nvmlDeviceGetMemoryInfo_v2"), rig.reader.report().errors), (24, 24));
 }
 
 #[test]

@@ -1,17 +1,23 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{MetricDef, agent, attributes, device, event, gpm, instance, nccl, process, share};
+use super::{
+    MetricDef, agent, attributes, board, device, event, gpm, inspector, instance, link, nccl,
+    process, share,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
 
 /// A domain's heading and table.
 const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
+    ("Boards", board::ALL),
+    ("Links", link::ALL),
     ("MIG instances", instance::ALL),
     ("Performance counters of devices and MIG instances", gpm::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
     ("Collective communication", nccl::ALL),
+    ("Completed collectives (NCCL Inspector)", inspector::ALL),
     ("Events", event::ALL),
     ("The agent itself", agent::ALL),
 ];
@@ -119,6 +125,7 @@ fn metric(out: &mut String, def: &MetricDef) {
             "instance" => "a MIG instance",
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
+            "recent" => "a process's messages of one size, algorithm and protocol",
             "communicator" => "a process's membership in a communicator",
             "xid" => "an XID code of a device",
             "source" => "a source of data",
@@ -150,7 +157,8 @@ mod tests {
     fn names_are_unique_and_well_formed() {
         let mut seen = HashSet::new();
         for def in all() {
-            let well_formed = |c: char| c.is_ascii_lowercase() || c == '.' || c == '_';
+            let well_formed =
+                |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' || c == '_';
             assert!(def.name.chars().all(well_formed), "{}", def.name);
             assert!(seen.insert(def.name), "{} is declared twice", def.name);
             assert!(!def.name.ends_with("total"), "{}: a sink adds `_total`", def.name);
@@ -161,7 +169,8 @@ mod tests {
     fn units_are_known_ucum_units() {
         let known = ["1", "s", "By", "By.s", "By/s", "W", "J", "Hz", "Cel"];
         for def in all() {
-            let annotation = def.unit.starts_with('{') && def.unit.ends_with('}');
+            let counted = def.unit.strip_suffix("/s").unwrap_or(def.unit);
+            let annotation = counted.starts_with('{') && counted.ends_with('}');
             assert!(annotation || known.contains(&def.unit), "{}: unit {}", def.name, def.unit);
         }
     }
@@ -188,9 +197,15 @@ mod tests {
 
     #[test]
     fn the_worst_case_series_of_a_device_stay_few() {
-        let per_device: usize =
-            all().filter(|def| def.subject == "gpu").map(MetricDef::series_per_subject).sum();
-        assert!(per_device <= 120, "{per_device} series a device");
+        let sum = |metrics: &[&MetricDef]| -> usize {
+            let of_device = metrics.iter().filter(|def| def.subject == "gpu");
+            of_device.map(|def| def.series_per_subject()).sum()
+        };
+        let of_links = sum(link::ALL);
+        assert!(of_links <= 900, "{of_links} series of links, of which a device has 18 to 36");
+        let of_device: usize = DOMAINS.iter().map(|(_, metrics)| sum(metrics)).sum();
+        let of_rest = of_device - of_links;
+        assert!(of_rest <= 200, "{of_rest} series a device");
         let per_instance: usize =
             all().filter(|def| def.subject == "instance").map(MetricDef::series_per_subject).sum();
         assert!(per_instance <= 48, "{per_instance} series a MIG instance, seven a device");

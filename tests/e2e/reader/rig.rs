@@ -82,7 +82,10 @@ impl Rig {
             ("FAKE_NVML_PIDS".into(), path("")),
             ("FAKE_NVML_EPOCH".into(), epoch.to_string().into()),
         ];
-        let identify = |pid, _| (pid != NOBODY).then_some(ProcKey { pid, start_ticks: 7 });
+        let identify = |pids: &[u32], _| {
+            let known = pids.iter().filter(|pid| **pid != NOBODY);
+            known.map(|pid| (*pid, ProcKey { pid: *pid, start_ticks: 7 })).collect()
+        };
         let nvidia = vendor("nvidia").unwrap();
         let known = Arc::clone(&inventory);
         let nodes: Arc<Mutex<BTreeMap<u32, Vec<Arc<str>>>>> = Arc::default();

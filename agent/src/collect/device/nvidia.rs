@@ -7,10 +7,15 @@
 //! changed to base units here, where the vendor's call is made.
 
 mod ask;
+mod board;
 mod events;
+mod fabric;
+mod fields;
 mod gpm;
 mod identity;
 mod instances;
+mod kept;
+mod links;
 mod processes;
 mod readings;
 
@@ -20,13 +25,18 @@ use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
 use ask::{Ask, Call};
+use board::Board;
+use fields::Fields;
 use gpm::Gpm;
 use instances::Instances;
+use links::Links;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
+use readings::Readings;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use sys::nvml::board::Confidential;
 
 pub(super) const VENDOR: Vendor =
     Vendor { name: "nvidia", library: "libnvidia-ml.so.1", node: "nvidiactl", open };
@@ -36,6 +46,8 @@ pub(super) const VENDOR: Vendor =
 struct Versions {
     driver: Option<String>,
     cuda: Option<String>,
+    /// Confidential computing; changes only with a reboot.
+    confidential: Option<Confidential>,
 }
 
 /// One device.
@@ -49,6 +61,10 @@ struct NvidiaDevice {
     identity: Option<GpuInfo>,
     instances: Instances,
     ask: Ask,
+    fields: Fields,
+    readings: Readings,
+    links: Links,
+    board: Board,
     processes: ProcessLists,
     gpm: Gpm,
 }
@@ -62,6 +78,7 @@ fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
     let versions = Arc::new(identity::versions(nvml));
     let devices = (0..count).map(|index| {
         let versions = Arc::clone(&versions);
+        let fields = Fields::new(versions.driver.as_deref());
         Box::new(NvidiaDevice {
             nvml,
             versions,
@@ -69,7 +86,11 @@ fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
             device: None,
             identity: None,
             instances: Instances::default(),
-            ask: Ask::default(),
+            ask: Ask::of(index),
+            fields,
+            readings: Readings::default(),
+            links: Links::default(),
+            board: Board::default(),
             processes: ProcessLists::default(),
             gpm: Gpm::new(nvml, *gpm),
         }) as Box<dyn DeviceRead>
@@ -145,7 +166,16 @@ impl NvidiaDevice {
             self.gpm.forget();
             reading.identity = Some(identity.clone());
         }
-        readings::read(device, &mut self.ask, &mut reading.values);
+        self.fields.read(device, &mut self.ask);
+        self.readings.read((device, &self.fields), &mut self.ask, &mut reading.values);
+        self.links.read(&mut self.fields, &self.ask, &mut reading.values);
+        let about = (device, &self.fields, &*self.versions);
+        self.board.read(about, &mut self.ask, &mut reading.values);
+        if let Some(identity) = &mut self.identity
+            && self.board.tell(about, &mut self.ask, &mut identity.facts)
+        {
+            reading.identity = Some(identity.clone());
+        }
         let mut instances = Vec::new();
         if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Tells who a PID is that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
-pub type Identify = Box<dyn Fn(u32, u64) -> Option<ProcKey> + Send>;
+/// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
+pub type Identify = Box<dyn Fn(&[u32], u64) -> BTreeMap<u32, ProcKey> + Send>;
 
 /// Tells which device nodes a process was seen to open.
 pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
@@ -266,17 +266,23 @@ impl Row {
         };
         self.counters = CounterState::ALL.iter().find(is_in).copied();
         self.fill_instances(time, &reading.instances);
+        let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let who = (knows.identify)(&pids, reading.asked_ns);
         let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
         for ProcessValue { pid, place, value } in &reading.processes {
             let known = processes.entry((*pid, *place)).or_insert_with(|| {
-                let process = (knows.identify)(*pid, reading.asked_ns);
+                let process = who.get(pid).copied();
                 let by_nodes = || self.by_nodes(process?, knows, capabilities);
                 let instance =
                     place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
                 ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
             });
             known.note(value);
-            if let Some(process) = known.process {
+            // Said below of everybody, once.
+            let is_info = value.int(&process_metric::INFO, ()).is_some();
+            if let Some(process) = known.process.filter(|_| !is_info) {
                 let subject = GpuProcess { gpu, process, instance: known.instance }.into();
                 self.samples.extend(sampled(time, subject, value));
             }

@@ -1,7 +1,8 @@
 //! What every call goes through: the scenario as it is now, the clock, the call log and the
 //! injected failures.
 
-use crate::scenario::{About, Failure, Scenario, ScenarioError};
+use crate::scenario::failure::{About, Failure};
+use crate::scenario::{Scenario, ScenarioError};
 use std::env;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,7 +11,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// An NVML return code other than success.
 pub(crate) type Code = u32;
@@ -29,6 +30,33 @@ pub(crate) struct Call {
     /// Scenario time in seconds.
     pub(crate) seconds: f64,
 }
+
+impl Call {
+    /// How one field of this call fails; notes it in the log, as a call named `field 186`.
+    pub(crate) fn field_failure(&self, field: u32, device: u32) -> Option<Code> {
+        log(&format!("field {field}"), Some(device));
+        self.part_failure(device, |failure| failure.field == Some(field))
+    }
+
+    /// How one metric of this call fails.
+    pub(crate) fn metric_failure(&self, metric: u32, device: u32) -> Option<Code> {
+        self.part_failure(device, |failure| failure.metric == Some(metric))
+    }
+
+    fn part_failure(&self, device: u32, is_of_part: impl Fn(&Failure) -> bool) -> Option<Code> {
+        let about = Some(About { device, instance: false });
+        let Loaded { scenario, hits, .. } = &*self.loaded;
+        let mut concerned = scenario.failures.iter().zip(hits).filter(|(failure, hits)| {
+            is_of_part(failure)
+                && failure.in_time(about, self.seconds)
+                && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+        });
+        concerned.next()?.0.code
+    }
+}
+
+/// A call this long sleeps.
+const LONG_CALL: Duration = Duration::from_millis(1);
 
 static LOADED: Mutex<Option<Arc<Loaded>>> = Mutex::new(None);
 
@@ -50,20 +78,33 @@ pub(crate) fn stop() {
 pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Code>> {
     log(name, about.map(|about| about.device));
     let loaded = current()?;
+    take_time(&loaded.scenario, name);
     let seconds = epoch_seconds(SystemTime::now()) - epoch();
-    let call = Call { loaded, seconds };
-    Some(call.fails(name, about).map_or(Ok(call), Err))
+    let Loaded { scenario, hits, .. } = &*loaded;
+    for (failure, hits) in scenario.failures.iter().zip(hits) {
+        if failure.concerns(name, about, seconds)
+            && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+            && let Some(code) = suffer(failure)
+        {
+            return Some(Err(code));
+        }
+    }
+    Some(Ok(Call { loaded, seconds }))
 }
 
-impl Call {
-    /// Fails, waits, hangs or crashes as the scenario says of a function, or of a part of one.
-    pub(crate) fn fails(&self, name: &str, about: Option<About>) -> Option<Code> {
-        let failures = self.loaded.scenario.failures.iter().zip(&self.loaded.hits);
-        let mut concerned = failures.filter(|(failure, hits)| {
-            failure.concerns(name, about, self.seconds)
-                && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
-        });
-        concerned.find_map(|(failure, _)| suffer(failure))
+/// Takes as long as the scenario says that a call takes. A sleep is too long by some fifty
+/// microseconds, so a short call waits awake, as the real one does in the kernel.
+fn take_time(scenario: &Scenario, name: &str) {
+    let begun = Instant::now();
+    let named = |call: &str| scenario.latencies.iter().find(|latency| latency.call == call);
+    let Some(latency) = named(name).or_else(|| named("*")) else { return };
+    let time = Duration::from_micros(latency.us);
+    if time >= LONG_CALL {
+        thread::sleep(time);
+        return;
+    }
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
     }
 }
 

@@ -13,7 +13,7 @@ use crate::catalog::instance as metric;
 use crate::collect::device::wire::{InstanceIdentity, InstanceReading, Place, WireValue};
 use crate::ids::GpuUuid;
 use crate::inventory::InstanceExtent;
-use crate::sys::nvml;
+use crate::sys::nvml::mig;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeSet;
@@ -103,9 +103,9 @@ impl Instances {
         if let Some(known) = self.known.iter().find(same) {
             return Some((Known { uuid, name, ..*known }, None));
         }
-        let gpu_instance = ask.ask(Call::GpuInstanceId, || there(nvml::gpu_instance_id(handle)))?;
+        let gpu_instance = ask.ask(Call::GpuInstanceId, || there(mig::gpu_instance_id(handle)))?;
         let compute_instance =
-            ask.ask(Call::ComputeInstanceId, || there(nvml::compute_instance_id(handle)))?;
+            ask.ask(Call::ComputeInstanceId, || there(mig::compute_instance_id(handle)))?;
         let attributes = ask.ask(Call::InstanceAttributes, || there(handle.attributes()));
         let told = attributes.is_some() && name.is_some();
         let extent = attributes.map_or_else(InstanceExtent::default, |told| InstanceExtent {
