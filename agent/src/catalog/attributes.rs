@@ -72,18 +72,18 @@ attributes! {
     GPU_LIMIT_TYPE = "gpu.limit.type";
     /// Which clock.
     GPU_CLOCK_TYPE = "gpu.clock.type";
-    /// Which part of the multiprocessors.
-    GPU_PIPE = "gpu.pipe";
-    /// Which video or image engine.
-    GPU_MEDIA_ENGINE = "gpu.media.engine";
-    /// How a device's performance counters stand.
-    GPU_COUNTERS_STATE = "gpu.counters.state";
     /// Why memory was taken out of use.
     GPU_MEMORY_RETIREMENT_CAUSE = "gpu.memory.retirement.cause";
     /// Kind of PCIe error.
     GPU_PCIE_ERROR = "gpu.pcie.error";
     /// What holds the clocks down.
     GPU_THROTTLE_REASON = "gpu.throttle.reason";
+    /// Which part of the multiprocessors.
+    GPU_PIPE = "gpu.pipe";
+    /// Which video or image engine.
+    GPU_MEDIA_ENGINE = "gpu.media.engine";
+    /// How a device's performance counters stand.
+    GPU_COUNTERS_STATE = "gpu.counters.state";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.

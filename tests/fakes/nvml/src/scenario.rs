@@ -30,11 +30,11 @@ pub struct Scenario {
     /// Functions this driver's library does not have; see [`crate::install`].
     #[serde(default)]
     pub omit: Vec<String>,
+    /// Confidential computing, where the host has it.
+    pub confidential: Option<Confidential>,
     /// The first number of a GPM metric that this driver does not know, where it refuses to be asked
     /// for such.
     pub gpm_metrics: Option<u32>,
-    /// Confidential computing, where the host has it.
-    pub confidential: Option<Confidential>,
     /// Kinds of devices, in index order.
     #[serde(default, rename = "device")]
     pub groups: Vec<Group>,
@@ -102,8 +102,6 @@ pub struct Group {
     pub power_state: Option<u32>,
     /// Fan percentage.
     pub fan: Option<Curve>,
-    /// Performance counters.
-    pub gpm: Option<Gpm>,
     /// What the board is.
     #[serde(default)]
     pub board: Board,
@@ -116,6 +114,8 @@ pub struct Group {
     pub c2c: Option<C2c>,
     /// The fabric it registers with.
     pub fabric: Option<Fabric>,
+    /// Performance counters.
+    pub gpm: Option<Gpm>,
     /// MIG instances of each device, those there are at any time.
     #[serde(default, rename = "instance")]
     pub instances: Vec<Instance>,
