@@ -33,6 +33,8 @@ pub struct Options {
     pub rounds: usize,
     /// Whether to run the encoder's own benchmark.
     pub encoder: bool,
+    /// Only the crowd of 200 processes.
+    pub crowd: bool,
 }
 
 /// Why a figure cannot be had.
@@ -92,15 +94,19 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         eprintln!("measured: {name}");
         rows.extend(measured.unwrap_or_else(|why| vec![Row::missing(name, why.to_string())]));
     };
-    section("time from open to owner", latency::measure());
-    for every in ["1s", "10s"] {
-        section(&format!("agent at {every}"), cost::measure(every, options.watch));
+    if !options.crowd {
+        section("time from open to owner", latency::measure());
+        for every in ["1s", "10s"] {
+            section(&format!("agent at {every}"), cost::measure(every, options.watch));
+        }
     }
     for churn in [false, true] {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
         section(name, stages::measure(churn, options.watch));
     }
-    section("opening ordinary files", opens::measure(options.rounds));
+    if !options.crowd {
+        section("opening ordinary files", opens::measure(options.rounds));
+    }
     if options.encoder {
         section("encoder against the SDK", encoder::measure());
     }

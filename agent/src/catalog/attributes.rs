@@ -280,6 +280,10 @@ attributes! {
     GRANT_SOURCE = "gpu.allocation.source";
     /// Whether a device was granted whole or in part.
     GRANT_KIND = "gpu.allocation.kind";
+    /// The name a device was asked for by: the device plugin's resource, the claim, `gres/gpu`.
+    GRANT_RESOURCE = "gpu.allocation.resource";
+    /// Which part of a device that several owners were granted: the replica's number, the share's id.
+    GRANT_REPLICA = "gpu.allocation.replica";
     /// What the owner did with the device it was granted.
     ALLOCATION_STATE = "gpu.allocation.state";
     /// How an owner's share was found.

@@ -126,6 +126,7 @@ fn metric(out: &mut String, def: &MetricDef) {
             "process" => "a process on a device",
             "owner" => "an owner's part of a device",
             "recent" => "a process's messages of one size, algorithm and protocol",
+            "grant" => "a device, or a part of one, granted to an owner",
             "communicator" => "a process's membership in a communicator",
             "xid" => "an XID code of a device",
             "source" => "a source of data",

@@ -48,6 +48,10 @@ pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u3
 
 pub(crate) type Row = (&'static str, &'static str, f64);
 
+/// Every state a device can be in.
+const STATES: [&str; 8] =
+    ["ok", "lost", "hung", "failing", "released", "missing", "replaced", "no_driver"];
+
 /// A curve's value rounded to what the library can say.
 fn whole(device: Device<'_>, curve: Option<&Curve>) -> f64 {
     device.value(curve.unwrap(), WHENEVER).round()
@@ -55,9 +59,10 @@ fn whole(device: Device<'_>, curve: Option<&Curve>) -> f64 {
 
 fn levels(device: Device<'_>, rows: &mut Vec<Row>) {
     let group = device.group;
-    for state in ["ok", "lost", "hung", "failing", "released"] {
+    for state in STATES {
         rows.push(("gpu.status", state, f64::from(u8::from(state == "ok"))));
     }
+    rows.push(("gpu.up", "", 1.0));
     rows.push(("gpu.info", "", 1.0));
     if !device.mig() {
         busy(device, rows);

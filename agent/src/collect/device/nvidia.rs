@@ -11,6 +11,7 @@ mod board;
 mod events;
 mod fabric;
 mod fields;
+mod functions;
 mod gpm;
 mod identity;
 mod instances;
@@ -38,8 +39,14 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sys::nvml::board::Confidential;
 
-pub(super) const VENDOR: Vendor =
-    Vendor { name: "nvidia", library: "libnvidia-ml.so.1", node: "nvidiactl", open };
+pub(super) const VENDOR: Vendor = Vendor {
+    name: "nvidia",
+    library: "libnvidia-ml.so.1",
+    node: "nvidiactl",
+    roster: "driver/nvidia/gpus",
+    function: functions::name,
+    open,
+};
 
 /// What all devices of a driver share.
 #[derive(Debug, Default)]
@@ -100,7 +107,8 @@ fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
         let _ = sys::nvml::shutdown(nvml);
     });
     let events = Box::new(move || events::watch(nvml, count));
-    Ok(Opened { devices: devices.collect(), events, close })
+    let count = Box::new(|| nvml.device_count().ok());
+    Ok(Opened { devices: devices.collect(), count, events, close })
 }
 
 fn refusal(error: &NvmlError) -> OpenError {

@@ -88,7 +88,6 @@ pub struct Nccl {
     paths: Paths,
     ownership: Ownership,
     communicators: Arc<Communicators>,
-    answers: ras::Answers,
     shared: Shared,
     maps: Option<Maps>,
     roll: Roll,
@@ -130,7 +129,7 @@ pub fn start(
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
     let (mut nccl, waker) =
         Nccl::start(settings, paths, (ownership, communicators), Box::new(holders))?;
-    nccl.answers = answers.clone();
+    nccl.completion.answers = answers.clone();
     Ok((nccl, waker))
 }
 
@@ -153,7 +152,6 @@ impl Nccl {
             paths: paths.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
-            answers: ras::Answers::default(),
             shared,
             maps: None,
             roll: Roll::default(),
@@ -187,7 +185,8 @@ impl Nccl {
             maps.size(*handle, *pid, *ranks);
         }
         let members = &reading.members;
-        self.completion.take(&snapshot, members, &self.answers.local_ranks());
+        let said = self.completion.answers.local_ranks();
+        self.completion.take(&snapshot, members, &said);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
         self.compare(members, &snapshot.communicators);

@@ -5,7 +5,7 @@ use crate::catalog::nccl::Operation;
 use crate::communicators::CommunicatorHash;
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 /// Communicators and ranks that are kept of one answer; with more, it is refused.
@@ -136,7 +136,7 @@ struct RawStatus {
 
 /// Reads an answer in JSON as it comes.
 pub(super) fn from_json(source: impl Read) -> Result<Answer, serde_json::Error> {
-    let mut reader = serde_json::Deserializer::from_reader(source);
+    let mut reader = serde_json::Deserializer::from_reader(Commas::new(source));
     Document::deserialize(&mut reader)?.try_into()
 }
 
@@ -154,6 +154,65 @@ impl TryFrom<Document> for Answer {
         let communicators =
             communicators.ok_or_else(|| serde::de::Error::custom("a hash that is none"))?;
         Ok(summed(document.nccl_version.into(), communicators))
+    }
+}
+
+/// Puts in the comma that 2.28.7 and 2.28.9 leave out after the device of each missing rank: a
+/// string begins only after one of `{[,:`, and where it does not, the comma is what is missing.
+struct Commas<R> {
+    source: R,
+    waiting: Option<u8>,
+    last: u8,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl<R: Read> Commas<R> {
+    fn new(source: R) -> Self {
+        Self { source, waiting: None, last: b'{', in_string: false, escaped: false }
+    }
+
+    fn next(&mut self) -> io::Result<Option<u8>> {
+        let byte = match self.waiting.take() {
+            Some(byte) => byte,
+            None => {
+                let mut byte = [0];
+                if self.source.read(&mut byte)? == 0 {
+                    return Ok(None);
+                }
+                let [byte] = byte;
+                if !self.in_string
+                    && byte == b'"'
+                    && !matches!(self.last, b'{' | b'[' | b',' | b':')
+                {
+                    (self.waiting, self.last) = (Some(byte), b',');
+                    return Ok(Some(b','));
+                }
+                byte
+            }
+        };
+        if self.in_string {
+            self.in_string = byte != b'"' || self.escaped;
+            self.escaped = byte == b'\\' && !self.escaped;
+        } else {
+            self.in_string = byte == b'"';
+        }
+        if !byte.is_ascii_whitespace() {
+            self.last = byte;
+        }
+        Ok(Some(byte))
+    }
+}
+
+impl<R: Read> Read for Commas<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        for slot in buffer {
+            let Some(byte) = self.next()? else { break };
+            *slot = byte;
+            filled += 1;
+        }
+        Ok(filled)
     }
 }
 

@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// What NCCL is told to wait for its own processes: what its client tells it too.
 const NCCL_WAITS: u64 = 5;
-/// For everything: NCCL's wait, twice over, since it asks along a chain.
+/// For the first lines, which NCCL answers at once. The kernel may have given the connection to a
+/// process that is stopped: then another one of those that share the port will answer.
+const GREETS_WITHIN: Duration = Duration::from_secs(3);
+/// For everything after: NCCL's wait, twice over, since it asks along a chain.
 const WITHIN: Duration = Duration::from_secs(12);
 /// Of one line of the handshake.
 const MOST_LINE: u64 = 512;
@@ -32,7 +35,7 @@ pub(super) enum AskError {
     Namespace(io::Error),
     #[error("cannot connect to {at}: {source}")]
     Connect { at: SocketAddr, source: io::Error },
-    #[error("no whole answer within {} s", WITHIN.as_secs())]
+    #[error("no whole answer in time")]
     Late,
     #[error("the connection broke: {0}")]
     Broken(io::Error),
@@ -68,10 +71,11 @@ pub(super) fn ask(at: SocketAddr, network: Option<&File>) -> Result<Answer, AskE
             connected.map_err(|source| AskError::Connect { at, source })?
         }
     };
-    converse(stream, Instant::now() + WITHIN)
+    converse(stream, GREETS_WITHIN, WITHIN)
 }
 
-fn converse(stream: TcpStream, until: Instant) -> Result<Answer, AskError> {
+fn converse(stream: TcpStream, greeting: Duration, all: Duration) -> Result<Answer, AskError> {
+    let until = Instant::now() + greeting;
     let mut talk = Talk { reader: BufReader::new(Limited { stream, until, left: MOST_BYTES }) };
     let hello = talk.say("CLIENT PROTOCOL 2")?;
     if !hello.starts_with("SERVER PROTOCOL ") {
@@ -79,6 +83,7 @@ fn converse(stream: TcpStream, until: Instant) -> Result<Answer, AskError> {
     }
     talk.say(&format!("TIMEOUT {NCCL_WAITS}"))?;
     let is_json = talk.say("SET FORMAT json")? == "OK";
+    talk.reader.get_mut().until = Instant::now() + all;
     talk.send("VERBOSE STATUS")?;
     if is_json { talk.json() } else { talk.text() }
 }

@@ -93,3 +93,7 @@ pub(super) fn local_ranks(
     }
     all
 }
+
+#[cfg(test)]
+#[path = "digest_tests.rs"]
+mod tests;

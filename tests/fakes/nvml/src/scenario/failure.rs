@@ -28,15 +28,27 @@ pub struct Failure {
     pub from: f64,
     /// Second it ends.
     pub until: Option<f64>,
+    /// How likely it is at each call, by the scenario's `seed`.
+    #[serde(default = "always")]
+    pub probability: f64,
     /// Milliseconds the call takes longer.
     #[serde(default)]
     pub delay_ms: u64,
-    /// The call never returns.
+    /// The call does not return before the failure's end: never, without one.
     #[serde(default)]
     pub hang: bool,
+    /// The call never returns, and its thread cannot be interrupted meanwhile.
+    #[serde(default)]
+    pub uninterruptible: bool,
     /// The call ends the process.
     #[serde(default)]
     pub crash: bool,
+    /// The call reads where nothing is.
+    #[serde(default)]
+    pub segfault: bool,
+    /// The call answers random bytes.
+    #[serde(default)]
+    pub garbage: bool,
 }
 
 /// What a call is about.
@@ -74,4 +86,8 @@ pub struct Latency {
     pub call: String,
     /// Microseconds.
     pub us: u64,
+}
+
+const fn always() -> f64 {
+    1.0
 }
