@@ -295,6 +295,7 @@ mod tests {
     use crate::catalog::device::{ENERGY, INFO, POWER};
     use crate::catalog::{instance, process};
     use crate::ids::{GpuUuid, ProcKey};
+    use crate::inventory::facts::Facts;
     use crate::inventory::{GpuInfo, InstanceInfo};
     use crate::paths::Paths;
     use crate::sample::GpuProcess;

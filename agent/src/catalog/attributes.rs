@@ -96,10 +96,6 @@ attributes! {
     GPU_MEDIA_ENGINE = "gpu.media.engine";
     /// How a device's performance counters stand.
     GPU_COUNTERS_STATE = "gpu.counters.state";
-    /// What connects a device to others.
-    GPU_INTERCONNECT_TYPE = "gpu.interconnect.type";
-    /// Which way bytes go, seen from the device: `transmit` or `receive`.
-    NETWORK_IO_DIRECTION = "network.io.direction";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.

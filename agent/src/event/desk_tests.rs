@@ -4,6 +4,7 @@ use crate::event::Named;
 use crate::event::Severity;
 use crate::event::record::records;
 use crate::ids::GpuUuid;
+use crate::inventory::facts::Facts;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
