@@ -87,19 +87,19 @@ fn a_byte_now_and_then_does_not_hold_the_client() {
 #[test]
 fn bytes_without_end_are_not_kept() {
     let endless = |to: &mut TcpStream| {
-        let block = [b'x'; 65_536];
+        let block = vec![b'x'; 65_536];
         while to.write_all(&block).is_ok() {}
     };
     let error = served(LONG, replies(OLD, endless)).unwrap_err();
     assert_eq!(error.outcome(), RasOutcome::TooLong, "{error}");
     let blanks = |to: &mut TcpStream| {
-        let block = [b' '; 65_536];
+        let block = vec![b' '; 65_536];
         while to.write_all(&block).is_ok() {}
     };
     let error = served(LONG, replies(NEW, blanks)).unwrap_err();
     assert_eq!(error.outcome(), RasOutcome::TooLong, "{error}");
     let greeting = |mut client: BufReader<TcpStream>| {
-        let block = [b'x'; 65_536];
+        let block = vec![b'x'; 65_536];
         while client.get_mut().write_all(&block).is_ok() {}
     };
     let error = served(LONG, greeting).unwrap_err();
