@@ -14,7 +14,7 @@ fn served(
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let server = thread::spawn(move || serve(BufReader::new(listener.accept().unwrap().0)));
-    let answer = converse(TcpStream::connect(at).unwrap(), within, within);
+    let answer = converse(TcpStream::connect(at).unwrap(), (within, within), MOST);
     // A server that writes for ever ends when its client is gone.
     server.join().unwrap();
     answer
@@ -41,6 +41,8 @@ fn replies(
 const NEW: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "OK\n"];
 const OLD: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "ERROR: Unknown command SET FORMAT json\n"];
 const LONG: Duration = Duration::from_secs(20);
+/// More than a text may have.
+const MOST: u64 = 2 << 20;
 
 #[test]
 fn a_library_that_knows_json_is_asked_for_it() {
