@@ -38,7 +38,7 @@ pub(super) struct Process {
 /// A rank that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rank {
-    pub rank: u32,
+    pub number: u32,
     pub process: Option<Process>,
     pub device: Option<u32>,
     pub launched: Vec<(Operation, u64)>,
@@ -173,24 +173,15 @@ impl<R: Read> Commas<R> {
     }
 
     fn next(&mut self) -> io::Result<Option<u8>> {
-        let byte = match self.waiting.take() {
-            Some(byte) => byte,
-            None => {
-                let mut byte = [0];
-                if self.source.read(&mut byte)? == 0 {
-                    return Ok(None);
-                }
-                let [byte] = byte;
-                if !self.in_string
-                    && byte == b'"'
-                    && !matches!(self.last, b'{' | b'[' | b',' | b':')
-                {
-                    (self.waiting, self.last) = (Some(byte), b',');
-                    return Ok(Some(b','));
-                }
-                byte
-            }
+        let waiting = self.waiting.take();
+        let Some(byte) = (if waiting.is_some() { waiting } else { self.read_one()? }) else {
+            return Ok(None);
         };
+        let begins = !self.in_string && byte == b'"';
+        if begins && !matches!(self.last, b'{' | b'[' | b',' | b':') {
+            (self.waiting, self.last) = (Some(byte), b',');
+            return Ok(Some(b','));
+        }
         if self.in_string {
             self.in_string = byte != b'"' || self.escaped;
             self.escaped = byte == b'\\' && !self.escaped;
@@ -201,6 +192,12 @@ impl<R: Read> Commas<R> {
             self.last = byte;
         }
         Ok(Some(byte))
+    }
+
+    fn read_one(&mut self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        let read = self.source.read(&mut byte)?;
+        Ok((read != 0).then_some(byte[0]))
     }
 }
 
@@ -280,7 +277,7 @@ fn rank(raw: RawRank) -> Rank {
         Some((*operation, *count))
     });
     Rank {
-        rank: raw.rank,
+        number: raw.rank,
         process: process(raw.host, raw.pid),
         device: raw.cuda_dev.and_then(|device| u32::try_from(device).ok()),
         launched: launched.collect(),

@@ -2,8 +2,8 @@ use super::*;
 
 const USER_GUIDE: &str = include_str!("../../../../tests/fixtures/nccl-ras/user-guide-2.29.1.json");
 
-fn process(host: &str, pid: u32) -> Option<Process> {
-    Some(Process { host: host.into(), pid })
+fn process(host: &str, pid: u32) -> Process {
+    Process { host: host.into(), pid }
 }
 
 #[test]
@@ -17,14 +17,14 @@ fn the_user_guides_answer_is_read_whole() {
         Operation::ReduceScatter,
     ];
     let there = Rank {
-        rank: 0,
-        process: process("172.16.64.245", 1_524_344),
+        number: 0,
+        process: Some(process("172.16.64.245", 1_524_344)),
         device: Some(0),
         launched: launched.map(|operation| (operation, 0)).to_vec(),
     };
     let absent = Absent {
         rank: 1,
-        process: process("172.16.64.245", 1_524_345),
+        process: Some(process("172.16.64.245", 1_524_345)),
         device: Some(1),
         is_unresponsive: true,
         is_dead: false,
@@ -76,7 +76,7 @@ fn real_libraries_answers_are_read_also_where_they_are_no_json() {
     assert!(serde_json::from_str::<serde_json::Value>(STOPPED).is_err());
     let counts = |answer: &Answer| {
         let [communicator] = answer.communicators.as_slice() else { panic!("{answer:?}") };
-        let ranks = communicator.ranks.iter().map(|rank| (rank.rank, rank.launched.len()));
+        let ranks = communicator.ranks.iter().map(|rank| (rank.number, rank.launched.len()));
         let absent = communicator.absent.iter().map(|absent| (absent.rank, absent.is_dead));
         (communicator.size, ranks.collect::<Vec<_>>(), absent.collect::<Vec<_>>())
     };

@@ -15,7 +15,7 @@ fn a_rank_is_as_far_behind_as_the_foremost_one_is_ahead() {
     let mut answer = from_json(text.as_bytes()).unwrap();
     let communicator = &mut answer.communicators[0];
     let launched = vec![(Operation::AllReduce, 45), (Operation::Send, 1)];
-    communicator.ranks.push(Rank { rank: 1, process: None, device: None, launched });
+    communicator.ranks.push(Rank { number: 1, process: None, device: None, launched });
     let digest = digest(&answer, &here());
     let known = &digest.communicators[0];
     let local: Vec<_> = known.local.iter().map(|one| (one.process, one.rank, one.behind)).collect();

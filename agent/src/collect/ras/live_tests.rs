@@ -125,7 +125,9 @@ fn a_process_that_is_stopped_does_not_keep_others_from_answering() {
     let mut all = [listening(), listening()];
     let pids: Vec<u32> = all.iter().map(|one| one.child.id()).collect();
     let document = job(folder.path(), "job.json", 0xabc, &pids);
-    all.iter_mut().for_each(|one| one.serve(&document));
+    for one in &mut all {
+        one.serve(&document);
+    }
     let processes: Vec<ProcKey> = all.iter().map(Listening::process).collect();
     let stopped = rustix::process::Pid::from_child(&all[1].child);
     rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();

@@ -43,6 +43,9 @@ const SOON: Duration = Duration::from_secs(1);
 /// Processes that share a port of a network.
 type Port = (u64, SocketAddr);
 
+/// A job's answer, whole and as told, and the names of this node's processes in it.
+type Heard = (Job, HashMap<Process, ProcKey>, Answer);
+
 /// A process that has the library loaded.
 #[derive(Debug)]
 struct Seen {
@@ -186,7 +189,7 @@ impl Rounds {
         let wait = if nodes > 1 { every.max(NODES_SHARE.saturating_mul(nodes)) } else { every };
         turn.renew(answers.iter().map(|(job, ..)| job.clone()), wait * ROUNDS_TOLD);
         let wait = wait.saturating_mul(1 << turn.failed.min(4));
-        turn.next = Instant::now() + wait - part_of(wait / 10);
+        turn.next = Instant::now() + wait.saturating_sub(part_of(wait / 10));
         for (_, here, answer) in &answers {
             self.tell_dead(port, here, answer);
         }
@@ -198,9 +201,9 @@ impl Rounds {
         port: Port,
         first: ProcKey,
         listening: &BTreeSet<ProcKey>,
-    ) -> (Vec<(Job, HashMap<Process, ProcKey>, Answer)>, Option<AskError>) {
+    ) -> (Vec<Heard>, Option<AskError>) {
         let here = self.here(port.0);
-        let mut answers: Vec<(Job, HashMap<Process, ProcKey>, Answer)> = Vec::new();
+        let mut answers: Vec<Heard> = Vec::new();
         let (mut missing, mut silent) = (listening.clone(), None);
         let passed_over = self.turns.get(&port).map(|turn| turn.elsewhere.clone());
         for _ in 0..=MOST_JOBS {

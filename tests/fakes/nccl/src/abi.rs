@@ -78,6 +78,7 @@ unsafe fn checked(comm: Handle) -> Result<Handle, u32> {
 /// # Safety
 ///
 /// As for [`checked`].
+#[expect(clippy::inline_always, reason = "each operation reads the communicator itself")]
 #[inline(always)]
 unsafe fn operate(comm: Handle) -> u32 {
     // SAFETY: as promised by the caller.
