@@ -16,6 +16,7 @@ mod place;
 mod run;
 mod setup;
 mod shell;
+mod soak;
 mod test;
 mod tidy;
 mod vm;
@@ -49,6 +50,8 @@ enum Task {
     Bench(PassedOn),
     /// Throw random text at what reads text that anybody can write
     Fuzz(fuzz::Request),
+    /// Kill the agent's reader at random for ten minutes, and say what that cost
+    Soak(soak::Request),
     /// Check the structure of the repository
     Tidy,
     /// Do all that a change must pass, as the CI does
@@ -86,6 +89,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
+        Task::Soak(request) => soak::soak(&request),
         Task::Tidy => tidy::tidy(),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),

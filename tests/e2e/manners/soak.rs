@@ -97,7 +97,7 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
         gaps.values().map(|(gap, _)| gap).max().unwrap(),
         gaps.values().map(|(_, points)| points).sum::<usize>(),
     );
-    assert!(restarts >= kills / 2, "{restarts} restarts of {kills} kills");
+    assert!(restarts >= kills, "{restarts} restarts of {kills} kills");
     assert_eq!((after.files, after.threads), (before.files, before.threads));
     let growth = after.resident_kb.saturating_sub(before.resident_kb);
     assert!(growth < MOST_GROWTH_KB, "{growth} kB more: {before:?}, {after:?}");
@@ -105,12 +105,16 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     assert!(gaps.values().all(|(gap, _)| *gap <= LONGEST_GAP), "{TICK:?} a tick: {gaps:?}");
 }
 
-/// Ends the reader as a stray pointer does.
+/// Ends the reader as a stray pointer does: again and again, because the first signal that is not
+/// its own fault only takes away the handler that Rust's runtime has for its stacks.
 fn kill(agent: &Agent) {
     let Some(reader) = until(WITHIN, || agent.reader()) else { panic!("no reader") };
     let pid = Pid::from_raw(i32::try_from(reader).unwrap()).unwrap();
-    // One that has ended at this very moment is as good.
-    let _ = kill_process(pid, Signal::SEGV);
+    let ended = until(WITHIN, || {
+        let sent = kill_process(pid, Signal::SEGV);
+        (sent.is_err() || agent.reader() != Some(reader)).then_some(())
+    });
+    assert!(ended.is_some(), "{reader} has not ended");
 }
 
 /// For each device the longest time between two of its readings of power, and how many there were.

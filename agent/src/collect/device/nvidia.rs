@@ -162,5 +162,9 @@ impl NvidiaDevice {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);
         }
         self.processes.read((device, &instances), &mut self.ask, reading);
+        if self.ask.is_silent() {
+            // It supports nothing that is read: whether it is there, its name tells.
+            self.ask.ask(Call::Uuid, || device.uuid());
+        }
     }
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 /// Something that goes wrong in one function or all, on one device or all.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "keys of a file, most of which are not there")]
 pub struct Failure {
     /// The function, or `*` for every function that takes a device.
     pub call: String,
