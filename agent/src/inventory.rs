@@ -3,11 +3,15 @@
 
 pub mod register;
 
+pub mod facts;
+
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{GpuId, GpuUuid, InstanceId};
+use facts::Facts;
 use register::{Known, Register};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// What a device is; changes only with its driver or configuration.
@@ -33,6 +37,8 @@ pub struct GpuInfo {
     pub cuda_version: Option<String>,
     /// MIG on or off; `None` where the device has none.
     pub mig: Option<bool>,
+    /// What else is known of the board.
+    pub facts: Facts,
 }
 
 impl GpuInfo {
@@ -55,6 +61,7 @@ impl GpuInfo {
         set.set_some(&attr::GPU_CUDA_VERSION, self.cuda_version.as_deref());
         let mig = self.mig.map(|on| if on { "enabled" } else { "disabled" });
         set.set_some(&attr::GPU_MIG_MODE, mig);
+        self.facts.add_to(&mut set);
         set
     }
 }
@@ -107,6 +114,7 @@ impl InstanceInfo {
 pub struct Inventory {
     gpus: RwLock<Table<GpuInfo>>,
     instances: RwLock<Table<InstanceInfo>>,
+    changes: AtomicU64,
     register: Register,
 }
 
@@ -124,15 +132,17 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: PartialEq> Table<T> {
-    fn put(&mut self, uuid: &GpuUuid, info: T) -> u16 {
+    fn put(&mut self, uuid: &GpuUuid, info: T, changes: &AtomicU64) -> u16 {
         if let Some(&place) = self.places.get(uuid) {
             if let Some(slot) = self.infos.get_mut(usize::from(place))
                 && **slot != info
             {
                 *slot = Arc::new(info);
+                changes.fetch_add(1, Ordering::Release);
             }
             return place;
         }
+        changes.fetch_add(1, Ordering::Release);
         let place = u16::try_from(self.infos.len()).unwrap_or(u16::MAX);
         self.places.insert(uuid.clone(), place);
         self.infos.push(Arc::new(info));
@@ -162,6 +172,7 @@ impl From<&Known> for GpuInfo {
             driver_version: None,
             cuda_version: None,
             mig: None,
+            facts: Facts::default(),
         }
     }
 }
@@ -186,7 +197,13 @@ impl Inventory {
     /// Adds or refreshes a device; gives its number.
     pub fn put(&self, info: GpuInfo) -> GpuId {
         let uuid = info.uuid.clone();
-        GpuId(self.gpus.write().unwrap_or_else(PoisonError::into_inner).put(&uuid, info))
+        let mut gpus = self.gpus.write().unwrap_or_else(PoisonError::into_inner);
+        GpuId(gpus.put(&uuid, info, &self.changes))
+    }
+
+    /// While it is the same, so is every identity of a device or an instance.
+    pub fn version(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// A device's identity; the `Arc` changes when the identity does.
@@ -203,7 +220,8 @@ impl Inventory {
     /// Adds or refreshes a MIG instance; gives its number, the same for the same UUID.
     pub fn put_instance(&self, info: InstanceInfo) -> InstanceId {
         let uuid = info.uuid.clone();
-        InstanceId(self.instances.write().unwrap_or_else(PoisonError::into_inner).put(&uuid, info))
+        let mut instances = self.instances.write().unwrap_or_else(PoisonError::into_inner);
+        InstanceId(instances.put(&uuid, info, &self.changes))
     }
 
     /// An instance's identity; the `Arc` changes when the identity does.

@@ -1,6 +1,7 @@
 //! What a collector pushes: a metric of the catalogue, a value and a subject. No label is ever
 //! written here; the enrich stage turns the subject into attributes.
 
+use crate::attribute::grants::GrantId;
 use crate::attribute::party::PartyId;
 use crate::catalog::{DimIndexes, MetricDef};
 use crate::communicators::MemberId;
@@ -22,10 +23,28 @@ pub enum Subject {
     Process(GpuProcess),
     /// An owner's part of a device.
     Party(GpuParty),
+    /// A device, or a part of one, granted to an owner.
+    Grant(GpuGrant),
     /// A process's membership in a communicator.
     Member(MemberId),
     /// One XID code of a device.
     Xid(GpuXid),
+    /// A rank's messages of one size, algorithm and protocol.
+    Recent(Recent),
+}
+
+/// A rank's messages of one size, algorithm and protocol, of which a source keeps a mean. The
+/// source bounds how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Recent {
+    /// The rank.
+    pub member: MemberId,
+    /// NCCL's algorithm; `None` for messages that have none.
+    pub algorithm: Option<&'static str>,
+    /// NCCL's protocol.
+    pub protocol: Option<&'static str>,
+    /// The least size in bytes.
+    pub size: u64,
 }
 
 /// One XID code of a device: an open set, but a small one (the driver has some 170 codes, and a
@@ -56,6 +75,19 @@ pub struct GpuParty {
     pub gpu: GpuId,
     /// The owner.
     pub party: PartyId,
+}
+
+/// A device, or a part of one, granted to an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuGrant {
+    /// The device.
+    pub gpu: GpuId,
+    /// The MIG instance of it, where that was granted.
+    pub instance: Option<InstanceId>,
+    /// The owner.
+    pub party: PartyId,
+    /// What it was asked for by.
+    pub words: Option<GrantId>,
 }
 
 /// The agent itself, as a subject type.
@@ -90,6 +122,26 @@ impl SubjectKind for GpuProcess {
 
 impl SubjectKind for GpuParty {
     const WORD: &'static str = "owner";
+}
+
+impl SubjectKind for Recent {
+    const WORD: &'static str = "recent";
+}
+
+impl From<Recent> for Subject {
+    fn from(recent: Recent) -> Self {
+        Self::Recent(recent)
+    }
+}
+
+impl SubjectKind for GpuGrant {
+    const WORD: &'static str = "grant";
+}
+
+impl From<GpuGrant> for Subject {
+    fn from(grant: GpuGrant) -> Self {
+        Self::Grant(grant)
+    }
 }
 
 impl SubjectKind for MemberId {

@@ -5,11 +5,13 @@
 //! are real. What cannot be measured here has a row that says why.
 
 pub mod cost;
+pub mod crowd;
 pub mod encoder;
 pub mod latency;
 pub mod load;
 pub mod opens;
 pub mod receiver;
+pub mod stages;
 pub mod table;
 
 use crate::agent::{Agent, AgentError};
@@ -31,6 +33,8 @@ pub struct Options {
     pub rounds: usize,
     /// Whether to run the encoder's own benchmark.
     pub encoder: bool,
+    /// Only the crowd of 200 processes.
+    pub crowd: bool,
 }
 
 /// Why a figure cannot be had.
@@ -51,6 +55,9 @@ pub enum BenchError {
     /// Something that was not built.
     #[error(transparent)]
     NotBuilt(#[from] NotBuilt),
+    /// What the agent sent.
+    #[error("what the agent sent: {0}")]
+    Sent(#[from] prost::DecodeError),
     /// A file or process operation.
     #[error("{what}: {source}")]
     Os {
@@ -87,11 +94,19 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         eprintln!("measured: {name}");
         rows.extend(measured.unwrap_or_else(|why| vec![Row::missing(name, why.to_string())]));
     };
-    section("time from open to owner", latency::measure());
-    for every in ["1s", "10s"] {
-        section(&format!("agent at {every}"), cost::measure(every, options.watch));
+    if !options.crowd {
+        section("time from open to owner", latency::measure());
+        for every in ["1s", "10s"] {
+            section(&format!("agent at {every}"), cost::measure(every, options.watch));
+        }
     }
-    section("opening ordinary files", opens::measure(options.rounds));
+    for churn in [false, true] {
+        let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
+        section(name, stages::measure(churn, options.watch));
+    }
+    if !options.crowd {
+        section("opening ordinary files", opens::measure(options.rounds));
+    }
     if options.encoder {
         section("encoder against the SDK", encoder::measure());
     }

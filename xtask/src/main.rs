@@ -12,6 +12,7 @@ mod compile;
 mod containerd;
 mod docs;
 mod fuzz;
+mod gpu_check;
 mod place;
 mod run;
 mod setup;
@@ -52,6 +53,8 @@ enum Task {
     Fuzz(fuzz::Request),
     /// Kill the agent's reader at random for ten minutes, and say what that cost
     Soak(soak::Request),
+    /// Make a folder that proves the agent on a machine with a GPU, and run it where there is one
+    GpuCheck(gpu_check::Request),
     /// Check the structure of the repository
     Tidy,
     /// Do all that a change must pass, as the CI does
@@ -90,6 +93,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Soak(request) => soak::soak(&request),
+        Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Tidy => tidy::tidy(),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),

@@ -41,7 +41,16 @@ pub struct Vendor {
     /// The library's function behind a reader's word for a call.
     pub function: fn(&str) -> &str,
     /// Loads and initialises the library.
-    pub open: fn(&Path) -> Result<Opened, OpenError>,
+    pub open: fn(&Opening<'_>) -> Result<Opened, OpenError>,
+}
+
+/// What a library is opened for.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// The library.
+    pub library: &'a Path,
+    /// Whether to read the devices' performance counters.
+    pub gpm: bool,
 }
 
 /// An initialised library.

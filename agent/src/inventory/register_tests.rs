@@ -1,4 +1,5 @@
 use super::*;
+use crate::inventory::facts::Facts;
 use std::path::Path;
 
 const THEN: SystemTime = UNIX_EPOCH;
@@ -19,6 +20,7 @@ fn device(uuid: &str, pci: &str) -> GpuInfo {
         driver_version: Some("580.95.05".into()),
         cuda_version: None,
         mig: None,
+        facts: Facts::default(),
     }
 }
 

@@ -5,10 +5,14 @@
 //! takes for "not supported". Structures are those of the bindings; their layout is checked against
 //! `nvml.h` at compile time, and those with a version word carry it.
 
+pub mod board;
 pub mod events;
+pub mod fabric;
 pub mod fields;
 pub mod lists;
 pub mod mig;
+
+pub mod gpm;
 
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
@@ -25,6 +29,14 @@ macro_rules! layout {
     };
 }
 use layout;
+
+/// The word that tells the library a structure's version and size.
+const fn version_word<T>(version: u32) -> u32 {
+    // `NVML_STRUCT_VERSION` of `nvml.h`; the library's structures are far below 16 MiB.
+    #[expect(clippy::cast_possible_truncation, reason = "sizes of a few bytes")]
+    let size = size_of::<T>() as u32;
+    size | version << 24
+}
 
 /// Closes every handle the library holds. `Nvml`'s own `Drop` does it too, but not for one that is
 /// borrowed for as long as the process lives.

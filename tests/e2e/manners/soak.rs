@@ -63,7 +63,12 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     let interval = Some("1s".to_owned());
     let config = Config { interval, file: Some(file.clone()), ..Config::default() };
     let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
-    let whole = |who: &Value| (who["devices"][7]["state"] == "ok").then_some(());
+    // With the thread that hears the library's events, which starts a moment later.
+    let whole = |who: &Value| {
+        let hears = |one: &Value| one["name"] == "nvml_events" && one["state"] == "ready";
+        let hears = who["sources"].as_array()?.iter().any(hears);
+        (hears && who["devices"][7]["state"] == "ok").then_some(())
+    };
     agent.wait_for("a reading", WITHIN, whole).unwrap();
     // What is made once, on the first restarts, is no leak.
     (0..3).for_each(|_| kill(&agent));

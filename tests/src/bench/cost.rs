@@ -21,7 +21,7 @@ const CPU_TARGET_PERCENT: f64 = 0.05;
 const MEMORY_TARGET_MB: f64 = 15.0;
 
 /// Nanoseconds of CPU by thread name.
-type Threads = BTreeMap<String, u64>;
+pub(super) type Threads = BTreeMap<String, u64>;
 
 /// Memory of a process in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +112,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-fn spent(before: &Threads, after: &Threads) -> Threads {
+pub(super) fn spent(before: &Threads, after: &Threads) -> Threads {
     let since = |name: &String| before.get(name).copied().unwrap_or_default();
     after.iter().map(|(name, now)| (name.clone(), now.saturating_sub(since(name)))).collect()
 }
@@ -131,7 +131,7 @@ fn read(path: &Path) -> Result<String, BenchError> {
 }
 
 /// The only child: the device reader.
-fn child(pid: u32) -> Result<u32, BenchError> {
+pub(super) fn child(pid: u32) -> Result<u32, BenchError> {
     for folder in tasks(pid)? {
         if let Some(child) = read(&folder.join("children"))?.split_whitespace().next() {
             return child.parse().map_err(|_| BenchError::Strange {
@@ -149,7 +149,7 @@ fn tasks(pid: u32) -> Result<Vec<PathBuf>, BenchError> {
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
 }
 
-fn threads(pid: u32) -> Result<Threads, BenchError> {
+pub(super) fn threads(pid: u32) -> Result<Threads, BenchError> {
     let mut all = Threads::new();
     for folder in tasks(pid)? {
         let name = read(&folder.join("comm"))?.trim_end().to_owned();

@@ -19,6 +19,9 @@ struct Arguments {
     /// Leave out the encoder's own benchmark.
     #[arg(long)]
     no_encoder: bool,
+    /// Only the crowd: what knowing whose it is costs with 200 processes and 500 containers.
+    #[arg(long)]
+    crowd: bool,
     /// Only open a file again and again: the process that is measured.
     #[arg(long, value_name = "FILE", hide = true)]
     open_loop: Option<PathBuf>,
@@ -42,6 +45,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     bench::run(&Options {
         watch: Duration::from_secs(arguments.watch),
         rounds: arguments.rounds,
-        encoder: !arguments.no_encoder,
+        encoder: !arguments.no_encoder && !arguments.crowd,
+        crowd: arguments.crowd,
     })
 }

@@ -8,7 +8,7 @@
 use super::events;
 use super::inside::{self, Inside};
 use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
-use super::{Count, DeviceRead, OpenError, Opened, Vendor};
+use super::{Count, DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
 use crate::sys::process::exit_now;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
@@ -40,6 +40,8 @@ pub struct Settings {
     pub stall: Duration,
     /// Whether to tell what happens to the devices on standard output.
     pub events: bool,
+    /// Whether to read the devices' performance counters.
+    pub gpm: bool,
 }
 
 /// Why a child ended early.
@@ -80,6 +82,8 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
         // A call hangs: closing the library would wait for it.
         exit_now(0);
     }
+    // What the devices hold of the library is given back before it is closed.
+    desk.home.clear();
     (opened.close)();
     match ended {
         // Noticed while an answer was sent, not while the next request was awaited.
@@ -267,11 +271,13 @@ fn open(
     outlet: &mut Outlet,
 ) -> Result<Option<Opened>, ServeError> {
     let (library, open, events) = (settings.library.clone(), settings.vendor.open, events.clone());
+    let gpm = settings.gpm;
     let inside = Inside::default();
     let shown = inside.clone();
     spawn("reader:open", move || {
         shown.begin();
-        let opened = unless_panicked(|| inside::call(Open, || open(&library)));
+        let opened =
+            unless_panicked(|| inside::call(Open, || open(&Opening { library: &library, gpm })));
         // The main thread is gone only when the process is.
         let _ = events.send(Event::Opened(opened));
     })?;

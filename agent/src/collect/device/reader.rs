@@ -55,6 +55,8 @@ pub struct Settings {
     pub environment: Vec<(OsString, OsString)>,
     /// The host's directories.
     pub paths: Paths,
+    /// Whether to read the devices' performance counters.
+    pub gpm: bool,
     /// Longest a tick waits for a device.
     pub deadline: Duration,
     /// How often a missing driver or device is looked for, and the devices are counted.
@@ -71,6 +73,7 @@ impl Settings {
             library: None,
             environment: Vec::new(),
             paths: Paths::default(),
+            gpm: true,
             deadline: DEADLINE.min(interval / 2),
             retry: RETRY,
             longest_pause: LONGEST_PAUSE,
@@ -200,6 +203,7 @@ impl DeviceReader {
             let count = self.rows.unidentified;
             troubles.push(format!("{count} processes are left out: nothing says who they are"));
         }
+        troubles.extend(self.rows.remarks());
         if state == SourceState::Hung && troubles.is_empty() {
             troubles.push("the library has not answered yet".to_owned());
         }

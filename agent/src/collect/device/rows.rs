@@ -7,7 +7,9 @@ mod row;
 use super::capabilities::Capabilities;
 use super::snapshot::DeviceSnapshot;
 use super::wire::{Outcome, Reading};
+use crate::attribute::identities::Who;
 use crate::catalog::device::{self as metric, DeviceState};
+use crate::catalog::gpm::CounterState;
 use crate::host::boot_time_ns;
 use crate::ids::{GpuId, ProcKey};
 use crate::inventory::Inventory;
@@ -19,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Tells who a PID is that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
-pub type Identify = Box<dyn Fn(u32, u64) -> Option<ProcKey> + Send>;
+/// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
+pub type Identify = Box<dyn Fn(&[u32], u64) -> Who + Send>;
 
 /// Tells which device nodes a process was seen to open.
 pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
@@ -76,6 +78,7 @@ impl Rows {
         self.unidentified = 0;
         for row in self.by_gpu.values_mut() {
             row.samples.clear();
+            row.counters = None;
             row.settled = false;
         }
     }
@@ -239,6 +242,22 @@ impl Rows {
             }
         }
         troubles
+    }
+
+    /// One clause for each device that is well but does not tell all it could.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let remarks = self.slots.iter().filter_map(|(slot, gpu)| {
+            let why = match self.by_gpu.get(gpu)?.counters? {
+                CounterState::Busy => "another program, a profiler perhaps, has them",
+                CounterState::Forbidden => "this user may not read them",
+                CounterState::Failing => "reading them failed",
+                CounterState::Ok | CounterState::Waiting | CounterState::Unsupported => {
+                    return None;
+                }
+            };
+            Some(format!("device {slot} has no performance counters now: {why}"))
+        });
+        remarks.collect()
     }
 
     /// Whether any device answers.

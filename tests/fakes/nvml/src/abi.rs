@@ -3,13 +3,18 @@
 //! before `nvmlInit` (1), and no panic crosses into C (999).
 #![expect(unsafe_code, reason = "a C ABI takes pointers from its caller")]
 
+pub mod board;
 pub mod device;
 pub mod events;
 pub mod fields;
+pub mod gpm;
+mod links;
 pub mod mig;
+pub mod modes;
 pub mod process;
 
 use crate::chance;
+use crate::counts;
 use crate::nodes;
 use crate::runtime::{self, Call, Code};
 use crate::scenario::failure::About;
@@ -48,22 +53,23 @@ macro_rules! exports {
         /// length beside it says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $function($($arg: $ty),*) -> nvmlReturn_t {
-            $crate::abi::guard(|| {
-                let $name = stringify!($function);
-                $body
-            })
+            let $name = stringify!($function);
+            $crate::abi::guard($name, || $body)
         }
     )+};
 }
 use exports;
 
-/// Runs a function's body; a panic ends here.
-fn guard(body: impl FnOnce() -> Result<(), Code>) -> nvmlReturn_t {
-    match catch_unwind(AssertUnwindSafe(body)) {
+/// Runs a function's body and counts it; a panic ends here.
+fn guard(name: &'static str, body: impl FnOnce() -> Result<(), Code>) -> nvmlReturn_t {
+    let inside = counts::enter(name);
+    let code = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => SUCCESS,
         Ok(Err(code)) => code,
         Err(_) => UNKNOWN,
-    }
+    };
+    counts::leave(inside, code != SUCCESS);
+    code
 }
 
 /// Begins a call that is about no device.

@@ -13,7 +13,7 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// An NVML return code other than success.
 pub(crate) type Code = u32;
@@ -58,6 +58,9 @@ impl Call {
     }
 }
 
+/// A call this long sleeps.
+const LONG_CALL: Duration = Duration::from_millis(1);
+
 /// A hang looks this often whether its time is over.
 const HANG_STEP: Duration = Duration::from_millis(20);
 
@@ -93,16 +96,39 @@ pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Cod
         Some(kernel) if kernel != loaded.library => return Some(Err(VERSION_MISMATCH)),
         Some(_) => {}
     }
-    for (failure, hits) in loaded.scenario.failures.iter().zip(&loaded.hits) {
-        if failure.concerns(name, about, seconds)
-            && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
-            && chance::comes(loaded.scenario.seed, failure.probability)
-            && let Some(code) = suffer(failure, loaded.scenario.seed)
-        {
-            return Some(Err(code));
-        }
+    take_time(&loaded.scenario, name);
+    let call = Call { loaded, seconds };
+    Some(call.fails(name, about).map_or(Ok(call), Err))
+}
+
+impl Call {
+    /// Fails, waits, hangs or crashes as the scenario says of a function, or of a part of one.
+    pub(crate) fn fails(&self, name: &str, about: Option<About>) -> Option<Code> {
+        let scenario = &self.loaded.scenario;
+        let failures = scenario.failures.iter().zip(&self.loaded.hits);
+        let mut concerned = failures.filter(|(failure, hits)| {
+            failure.concerns(name, about, self.seconds)
+                && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+                && chance::comes(scenario.seed, failure.probability)
+        });
+        concerned.find_map(|(failure, _)| suffer(failure, scenario.seed))
     }
-    Some(Ok(Call { loaded, seconds }))
+}
+
+/// Takes as long as the scenario says that a call takes. A sleep is too long by some fifty
+/// microseconds, so a short call waits awake, as the real one does in the kernel.
+fn take_time(scenario: &Scenario, name: &str) {
+    let begun = Instant::now();
+    let named = |call: &str| scenario.latencies.iter().find(|latency| latency.call == call);
+    let Some(latency) = named(name).or_else(|| named("*")) else { return };
+    let time = Duration::from_micros(latency.us);
+    if time >= LONG_CALL {
+        thread::sleep(time);
+        return;
+    }
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
 }
 
 /// Scenario time.
@@ -197,15 +223,20 @@ fn suffer(failure: &Failure, seed: u64) -> Option<Code> {
 
 /// Notes a call in the log. Written before the call does anything, so that one that hangs shows.
 fn log(call: &str, device: Option<u32>) {
+    note(&serde_json::json!({"call": call, "device": device}));
+}
+
+/// Adds a line to the log: an object, with time and PID.
+pub(crate) fn note(what: &serde_json::Value) {
     static LOG: OnceLock<Option<Mutex<File>>> = OnceLock::new();
     let log = LOG.get_or_init(|| {
         let path = env::var_os("FAKE_NVML_LOG")?;
         File::options().append(true).create(true).open(path).ok().map(Mutex::new)
     });
     if let Some(log) = log {
-        let time = epoch_seconds(SystemTime::now());
-        let pid = process::id();
-        let line = serde_json::json!({"time": time, "pid": pid, "call": call, "device": device});
+        let mut line = what.clone();
+        line["time"] = epoch_seconds(SystemTime::now()).into();
+        line["pid"] = process::id().into();
         let mut file = log.lock().unwrap_or_else(PoisonError::into_inner);
         // A log on a full disk loses lines; tests that count them fail and show it.
         let _ = writeln!(file, "{line}");

@@ -1,16 +1,22 @@
 //! The scenario file: which devices there are, what they read at each moment, who is on them, and
 //! what fails. The library answers from it and tests compute the truth from it.
 
+pub mod board;
 pub mod clocks;
 pub mod driver;
 pub mod failure;
+pub mod gpm;
 pub mod health;
+pub mod links;
 
 use crate::curve::{Curve, Place};
+use board::{Board, Confidential, Modes};
 use clocks::{Clocks, Held, PowerLimits};
 use driver::DriverChange;
-use failure::Failure;
+use failure::{Failure, Latency};
+use gpm::Gpm;
 use health::Remapped;
+use links::{C2c, Fabric, NvLink};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,12 +32,20 @@ pub struct Scenario {
     /// Functions this driver's library does not have; see [`crate::install`].
     #[serde(default)]
     pub omit: Vec<String>,
+    /// Confidential computing, where the host has it.
+    pub confidential: Option<Confidential>,
+    /// The first number of a GPM metric that this driver does not know, where it refuses to be asked
+    /// for such.
+    pub gpm_metrics: Option<u32>,
     /// Kinds of devices, in index order.
     #[serde(default, rename = "device")]
     pub groups: Vec<Group>,
     /// What happens, in this order.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
+    /// How long calls take; the rest take no time.
+    #[serde(default, rename = "latency")]
+    pub latencies: Vec<Latency>,
     /// What fails.
     #[serde(default, rename = "failure")]
     pub failures: Vec<Failure>,
@@ -43,8 +57,8 @@ pub struct Scenario {
     pub seed: u64,
 }
 
-/// A number of devices of one kind. `{index}` in a text is the device's index, `{hex}` the same as
-/// one hexadecimal digit. A value that is not there is not supported by the device.
+/// A number of devices of one kind. `{index}` in a text is the device's index, `{hex}` the same in
+/// hexadecimal. A value that is not there is not supported by the device.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
@@ -103,6 +117,20 @@ pub struct Group {
     pub power_state: Option<u32>,
     /// Fan percentage.
     pub fan: Option<Curve>,
+    /// What the board is.
+    #[serde(default)]
+    pub board: Board,
+    /// How it is set up.
+    #[serde(default)]
+    pub modes: Modes,
+    /// Its links to switches or other devices.
+    pub nvlink: Option<NvLink>,
+    /// Its links to the CPU of its module.
+    pub c2c: Option<C2c>,
+    /// The fabric it registers with.
+    pub fabric: Option<Fabric>,
+    /// Performance counters.
+    pub gpm: Option<Gpm>,
     /// MIG instances of each device, those there are at any time.
     #[serde(default, rename = "instance")]
     pub instances: Vec<Instance>,
@@ -153,6 +181,8 @@ pub struct Instance {
     pub multiprocessors: u32,
     /// Memory of the GPU instance, which its compute instances share.
     pub memory: Memory,
+    /// Performance counters of the GPU instance, which its compute instances share.
+    pub gpm: Option<Gpm>,
     /// Second it is made.
     #[serde(default)]
     pub from: f64,
@@ -370,7 +400,8 @@ impl<'a> Device<'a> {
         })
     }
 
-    fn place(&self) -> Place {
+    /// Where its curves are.
+    pub fn place(&self) -> Place {
         Place { device: self.index, slot: 0 }
     }
 }

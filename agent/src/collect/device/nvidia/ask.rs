@@ -48,6 +48,29 @@ pub(super) enum Call {
     GraphicsProcesses,
     MpsProcesses,
     ProcessUtilization,
+    Vbios,
+    BoardPart,
+    GspVersion,
+    GspMode,
+    InforomImage,
+    InforomOem,
+    InforomEcc,
+    InforomPower,
+    InforomChecksum,
+    ModuleId,
+    Platform,
+    Addressing,
+    ChipLinkMode,
+    PersistenceMode,
+    ComputeMode,
+    AccountingMode,
+    AccountingBuffer,
+    EncoderSessions,
+    CaptureSessions,
+    ConfidentialReady,
+    ConfidentialMemory,
+    Fabric,
+    OldFabric,
     InstanceCount,
     InstanceHandle,
     InstanceUuid,
@@ -59,6 +82,12 @@ pub(super) enum Call {
     InstanceComputeProcesses,
     InstanceGraphicsProcesses,
     InstanceMpsProcesses,
+    GpmSupport,
+    GpmStreaming,
+    GpmAlloc,
+    GpmSample,
+    GpmMigSample,
+    GpmMetrics,
 }
 
 impl Call {
@@ -69,12 +98,16 @@ impl Call {
 
 /// Readings between two turns of what changes seldom: five minutes at 10 s.
 const SLOW: u32 = 30;
+/// Readings between two turns of what is much to ask: a minute at 10 s.
+const MEDIUM: u32 = 6;
 
 /// How often something is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     /// At every reading.
     EveryTick,
+    /// At every sixth, not of all devices at once.
+    Medium,
     /// At every thirtieth, not of all devices at once.
     Slow,
     /// Once a handle.
@@ -145,8 +178,14 @@ impl Ask {
 
     /// Whether this is the turn of what is asked at a pace. The first reading of a handle is.
     pub(super) fn due(&self, pace: Pace) -> bool {
-        let turn = self.turn.wrapping_add(self.offset) % SLOW == 0;
-        self.turn == 0 || pace == Pace::EveryTick || (pace == Pace::Slow && turn)
+        let turn = |round| self.turn.wrapping_add(self.offset) % round == 0;
+        self.turn == 0
+            || match pace {
+                Pace::EveryTick => true,
+                Pace::Medium => turn(MEDIUM),
+                Pace::Slow => turn(SLOW),
+                Pace::Once => false,
+            }
     }
 
     /// Whether nothing that was learnt of the device before holds any more.
@@ -273,6 +312,7 @@ mod tests {
             due.collect::<Vec<u32>>()
         };
         assert_eq!(turns(0, Pace::Slow), [0, 30, 60]);
+        assert_eq!(turns(4, Pace::Medium)[..3], [0, 2, 8]);
         assert_eq!(turns(7, Pace::Slow), [0, 23, 53], "not when the first device has its turn");
         assert_eq!(turns(7, Pace::Once), [0]);
         assert_eq!(turns(7, Pace::EveryTick).len(), 61);

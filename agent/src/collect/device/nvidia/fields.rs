@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 pub(super) const DEVICE: u32 = 0;
 /// Of the power fields: the module around the device, processor and all.
 pub(super) const MODULE: u32 = 1;
+/// Of the NVLink counters: all links together.
+pub(super) const ALL_LINKS: u32 = u32::MAX;
 
 /// What a value counts in; its factor leads to the catalogue's base unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,7 @@ enum Unit {
     Milliwatt,
     Millijoule,
     Nanosecond,
+    MegabytePerSecond,
 }
 
 /// What is known of a field.
@@ -107,6 +110,120 @@ fields! {
     RemapPending = NVML_FI_DEV_REMAPPED_PENDING, EveryTick, Number, of [DEVICE];
     /// Whether a row could not be remapped.
     RemapFailure = NVML_FI_DEV_REMAPPED_FAILURE, EveryTick, Number, of [DEVICE];
+    /// What the driver advises to do.
+    RecoveryAction = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, EveryTick, Number, of [DEVICE];
+    /// How many NVLinks there are.
+    NvLinks = NVML_FI_DEV_NVLINK_LINK_COUNT, Once, Number, of [DEVICE];
+    /// KiB of payload sent, by link or by all.
+    NvLinkSent = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, EveryTick, Number, of [ALL_LINKS];
+    /// KiB of payload received, by link or by all.
+    NvLinkReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, EveryTick, Number, of [ALL_LINKS];
+    /// KiB sent with what the protocol adds, by all links.
+    NvLinkRawSent = NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, EveryTick, Number, of [ALL_LINKS];
+    /// KiB received with what the protocol adds, by all links.
+    NvLinkRawReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, EveryTick, Number, of [ALL_LINKS];
+    /// Flow control digits with a wrong checksum, all links.
+    NvLinkFlits = NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
+    /// Data with a wrong checksum, all links.
+    NvLinkData = NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
+    /// Data with a wrong ECC, all links.
+    NvLinkEcc = NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
+    /// Sent again, all links.
+    NvLinkReplays = NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
+    /// Recoveries, all links.
+    NvLinkRecoveries = NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
+    /// State of a link.
+    LinkState = NVML_FI_DEV_NVLINK_GET_STATE, Medium, Number, of [];
+    /// KiB of payload a link sent.
+    LinkSent = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, Medium, Number, of [];
+    /// KiB of payload a link received.
+    LinkReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, Medium, Number, of [];
+    /// Bytes a link sent, by another counter of the fifth generation.
+    LinkSentBytes = NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, Medium, Number, of [];
+    /// Bytes a link received, by another counter of the fifth generation.
+    LinkReceivedBytes = NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, Medium, Number, of [];
+    /// Sent again on a link.
+    LinkReplays = NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, Medium, Number, of [];
+    /// Recoveries of a link.
+    LinkRecoveries = NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY, Medium, Number, of [];
+    /// Wrong checksums on a link.
+    LinkCrc = NVML_FI_DEV_NVLINK_ERROR_DL_CRC, Medium, Number, of [];
+    /// Malformed packets a link received.
+    LinkMalformed = NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, Medium, Number, of [];
+    /// Packets a link had no buffer for.
+    LinkOverruns = NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, Medium, Number, of [];
+    /// Packets a link received with an error.
+    LinkReceiveErrors = NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, Medium, Number, of [];
+    /// Packets a link received that the other end had marked as bad.
+    LinkRemoteErrors = NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, Medium, Number, of [];
+    /// Packets a link received with a header that does not fit.
+    LinkGeneralErrors = NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, Medium, Number, of [];
+    /// Times that a link's local errors passed their threshold.
+    LinkIntegrity = NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, Medium, Number, of [];
+    /// Packets a link did not send.
+    LinkDiscards = NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, Medium, Number, of [];
+    /// Recoveries that brought a link back.
+    LinkRecovered = NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, Medium, Number, of [];
+    /// Recoveries after which a link was down.
+    LinkUnrecovered = NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, Medium, Number, of [];
+    /// Errors that a link's correction left over.
+    LinkEffective = NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, Medium, Number, of [];
+    /// Wrong symbols a link received.
+    LinkSymbols = NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, Medium, Number, of [];
+    /// A link's bit error rate after correction, packed.
+    LinkEffectiveRate = NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, Slow, Number, of [];
+    /// A link's bit error rate of symbols, packed.
+    LinkSymbolRate = NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, Slow, Number, of [];
+    /// Speed of a link.
+    LinkSpeed = NVML_FI_DEV_NVLINK_GET_SPEED, Medium, MegabytePerSecond, of [];
+    /// Version of a link.
+    LinkVersion = NVML_FI_DEV_NVLINK_GET_VERSION, Once, Number, of [];
+    /// Codewords of a link with no symbol corrected.
+    LinkCorrected0 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0, Slow, Number, of [];
+    /// Codewords of a link with one symbol corrected.
+    LinkCorrected1 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_1, Slow, Number, of [];
+    /// Codewords of a link with 2 symbols corrected.
+    LinkCorrected2 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_2, Slow, Number, of [];
+    /// Codewords of a link with 3 symbols corrected.
+    LinkCorrected3 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_3, Slow, Number, of [];
+    /// Codewords of a link with 4 symbols corrected.
+    LinkCorrected4 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_4, Slow, Number, of [];
+    /// Codewords of a link with 5 symbols corrected.
+    LinkCorrected5 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_5, Slow, Number, of [];
+    /// Codewords of a link with 6 symbols corrected.
+    LinkCorrected6 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_6, Slow, Number, of [];
+    /// Codewords of a link with 7 symbols corrected.
+    LinkCorrected7 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_7, Slow, Number, of [];
+    /// Codewords of a link with 8 symbols corrected.
+    LinkCorrected8 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_8, Slow, Number, of [];
+    /// Codewords of a link with 9 symbols corrected.
+    LinkCorrected9 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_9, Slow, Number, of [];
+    /// Codewords of a link with 10 symbols corrected.
+    LinkCorrected10 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_10, Slow, Number, of [];
+    /// Codewords of a link with 11 symbols corrected.
+    LinkCorrected11 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_11, Slow, Number, of [];
+    /// Codewords of a link with 12 symbols corrected.
+    LinkCorrected12 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_12, Slow, Number, of [];
+    /// Codewords of a link with 13 symbols corrected.
+    LinkCorrected13 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_13, Slow, Number, of [];
+    /// Codewords of a link with 14 symbols corrected.
+    LinkCorrected14 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_14, Slow, Number, of [];
+    /// Codewords of a link with 15 symbols corrected.
+    LinkCorrected15 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15, Slow, Number, of [];
+    /// How many links to the CPU of the module there are.
+    ChipLinks = NVML_FI_DEV_C2C_LINK_COUNT, Once, Number, of [DEVICE];
+    /// Whether a link to the CPU is active.
+    ChipLinkStatus = NVML_FI_DEV_C2C_LINK_GET_STATUS, Medium, Number, of [];
+    /// Speed of a link to the CPU.
+    ChipLinkSpeed = NVML_FI_DEV_C2C_LINK_GET_MAX_BW, Slow, MegabytePerSecond, of [];
+    /// Wrong checksums on a link to the CPU.
+    ChipLinkCrc = NVML_FI_DEV_C2C_LINK_ERROR_INTR, Medium, Number, of [];
+    /// Sent again on a link to the CPU.
+    ChipLinkReplays = NVML_FI_DEV_C2C_LINK_ERROR_REPLAY, Medium, Number, of [];
+    /// Sent again twice in a row on a link to the CPU.
+    ChipLinkDoubleReplays = NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B, Medium, Number, of [];
+    /// Whether a link to the CPU saves power.
+    ChipLinkPower = NVML_FI_DEV_C2C_LINK_POWER_STATE, Slow, Number, of [];
 }
 
 /// Which numbering of 251 to 273 a driver has.
@@ -153,6 +270,18 @@ impl Fields {
     /// Asks for a field of a part (a link, say), too, from the next reading on.
     pub(super) fn want(&mut self, field: Field, scope: u32) {
         self.slots.entry((field, scope)).or_default();
+    }
+
+    /// Asks again for a field of a part that was found to be unsupported: the part is another now.
+    pub(super) fn renew(&mut self, field: Field, scope: u32) {
+        if let Some(slot) = self.slots.get_mut(&(field, scope)) {
+            slot.unsupported = false;
+        }
+    }
+
+    /// Whether a field of a part was asked for and is not supported.
+    pub(super) fn refuses(&self, field: Field, scope: u32) -> bool {
+        self.slots.get(&(field, scope)).is_some_and(|slot| slot.unsupported)
     }
 
     /// Asks for everything whose turn it is, in one call.
@@ -262,6 +391,7 @@ impl Unit {
             Self::Number | Self::Celsius => value,
             Self::Milliwatt | Self::Millijoule => value / 1e3,
             Self::Nanosecond => value / 1e9,
+            Self::MegabytePerSecond => value * 1e6,
         };
         base.is_finite().then_some(base)
     }
@@ -305,10 +435,12 @@ mod tests {
 
     #[test]
     fn no_two_fields_have_one_number() {
+        // Payload is asked for at another pace by link than by all of them.
+        let twice = 2;
         for numbering in [Numbering::Old, Numbering::Renumbered] {
             let ids: BTreeSet<_> =
                 Field::ALL.iter().filter_map(|field| field.id(Some(numbering))).collect();
-            assert_eq!(ids.len(), Field::ALL.len(), "{numbering:?}");
+            assert_eq!(ids.len() + twice, Field::ALL.len(), "{numbering:?}");
         }
     }
 

@@ -45,9 +45,10 @@ impl DeviceReader {
         self.report.restarts += u64::from(self.restarts.begin());
         // Before the library is loaded: what comes after is noticed.
         let roster = self.roster();
-        let Settings { program: path, environment, .. } = &self.settings;
+        let Settings { program: path, environment, gpm, .. } = &self.settings;
         let (vendor, events) = (self.vendor.name, self.ears.are_open());
-        let started = Link::start(&Program { path, vendor, library, environment, events });
+        let started =
+            Link::start(&Program { path, vendor, library, environment, events, gpm: *gpm });
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
                 self.ears.hear(link.events());

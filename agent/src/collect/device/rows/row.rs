@@ -2,6 +2,7 @@
 
 use super::Knows;
 use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
+use crate::catalog::gpm::{self as gpm_metric, CounterState};
 use crate::catalog::instance as instance_metric;
 use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
 use crate::collect::device::capabilities::Capabilities;
@@ -19,6 +20,8 @@ pub(super) struct Row {
     instances: BTreeMap<Place, InstanceId>,
     /// When it was last read, on the boot clock: before zero if it was before the boot.
     pub(super) last_good_ns: Option<i64>,
+    /// How its performance counters stand.
+    pub(super) counters: Option<CounterState>,
     pub(super) samples: Vec<(SystemTime, Sample)>,
     /// Something is known of it this tick.
     pub(super) settled: bool,
@@ -40,7 +43,14 @@ impl Row {
             processes: Vec::new(),
         };
         let instances = BTreeMap::new();
-        Self { snapshot, instances, last_good_ns: None, samples: Vec::new(), settled: false }
+        Self {
+            snapshot,
+            instances,
+            last_good_ns: None,
+            counters: None,
+            samples: Vec::new(),
+            settled: false,
+        }
     }
 
     pub(super) fn set(&mut self, state: DeviceState, reason: &str) {
@@ -100,18 +110,29 @@ impl Row {
         self.samples
             .extend(reading.values.iter().filter_map(|value| sampled(time, gpu.into(), value)));
         self.summarise(&reading.values);
+        let is_in = |state: &&CounterState| {
+            let on = |value: &WireValue| value.int(&gpm_metric::STATUS, **state) == Some(1);
+            reading.values.iter().any(on)
+        };
+        self.counters = CounterState::ALL.iter().find(is_in).copied();
         self.fill_instances(time, &reading.instances);
+        let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let who = (knows.identify)(&pids, reading.asked_ns);
         let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
         for ProcessValue { pid, place, value } in &reading.processes {
             let known = processes.entry((*pid, *place)).or_insert_with(|| {
-                let process = (knows.identify)(*pid, reading.asked_ns);
+                let process = who.get(pid).copied();
                 let by_nodes = || self.by_nodes(process?, knows, capabilities);
                 let instance =
                     place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
                 ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
             });
             known.note(value);
-            if let Some(process) = known.process {
+            // Said below of everybody, once.
+            let is_info = value.int(&process_metric::INFO, ()).is_some();
+            if let Some(process) = known.process.filter(|_| !is_info) {
                 let subject = GpuProcess { gpu, process, instance: known.instance }.into();
                 self.samples.extend(sampled(time, subject, value));
             }

@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::{
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
 /// Argument version mismatch; nvml-wrapper-sys 0.10 names it, but only as a C enum of its own.
-const ARGUMENT_VERSION: Code = 25;
+pub(super) const ARGUMENT_VERSION: Code = 25;
 /// The period the driver says its utilisation counters cover, in microseconds.
 const SAMPLING_PERIOD_US: c_uint = 166_666;
 
@@ -31,7 +31,7 @@ fn number(
 }
 
 /// Answers one text of a device.
-fn text(
+pub(super) fn text(
     name: &str,
     handle: nvmlDevice_t,
     (to, length): (*mut c_char, c_uint),
@@ -91,7 +91,7 @@ fn memory(target: Target<'_>, seconds: f64, version: c_uint) -> nvmlMemory_v2_t 
 }
 
 /// The version word of a structure: its size and its version in one number.
-fn version_word<T>(version: c_uint) -> c_uint {
+pub(super) fn version_word<T>(version: c_uint) -> c_uint {
     c_uint::try_from(size_of::<T>()).unwrap_or_default() | version << 24
 }
 

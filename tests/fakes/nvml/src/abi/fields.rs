@@ -1,6 +1,6 @@
 //! Fields by number, in the numbering of the scenario's driver.
 
-use super::{exports, on_device, whole, whole32};
+use super::{exports, links, on_device, whole, whole32};
 use crate::chance;
 use crate::curve::Curve;
 use crate::runtime::{Call, Code};
@@ -39,7 +39,7 @@ const POWER_SMOOTHING: u32 = 4242;
 
 /// A value and its type.
 #[derive(Clone, Copy)]
-enum Typed {
+pub(super) enum Typed {
     U32(u32),
     U64(u64),
 }
@@ -55,6 +55,9 @@ fn bindings_number(id: c_uint, renumbered: bool) -> c_uint {
 
 /// A field of a device, by the bindings' number.
 fn value(id: c_uint, scope: c_uint, device: Device<'_>, seconds: f64) -> Result<Typed, Code> {
+    if let Some(answer) = links::answer((id, scope), device, seconds) {
+        return answer;
+    }
     let group = device.group;
     let milliwatts = |watts: f64| Typed::U32(whole32(watts * 1000.0));
     let power = match scope {

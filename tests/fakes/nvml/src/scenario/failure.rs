@@ -7,7 +7,8 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "keys of a file, most of which are not there")]
 pub struct Failure {
-    /// The function, or `*` for every function that takes a device.
+    /// The function, or `*` for every function that takes a device, or `gpm:N` for one GPM metric by
+    /// its number.
     pub call: String,
     /// Of `nvmlDeviceGetFieldValues` this field only, by its number in this driver: it has a code
     /// of its own, and the call goes well.
@@ -62,7 +63,8 @@ pub struct About {
 impl Failure {
     /// Whether it concerns a call at a time; a field's does not concern the call.
     pub fn concerns(&self, call: &str, about: Option<About>, seconds: f64) -> bool {
-        let named = self.call == call || (self.call == "*" && about.is_some());
+        let function = about.is_some() && call.starts_with("nvml");
+        let named = self.call == call || (self.call == "*" && function);
         named && self.field.is_none() && self.in_time(about, seconds)
     }
 
@@ -74,6 +76,16 @@ impl Failure {
             && seconds >= self.from
             && self.until.is_none_or(|until| seconds < until)
     }
+}
+
+/// How long a call takes on a real driver, where that is known.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latency {
+    /// The function, or `*` for every other.
+    pub call: String,
+    /// Microseconds.
+    pub us: u64,
 }
 
 const fn always() -> f64 {
