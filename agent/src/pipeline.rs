@@ -56,6 +56,9 @@ const WAITING_BATCHES: usize = 16;
 /// How long the sinks have at the end to send what is left.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
+/// How long the readers stay away from devices of which one is being taken from its driver.
+const UNBINDING: Duration = Duration::from_secs(30);
+
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -183,6 +186,8 @@ impl Core {
             let on = devices.filter(|device| device.gpu == gpu);
             on.flat_map(|device| device.processes).filter_map(|on| on.process).collect()
         };
+        let readers = self.readers.clone();
+        let make_way = move || readers.iter().for_each(|reader| reader.make_way(UNBINDING));
         let wake = move || {
             // A full queue has something in it that wakes the pipeline as well.
             let _ = batches.try_send(Event::Happened);
@@ -193,6 +198,7 @@ impl Core {
             listed: Box::new(listed),
             paths: self.watched.1.clone(),
             wake: Box::new(wake),
+            make_way: Box::new(make_way),
         }))
     }
 

@@ -209,6 +209,22 @@ fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
 }
 
 #[test]
+fn a_device_that_is_taken_from_its_driver_is_let_go_of_and_taken_again() {
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let line = "NVRM: Attempting to remove device 0000:10:00.0 with non-zero usage count!";
+    scene.kmsg.say(line).unwrap();
+    let state = |wanted: &'static str| {
+        move |who: &Value| (who["devices"][0]["state"] == wanted).then_some(())
+    };
+    let agent = scene.agent.as_ref().unwrap();
+    agent.wait_for("its release", WITHIN, state("released")).unwrap();
+    assert_eq!(agent.reader(), None, "nothing holds it");
+    assert_eq!(scene.wait_for_events(1)[0]["event"], "gpu.driver.unbind");
+    let agent = scene.agent.as_ref().unwrap();
+    agent.wait_for("the device again", 2 * WITHIN, state("ok")).unwrap();
+}
+
+#[test]
 fn a_storm_is_told_in_ten_lines_and_counted_whole() {
     let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
     let pid = scene.worker.pid();

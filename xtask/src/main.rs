@@ -17,6 +17,7 @@ mod place;
 mod run;
 mod setup;
 mod shell;
+mod soak;
 mod test;
 mod tidy;
 mod vm;
@@ -50,6 +51,8 @@ enum Task {
     Bench(PassedOn),
     /// Throw random text at what reads text that anybody can write
     Fuzz(fuzz::Request),
+    /// Kill the agent's reader at random for ten minutes, and say what that cost
+    Soak(soak::Request),
     /// Make a folder that proves the agent on a machine with a GPU, and run it where there is one
     GpuCheck(gpu_check::Request),
     /// Check the structure of the repository
@@ -89,6 +92,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
+        Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Tidy => tidy::tidy(),
         Task::Ci => ci::ci(),

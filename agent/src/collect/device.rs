@@ -12,6 +12,7 @@ mod inside;
 mod library;
 mod link;
 mod nvidia;
+mod plausible;
 pub mod reader;
 mod rows;
 mod session;

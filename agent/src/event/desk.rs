@@ -41,6 +41,8 @@ pub struct Sources {
     pub paths: Paths,
     /// Called when there is something to tell.
     pub wake: Box<dyn Fn() + Send + Sync>,
+    /// Called when somebody takes a device from its driver and waits for those who hold it.
+    pub make_way: Box<dyn Fn() + Send + Sync>,
 }
 
 impl fmt::Debug for Sources {
@@ -116,6 +118,9 @@ impl Desk {
         }
         if self.state().merge(&what, witness, now) {
             return;
+        }
+        if what.kind == EventKind::DriverUnbind {
+            (self.sources.make_way)();
         }
         let Some(struck) = self.victims(&what, at) else { return };
         let owners = struck.len() as u64;

@@ -57,6 +57,7 @@ fn room() -> Room {
         wake: Box::new(move || {
             woken.fetch_add(1, Ordering::Relaxed);
         }),
+        make_way: Box::new(|| {}),
     });
     Room { desk, gpu, wakes, start: Instant::now() }
 }

@@ -11,6 +11,7 @@ use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
 use super::{Count, DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
 use crate::sys::process::exit_now;
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -60,6 +61,7 @@ pub enum ServeError {
 /// Serves until the agent closes the socket.
 pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let socket = UnixStream::from(socket);
+    keep_drivers_unloaded();
     let (events, arriving) = mpsc::channel();
     listen(socket.try_clone().map_err(ServeError::Socket)?, events.clone())?;
     let function = settings.vendor.function;
@@ -88,6 +90,14 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
         Err(ServeError::Wire(WireError::Closed)) => Ok(()),
         ended => ended,
     }
+}
+
+/// NVIDIA's library loads the kernel driver through a helper program where it finds none. An
+/// operator who unloads a driver to upgrade it must not find it loaded again by a monitor, so
+/// neither this process nor a program it starts can load a module.
+fn keep_drivers_unloaded() {
+    // Refused to those who may not load one anyhow.
+    let _ = remove_capability_from_bounding_set(CapabilitySet::SYS_MODULE);
 }
 
 /// Something the main thread waits for.

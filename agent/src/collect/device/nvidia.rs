@@ -199,5 +199,9 @@ impl NvidiaDevice {
         } else {
             self.accounts.forget();
         }
+        if self.ask.is_silent() {
+            // It supports nothing that is read: whether it is there, its name tells.
+            self.ask.ask(Call::Uuid, || device.uuid());
+        }
     }
 }

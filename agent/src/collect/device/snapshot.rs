@@ -158,6 +158,14 @@ impl Control {
         hangup.is_none_or(|hangup| hangup.hang_up(RELEASE_LIMIT))
     }
 
+    /// [`Control::release`] for a time, unless the devices are released already: an operator's
+    /// longer time stays.
+    pub fn make_way(&self, length: Duration) {
+        if !self.released() {
+            self.release(Some(length));
+        }
+    }
+
     /// Lets the reader open its devices again at its next reading.
     pub fn resume(&self) {
         self.lock().release = Release::Held;

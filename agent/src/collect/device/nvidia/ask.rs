@@ -296,6 +296,11 @@ impl Ask {
         self.unsupported & call.bit() != 0
     }
 
+    /// Whether nothing was answered although nothing failed: a device that supports none of it.
+    pub(super) fn is_silent(&self) -> bool {
+        self.end.is_none() && self.answered == 0 && self.last_failure.is_empty()
+    }
+
     /// How the reading ended.
     pub(super) fn outcome(&mut self) -> Outcome {
         match self.end.take() {

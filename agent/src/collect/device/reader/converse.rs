@@ -2,6 +2,7 @@
 
 use super::DeviceReader;
 use crate::catalog::device::DeviceState;
+use crate::collect::device::plausible;
 use crate::collect::device::rows::Away;
 use crate::collect::device::session::{Ending, Session};
 use crate::collect::device::wire::{Frame, Outcome, Reading, Request};
@@ -90,13 +91,14 @@ impl DeviceReader {
             }
             Frame::Counted { devices } => self.counted(session, devices)?,
             Frame::Done { tick } => session.owed = session.owed.filter(|owed| *owed != tick),
-            Frame::Device { tick, slot, reading } => {
+            Frame::Device { tick, slot, mut reading } => {
                 session.stuck.remove(&Some(slot));
                 let timely = tick == self.tick;
                 self.account(&reading, slot);
                 if let Outcome::DriverGone(why) = &reading.outcome {
                     return Err(Ending::DriverGone(why.clone()));
                 }
+                self.report.errors += plausible::keep(&mut reading);
                 self.rows.take(slot, &reading, timely, &self.knows);
                 return Ok(timely.then_some(slot));
             }

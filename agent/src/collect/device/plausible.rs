@@ -1,0 +1,69 @@
+//! What no device reads is not a reading: a driver that answers nonsense has failed, and what is
+//! wrong is worse than missing. Bounds are far beyond anything that is built, so that they never
+//! hide a real value.
+
+use super::wire::{Reading, WireValue};
+use crate::catalog::Kind;
+use crate::sample::Value;
+use std::ops::RangeInclusive;
+
+/// What a level in a unit can be. Fractions may be a little over one: two clocks are in them.
+const LEVELS: &[(&str, RangeInclusive<f64>)] = &[
+    ("1", 0.0..=2.0),
+    ("Cel", -273.0..=1000.0),
+    ("W", 0.0..=1e6),
+    ("Hz", 0.0..=1e12),
+    ("By", 0.0..=1e16),
+];
+
+/// Takes out of a reading what cannot be; gives how many values that were.
+pub(super) fn keep(reading: &mut Reading) -> u64 {
+    let mut removed = 0;
+    let mut can_be = |value: &WireValue| {
+        let can_be = is_plausible(value);
+        removed += u64::from(!can_be);
+        can_be
+    };
+    reading.values.retain(&mut can_be);
+    for instance in &mut reading.instances {
+        instance.values.retain(&mut can_be);
+    }
+    reading.processes.retain(|process| can_be(&process.value));
+    removed
+}
+
+fn is_plausible(value: &WireValue) -> bool {
+    let Some(metric) = value.metric() else { return false };
+    let number = match value.value() {
+        // Exact enough: the bounds are round and far away.
+        #[expect(clippy::cast_precision_loss, reason = "compared with bounds far away")]
+        Value::Int(number) => number as f64,
+        Value::Double(number) => number,
+        Value::Histogram(_) => return true,
+    };
+    if metric.kind == Kind::Counter {
+        return number >= 0.0;
+    }
+    let bounds = LEVELS.iter().find(|row| row.0 == metric.unit);
+    number.is_finite() && bounds.is_none_or(|(_, bounds)| bounds.contains(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keep;
+    use crate::catalog::device::{self, MemoryState, Sensor, Task};
+    use crate::collect::device::wire::{Reading, WireValue};
+
+    #[test]
+    fn what_no_device_reads_is_left_out_and_counted() {
+        let busy = |value| WireValue::new(&device::UTILIZATION, Task::General, value);
+        let hot = |value| WireValue::new(&device::TEMPERATURE, Sensor::Gpu, value);
+        let used = |value| WireValue::new(&device::MEMORY_USAGE, MemoryState::Used, value);
+        let good = [busy(1.0), hot(91.0), used(85_520_809_984)].map(Option::unwrap);
+        let bad = [busy(42_949_672.95), hot(4_294_967_295.0), used(i64::MAX), busy(f64::NAN)];
+        let values = good.iter().copied().chain(bad.map(Option::unwrap)).collect();
+        let mut reading = Reading { values, ..Reading::default() };
+        assert_eq!(keep(&mut reading), 4);
+        assert_eq!(reading.values, good);
+    }
+}

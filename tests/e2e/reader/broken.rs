@@ -1,0 +1,87 @@
+//! A driver that breaks: random crashes and nonsense, an unsupported reading, a passing error.
+
+use super::rig::{Rig, Values};
+use gpuwho::catalog::device::DeviceState;
+use gpuwho::collect::Collector as _;
+
+/// What a level of the scenario's devices can be at all.
+fn is_possible((name, ..): &(String, u32, u32, String), value: f64) -> bool {
+    match name.as_str() {
+        "gpu.utilization" | "gpu.process.utilization" => (0.0..=2.0).contains(&value),
+        "gpu.temperature" => (-273.0..=1000.0).contains(&value),
+        "gpu.power" => (0.0..=1e6).contains(&value),
+        _ => value.is_finite() && value >= 0.0,
+    }
+}
+
+#[test]
+fn sixteen_devices_of_a_driver_that_breaks_at_random_are_read_and_nonsense_is_left_out() {
+    let mut rig = Rig::new("random-crashes");
+    let (mut whole, mut worst) = (0, 0);
+    for _ in 0..60 {
+        let read = rig.tick();
+        let wrong: Values = read
+            .iter()
+            .filter(|(k, v)| !is_possible(k, **v))
+            .map(|(k, v)| (k.clone(), *v))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        let up =
+            read.iter().filter(|((name, ..), value)| name == "gpu.up" && **value == 1.0).count();
+        whole += usize::from(up == 16);
+        worst = worst.max(read.len());
+    }
+    let report = rig.reader.report();
+    assert!(report.restarts > 3 && report.errors > report.restarts, "{report:?}");
+    assert!(whole > 30, "{whole} ticks of 60 had all sixteen; {report:?}");
+    assert!(worst > 16 * 20, "{worst}");
+}
+
+#[test]
+fn an_unsupported_reading_is_asked_once_and_a_passing_error_disables_none() {
+    let mut rig = Rig::new("h100x8");
+    rig.tick();
+    let passing = "\n[[failure]]\ncall = \"nvmlDeviceGetMemoryInfo_v2\"\ncode = 999\n";
+    rig.play_with("h100x8", passing);
+    (0..5).for_each(|_| drop(rig.tick()));
+    let failed = rig.reader.report().errors;
+    rig.play("h100x8");
+    let read = rig.tick();
+    assert_eq!(read.keys().filter(|(name, ..)| name == "gpu.memory.limit").count(), 8);
+    (0..20).for_each(|_| drop(rig.tick()));
+    assert_eq!(failed, 5 * 8);
+    assert_eq!(rig.calls("nvmlDeviceGetFanSpeed_v2"), 8, "not supported: once a device");
+    assert_eq!(rig.calls("nvmlDeviceGetMemoryInfo_v2"), 27 * 8, "failed: at each tick");
+    assert_eq!((0..8).filter(|device| rig.state(*device) == DeviceState::Ok).count(), 8);
+}
+
+#[test]
+fn a_hang_that_passes_is_read_again_by_the_same_reader() {
+    let mut rig = Rig::hasty("h100x8");
+    rig.tick();
+    let until = rig.seconds() + 2.0;
+    let hang = "call = \"nvmlDeviceGetMemoryInfo_v2\"\ndevice = 5\nhang = true";
+    rig.play_with("h100x8", &format!("[[failure]]\n{hang}\nuntil = {until}\n"));
+    rig.tick();
+    assert_eq!(rig.state(5), DeviceState::Hung);
+    let reason = rig.reader.report().reason;
+    assert!(reason.contains("nvmlDeviceGetMemoryInfo_v2 has not returned"), "{reason}");
+    rig.until(|_, rig| (rig.state(5) == DeviceState::Ok).then_some(()));
+    assert!(rig.seconds() >= until);
+    assert_eq!(rig.reader.report().restarts, 0);
+}
+
+#[test]
+fn a_device_added_to_the_kernel_drivers_list_makes_the_library_look_again() {
+    let mut rig = Rig::new("h100x8");
+    let gpus = rig.proc().join("driver/nvidia/gpus");
+    std::fs::create_dir_all(gpus.join("0000:10:00.0")).unwrap();
+    rig.tick();
+    assert_eq!(rig.calls("nvmlInit_v2"), 1);
+    std::fs::create_dir(gpus.join("0000:18:00.0")).unwrap();
+    let read = rig.tick();
+    assert_eq!(rig.calls("nvmlInit_v2"), 2);
+    assert_eq!(read.keys().filter(|(name, ..)| name == "gpu.memory.limit").count(), 8, "no gap");
+    rig.tick();
+    assert_eq!((rig.calls("nvmlInit_v2"), rig.reader.report().errors), (2, 0));
+}
