@@ -1,6 +1,10 @@
 use super::fixture::{Read, Rig, Told, rows};
 use crate::attribute::grants::DeviceName;
-use crate::ids::{GpuUuid, ProcKey};
+use crate::attribute::names::{ContainerFacts, Supplier};
+use crate::attribute::party::Party;
+use crate::catalog::attributes::AttrSet;
+use crate::ids::{ContainerId, GpuUuid, PodUid, ProcKey};
+use crate::sample::{Batch, Subject, Value};
 
 const BUSY: &str = "gpu.owner.busy.time";
 const MEMORY: &str = "gpu.owner.memory.time";
@@ -352,6 +356,59 @@ fn processes_of_an_owner_are_counted_by_what_shows_them() {
     let expected =
         rows([("job 7", "listed", 2.0), ("job 7", "opened", 1.0), ("job 8", "opened", 1.0)]);
     assert_eq!(rig.told(&batch, "gpu.owner.processes"), expected);
+}
+
+/// A pod's accounts: the container's name, where there is one, and seconds.
+fn of_pod(rig: &Rig, batch: &Batch) -> Vec<(Option<String>, f64)> {
+    let of = batch.samples.iter().filter_map(|(_, sample)| match (sample.subject, &sample.value) {
+        (Subject::Party(on), Value::Double(seconds))
+            if sample.metric.name == "gpu.owner.busy.time" =>
+        {
+            match &rig.ownership.party(on.party).unwrap().party {
+                Party::Pod { container, .. } => {
+                    Some((container.as_deref().map(str::to_owned), *seconds))
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    });
+    let mut all: Vec<_> = of.collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+#[test]
+fn a_container_s_name_that_comes_late_splits_no_second_and_the_pod_s_sum_is_its_use() {
+    let mut rig = Rig::new();
+    let (uid, id) = ("aaaaaaaa-0000-4000-8000-000000000001", "a".repeat(64));
+    let process = rig.process_at(1, &format!("/kubepods/pod{uid}/{id}"));
+    let used =
+        Read { busy: Some(0.5), processes: vec![(process, Some(10), None)], ..Read::default() };
+    rig.read(0, &used);
+    let batch = rig.read(10, &used);
+    assert_eq!(of_pod(&rig, &batch), [(None, 5.0)]);
+
+    // The runtime was down until now.
+    rig.ownership.put_container(
+        Supplier::Cri,
+        ContainerFacts {
+            id: ContainerId::new(&id),
+            name: Some("train".into()),
+            image: None,
+            runtime: "containerd",
+            pod: Some(PodUid::new(uid)),
+            cgroup: None,
+            details: AttrSet::new(),
+        },
+    );
+    // What was booked is the pod's and stays where it is: which of its containers had it, nobody
+    // knew then.
+    let batch = rig.read(20, &used);
+    let train = || Some("train".to_owned());
+    assert_eq!(of_pod(&rig, &batch), [(None, 5.0), (train(), 5.0)]);
+    let batch = rig.read(30, &used);
+    assert_eq!(of_pod(&rig, &batch), [(None, 5.0), (train(), 10.0)]);
 }
 
 #[test]
