@@ -7,10 +7,14 @@
 
 pub mod agent;
 pub mod attributes;
+pub mod board;
 pub mod device;
 pub mod document;
 pub mod event;
+pub mod gpm;
+pub mod inspector;
 pub mod instance;
+pub mod link;
 pub mod nccl;
 pub mod process;
 pub mod share;
@@ -264,8 +268,19 @@ const fn declare<S, D, N>(
 
 /// Every metric there is, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    let domains =
-        [device::ALL, instance::ALL, process::ALL, share::ALL, nccl::ALL, event::ALL, agent::ALL];
+    let domains = [
+        device::ALL,
+        board::ALL,
+        link::ALL,
+        instance::ALL,
+        gpm::ALL,
+        process::ALL,
+        share::ALL,
+        nccl::ALL,
+        inspector::ALL,
+        event::ALL,
+        agent::ALL,
+    ];
     domains.into_iter().flatten().copied()
 }
 

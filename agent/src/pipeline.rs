@@ -20,11 +20,13 @@ use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::events::Counts;
+use crate::collect::inspector::Inspector;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::{self, Waker};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::kmsg;
 use crate::collect::own::{self, Gauges, Own};
+use crate::collect::ras;
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
 use crate::communicators::Communicators;
@@ -34,6 +36,7 @@ use crate::event::desk::{self, Desk};
 use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
+use crate::inventory::register::Register;
 use crate::paths::Paths;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -91,8 +94,8 @@ pub enum RunError {
     },
 }
 
-/// A source that evidence wakes.
-type Woken = (Box<dyn Collector>, Waker);
+/// The source of collective calls, what wakes it, and the processes it looks at.
+type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
 
 /// What the parts share.
 #[derive(Debug)]
@@ -100,6 +103,7 @@ struct Core {
     inventory: Arc<Inventory>,
     ownership: Ownership,
     communicators: Arc<Communicators>,
+    answers: ras::Answers,
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
@@ -113,7 +117,7 @@ struct Core {
 }
 
 impl Core {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, register: Register) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
             let remedy = "run as root; in a container, privileged and with hostPID";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
@@ -122,9 +126,10 @@ impl Core {
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
-            inventory: Arc::default(),
+            inventory: Arc::new(Inventory::beside(register)),
             ownership,
             communicators: Arc::default(),
+            answers: ras::Answers::default(),
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
@@ -195,14 +200,41 @@ impl Core {
     }
 
     /// Makes the source of collective calls, unless it is switched off.
-    fn nccl(&self, settings: &Settings) -> Result<Option<Woken>, RunError> {
+    fn nccl(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
         if !settings.nccl.enabled {
             return Ok(None);
         }
         let (asked, paths) = (settings.nccl.clone(), &settings.paths);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, &self.communicators)
+        let others = (&self.communicators, &self.answers);
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, others)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
-        Ok(Some((Box::new(source), waker)))
+        let loaded = source.loaded();
+        Ok(Some((Box::new(source), waker, loaded)))
+    }
+
+    /// Makes the source of what NCCL itself says, unless it is switched off.
+    fn ras(
+        &self,
+        settings: &Settings,
+        loaded: ras::Candidates,
+        desk: &Arc<Desk>,
+    ) -> Result<Option<Box<dyn Collector>>, RunError> {
+        if !settings.ras.enabled {
+            return Ok(None);
+        }
+        let shared = (&self.answers, &self.communicators);
+        let desk = Some(Arc::clone(desk));
+        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
+            .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
+        Ok(Some(Box::new(source)))
+    }
+
+    /// Makes the source of completed collectives, unless it is switched off.
+    fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
+        let asked = settings.inspector.clone();
+        let (ownership, communicators) = (&self.ownership, &self.communicators);
+        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
+        settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
     }
 
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
@@ -259,15 +291,19 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let stop = Stop::default();
     wait_for_signals(stop.clone(), batches.clone())?;
 
-    let mut core = Core::new(settings);
+    let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
-    let (nccl, waker) = core.nccl(settings)?.unzip();
-    core.watch_kernel(settings, waker)?;
+    let nccl = core.nccl(settings)?;
+    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
     core.refresh();
     let mut collectors = core.readers(settings);
-    collectors.extend(nccl);
-    collectors.push(core.own());
     let desk = core.desk(batches.clone());
+    if let Some((calls, _, loaded)) = nccl {
+        collectors.push(calls);
+        collectors.extend(core.ras(settings, loaded, &desk)?);
+    }
+    collectors.extend(core.inspector(settings));
+    collectors.push(core.own());
     core.ears.iter().for_each(|ears| ears.open(Arc::clone(&desk), core.board.clone()));
     collectors.push(Box::new(Counts::new(Arc::clone(&desk))));
     let names: HashSet<_> = collectors.iter().map(|collector| collector.name()).collect();

@@ -265,6 +265,7 @@ fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
         | Subject::Party(_)
         | Subject::Grant(_)
         | Subject::Member(_)
+        | Subject::Recent(_)
         | Subject::Xid(_) => {
             // A counter's 0 may be told for a moment before the pipeline began.
             agent_start_ns.min(time_ns)
@@ -294,6 +295,7 @@ mod tests {
     use crate::catalog::device::{ENERGY, INFO, POWER};
     use crate::catalog::{instance, process};
     use crate::ids::{GpuUuid, ProcKey};
+    use crate::inventory::facts::Facts;
     use crate::inventory::{GpuInfo, InstanceInfo};
     use crate::paths::Paths;
     use crate::sample::GpuProcess;
@@ -319,6 +321,7 @@ mod tests {
             driver_version: Some(driver.into()),
             cuda_version: None,
             mig: None,
+            facts: Facts::default(),
         }
     }
 

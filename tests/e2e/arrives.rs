@@ -104,6 +104,7 @@ fn every_value_is_the_driver_s(scene: &Scene, points: &[ReceivedPoint]) {
     let scenario = scene.nvml.truth().unwrap();
     let bound = |gpu, slot| if slot == 0 { scene.pid_on(gpu).unwrap_or(0) } else { 0 };
     let mut expected = truth::of(&scenario, bound);
+    expected.extend(truth::performance(&scenario, 0.0));
     // Slots that no process is bound to are not on the driver's list.
     expected.retain(|(name, _, pid, _), _| !name.starts_with("gpu.process.") || *pid != 0);
     for ((name, gpu, pid, dim), value) in expected {
@@ -116,8 +117,8 @@ fn every_value_is_the_driver_s(scene: &Scene, points: &[ReceivedPoint]) {
         if pid != 0 {
             attrs.push(("process.pid", &pid_text));
         }
-        if let Some(dimension) = def.dims.first() {
-            attrs.push((dimension.key.name, &dim));
+        for (dimension, value) in def.dims.iter().zip(dim.split(',')) {
+            attrs.push((dimension.key.name, value));
         }
         let found: Vec<_> = of(points, &name, &attrs).iter().filter_map(|p| p.number()).collect();
         assert!(!found.is_empty(), "{name} {attrs:?} did not arrive");

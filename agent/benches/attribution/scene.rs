@@ -11,6 +11,7 @@ use gpuwho::catalog::device::{self, Clock, DeviceState, Limit, MemoryState, Sens
 use gpuwho::catalog::process::{self, ProcessTask, ProcessType};
 use gpuwho::catalog::share::{GrantKind, GrantSource};
 use gpuwho::ids::{CgroupId, ContainerId, GpuId, GpuUuid, Hierarchy, PodUid, ProcKey};
+use gpuwho::inventory::facts::Facts;
 use gpuwho::inventory::{GpuInfo, Inventory};
 use gpuwho::paths::Paths;
 use gpuwho::sample::{Batch, GpuProcess};
@@ -163,6 +164,7 @@ pub(crate) fn inventory() -> (Arc<Inventory>, Vec<GpuId>) {
             driver_version: Some("580.65.06".into()),
             cuda_version: Some("13.0".into()),
             mig: Some(false),
+            facts: Facts::default(),
         })
     };
     let gpus = (0..DEVICES).map(put).collect();

@@ -72,10 +72,96 @@ attributes! {
     GPU_LIMIT_TYPE = "gpu.limit.type";
     /// Which clock.
     GPU_CLOCK_TYPE = "gpu.clock.type";
+    /// Why memory was taken out of use.
+    GPU_MEMORY_RETIREMENT_CAUSE = "gpu.memory.retirement.cause";
+    /// Kind of PCIe error.
+    GPU_PCIE_ERROR = "gpu.pcie.error";
+    /// What holds the clocks down.
+    GPU_THROTTLE_REASON = "gpu.throttle.reason";
+    /// Which part of the multiprocessors.
+    GPU_PIPE = "gpu.pipe";
+    /// Which video or image engine.
+    GPU_MEDIA_ENGINE = "gpu.media.engine";
+    /// How a device's performance counters stand.
+    GPU_COUNTERS_STATE = "gpu.counters.state";
+    /// What connects a device to others.
+    GPU_INTERCONNECT_TYPE = "gpu.interconnect.type";
+    /// Which way bytes go, seen from the device: `transmit` or `receive`.
+    NETWORK_IO_DIRECTION = "network.io.direction";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.
     GPU_STATE = "gpu.state";
+    /// Number of a link of the device.
+    GPU_LINK_INDEX = "gpu.interconnect.link_index";
+    /// Which way, seen from the device.
+    GPU_LINK_DIRECTION = "gpu.interconnect.direction";
+    /// What a link does.
+    GPU_LINK_STATE = "gpu.interconnect.state";
+    /// What went wrong on a link.
+    GPU_LINK_ERROR = "gpu.interconnect.error";
+    /// How the recovery of a link ended.
+    GPU_LINK_RECOVERY = "gpu.interconnect.recovery";
+    /// Symbols corrected in a codeword.
+    GPU_LINK_FEC_BIN = "gpu.interconnect.fec.corrected";
+    /// How far the registration with the NVLink fabric is.
+    GPU_FABRIC_STATE = "gpu.fabric.state";
+    /// How the NVLink fabric is, all in all.
+    GPU_FABRIC_HEALTH = "gpu.fabric.health";
+    /// Something that is not well with the NVLink fabric.
+    GPU_FABRIC_CONDITION = "gpu.fabric.condition";
+    /// What the driver advises to do.
+    GPU_RECOVERY_ACTION = "gpu.recovery.action";
+    /// Something that is on or off.
+    GPU_MODE = "gpu.mode";
+    /// Who may use the device.
+    GPU_COMPUTE_MODE = "gpu.compute_mode";
+    /// What works on video.
+    GPU_VIDEO_USE = "gpu.video.use";
+    /// Whether memory is protected in confidential computing.
+    GPU_MEMORY_PROTECTION = "gpu.memory.protection";
+    /// VBIOS version (`gpu.info`).
+    GPU_VBIOS_VERSION = "gpu.vbios.version";
+    /// Part number of the board (`gpu.info`).
+    GPU_BOARD_PART = "gpu.board.part_number";
+    /// Version of the firmware of the device's own processor (`gpu.info`).
+    GPU_GSP_VERSION = "gpu.gsp.firmware.version";
+    /// Version of the InfoROM's image (`gpu.info`).
+    GPU_INFOROM_IMAGE = "gpu.inforom.image.version";
+    /// Version of the InfoROM's OEM object (`gpu.info`).
+    GPU_INFOROM_OEM = "gpu.inforom.oem.version";
+    /// Version of the InfoROM's ECC object (`gpu.info`).
+    GPU_INFOROM_ECC = "gpu.inforom.ecc.version";
+    /// Version of the InfoROM's power object (`gpu.info`).
+    GPU_INFOROM_POWER = "gpu.inforom.power.version";
+    /// Checksum of the InfoROM's configuration, in hex: equal configurations have equal ones
+    /// (`gpu.info`).
+    GPU_INFOROM_CHECKSUM = "gpu.inforom.configuration.checksum";
+    /// Number of the module on its baseboard (`gpu.info`).
+    GPU_MODULE_ID = "gpu.module.id";
+    /// How device and host address each other's memory: `none`, `hmm` or `ats` (`gpu.info`).
+    GPU_ADDRESSING_MODE = "gpu.addressing.mode";
+    /// Serial number of the chassis (`gpu.info`).
+    GPU_CHASSIS_SERIAL = "gpu.platform.chassis.serial_number";
+    /// Slot in the chassis, switches counted (`gpu.info`).
+    GPU_PLATFORM_SLOT = "gpu.platform.slot";
+    /// Compute tray in the chassis (`gpu.info`).
+    GPU_PLATFORM_TRAY = "gpu.platform.tray";
+    /// Node in the slot (`gpu.info`).
+    GPU_PLATFORM_HOST = "gpu.platform.host";
+    /// What NVLink leads to: `direct` (other devices) or `switch` (`gpu.info`).
+    GPU_PLATFORM_PEER = "gpu.platform.peer";
+    /// NVLink generation, `4.0` (`gpu.info`).
+    GPU_NVLINK_VERSION = "gpu.nvlink.version";
+    /// UUID of the NVLink fabric's cluster (`gpu.info`).
+    GPU_FABRIC_CLUSTER = "gpu.fabric.cluster.uuid";
+    /// Clique in the NVLink fabric's cluster: devices of one clique reach each other (`gpu.info`).
+    GPU_FABRIC_CLIQUE = "gpu.fabric.clique.id";
+    /// Confidential computing: `off`, `on` or `devtools` (`gpu.info`).
+    GPU_CONFIDENTIAL_MODE = "gpu.confidential_compute.mode";
+    /// Environment of confidential computing: `unavailable`, `simulation` or `production`
+    /// (`gpu.info`).
+    GPU_CONFIDENTIAL_ENVIRONMENT = "gpu.confidential_compute.environment";
     /// PID in the host's PID namespace.
     PROCESS_PID = "process.pid";
     /// The process's executable name (`comm`).
@@ -221,6 +307,20 @@ attributes! {
     /// How the communicator came to be: `unique_id`, `init_all`, `split`, `shrink`, `grow` or
     /// `unknown`.
     NCCL_ORIGIN = "nccl.communicator.origin";
+    /// What tells which communicator it is, and which rank: `birth`, `memory`, `ras` or `unknown`.
+    NCCL_KNOWN_BY = "nccl.communicator.known_by";
+    /// How a rank is in NCCL's own account of its communicator.
+    NCCL_RANK_PRESENCE = "nccl.rank.presence";
+    /// How a process is in NCCL's own account of its job.
+    NCCL_PEER_STATE = "nccl.peer.state";
+    /// What came of asking NCCL's status socket.
+    NCCL_RAS_OUTCOME = "nccl.ras.outcome";
+    /// Address of the node of a process that NCCL told of (events).
+    NCCL_PEER_HOST = "nccl.peer.host";
+    /// Number of that process on its node (events).
+    NCCL_PEER_PID = "nccl.peer.pid";
+    /// CUDA devices of that process, comma-separated (events).
+    NCCL_PEER_DEVICES = "nccl.peer.devices";
     /// Device ordinal of the rank in its process.
     NCCL_DEVICE = "nccl.device";
     /// The library's version.
@@ -237,6 +337,20 @@ attributes! {
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
+    /// First 14 hex digits of the communicator's hash, which is all that NCCL's Inspector writes
+    /// of it; only where nothing else tells the whole of it.
+    NCCL_COMMUNICATOR_PREFIX = "nccl.communicator.id_prefix";
+    /// Algorithm that NCCL chose: `ring`, `tree`, `collnet_direct`, `collnet_chain`, `nvls`,
+    /// `nvls_tree`, `pat` or `unknown`.
+    NCCL_ALGORITHM = "nccl.algorithm";
+    /// Protocol that NCCL chose: `ll`, `ll128`, `simple` or `unknown`.
+    NCCL_PROTOCOL = "nccl.protocol";
+    /// The least size of the message in bytes, as the source rounds it.
+    NCCL_MESSAGE_SIZE = "nccl.message.size";
+    /// What became of a line of the Inspector's.
+    NCCL_INSPECTOR_OUTCOME = "nccl.inspector.outcome";
+    /// How a file of the Inspector's stands.
+    NCCL_INSPECTOR_FILE_STATE = "nccl.inspector.file.state";
     /// Name of an event; on its log record it is the record's event name.
     EVENT_NAME = "gpuwho.event.name";
     /// Which event a log record is about: the same on the records of all its victims (events).

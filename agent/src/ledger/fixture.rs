@@ -11,6 +11,7 @@ use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::share::{GrantKind, GrantSource};
 use crate::catalog::{NO_DIM, instance};
 use crate::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
+use crate::inventory::facts::Facts;
 use crate::inventory::{GpuInfo, InstanceExtent, InstanceInfo, Inventory};
 use crate::sample::{Batch, GpuProcess, Subject, Value};
 use std::collections::BTreeMap;
@@ -65,6 +66,7 @@ pub(super) fn gpu(index: u32) -> GpuInfo {
         driver_version: None,
         cuda_version: None,
         mig: None,
+        facts: Facts::default(),
     }
 }
 

@@ -8,11 +8,11 @@ use crate::attribute::grants::GrantWords;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyFacts;
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::catalog::{device, nccl, process};
+use crate::catalog::{device, inspector, nccl, process};
 use crate::communicators::{Communicators, MemberFacts};
 use crate::export::Labels;
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
-use crate::sample::Subject;
+use crate::sample::{Recent, Subject};
 use std::sync::Arc;
 
 /// What the attributes were built from; a change of any pointer makes a new series.
@@ -79,7 +79,7 @@ impl Names<'_> {
                 owner: self.ownership.owner(on.process),
                 ..Identity::default()
             },
-            Subject::Member(id) => {
+            Subject::Member(id) | Subject::Recent(Recent { member: id, .. }) => {
                 let member = self.communicators.facts(id);
                 let process = member.as_ref().map(|member| member.process);
                 let owner = process.and_then(|process| self.ownership.owner(process));
@@ -112,7 +112,7 @@ impl Names<'_> {
             set.set(&attr::PROCESS_PID, i64::from(member.process.pid));
             set.set(&attr::OWNER_METHOD, "none");
         }
-        let is_info = *key.metric == *nccl::INFO.def();
+        let is_info = [nccl::INFO.def(), inspector::INFO.def()].contains(&key.metric);
         set.extend(&if is_info { member.details() } else { member.attributes() });
     }
 
@@ -135,6 +135,13 @@ impl Names<'_> {
                 set.set(&attr::OWNER_METHOD, "none");
             }
             (Subject::Member(_), _) => Self::member(&mut set, key, identity),
+            (Subject::Recent(recent), _) => {
+                Self::member(&mut set, key, identity);
+                set.set_some(&attr::NCCL_ALGORITHM, recent.algorithm);
+                set.set_some(&attr::NCCL_PROTOCOL, recent.protocol);
+                let size = i64::try_from(recent.size).unwrap_or(i64::MAX);
+                set.set(&attr::NCCL_MESSAGE_SIZE, size);
+            }
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
             (Subject::Xid(xid), _) => set.set(&attr::GPU_XID_CODE, i64::from(xid.code)),
             (Subject::Grant(_), _) => {

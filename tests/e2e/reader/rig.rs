@@ -1,6 +1,7 @@
 //! A reader on the fake library with a scenario, PIDs and a call log of its own.
 
 use gpuwho::catalog::device::DeviceState;
+use gpuwho::catalog::gpm;
 use gpuwho::collect::Collector as _;
 use gpuwho::collect::device::reader::{DeviceReader, Settings};
 use gpuwho::collect::device::vendor;
@@ -56,11 +57,20 @@ impl Rig {
         Self::with(scenario, seconds, Duration::from_secs(10))
     }
 
+    /// A reader that leaves performance counters alone.
+    pub(super) fn without_counters(scenario: &str) -> Self {
+        let usual = Settings::new(built("gpuwho"), Duration::from_secs(10));
+        Self::of(scenario, 1000.3, Settings { gpm: false, ..usual })
+    }
+
     fn with(scenario: &str, seconds: f64, interval: Duration) -> Self {
+        Self::of(scenario, seconds, Settings::new(built("gpuwho"), interval))
+    }
+
+    fn of(scenario: &str, seconds: f64, mut settings: Settings) -> Self {
         let folder = TempDir::new().unwrap();
         let epoch = unix(SystemTime::now()) - seconds;
         let inventory = Arc::new(Inventory::default());
-        let mut settings = Settings::new(built("gpuwho"), interval);
         settings.library = Some(folder.path().join("libnvidia-ml.so.1"));
         settings.retry = Duration::ZERO;
         settings.longest_pause = Duration::ZERO;
@@ -145,6 +155,11 @@ impl Rig {
         unix(SystemTime::now()) - self.epoch
     }
 
+    /// A time since the Unix epoch as scenario time.
+    pub(super) fn since_epoch(&self, seconds: f64) -> f64 {
+        seconds - self.epoch
+    }
+
     pub(super) fn install_library(&self) {
         let library = built("deps/libnvidia_ml.so");
         install(&library, &self.scenario_path(), self.folder.path()).unwrap();
@@ -175,9 +190,32 @@ impl Rig {
         }
     }
 
-    /// The values of a batch.
+    /// The values of a batch, without those of performance counters: they lie between two readings,
+    /// and the first of them has none.
     pub(super) fn values(&self, batch: &Batch) -> Values {
+        let mut values = self.everything(batch);
+        values.retain(|(name, ..), _| !is_counted(name));
+        values
+    }
+
+    /// Reads once and gives the values of the performance counters only.
+    pub(super) fn counters(&mut self) -> Values {
+        let batch = self.batch();
+        let mut values = self.everything(&batch);
+        values.retain(|(name, ..), _| is_counted(name));
+        values
+    }
+
+    fn everything(&self, batch: &Batch) -> Values {
         batch.samples.iter().map(|(_, sample)| (self.key(sample), number(&sample.value))).collect()
+    }
+
+    /// The lines of the library's log that have a key, oldest first.
+    pub(super) fn log(&self, key: &str) -> Vec<serde_json::Value> {
+        let log = fs::read_to_string(self.folder.path().join("calls.jsonl")).unwrap();
+        let lines =
+            log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.filter(|line| line.get(key).is_some()).collect()
     }
 
     /// When a metric of a device in a batch was read.
@@ -241,6 +279,11 @@ pub(super) fn in_a_process_of_its_own(test: &str) {
     let output = command.args(["--exact", test]).env(ALONE, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// Whether a metric is one of performance counters.
+fn is_counted(name: &str) -> bool {
+    gpm::ALL.iter().any(|def| def.name == name)
 }
 
 fn shipped(scenario: &str) -> PathBuf {

@@ -1,8 +1,11 @@
 //! What a reading of a scenario whose values do not change must be, in the catalogue's units. MIG
 //! instances and processes may come and go.
 
+pub(crate) mod links;
+
 use super::rig::Values;
 use nvidia_ml::curve::Curve;
+use nvidia_ml::scenario::gpm::Gpm;
 use nvidia_ml::scenario::{Device, Instance, List, Process, Scenario};
 use std::collections::BTreeSet;
 
@@ -34,6 +37,7 @@ pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u3
         for (name, dim, value) in in_instances(device, seconds) {
             values.insert((name.to_owned(), device.index, 0, dim), value);
         }
+        worn(device, &mut own);
         own.push(("gpu.process.count", "", count));
         for (name, dim, value) in own {
             values.insert((name.to_owned(), device.index, 0, dim.to_owned()), value);
@@ -42,7 +46,92 @@ pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u3
     values
 }
 
-type Row = (&'static str, &'static str, f64);
+/// A metric of performance counters: the library's number of it, its name, of an instance its name,
+/// and the dimension.
+type Counted = (u32, &'static str, &'static str, &'static str);
+
+/// Every metric of performance counters. The numbers are those of `nvml.h`.
+const COUNTED: &[Counted] = &[
+    (1, "gpu.gr_engine.active", "gpu.instance.gr_engine.active", ""),
+    (2, "gpu.sm.active", "gpu.instance.sm.active", ""),
+    (3, "gpu.sm.occupancy", "gpu.instance.sm.occupancy", ""),
+    (4, "gpu.pipe.active", "gpu.instance.pipe.active", "int"),
+    (5, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor"),
+    (6, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_dfma"),
+    (7, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_hmma"),
+    (8, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_dmma"),
+    (9, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_imma"),
+    (10, "gpu.dram.active", "gpu.instance.dram.active", ""),
+    (11, "gpu.pipe.active", "gpu.instance.pipe.active", "fp64"),
+    (12, "gpu.pipe.active", "gpu.instance.pipe.active", "fp32"),
+    (13, "gpu.pipe.active", "gpu.instance.pipe.active", "fp16"),
+    (20, "gpu.pcie.throughput", "gpu.instance.pcie.throughput", "transmit"),
+    (21, "gpu.pcie.throughput", "gpu.instance.pcie.throughput", "receive"),
+    (30, "gpu.media.active", "gpu.instance.media.active", "nvdec0"),
+    (31, "gpu.media.active", "gpu.instance.media.active", "nvdec1"),
+    (32, "gpu.media.active", "gpu.instance.media.active", "nvdec2"),
+    (33, "gpu.media.active", "gpu.instance.media.active", "nvdec3"),
+    (34, "gpu.media.active", "gpu.instance.media.active", "nvdec4"),
+    (35, "gpu.media.active", "gpu.instance.media.active", "nvdec5"),
+    (36, "gpu.media.active", "gpu.instance.media.active", "nvdec6"),
+    (37, "gpu.media.active", "gpu.instance.media.active", "nvdec7"),
+    (40, "gpu.media.active", "gpu.instance.media.active", "nvjpg0"),
+    (41, "gpu.media.active", "gpu.instance.media.active", "nvjpg1"),
+    (42, "gpu.media.active", "gpu.instance.media.active", "nvjpg2"),
+    (43, "gpu.media.active", "gpu.instance.media.active", "nvjpg3"),
+    (44, "gpu.media.active", "gpu.instance.media.active", "nvjpg4"),
+    (45, "gpu.media.active", "gpu.instance.media.active", "nvjpg5"),
+    (46, "gpu.media.active", "gpu.instance.media.active", "nvjpg6"),
+    (47, "gpu.media.active", "gpu.instance.media.active", "nvjpg7"),
+    (50, "gpu.media.active", "gpu.instance.media.active", "ofa0"),
+    (51, "gpu.media.active", "gpu.instance.media.active", "ofa1"),
+    (60, "gpu.interconnect.throughput", "", "nvlink,receive"),
+    (61, "gpu.interconnect.throughput", "", "nvlink,transmit"),
+    (100, "gpu.interconnect.throughput", "", "c2c,transmit"),
+    (101, "gpu.interconnect.throughput", "", "c2c,receive"),
+    (166, "gpu.media.active", "gpu.instance.media.active", "nvenc0"),
+    (167, "gpu.media.active", "gpu.instance.media.active", "nvenc1"),
+    (168, "gpu.media.active", "gpu.instance.media.active", "nvenc2"),
+    (169, "gpu.media.active", "gpu.instance.media.active", "nvenc3"),
+];
+
+/// Every value of performance counters between two readings after a time. The state is not among
+/// them.
+pub(crate) fn performance(scenario: &Scenario, seconds: f64) -> Values {
+    let mut values = Values::new();
+    for device in scenario.devices() {
+        let mut put = |gpm: &Gpm, place: Option<[u32; 2]>| {
+            for (number, of_device, of_instance, dim) in COUNTED {
+                let name = if place.is_some() { of_instance } else { of_device };
+                let Some(curve) = gpm.curve(*number).filter(|_| !name.is_empty()) else { continue };
+                let is_rate = name.ends_with(".throughput");
+                let factor = if is_rate { 1_048_576.0 } else { 0.01 };
+                let dim = place.map_or_else(String::new, prefix) + dim;
+                let value = device.value(curve, seconds) * factor;
+                values.insert(((*name).to_owned(), device.index, 0, dim), value);
+            }
+        };
+        if let Some(gpm) = &device.group.gpm {
+            put(gpm, None);
+        }
+        // Counters are the GPU instance's, and on the first of its compute instances.
+        let mut first = BTreeSet::new();
+        for instance in device.instances(seconds) {
+            if first.insert(instance.gpu_instance)
+                && let Some(gpm) = &instance.gpm
+            {
+                put(gpm, Some(instance.place()));
+            }
+        }
+    }
+    values
+}
+
+pub(crate) type Row = (&'static str, &'static str, f64);
+
+/// Every state a device can be in.
+const STATES: [&str; 8] =
+    ["ok", "lost", "hung", "failing", "released", "missing", "replaced", "no_driver"];
 
 /// A curve's value rounded to what the library can say.
 fn whole(device: Device<'_>, curve: Option<&Curve>) -> f64 {
@@ -51,9 +140,10 @@ fn whole(device: Device<'_>, curve: Option<&Curve>) -> f64 {
 
 fn levels(device: Device<'_>, rows: &mut Vec<Row>) {
     let group = device.group;
-    for state in ["ok", "lost", "hung", "failing", "released"] {
+    for state in STATES {
         rows.push(("gpu.status", state, f64::from(u8::from(state == "ok"))));
     }
+    rows.push(("gpu.up", "", 1.0));
     rows.push(("gpu.info", "", 1.0));
     if !device.mig() {
         busy(device, rows);
@@ -77,6 +167,26 @@ fn busy(device: Device<'_>, rows: &mut Vec<Row>) {
     rows.push(("gpu.utilization", "decoder", percent(&group.decoder)));
     let memory = percent(&group.memory_utilization);
     rows.push(("gpu.memory.bandwidth.utilization", "", memory));
+}
+
+/// What counts time or energy since time 0.
+pub(crate) fn counters(device: Device<'_>, seconds: f64) -> Vec<Row> {
+    let group = device.group;
+    let held = &group.held;
+    let held = [
+        ("power_cap", &held.power_cap),
+        ("sync_boost", &held.sync_boost),
+        ("board_limit", &held.board_limit),
+        ("low_utilization", &held.low_utilization),
+        ("reliability", &held.reliability),
+        ("software_thermal", &held.software_thermal),
+        ("hardware_thermal", &held.hardware_thermal),
+        ("power_brake", &held.power_brake),
+    ];
+    let held = held.into_iter().filter_map(|(reason, curve)| {
+        Some(("gpu.throttle.time", reason, device.area(curve.as_ref()?, seconds)))
+    });
+    held.chain([("gpu.energy", "", device.energy_mj(seconds).unwrap() / 1000.0)]).collect()
 }
 
 /// A place before a dimension, as in `1/0 used`.
@@ -111,8 +221,12 @@ fn in_instances(device: Device<'_>, seconds: f64) -> Vec<(&'static str, String, 
 fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     let group = device.group;
     rows.push(("gpu.power", "", device.value(group.power.as_ref().unwrap(), WHENEVER)));
-    for limit in ["management", "enforced"] {
-        rows.push(("gpu.power.limit", limit, group.power_limit.unwrap()));
+    rows.push(("gpu.power.limit", "management", group.power_limit.unwrap()));
+    rows.push(("gpu.power.limit", "enforced", group.enforced_limit().unwrap()));
+    if let Some(limits) = &group.power_limits {
+        rows.push(("gpu.power.limit", "default", limits.default));
+        rows.push(("gpu.power.limit", "minimum", limits.minimum));
+        rows.push(("gpu.power.limit", "maximum", limits.maximum));
     }
     let clocks = [
         ("graphics", &group.clocks.graphics),
@@ -123,7 +237,22 @@ fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     for (clock, curve) in clocks {
         rows.push(("gpu.clock.speed", clock, whole(device, curve.as_ref()) * 1e6));
     }
+    for (clock, highest) in
+        ["graphics", "sm", "memory", "video"].into_iter().zip(group.clocks.highest.iter().flatten())
+    {
+        rows.push(("gpu.clock.limit", clock, highest * 1e6));
+    }
     rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
+}
+
+fn worn(device: Device<'_>, rows: &mut Vec<Row>) {
+    if let Some(remapped) = &device.group.remapped {
+        let count = |curve| whole(device, Some(curve));
+        rows.push(("gpu.memory.remapped_rows", "corrected", count(&remapped.corrected)));
+        rows.push(("gpu.memory.remapped_rows", "uncorrected", count(&remapped.uncorrected)));
+        rows.push(("gpu.memory.remap.pending", "", count(&remapped.pending)));
+        rows.push(("gpu.memory.remap.failed", "", count(&remapped.failure)));
+    }
 }
 
 fn on_process(device: Device<'_>, process: Process<'_>) -> Vec<Row> {

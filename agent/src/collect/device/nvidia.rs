@@ -2,38 +2,59 @@
 //!
 //! Reads each device's identity once and its state at every request: about twenty calls, of which
 //! the two process lists (milliseconds each under the driver's lock; a third where there is MPS) are
-//! the dear ones. With MIG on there are eight calls more and three for each instance. Units are
+//! the dear ones. With MIG on there are eight calls more and three for each instance. Hopper's and later
+//! devices' performance counters ([`gpm`]) are three calls, and two for each instance. Units are
 //! changed to base units here, where the vendor's call is made.
 
 mod ask;
+mod board;
 mod events;
+mod fabric;
+mod fields;
+mod functions;
+mod gpm;
 mod identity;
 mod instances;
+mod kept;
+mod links;
 mod processes;
 mod readings;
 
 use super::wire::{Outcome, Reading, Refusal};
-use super::{DeviceRead, OpenError, Opened, Vendor};
+use super::{DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
 use ask::{Ask, Call};
+use board::Board;
+use fields::Fields;
+use gpm::Gpm;
 use instances::Instances;
+use links::Links;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
-use std::path::Path;
+use readings::Readings;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use sys::nvml::board::Confidential;
 
-pub(super) const VENDOR: Vendor =
-    Vendor { name: "nvidia", library: "libnvidia-ml.so.1", node: "nvidiactl", open };
+pub(super) const VENDOR: Vendor = Vendor {
+    name: "nvidia",
+    library: "libnvidia-ml.so.1",
+    node: "nvidiactl",
+    roster: "driver/nvidia/gpus",
+    function: functions::name,
+    open,
+};
 
 /// What all devices of a driver share.
 #[derive(Debug, Default)]
 struct Versions {
     driver: Option<String>,
     cuda: Option<String>,
+    /// Confidential computing; changes only with a reboot.
+    confidential: Option<Confidential>,
 }
 
 /// One device.
@@ -47,10 +68,15 @@ struct NvidiaDevice {
     identity: Option<GpuInfo>,
     instances: Instances,
     ask: Ask,
+    fields: Fields,
+    readings: Readings,
+    links: Links,
+    board: Board,
     processes: ProcessLists,
+    gpm: Gpm,
 }
 
-fn open(library: &Path) -> Result<Opened, OpenError> {
+fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
     let nvml = nvml.map_err(|error| refusal(&error))?;
     // Lives as long as the child: devices borrow it on threads that may never come back.
@@ -59,6 +85,7 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
     let versions = Arc::new(identity::versions(nvml));
     let devices = (0..count).map(|index| {
         let versions = Arc::clone(&versions);
+        let fields = Fields::new(versions.driver.as_deref());
         Box::new(NvidiaDevice {
             nvml,
             versions,
@@ -66,8 +93,13 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
             device: None,
             identity: None,
             instances: Instances::default(),
-            ask: Ask::default(),
+            ask: Ask::of(index),
+            fields,
+            readings: Readings::default(),
+            links: Links::default(),
+            board: Board::default(),
             processes: ProcessLists::default(),
+            gpm: Gpm::new(nvml, *gpm),
         }) as Box<dyn DeviceRead>
     });
     let close = Box::new(|| {
@@ -75,7 +107,8 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
         let _ = sys::nvml::shutdown(nvml);
     });
     let events = Box::new(move || events::watch(nvml, count));
-    Ok(Opened { devices: devices.collect(), events, close })
+    let count = Box::new(|| nvml.device_count().ok());
+    Ok(Opened { devices: devices.collect(), count, events, close })
 }
 
 fn refusal(error: &NvmlError) -> OpenError {
@@ -98,6 +131,7 @@ impl DeviceRead for NvidiaDevice {
         if matches!(reading.outcome, Outcome::Lost(_)) {
             // The handle of a device that came back is another one, and so may its abilities be.
             self.device = None;
+            self.gpm.forget();
         }
         if reading.outcome != Outcome::Ok {
             reading.values.clear();
@@ -127,6 +161,7 @@ impl NvidiaDevice {
             reading.identity.clone_from(&self.identity);
             // What was told of them before went nowhere.
             self.instances = Instances::default();
+            self.gpm.forget();
         }
         let mode = self.ask.ask(Call::MigMode, || device.mig_mode()).map(|mode| mode.current != 0);
         if let Some(identity) = &mut self.identity
@@ -136,13 +171,24 @@ impl NvidiaDevice {
             identity.mig = mode;
             self.ask.forget();
             self.instances = Instances::default();
+            self.gpm.forget();
             reading.identity = Some(identity.clone());
         }
-        readings::read(device, &mut self.ask, &mut reading.values);
+        self.fields.read(device, &mut self.ask);
+        self.readings.read((device, &self.fields), &mut self.ask, &mut reading.values);
+        self.links.read(&mut self.fields, &self.ask, &mut reading.values);
+        let about = (device, &self.fields, &*self.versions);
+        self.board.read(about, &mut self.ask, &mut reading.values);
+        if let Some(identity) = &mut self.identity
+            && self.board.tell(about, &mut self.ask, &mut identity.facts)
+        {
+            reading.identity = Some(identity.clone());
+        }
         let mut instances = Vec::new();
         if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);
         }
         self.processes.read((device, &instances), &mut self.ask, reading);
+        self.gpm.read((device, &instances), &mut self.ask, reading);
     }
 }

@@ -1,7 +1,10 @@
 //! What every call goes through: the scenario as it is now, the clock, the call log and the
 //! injected failures.
 
-use crate::scenario::{About, Failure, Scenario, ScenarioError};
+use crate::chance;
+use crate::nodes;
+use crate::scenario::failure::{About, Failure};
+use crate::scenario::{Scenario, ScenarioError};
 use std::env;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,15 +13,24 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// An NVML return code other than success.
 pub(crate) type Code = u32;
+
+/// No kernel driver is loaded.
+const DRIVER_NOT_LOADED: Code = 9;
+/// The loaded kernel driver is of another version than the library.
+const VERSION_MISMATCH: Code = 18;
 
 /// The scenario as read from one state of its file.
 pub(crate) struct Loaded {
     pub(crate) scenario: Scenario,
     changed: Option<SystemTime>,
+    /// The version of this library, which is that of the driver whenever anything is answered.
+    pub(crate) library: String,
+    /// Its CUDA version.
+    pub(crate) cuda: i32,
     /// Calls each failure has concerned so far.
     hits: Vec<AtomicU64>,
 }
@@ -30,12 +42,38 @@ pub(crate) struct Call {
     pub(crate) seconds: f64,
 }
 
+impl Call {
+    /// How one field of this call fails; notes it in the log, as a call named `field 186`.
+    pub(crate) fn field_failure(&self, field: u32, device: u32) -> Option<Code> {
+        log(&format!("field {field}"), Some(device));
+        let about = Some(About { device, instance: false });
+        let Loaded { scenario, hits, .. } = &*self.loaded;
+        let of_field = |failure: &Failure| {
+            failure.field == Some(field) && failure.in_time(about, self.seconds)
+        };
+        let mut concerned = scenario.failures.iter().zip(hits).filter(|(failure, hits)| {
+            of_field(failure) && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+        });
+        concerned.next()?.0.code
+    }
+}
+
+/// A call this long sleeps.
+const LONG_CALL: Duration = Duration::from_millis(1);
+
+/// A hang looks this often whether its time is over.
+const HANG_STEP: Duration = Duration::from_millis(20);
+
+/// What this process has loaded: a file that is replaced later changes nothing for it.
+static LIBRARY: OnceLock<(String, i32)> = OnceLock::new();
+
 static LOADED: Mutex<Option<Arc<Loaded>>> = Mutex::new(None);
 
 /// Reads the scenario; the answer to `nvmlInit`.
 pub(crate) fn start() -> Result<(), ScenarioError> {
     epoch();
     let loaded = load()?;
+    nodes::open("nvidiactl");
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(loaded));
     Ok(())
 }
@@ -43,6 +81,7 @@ pub(crate) fn start() -> Result<(), ScenarioError> {
 /// Forgets the scenario: what follows is not initialised.
 pub(crate) fn stop() {
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    nodes::close();
 }
 
 /// Begins a call: logs it, then fails, waits, hangs or crashes as the scenario says. `None` before
@@ -50,16 +89,58 @@ pub(crate) fn stop() {
 pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Code>> {
     log(name, about.map(|about| about.device));
     let loaded = current()?;
-    let seconds = epoch_seconds(SystemTime::now()) - epoch();
-    for (failure, hits) in loaded.scenario.failures.iter().zip(&loaded.hits) {
-        if failure.concerns(name, about, seconds)
-            && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
-            && let Some(code) = suffer(failure)
-        {
-            return Some(Err(code));
-        }
+    let seconds = now();
+    chance::answer_truly();
+    match loaded.scenario.kernel_at(seconds) {
+        None => return Some(Err(DRIVER_NOT_LOADED)),
+        Some(kernel) if kernel != loaded.library => return Some(Err(VERSION_MISMATCH)),
+        Some(_) => {}
     }
-    Some(Ok(Call { loaded, seconds }))
+    take_time(&loaded.scenario, name);
+    let call = Call { loaded, seconds };
+    Some(call.fails(name, about).map_or(Ok(call), Err))
+}
+
+impl Call {
+    /// Fails, waits, hangs or crashes as the scenario says of a function, or of a part of one.
+    pub(crate) fn fails(&self, name: &str, about: Option<About>) -> Option<Code> {
+        let scenario = &self.loaded.scenario;
+        let failures = scenario.failures.iter().zip(&self.loaded.hits);
+        let mut concerned = failures.filter(|(failure, hits)| {
+            failure.concerns(name, about, self.seconds)
+                && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+                && chance::comes(scenario.seed, failure.probability)
+        });
+        concerned.find_map(|(failure, _)| suffer(failure, scenario.seed))
+    }
+}
+
+/// Takes as long as the scenario says that a call takes. A sleep is too long by some fifty
+/// microseconds, so a short call waits awake, as the real one does in the kernel.
+fn take_time(scenario: &Scenario, name: &str) {
+    let begun = Instant::now();
+    let named = |call: &str| scenario.latencies.iter().find(|latency| latency.call == call);
+    let Some(latency) = named(name).or_else(|| named("*")) else { return };
+    let time = Duration::from_micros(latency.us);
+    if time >= LONG_CALL {
+        thread::sleep(time);
+        return;
+    }
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// Scenario time.
+pub(crate) fn now() -> f64 {
+    epoch_seconds(SystemTime::now()) - epoch()
+}
+
+/// The device at a place of the driver's list now, by its index in the scenario.
+pub(crate) fn listed(place: u32) -> Option<u32> {
+    let loaded = current()?;
+    let device = loaded.scenario.listed(now()).nth(usize::try_from(place).ok()?)?;
+    Some(device.index)
 }
 
 /// Scenario time 0 in seconds since the Unix epoch.
@@ -85,9 +166,15 @@ fn changed() -> Option<SystemTime> {
 
 fn load() -> Result<Loaded, ScenarioError> {
     let changed = changed();
-    let scenario = Scenario::load(&scenario_path()?)?;
+    let mut scenario = Scenario::load(&scenario_path()?)?;
     let hits = scenario.failures.iter().map(|_| AtomicU64::new(0)).collect();
-    Ok(Loaded { scenario, changed, hits })
+    let library = LIBRARY.get_or_init(|| {
+        let (version, cuda) = scenario.library_at(now());
+        (version.to_owned(), cuda)
+    });
+    let loaded_at = scenario.loaded_at(now());
+    scenario.groups.iter_mut().for_each(|group| group.counters_from = loaded_at);
+    Ok(Loaded { scenario, changed, library: library.0.clone(), cuda: library.1, hits })
 }
 
 /// The scenario, read again if its file changed. A file that became wrong is reported once and
@@ -99,7 +186,8 @@ fn current() -> Option<Arc<Loaded>> {
     if now != known.changed {
         let fresh = load().unwrap_or_else(|error| {
             complain(&error);
-            Loaded { scenario: known.scenario.clone(), changed: now, hits: Vec::new() }
+            let (scenario, library) = (known.scenario.clone(), known.library.clone());
+            Loaded { scenario, changed: now, library, cuda: known.cuda, hits: Vec::new() }
         });
         *slot = Some(Arc::new(fresh));
     }
@@ -113,30 +201,42 @@ pub(crate) fn complain(error: &ScenarioError) {
 }
 
 /// Lives through a failure; gives the code to return, if any.
-fn suffer(failure: &Failure) -> Option<Code> {
+fn suffer(failure: &Failure, seed: u64) -> Option<Code> {
     if failure.crash {
         process::abort();
     }
-    if failure.hang {
-        loop {
-            thread::park();
-        }
+    if failure.segfault {
+        chance::segfault();
+    }
+    if failure.uninterruptible {
+        chance::sleep_uninterruptibly();
+    }
+    while failure.hang && failure.until.is_none_or(|until| now() < until) {
+        thread::park_timeout(HANG_STEP);
     }
     thread::sleep(Duration::from_millis(failure.delay_ms));
+    if failure.garbage {
+        chance::answer_garbage(seed);
+    }
     failure.code
 }
 
 /// Notes a call in the log. Written before the call does anything, so that one that hangs shows.
 fn log(call: &str, device: Option<u32>) {
+    note(&serde_json::json!({"call": call, "device": device}));
+}
+
+/// Adds a line to the log: an object, with time and PID.
+pub(crate) fn note(what: &serde_json::Value) {
     static LOG: OnceLock<Option<Mutex<File>>> = OnceLock::new();
     let log = LOG.get_or_init(|| {
         let path = env::var_os("FAKE_NVML_LOG")?;
         File::options().append(true).create(true).open(path).ok().map(Mutex::new)
     });
     if let Some(log) = log {
-        let time = epoch_seconds(SystemTime::now());
-        let pid = process::id();
-        let line = serde_json::json!({"time": time, "pid": pid, "call": call, "device": device});
+        let mut line = what.clone();
+        line["time"] = epoch_seconds(SystemTime::now()).into();
+        line["pid"] = process::id().into();
         let mut file = log.lock().unwrap_or_else(PoisonError::into_inner);
         // A log on a full disk loses lines; tests that count them fail and show it.
         let _ = writeln!(file, "{line}");

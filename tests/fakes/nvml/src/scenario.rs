@@ -1,7 +1,22 @@
 //! The scenario file: which devices there are, what they read at each moment, who is on them, and
 //! what fails. The library answers from it and tests compute the truth from it.
 
+pub mod board;
+pub mod clocks;
+pub mod driver;
+pub mod failure;
+pub mod gpm;
+pub mod health;
+pub mod links;
+
 use crate::curve::{Curve, Place};
+use board::{Board, Confidential, Modes};
+use clocks::{Clocks, Held, PowerLimits};
+use driver::DriverChange;
+use failure::{Failure, Latency};
+use gpm::Gpm;
+use health::Remapped;
+use links::{C2c, Fabric, NvLink};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,25 +32,47 @@ pub struct Scenario {
     /// Functions this driver's library does not have; see [`crate::install`].
     #[serde(default)]
     pub omit: Vec<String>,
+    /// Confidential computing, where the host has it.
+    pub confidential: Option<Confidential>,
+    /// The first number of a GPM metric that this driver does not know, where it refuses to be asked
+    /// for such.
+    pub gpm_metrics: Option<u32>,
     /// Kinds of devices, in index order.
     #[serde(default, rename = "device")]
     pub groups: Vec<Group>,
     /// What happens, in this order.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
+    /// How long calls take; the rest take no time.
+    #[serde(default, rename = "latency")]
+    pub latencies: Vec<Latency>,
     /// What fails.
     #[serde(default, rename = "failure")]
     pub failures: Vec<Failure>,
+    /// How driver and library change, in this order.
+    #[serde(default, rename = "driver_change")]
+    pub changes: Vec<DriverChange>,
+    /// Begins what is random.
+    #[serde(default)]
+    pub seed: u64,
 }
 
-/// A number of devices of one kind. `{index}` in a text is the device's index. A value that is
-/// not there is not supported by the device.
+/// A number of devices of one kind. `{index}` in a text is the device's index, `{hex}` the same in
+/// hexadecimal. A value that is not there is not supported by the device.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
     /// How many.
     #[serde(default = "one")]
     pub count: u32,
+    /// Second they are put in.
+    #[serde(default)]
+    pub from: f64,
+    /// Second they are taken out.
+    pub until: Option<f64>,
+    /// When the driver was loaded, where its counters begin; the library's to set.
+    #[serde(skip)]
+    pub counters_from: f64,
     /// Product name.
     pub name: String,
     /// UUID.
@@ -65,12 +102,35 @@ pub struct Group {
     pub memory_temperature: Option<Curve>,
     /// Watts; energy is its integral.
     pub power: Option<Curve>,
+    /// Watts of the module, processor and all.
+    pub module_power: Option<Curve>,
     /// Watts the operator allows.
     pub power_limit: Option<f64>,
+    /// The other limits in watts.
+    pub power_limits: Option<PowerLimits>,
+    /// What holds the clocks down.
+    #[serde(default)]
+    pub held: Held,
+    /// Remapped rows.
+    pub remapped: Option<Remapped>,
     /// Performance state.
     pub power_state: Option<u32>,
     /// Fan percentage.
     pub fan: Option<Curve>,
+    /// What the board is.
+    #[serde(default)]
+    pub board: Board,
+    /// How it is set up.
+    #[serde(default)]
+    pub modes: Modes,
+    /// Its links to switches or other devices.
+    pub nvlink: Option<NvLink>,
+    /// Its links to the CPU of its module.
+    pub c2c: Option<C2c>,
+    /// The fabric it registers with.
+    pub fabric: Option<Fabric>,
+    /// Performance counters.
+    pub gpm: Option<Gpm>,
     /// MIG instances of each device, those there are at any time.
     #[serde(default, rename = "instance")]
     pub instances: Vec<Instance>,
@@ -121,6 +181,8 @@ pub struct Instance {
     pub multiprocessors: u32,
     /// Memory of the GPU instance, which its compute instances share.
     pub memory: Memory,
+    /// Performance counters of the GPU instance, which its compute instances share.
+    pub gpm: Option<Gpm>,
     /// Second it is made.
     #[serde(default)]
     pub from: f64,
@@ -138,20 +200,6 @@ pub struct Memory {
     pub reserved: u64,
     /// Used.
     pub used: Curve,
-}
-
-/// Clock rates in MHz.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Clocks {
-    /// Graphics.
-    pub graphics: Option<Curve>,
-    /// Streaming multiprocessors.
-    pub sm: Option<Curve>,
-    /// Memory.
-    pub memory: Option<Curve>,
-    /// Video.
-    pub video: Option<Curve>,
 }
 
 /// The driver's list a process is on.
@@ -207,47 +255,6 @@ pub struct ProcessGroup {
     pub until: Option<f64>,
 }
 
-/// Something that goes wrong in one function or all, on one device or all.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Failure {
-    /// The function, or `*` for every function that takes a device.
-    pub call: String,
-    /// The device's index; without it every device.
-    pub device: Option<u32>,
-    /// It concerns calls about the device itself only, not about its MIG instances.
-    #[serde(default)]
-    pub whole_device: bool,
-    /// What the function returns; without it, what it would have returned.
-    pub code: Option<u32>,
-    /// Calls that still go well.
-    #[serde(default)]
-    pub after_calls: u64,
-    /// Second it begins.
-    #[serde(default)]
-    pub from: f64,
-    /// Second it ends.
-    pub until: Option<f64>,
-    /// Milliseconds the call takes longer.
-    #[serde(default)]
-    pub delay_ms: u64,
-    /// The call never returns.
-    #[serde(default)]
-    pub hang: bool,
-    /// The call ends the process.
-    #[serde(default)]
-    pub crash: bool,
-}
-
-/// What a call is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About {
-    /// The device's index.
-    pub device: u32,
-    /// A MIG instance of it.
-    pub instance: bool,
-}
-
 /// One device of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Device<'a> {
@@ -297,6 +304,11 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
+    /// Whether the driver has the field numbers of CUDA 13.0 Update 1.
+    pub fn renumbered(&self) -> bool {
+        driver::renumbered(&self.driver)
+    }
+
     /// Reads a scenario file.
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text = fs::read_to_string(path)
@@ -325,10 +337,19 @@ impl Scenario {
     }
 }
 
+impl Group {
+    /// Watts that are enforced: the lower of what the operator and what others allow.
+    pub fn enforced_limit(&self) -> Option<f64> {
+        let others = self.power_limits.as_ref().map_or(f64::INFINITY, |limits| limits.others);
+        Some(self.power_limit?.min(others))
+    }
+}
+
 impl<'a> Device<'a> {
     /// A text of the group with this device's index in it.
     pub fn text(&self, template: &str) -> String {
-        template.replace("{index}", &self.index.to_string())
+        let hex = format!("{:x}", self.index);
+        template.replace("{index}", &self.index.to_string()).replace("{hex}", &hex)
     }
 
     /// A value of the group as this device has it.
@@ -347,10 +368,24 @@ impl<'a> Device<'a> {
         known.iter().filter(move |instance| instance.lives(seconds))
     }
 
-    /// Energy used since time 0, in millijoules, as the driver counts it: whole ones.
+    /// Energy used since the driver was loaded, in millijoules, as the driver counts it: whole ones.
     pub fn energy_mj(&self, seconds: f64) -> Option<f64> {
-        let power = self.group.power.as_ref()?;
-        Some((power.integral(seconds, self.place()) * 1000.0).floor())
+        Some((self.area(self.group.power.as_ref()?, seconds) * 1000.0).floor())
+    }
+
+    /// The area under a curve of the group since the driver was loaded.
+    pub fn area(&self, curve: &Curve, seconds: f64) -> f64 {
+        let before = curve.integral(self.group.counters_from, self.place());
+        curve.integral(seconds, self.place()) - before
+    }
+
+    /// The mean of a curve of the group over the last second.
+    pub fn average(&self, curve: &Curve, seconds: f64) -> f64 {
+        let begin = (seconds - 1.0).max(0.0);
+        if seconds <= begin {
+            return self.value(curve, seconds);
+        }
+        (self.area(curve, seconds) - self.area(curve, begin)) / (seconds - begin)
     }
 
     /// Every process this device can have, whether or not it is there.
@@ -365,7 +400,8 @@ impl<'a> Device<'a> {
         })
     }
 
-    fn place(&self) -> Place {
+    /// Where its curves are.
+    pub fn place(&self) -> Place {
         Place { device: self.index, slot: 0 }
     }
 }
@@ -398,19 +434,6 @@ impl Process<'_> {
     /// Whether the scenario has it at this time.
     pub fn lives(&self, seconds: f64) -> bool {
         seconds >= self.group.from && self.group.until.is_none_or(|until| seconds < until)
-    }
-}
-
-impl Failure {
-    /// Whether it concerns a call at a time.
-    pub fn concerns(&self, call: &str, about: Option<About>, seconds: f64) -> bool {
-        let named = self.call == call || (self.call == "*" && about.is_some());
-        let device = about.map(|about| about.device);
-        named
-            && (self.device.is_none() || self.device == device)
-            && !(self.whole_device && about.is_some_and(|about| about.instance))
-            && seconds >= self.from
-            && self.until.is_none_or(|until| seconds < until)
     }
 }
 

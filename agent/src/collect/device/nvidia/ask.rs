@@ -1,9 +1,11 @@
 //! Asking the library, and the difference between *unsupported* (remembered, asked once),
 //! *failed* (counted, asked again) and *absent* (nothing there now).
 
+use crate::collect::device::inside;
 use crate::collect::device::wire::{Cost, Outcome};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
+use std::fmt::Debug;
 use std::time::Instant;
 
 /// Argument version mismatch: the driver is too old for this version of a structure.
@@ -27,7 +29,7 @@ pub(super) enum Call {
     Decoder,
     Memory,
     Temperature,
-    MemoryTemperature,
+    Fields,
     Power,
     PowerLimit,
     EnforcedLimit,
@@ -36,12 +38,39 @@ pub(super) enum Call {
     ClockSm,
     ClockMemory,
     ClockVideo,
+    HighestGraphics,
+    HighestSm,
+    HighestMemory,
+    HighestVideo,
     PowerState,
     Fan,
     ComputeProcesses,
     GraphicsProcesses,
     MpsProcesses,
     ProcessUtilization,
+    Vbios,
+    BoardPart,
+    GspVersion,
+    GspMode,
+    InforomImage,
+    InforomOem,
+    InforomEcc,
+    InforomPower,
+    InforomChecksum,
+    ModuleId,
+    Platform,
+    Addressing,
+    ChipLinkMode,
+    PersistenceMode,
+    ComputeMode,
+    AccountingMode,
+    AccountingBuffer,
+    EncoderSessions,
+    CaptureSessions,
+    ConfidentialReady,
+    ConfidentialMemory,
+    Fabric,
+    OldFabric,
     InstanceCount,
     InstanceHandle,
     InstanceUuid,
@@ -53,6 +82,12 @@ pub(super) enum Call {
     InstanceComputeProcesses,
     InstanceGraphicsProcesses,
     InstanceMpsProcesses,
+    GpmSupport,
+    GpmStreaming,
+    GpmAlloc,
+    GpmSample,
+    GpmMigSample,
+    GpmMetrics,
 }
 
 impl Call {
@@ -61,11 +96,33 @@ impl Call {
     }
 }
 
+/// Readings between two turns of what changes seldom: five minutes at 10 s.
+const SLOW: u32 = 30;
+/// Readings between two turns of what is much to ask: a minute at 10 s.
+const MEDIUM: u32 = 6;
+
+/// How often something is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// At every reading.
+    EveryTick,
+    /// At every sixth, not of all devices at once.
+    Medium,
+    /// At every thirtieth, not of all devices at once.
+    Slow,
+    /// Once a handle.
+    Once,
+}
+
 /// What one device's calls came to.
 #[derive(Debug, Default)]
 pub(super) struct Ask {
     /// One bit for each [`Call`]; forgotten with the handle.
     unsupported: u128,
+    /// Readings since the device was opened, or became another one by its MIG mode.
+    turn: u32,
+    /// Where in the round of slow turns this device has its own.
+    offset: u32,
     cost: Cost,
     answered: u32,
     refused_handle: bool,
@@ -73,9 +130,9 @@ pub(super) struct Ask {
     end: Option<Outcome>,
 }
 
-/// What an error means for the call.
+/// What an error means for what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     Unsupported,
     Absent,
     Lost,
@@ -101,15 +158,39 @@ fn judge(error: &NvmlError) -> Verdict {
 }
 
 impl Ask {
+    /// Of the device at an index.
+    pub(super) fn of(index: u32) -> Self {
+        Self { offset: index, ..Self::default() }
+    }
+
     /// Begins a reading; a new handle forgets what was unsupported.
     pub(super) fn begin(&mut self, new_handle: bool) {
-        let unsupported = if new_handle { 0 } else { self.unsupported };
-        *self = Self { unsupported, ..Self::default() };
+        let turn = self.turn.wrapping_add(1);
+        let (unsupported, turn) = if new_handle { (0, 0) } else { (self.unsupported, turn) };
+        *self = Self { unsupported, turn, ..Self::of(self.offset) };
     }
 
     /// Forgets what was unsupported: MIG on is another device than MIG off.
     pub(super) fn forget(&mut self) {
         self.unsupported = 0;
+        self.turn = 0;
+    }
+
+    /// Whether this is the turn of what is asked at a pace. The first reading of a handle is.
+    pub(super) fn due(&self, pace: Pace) -> bool {
+        let turn = |round| self.turn.wrapping_add(self.offset) % round == 0;
+        self.turn == 0
+            || match pace {
+                Pace::EveryTick => true,
+                Pace::Medium => turn(MEDIUM),
+                Pace::Slow => turn(SLOW),
+                Pace::Once => false,
+            }
+    }
+
+    /// Whether nothing that was learnt of the device before holds any more.
+    pub(super) fn renewed(&self) -> bool {
+        self.turn == 0
     }
 
     /// Makes a call unless the device does not support it or is known to be lost.
@@ -118,24 +199,49 @@ impl Ask {
         call: Call,
         question: impl FnOnce() -> Result<T, NvmlError>,
     ) -> Option<T> {
-        if self.end.is_some() || self.unsupported & call.bit() != 0 {
+        if self.end.is_some() || self.lacks(call) {
             return None;
         }
         let begun = Instant::now();
-        let answer = question();
+        let answer = inside::call(call, question);
         self.cost.calls += 1;
         self.cost.library_ns += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         match answer {
             Ok(value) => {
-                // A handle says nothing about the device behind it.
-                self.answered += u32::from(call != Call::Handle);
+                // A handle says nothing about the device behind it; fields answer for themselves.
+                self.answered += u32::from(!matches!(call, Call::Handle | Call::Fields));
                 Some(value)
             }
             Err(error) => {
-                self.note(call, &error);
+                if self.note(&call, &error) == Verdict::Unsupported {
+                    self.unsupported |= call.bit();
+                }
                 None
             }
         }
+    }
+
+    /// Books one of the answers that came with one call; of what is unsupported the asker keeps
+    /// account.
+    pub(super) fn book<T>(
+        &mut self,
+        what: &impl Debug,
+        answer: Result<T, NvmlError>,
+    ) -> Result<T, Verdict> {
+        match answer {
+            Ok(value) => {
+                self.answered += 1;
+                Ok(value)
+            }
+            // A field, or a part of the device, that this driver does not know.
+            Err(NvmlError::InvalidArg) => Err(Verdict::Unsupported),
+            Err(error) => Err(self.note(what, &error)),
+        }
+    }
+
+    /// Whether a call was not supported.
+    pub(super) fn lacks(&self, call: Call) -> bool {
+        self.unsupported & call.bit() != 0
     }
 
     /// How the reading ended.
@@ -153,9 +259,10 @@ impl Ask {
         self.cost
     }
 
-    fn note(&mut self, call: Call, error: &NvmlError) {
-        match judge(error) {
-            Verdict::Unsupported => self.unsupported |= call.bit(),
+    fn note(&mut self, what: &impl Debug, error: &NvmlError) -> Verdict {
+        let verdict = judge(error);
+        match verdict {
+            Verdict::Unsupported => {}
             // An answer too: there is nothing.
             Verdict::Absent => self.answered += 1,
             Verdict::Lost => self.end = Some(Outcome::Lost(error.to_string())),
@@ -163,15 +270,16 @@ impl Ask {
             Verdict::Failed => {
                 self.cost.failed += 1;
                 self.refused_handle |= matches!(error, NvmlError::InvalidArg);
-                self.last_failure = format!("{call:?}: {error}");
+                self.last_failure = format!("{what:?}: {error}");
             }
         }
+        verdict
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Ask, Call, Outcome};
+    use super::{Ask, Call, Outcome, Pace};
     use nvml_wrapper::error::NvmlError;
 
     #[test]
@@ -186,6 +294,23 @@ mod tests {
             });
         }
         assert_eq!(asked, 2);
+    }
+
+    #[test]
+    fn what_changes_seldom_has_its_turn_at_once_and_then_every_thirtieth_time() {
+        let turns = |index, pace| {
+            let mut ask = Ask::of(index);
+            let due = (0..61).filter(|turn| {
+                ask.begin(*turn == 0);
+                ask.due(pace)
+            });
+            due.collect::<Vec<u32>>()
+        };
+        assert_eq!(turns(0, Pace::Slow), [0, 30, 60]);
+        assert_eq!(turns(4, Pace::Medium)[..3], [0, 2, 8]);
+        assert_eq!(turns(7, Pace::Slow), [0, 23, 53], "not when the first device has its turn");
+        assert_eq!(turns(7, Pace::Once), [0]);
+        assert_eq!(turns(7, Pace::EveryTick).len(), 61);
     }
 
     #[test]

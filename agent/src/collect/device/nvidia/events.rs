@@ -6,7 +6,7 @@
 use crate::catalog::event::EventKind;
 use crate::collect::device::events::{Seen, Watch};
 use crate::event::{Severity, xid};
-use crate::sys::nvml::{EventSet, RawEvent, supported_events};
+use crate::sys::nvml::events::{EventSet, RawEvent, supported_events};
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{
     nvmlEventMigConfigChange, nvmlEventTypeClock, nvmlEventTypeDoubleBitEccError,

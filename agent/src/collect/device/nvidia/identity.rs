@@ -4,6 +4,8 @@ use super::Versions;
 use super::ask::{Ask, Call};
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
+use crate::inventory::facts::Facts;
+use crate::sys::nvml::board::confidential;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
 /// The driver's and CUDA's versions, as far as the library tells.
@@ -11,7 +13,8 @@ pub(super) fn versions(nvml: &Nvml) -> Versions {
     let cuda = nvml.sys_cuda_driver_version().ok().map(|version| {
         format!("{}.{}", cuda_driver_version_major(version), cuda_driver_version_minor(version))
     });
-    Versions { driver: nvml.sys_driver_version().ok(), cuda }
+    let confidential = confidential(nvml).ok();
+    Versions { driver: nvml.sys_driver_version().ok(), cuda, confidential }
 }
 
 /// Reads a device's identity, but for its MIG mode; `None` without a UUID, which is what identifies
@@ -35,5 +38,6 @@ pub(super) fn read(
         driver_version: versions.driver.clone(),
         cuda_version: versions.cuda.clone(),
         mig: None,
+        facts: Facts::default(),
     })
 }

@@ -13,10 +13,11 @@ use crate::catalog::instance as metric;
 use crate::collect::device::wire::{InstanceIdentity, InstanceReading, Place, WireValue};
 use crate::ids::GpuUuid;
 use crate::inventory::InstanceExtent;
-use crate::sys::nvml;
+use crate::sys::nvml::mig;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// Stands before the profile in an instance's name.
 const PROFILE_MARK: &str = " MIG ";
@@ -41,10 +42,20 @@ struct Known {
     told: bool,
 }
 
-/// An instance as the processes' reader needs it.
+/// An instance as those need it who read what is in it.
 pub(super) struct Handle {
     pub(super) device: Device<'static>,
     pub(super) place: Place,
+    /// Another one for another instance, also at the same place.
+    pub(super) mark: u64,
+}
+
+impl Known {
+    fn mark(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.uuid, &self.name).hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl Instances {
@@ -66,7 +77,7 @@ impl Instances {
             // One that is destroyed at this very moment has no answers; it is not there.
             let Some((now, identity)) = self.identify(&handle, ask) else { continue };
             out.push(InstanceReading { place: now.place, identity, values: Vec::new() });
-            handles.push(Handle { device: handle, place: now.place });
+            handles.push(Handle { device: handle, place: now.place, mark: now.mark() });
             known.push(now);
         }
         self.known = known;
@@ -92,9 +103,9 @@ impl Instances {
         if let Some(known) = self.known.iter().find(same) {
             return Some((Known { uuid, name, ..*known }, None));
         }
-        let gpu_instance = ask.ask(Call::GpuInstanceId, || there(nvml::gpu_instance_id(handle)))?;
+        let gpu_instance = ask.ask(Call::GpuInstanceId, || there(mig::gpu_instance_id(handle)))?;
         let compute_instance =
-            ask.ask(Call::ComputeInstanceId, || there(nvml::compute_instance_id(handle)))?;
+            ask.ask(Call::ComputeInstanceId, || there(mig::compute_instance_id(handle)))?;
         let attributes = ask.ask(Call::InstanceAttributes, || there(handle.attributes()));
         let told = attributes.is_some() && name.is_some();
         let extent = attributes.map_or_else(InstanceExtent::default, |told| InstanceExtent {

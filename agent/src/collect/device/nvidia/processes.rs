@@ -11,7 +11,7 @@ use super::readings::{bytes, fraction, push};
 use crate::catalog::device as device_metric;
 use crate::catalog::process::{self as metric, ProcessTask, ProcessType};
 use crate::collect::device::wire::{Place, ProcessValue, Reading, WireValue};
-use crate::sys::nvml::{self, List};
+use crate::sys::nvml::lists::{self, List};
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,14 +137,15 @@ impl ProcessLists {
     ) -> Option<BTreeMap<Who, Option<u64>>> {
         let mut found = BTreeMap::new();
         let infos = &mut self.infos;
-        if ask.ask(asked.of_device, || nvml::processes(device, asked.list, infos)).is_some() {
+        if ask.ask(asked.of_device, || lists::processes(device, asked.list, infos)).is_some() {
             let there: Vec<Place> = instances.iter().map(|instance| instance.place).collect();
             tally(infos, |info| place(info, &there), &mut found);
             return Some(found);
         }
         let mut answered = false;
-        for Handle { device, place } in instances {
-            if ask.ask(asked.of_instance, || nvml::processes(device, asked.list, infos)).is_some() {
+        for Handle { device, place, .. } in instances {
+            if ask.ask(asked.of_instance, || lists::processes(device, asked.list, infos)).is_some()
+            {
                 answered = true;
                 tally(infos, |_| Some(*place), &mut found);
             }
@@ -161,7 +162,7 @@ impl ProcessLists {
     ) {
         let since_us = self.cursors.since();
         let samples = &mut self.samples;
-        let call = || nvml::process_utilization(device, since_us, samples);
+        let call = || lists::process_utilization(device, since_us, samples);
         if ask.ask(Call::ProcessUtilization, call).is_none() {
             return;
         }

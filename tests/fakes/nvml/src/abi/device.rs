@@ -5,19 +5,15 @@ use crate::curve::Curve;
 use crate::runtime::Code;
 use crate::scenario::{Device, Group};
 use nvml_wrapper_sys::bindings::{
-    nvmlClockType_t, nvmlDevice_t, nvmlFieldValue_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlPstates_t,
+    nvmlClockType_t, nvmlDevice_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlPstates_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
-    nvmlTemperatureSensors_t, nvmlUtilization_t, nvmlValue_t,
+    nvmlTemperatureSensors_t, nvmlUtilization_t,
 };
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+use std::ffi::{c_char, c_uint, c_ulonglong};
 
 /// Argument version mismatch; nvml-wrapper-sys 0.10 names it, but only as a C enum of its own.
-const ARGUMENT_VERSION: Code = 25;
-/// `NVML_FI_DEV_MEMORY_TEMP`.
-const FIELD_MEMORY_TEMPERATURE: c_uint = 82;
-/// `NVML_VALUE_TYPE_UNSIGNED_INT`.
-const UNSIGNED_INT: c_uint = 1;
+pub(super) const ARGUMENT_VERSION: Code = 25;
 /// The period the driver says its utilisation counters cover, in microseconds.
 const SAMPLING_PERIOD_US: c_uint = 166_666;
 
@@ -35,7 +31,7 @@ fn number(
 }
 
 /// Answers one text of a device.
-fn text(
+pub(super) fn text(
     name: &str,
     handle: nvmlDevice_t,
     (to, length): (*mut c_char, c_uint),
@@ -47,10 +43,15 @@ fn text(
     })
 }
 
-/// Answers a power in milliwatts.
-fn milliwatts(name: &str, handle: nvmlDevice_t, to: *mut c_uint) -> Result<(), Code> {
+/// Answers a power limit in milliwatts.
+fn milliwatts(
+    name: &str,
+    handle: nvmlDevice_t,
+    to: *mut c_uint,
+    limit: impl FnOnce(&Group) -> Option<f64>,
+) -> Result<(), Code> {
     on_device(name, handle, |_, device| {
-        put(to, whole32(device.group.power_limit.ok_or(NOT_SUPPORTED)? * 1000.0))
+        put(to, whole32(limit(device.group).ok_or(NOT_SUPPORTED)? * 1000.0))
     })
 }
 
@@ -89,19 +90,8 @@ fn memory(target: Target<'_>, seconds: f64, version: c_uint) -> nvmlMemory_v2_t 
     }
 }
 
-/// Answers one field in place; each field has its own return code.
-fn answer_field(field: &mut nvmlFieldValue_t, device: Device<'_>, seconds: f64) {
-    let curve = device.group.memory_temperature.as_ref();
-    field.valueType = UNSIGNED_INT;
-    field.nvmlReturn = NOT_SUPPORTED;
-    if let (FIELD_MEMORY_TEMPERATURE, Some(curve)) = (field.fieldId, curve) {
-        field.nvmlReturn = 0;
-        field.value = nvmlValue_t { uiVal: whole32(device.value(curve, seconds)) };
-    }
-}
-
 /// The version word of a structure: its size and its version in one number.
-fn version_word<T>(version: c_uint) -> c_uint {
+pub(super) fn version_word<T>(version: c_uint) -> c_uint {
     c_uint::try_from(size_of::<T>()).unwrap_or_default() | version << 24
 }
 
@@ -171,29 +161,18 @@ exports! {
         }
         number(name, device, to, |group| group.temperature.as_ref())
     };
-    /// Fields by number.
-    fn nvmlDeviceGetFieldValues(device: nvmlDevice_t, count: c_int, values: *mut nvmlFieldValue_t) |name|
-        on_device(name, device, |call, device| {
-            let count = usize::try_from(count).map_err(|_| INVALID_ARGUMENT)?;
-            if values.is_null() {
-                return Err(INVALID_ARGUMENT);
-            }
-            // SAFETY: not null, and `count` fields long by the caller's promise.
-            for field in unsafe { std::slice::from_raw_parts_mut(values, count) } {
-                answer_field(field, device, call.seconds);
-            }
-            Ok(())
-        });
-    /// Power in milliwatts.
+    /// Power over the last second in milliwatts.
     fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, to: *mut c_uint) |name|
         on_device(name, device, |call, device| {
             let power = device.group.power.as_ref().ok_or(NOT_SUPPORTED)?;
-            put(to, whole32(device.value(power, call.seconds) * 1000.0))
+            put(to, whole32(device.average(power, call.seconds) * 1000.0))
         });
     /// The operator's power limit in milliwatts.
-    fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, to: *mut c_uint) |name| milliwatts(name, device, to);
-    /// The lowest power limit in milliwatts: the operator's, there is no other here.
-    fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, to: *mut c_uint) |name| milliwatts(name, device, to);
+    fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, to: *mut c_uint) |name|
+        milliwatts(name, device, to, |group| group.power_limit);
+    /// The lowest power limit in milliwatts.
+    fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, to: *mut c_uint) |name|
+        milliwatts(name, device, to, Group::enforced_limit);
     /// Energy in millijoules.
     fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, to: *mut c_ulonglong) |name|
         on_device(name, device, |call, device| {
@@ -209,6 +188,12 @@ exports! {
             _ => None,
         })
     };
+    /// The highest clock rate in MHz.
+    fn nvmlDeviceGetMaxClockInfo(device: nvmlDevice_t, clock: nvmlClockType_t, to: *mut c_uint) |name|
+        on_device(name, device, |_, device| {
+            let highest = device.group.clocks.highest.ok_or(NOT_SUPPORTED)?;
+            put(to, whole32(*highest.get(clock as usize).ok_or(INVALID_ARGUMENT)?))
+        });
     /// Performance state.
     fn nvmlDeviceGetPerformanceState(device: nvmlDevice_t, to: *mut nvmlPstates_t) |name|
         on_device(name, device, |_, device| put(to, device.group.power_state.ok_or(NOT_SUPPORTED)?));

@@ -1,0 +1,98 @@
+//! Metrics of how a device is set up, what its driver advises, and who uses its video engines. What
+//! it is, in words, is on `gpu.info`.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::ids::GpuId;
+
+dims! {
+    /// What the driver advises to do about a device.
+    RecoveryAction: attr::GPU_RECOVERY_ACTION {
+        /// Nothing.
+        None = "none",
+        /// Reset the device.
+        Reset = "gpu_reset",
+        /// Reboot the node.
+        Reboot = "node_reboot",
+        /// Stop traffic between devices.
+        DrainP2p = "drain_p2p",
+        /// Stop traffic between devices, then reset.
+        DrainAndReset = "drain_and_reset",
+        /// Recover the IMEX domain.
+        RecoverImex = "recover_imex_domain",
+        /// Reset the device's PCI bus.
+        BusReset = "bus_reset",
+        /// Reboot the whole system.
+        SystemReboot = "system_reboot",
+    }
+    /// Something that is on or off.
+    Mode: attr::GPU_MODE {
+        /// The driver keeps the device's state while nobody uses it.
+        Persistence = "persistence",
+        /// The driver keeps accounts of processes.
+        Accounting = "accounting",
+        /// The device's own processor runs the driver's firmware.
+        Gsp = "gsp_firmware",
+        /// The links to the CPU of the module.
+        ChipLinks = "c2c",
+    }
+    /// Who may use a device.
+    ComputeMode: attr::GPU_COMPUTE_MODE {
+        /// Any number of processes.
+        Default = "default",
+        /// One thread; no longer in use.
+        ExclusiveThread = "exclusive_thread",
+        /// Nobody.
+        Prohibited = "prohibited",
+        /// One process.
+        ExclusiveProcess = "exclusive_process",
+    }
+    /// What works on video.
+    Video: attr::GPU_VIDEO_USE {
+        /// The encoder.
+        Encoder = "encoder",
+        /// Frame buffer capture.
+        Capture = "capture",
+    }
+    /// Which memory of a device in confidential computing.
+    Protection: attr::GPU_MEMORY_PROTECTION {
+        /// Encrypted against the host.
+        Protected = "protected",
+        /// Shared with the host.
+        Unprotected = "unprotected",
+    }
+}
+
+metrics! {
+    /// What the driver advises to do about a device: 1 on that, 0 on the rest.
+    RECOVERY_ACTION: Gauge<i64> of GpuId, by RecoveryAction = "gpu.recovery.action" ["1"]
+        from "field 230";
+    /// Whether a mode is on: 1 or 0; one that the device does not have is not there.
+    MODE: Gauge<i64> of GpuId, by Mode = "gpu.mode" ["1"]
+        from "nvmlDeviceGetPersistenceMode, GetAccountingMode, GetGspFirmwareMode, GetC2cModeInfoV";
+    /// Who may use a device: 1 on the mode it is in, 0 on the others.
+    COMPUTE_MODE: Gauge<i64> of GpuId, by ComputeMode = "gpu.compute_mode" ["1"]
+        from "nvmlDeviceGetComputeMode";
+    /// Processes that the driver can keep accounts of before it forgets the oldest.
+    ACCOUNTING_LIMIT: Gauge<i64> of GpuId = "gpu.accounting.limit" ["{process}"]
+        from "nvmlDeviceGetAccountingBufferSize";
+    /// Whether the checksum of the InfoROM's configuration is right: 1 or 0. Looked at when the
+    /// device is opened; the whole InfoROM is not read, since that takes the flash memory.
+    INFOROM_VALID: Gauge<i64> of GpuId = "gpu.inforom.valid" ["1"]
+        from "nvmlDeviceGetInforomConfigurationChecksum";
+    /// Sessions that encode or capture video.
+    VIDEO_SESSIONS: Gauge<i64> of GpuId, by Video = "gpu.video.sessions" ["{session}"]
+        from "nvmlDeviceGetEncoderStats, GetFBCStats";
+    /// Frames a second, averaged over the sessions; without sessions it is not there.
+    VIDEO_FRAME_RATE: Gauge<f64> of GpuId, by Video = "gpu.video.frame_rate" ["{frame}/s"]
+        from "nvmlDeviceGetEncoderStats, GetFBCStats";
+    /// Time that a frame takes, averaged over the sessions; without sessions it is not there.
+    VIDEO_LATENCY: Gauge<f64> of GpuId, by Video = "gpu.video.latency" ["s"]
+        from "nvmlDeviceGetEncoderStats, GetFBCStats (µs)";
+    /// Whether devices accept work in confidential computing: 1 or 0; not there where it is off.
+    CONFIDENTIAL_READY: Gauge<i64> of GpuId = "gpu.confidential_compute.ready" ["1"]
+        from "nvmlSystemGetConfComputeGpusReadyState";
+    /// Device memory by protection in confidential computing; not there where it is off.
+    CONFIDENTIAL_MEMORY: UpDownCounter<i64> of GpuId, by Protection = "gpu.confidential_compute.memory" ["By"]
+        from "nvmlDeviceGetConfComputeMemSizeInfo (KiB)";
+}

@@ -1,0 +1,345 @@
+//! Metrics of what connects a device: NVLink, the link to the CPU of its module, the fabric. Those
+//! of one link have names of their own, so that no sum over links counts a device's total again.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::ids::GpuId;
+
+dims! {
+    /// An NVLink of a device, by the driver's number. The newest generation has 36.
+    Link: attr::GPU_LINK_INDEX {
+        /// Number 0.
+        L0 = "0",
+        /// Number 1.
+        L1 = "1",
+        /// Number 2.
+        L2 = "2",
+        /// Number 3.
+        L3 = "3",
+        /// Number 4.
+        L4 = "4",
+        /// Number 5.
+        L5 = "5",
+        /// Number 6.
+        L6 = "6",
+        /// Number 7.
+        L7 = "7",
+        /// Number 8.
+        L8 = "8",
+        /// Number 9.
+        L9 = "9",
+        /// Number 10.
+        L10 = "10",
+        /// Number 11.
+        L11 = "11",
+        /// Number 12.
+        L12 = "12",
+        /// Number 13.
+        L13 = "13",
+        /// Number 14.
+        L14 = "14",
+        /// Number 15.
+        L15 = "15",
+        /// Number 16.
+        L16 = "16",
+        /// Number 17.
+        L17 = "17",
+        /// Number 18.
+        L18 = "18",
+        /// Number 19.
+        L19 = "19",
+        /// Number 20.
+        L20 = "20",
+        /// Number 21.
+        L21 = "21",
+        /// Number 22.
+        L22 = "22",
+        /// Number 23.
+        L23 = "23",
+        /// Number 24.
+        L24 = "24",
+        /// Number 25.
+        L25 = "25",
+        /// Number 26.
+        L26 = "26",
+        /// Number 27.
+        L27 = "27",
+        /// Number 28.
+        L28 = "28",
+        /// Number 29.
+        L29 = "29",
+        /// Number 30.
+        L30 = "30",
+        /// Number 31.
+        L31 = "31",
+        /// Number 32.
+        L32 = "32",
+        /// Number 33.
+        L33 = "33",
+        /// Number 34.
+        L34 = "34",
+        /// Number 35.
+        L35 = "35",
+    }
+    /// A link between a GPU and the CPU of its module, by the driver's number.
+    ChipLink: attr::GPU_LINK_INDEX {
+        /// Number 0.
+        L0 = "0",
+        /// Number 1.
+        L1 = "1",
+        /// Number 2.
+        L2 = "2",
+        /// Number 3.
+        L3 = "3",
+        /// Number 4.
+        L4 = "4",
+        /// Number 5.
+        L5 = "5",
+        /// Number 6.
+        L6 = "6",
+        /// Number 7.
+        L7 = "7",
+        /// Number 8.
+        L8 = "8",
+        /// Number 9.
+        L9 = "9",
+        /// Number 10.
+        L10 = "10",
+        /// Number 11.
+        L11 = "11",
+        /// Number 12.
+        L12 = "12",
+        /// Number 13.
+        L13 = "13",
+        /// Number 14.
+        L14 = "14",
+        /// Number 15.
+        L15 = "15",
+    }
+    /// Which way, seen from the device.
+    Direction: attr::GPU_LINK_DIRECTION {
+        /// Out of the device.
+        Transmit = "transmit",
+        /// Into the device.
+        Receive = "receive",
+    }
+    /// What a link does.
+    LinkState: attr::GPU_LINK_STATE {
+        /// Carries data.
+        Active = "active",
+        /// Is down or leads nowhere.
+        Inactive = "inactive",
+        /// Saves power and wakes up by itself.
+        Sleep = "sleep",
+        /// Is up, but must not carry data.
+        Disabled = "disabled",
+    }
+    /// What went wrong on the links of a device that the driver has a sum of.
+    TotalError: attr::GPU_LINK_ERROR {
+        /// Wrong checksum of a flow control digit.
+        CrcFlit = "crc_flit",
+        /// Wrong checksum of data.
+        CrcData = "crc_data",
+        /// Wrong ECC of data.
+        EccData = "ecc_data",
+        /// Sent again.
+        Replay = "replay",
+        /// The link was recovered.
+        Recovery = "recovery",
+    }
+    /// What went wrong on a link. The first three are told up to Hopper, the rest from Blackwell on.
+    LinkError: attr::GPU_LINK_ERROR {
+        /// Wrong checksum.
+        Crc = "crc",
+        /// Sent again.
+        Replay = "replay",
+        /// The link was recovered.
+        Recovery = "recovery",
+        /// A malformed packet was received.
+        Malformed = "malformed",
+        /// A packet was received for which there was no buffer.
+        Overrun = "buffer_overrun",
+        /// A packet was received with an error of any kind.
+        Received = "received",
+        /// A packet was received that the other end had marked as bad.
+        Remote = "remote",
+        /// A packet was received with a header that does not fit.
+        General = "header",
+        /// Local errors passed their threshold.
+        Integrity = "link_integrity",
+        /// A packet was not sent.
+        Discarded = "transmit_discarded",
+        /// An error that correction left over.
+        Effective = "effective",
+        /// A wrong symbol was received.
+        Symbol = "symbol",
+    }
+    /// How the recovery of a link ended.
+    Recovery: attr::GPU_LINK_RECOVERY {
+        /// The link came back.
+        Successful = "successful",
+        /// The link went down.
+        Failed = "failed",
+    }
+    /// Which bit error rate.
+    BitErrors: attr::GPU_LINK_ERROR {
+        /// After correction.
+        Effective = "effective",
+        /// Of symbols.
+        Symbol = "symbol",
+    }
+    /// Symbols corrected in a codeword.
+    Corrected: attr::GPU_LINK_FEC_BIN {
+        /// None corrected.
+        B0 = "0",
+        /// One corrected.
+        B1 = "1",
+        /// 2 corrected.
+        B2 = "2",
+        /// 3 corrected.
+        B3 = "3",
+        /// 4 corrected.
+        B4 = "4",
+        /// 5 corrected.
+        B5 = "5",
+        /// 6 corrected.
+        B6 = "6",
+        /// 7 corrected.
+        B7 = "7",
+        /// 8 corrected.
+        B8 = "8",
+        /// 9 corrected.
+        B9 = "9",
+        /// 10 corrected.
+        B10 = "10",
+        /// 11 corrected.
+        B11 = "11",
+        /// 12 corrected.
+        B12 = "12",
+        /// 13 corrected.
+        B13 = "13",
+        /// 14 corrected.
+        B14 = "14",
+        /// 15 corrected.
+        B15 = "15",
+    }
+    /// What went wrong on a link to the CPU.
+    ChipLinkError: attr::GPU_LINK_ERROR {
+        /// Wrong checksum.
+        Crc = "crc",
+        /// Sent again.
+        Replay = "replay",
+        /// Sent again twice in a row.
+        ReplayBackToBack = "replay_back_to_back",
+    }
+    /// How far the registration with the fabric is.
+    FabricState: attr::GPU_FABRIC_STATE {
+        /// It has not begun.
+        NotStarted = "not_started",
+        /// It goes on.
+        InProgress = "in_progress",
+        /// It ended well.
+        Completed = "completed",
+        /// It ended with an error.
+        Failed = "failed",
+    }
+    /// How the fabric is, all in all.
+    FabricHealth: attr::GPU_FABRIC_HEALTH {
+        /// Well.
+        Healthy = "healthy",
+        /// Not well.
+        Unhealthy = "unhealthy",
+        /// Well, with less capacity than there should be.
+        Limited = "limited_capacity",
+    }
+    /// Something that is not well with the fabric.
+    FabricCondition: attr::GPU_FABRIC_CONDITION {
+        /// Less bandwidth than there should be.
+        DegradedBandwidth = "degraded_bandwidth",
+        /// A route is being recovered.
+        RouteRecovery = "route_recovery",
+        /// A route does not work.
+        RouteUnhealthy = "route_unhealthy",
+        /// An access that timed out is being recovered.
+        AccessTimeout = "access_timeout_recovery",
+        /// The system's GUID is wrong.
+        SystemGuid = "incorrect_system_guid",
+        /// The chassis's serial number is wrong.
+        ChassisSerial = "incorrect_chassis_serial",
+        /// The device is in no partition, by its configuration.
+        NoPartition = "no_partition",
+        /// There are too few links.
+        TooFewLinks = "insufficient_nvlinks",
+        /// The device's firmware does not fit.
+        Firmware = "incompatible_gpu_firmware",
+        /// The device is at the wrong place.
+        Location = "invalid_location",
+        /// The device is in the wrong state.
+        GpuState = "invalid_gpu_state",
+        /// No partition has been assigned.
+        Unassigned = "partition_unassigned",
+        /// The fabric manager is not connected.
+        Disconnected = "fabric_manager_disconnected",
+    }
+}
+
+metrics! {
+    /// NVLinks of a device by what they do.
+    NVLINKS: UpDownCounter<i64> of GpuId, by LinkState = "gpu.nvlink.links" ["{link}"]
+        from "fields 91 (count), 165 (state of each link)";
+    /// Payload carried by all NVLinks of a device.
+    NVLINK_IO: Counter<i64> of GpuId, by Direction = "gpu.nvlink.io" ["By"]
+        from "fields 138, 139 of all links (KiB)";
+    /// Payload and what the protocol adds, carried by all NVLinks of a device.
+    NVLINK_RAW_IO: Counter<i64> of GpuId, by Direction = "gpu.nvlink.raw.io" ["By"]
+        from "fields 140, 141 of all links (KiB)";
+    /// What went wrong on all NVLinks of a device, up to Hopper. Later devices count by link only.
+    NVLINK_ERRORS: Counter<i64> of GpuId, by TotalError = "gpu.nvlink.errors" ["{error}"]
+        from "fields 38, 45, 160, 52, 59";
+    /// Codewords that the NVLinks of a device have received, by the number of symbols that had to be
+    /// corrected. The higher numbers grow before a link fails.
+    NVLINK_FEC: Counter<i64> of GpuId, by Corrected = "gpu.nvlink.fec.codewords" ["{codeword}"]
+        from "fields 235 to 250, summed over links";
+    /// Whether an NVLink is active: 1 or 0. What else it may be, `gpu.nvlink.links` tells.
+    LINK_ACTIVE: Gauge<i64> of GpuId, by Link = "gpu.nvlink.link.active" ["1"]
+        from "field 165 of the link";
+    /// Speed of an active NVLink in each direction.
+    LINK_SPEED: Gauge<f64> of GpuId, by Link = "gpu.nvlink.link.speed" ["By/s"]
+        from "field 164 of the link (MB/s)";
+    /// Payload carried by an NVLink; part of the device's `gpu.nvlink.io`.
+    LINK_IO: Counter<i64> of GpuId, by (Link, Direction) = "gpu.nvlink.link.io" ["By"]
+        from "fields 138, 139 of the link (KiB)";
+    /// What went wrong on an NVLink.
+    LINK_ERRORS: Counter<i64> of GpuId, by (Link, LinkError) = "gpu.nvlink.link.errors" ["{error}"]
+        from "fields 161 to 163, 206 to 212, 219, 221 of the link";
+    /// Recoveries of an NVLink, from Blackwell on.
+    LINK_RECOVERIES: Counter<i64> of GpuId, by (Link, Recovery) = "gpu.nvlink.link.recoveries" ["{recovery}"]
+        from "fields 213, 214 of the link";
+    /// Bit error rate of an NVLink, from Blackwell on. A link without errors has the smallest rate
+    /// the library can say, 15e-255.
+    LINK_BIT_ERRORS: Gauge<f64> of GpuId, by (Link, BitErrors) = "gpu.nvlink.link.bit_error_rate" ["1"]
+        from "fields 220, 222 of the link (4 bits mantissa, 8 bits negated decimal exponent)";
+    /// Whether a link to the CPU of the module is active: 1 or 0.
+    C2C_ACTIVE: Gauge<i64> of GpuId, by ChipLink = "gpu.c2c.link.active" ["1"]
+        from "fields 170 (count), 171 of the link";
+    /// Speed of an active link to the CPU of the module.
+    C2C_SPEED: Gauge<f64> of GpuId, by ChipLink = "gpu.c2c.link.speed" ["By/s"]
+        from "field 172 of the link (MB/s)";
+    /// Whether a link to the CPU of the module saves power: 1 or 0.
+    C2C_LOW_POWER: Gauge<i64> of GpuId, by ChipLink = "gpu.c2c.link.low_power" ["1"]
+        from "field 234 of the link";
+    /// What went wrong on a link to the CPU of the module.
+    C2C_ERRORS: Counter<i64> of GpuId, by (ChipLink, ChipLinkError) = "gpu.c2c.link.errors" ["{error}"]
+        from "fields 231 to 233 of the link";
+    /// Registration with the NVLink fabric: 1 on the state it is in, 0 on the others. Devices that
+    /// need none have no such series; cluster and clique are on `gpu.info`.
+    FABRIC_STATE: Gauge<i64> of GpuId, by FabricState = "gpu.fabric.status" ["1"]
+        from "nvmlDeviceGetGpuFabricInfoV (state, status)";
+    /// Health of the NVLink fabric as this device sees it: 1 on the word that holds, 0 on the others.
+    FABRIC_HEALTH: Gauge<i64> of GpuId, by FabricHealth = "gpu.fabric.health" ["1"]
+        from "nvmlDeviceGetGpuFabricInfoV (healthSummary; structure version 3)";
+    /// Whether something is not well with the NVLink fabric: 1 or 0; one that the driver does not
+    /// watch is not there.
+    FABRIC_CONDITION: Gauge<i64> of GpuId, by FabricCondition = "gpu.fabric.condition" ["1"]
+        from "nvmlDeviceGetGpuFabricInfoV (healthMask)";
+}

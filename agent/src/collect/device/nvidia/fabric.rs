@@ -1,0 +1,124 @@
+//! The NVLink fabric a device joined: one call, in the newest of two versions that the driver knows.
+
+use super::ask::{Ask, Call};
+use super::readings::push;
+use crate::catalog::link::{self as metric, FabricCondition, FabricHealth, FabricState};
+use crate::collect::device::wire::WireValue;
+use crate::sys::nvml::fabric::{self as raw, Fabric, Version};
+use nvml_wrapper::Device;
+use std::fmt::Write as _;
+
+/// `NVML_GPU_FABRIC_STATE_COMPLETED`.
+const COMPLETED: u8 = 3;
+
+/// Conditions of two bits, by the place of the lower one: 1 true, 2 false, 0 not told.
+const CONDITIONS: &[(u32, FabricCondition)] = &[
+    (0, FabricCondition::DegradedBandwidth),
+    (2, FabricCondition::RouteRecovery),
+    (4, FabricCondition::RouteUnhealthy),
+    (6, FabricCondition::AccessTimeout),
+];
+
+/// Conditions of two bits that are well when they are true (CUDA 13.1 and later).
+const REQUIREMENTS: &[(u32, FabricCondition)] =
+    &[(12, FabricCondition::Unassigned), (14, FabricCondition::Disconnected)];
+
+/// What can be wrong with the configuration: the values, from 2, of four bits at place 8; 1 is
+/// "nothing".
+const CONFIGURATION: &[FabricCondition] = &[
+    FabricCondition::SystemGuid,
+    FabricCondition::ChassisSerial,
+    FabricCondition::NoPartition,
+    FabricCondition::TooFewLinks,
+    FabricCondition::Firmware,
+    FabricCondition::Location,
+    FabricCondition::GpuState,
+];
+
+/// What a device joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Joined {
+    /// UUID of the cluster; devices of one host without a rack have none.
+    pub(super) cluster: Option<String>,
+    /// Clique in the cluster.
+    pub(super) clique: Option<String>,
+}
+
+/// Reads it and says what of it is told as numbers.
+pub(super) fn read(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) -> Joined {
+    let mut told = ask.ask(Call::Fabric, || raw::fabric(device, Version::V3));
+    if ask.lacks(Call::Fabric) {
+        told = ask.ask(Call::OldFabric, || raw::fabric(device, Version::V2));
+    }
+    // State 0 is a device that needs no fabric.
+    let Some(fabric) = told.filter(|fabric| fabric.state != 0) else { return Joined::default() };
+    let state = state(&fabric);
+    for word in FabricState::ALL {
+        push(out, &metric::FABRIC_STATE, *word, Some(i64::from(*word == state)));
+    }
+    health(&fabric, out);
+    conditions(fabric.health, out);
+    joined(&fabric)
+}
+
+fn state(fabric: &Fabric) -> FabricState {
+    match (fabric.state, fabric.status) {
+        (COMPLETED, 0) => FabricState::Completed,
+        (COMPLETED, _) => FabricState::Failed,
+        (2, _) => FabricState::InProgress,
+        _ => FabricState::NotStarted,
+    }
+}
+
+fn health(fabric: &Fabric, out: &mut Vec<WireValue>) {
+    let health = match fabric.summary {
+        1 => FabricHealth::Healthy,
+        2 => FabricHealth::Unhealthy,
+        3 => FabricHealth::Limited,
+        _ => return,
+    };
+    for word in FabricHealth::ALL {
+        push(out, &metric::FABRIC_HEALTH, *word, Some(i64::from(*word == health)));
+    }
+}
+
+fn conditions(mask: u32, out: &mut Vec<WireValue>) {
+    let mut say = |condition, on: Option<bool>| {
+        push(out, &metric::FABRIC_CONDITION, condition, on.map(i64::from));
+    };
+    let yes = |place: u32| match mask >> place & 3 {
+        1 => Some(true),
+        2 => Some(false),
+        _ => None,
+    };
+    CONDITIONS.iter().for_each(|(place, condition)| say(*condition, yes(*place)));
+    REQUIREMENTS.iter().for_each(|(place, condition)| say(*condition, yes(*place).map(|yes| !yes)));
+    let wrong = mask >> 8 & 0xf;
+    for (value, condition) in (2..).zip(CONFIGURATION).filter(|_| wrong != 0) {
+        say(*condition, Some(wrong == value));
+    }
+}
+
+fn joined(fabric: &Fabric) -> Joined {
+    if state(fabric) != FabricState::Completed {
+        return Joined::default();
+    }
+    let nowhere = fabric.cluster.iter().all(|byte| *byte == 0);
+    Joined {
+        cluster: (!nowhere).then(|| uuid(&fabric.cluster)),
+        clique: Some(fabric.clique.to_string()),
+    }
+}
+
+/// Bytes in the groups of a UUID.
+fn uuid(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (place, byte) in bytes.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&place) {
+            text.push('-');
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

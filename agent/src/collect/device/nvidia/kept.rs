@@ -1,0 +1,73 @@
+//! Readings that change seldom: asked in a slow turn, and said at every reading as they were then.
+
+use super::ask::{Ask, Pace};
+use crate::collect::device::wire::WireValue;
+
+/// A group of readings, as last read.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pace: Pace,
+    values: Vec<WireValue>,
+    /// Something failed; it is missing until it is asked again, which is at the next reading.
+    again: bool,
+}
+
+impl Kept {
+    /// Nothing read yet.
+    pub(super) fn new(pace: Pace) -> Self {
+        Self { pace, values: Vec::new(), again: false }
+    }
+
+    /// Reads the group if it is its turn, and adds what was last read.
+    pub(super) fn read(
+        &mut self,
+        ask: &mut Ask,
+        out: &mut Vec<WireValue>,
+        body: impl FnOnce(&mut Ask, &mut Vec<WireValue>),
+    ) {
+        if self.again || ask.due(self.pace) {
+            self.values.clear();
+            let failed = ask.cost().failed;
+            body(ask, &mut self.values);
+            self.again = ask.cost().failed != failed;
+        }
+        out.extend_from_slice(&self.values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ask, Kept, Pace};
+    use crate::catalog::device as metric;
+    use crate::collect::device::nvidia::ask::Call;
+    use crate::collect::device::nvidia::readings::push;
+    use nvml_wrapper::error::NvmlError;
+
+    /// How often a reading is asked and how often it is said in a number of turns, when it fails
+    /// some times first.
+    fn play(turns: u32, mut failures: u32) -> (u32, usize) {
+        let (mut ask, mut kept) = (Ask::of(0), Kept::new(Pace::Slow));
+        let (mut asked, mut said) = (0, Vec::new());
+        for turn in 0..turns {
+            ask.begin(turn == 0);
+            kept.read(&mut ask, &mut said, |ask, out| {
+                asked += 1;
+                let answer = if failures == 0 { Ok(7) } else { Err(NvmlError::Unknown) };
+                failures = failures.saturating_sub(1);
+                push(out, &metric::POWER_STATE, (), ask.ask(Call::PowerState, || answer));
+            });
+        }
+        (asked, said.len())
+    }
+
+    #[test]
+    fn it_is_asked_seldom_and_said_at_every_reading() {
+        assert_eq!(play(30, 0), (1, 30));
+        assert_eq!(play(31, 0), (2, 31));
+    }
+
+    #[test]
+    fn a_failure_is_not_said_and_asked_again_at_once() {
+        assert_eq!(play(30, 3), (4, 27));
+    }
+}

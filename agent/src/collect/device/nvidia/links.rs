@@ -1,0 +1,316 @@
+//! What connects a device: NVLink in sum and by link, and the links to the CPU of its module.
+//!
+//! All of it comes with the batched fields. The sums are asked for at every reading, what is told by
+//! link every sixth time, speeds and the history of corrections every thirtieth; in between each
+//! counter stands where it was. What a link that is down does not tell is asked for again when it is
+//! back.
+
+use super::ask::Ask;
+use super::fields::{ALL_LINKS, DEVICE, Field, Fields};
+use super::readings::push;
+use crate::catalog::link::{
+    self as metric, BitErrors, ChipLink, ChipLinkError, Corrected, Direction, Link, LinkError,
+    LinkState, Recovery, TotalError,
+};
+use crate::collect::device::wire::WireValue;
+use std::collections::BTreeMap;
+
+/// Bytes of a KiB.
+const KIB: i64 = 1024;
+/// `NVML_NVLINK_STATE_ACTIVE`.
+const ACTIVE: i64 = 1;
+
+/// Errors of all links of a device.
+const TOTALS: &[(Field, TotalError)] = &[
+    (Field::NvLinkFlits, TotalError::CrcFlit),
+    (Field::NvLinkData, TotalError::CrcData),
+    (Field::NvLinkEcc, TotalError::EccData),
+    (Field::NvLinkReplays, TotalError::Replay),
+    (Field::NvLinkRecoveries, TotalError::Recovery),
+];
+
+/// Errors of a link.
+const ERRORS: &[(Field, LinkError)] = &[
+    (Field::LinkCrc, LinkError::Crc),
+    (Field::LinkReplays, LinkError::Replay),
+    (Field::LinkRecoveries, LinkError::Recovery),
+    (Field::LinkMalformed, LinkError::Malformed),
+    (Field::LinkOverruns, LinkError::Overrun),
+    (Field::LinkReceiveErrors, LinkError::Received),
+    (Field::LinkRemoteErrors, LinkError::Remote),
+    (Field::LinkGeneralErrors, LinkError::General),
+    (Field::LinkIntegrity, LinkError::Integrity),
+    (Field::LinkDiscards, LinkError::Discarded),
+    (Field::LinkEffective, LinkError::Effective),
+    (Field::LinkSymbols, LinkError::Symbol),
+];
+
+/// How recoveries of a link ended.
+const RECOVERIES: &[(Field, Recovery)] =
+    &[(Field::LinkRecovered, Recovery::Successful), (Field::LinkUnrecovered, Recovery::Failed)];
+
+/// Bit error rates of a link.
+const RATES: &[(Field, BitErrors)] =
+    &[(Field::LinkEffectiveRate, BitErrors::Effective), (Field::LinkSymbolRate, BitErrors::Symbol)];
+
+/// What a link has carried: in KiB, and in bytes where there is no such counter.
+const CARRIED: &[(Field, Field, Direction)] = &[
+    (Field::LinkSent, Field::LinkSentBytes, Direction::Transmit),
+    (Field::LinkReceived, Field::LinkReceivedBytes, Direction::Receive),
+];
+
+/// Codewords by the number of symbols that were corrected.
+const CORRECTED: [Field; 16] = [
+    Field::LinkCorrected0,
+    Field::LinkCorrected1,
+    Field::LinkCorrected2,
+    Field::LinkCorrected3,
+    Field::LinkCorrected4,
+    Field::LinkCorrected5,
+    Field::LinkCorrected6,
+    Field::LinkCorrected7,
+    Field::LinkCorrected8,
+    Field::LinkCorrected9,
+    Field::LinkCorrected10,
+    Field::LinkCorrected11,
+    Field::LinkCorrected12,
+    Field::LinkCorrected13,
+    Field::LinkCorrected14,
+    Field::LinkCorrected15,
+];
+
+/// Errors of a link to the CPU.
+const CHIP_ERRORS: &[(Field, ChipLinkError)] = &[
+    (Field::ChipLinkCrc, ChipLinkError::Crc),
+    (Field::ChipLinkReplays, ChipLinkError::Replay),
+    (Field::ChipLinkDoubleReplays, ChipLinkError::ReplayBackToBack),
+];
+
+/// What is remembered of one device's links.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    /// Whether each NVLink was active when last told; empty until their number is known.
+    active: Vec<bool>,
+    chip_links: u32,
+    /// What was carried by all links, where only each link tells.
+    carried: Tally,
+    /// Codewords of all links.
+    corrected: Tally,
+}
+
+impl Links {
+    /// Says what the fields told, and asks for more when it is known how many links there are.
+    pub(super) fn read(&mut self, fields: &mut Fields, ask: &Ask, out: &mut Vec<WireValue>) {
+        if ask.renewed() {
+            *self = Self::default();
+        }
+        self.want(fields);
+        totals(fields, out);
+        self.nvlinks(fields, out);
+        self.sums(fields, out);
+        let chip_links = ChipLink::ALL.iter().zip(0..self.chip_links);
+        chip_links.for_each(|(link, scope)| chip_link(fields, *link, scope, out));
+    }
+
+    /// The NVLink version, `4.0`.
+    pub(super) fn version(fields: &Fields) -> Option<&'static str> {
+        // `nvmlNvlinkVersion_t` of CUDA 13.
+        let versions = ["1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0"];
+        let told = usize::try_from(fields.whole_of(Field::LinkVersion, 0)?).ok()?;
+        versions.get(told.checked_sub(1)?).copied()
+    }
+
+    fn want(&mut self, fields: &mut Fields) {
+        let count = |fields: &Fields, field, most: usize| {
+            let told = fields.whole(field).and_then(|count| u32::try_from(count).ok());
+            told.unwrap_or(0).min(u32::try_from(most).unwrap_or(u32::MAX))
+        };
+        if self.active.is_empty() {
+            let links = count(fields, Field::NvLinks, Link::ALL.len());
+            // The first is asked for all of them.
+            if links > 0 {
+                fields.want(Field::LinkVersion, 0);
+            }
+            for scope in 0..links {
+                self.active.push(true);
+                of_link().for_each(|field| fields.want(field, scope));
+                fields.want(Field::LinkState, scope);
+            }
+        }
+        if self.chip_links == 0 {
+            self.chip_links = count(fields, Field::ChipLinks, ChipLink::ALL.len());
+            for scope in 0..self.chip_links {
+                let errors = CHIP_ERRORS.iter().map(|(field, _)| *field);
+                let others = [Field::ChipLinkStatus, Field::ChipLinkSpeed, Field::ChipLinkPower];
+                errors.chain(others).for_each(|field| fields.want(field, scope));
+            }
+        }
+    }
+
+    fn nvlinks(&mut self, fields: &mut Fields, out: &mut Vec<WireValue>) {
+        let mut states = [0; LinkState::ALL.len()];
+        let mut told = false;
+        for ((link, scope), was_active) in Link::ALL.iter().zip(0..).zip(&mut self.active) {
+            let Some(state) = fields.whole_of(Field::LinkState, scope) else { continue };
+            told = true;
+            let active = state == ACTIVE;
+            if active && !*was_active {
+                of_link().for_each(|field| fields.renew(field, scope));
+            }
+            *was_active = active;
+            let place = usize::from(state_of(state) as u8);
+            states.iter_mut().skip(place).take(1).for_each(|count| *count += 1);
+            push(out, &metric::LINK_ACTIVE, *link, Some(i64::from(active)));
+            nvlink(fields, *link, scope, out);
+        }
+        for (state, count) in LinkState::ALL.iter().zip(states).filter(|_| told) {
+            push(out, &metric::NVLINKS, *state, Some(count));
+        }
+    }
+
+    /// What only the links tell, added up.
+    fn sums(&mut self, fields: &Fields, out: &mut Vec<WireValue>) {
+        let scopes = || (0..).zip(&self.active).map(|(scope, _)| scope);
+        let by_link = fields.refuses(Field::NvLinkSent, ALL_LINKS);
+        for (bin, (kib, bytes, direction)) in (0_u8..).zip(CARRIED).filter(|_| by_link) {
+            for scope in scopes() {
+                self.carried.note((bin, scope), carried(fields, *kib, *bytes, scope));
+            }
+            push(out, &metric::NVLINK_IO, *direction, self.carried.sum(bin));
+        }
+        for ((bin, field), dim) in (0_u8..).zip(CORRECTED).zip(Corrected::ALL) {
+            for scope in scopes() {
+                self.corrected.note((bin, scope), fields.whole_of(field, scope));
+            }
+            push(out, &metric::NVLINK_FEC, *dim, self.corrected.sum(bin));
+        }
+    }
+}
+
+/// Counters of links added up. A link that does not tell for a while takes nothing away, because a
+/// sum that falls is taken for one that began anew.
+#[derive(Debug, Default)]
+struct Tally {
+    last: BTreeMap<(u8, u32), i64>,
+    sums: BTreeMap<u8, i64>,
+}
+
+impl Tally {
+    /// Takes what a link's counter of a kind says now.
+    fn note(&mut self, (bin, scope): (u8, u32), told: Option<i64>) {
+        let Some(now) = told else { return };
+        let last = self.last.insert((bin, scope), now).unwrap_or(0);
+        // One that is smaller began anew.
+        let grown = if now < last { now } else { now - last };
+        let sum = self.sums.entry(bin).or_default();
+        *sum = sum.saturating_add(grown);
+    }
+
+    fn sum(&self, bin: u8) -> Option<i64> {
+        self.sums.get(&bin).copied()
+    }
+}
+
+/// Every field of a link but its state.
+fn of_link() -> impl Iterator<Item = Field> {
+    let errors = ERRORS.iter().map(|(field, _)| *field);
+    let recoveries = RECOVERIES.iter().map(|(field, _)| *field);
+    let rates = RATES.iter().map(|(field, _)| *field);
+    let carried = CARRIED.iter().flat_map(|(kib, bytes, _)| [*kib, *bytes]);
+    let all = errors.chain(recoveries).chain(rates).chain(carried).chain(CORRECTED);
+    all.chain([Field::LinkSpeed])
+}
+
+fn state_of(state: i64) -> LinkState {
+    match state {
+        ACTIVE => LinkState::Active,
+        2 => LinkState::Sleep,
+        3 => LinkState::Disabled,
+        _ => LinkState::Inactive,
+    }
+}
+
+fn totals(fields: &Fields, out: &mut Vec<WireValue>) {
+    let bytes = |field| fields.whole_of(field, ALL_LINKS)?.checked_mul(KIB);
+    push(out, &metric::NVLINK_IO, Direction::Transmit, bytes(Field::NvLinkSent));
+    push(out, &metric::NVLINK_IO, Direction::Receive, bytes(Field::NvLinkReceived));
+    push(out, &metric::NVLINK_RAW_IO, Direction::Transmit, bytes(Field::NvLinkRawSent));
+    push(out, &metric::NVLINK_RAW_IO, Direction::Receive, bytes(Field::NvLinkRawReceived));
+    for (field, error) in TOTALS {
+        push(out, &metric::NVLINK_ERRORS, *error, fields.whole_of(*field, DEVICE));
+    }
+}
+
+fn carried(fields: &Fields, kib: Field, bytes: Field, scope: u32) -> Option<i64> {
+    let kib = fields.whole_of(kib, scope).and_then(|count| count.checked_mul(KIB));
+    kib.or_else(|| fields.whole_of(bytes, scope))
+}
+
+fn nvlink(fields: &Fields, link: Link, scope: u32, out: &mut Vec<WireValue>) {
+    // A link that is down has no speed.
+    let speed = fields.base_of(Field::LinkSpeed, scope).filter(|speed| *speed > 0.0);
+    push(out, &metric::LINK_SPEED, link, speed);
+    for (kib, bytes, direction) in CARRIED {
+        push(out, &metric::LINK_IO, (link, *direction), carried(fields, *kib, *bytes, scope));
+    }
+    for (field, error) in ERRORS {
+        push(out, &metric::LINK_ERRORS, (link, *error), fields.whole_of(*field, scope));
+    }
+    for (field, end) in RECOVERIES {
+        push(out, &metric::LINK_RECOVERIES, (link, *end), fields.whole_of(*field, scope));
+    }
+    for (field, rate) in RATES {
+        let packed = fields.whole_of(*field, scope);
+        push(out, &metric::LINK_BIT_ERRORS, (link, *rate), packed.and_then(bit_error_rate));
+    }
+}
+
+/// Four bits of mantissa above eight of a negated decimal exponent.
+fn bit_error_rate(packed: i64) -> Option<f64> {
+    let mantissa = u8::try_from(packed >> 8 & 0xf).ok()?;
+    let exponent = i32::try_from(packed & 0xff).ok()?;
+    Some(f64::from(mantissa) * 10_f64.powi(-exponent))
+}
+
+fn chip_link(fields: &Fields, link: ChipLink, scope: u32, out: &mut Vec<WireValue>) {
+    let flag = |field| fields.whole_of(field, scope).map(|told| i64::from(told != 0));
+    let Some(active) = flag(Field::ChipLinkStatus) else { return };
+    push(out, &metric::C2C_ACTIVE, link, Some(active));
+    let speed = fields.base_of(Field::ChipLinkSpeed, scope).filter(|speed| *speed > 0.0);
+    push(out, &metric::C2C_SPEED, link, speed);
+    push(out, &metric::C2C_LOW_POWER, link, flag(Field::ChipLinkPower));
+    for (field, error) in CHIP_ERRORS {
+        push(out, &metric::C2C_ERRORS, (link, *error), fields.whole_of(*field, scope));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tally, bit_error_rate};
+
+    #[test]
+    fn a_bit_error_rate_is_unpacked_as_nvml_h_packs_it() {
+        let close = |packed: i64, rate: f64| {
+            let found = bit_error_rate(packed).unwrap();
+            assert!((found / rate - 1.0).abs() < 1e-12, "{found} is not {rate}");
+        };
+        close(3 << 8 | 13, 3e-13);
+        close(15 << 8 | 255, 15e-255);
+        close(0xf00 | 1, 1.5);
+        assert_eq!(bit_error_rate(0), Some(0.0));
+    }
+
+    #[test]
+    fn a_sum_over_links_never_falls() {
+        let mut tally = Tally::default();
+        let mut sum_of = |told: [Option<i64>; 2]| {
+            (0..).zip(told).for_each(|(scope, told)| tally.note((0, scope), told));
+            tally.sum(0)
+        };
+        assert_eq!(sum_of([None, None]), None);
+        assert_eq!(sum_of([Some(5), Some(7)]), Some(12));
+        assert_eq!(sum_of([Some(6), None]), Some(13), "one does not tell");
+        assert_eq!(sum_of([Some(6), Some(9)]), Some(15), "it goes on where it was");
+        assert_eq!(sum_of([Some(2), Some(9)]), Some(17), "one began anew");
+    }
+}

@@ -1,0 +1,94 @@
+//! Lists of a device's processes.
+//!
+//! The wrapper asks for the length of a list, then for the list; a list call costs milliseconds
+//! under the driver's lock, so these ask once with a buffer that is kept, and again only when the
+//! driver says that it is too small.
+
+use super::{handle, layout};
+use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper_sys::bindings::{
+    nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE, nvmlReturn_t,
+};
+use std::ffi::c_uint;
+
+layout!(nvmlProcessInfo_t, 24, usedGpuMemory at 8, gpuInstanceId at 16, computeInstanceId at 20);
+layout!(nvmlProcessUtilizationSample_t, 32, timeStamp at 8, smUtil at 16, decUtil at 28);
+
+/// Room for this many entries is asked for first; eight processes on each of eight MIG instances.
+const FIRST_ROOM: usize = 64;
+/// More entries than this are no process list.
+const MOST_ROOM: usize = 1 << 16;
+
+/// A list a device keeps of processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// Those with a compute context.
+    Compute,
+    /// Those with a graphics context.
+    Graphics,
+    /// Those with a compute context through an MPS server.
+    Mps,
+}
+
+/// Reads one of a device's process lists into `to`.
+pub fn processes(
+    device: &Device<'_>,
+    list: List,
+    to: &mut Vec<nvmlProcessInfo_t>,
+) -> Result<(), NvmlError> {
+    let library = device.nvml().lib();
+    let call = match list {
+        List::Compute => nvml_sym(library.nvmlDeviceGetComputeRunningProcesses_v3.as_ref()),
+        List::Graphics => nvml_sym(library.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref()),
+        List::Mps => nvml_sym(library.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref()),
+    }?;
+    let handle = handle(device);
+    // SAFETY: all four are integers, for which zero is a value.
+    let empty: nvmlProcessInfo_t = unsafe { std::mem::zeroed() };
+    fetch(to, empty, |room, entries| {
+        // SAFETY: the handle is the library's own, and `entries` has `room` entries.
+        unsafe { call(handle, room, entries) }
+    })
+}
+
+/// Reads the utilisation samples of a device's processes that are newer than a time in
+/// microseconds since the epoch into `to`.
+pub fn process_utilization(
+    device: &Device<'_>,
+    since_us: u64,
+    to: &mut Vec<nvmlProcessUtilizationSample_t>,
+) -> Result<(), NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetProcessUtilization.as_ref())?;
+    let handle = handle(device);
+    // SAFETY: all six are integers, for which zero is a value.
+    let empty: nvmlProcessUtilizationSample_t = unsafe { std::mem::zeroed() };
+    fetch(to, empty, |room, entries| {
+        // SAFETY: the handle is the library's own, and `entries` has `room` entries.
+        unsafe { call(handle, entries, room, since_us) }
+    })
+}
+
+/// Fills `to` by a call that takes the room there is and gives the number of entries there are.
+fn fetch<T: Copy>(
+    to: &mut Vec<T>,
+    empty: T,
+    call: impl Fn(*mut c_uint, *mut T) -> nvmlReturn_t,
+) -> Result<(), NvmlError> {
+    let mut room = to.capacity().clamp(FIRST_ROOM, MOST_ROOM);
+    loop {
+        to.clear();
+        to.resize(room, empty);
+        let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
+        let code = call(&raw mut count, to.as_mut_ptr());
+        let told = usize::try_from(count).unwrap_or(usize::MAX);
+        if code == INSUFFICIENT_SIZE && told > room && told <= MOST_ROOM {
+            // Some more, for processes that start before the next call.
+            room = told + 8;
+            continue;
+        }
+        to.truncate(if code == 0 { told } else { 0 });
+        return nvml_try(code);
+    }
+}
