@@ -15,6 +15,13 @@ pub trait Lack {
     fn lack(&self) -> Option<String>;
 }
 
+/// Words for what the machine lacks.
+impl Lack for &str {
+    fn lack(&self) -> Option<String> {
+        Some((*self).to_owned())
+    }
+}
+
 /// The value, or `skipped: needs <what the machine lacks>`; any other error fails the test.
 #[macro_export]
 macro_rules! or_skip {

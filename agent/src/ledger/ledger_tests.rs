@@ -319,7 +319,7 @@ fn what_is_no_number_is_not_read() {
 #[test]
 fn a_batch_of_another_source_stays_as_it_is() {
     let mut rig = Rig::new();
-    let batch = crate::sample::Batch::new("agent", super::fixture::time(0));
+    let batch = Batch::new("agent", super::fixture::time(0));
     assert!(rig.account(batch).samples.is_empty());
 }
 
@@ -419,7 +419,7 @@ fn the_steady_tick_allocates_for_its_batch_only() {
     for tick in 0..3 {
         rig.read(tick * 10, &steady);
     }
-    let mut batch = crate::sample::Batch::new("nvidia", super::fixture::time(30));
+    let mut batch = Batch::new("nvidia", super::fixture::time(30));
     super::fixture::push(&mut batch, rig.gpu(0), super::fixture::time(30), &steady);
     batch.samples.reserve(1000);
     let counted = allocation_counter::measure(|| {
