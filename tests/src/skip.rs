@@ -1,5 +1,7 @@
 //! Tests that cannot run here say what they would need, and are counted as skipped.
 
+use crate::stage::StageError;
+
 /// Prints `skipped: needs <what>` and returns from the test.
 #[macro_export]
 macro_rules! skip {
@@ -13,6 +15,12 @@ macro_rules! skip {
 pub trait Lack {
     /// What the machine lacks; `None` if it has everything, and a test must fail.
     fn lack(&self) -> Option<String>;
+}
+
+impl Lack for StageError {
+    fn lack(&self) -> Option<String> {
+        matches!(self, Self::Unavailable(_)).then(|| self.to_string())
+    }
 }
 
 /// Words for what the machine lacks.
@@ -38,8 +46,7 @@ macro_rules! or_skip {
 
 #[cfg(test)]
 mod tests {
-    use super::Lack as _;
-    use crate::stage::StageError;
+    use super::{Lack as _, StageError};
     use std::io;
 
     #[test]

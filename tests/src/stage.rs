@@ -9,7 +9,6 @@ pub(crate) mod record;
 
 pub use hierarchies::{Hierarchies, Layout, Reach};
 
-use crate::skip::Lack;
 use crate::until::until;
 use cgroups_rs::cgroup::Cgroup;
 use cgroups_rs::hierarchies::V1;
@@ -49,12 +48,6 @@ pub enum StageError {
         /// What happened.
         source: cgroups_rs::error::Error,
     },
-}
-
-impl Lack for StageError {
-    fn lack(&self) -> Option<String> {
-        matches!(self, Self::Unavailable(_)).then(|| self.to_string())
-    }
 }
 
 impl StageError {
