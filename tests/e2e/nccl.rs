@@ -50,7 +50,11 @@ fn a_rank_from_before_the_agent_arrives_with_its_number() {
     let collector = or_skip!(Collector::start(&folder.path().join("collector")));
     let (mut ranks, hash) = world(folder.path(), &[]);
     let agent = start(folder.path(), &collector, "");
-    or_skip!(agent.wait_for_log("counting collective calls", WITHIN));
+    or_skip!(
+        agent
+            .wait_for_log("counting collective calls", WITHIN)
+            .map_err(|_| "a kernel that lets the agent count collective calls")
+    );
     for (number, rank) in ["0", "1"].into_iter().zip(&mut ranks) {
         let pid = rank.pid().to_string();
         let wanted = [
@@ -116,7 +120,11 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
     let document = folder.path().join("status.json");
     std::fs::write(&document, status(&hash, &ranks)).unwrap();
     let agent = start(folder.path(), &collector, "[nccl]\nras_interval = \"1s\"\n");
-    or_skip!(agent.wait_for_log("counting collective calls", WITHIN));
+    or_skip!(
+        agent
+            .wait_for_log("counting collective calls", WITHIN)
+            .map_err(|_| "a kernel that lets the agent count collective calls")
+    );
     for rank in &mut ranks {
         assert_eq!(rank.order(&format!("ras {}", document.display())).unwrap(), "ok");
     }

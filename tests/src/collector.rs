@@ -3,6 +3,7 @@
 
 pub mod received;
 
+use crate::skip::Lack;
 use crate::until::until;
 use received::{ReceivedPoint, ReceivedRecord};
 use std::env;
@@ -47,6 +48,12 @@ pub enum CollectorError {
         /// What is wrong.
         source: serde_json::Error,
     },
+}
+
+impl Lack for CollectorError {
+    fn lack(&self) -> Option<String> {
+        matches!(self, Self::Unavailable).then(|| self.to_string())
+    }
 }
 
 /// A running Collector; ended when dropped.

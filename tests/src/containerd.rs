@@ -27,6 +27,7 @@ mod settings;
 pub use pod::{Container, ContainerSpec, Executed, Inside, Pod, PodSpec, Run, WORKER};
 
 use crate::program;
+use crate::skip::Lack;
 use crate::stage::{Stage, StageError, pod_group, random_uuid};
 use crate::until::until;
 use crate::worker::nodes::host_nodes;
@@ -57,6 +58,12 @@ const STARTS_WITHIN: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(String);
+
+impl Lack for Unavailable {
+    fn lack(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
 
 /// What went wrong with a containerd.
 #[derive(Debug, thiserror::Error)]

@@ -31,6 +31,7 @@ pub use job::{ALICE, BOB, Component, Job, JobId, JobSpec, User};
 pub use task::Task;
 
 use crate::program;
+use crate::skip::Lack;
 use crate::stage::record::Record;
 use crate::stage::{Hierarchies, Reach, StageError, available, end_processes, random_hex};
 use rustix::process::{Pid, Signal, kill_process};
@@ -86,6 +87,12 @@ pub enum SlurmError {
         /// What there was instead, and what the daemons logged.
         last: String,
     },
+}
+
+impl Lack for SlurmError {
+    fn lack(&self) -> Option<String> {
+        matches!(self, Self::Unavailable(_)).then(|| self.to_string())
+    }
 }
 
 impl SlurmError {

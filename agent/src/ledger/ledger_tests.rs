@@ -1,6 +1,10 @@
 use super::fixture::{Read, Rig, Told, rows};
 use crate::attribute::grants::DeviceName;
-use crate::ids::{GpuUuid, ProcKey};
+use crate::attribute::names::{ContainerFacts, Supplier};
+use crate::attribute::party::Party;
+use crate::catalog::attributes::AttrSet;
+use crate::ids::{ContainerId, GpuUuid, PodUid, ProcKey};
+use crate::sample::{Batch, Subject, Value};
 
 const BUSY: &str = "gpu.owner.busy.time";
 const MEMORY: &str = "gpu.owner.memory.time";
@@ -315,7 +319,7 @@ fn what_is_no_number_is_not_read() {
 #[test]
 fn a_batch_of_another_source_stays_as_it_is() {
     let mut rig = Rig::new();
-    let batch = crate::sample::Batch::new("agent", super::fixture::time(0));
+    let batch = Batch::new("agent", super::fixture::time(0));
     assert!(rig.account(batch).samples.is_empty());
 }
 
@@ -354,6 +358,59 @@ fn processes_of_an_owner_are_counted_by_what_shows_them() {
     assert_eq!(rig.told(&batch, "gpu.owner.processes"), expected);
 }
 
+/// A pod's accounts: the container's name, where there is one, and seconds.
+fn of_pod(rig: &Rig, batch: &Batch) -> Vec<(Option<String>, f64)> {
+    let of = batch.samples.iter().filter_map(|(_, sample)| match (sample.subject, &sample.value) {
+        (Subject::Party(on), Value::Double(seconds))
+            if sample.metric.name == "gpu.owner.busy.time" =>
+        {
+            match &rig.ownership.party(on.party).unwrap().party {
+                Party::Pod { container, .. } => {
+                    Some((container.as_deref().map(str::to_owned), *seconds))
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    });
+    let mut all: Vec<_> = of.collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+#[test]
+fn a_container_s_name_that_comes_late_splits_no_second_and_the_pod_s_sum_is_its_use() {
+    let mut rig = Rig::new();
+    let (uid, id) = ("aaaaaaaa-0000-4000-8000-000000000001", "a".repeat(64));
+    let process = rig.process_at(1, &format!("/kubepods/pod{uid}/{id}"));
+    let used =
+        Read { busy: Some(0.5), processes: vec![(process, Some(10), None)], ..Read::default() };
+    rig.read(0, &used);
+    let batch = rig.read(10, &used);
+    assert_eq!(of_pod(&rig, &batch), [(None, 5.0)]);
+
+    // The runtime was down until now.
+    rig.ownership.put_container(
+        Supplier::Cri,
+        ContainerFacts {
+            id: ContainerId::new(&id),
+            name: Some("train".into()),
+            image: None,
+            runtime: "containerd",
+            pod: Some(PodUid::new(uid)),
+            cgroup: None,
+            details: AttrSet::new(),
+        },
+    );
+    // What was booked is the pod's and stays where it is: which of its containers had it, nobody
+    // knew then.
+    let batch = rig.read(20, &used);
+    let train = || Some("train".to_owned());
+    assert_eq!(of_pod(&rig, &batch), [(None, 5.0), (train(), 5.0)]);
+    let batch = rig.read(30, &used);
+    assert_eq!(of_pod(&rig, &batch), [(None, 5.0), (train(), 10.0)]);
+}
+
 #[test]
 fn the_steady_tick_allocates_for_its_batch_only() {
     let mut rig = Rig::new();
@@ -362,7 +419,7 @@ fn the_steady_tick_allocates_for_its_batch_only() {
     for tick in 0..3 {
         rig.read(tick * 10, &steady);
     }
-    let mut batch = crate::sample::Batch::new("nvidia", super::fixture::time(30));
+    let mut batch = Batch::new("nvidia", super::fixture::time(30));
     super::fixture::push(&mut batch, rig.gpu(0), super::fixture::time(30), &steady);
     batch.samples.reserve(1000);
     let counted = allocation_counter::measure(|| {

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 /// The agent's default.
 const EVERY: &str = "10s";
-/// Ticks before it counts: names and grants come with the first, shares with the second.
-const WARM_UP: u64 = 3;
+/// Ticks before it counts: for a minute the agent looks more often at processes that are new to it.
+const WARM_UP: u64 = 8;
 /// Percent of the tick's CPU.
 const TARGET: f64 = 1.0;
 /// The stages that are attribution.

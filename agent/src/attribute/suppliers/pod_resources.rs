@@ -213,6 +213,8 @@ impl Kubelet {
                     Err(place) => list.insert(place, pod),
                 }
                 self.take(list);
+                let words = self.told.words.words(&self.socket, self.node.known);
+                self.tell(Report::of(SourceState::Ready, words, ""));
             }
             Ok(_) => {}
             Err(error) => self.single.offered = is_offered(&error.cause),

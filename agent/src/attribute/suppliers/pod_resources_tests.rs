@@ -196,6 +196,7 @@ fn one(name: &str, ids: &[&str]) -> Reply {
     Reply::Message(GetPodResourcesResponse { pod_resources: Some(pod) }.encode_to_vec())
 }
 
+const B: &str = "GPU-11111111-2222-3333-4444-55555555555b";
 /// No list comes by itself, nor on news.
 const NEVER: Pace = Pace { soonest: Duration::from_hours(1), ..ON_NEWS };
 
@@ -204,7 +205,7 @@ fn a_new_pod_is_asked_for_at_once_and_keeps_the_others_grants() {
     run(async {
         let office = Office::new("pod_resources");
         let kubelet = Fake::listen(&office.socket());
-        kubelet.reply("List", list(&["a"])).reply("Get", one("b", &["GPU-of-b"]));
+        kubelet.reply("List", list(&["a"])).reply("Get", one("b", &[B]));
         runs(&office, "u1", "a");
         start(&office, NEVER);
         office.until("the listed grant", |office| granted(office).len() == 1).await;
@@ -270,6 +271,7 @@ fn while_somebody_tells_of_every_pod_the_list_waits_for_news() {
         kubelet.called("List", 1).await;
         runs(&office, "u1", "a");
         office.until("the grant", |office| granted(office).len() == 1).await;
+        kubelet.called("List", 2).await;
         runs(&office, "u2", "b");
         kubelet.called("List", 3).await;
         assert_eq!(kubelet.calls("List").len(), 3);
