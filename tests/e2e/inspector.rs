@@ -17,6 +17,9 @@ use std::time::Duration;
 /// A few readings, and for the probes a look at the process's libraries, on a machine under load.
 const WITHIN: Duration = Duration::from_secs(40);
 
+/// What finds a point among those received.
+type Look<'a> = &'a dyn Fn(&[ReceivedPoint]) -> Option<ReceivedPoint>;
+
 /// Stands for a GPU's node: every machine has it, and hardly anything opens it.
 const NODE: &str = "/dev/full";
 
@@ -123,7 +126,7 @@ fn what_a_jobs_inspector_writes_arrives_with_its_pod_and_communicator() {
     let library = program::fake_nccl().unwrap();
     assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
     let pid = rank.child.id().to_string();
-    let wait = |look: &dyn Fn(&[ReceivedPoint]) -> Option<ReceivedPoint>| {
+    let wait = |look: Look<'_>| {
         let point = collector.wait_for(WITHIN, look).unwrap();
         point.unwrap_or_else(|| panic!("it did not come; agent: {:#?}", agent.log()))
     };
@@ -176,11 +179,7 @@ fn what_a_jobs_inspector_writes_arrives_with_its_pod_and_communicator() {
 }
 
 /// Makes a communicator of which this process is rank 3 of 8; gives its hash as the probes tell it.
-fn hash_of(
-    rank: &mut Rank,
-    pid: &str,
-    wait: &dyn Fn(&dyn Fn(&[ReceivedPoint]) -> Option<ReceivedPoint>) -> ReceivedPoint,
-) -> String {
+fn hash_of(rank: &mut Rank, pid: &str, wait: &dyn Fn(Look<'_>) -> ReceivedPoint) -> String {
     wait(&|points| {
         let libraries = of(points, "nccl.governor.level", &[("nccl.governor.state", "full")]);
         libraries.into_iter().rfind(|point| point.value == ReceivedValue::Int(1)).cloned()

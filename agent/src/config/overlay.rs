@@ -193,6 +193,25 @@ mod tests {
     }
 
     #[test]
+    fn the_inspectors_directories_are_whole_paths_and_its_rate_is_not_zero() {
+        let file = "[nccl]\ninspector_dirs = [\"/var/lib/inspector\"]\ninspector_rate = 1000\n";
+        let settings = load(file, &[("GPUWHO_NCCL_INSPECTOR", "false")]).unwrap().inspector;
+        let directories: Vec<_> =
+            settings.directories.iter().filter_map(|path| path.to_str()).collect();
+        assert_eq!(
+            (settings.enabled, directories.as_slice(), settings.rate),
+            (false, ["/var/lib/inspector"].as_slice(), 1000)
+        );
+        for (line, key) in [
+            ("inspector_rate = 0", "nccl.inspector_rate"),
+            ("inspector_dirs = [\"logs\"]", "nccl.inspector_dirs"),
+        ] {
+            let error = load(&format!("[nccl]\n{line}\n"), &[]).unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
     fn too_short_an_interval_is_refused() {
         let error = load("[agent]\ninterval = \"1ms\"\n", &[]).unwrap_err();
         assert_eq!(

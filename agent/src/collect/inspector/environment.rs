@@ -14,16 +14,18 @@ const MAX_VALUE: usize = 4096;
 const ENABLE: &str = "NCCL_INSPECTOR_ENABLE";
 const DIRECTORY: &str = "NCCL_INSPECTOR_DUMP_DIR";
 const INTERVAL: &str = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS";
+/// Prometheus text, for which 2.29 has an interval of its own.
+const EXPOSITION: &str = "NCCL_INSPECTOR_PROM_DUMP";
 /// Names the directory where no other is asked for.
 const JOB: &str = "SLURM_JOBID";
-const WANTED: [&str; 4] = [ENABLE, DIRECTORY, INTERVAL, JOB];
+const WANTED: [&str; 5] = [ENABLE, DIRECTORY, INTERVAL, EXPOSITION, JOB];
 
 /// What an environment asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
     /// Whether the Inspector is switched on.
     pub enabled: bool,
-    /// Whether it writes while the program runs: without an interval no version writes anything.
+    /// Whether it writes while the program runs: without an interval no version writes records.
     pub dumps: bool,
     /// Where it writes; relative to the directory in which the program began to communicate.
     pub directory: PathBuf,
@@ -61,7 +63,8 @@ impl Asked {
         outcome.map(|()| Self::of(values))
     }
 
-    fn of([enable, directory, interval, job]: [Option<String>; 4]) -> Self {
+    fn of(values: [Option<String>; WANTED.len()]) -> Self {
+        let [enable, directory, interval, exposition, job] = values;
         // As `strtol`: whatever begins with a number that is not 0.
         let number = |text: Option<&String>| {
             let text = text.map(|text| text.trim_start()).unwrap_or_default();
@@ -73,9 +76,11 @@ impl Asked {
             Some(job) => format!("nccl-inspector-{job}"),
             None => "nccl-inspector-unknown-jobid".to_owned(),
         };
+        let is_on = |text: Option<&String>| number(text).is_some_and(|number| number != 0);
+        let has_interval = number(interval.as_ref()).is_some_and(|interval| interval >= 0);
         Self {
-            enabled: number(enable.as_ref()).is_some_and(|number| number != 0),
-            dumps: number(interval.as_ref()).is_some_and(|interval| interval >= 0),
+            enabled: is_on(enable.as_ref()),
+            dumps: has_interval || is_on(exposition.as_ref()),
             directory: directory.unwrap_or_else(usual).into(),
         }
     }
@@ -138,6 +143,7 @@ mod tests {
         assert!(!asked(text).dumps);
         assert!(!asked("NCCL_INSPECTOR_ENABLE=1\n").dumps);
         assert!(!asked("NCCL_INSPECTOR_ENABLE=0\n").enabled);
+        assert!(asked("NCCL_INSPECTOR_ENABLE=1\nNCCL_INSPECTOR_PROM_DUMP=1\n").dumps);
     }
 
     #[test]
