@@ -1,6 +1,7 @@
 //! The probe in the running kernel against the fake library: real processes as ranks, real
 //! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
 
+use super::governor::Attach;
 use super::libraries::Libraries;
 use super::many::Way;
 use super::maps::Snapshot;
@@ -15,7 +16,9 @@ use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
-use gpuwho_common::nccl::{BUCKETS, Calls, Communicator, Hash, MADE, MAX_COMMUNICATORS, operation};
+use gpuwho_common::nccl::{
+    BUCKETS, Calls, Communicator, HIT_ENTRY, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS, operation,
+};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -108,7 +111,7 @@ impl Scene {
 
 /// The bare probe on the library that a rank maps.
 struct Bare {
-    _probes: Probes,
+    probes: Probes,
     maps: Maps,
     attached: Attached,
 }
@@ -137,7 +140,7 @@ impl Bare {
         }
         let attached = probes.attach(&library.file, &library.exports, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
-        Some(Self { _probes: probes, maps, attached })
+        Some(Self { probes, maps, attached })
     }
 
     fn read(&self) -> Snapshot {
@@ -232,6 +235,30 @@ fn everything_is_exact(way: Way) {
     assert_eq!(ranks[0].order("call 5 ncclAllReduce world 1000 7"), "0");
     let (_, after) = only(of_pid(&bare.maps.read().unwrap(), ranks[0].child.id()));
     assert_eq!(after.activity.calls, 8, "counted while nothing is attached");
+}
+
+#[test]
+fn a_session_leaves_out_the_returns_that_say_nothing() {
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    let hits = |bare: &Bare| {
+        let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
+        (of(HIT_ENTRY), of(HIT_RETURN))
+    };
+    assert_eq!(hits(&bare), (2, 2));
+    rank.order("call 10 ncclAllReduce world 10 7");
+    assert_eq!(hits(&bare), (12, 12));
+    // Start, end and ten calls; the end alone is timed.
+    rank.order("group 10 ncclAllReduce world 10 7");
+    assert_eq!(hits(&bare), (24, 13));
+    bare.probes.control(Attach::Entries).unwrap();
+    rank.order("call 10 ncclAllReduce world 10 7");
+    assert_eq!(hits(&bare), (34, 13));
+    assert_eq!(rank.order("destroy world"), "0");
+    assert_eq!(hits(&bare), (35, 14));
 }
 
 /// The whole source, on the processes it is given instead of those that hold a device.
