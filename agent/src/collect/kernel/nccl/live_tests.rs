@@ -663,25 +663,26 @@ fn a_library_that_only_a_container_sees_is_followed() {
     assert_eq!(told.int("nccl.rank.sequence", &rank, ""), Some(0));
 }
 
+/// A rank as containers of one image have it: the same layer under a mount of its own.
+fn contained(merged: &Path, below: &Path) -> Rank {
+    let script = "mount -t tmpfs none \"$0\" && mkdir \"$0/up\" \"$0/work\" \"$0/merged\" && \
+                  mount -t overlay -o lowerdir=\"$1\",upperdir=\"$0/up\",workdir=\"$0/work\" \
+                  none \"$0/merged\" && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    Rank::run(command.args([merged, below, &built("nccl-rank")]))
+}
+
 #[test]
 fn a_file_under_two_overlay_mounts_is_probed_once() {
     let Some(mut source) = Source::usual() else { return };
     let folder = tempfile::tempdir().unwrap();
     let below = folder.path().join("below");
     let merged = folder.path().join("merged");
-    [&below, &merged].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    std::fs::create_dir(&below).unwrap();
+    std::fs::create_dir(&merged).unwrap();
     std::fs::copy(built("libnccl.so"), below.join("libnccl.so.2")).unwrap();
-    // As containers of one image have it: the same layer under a mount of each one's own.
-    let script = "mount -t tmpfs none \"$0\" && mkdir \"$0/up\" \"$0/work\" \"$0/merged\" && \
-                  mount -t overlay -o lowerdir=\"$1\",upperdir=\"$0/up\",workdir=\"$0/work\" \
-                  none \"$0/merged\" && exec \"$2\"";
-    let mut ranks: Vec<Rank> = (0..2)
-        .map(|_| {
-            let mut command = Command::new("unshare");
-            command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-            Rank::run(command.args([&merged, &below, &built("nccl-rank")]))
-        })
-        .collect();
+    let mut ranks: Vec<Rank> = (0..2).map(|_| contained(&merged, &below)).collect();
     let library = merged.join("merged/libnccl.so.2");
     for rank in &mut ranks {
         rank.begin(&format!("load {}", library.display()));
@@ -902,8 +903,12 @@ fn until_level(
     let (mut levels, end) = (Vec::new(), Instant::now() + 2 * DEADLINE);
     loop {
         assert!(Instant::now() < end, "{wanted:?} does not come: {levels:?}");
-        ranks.iter_mut().for_each(|rank| rank.begin(load));
-        ranks.iter_mut().for_each(|rank| drop(rank.answer()));
+        for rank in ranks.iter_mut() {
+            rank.begin(load);
+        }
+        for rank in ranks.iter_mut() {
+            rank.answer();
+        }
         let level = source.nccl.shared.with(|known| known.level);
         if levels.last() != Some(&level) {
             levels.push(level);
@@ -928,7 +933,9 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     let storm = |ranks: &mut [Rank], ms: u32| {
         let begun = Instant::now();
         let order = format!("storm {ms} ncclAllReduce world 16 7");
-        ranks.iter_mut().for_each(|rank| rank.begin(&order));
+        for rank in ranks.iter_mut() {
+            rank.begin(&order);
+        }
         let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
         let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
         let pairs =
@@ -971,11 +978,11 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     assert!(covered < 1.0, "{covered}");
     // At the border of the budget a level may come twice; each comes first after the one before.
     let mut steps: Vec<GovernorLevel> = Vec::new();
-    levels.into_iter().for_each(|level| {
+    for level in levels {
         if !steps.contains(&level) {
             steps.push(level);
         }
-    });
+    }
     assert_eq!(steps, [Full, Entries, Cycled, Detached]);
     let back = until_level(&mut source, &mut ranks, "pace 20 50 ncclAllReduce world 16 7", Full);
     assert_eq!(back, [Detached, Entries, Full]);
