@@ -919,6 +919,20 @@ fn until_level(
     }
 }
 
+/// All ranks call without a pause: calls a second, and the least CPU nanoseconds of one.
+fn storm(ranks: &mut [Rank], ms: u32) -> (f64, u64) {
+    let begun = Instant::now();
+    for rank in ranks.iter_mut() {
+        rank.begin(&format!("storm {ms} ncclAllReduce world 16 7"));
+    }
+    let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
+    let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
+    let pairs = pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse().unwrap()));
+    let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
+    let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
+    (rate, ns.into_iter().min().unwrap())
+}
+
 #[test]
 fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_are_calm() {
     use GovernorLevel::{Cycled, Detached, Entries, Full};
@@ -930,20 +944,6 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     let (mut ranks, _) = world(&mut source, &scene, 8);
     source.read();
     let mut levels = vec![source.nccl.shared.with(|known| known.level)];
-    let storm = |ranks: &mut [Rank], ms: u32| {
-        let begun = Instant::now();
-        let order = format!("storm {ms} ncclAllReduce world 16 7");
-        for rank in ranks.iter_mut() {
-            rank.begin(&order);
-        }
-        let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
-        let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
-        let pairs =
-            pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
-        let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
-        let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
-        (rate, ns.into_iter().min().unwrap())
-    };
     // Too short for more than one look.
     let (_, probed_ns) = storm(&mut ranks, 20);
     // 400 calls a second and process are 800 hits, of which the entries alone are allowed.
