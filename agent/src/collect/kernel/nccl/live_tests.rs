@@ -927,7 +927,8 @@ fn storm(ranks: &mut [Rank], ms: u32) -> (f64, u64) {
     }
     let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
     let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
-    let pairs = pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse().unwrap()));
+    let pairs =
+        pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
     let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
     let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
     (rate, ns.into_iter().min().unwrap())
