@@ -90,18 +90,19 @@ fn returned(ctx: RetProbeContext) -> u32 {
 }
 
 /// Entry and return of every probed function. At an entry the answer is whether the kernel shall
-/// leave out the return, which costs nothing then.
-#[uprobe]
-fn passed(ctx: ProbeContext) -> u32 {
-    let registers = Registers::of(&ctx);
+/// leave out the return, which costs nothing then. Not by aya's macro, which answers 0 always.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "uprobe")]
+extern "C" fn passed(context: *mut c_void) -> u32 {
+    let registers = Registers::at(context);
     // SAFETY: the context is the kernel's own.
-    let function = unsafe { bpf_get_func_ip(ctx.as_ptr()) };
+    let function = unsafe { bpf_get_func_ip(context) };
     if registers.instruction() != function {
         gpuwho_ebpf::nccl::returned::returned(registers);
         return 0;
     }
     // SAFETY: as above.
-    let wants_return = dispatch(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }, ctx.as_ptr());
+    let wants_return = dispatch(unsafe { bpf_get_attach_cookie(context) }, context);
     u32::from(!wants_return)
 }
 

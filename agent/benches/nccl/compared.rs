@@ -82,14 +82,14 @@ fn read(mut ring: RingBuf<MapData>, spent: &AtomicU64, ends: &AtomicBool) {
             *count += 1;
             *ns += word(1);
         }
-        spent.store(thread_cpu() as u64, Ordering::Relaxed);
+        spent.store(thread_cpu(), Ordering::Relaxed);
     }
 }
 
 /// CPU nanoseconds of this thread.
-pub(crate) fn thread_cpu() -> f64 {
+pub(crate) fn thread_cpu() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 fn load() -> io::Result<Ebpf> {

@@ -36,7 +36,7 @@ const ROUNDS: usize = 5;
 enum Arm {
     Untouched,
     Nothing(Nothing),
-    Ours(Probed),
+    Ours(Box<Probed>),
     Ring(Ring),
 }
 
@@ -87,14 +87,18 @@ fn arms(
             table::UNTOUCHED => Arm::Untouched,
             table::FLOOR_ENTRY => Arm::Nothing(Nothing::on(&library, false)?),
             table::FLOOR_BOTH => Arm::Nothing(Nothing::on(&library, true)?),
-            table::ENTRIES => Arm::Ours(Probed::on(&library, Way::Session, false)?),
-            table::FULL => Arm::Ours(Probed::on(&library, Way::Session, true)?),
-            table::EACH => Arm::Ours(Probed::on(&library, Way::Each, true)?),
+            table::ENTRIES => ours(&library, Way::Session, false)?,
+            table::FULL => ours(&library, Way::Session, true)?,
+            table::EACH => ours(&library, Way::Each, true)?,
             _ => Arm::Ring(Ring::on(&library)?),
         };
         arms.push((name, arm, Ranks::start(&library, processes)?));
     }
     Ok(arms)
+}
+
+fn ours(library: &std::path::Path, way: Way, timed: bool) -> std::io::Result<Arm> {
+    Ok(Arm::Ours(Box::new(Probed::on(library, way, timed)?)))
 }
 
 /// What reading the maps costs the agent, once a tick.
@@ -108,7 +112,7 @@ fn read_out() -> std::io::Result<()> {
     for _ in 0..101 {
         let before = compared::thread_cpu();
         probed.read()?;
-        took.push(compared::thread_cpu() - before);
+        took.push((compared::thread_cpu() - before) as f64);
     }
     println!("reading the maps of eight ranks: {:.0} µs of CPU a tick", table::median(took) / 1e3);
     Ok(())

@@ -5,8 +5,8 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Seconds that a turn with pauses takes.
-const TURN: f64 = 0.4;
+/// Turns with pauses are so many in ten seconds.
+const TURNS: u32 = 25;
 /// Calls of a turn without pauses.
 const UNPAUSED: u32 = 20_000;
 
@@ -58,7 +58,7 @@ impl Ranks {
 
     /// All of them call at a rate.
     pub(crate) fn turn(&mut self, rate: u32) -> io::Result<Turn> {
-        let times = if rate == 0 { UNPAUSED } else { (f64::from(rate) * TURN) as u32 };
+        let times = if rate == 0 { UNPAUSED } else { 10 * rate / TURNS };
         let answers = self.order(|_| format!("pace {times} {rate} ncclAllReduce world 1000 7"))?;
         let medians = answers.iter().filter_map(|answer| answer.split(' ').next());
         let medians: Vec<f64> = medians.filter_map(|median| median.parse().ok()).collect();

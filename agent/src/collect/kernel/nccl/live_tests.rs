@@ -1,6 +1,7 @@
 //! The probe in the running kernel against the fake library: real processes as ranks, real
 //! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
 
+use super::governor::Attach;
 use super::libraries::Libraries;
 use super::many::Way;
 use super::maps::Snapshot;
@@ -15,7 +16,9 @@ use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
-use gpuwho_common::nccl::{BUCKETS, Calls, Communicator, Hash, MADE, MAX_COMMUNICATORS, operation};
+use gpuwho_common::nccl::{
+    BUCKETS, Calls, Communicator, HIT_ENTRY, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS, operation,
+};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -108,7 +111,7 @@ impl Scene {
 
 /// The bare probe on the library that a rank maps.
 struct Bare {
-    _probes: Probes,
+    probes: Probes,
     maps: Maps,
     attached: Attached,
 }
@@ -137,7 +140,7 @@ impl Bare {
         }
         let attached = probes.attach(&library.file, &library.exports, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
-        Some(Self { _probes: probes, maps, attached })
+        Some(Self { probes, maps, attached })
     }
 
     fn read(&self) -> Snapshot {
@@ -232,6 +235,30 @@ fn everything_is_exact(way: Way) {
     assert_eq!(ranks[0].order("call 5 ncclAllReduce world 1000 7"), "0");
     let (_, after) = only(of_pid(&bare.maps.read().unwrap(), ranks[0].child.id()));
     assert_eq!(after.activity.calls, 8, "counted while nothing is attached");
+}
+
+#[test]
+fn a_session_leaves_out_the_returns_that_say_nothing() {
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    let hits = |bare: &Bare| {
+        let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
+        (of(HIT_ENTRY), of(HIT_RETURN))
+    };
+    assert_eq!(hits(&bare), (2, 2));
+    rank.order("call 10 ncclAllReduce world 10 7");
+    assert_eq!(hits(&bare), (12, 12));
+    // Start, end and ten calls; the end alone is timed.
+    rank.order("group 10 ncclAllReduce world 10 7");
+    assert_eq!(hits(&bare), (24, 13));
+    bare.probes.control(Attach::Entries).unwrap();
+    rank.order("call 10 ncclAllReduce world 10 7");
+    assert_eq!(hits(&bare), (34, 13));
+    assert_eq!(rank.order("destroy world"), "0");
+    assert_eq!(hits(&bare), (35, 14));
 }
 
 /// The whole source, on the processes it is given instead of those that hold a device.
@@ -636,25 +663,26 @@ fn a_library_that_only_a_container_sees_is_followed() {
     assert_eq!(told.int("nccl.rank.sequence", &rank, ""), Some(0));
 }
 
+/// A rank as containers of one image have it: the same layer under a mount of its own.
+fn contained(merged: &Path, below: &Path) -> Rank {
+    let script = "mount -t tmpfs none \"$0\" && mkdir \"$0/up\" \"$0/work\" \"$0/merged\" && \
+                  mount -t overlay -o lowerdir=\"$1\",upperdir=\"$0/up\",workdir=\"$0/work\" \
+                  none \"$0/merged\" && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    Rank::run(command.args([merged, below, &built("nccl-rank")]))
+}
+
 #[test]
 fn a_file_under_two_overlay_mounts_is_probed_once() {
     let Some(mut source) = Source::usual() else { return };
     let folder = tempfile::tempdir().unwrap();
     let below = folder.path().join("below");
     let merged = folder.path().join("merged");
-    [&below, &merged].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    std::fs::create_dir(&below).unwrap();
+    std::fs::create_dir(&merged).unwrap();
     std::fs::copy(built("libnccl.so"), below.join("libnccl.so.2")).unwrap();
-    // As containers of one image have it: the same layer under a mount of each one's own.
-    let script = "mount -t tmpfs none \"$0\" && mkdir \"$0/up\" \"$0/work\" \"$0/merged\" && \
-                  mount -t overlay -o lowerdir=\"$1\",upperdir=\"$0/up\",workdir=\"$0/work\" \
-                  none \"$0/merged\" && exec \"$2\"";
-    let mut ranks: Vec<Rank> = (0..2)
-        .map(|_| {
-            let mut command = Command::new("unshare");
-            command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-            Rank::run(command.args([&merged, &below, &built("nccl-rank")]))
-        })
-        .collect();
+    let mut ranks: Vec<Rank> = (0..2).map(|_| contained(&merged, &below)).collect();
     let library = merged.join("merged/libnccl.so.2");
     for rank in &mut ranks {
         rank.begin(&format!("load {}", library.display()));
@@ -875,8 +903,12 @@ fn until_level(
     let (mut levels, end) = (Vec::new(), Instant::now() + 2 * DEADLINE);
     loop {
         assert!(Instant::now() < end, "{wanted:?} does not come: {levels:?}");
-        ranks.iter_mut().for_each(|rank| rank.begin(load));
-        ranks.iter_mut().for_each(|rank| drop(rank.answer()));
+        for rank in ranks.iter_mut() {
+            rank.begin(load);
+        }
+        for rank in ranks.iter_mut() {
+            rank.answer();
+        }
         let level = source.nccl.shared.with(|known| known.level);
         if levels.last() != Some(&level) {
             levels.push(level);
@@ -885,6 +917,21 @@ fn until_level(
             return levels;
         }
     }
+}
+
+/// All ranks call without a pause: calls a second, and the least CPU nanoseconds of one.
+fn storm(ranks: &mut [Rank], ms: u32) -> (f64, u64) {
+    let begun = Instant::now();
+    for rank in ranks.iter_mut() {
+        rank.begin(&format!("storm {ms} ncclAllReduce world 16 7"));
+    }
+    let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
+    let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
+    let pairs =
+        pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
+    let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
+    let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
+    (rate, ns.into_iter().min().unwrap())
 }
 
 #[test]
@@ -898,18 +945,6 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     let (mut ranks, _) = world(&mut source, &scene, 8);
     source.read();
     let mut levels = vec![source.nccl.shared.with(|known| known.level)];
-    let storm = |ranks: &mut [Rank], ms: u32| {
-        let begun = Instant::now();
-        let order = format!("storm {ms} ncclAllReduce world 16 7");
-        ranks.iter_mut().for_each(|rank| rank.begin(&order));
-        let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
-        let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
-        let pairs =
-            pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
-        let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
-        let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
-        (rate, ns.into_iter().min().unwrap())
-    };
     // Too short for more than one look.
     let (_, probed_ns) = storm(&mut ranks, 20);
     // 400 calls a second and process are 800 hits, of which the entries alone are allowed.
@@ -944,11 +979,11 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     assert!(covered < 1.0, "{covered}");
     // At the border of the budget a level may come twice; each comes first after the one before.
     let mut steps: Vec<GovernorLevel> = Vec::new();
-    levels.into_iter().for_each(|level| {
+    for level in levels {
         if !steps.contains(&level) {
             steps.push(level);
         }
-    });
+    }
     assert_eq!(steps, [Full, Entries, Cycled, Detached]);
     let back = until_level(&mut source, &mut ranks, "pace 20 50 ncclAllReduce world 16 7", Full);
     assert_eq!(back, [Detached, Entries, Full]);

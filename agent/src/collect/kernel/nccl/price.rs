@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Of one core, for the probes of a process: what a budget in hits comes from.
-const SHARE: f64 = 0.02;
+/// Of each second, for the probes of a process: two per cent of a core.
+const SHARE: Duration = Duration::from_millis(20);
 /// A hit where it could not be tried.
 pub(super) const USUAL: Duration = Duration::from_nanos(1_500);
 /// The agent's own program at a hit, between two others (`cargo bench --bench nccl`).
@@ -22,8 +22,7 @@ const ROWS: usize = 9;
 
 /// The hits a second that are the share at a price.
 pub(super) fn budget(hit: Duration) -> u64 {
-    // Positive and far below what a float holds exactly.
-    (SHARE / hit.as_secs_f64().max(1e-9)) as u64
+    u64::try_from(SHARE.as_nanos() / hit.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
 /// The price of a hit at an entry, and the link to be closed when there is time.
