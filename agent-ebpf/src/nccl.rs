@@ -14,10 +14,10 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
-    ARRIVALS, Activity, Arrival, BUCKETS, CONTROL_PAUSED, CONTROL_TIMED, COUNTERS, CallKey, Calls,
-    Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity,
-    LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS,
-    MadeId, Open, SEEN, TaskLayout, Thread, UNKNOWN,
+    ARRIVALS, Activity, Arrival, BUCKETS, COUNTERS, CallKey, Calls, Communicator, Expected,
+    GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD,
+    MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Open, SEEN, TaskLayout,
+    Thread, UNKNOWN,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -103,29 +103,26 @@ pub fn add(slot: *mut u64, by: u64) {
     }
 }
 
-/// Whether calls are timed until they return.
+/// What user space wants at present.
 #[inline(always)]
-pub fn is_timed() -> bool {
-    CONTROL.get(0).is_some_and(|control| control & CONTROL_TIMED != 0)
-}
-
-/// Whether operations are left uncounted.
-#[inline(always)]
-pub fn is_paused() -> bool {
-    CONTROL.get(0).is_some_and(|control| control & CONTROL_PAUSED != 0)
+pub fn control() -> u32 {
+    CONTROL.get(0).copied().unwrap_or(0)
 }
 
 /// The running thread, if this call is one to be counted: not inside another one, and not the
 /// same one seen through a second name of the same file. Stacks grow downwards.
 #[inline(always)]
 pub fn enter(entry: &Entry) -> Option<*mut Thread> {
-    if THREADS.get_ptr_mut(&entry.task).is_none()
-        && THREADS.insert(&entry.task, &NO_THREAD, u64::from(BPF_NOEXIST)).is_err()
-    {
-        count(LOST_THREAD);
-        return None;
-    }
-    let thread = THREADS.get_ptr_mut(&entry.task)?;
+    let thread = match THREADS.get_ptr_mut(&entry.task) {
+        Some(thread) => thread,
+        None => {
+            if THREADS.insert(&entry.task, &NO_THREAD, u64::from(BPF_NOEXIST)).is_err() {
+                count(LOST_THREAD);
+                return None;
+            }
+            THREADS.get_ptr_mut(&entry.task)?
+        }
+    };
     // SAFETY: the entry is this thread's own and only this thread writes it; the verifier has
     // seen that the pointer is not null.
     let open = unsafe { &(*thread).open };

@@ -6,6 +6,7 @@
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::bpf_probe_read_user;
+use core::ffi::c_void;
 
 /// `struct pt_regs` as the kernel hands it to a program (`arch/x86/include/uapi/asm/ptrace.h`).
 #[cfg(not(bpf_target_arch = "aarch64"))]
@@ -19,7 +20,9 @@ struct Saved {
     rdx: u64,
     rsi: u64,
     rdi: u64,
-    after: [u64; 4],
+    orig_rax: u64,
+    rip: u64,
+    between: [u64; 2],
     rsp: u64,
     ss: u64,
 }
@@ -51,7 +54,27 @@ impl Registers {
     /// Of the function that the context is about.
     #[inline(always)]
     pub fn of<C: EbpfContext>(ctx: &C) -> Self {
-        Self(ctx.as_ptr().cast::<Saved>().cast_const())
+        Self::at(ctx.as_ptr())
+    }
+
+    /// Of the function that a program's context is about.
+    #[inline(always)]
+    pub fn at(context: *mut c_void) -> Self {
+        Self(context.cast::<Saved>().cast_const())
+    }
+
+    /// Where the thread is: the function's first instruction, or where it returns to.
+    #[cfg(not(bpf_target_arch = "aarch64"))]
+    #[inline(always)]
+    pub fn instruction(self) -> u64 {
+        saved!(self.rip)
+    }
+
+    /// Where the thread is: the function's first instruction, or where it returns to.
+    #[cfg(bpf_target_arch = "aarch64")]
+    #[inline(always)]
+    pub fn instruction(self) -> u64 {
+        saved!(self.pc)
     }
 
     /// The argument at a position, counted from 0, among those that are integers or pointers.

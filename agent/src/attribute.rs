@@ -11,7 +11,7 @@ pub mod names;
 pub mod ownership;
 pub mod party;
 mod podlogs;
-mod process;
+pub(crate) mod process;
 pub mod slurm;
 pub mod suppliers;
 mod table;

@@ -11,6 +11,8 @@ pub mod board;
 pub mod device;
 pub mod document;
 pub mod event;
+pub mod gpm;
+pub mod inspector;
 pub mod instance;
 pub mod link;
 pub mod nccl;
@@ -273,9 +275,11 @@ pub fn all() -> impl Iterator<Item = &'static MetricDef> {
         board::ALL,
         link::ALL,
         instance::ALL,
+        gpm::ALL,
         process::ALL,
         share::ALL,
         nccl::ALL,
+        inspector::ALL,
         event::ALL,
         agent::ALL,
     ];

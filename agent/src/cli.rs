@@ -193,6 +193,9 @@ struct ReaderArgs {
     /// Tell what happens to the devices on standard output.
     #[arg(long)]
     events: bool,
+    /// Leave the devices' performance counters alone.
+    #[arg(long)]
+    without_gpm: bool,
 }
 
 #[derive(Debug, Args)]

@@ -2,11 +2,14 @@
 
 pub mod device;
 pub mod events;
+pub mod inspector;
 pub mod kernel;
 pub mod kmsg;
 pub mod own;
 pub mod proc_scan;
+pub mod ras;
 pub mod schedule;
+pub mod stages;
 pub mod status;
 
 use crate::sample::Batch;

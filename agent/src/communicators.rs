@@ -4,6 +4,7 @@
 //! socket) adds rank, size, name or device.
 
 use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::nccl::KnownBy;
 use crate::ids::ProcKey;
 use std::collections::HashMap;
 use std::fmt;
@@ -87,6 +88,10 @@ pub struct MemberFacts {
     pub name: Option<Arc<str>>,
     /// Device ordinal in the process.
     pub device: Option<u32>,
+    /// The hash's first 14 digits, where only they are known.
+    pub prefix: Option<u64>,
+    /// What tells which communicator it is, and which rank.
+    pub known_by: KnownBy,
 }
 
 impl MemberFacts {
@@ -103,6 +108,8 @@ impl MemberFacts {
             library: None,
             name: None,
             device: None,
+            prefix: None,
+            known_by: KnownBy::Unknown,
         }
     }
 
@@ -111,6 +118,12 @@ impl MemberFacts {
         let mut set = AttrSet::new();
         let text = |hash: Option<CommunicatorHash>| hash.map(|hash| Arc::from(hash.to_string()));
         set.set_some::<Arc<str>>(&attr::NCCL_COMMUNICATOR, text(self.hash));
+        if self.hash.is_none() {
+            let prefix = text(self.prefix.map(CommunicatorHash));
+            set.set_some::<Arc<str>>(&attr::NCCL_COMMUNICATOR_PREFIX, prefix);
+            // Else nothing would tell it from another of its process.
+            set.set_some(&attr::NCCL_NAME, self.name.clone());
+        }
         set.set_some(&attr::NCCL_RANK, self.rank.map(i64::from));
         set.set_some(&attr::NCCL_RANKS, self.ranks.map(i64::from));
         set
@@ -122,6 +135,7 @@ impl MemberFacts {
         let parent = self.parent.map(|parent| Arc::from(parent.to_string()));
         set.set_some::<Arc<str>>(&attr::NCCL_PARENT, parent);
         set.set(&attr::NCCL_ORIGIN, self.origin.as_str());
+        set.set(&attr::NCCL_KNOWN_BY, self.known_by.as_str());
         set.set_some(&attr::NCCL_NAME, self.name.clone());
         set.set_some(&attr::NCCL_VERSION, self.version.clone());
         set.set_some(&attr::NCCL_LIBRARY, self.library.clone());
@@ -142,6 +156,16 @@ pub struct Learned {
     pub name: Option<Arc<str>>,
     /// Device ordinal in the process.
     pub device: Option<u32>,
+}
+
+impl Learned {
+    /// What one source does not know, another may have said.
+    fn add(&mut self, more: Self) {
+        self.rank = more.rank.or(self.rank);
+        self.ranks = more.ranks.or(self.ranks);
+        self.device = more.device.or(self.device);
+        self.name = more.name.or_else(|| self.name.take());
+    }
 }
 
 /// All memberships.
@@ -175,7 +199,7 @@ impl Communicators {
     /// memberships are forgotten, also where the probe has not seen the communicator yet.
     pub fn learn(&self, process: ProcKey, hash: CommunicatorHash, learned: Learned) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        known.learned.insert((process, hash), learned);
+        known.learned.entry((process, hash)).or_default().add(learned);
         let mine = known
             .facts
             .iter()
@@ -191,6 +215,25 @@ impl Communicators {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of = known.facts.iter().filter(|(_, (_, facts))| facts.hash == Some(hash));
         of.map(|(id, _)| *id).collect()
+    }
+
+    /// The communicators of a process whose hashes are known.
+    pub fn hashes(&self, process: ProcKey) -> Vec<CommunicatorHash> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let made = known.facts.values().filter(|(key, _)| key.process == process);
+        let made = made.filter_map(|(_, facts)| facts.hash);
+        let told = known.learned.keys().filter(|(of, _)| *of == process).map(|(_, hash)| *hash);
+        let mut hashes: Vec<_> = made.chain(told).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        hashes
+    }
+
+    /// What is known of the memberships of a process.
+    pub fn of(&self, process: ProcKey) -> Vec<Arc<MemberFacts>> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mine = known.facts.values().filter(|(key, _)| key.process == process);
+        mine.map(|(_, facts)| Arc::clone(facts)).collect()
     }
 
     /// Forgets a membership that has ended.

@@ -4,6 +4,7 @@
 //! [`Raw`] is only what was typed, key by key; [`Settings`] is complete, checked, and what the
 //! parts are given. An unknown key is an error that names the key, its line and the nearest key.
 
+mod collectives;
 mod error;
 mod overlay;
 mod runtimes;
@@ -14,8 +15,10 @@ pub use error::ConfigError;
 use crate::attribute;
 use crate::attribute::suppliers;
 use crate::collect::device::{DEVICES, Vendor, reader};
+use crate::collect::inspector;
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
+use crate::collect::ras;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use runtimes::{RawContainers, RawKubernetes};
@@ -41,7 +44,7 @@ pub struct Raw {
     slurm: slurm::RawSlurm,
     kubernetes: RawKubernetes,
     containers: RawContainers,
-    nccl: RawNccl,
+    nccl: collectives::RawNccl,
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
@@ -84,15 +87,8 @@ struct RawDevices {
 struct RawReader {
     enabled: Option<bool>,
     library: Option<PathBuf>,
+    gpm: Option<bool>,
     deadline: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawNccl {
-    enabled: Option<bool>,
-    budget: Option<u64>,
-    hang_after: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -127,6 +123,10 @@ pub struct Settings {
     pub names: suppliers::Settings,
     /// What is counted of collective communication.
     pub nccl: nccl::Settings,
+    /// What is read of NCCL's Inspector.
+    pub inspector: inspector::Settings,
+    /// Whether and how often NCCL's own status is read.
+    pub ras: ras::Settings,
     /// The OTLP sink; `None` without an endpoint.
     pub otlp: Option<otlp::Settings>,
     /// Where events go as log records; `None` without an endpoint.
@@ -202,7 +202,9 @@ impl Settings {
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
             slurm: slurm::settings(raw.slurm, &paths),
-            nccl: nccl_settings(raw.nccl)?,
+            inspector: collectives::inspector(&raw.nccl)?,
+            ras: collectives::ras(&raw.nccl)?,
+            nccl: collectives::probes(raw.nccl)?,
             paths,
             names,
             otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
@@ -295,22 +297,6 @@ fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigErro
     })
 }
 
-fn nccl_settings(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
-    let usual = nccl::Settings::default();
-    if raw.budget == Some(0) {
-        return Err(ConfigError::Value {
-            key: "nccl.budget".into(),
-            problem: "no hits at all would be allowed".into(),
-            remedy: "set nccl.enabled = false instead; 20000 is the default".into(),
-        });
-    }
-    Ok(nccl::Settings {
-        enabled: raw.enabled.unwrap_or(usual.enabled),
-        budget: raw.budget.unwrap_or(usual.budget),
-        hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
-    })
-}
-
 /// Every vendor's reader; a table of the vendor's name says how.
 fn device_settings(
     (nvidia, flags): (RawReader, &Flags),
@@ -331,6 +317,7 @@ fn device_settings(
         let settings = reader::Settings {
             library: raw.library,
             paths: paths.clone(),
+            gpm: raw.gpm.unwrap_or(usual.gpm),
             deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
             ..usual
         };

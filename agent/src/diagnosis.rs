@@ -4,7 +4,7 @@ use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::Granted;
 use crate::catalog::agent::SourceState;
 use crate::collect::kernel::{device_users, nccl};
-use crate::collect::kmsg;
+use crate::collect::{inspector, kmsg, ras};
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
 use crate::pipeline;
@@ -47,6 +47,8 @@ pub fn diagnose(settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
     }
     findings.push(collectives(settings));
+    findings.push(completions(settings));
+    findings.push(status_sockets(settings));
     findings.push(kernel_log(settings));
     findings.push(pod_logs(settings));
     findings.push(slurm(settings));
@@ -93,6 +95,22 @@ fn collectives(settings: &Settings) -> Finding {
     let (state, facts) = nccl::diagnose(&settings.nccl, &settings.paths);
     let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
     Finding::new("collectives", state, facts, "")
+}
+
+fn completions(settings: &Settings) -> Finding {
+    let (state, facts) = inspector::diagnose(&settings.inspector);
+    let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
+    Finding::new("NCCL inspector", state, facts, "")
+}
+
+fn status_sockets(settings: &Settings) -> Finding {
+    let (state, facts) = if settings.nccl.enabled {
+        ras::diagnose(&settings.ras)
+    } else {
+        (SourceState::Absent, "switched off (nccl.enabled)".into())
+    };
+    let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
+    Finding::new("NCCL status", state, facts, "")
 }
 
 fn kernel_log(settings: &Settings) -> Finding {

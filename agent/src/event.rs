@@ -11,6 +11,7 @@ pub mod xid;
 
 use crate::attribute::Owner;
 use crate::catalog::event::EventKind;
+use crate::communicators::CommunicatorHash;
 use crate::ids::{GpuId, PciAddress};
 use crate::inventory::GpuInfo;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub enum Witness {
     Nvml,
     /// Both.
     Both,
+    /// NCCL's status socket.
+    Ras,
 }
 
 impl Witness {
@@ -65,6 +68,7 @@ impl Witness {
             Self::Kmsg => "kmsg",
             Self::Nvml => "nvml",
             Self::Both => "nvml+kmsg",
+            Self::Ras => "nccl-ras",
         }
     }
 }
@@ -89,6 +93,23 @@ pub struct Named {
     pub comm: Option<Box<str>>,
 }
 
+/// A process of a job, on any node, as NCCL names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// Address of its node.
+    pub host: Box<str>,
+    /// Its number there, in its own PID namespace.
+    pub pid: u32,
+    /// Its devices, comma-separated.
+    pub devices: Option<Box<str>>,
+    /// A communicator it is a rank of.
+    pub communicator: Option<CommunicatorHash>,
+    /// Its rank in that.
+    pub rank: Option<u32>,
+    /// Ranks of that.
+    pub ranks: Option<u32>,
+}
+
 /// What a source saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happening {
@@ -102,6 +123,8 @@ pub struct Happening {
     pub severity: Severity,
     /// The process it struck, if the source knows.
     pub process: Option<Named>,
+    /// The process it is about, where that may be on another node.
+    pub peer: Option<Box<Peer>>,
     /// The MIG GPU instance it was in.
     pub gpu_instance: Option<u32>,
     /// The source's own words.

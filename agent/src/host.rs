@@ -4,9 +4,11 @@ use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::paths::Paths;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustix::time::{ClockId, clock_gettime};
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 
 /// What is known of this host, for the OTLP resource; `node` is what Kubernetes calls it.
 pub fn attributes(paths: &Paths, node: Option<&str>) -> AttrSet {
@@ -47,6 +49,26 @@ pub fn enter_cgroup_namespace(paths: &Paths) -> CgroupNamespace {
 /// namespace but the host's.
 fn is_cut_off(cgroup: &str) -> bool {
     cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| path.starts_with("/.."))
+}
+
+/// [`boot_time_ns`], or what stands for it.
+#[derive(Clone)]
+pub(crate) struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl Clock {
+    pub(crate) fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(clock))
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
 }
 
 /// Now, in nanoseconds of `CLOCK_BOOTTIME`: the clock of process start times and of the kernel's

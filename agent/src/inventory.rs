@@ -8,6 +8,7 @@ use crate::ids::{GpuId, GpuUuid, InstanceId};
 use facts::Facts;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// What a device is; changes only with its driver or configuration.
@@ -110,6 +111,7 @@ impl InstanceInfo {
 pub struct Inventory {
     gpus: RwLock<Table<GpuInfo>>,
     instances: RwLock<Table<InstanceInfo>>,
+    changes: AtomicU64,
 }
 
 /// Identities in the order they were first seen.
@@ -126,15 +128,17 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: PartialEq> Table<T> {
-    fn put(&mut self, uuid: &GpuUuid, info: T) -> u16 {
+    fn put(&mut self, uuid: &GpuUuid, info: T, changes: &AtomicU64) -> u16 {
         if let Some(&place) = self.places.get(uuid) {
             if let Some(slot) = self.infos.get_mut(usize::from(place))
                 && **slot != info
             {
                 *slot = Arc::new(info);
+                changes.fetch_add(1, Ordering::Release);
             }
             return place;
         }
+        changes.fetch_add(1, Ordering::Release);
         let place = u16::try_from(self.infos.len()).unwrap_or(u16::MAX);
         self.places.insert(uuid.clone(), place);
         self.infos.push(Arc::new(info));
@@ -154,7 +158,13 @@ impl Inventory {
     /// Adds or refreshes a device; gives its number.
     pub fn put(&self, info: GpuInfo) -> GpuId {
         let uuid = info.uuid.clone();
-        GpuId(self.gpus.write().unwrap_or_else(PoisonError::into_inner).put(&uuid, info))
+        let mut gpus = self.gpus.write().unwrap_or_else(PoisonError::into_inner);
+        GpuId(gpus.put(&uuid, info, &self.changes))
+    }
+
+    /// While it is the same, so is every identity of a device or an instance.
+    pub fn version(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// A device's identity; the `Arc` changes when the identity does.
@@ -171,7 +181,8 @@ impl Inventory {
     /// Adds or refreshes a MIG instance; gives its number, the same for the same UUID.
     pub fn put_instance(&self, info: InstanceInfo) -> InstanceId {
         let uuid = info.uuid.clone();
-        InstanceId(self.instances.write().unwrap_or_else(PoisonError::into_inner).put(&uuid, info))
+        let mut instances = self.instances.write().unwrap_or_else(PoisonError::into_inner);
+        InstanceId(instances.put(&uuid, info, &self.changes))
     }
 
     /// An instance's identity; the `Arc` changes when the identity does.

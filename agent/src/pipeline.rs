@@ -3,6 +3,7 @@
 
 mod answer;
 mod once;
+mod pump;
 mod sinks;
 
 pub use once::{collect, read_once};
@@ -11,48 +12,44 @@ use crate::attribute::Evidence;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
+use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
 use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::events::Counts;
+use crate::collect::inspector::Inspector;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::{self, Waker};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::kmsg;
 use crate::collect::own::{self, Gauges, Own};
+use crate::collect::ras;
 use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
 use crate::communicators::Communicators;
 use crate::config::Settings;
 use crate::control;
 use crate::event::desk::{self, Desk};
-use crate::event::record::{Record, records};
-use crate::export::{EnrichedBatch, otlp};
-use crate::host::{self, CgroupNamespace, boot_time_ns};
+use crate::export::otlp;
+use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
-use crate::ledger::Ledger;
 use crate::paths::Paths;
-use crate::series::Enricher;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use sinks::Named;
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Batches on their way to the pipeline: a few ticks of all sources; a source waits when it is
 /// full.
 const WAITING_BATCHES: usize = 16;
-
-/// How long a tick's batch waits for the other sources', so that they share a request.
-const GATHER: Duration = Duration::from_millis(300);
 
 /// How long the sinks have at the end to send what is left.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
@@ -95,8 +92,8 @@ pub enum RunError {
     },
 }
 
-/// A source that evidence wakes.
-type Woken = (Box<dyn Collector>, Waker);
+/// The source of collective calls, what wakes it, and the processes it looks at.
+type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
 
 /// What the parts share.
 #[derive(Debug)]
@@ -104,6 +101,7 @@ struct Core {
     inventory: Arc<Inventory>,
     ownership: Ownership,
     communicators: Arc<Communicators>,
+    answers: ras::Answers,
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
@@ -129,6 +127,7 @@ impl Core {
             inventory: Arc::default(),
             ownership,
             communicators: Arc::default(),
+            answers: ras::Answers::default(),
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
@@ -152,7 +151,10 @@ impl Core {
         let mut collectors: Vec<Box<dyn Collector>> = Vec::new();
         for (vendor, reading) in &settings.devices {
             let ownership = self.ownership.clone();
-            let identify = Box::new(move |pid, seen_at| ownership.process(pid, seen_at));
+            let gauges = Arc::clone(&self.gauges);
+            let identify = Box::new(move |pids: &[u32], seen_at| {
+                gauges.stages.time(Stage::Identify, || ownership.processes(pids, seen_at))
+            });
             let ownership = self.ownership.clone();
             let nodes = Box::new(move |process| {
                 ownership.owner(process).map_or_else(Vec::new, |owner| owner.nodes.clone())
@@ -196,14 +198,41 @@ impl Core {
     }
 
     /// Makes the source of collective calls, unless it is switched off.
-    fn nccl(&self, settings: &Settings) -> Result<Option<Woken>, RunError> {
+    fn nccl(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
         if !settings.nccl.enabled {
             return Ok(None);
         }
         let (asked, paths) = (settings.nccl.clone(), &settings.paths);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, &self.communicators)
+        let others = (&self.communicators, &self.answers);
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, others)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
-        Ok(Some((Box::new(source), waker)))
+        let loaded = source.loaded();
+        Ok(Some((Box::new(source), waker, loaded)))
+    }
+
+    /// Makes the source of what NCCL itself says, unless it is switched off.
+    fn ras(
+        &self,
+        settings: &Settings,
+        loaded: ras::Candidates,
+        desk: &Arc<Desk>,
+    ) -> Result<Option<Box<dyn Collector>>, RunError> {
+        if !settings.ras.enabled {
+            return Ok(None);
+        }
+        let shared = (&self.answers, &self.communicators);
+        let desk = Some(Arc::clone(desk));
+        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
+            .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
+        Ok(Some(Box::new(source)))
+    }
+
+    /// Makes the source of completed collectives, unless it is switched off.
+    fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
+        let asked = settings.inspector.clone();
+        let (ownership, communicators) = (&self.ownership, &self.communicators);
+        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
+        settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
     }
 
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
@@ -262,13 +291,17 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings);
     core.start_suppliers()?;
-    let (nccl, waker) = core.nccl(settings)?.unzip();
-    core.watch_kernel(settings, waker)?;
+    let nccl = core.nccl(settings)?;
+    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
     core.refresh();
     let mut collectors = core.readers(settings);
-    collectors.extend(nccl);
-    collectors.push(core.own());
     let desk = core.desk(batches.clone());
+    if let Some((calls, _, loaded)) = nccl {
+        collectors.push(calls);
+        collectors.extend(core.ras(settings, loaded, &desk)?);
+    }
+    collectors.extend(core.inspector(settings));
+    collectors.push(core.own());
     core.ears.iter().for_each(|ears| ears.open(Arc::clone(&desk), core.board.clone()));
     collectors.push(Box::new(Counts::new(Arc::clone(&desk))));
     let names: HashSet<_> = collectors.iter().map(|collector| collector.name()).collect();
@@ -291,7 +324,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let answering = Arc::clone(&core);
     spawn("control", move || control::serve(&listener, &*answering))?;
 
-    pump((&core, &desk), &names, &received, &mut sinks);
+    pump::pump((&core, &desk), &names, &received, &mut sinks);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in &core.readers {
         reader.release(None);
@@ -316,79 +349,6 @@ fn wait_for_signals(stop: Stop, batches: SyncSender<Event>) -> Result<(), RunErr
             let _ = batches.send(Event::Stop);
         }
     })
-}
-
-/// Takes batches until told to stop, a tick's together, and ends every series at the end.
-fn pump(
-    (core, desk): (&Core, &Desk),
-    names: &HashSet<&'static str>,
-    received: &Receiver<Event>,
-    sinks: &mut [Named],
-) {
-    let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone())
-        .with_communicators(Arc::clone(&core.communicators));
-    let mut ledger = Ledger::new(core.interval);
-    let mut out = EnrichedBatch::default();
-    let mut going = true;
-    while going {
-        going = gather(names, received, |mut batch| {
-            ledger.account(&mut batch, &core.ownership, &core.inventory);
-            enricher.enrich(&batch, &mut out);
-        });
-        let told = if going {
-            desk.drain()
-        } else {
-            enricher.end_all(&mut out);
-            desk.finish()
-        };
-        let told: Vec<Record> = told.iter().flat_map(records).collect();
-        if !told.is_empty() {
-            sinks::tell(sinks, &told);
-        }
-        out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr());
-        if !out.points.is_empty() {
-            sinks::accept(sinks, &out);
-        }
-        out.points.clear();
-        core.refresh();
-        core.ownership.expire(boot_time_ns());
-        core.gauges.series.store(enricher.alive() as u64, Ordering::Relaxed);
-        let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
-        *core.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
-    }
-}
-
-/// Takes the batches of one tick: until every source has given one, or [`GATHER`] after the first.
-/// Returns at once when something happened between two ticks. False when it is time to stop.
-fn gather(
-    names: &HashSet<&'static str>,
-    received: &Receiver<Event>,
-    mut take: impl FnMut(crate::sample::Batch),
-) -> bool {
-    let Ok(mut event) = received.recv() else { return false };
-    let deadline = Instant::now() + GATHER;
-    let mut seen = HashSet::new();
-    loop {
-        match event {
-            Event::Batch(batch) => {
-                seen.insert(batch.source);
-                take(batch);
-            }
-            // Told at once where no tick is on its way, else with it.
-            Event::Happened if seen.is_empty() => return true,
-            Event::Happened => {}
-            Event::Stop => return false,
-        }
-        if seen.len() == names.len() {
-            return true;
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        match received.recv_timeout(left) {
-            Ok(next) => event = next,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => return true,
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return false,
-        }
-    }
 }
 
 /// The names that `gpuwho collect` knows.

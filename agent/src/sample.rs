@@ -26,6 +26,22 @@ pub enum Subject {
     Member(MemberId),
     /// One XID code of a device.
     Xid(GpuXid),
+    /// A rank's messages of one size, algorithm and protocol.
+    Recent(Recent),
+}
+
+/// A rank's messages of one size, algorithm and protocol, of which a source keeps a mean. The
+/// source bounds how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Recent {
+    /// The rank.
+    pub member: MemberId,
+    /// NCCL's algorithm; `None` for messages that have none.
+    pub algorithm: Option<&'static str>,
+    /// NCCL's protocol.
+    pub protocol: Option<&'static str>,
+    /// The least size in bytes.
+    pub size: u64,
 }
 
 /// One XID code of a device: an open set, but a small one (the driver has some 170 codes, and a
@@ -90,6 +106,16 @@ impl SubjectKind for GpuProcess {
 
 impl SubjectKind for GpuParty {
     const WORD: &'static str = "owner";
+}
+
+impl SubjectKind for Recent {
+    const WORD: &'static str = "recent";
+}
+
+impl From<Recent> for Subject {
+    fn from(recent: Recent) -> Self {
+        Self::Recent(recent)
+    }
 }
 
 impl SubjectKind for MemberId {

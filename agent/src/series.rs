@@ -1,23 +1,24 @@
 //! Turns samples into points of series: adds the attributes of the subject and of its owner,
 //! keeps each series' start time, and says when a series has ended.
 //!
-//! One hash lookup a sample in the steady state, and one of its names for a subject's samples that
-//! follow each other; attributes are built only when a series is new or its subject's identity or
-//! owner has changed.
+//! One hash lookup a sample in the steady state. Owners and devices are looked up when any of them
+//! has changed, once for a subject's samples that follow each other; attributes are built only when
+//! a series is new or its own subject's identity or owner has changed.
 
-use crate::attribute::Owner;
-use crate::attribute::ownership::Ownership;
-use crate::attribute::party::PartyFacts;
-use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::catalog::{DimIndexes, Kind, MetricDef, device, nccl, process, share};
-use crate::communicators::{Communicators, MemberFacts};
+mod identity;
+
+use crate::attribute::ownership::{Ownership, Version};
+use crate::catalog::{DimIndexes, Kind, MetricDef};
+use crate::collect::schedule::thread_cpu;
+use crate::communicators::Communicators;
 use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
-use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
+use crate::inventory::Inventory;
 use crate::sample::{Batch, Sample, Subject, Value};
+use identity::{Identity, Looked, Names};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long an ended counter keeps its start time, in case it comes back: longer than any driver
 /// hang that ends by itself, short enough that counters of what is gone do not pile up.
@@ -32,11 +33,21 @@ pub struct Enricher {
     /// Start of the counters that begin with the agent.
     agent_start_ns: u64,
     sources: HashMap<&'static str, Source>,
+    /// What every identity was looked up from when it last changed.
+    seen: Option<(Version, u64)>,
+    /// Counts those changes.
+    epoch: u64,
+    /// The identities of a batch's subjects, in order; the buffer is kept.
+    looked_up: Vec<Identity>,
+    /// CPU time of looking them up.
+    spent: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Source {
     generation: u64,
+    /// Of the last batch.
+    epoch: u64,
     series: HashMap<Key, Series>,
 }
 
@@ -48,37 +59,12 @@ struct Key {
     dims: DimIndexes,
 }
 
-/// What the attributes were built from; a change of any pointer makes a new series.
-#[derive(Clone, Debug, Default)]
-struct Identity {
-    gpu: Option<Arc<GpuInfo>>,
-    instance: Option<Arc<InstanceInfo>>,
-    owner: Option<Arc<Owner>>,
-    party: Option<Arc<PartyFacts>>,
-    member: Option<Arc<MemberFacts>>,
-}
-
-impl Identity {
-    fn same(&self, other: &Self) -> bool {
-        fn same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
-            match (a, b) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                (None, None) => true,
-                _ => false,
-            }
-        }
-        same(self.gpu.as_ref(), other.gpu.as_ref())
-            && same(self.instance.as_ref(), other.instance.as_ref())
-            && same(self.owner.as_ref(), other.owner.as_ref())
-            && same(self.party.as_ref(), other.party.as_ref())
-            && same(self.member.as_ref(), other.member.as_ref())
-    }
-}
-
 #[derive(Debug)]
 struct Series {
     labels: Arc<Labels>,
     identity: Identity,
+    /// When the identity was last looked at.
+    epoch: u64,
     start_ns: u64,
     last_ns: u64,
     last: Cumulative,
@@ -95,7 +81,17 @@ impl Enricher {
     pub fn new(inventory: Arc<Inventory>, ownership: Ownership) -> Self {
         let agent_start_ns = unix_ns(SystemTime::now());
         let communicators = Arc::default();
-        Self { inventory, ownership, communicators, agent_start_ns, sources: HashMap::new() }
+        Self {
+            inventory,
+            ownership,
+            communicators,
+            agent_start_ns,
+            sources: HashMap::new(),
+            seen: None,
+            epoch: 0,
+            looked_up: Vec::new(),
+            spent: Duration::ZERO,
+        }
     }
 
     /// With the communicators that a source keeps.
@@ -112,6 +108,12 @@ impl Enricher {
     /// Adds a source's snapshot to `out`: a point for every sample, and an end mark for every
     /// series of that source that is no longer in it.
     pub fn enrich(&mut self, batch: &Batch, out: &mut EnrichedBatch) {
+        // Before any lookup: what changes meanwhile makes the next batch look again.
+        let now = (self.ownership.version(), self.inventory.version());
+        if self.seen != Some(now) {
+            self.seen = Some(now);
+            self.epoch += 1;
+        }
         let names = Names {
             inventory: &self.inventory,
             ownership: &self.ownership,
@@ -119,17 +121,31 @@ impl Enricher {
         };
         let source = self.sources.entry(batch.source).or_default();
         source.generation += 1;
-        // A subject's samples come one after the other, so its names are looked up once.
-        let mut known: Option<(Subject, Identity)> = None;
-        for (time, sample) in &batch.samples {
-            let time_ns = unix_ns(*time);
-            let start_ns = first_start(sample, time_ns, self.agent_start_ns);
-            let same = known.take().filter(|(subject, _)| *subject == sample.subject);
-            let (_, identity) = known
-                .insert(same.unwrap_or_else(|| (sample.subject, names.identity(sample.subject))));
-            source.take(sample, (time_ns, start_ns), identity, out);
+        // A subject's samples come one after the other.
+        let subjects = || batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject);
+        self.looked_up.clear();
+        if source.epoch != self.epoch {
+            let began = thread_cpu();
+            let first = subjects().filter_map(|same| same.first());
+            self.looked_up.extend(first.map(|(_, sample)| names.identity(sample.subject)));
+            self.spent += thread_cpu().saturating_sub(began);
+        }
+        source.epoch = self.epoch;
+        let mut looked_up = self.looked_up.drain(..);
+        for same in subjects() {
+            let mut known = Looked { names: &names, identity: looked_up.next() };
+            for (time, sample) in same {
+                let time_ns = unix_ns(*time);
+                let start_ns = first_start(sample, time_ns, self.agent_start_ns);
+                source.take(sample, (time_ns, start_ns), &mut known, out);
+            }
         }
         source.end_missing(unix_ns(batch.time), out);
+    }
+
+    /// CPU time of looking up owners and devices since this was last asked.
+    pub fn take_spent(&mut self) -> Duration {
+        std::mem::take(&mut self.spent)
     }
 
     /// Ends every series, as the agent stops.
@@ -147,30 +163,29 @@ impl Source {
         &mut self,
         sample: &Sample,
         (time_ns, start_ns): (u64, u64),
-        identity: &Identity,
+        known: &mut Looked<'_>,
         out: &mut EnrichedBatch,
     ) {
         let key = Key { metric: sample.metric, subject: sample.subject, dims: sample.dims };
         let value = Cumulative(magnitude(&sample.value));
-        let series = self.series.entry(key).or_insert_with(|| Series {
-            labels: Names::labels(key, identity),
-            identity: identity.clone(),
-            start_ns,
-            last_ns: time_ns,
-            last: value,
-            generation: 0,
-            ended: false,
+        let series = self.series.entry(key).or_insert_with(|| {
+            let identity = known.identity(key.subject);
+            Series {
+                labels: Names::labels(key, identity),
+                identity: identity.clone(),
+                epoch: self.epoch,
+                start_ns,
+                last_ns: time_ns,
+                last: value,
+                generation: 0,
+                ended: false,
+            }
         });
-        if !series.identity.same(identity) {
-            let labels = Names::labels(key, identity);
-            series.identity = identity.clone();
-            if labels.set != series.labels.set {
-                if !series.ended {
-                    out.points.push(series.end(key.metric, time_ns));
-                }
-                series.labels = labels;
-                // What was counted so far was counted under the other name.
-                series.start_ns = time_ns;
+        // Who is in a communicator changes without any owner's or device's doing.
+        if series.epoch != self.epoch || matches!(key.subject, Subject::Member(_)) {
+            series.epoch = self.epoch;
+            if let Some(end) = series.identify(key, known.identity(key.subject), time_ns) {
+                out.points.push(end);
             }
         }
         let restarted = key.metric.kind != Kind::UpDownCounter && value < series.last;
@@ -212,6 +227,23 @@ impl Source {
 }
 
 impl Series {
+    /// Takes what its subject is now; the end of what it was called before, if that changes.
+    fn identify(&mut self, key: Key, identity: &Identity, time_ns: u64) -> Option<Point> {
+        if self.identity.same(identity) {
+            return None;
+        }
+        let labels = Names::labels(key, identity);
+        self.identity = identity.clone();
+        if labels.set == self.labels.set {
+            return None;
+        }
+        let end = (!self.ended).then(|| self.end(key.metric, time_ns));
+        self.labels = labels;
+        // What was counted so far was counted under the other name.
+        self.start_ns = time_ns;
+        end
+    }
+
     fn end(&self, metric: &'static MetricDef, time_ns: u64) -> Point {
         Point {
             metric,
@@ -220,96 +252,6 @@ impl Series {
             start_ns: if metric.kind == Kind::Gauge { 0 } else { self.start_ns },
             time_ns,
         }
-    }
-}
-
-/// Where names come from.
-struct Names<'a> {
-    inventory: &'a Inventory,
-    ownership: &'a Ownership,
-    communicators: &'a Communicators,
-}
-
-impl Names<'_> {
-    fn identity(&self, subject: Subject) -> Identity {
-        match subject {
-            Subject::Agent | Subject::Source(_) => Identity::default(),
-            Subject::Gpu(gpu) => Identity { gpu: self.inventory.get(gpu), ..Identity::default() },
-            Subject::Instance(instance) => {
-                let instance = self.inventory.instance(instance);
-                let gpu = instance.as_ref().and_then(|instance| self.inventory.get(instance.gpu));
-                Identity { gpu, instance, ..Identity::default() }
-            }
-            Subject::Process(on) => Identity {
-                gpu: self.inventory.get(on.gpu),
-                instance: on.instance.and_then(|instance| self.inventory.instance(instance)),
-                owner: self.ownership.owner(on.process),
-                ..Identity::default()
-            },
-            Subject::Member(id) => {
-                let member = self.communicators.facts(id);
-                let process = member.as_ref().map(|member| member.process);
-                let owner = process.and_then(|process| self.ownership.owner(process));
-                Identity { owner, member, ..Identity::default() }
-            }
-            Subject::Xid(xid) => {
-                Identity { gpu: self.inventory.get(xid.gpu), ..Identity::default() }
-            }
-            Subject::Party(on) => Identity {
-                gpu: self.inventory.get(on.gpu),
-                party: self.ownership.party(on.party),
-                ..Identity::default()
-            },
-        }
-    }
-
-    /// The membership and its process's owner.
-    fn member(set: &mut AttrSet, key: Key, identity: &Identity) {
-        let Some(member) = &identity.member else { return };
-        if let Some(owner) = &identity.owner {
-            set.extend(&owner.attributes());
-        } else {
-            set.set(&attr::PROCESS_PID, i64::from(member.process.pid));
-            set.set(&attr::OWNER_METHOD, "none");
-        }
-        let is_info = *key.metric == *nccl::INFO.def();
-        set.extend(&if is_info { member.details() } else { member.attributes() });
-    }
-
-    fn labels(key: Key, identity: &Identity) -> Arc<Labels> {
-        let mut set = match &identity.gpu {
-            Some(info) if *key.metric == *device::INFO.def() => info.attributes(),
-            Some(info) => info.identity(),
-            None => AttrSet::new(),
-        };
-        if let Some(instance) = &identity.instance {
-            set.extend(&instance.identity());
-        }
-        match (key.subject, &identity.owner) {
-            (Subject::Process(_), Some(owner)) if *key.metric == *process::INFO.def() => {
-                set.extend(&owner.details());
-            }
-            (Subject::Process(_), Some(owner)) => set.extend(&owner.attributes()),
-            (Subject::Process(on), None) => {
-                set.set(&attr::PROCESS_PID, i64::from(on.process.pid));
-                set.set(&attr::OWNER_METHOD, "none");
-            }
-            (Subject::Member(_), _) => Self::member(&mut set, key, identity),
-            (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
-            (Subject::Xid(xid), _) => set.set(&attr::GPU_XID_CODE, i64::from(xid.code)),
-            (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
-        }
-        match &identity.party {
-            Some(party) if *key.metric == *share::ALLOCATION_INFO.def() => {
-                set.extend(&party.details);
-            }
-            Some(party) => set.extend(&party.attributes),
-            None => {}
-        }
-        for (dim, index) in key.metric.dims.iter().zip(key.dims) {
-            set.set_some(dim.key, dim.values.get(usize::from(index)).copied());
-        }
-        Arc::new(Labels::new(set))
     }
 }
 
@@ -322,6 +264,7 @@ fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
         | Subject::Source(_)
         | Subject::Party(_)
         | Subject::Member(_)
+        | Subject::Recent(_)
         | Subject::Xid(_) => {
             // A counter's 0 may be told for a moment before the pipeline began.
             agent_start_ns.min(time_ns)
@@ -347,9 +290,12 @@ fn unix_ns(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::attributes as attr;
     use crate::catalog::device::{ENERGY, INFO, POWER};
     use crate::catalog::{instance, process};
     use crate::ids::{GpuUuid, ProcKey};
+    use crate::inventory::facts::Facts;
+    use crate::inventory::{GpuInfo, InstanceInfo};
     use crate::paths::Paths;
     use crate::sample::GpuProcess;
     use std::path::Path;
@@ -374,7 +320,7 @@ mod tests {
             driver_version: Some(driver.into()),
             cuda_version: None,
             mig: None,
-            facts: crate::inventory::facts::Facts::default(),
+            facts: Facts::default(),
         }
     }
 

@@ -4,5 +4,7 @@ pub mod bpf;
 pub(crate) mod handle;
 pub mod memory;
 pub mod mounts;
+pub mod namespace;
 pub mod nvml;
 pub mod process;
+pub mod uprobes;

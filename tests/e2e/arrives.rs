@@ -113,6 +113,7 @@ fn every_value_is_the_driver_s(scene: &Scene, points: &[ReceivedPoint]) {
     let scenario = scene.nvml.truth().unwrap();
     let bound = |gpu, slot| if slot == 0 { scene.pid_on(gpu).unwrap_or(0) } else { 0 };
     let mut expected = truth::of(&scenario, bound);
+    expected.extend(truth::performance(&scenario, 0.0));
     // Slots that no process is bound to are not on the driver's list.
     expected.retain(|(name, _, pid, _), _| !name.starts_with("gpu.process.") || *pid != 0);
     for ((name, gpu, pid, dim), value) in expected {
@@ -153,10 +154,8 @@ fn every_metric_is_as_declared(points: &[ReceivedPoint]) {
         seen.insert(point.metric.as_str());
     }
     let about_devices = catalog::all().filter(|def| ["gpu", "process"].contains(&def.subject));
-    // Links and boards have scenarios of their own.
-    let elsewhere =
-        |def: &MetricDef| catalog::link::ALL.contains(&def) || catalog::board::ALL.contains(&def);
-    let about_devices = about_devices.filter(|def| !elsewhere(def));
+    // What connects devices and how boards are is in other scenarios.
+    let about_devices = about_devices.filter(|def| !truth::links::is_ours(def.name));
     let missing: Vec<_> = about_devices.map(|def| def.name).filter(|n| !seen.contains(n)).collect();
     assert_eq!(missing, NOT_ON_H100);
 }

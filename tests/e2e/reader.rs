@@ -8,6 +8,7 @@
 
 mod cost;
 mod fields;
+mod gpm;
 mod health;
 mod links;
 mod mig;
@@ -382,6 +383,14 @@ fn signal(pid: u32, name: &str) {
 fn holds_library(pid: u32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.contains("libnvidia-ml.so.1")
+}
+
+/// Waits until a time of the driver's own is over.
+fn wait_out(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        breathe();
+    }
 }
 
 /// Gives other processes the machine between two looks.

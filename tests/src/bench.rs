@@ -6,11 +6,13 @@
 
 pub mod calls;
 pub mod cost;
+pub mod crowd;
 pub mod encoder;
 pub mod latency;
 pub mod load;
 pub mod opens;
 pub mod receiver;
+pub mod stages;
 pub mod table;
 
 use crate::agent::{Agent, AgentError};
@@ -54,6 +56,9 @@ pub enum BenchError {
     /// Something that was not built.
     #[error(transparent)]
     NotBuilt(#[from] NotBuilt),
+    /// What the agent sent.
+    #[error("what the agent sent: {0}")]
+    Sent(#[from] prost::DecodeError),
     /// A file or process operation.
     #[error("{what}: {source}")]
     Os {
@@ -99,6 +104,10 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         section(&format!("agent at {every}"), &|| cost::measure(every, options.watch));
     }
     section("calls into the library", &|| calls::measure(options.watch));
+    for churn in [false, true] {
+        let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
+        section(name, &|| stages::measure(churn, options.watch));
+    }
     section("opening ordinary files", &|| opens::measure(options.rounds));
     if options.encoder {
         section("encoder against the SDK", &encoder::measure);

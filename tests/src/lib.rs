@@ -14,6 +14,7 @@ pub mod collector;
 pub mod containerd;
 pub mod demo;
 pub mod kmsg;
+pub mod nccl;
 pub mod nvml;
 pub mod program;
 pub mod skip;

@@ -35,6 +35,16 @@ pub fn fake_nvml() -> Result<PathBuf, NotBuilt> {
     built("libnvidia_ml.so", "cargo build -p gpuwho-fake-nvml")
 }
 
+/// The fake collective library.
+pub fn fake_nccl() -> Result<PathBuf, NotBuilt> {
+    built("libnccl.so", "cargo build -p gpuwho-fake-nccl")
+}
+
+/// A process that calls it.
+pub fn rank() -> Result<PathBuf, NotBuilt> {
+    built("nccl-rank", "cargo build -p gpuwho-fake-nccl")
+}
+
 fn built(name: &str, command: &'static str) -> Result<PathBuf, NotBuilt> {
     let folder = profile_folder();
     let path = folder.join(name);

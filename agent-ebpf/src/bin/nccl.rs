@@ -1,42 +1,68 @@
 //! What the collective library is asked to do, counted in the kernel.
 //!
-//! One program an entry, because the arguments' places are constants to the verifier, and one for
-//! all returns. Uprobes on the library's file: nothing else on the host pays. No record a call: a
-//! call costs five or six lookups in hash maps, and is counted where it happens. Kernel 5.8, for
-//! the clock; no newer helper.
+//! Uprobes on the library's file: nothing else on the host pays. No record a call: a call costs
+//! five or six lookups in hash maps, and is counted where it happens. The arguments' places are
+//! constants to the verifier, so each symbol has a function of its own here, and there are three
+//! ways to get to it:
+//!
+//! | program | needs | told by |
+//! |---|---|---|
+//! | `passed`: entries, and the returns that the entry wants | 6.13, a session | cookie |
+//! | `entered` and `returned`: all entries, all returns | 6.6, one link for many | cookie |
+//! | one a symbol, and `returned` | 5.8, for the clock | the program |
 #![no_std]
 #![no_main]
 
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use core::ffi::c_void;
 use gpuwho_common::nccl::{ABORTED, DESTROYED, Does, SYMBOLS, Symbol};
 use gpuwho_ebpf::nccl::birth::{asked, birth_began, death_began};
 use gpuwho_ebpf::nccl::call::{called, group_ended, group_started};
 use gpuwho_ebpf::registers::Registers;
 
-/// The entry of the symbol at a position of the table.
-#[inline(always)]
-fn entered<const AT: usize>(ctx: &ProbeContext) -> u32 {
-    let registers = Registers::of(ctx);
-    match const { SYMBOLS[AT].does } {
+/// The entry of the symbol at a position of the table; gives whether its return is to be seen.
+/// Apart from the programs, so that the one for all of them has a small stack.
+#[inline(never)]
+fn at_entry<const AT: usize>(context: *mut c_void) -> u64 {
+    let registers = Registers::at(context);
+    let wants_return = match const { SYMBOLS[AT].does } {
         Does::Call(call) => called(registers, &call, const { SYMBOLS[AT].wraps }),
         Does::GroupStart => group_started(registers),
         Does::GroupEnd => group_ended(registers),
         Does::Birth(birth) => birth_began(registers, &birth),
         Does::Death(end) => death_began(registers, end, end == DESTROYED || end == ABORTED),
         Does::Question(ask) => asked(registers, ask),
-    }
-    0
+    };
+    u64::from(wants_return)
 }
 
-/// One program a symbol, named as in the table.
+/// One program a symbol, named as in the table, and the way to all of them by its position.
 macro_rules! entries {
-    ($($program:ident)+) => {$(
-        #[uprobe]
-        fn $program(ctx: ProbeContext) -> u32 {
-            entered::<{ Symbol::of_program(stringify!($program)) }>(&ctx)
+    ($($program:ident)+) => {
+        $(
+            #[uprobe]
+            fn $program(ctx: ProbeContext) -> u32 {
+                at_entry::<{ Symbol::of_program(stringify!($program)) }>(ctx.as_ptr());
+                0
+            }
+        )+
+
+        /// The entry of the symbol at a position.
+        #[inline(always)]
+        fn dispatch(at: u64, context: *mut c_void) -> bool {
+            match at {
+                $(
+                    at if at == const { Symbol::of_program(stringify!($program)) as u64 } => {
+                        at_entry::<{ Symbol::of_program(stringify!($program)) }>(context) != 0
+                    }
+                )+
+                _ => false,
+            }
         }
-    )+};
+    };
 }
 
 entries! {
@@ -48,11 +74,35 @@ entries! {
     async_error comm_count comm_user_rank comm_device unique_id
 }
 
+/// The entry of every probed function.
+#[uprobe]
+fn entered(ctx: ProbeContext) -> u32 {
+    // SAFETY: the context is the kernel's own.
+    dispatch(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }, ctx.as_ptr());
+    0
+}
+
 /// The return of every probed function.
 #[uretprobe]
 fn returned(ctx: RetProbeContext) -> u32 {
     gpuwho_ebpf::nccl::returned::returned(Registers::of(&ctx));
     0
+}
+
+/// Entry and return of every probed function. At an entry the answer is whether the kernel shall
+/// leave out the return, which costs nothing then.
+#[uprobe]
+fn passed(ctx: ProbeContext) -> u32 {
+    let registers = Registers::of(&ctx);
+    // SAFETY: the context is the kernel's own.
+    let function = unsafe { bpf_get_func_ip(ctx.as_ptr()) };
+    if registers.instruction() != function {
+        gpuwho_ebpf::nccl::returned::returned(registers);
+        return 0;
+    }
+    // SAFETY: as above.
+    let wants_return = dispatch(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }, ctx.as_ptr());
+    u32::from(!wants_return)
 }
 
 #[cfg(not(test))]

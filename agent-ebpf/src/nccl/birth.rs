@@ -10,10 +10,10 @@ use gpuwho_common::nccl::{
 
 /// A communicator is being made.
 #[inline(always)]
-pub fn birth_began(registers: Registers, birth: &Birth) {
+pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
     count(HIT_ENTRY);
     let entry = Entry::begin(registers);
-    let Some(thread) = enter(&entry) else { return };
+    let Some(thread) = enter(&entry) else { return false };
     let argument = |position: usize| {
         let is_behind = matches!(birth.id, IdAt::Value(at) if position > at);
         if position == NOWHERE {
@@ -62,6 +62,7 @@ pub fn birth_began(registers: Registers, birth: &Birth) {
             detail: birth.origin,
         };
     }
+    true
 }
 
 /// What the parent tells of its child; gives which child it is.
@@ -139,14 +140,14 @@ pub fn unique_id_hash(address: u64) -> u64 {
 
 /// A communicator is being ended: from here on its handle stands for nothing.
 #[inline(always)]
-pub fn death_began(registers: Registers, end: u32, frees: bool) {
+pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
     count(HIT_ENTRY);
     let entry = Entry::begin(registers);
-    let Some(thread) = enter(&entry) else { return };
+    let Some(thread) = enter(&entry) else { return false };
     let handle = registers.argument(0).unwrap_or(0);
     let key = HandleKey { handle, pid: entry.pid(), reserved: 0 };
     // SAFETY: entries are not freed while the program runs (RCU).
-    let Some(known) = (unsafe { HANDLES.get(&key) }).copied() else { return };
+    let Some(known) = (unsafe { HANDLES.get(&key) }).copied() else { return false };
     if let Some(communicator) = COMMUNICATORS.get_ptr_mut(&known.communicator) {
         // SAFETY: as above; each field is one machine word.
         unsafe {
@@ -173,19 +174,20 @@ pub fn death_began(registers: Registers, end: u32, frees: bool) {
             detail: end,
         };
     }
+    true
 }
 
 /// Something is asked; the answer is read at the return.
 #[inline(always)]
-pub fn asked(registers: Registers, ask: Ask) {
+pub fn asked(registers: Registers, ask: Ask) -> bool {
     count(HIT_ENTRY);
     let entry = Entry::begin(registers);
-    let Some(thread) = enter(&entry) else { return };
+    let Some(thread) = enter(&entry) else { return false };
     let (communicator, answer) = if matches!(ask, Ask::UniqueId) {
         (0, registers.argument(0))
     } else {
         let handle = registers.argument(0).unwrap_or(0);
-        let Some(known) = communicator_of(handle, &entry) else { return };
+        let Some(known) = communicator_of(handle, &entry) else { return false };
         (known.communicator, registers.argument(1))
     };
     // SAFETY: only this thread writes its entry.
@@ -202,4 +204,5 @@ pub fn asked(registers: Registers, ask: Ask) {
             detail: ask as u32,
         };
     }
+    true
 }

@@ -1,14 +1,13 @@
 //! Entries of operations and of groups.
 
 use super::{
-    COMMUNICATORS, Entry, NOT_OPEN, add, calls_of, communicator_of, count, enter, is_paused,
-    is_timed,
+    COMMUNICATORS, Entry, NOT_OPEN, add, calls_of, communicator_of, control, count, enter,
 };
 use crate::registers::Registers;
 use gpuwho_common::nccl::{
-    ARRIVALS, Arrival, CALL, Call, CallKey, Communicator, GROUP_END, GROUPED_CALL, HIT_ENTRY,
-    LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket, message_bytes, operation,
-    signature, size_class,
+    ARRIVALS, Arrival, CALL, CONTROL_PAUSED, CONTROL_TIMED, Call, CallKey, Communicator, GROUP_END,
+    GROUPED_CALL, HIT_ENTRY, LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket,
+    message_bytes, operation, signature, size_class,
 };
 
 /// The same start of a group seen twice: two names of one file fire within one trap.
@@ -22,15 +21,19 @@ struct Asked {
     datatype: u32,
     is_part: bool,
     has_size: bool,
+    wraps: bool,
+    is_timed: bool,
 }
 
-/// An operation begins.
+/// An operation begins; gives whether its return is to be seen.
 #[inline(always)]
-pub fn called(registers: Registers, call: &Call, wraps: bool) {
+pub fn called(registers: Registers, call: &Call, wraps: bool) -> bool {
     count(HIT_ENTRY);
+    let control = control();
+    let is_timed = control & CONTROL_TIMED != 0;
     // Without returns the call inside it could not be told from another one.
-    if is_paused() || (wraps && !is_timed()) {
-        return;
+    if control & CONTROL_PAUSED != 0 || (wraps && !is_timed) {
+        return false;
     }
     let has_size = call.count != NOWHERE;
     let (elements, datatype) = if has_size {
@@ -45,15 +48,17 @@ pub fn called(registers: Registers, call: &Call, wraps: bool) {
         datatype: datatype.unwrap_or(u64::MAX) as u32,
         is_part: call.is_part,
         has_size,
+        wraps,
+        is_timed,
     };
-    record(&asked, &Entry::begin(registers));
+    record(&asked, &Entry::begin(registers)) != 0
 }
 
-/// Apart from the entry, so that each of the programs has it once.
+/// Apart from the entry, so that each of the programs has it once. Not 0: the return is wanted.
 #[inline(never)]
-fn record(asked: &Asked, entry: &Entry) {
-    let Some(thread) = enter(entry) else { return };
-    let Some(handle) = communicator_of(asked.handle, entry) else { return };
+fn record(asked: &Asked, entry: &Entry) -> u64 {
+    let Some(thread) = enter(entry) else { return 0 };
+    let Some(handle) = communicator_of(asked.handle, entry) else { return 0 };
     let bytes = sized(asked, handle.ranks);
     let open = Open {
         since_ns: entry.now,
@@ -70,7 +75,7 @@ fn record(asked: &Asked, entry: &Entry) {
         note(communicator, &open);
     }
     counted(&open);
-    begun(thread, &open);
+    u64::from(begun(thread, &open, asked))
 }
 
 #[inline(always)]
@@ -131,9 +136,10 @@ fn counted(open: &Open) {
     }
 }
 
-/// In a group, the call returns at once, and the group's end launches it.
+/// In a group, the call returns at once, and the group's end launches it and tells its errors: it
+/// is of interest only where it has calls of its own inside.
 #[inline(always)]
-fn begun(thread: *mut Thread, open: &Open) {
+fn begun(thread: *mut Thread, open: &Open, asked: &Asked) -> bool {
     // SAFETY: only this thread writes its entry.
     unsafe {
         let group = &raw mut (*thread).group;
@@ -145,55 +151,58 @@ fn begun(thread: *mut Thread, open: &Open) {
             (*group).class = open.class;
             (*group).calls = (*group).calls.wrapping_add(1);
         }
-        (*thread).open = if !is_timed() {
-            NOT_OPEN
-        } else {
-            Open { what: if is_grouped { GROUPED_CALL } else { CALL }, ..*open }
-        };
+        let is_open = asked.is_timed && (!is_grouped || asked.wraps);
+        if is_open {
+            (*thread).open = Open { what: if is_grouped { GROUPED_CALL } else { CALL }, ..*open };
+        } else if (*thread).open.since_ns != 0 {
+            (*thread).open = NOT_OPEN;
+        }
+        is_open
     }
 }
 
-/// A group begins.
+/// A group begins; its return says nothing.
 #[inline(always)]
-pub fn group_started(registers: Registers) {
+pub fn group_started(registers: Registers) -> bool {
     count(HIT_ENTRY);
     let entry = Entry::begin(registers);
-    let Some(thread) = enter(&entry) else { return };
+    let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
     unsafe {
         let group = &raw mut (*thread).group;
         let is_again = (*group).stack == entry.stack
             && entry.now.saturating_sub((*group).began_ns) < SAME_MOMENT_NS;
         if is_again {
-            return;
+            return false;
         }
         (*group).began_ns = entry.now;
         (*group).stack = entry.stack;
         (*group).depth = (*group).depth.wrapping_add(1);
     }
+    false
 }
 
-/// A group ends; the outermost end launches it.
+/// A group ends; the outermost end launches it, and its return is to be seen.
 #[inline(always)]
-pub fn group_ended(registers: Registers) {
+pub fn group_ended(registers: Registers) -> bool {
     count(HIT_ENTRY);
     let entry = Entry::begin(registers);
-    let Some(thread) = enter(&entry) else { return };
+    let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
     unsafe {
         let group = (*thread).group;
         if group.depth == 0 {
-            return;
+            return false;
         }
         (*thread).group.depth = group.depth - 1;
         // The same end seen again must find that this one has happened.
         (*thread).group.began_ns = 0;
         if group.depth != 1 || group.calls == 0 {
-            return;
+            return false;
         }
         (*thread).group.calls = 0;
-        if !is_timed() {
-            return;
+        if control() & CONTROL_TIMED == 0 {
+            return false;
         }
         (*thread).open = Open {
             since_ns: entry.now,
@@ -207,4 +216,5 @@ pub fn group_ended(registers: Registers) {
             detail: group.calls,
         };
     }
+    true
 }

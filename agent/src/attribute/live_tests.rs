@@ -4,7 +4,7 @@
 use super::*;
 use crate::attribute::fake::of_path;
 use crate::attribute::hierarchies::Hierarchies;
-use crate::attribute::{KernelCgroups, cgroup};
+use crate::attribute::{KernelCgroups, Method, cgroup};
 use crate::ids::{CgroupId, Hierarchy};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

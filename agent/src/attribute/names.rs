@@ -95,21 +95,27 @@ struct Index {
     asked: HashMap<Want, Instant>,
 }
 
-/// Facts by id, with those that ended in the order of their end.
+/// Facts by id, with those that ended in the order of their end. Every step is one lookup: a node
+/// of short jobs has thousands of pods that ended within the last minutes.
 #[derive(Debug)]
 struct Shelf<K, F> {
     known: HashMap<K, (Supplier, Arc<F>)>,
-    gone: VecDeque<(u64, K)>,
+    /// When each of those that ended did.
+    gone: HashMap<K, u64>,
+    /// The same by time, and what has come back since, which counts no more.
+    order: VecDeque<(u64, K)>,
 }
 
 impl<K, F> Default for Shelf<K, F> {
     fn default() -> Self {
-        Self { known: HashMap::new(), gone: VecDeque::new() }
+        Self { known: HashMap::new(), gone: HashMap::new(), order: VecDeque::new() }
     }
 }
 
 /// Pods and containers kept, each: a node runs a few hundred, and those that ended leave first.
 const MAX_FACTS: usize = 16_384;
+/// Ends in order, those that count no more among them, before these are taken out.
+const MAX_ENDS: usize = 2 * MAX_FACTS;
 /// How long what has ended is kept.
 const KEEP_GONE_NS: u64 = 300_000_000_000;
 /// How soon the same thing is asked for again.
@@ -213,7 +219,9 @@ impl Names {
                 if !index.pods.gone(supplier, uid, now_ns) {
                     return;
                 }
-                index.named.retain(|_, named| named != uid);
+                if let Some(facts) = index.pods.get(uid) {
+                    index.unname(&facts);
+                }
             }
             Want::Container(id) => {
                 index.containers.gone(supplier, id, now_ns);
@@ -229,16 +237,23 @@ impl Names {
         let before_ns = now_ns.saturating_sub(KEEP_GONE_NS);
         index.containers.expire(before_ns);
         for facts in index.pods.expire(before_ns) {
-            let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
-            if index.named.get(&name) == Some(&facts.uid) {
-                index.named.remove(&name);
-            }
+            index.unname(&facts);
         }
         index.asked.retain(|_, at| at.elapsed() < ASK_AGAIN);
     }
 
     fn lock(&self) -> MutexGuard<'_, Index> {
         self.0.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Index {
+    /// A pod's name is free for another one.
+    fn unname(&mut self, facts: &PodFacts) {
+        let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
+        if self.named.get(&name) == Some(&facts.uid) {
+            self.named.remove(&name);
+        }
     }
 }
 
@@ -249,13 +264,13 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
 
     fn put(&mut self, supplier: Supplier, key: K, facts: F) -> bool {
         // Told again by anybody: it has not ended.
-        self.gone.retain(|(_, ended)| *ended != key);
+        self.gone.remove(&key);
         if let Some((by, known)) = self.known.get(&key) {
             if *by < supplier || **known == facts {
                 return false;
             }
         } else if self.known.len() >= MAX_FACTS {
-            let Some((_, oldest)) = self.gone.pop_front() else { return false };
+            let Some(oldest) = self.pop_gone(u64::MAX) else { return false };
             self.known.remove(&oldest);
         }
         self.known.insert(key, (supplier, Arc::new(facts)));
@@ -263,7 +278,7 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
     }
 
     fn is_gone(&self, key: &K) -> bool {
-        self.gone.iter().any(|(_, ended)| ended == key)
+        self.gone.contains_key(key)
     }
 
     /// Whether it has ended.
@@ -271,19 +286,37 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
         if self.known.get(key).is_some_and(|(by, _)| *by < supplier) {
             return false;
         }
-        self.gone.push_back((now_ns, key.clone()));
+        if !self.gone.contains_key(key) {
+            self.gone.insert(key.clone(), now_ns);
+            if self.order.len() >= MAX_ENDS {
+                let gone = &self.gone;
+                self.order.retain(|(at_ns, key)| gone.get(key) == Some(at_ns));
+            }
+            self.order.push_back((now_ns, key.clone()));
+        }
         true
     }
 
     fn expire(&mut self, before_ns: u64) -> Vec<Arc<F>> {
         let mut expired = Vec::new();
-        while let Some((at_ns, _)) = self.gone.front()
-            && *at_ns < before_ns
-            && let Some((_, key)) = self.gone.pop_front()
-        {
+        while let Some(key) = self.pop_gone(before_ns) {
             expired.extend(self.known.remove(&key).map(|(_, facts)| facts));
         }
         expired
+    }
+
+    /// Takes out the one that ended first, if it was before a moment.
+    fn pop_gone(&mut self, before_ns: u64) -> Option<K> {
+        while let Some((at_ns, _)) = self.order.front()
+            && *at_ns < before_ns
+            && let Some((at_ns, key)) = self.order.pop_front()
+        {
+            if self.gone.get(&key) == Some(&at_ns) {
+                self.gone.remove(&key);
+                return Some(key);
+            }
+        }
+        None
     }
 }
 

@@ -12,12 +12,12 @@ use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
 use super::slurm::{self, Job};
 use super::table::{Case, Table, started_ns};
-use super::{Evidence, Host, Method, NAMES, Opened, Owner, PLACES, Workload};
-use crate::host::boot_time_ns;
+use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Workload};
+use crate::host::{Clock, boot_time_ns};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Histogram;
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -37,16 +37,6 @@ struct Shared {
     swept_ns: AtomicU64,
 }
 
-/// Nanoseconds of `CLOCK_BOOTTIME`.
-#[derive(Clone)]
-struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Clock")
-    }
-}
-
 /// How many there are of what, for `gpuwho doctor` and the self-metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -60,6 +50,13 @@ pub struct Counts {
     pub refused: u64,
     /// Paths read that lead out of this cgroup namespace: the agent must run in the host's.
     pub wrong_namespace: u64,
+}
+
+/// A state of the table, to compare with a later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Version {
+    owners: u64,
+    parties: u64,
 }
 
 /// Seconds from open to owner: from what a lookup takes to what a lost event costs.
@@ -92,7 +89,7 @@ impl Ownership {
     fn make(host: Host, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(Shared {
             host,
-            clock: Clock(Arc::new(clock)),
+            clock: Clock::new(clock),
             table: RwLock::default(),
             grants: Grants::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
@@ -114,11 +111,11 @@ impl Ownership {
             }
             Evidence::CgroupMade { id, path } => {
                 self.0.host.hierarchies.made(id, &path);
-                self.0.host.slurm.made(id, &path, (self.0.clock.0)());
+                self.0.host.slurm.made(id, &path, self.0.clock.now());
                 None
             }
             Evidence::CgroupRemoved { id } => {
-                let now_ns = (self.0.clock.0)();
+                let now_ns = self.0.clock.now();
                 self.0.host.hierarchies.removed(id, now_ns);
                 self.0.host.slurm.removed(id, now_ns);
                 None
@@ -145,6 +142,19 @@ impl Ownership {
         }
     }
 
+    /// The same for all that the driver named, those nobody knows left out: one look at the table
+    /// where all of them are known.
+    pub fn processes(&self, pids: &[u32], seen_at_ns: u64) -> BTreeMap<u32, ProcKey> {
+        let known = {
+            let table = self.read();
+            pids.iter().map(|pid| (*pid, table.alive_at(*pid, seen_at_ns))).collect::<Vec<_>>()
+        };
+        let find = |(pid, known): (u32, Option<ProcKey>)| {
+            Some((pid, known.or_else(|| self.process(pid, seen_at_ns))?))
+        };
+        known.into_iter().filter_map(find).collect()
+    }
+
     /// Whose the process was that had this number at a moment (`CLOCK_BOOTTIME`), if it is known to
     /// have held a device: nothing is read, and nobody is taken for a holder.
     pub fn known(&self, pid: u32, at_ns: u64) -> Option<Arc<Owner>> {
@@ -158,6 +168,12 @@ impl Ownership {
         self.read().owner(process)
     }
 
+    /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who
+    /// has looked everybody up need not do it again.
+    pub fn version(&self) -> Version {
+        Version { owners: self.read().version(), parties: self.0.host.parties.version() }
+    }
+
     /// Everything known to hold a device now.
     pub fn holders(&self) -> Vec<Arc<Owner>> {
         self.read().holders()
@@ -165,7 +181,7 @@ impl Ownership {
 
     /// How many hold a device now.
     pub fn holding(&self) -> usize {
-        self.read().count(|owner| owner.exited_ns.is_none())
+        self.read().holding()
     }
 
     /// Every device node that a living process opened, with the process's party.
@@ -193,9 +209,9 @@ impl Ownership {
     pub fn counts(&self) -> Counts {
         let table = self.read();
         Counts {
-            holders: table.count(|owner| owner.exited_ns.is_none()),
-            ended: table.count(|owner| owner.exited_ns.is_some()),
-            pending: table.count(|owner| owner.method == Method::Pending),
+            holders: table.holding(),
+            ended: table.ended_count(),
+            pending: table.pending(),
             refused: table.refused,
             wrong_namespace: self.0.host.hierarchies.wrong_namespace(),
         }
@@ -229,7 +245,7 @@ impl Ownership {
 
     /// A supplier says that a pod or a container has ended: forgotten some minutes later.
     pub fn gone(&self, supplier: Supplier, what: &Change) {
-        self.names().gone(supplier, what, (self.0.clock.0)());
+        self.names().gone(supplier, what, self.0.clock.now());
     }
 
     /// Who a party is: one lookup. The `Arc` changes when its names do.
@@ -273,7 +289,7 @@ impl Ownership {
     /// before the driver's next list can name a later process of the same number.
     pub fn lost_evidence(&self) {
         self.0.swept_ns.store(0, Ordering::Relaxed);
-        self.sweep((self.0.clock.0)());
+        self.sweep(self.0.clock.now());
     }
 
     /// Once a tick, off the sampling path: forgets what ended long ago, tries again what is not
@@ -288,7 +304,7 @@ impl Ownership {
         }
         self.0.host.podlogs.pump();
         self.0.host.names.expire(now_ns);
-        let cases = self.read().incomplete(now_ns, MAX_RETRIES);
+        let cases = self.write().incomplete(now_ns, MAX_RETRIES);
         for case in cases {
             self.resolve(case);
         }
@@ -336,7 +352,7 @@ impl Ownership {
         case.owner.party = self.0.host.parties.of(&case.owner);
         let opened_ns = self.write().settle(case);
         if let Some(opened_ns) = opened_ns {
-            let took_ns = (self.0.clock.0)().saturating_sub(opened_ns);
+            let took_ns = self.0.clock.now().saturating_sub(opened_ns);
             let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);
             latency.observe(took_ns as f64 / 1e9);
         }

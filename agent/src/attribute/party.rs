@@ -77,6 +77,8 @@ struct Known {
     /// Those that were in no use when [`Parties::retain`] last looked.
     idle: HashSet<PartyId>,
     next: u32,
+    /// Counts changes of what [`Parties::facts`] gives.
+    version: u64,
 }
 
 /// Parties kept: a busy node sees some hundred a day, and one takes less than a kilobyte. When
@@ -124,16 +126,23 @@ impl Parties {
         known.facts.get(&id).map(Arc::clone)
     }
 
+    /// While it is the same, so are the names of every party.
+    pub(crate) fn version(&self) -> u64 {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).version
+    }
+
     /// Forgets those that are in no use, now and when this was called before: one that was given a
     /// number a moment ago may not be in use yet.
     pub(crate) fn retain(&self, in_use: impl Fn(PartyId) -> bool) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let Known { ids, facts, idle, .. } = &mut *known;
+        let Known { ids, facts, idle, version, .. } = &mut *known;
         let unused = facts.keys().copied().filter(|id| *id > PartyId::OTHER && !in_use(*id));
         let unused: HashSet<PartyId> = unused.collect();
         let is_over = |id: &PartyId| unused.contains(id) && idle.contains(id);
         ids.retain(|_, id| !is_over(id));
+        let before = facts.len();
         facts.retain(|id, _| !is_over(id));
+        *version += u64::from(facts.len() != before);
         *idle = unused;
     }
 }
@@ -157,6 +166,7 @@ impl Known {
         }
         if self.facts.get(&id).is_none_or(|known| **known != facts) {
             self.facts.insert(id, Arc::new(facts));
+            self.version += 1;
         }
         id
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::attribute::fake::{FakeHost, of_path, opened, v2};
-use crate::attribute::{KernelCgroups, Workload, cgroup};
+use crate::attribute::{KernelCgroups, Method, Workload, cgroup};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::str::FromStr as _;

@@ -2,6 +2,10 @@
 //!
 //! Pure bookkeeping: nothing here reads a file or a clock. A row is changed only by the evidence
 //! about its own [`ProcKey`], so a number used twice is two rows.
+//!
+//! The living, the ended and those with something still to be found out are kept apart, so that
+//! what is done every tick costs as many steps as there are of those it is about: minutes of short
+//! processes leave thousands of ended rows, which no tick walks.
 
 mod row;
 
@@ -17,12 +21,17 @@ use std::sync::Arc;
 /// Every process known to hold a device, and those that held one until recently.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    rows: HashMap<ProcKey, Row>,
+    living: HashMap<ProcKey, Row>,
+    past: HashMap<ProcKey, Row>,
+    /// Rows whose owner or names are not complete and may yet be found.
+    open: HashSet<ProcKey>,
     by_pid: HashMap<u32, Vec<ProcKey>>,
     /// Ended processes in the order their end became known.
     ended: VecDeque<ProcKey>,
     /// Holders that found no room.
     pub(crate) refused: u64,
+    /// Counts changes of what [`Table::owner`] gives.
+    version: u64,
 }
 
 /// Ended processes kept, for a driver that lists them late.
@@ -33,50 +42,61 @@ pub(crate) const MAX_HOLDERS: usize = 65_536;
 const KEEP_ENDED_NS: u64 = 300_000_000_000;
 /// How long an ended process is still tried for what was missing.
 const RETRY_ENDED_NS: u64 = 30_000_000_000;
-/// Ticks in which an owner without names is looked up again by itself; after that only news about
-/// its pod or container does it.
-const MOST_TRIES: u8 = 60;
 /// A driver takes this long to let go of an ended process's memory and still lists it.
 const TEARDOWN_NS: u64 = 10_000_000_000;
 
 impl Table {
     /// One lookup.
     pub(crate) fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
-        self.rows.get(&process).map(|row| Arc::clone(&row.owner))
+        self.row(process).map(|row| Arc::clone(&row.owner))
+    }
+
+    /// While it is the same, so is every owner.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Everything that has not ended.
     pub(crate) fn holders(&self) -> Vec<Arc<Owner>> {
-        let live = self.rows.values().filter(|row| row.owner.exited_ns.is_none());
-        live.map(|row| Arc::clone(&row.owner)).collect()
+        self.living.values().map(|row| Arc::clone(&row.owner)).collect()
+    }
+
+    /// How many have not ended.
+    pub(crate) fn holding(&self) -> usize {
+        self.living.len()
     }
 
     /// Every node that a live process opened, with the process's party.
     pub(crate) fn openings(&self, mut each: impl FnMut(PartyId, &str)) {
-        let live = self.rows.values().filter(|row| row.owner.exited_ns.is_none());
-        for row in live {
+        for row in self.living.values() {
             row.owner.nodes.iter().for_each(|node| each(row.owner.party, node));
         }
     }
 
     /// Everything that ended and is not forgotten yet.
     pub(crate) fn ended(&self) -> Vec<Arc<Owner>> {
-        let ended = self.rows.values().filter(|row| row.owner.exited_ns.is_some());
-        ended.map(|row| Arc::clone(&row.owner)).collect()
+        self.past.values().map(|row| Arc::clone(&row.owner)).collect()
     }
 
-    /// How many rows satisfy `test`.
-    pub(crate) fn count(&self, test: impl Fn(&Owner) -> bool) -> usize {
-        self.rows.values().filter(|row| test(&row.owner)).count()
+    /// How many ended and are not forgotten yet.
+    pub(crate) fn ended_count(&self) -> usize {
+        self.past.len()
+    }
+
+    /// How many there are whose owner is not known.
+    pub(crate) fn pending(&self) -> usize {
+        self.rows().filter(|row| row.owner.method == Method::Pending).count()
     }
 
     /// A process holds a device, with what it has from its parent; a case if its owner is to be
     /// found out.
     pub(crate) fn opened(&mut self, opened: &Opened, inherited: &[Arc<str>]) -> Option<Case> {
         let process = opened.process;
-        if let Some(row) = self.rows.get_mut(&process) {
+        if let Some(row) = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process)) {
+            let nodes = row.owner.nodes.len();
             row.note_nodes(inherited);
             row.note_nodes(slice::from_ref(&opened.node));
+            self.version += u64::from(row.owner.nodes.len() != nodes);
             row.listed = false;
             let moved = row.owner.exited_ns.is_none() && row.moves_to(&opened.cgroups);
             let open = row.owner.method == Method::Pending;
@@ -85,23 +105,23 @@ impl Table {
         let mut owner = stranger(process, &opened.comm, opened.uid);
         owner.nodes = inherited.to_vec();
         self.insert(owner, opened.cgroups.clone(), Some(opened.at_ns))?;
-        let row = self.rows.get_mut(&process)?;
+        let row = self.living.get_mut(&process)?;
         row.note_nodes(slice::from_ref(&opened.node));
         Some(row.case(false))
     }
 
     /// The driver lists a process nobody saw open a device.
     pub(crate) fn listed(&mut self, process: ProcKey, comm: &Arc<str>, uid: u32) -> Option<Case> {
-        if self.rows.contains_key(&process) {
+        if self.row(process).is_some() {
             return None;
         }
         self.insert(stranger(process, comm, uid), KernelCgroups::default(), None)?;
-        Some(self.rows.get(&process)?.case(false))
+        Some(self.living.get(&process)?.case(false))
     }
 
     /// A process is another program now.
     pub(crate) fn execed(&mut self, process: ProcKey, comm: &Arc<str>) -> Option<Case> {
-        let row = self.rows.get_mut(&process)?;
+        let row = self.row_mut(process)?;
         row.epoch += 1;
         Arc::make_mut(&mut row.owner).comm = Arc::clone(comm);
         Some(row.case(false))
@@ -109,7 +129,7 @@ impl Table {
 
     /// A process is elsewhere now.
     pub(crate) fn moved(&mut self, process: ProcKey, cgroups: KernelCgroups) -> Option<Case> {
-        let row = self.rows.get_mut(&process)?;
+        let row = self.row_mut(process)?;
         row.epoch += 1;
         row.cgroups = cgroups;
         Some(row.case(true))
@@ -117,16 +137,15 @@ impl Table {
 
     /// A process ended; of several reports the earliest counts, the later were late to notice.
     pub(crate) fn exited(&mut self, process: ProcKey, at_ns: u64) {
-        let Some(row) = self.rows.get_mut(&process) else { return };
-        let before = row.owner.exited_ns;
+        let before = self.row(process).and_then(|row| row.owner.exited_ns);
         if before.is_some_and(|before| before <= at_ns) {
             return;
         }
+        let Some(row) = self.row_mut(process) else { return };
         Arc::make_mut(&mut row.owner).exited_ns = Some(at_ns);
         row.end_is_late = false;
-        if before.is_some() {
-            return;
-        }
+        let Some(row) = self.living.remove(&process) else { return };
+        self.past.insert(process, row);
         self.ended.push_back(process);
         while self.ended.len() > MAX_ENDED
             && let Some(oldest) = self.ended.pop_front()
@@ -137,9 +156,9 @@ impl Table {
 
     /// A process is no longer there; it ended at `now_ns` or before.
     pub(crate) fn missing(&mut self, process: ProcKey, now_ns: u64) {
-        let is_live = self.rows.get(&process).is_some_and(|row| row.owner.exited_ns.is_none());
+        let is_live = self.living.contains_key(&process);
         self.exited(process, now_ns);
-        if let Some(row) = self.rows.get_mut(&process).filter(|_| is_live) {
+        if let Some(row) = self.past.get_mut(&process).filter(|_| is_live) {
             row.end_is_late = true;
         }
     }
@@ -147,7 +166,8 @@ impl Table {
     /// Takes the outcome of a case unless the row has changed since. Gives the moment of the
     /// first open when this made the owner known.
     pub(crate) fn settle(&mut self, case: Case) -> Option<u64> {
-        let row = self.rows.get_mut(&case.owner.process)?;
+        let process = case.owner.process;
+        let row = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))?;
         if row.epoch != case.epoch {
             return None;
         }
@@ -165,6 +185,12 @@ impl Table {
         let is_known = owner.method != Method::Pending;
         if *row.owner != owner {
             row.owner = Arc::new(owner);
+            self.version += 1;
+        }
+        if row.is_open() {
+            self.open.insert(process);
+        } else {
+            self.open.remove(&process);
         }
         if is_known { row.opened_ns.take() } else { None }
     }
@@ -194,25 +220,28 @@ impl Table {
     }
 
     /// Rows whose owner or names are not complete and may yet be found, at most `limit`.
-    pub(crate) fn incomplete(&self, now_ns: u64, limit: usize) -> Vec<Case> {
-        let is_recent = |owner: &Owner| {
-            owner.exited_ns.is_none_or(|ended| now_ns.saturating_sub(ended) <= RETRY_ENDED_NS)
+    pub(crate) fn incomplete(&mut self, now_ns: u64, limit: usize) -> Vec<Case> {
+        let Self { living, past, open, .. } = self;
+        let is_recent = |row: &Row| {
+            let ended = row.owner.exited_ns;
+            ended.is_none_or(|ended| now_ns.saturating_sub(ended) <= RETRY_ENDED_NS)
         };
-        let is_open = |row: &&Row| {
-            row.owner.method == Method::Pending || (!row.owner.is_named() && row.tries < MOST_TRIES)
-        };
-        let open = self.rows.values().filter(is_open).filter(|row| is_recent(&row.owner));
+        open.retain(|process| {
+            living.contains_key(process) || past.get(process).is_some_and(is_recent)
+        });
+        let row = |process| living.get(process).or_else(|| past.get(process));
+        let rows = open.iter().filter_map(row);
         let case = |row: &Row| match row.owner.method {
             Method::Pending => row.case(false),
             _ => row.naming(),
         };
-        open.take(limit).map(case).collect()
+        rows.take(limit).map(case).collect()
     }
 
     /// The rows that satisfy `test`, to be named again.
     pub(crate) fn to_name(&self, test: impl Fn(&Owner) -> bool) -> Vec<Case> {
-        let rows = self.rows.values();
-        let known = rows.filter(|row| row.owner.method != Method::Pending && test(&row.owner));
+        let known =
+            self.rows().filter(|row| row.owner.method != Method::Pending && test(&row.owner));
         known.map(Row::naming).collect()
     }
 
@@ -222,28 +251,42 @@ impl Table {
         process: ProcKey,
         test: impl Fn(&Owner) -> bool,
     ) -> Option<Case> {
-        self.rows.get(&process).filter(|row| test(&row.owner)).map(Row::naming)
+        self.row(process).filter(|row| test(&row.owner)).map(Row::naming)
     }
 
     /// The parties of all rows.
     pub(crate) fn parties(&self) -> HashSet<PartyId> {
-        self.rows.values().map(|row| row.owner.party).collect()
+        self.rows().map(|row| row.owner.party).collect()
     }
 
     /// Live processes whose end nobody announces; all live ones if `all`.
     pub(crate) fn unwatched(&self, all: bool) -> Vec<ProcKey> {
-        let live = self.rows.iter().filter(|(_, row)| row.owner.exited_ns.is_none());
-        live.filter(|(_, row)| all || row.listed).map(|(process, _)| *process).collect()
+        let live = self.living.iter().filter(|(_, row)| all || row.listed);
+        live.map(|(process, _)| *process).collect()
     }
 
     /// Every row of a number, by start.
     fn of(&self, pid: u32) -> impl Iterator<Item = &Row> {
-        self.by_pid.get(&pid).into_iter().flatten().filter_map(|key| self.rows.get(key))
+        self.by_pid.get(&pid).into_iter().flatten().filter_map(|key| self.row(*key))
+    }
+
+    fn row(&self, process: ProcKey) -> Option<&Row> {
+        self.living.get(&process).or_else(|| self.past.get(&process))
+    }
+
+    /// A row whose owner changes.
+    fn row_mut(&mut self, process: ProcKey) -> Option<&mut Row> {
+        self.version += 1;
+        self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.living.values().chain(self.past.values())
     }
 
     fn insert(&mut self, owner: Owner, cgroups: KernelCgroups, opened: Option<u64>) -> Option<()> {
         let process = owner.process;
-        if self.rows.len() - self.ended.len().min(self.rows.len()) >= MAX_HOLDERS {
+        if self.living.len() >= MAX_HOLDERS {
             self.refused += 1;
             return None;
         }
@@ -262,7 +305,9 @@ impl Table {
             epoch: 0,
             tries: 0,
         };
-        self.rows.insert(process, row);
+        self.living.insert(process, row);
+        self.open.insert(process);
+        self.version += 1;
         Some(())
     }
 
@@ -272,7 +317,7 @@ impl Table {
         let start_ns = started_ns(process);
         let older = self.by_pid.get(&process.pid).into_iter().flatten();
         let is_lost = |key: &&ProcKey| {
-            let ended = self.rows.get(key).and_then(|row| row.owner.exited_ns);
+            let ended = self.row(**key).and_then(|row| row.owner.exited_ns);
             key.start_ticks < process.start_ticks
                 && ended.is_none_or(|ended| ended >= start_ns.saturating_add(TICK_NS))
         };
@@ -283,12 +328,14 @@ impl Table {
     }
 
     fn ended_before(&self, process: ProcKey, at_ns: u64) -> bool {
-        let ended = self.rows.get(&process).and_then(|row| row.owner.exited_ns);
+        let ended = self.past.get(&process).and_then(|row| row.owner.exited_ns);
         ended.is_none_or(|ended| ended < at_ns)
     }
 
     fn remove(&mut self, process: ProcKey) {
-        self.rows.remove(&process);
+        self.past.remove(&process);
+        self.open.remove(&process);
+        self.version += 1;
         if let Some(keys) = self.by_pid.get_mut(&process.pid) {
             keys.retain(|key| *key != process);
             if keys.is_empty() {

@@ -51,6 +51,21 @@ dims! {
         /// The child that holds a vendor's library.
         Reader = "reader",
     }
+    /// A stage of the agent's pipeline.
+    Stage: attr::STAGE {
+        /// Whose the numbers are that a driver lists.
+        Identify = "identify",
+        /// The look-ups of owners and devices for the points.
+        Owners = "owners",
+        /// The upkeep of owners, names and grants once a tick.
+        Table = "table",
+        /// The shares of devices by owner, their own look-ups included.
+        Shares = "shares",
+        /// Points of series.
+        Series = "series",
+        /// Handing over to the sinks, with encoding.
+        Sinks = "sinks",
+    }
 }
 
 metrics! {
@@ -60,6 +75,11 @@ metrics! {
     /// CPU time each source's thread has used.
     SOURCE_CPU: Counter<f64> of Source = "gpuwho.source.cpu.time" ["s"]
         from "CLOCK_THREAD_CPUTIME_ID of the source's thread";
+    /// CPU time each stage between the sources and the receivers has used. What knowing whose it is
+    /// costs a tick is the first three; what is found out between ticks is on the sources `names`
+    /// and `device_users`.
+    STAGE_CPU: Counter<f64> of Agent, by Stage = "gpuwho.stage.cpu.time" ["s"]
+        from "CLOCK_THREAD_CPUTIME_ID around the stage";
     /// Time from the start of a reading to its end.
     SOURCE_DURATION: Histogram<Histogram> of Source = "gpuwho.source.duration" ["s"]
         from "CLOCK_MONOTONIC around each reading";

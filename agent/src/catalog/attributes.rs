@@ -90,6 +90,16 @@ attributes! {
     GPU_ECC_SRAM_UNIT = "gpu.ecc.sram.unit";
     /// What holds the clocks down.
     GPU_THROTTLE_REASON = "gpu.throttle.reason";
+    /// Which part of the multiprocessors.
+    GPU_PIPE = "gpu.pipe";
+    /// Which video or image engine.
+    GPU_MEDIA_ENGINE = "gpu.media.engine";
+    /// How a device's performance counters stand.
+    GPU_COUNTERS_STATE = "gpu.counters.state";
+    /// What connects a device to others.
+    GPU_INTERCONNECT_TYPE = "gpu.interconnect.type";
+    /// Which way bytes go, seen from the device: `transmit` or `receive`.
+    NETWORK_IO_DIRECTION = "network.io.direction";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.
@@ -305,6 +315,20 @@ attributes! {
     /// How the communicator came to be: `unique_id`, `init_all`, `split`, `shrink`, `grow` or
     /// `unknown`.
     NCCL_ORIGIN = "nccl.communicator.origin";
+    /// What tells which communicator it is, and which rank: `birth`, `memory`, `ras` or `unknown`.
+    NCCL_KNOWN_BY = "nccl.communicator.known_by";
+    /// How a rank is in NCCL's own account of its communicator.
+    NCCL_RANK_PRESENCE = "nccl.rank.presence";
+    /// How a process is in NCCL's own account of its job.
+    NCCL_PEER_STATE = "nccl.peer.state";
+    /// What came of asking NCCL's status socket.
+    NCCL_RAS_OUTCOME = "nccl.ras.outcome";
+    /// Address of the node of a process that NCCL told of (events).
+    NCCL_PEER_HOST = "nccl.peer.host";
+    /// Number of that process on its node (events).
+    NCCL_PEER_PID = "nccl.peer.pid";
+    /// CUDA devices of that process, comma-separated (events).
+    NCCL_PEER_DEVICES = "nccl.peer.devices";
     /// Device ordinal of the rank in its process.
     NCCL_DEVICE = "nccl.device";
     /// The library's version.
@@ -321,6 +345,20 @@ attributes! {
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
+    /// First 14 hex digits of the communicator's hash, which is all that NCCL's Inspector writes
+    /// of it; only where nothing else tells the whole of it.
+    NCCL_COMMUNICATOR_PREFIX = "nccl.communicator.id_prefix";
+    /// Algorithm that NCCL chose: `ring`, `tree`, `collnet_direct`, `collnet_chain`, `nvls`,
+    /// `nvls_tree`, `pat` or `unknown`.
+    NCCL_ALGORITHM = "nccl.algorithm";
+    /// Protocol that NCCL chose: `ll`, `ll128`, `simple` or `unknown`.
+    NCCL_PROTOCOL = "nccl.protocol";
+    /// The least size of the message in bytes, as the source rounds it.
+    NCCL_MESSAGE_SIZE = "nccl.message.size";
+    /// What became of a line of the Inspector's.
+    NCCL_INSPECTOR_OUTCOME = "nccl.inspector.outcome";
+    /// How a file of the Inspector's stands.
+    NCCL_INSPECTOR_FILE_STATE = "nccl.inspector.file.state";
     /// Name of an event; on its log record it is the record's event name.
     EVENT_NAME = "gpuwho.event.name";
     /// Which event a log record is about: the same on the records of all its victims (events).
@@ -351,6 +389,8 @@ attributes! {
     SOURCE_STATE = "gpuwho.source.state";
     /// Which process of the agent.
     AGENT_PROCESS = "gpuwho.process";
+    /// Stage of the agent's pipeline.
+    STAGE = "gpuwho.stage";
 }
 
 /// What comes before the key of a container's label.

@@ -41,6 +41,8 @@ dims! {
         PcieError = "pcie.aer",
         /// The kernel killed a process on a device for want of host memory.
         OomKill = "gpu.process.oom_kill",
+        /// NCCL has given up a process of a job.
+        PeerDead = "nccl.peer.dead",
     }
 }
 
@@ -65,6 +67,7 @@ impl EventKind {
             Self::ClockChange => "the device's clocks have changed",
             Self::PcieError => "a PCIe error at the device or a port above it",
             Self::OomKill => "the kernel killed the process for want of host memory",
+            Self::PeerDead => "a process of the job has not answered the others for a minute",
         }
     }
 
@@ -80,6 +83,9 @@ impl EventKind {
             Self::Ecc => "reset the device if errors are uncorrectable; replace it if they go on",
             Self::PcieError => "check seating, riser and slot if it goes on",
             Self::OomKill => "raise the memory limit or lower the program's use of host memory",
+            Self::PeerDead => {
+                "look at that process and its node; the job cannot go on without it: restart it"
+            }
             Self::Reset => "restart the programs that were on the device",
             Self::DriverLoaded
             | Self::DriverUnloaded

@@ -86,6 +86,50 @@ dims! {
         /// Nothing for some minutes: even that was too much.
         Detached = "detached",
     }
+    /// What tells which communicator it is, and which rank.
+    KnownBy: attr::NCCL_KNOWN_BY {
+        /// Nothing does.
+        Unknown = "unknown",
+        /// The call that made it was seen.
+        Birth = "birth",
+        /// Its process's memory, at the places that the library's code tells.
+        Memory = "memory",
+        /// NCCL's status socket.
+        Ras = "ras",
+    }
+    /// How a rank is in NCCL's own account.
+    RankPresence: attr::NCCL_RANK_PRESENCE {
+        /// It answered.
+        Present = "present",
+        /// Its process did not answer in time.
+        Unresponsive = "unresponsive",
+        /// Its process has not answered for a minute; NCCL has given it up for good.
+        Dead = "dead",
+        /// Its process answered and is no member: it has not joined yet, or has left.
+        Left = "left",
+    }
+    /// How a process is in NCCL's own account.
+    PeerState: attr::NCCL_PEER_STATE {
+        /// It is part of a job.
+        Known = "known",
+        /// It did not answer in time.
+        Unresponsive = "unresponsive",
+        /// NCCL has given it up for good.
+        Dead = "dead",
+    }
+    /// What came of a question.
+    RasOutcome: attr::NCCL_RAS_OUTCOME {
+        /// An answer.
+        Answered = "answered",
+        /// No connection.
+        Unreachable = "unreachable",
+        /// No whole answer in time.
+        Late = "late",
+        /// More than is read of an answer.
+        TooLong = "too_long",
+        /// Something that is no answer of any version known.
+        NotUnderstood = "not_understood",
+    }
     /// Which probes.
     ProbePart: attr::NCCL_PROBE_PART {
         /// Entries of functions.
@@ -174,6 +218,36 @@ metrics! {
     /// until the program has asked for it.
     ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["1"]
         from "answers of ncclCommGetAsyncError to the program";
+    /// Operations that the rank has launched on the communicator since it was made, as NCCL itself
+    /// counts them (its status socket, 2.28.7 and later): also those before the agent, and those of
+    /// replayed graphs where NCCL counts them. Read every `nccl.ras_interval`; until the next answer
+    /// the same.
+    LAUNCHED: Gauge<i64> of MemberId, by Operation = "nccl.rank.launched" ["{call}"]
+        from "collective_counts of VERBOSE STATUS in JSON on NCCL's RAS socket";
+    /// How many operations this rank has launched less than the foremost rank of the communicator
+    /// on any node, at NCCL's last answer. Ranks answer within moments of each other, not at one,
+    /// so a small number is nothing; one that stays or grows is a straggler.
+    BEHIND: Gauge<i64> of MemberId = "nccl.rank.behind" ["{call}"]
+        from "collective_counts of VERBOSE STATUS in JSON on NCCL's RAS socket";
+    /// Ranks of the communicator, on all nodes, by how they are in NCCL's own account. The same on
+    /// every rank: take the largest by `nccl.communicator.id`. With text answers (NCCL 2.24 to
+    /// 2.28.3) on communicators that lack a rank only.
+    PRESENCE: Gauge<i64> of MemberId, by RankPresence = "nccl.communicator.ranks" ["{rank}"]
+        from "VERBOSE STATUS on NCCL's RAS socket";
+    /// Communicators that processes of this node are in, a rank each, by what tells which they are.
+    /// Those that are not known have no rank, or share a series with their like.
+    COMMUNICATORS: Gauge<i64> of Agent, by KnownBy = "nccl.communicators" ["{communicator}"]
+        from "births that the probes saw; memory of the processes; NCCL's RAS socket";
+    /// Processes of the jobs that processes of this node belong to, on all nodes, by how they are
+    /// in NCCL's own account; `known` are all of them.
+    PEERS: Gauge<i64> of Agent, by PeerState = "nccl.ras.peers" ["{process}"]
+        from "VERBOSE STATUS on NCCL's RAS socket";
+    /// Questions to NCCL's status sockets, by what came of them.
+    RAS_QUERIES: Counter<i64> of Agent, by RasOutcome = "nccl.ras.queries" ["{query}"]
+        from "the agent's own count";
+    /// Age of the oldest answer that is told.
+    RAS_AGE: Gauge<f64> of Agent = "nccl.ras.answer.age" ["s"]
+        from "the agent's own clock";
     /// Unique ids that processes of this node have made and that no rank here has used yet: one
     /// that stays belongs to a job whose ranks do not come.
     UNUSED_IDS: Gauge<i64> of Agent = "nccl.unique_ids.unused" ["{id}"]

@@ -154,13 +154,13 @@ metrics! {
     RETIREMENT_PENDING: Gauge<i64> of GpuId = "gpu.memory.retirement.pending" ["1"]
         from "field 31";
     /// PCIe generation of the link now; it falls when the device idles.
-    PCIE_GENERATION: Gauge<i64> of GpuId = "gpu.pcie.link.generation" ["1"]
+    PCIE_GENERATION: Gauge<i64> of GpuId = "gpu.pcie.link.generation" ["{generation}"]
         from "nvmlDeviceGetCurrPcieLinkGeneration";
     /// Lanes of the link now.
     PCIE_WIDTH: Gauge<i64> of GpuId = "gpu.pcie.link.width" ["{lane}"]
         from "nvmlDeviceGetCurrPcieLinkWidth";
     /// Highest PCIe generation that device and slot have together, asked once.
-    PCIE_GENERATION_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.generation.limit" ["1"]
+    PCIE_GENERATION_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.generation.limit" ["{generation}"]
         from "nvmlDeviceGetMaxPcieLinkGeneration";
     /// Most lanes that device and slot have together, asked once.
     PCIE_WIDTH_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.width.limit" ["{lane}"]

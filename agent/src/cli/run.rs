@@ -54,8 +54,13 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
     let vendor = device::vendor(&args.vendor)
         .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
-    let library = args.library.clone();
-    let settings = child::Settings { vendor, library, stall: child::STALL, events: args.events };
+    let settings = child::Settings {
+        vendor,
+        library: args.library.clone(),
+        stall: child::STALL,
+        events: args.events,
+        gpm: !args.without_gpm,
+    };
     child::serve(&settings, socket)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -34,7 +34,16 @@ pub struct Vendor {
     /// A device node that exists when the kernel driver is loaded.
     pub node: &'static str,
     /// Loads and initialises the library.
-    pub open: fn(&Path) -> Result<Opened, OpenError>,
+    pub open: fn(&Opening<'_>) -> Result<Opened, OpenError>,
+}
+
+/// What a library is opened for.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// The library.
+    pub library: &'a Path,
+    /// Whether to read the devices' performance counters.
+    pub gpm: bool,
 }
 
 /// An initialised library.

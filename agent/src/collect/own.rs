@@ -2,9 +2,10 @@
 //! large the agent is. Reads the board and two files of `/proc`; a few microseconds a tick.
 
 use super::Collector;
+use super::stages::Stages;
 use super::status::{Board, Report};
 use crate::attribute::ownership::Ownership;
-use crate::catalog::agent::{self as metric, AgentProcess, SourceState};
+use crate::catalog::agent::{self as metric, AgentProcess, SourceState, Stage};
 use crate::export;
 use crate::sample::{Agent, Batch, Source};
 use procfs::process::Process;
@@ -27,6 +28,8 @@ pub struct Gauges {
     pub evidence_lost: AtomicU64,
     /// What each sink did with its points.
     pub sinks: Mutex<BTreeMap<&'static str, export::Report>>,
+    /// What each stage has used.
+    pub stages: Stages,
 }
 
 /// The collector.
@@ -96,6 +99,10 @@ impl Collector for Own {
     fn collect(&mut self, out: &mut Batch) {
         self.sources(out);
         self.sinks(out);
+        for &stage in Stage::ALL {
+            let seconds = self.gauges.stages.seconds(stage);
+            out.push(metric::STAGE_CPU.sample(Agent, stage, seconds));
+        }
         out.push(metric::SERIES.sample(
             Agent,
             (),

@@ -111,9 +111,15 @@ fn after(last: Instant, every: Duration, now: Instant) -> Instant {
 }
 
 /// CPU time of the calling thread.
-pub(crate) fn thread_cpu_seconds() -> f64 {
+pub(crate) fn thread_cpu() -> Duration {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
-    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+    // A clock that counts from 0 fits both.
+    Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or_default())
+}
+
+/// The same in seconds.
+pub(crate) fn thread_cpu_seconds() -> f64 {
+    thread_cpu().as_secs_f64()
 }
 
 #[cfg(test)]

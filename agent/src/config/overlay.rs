@@ -180,6 +180,19 @@ mod tests {
     }
 
     #[test]
+    fn nccls_own_status_is_read_seldom_or_never() {
+        let usual = load("", &[]).unwrap().ras;
+        assert_eq!((usual.enabled, usual.every), (true, Duration::from_mins(1)));
+        let ras = load("[nccl]\nras = false\nras_interval = \"5m\"\n", &[]).unwrap().ras;
+        assert_eq!((ras.enabled, ras.every), (false, Duration::from_mins(5)));
+        let error = load("[nccl]\nras_interval = \"10ms\"\n", &[]).unwrap_err();
+        assert!(
+            error.contains("nccl.ras_interval") && error.contains("shorter than 1s"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn too_short_an_interval_is_refused() {
         let error = load("[agent]\ninterval = \"1ms\"\n", &[]).unwrap_err();
         assert_eq!(

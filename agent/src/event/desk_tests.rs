@@ -4,6 +4,7 @@ use crate::event::Named;
 use crate::event::Severity;
 use crate::event::record::records;
 use crate::ids::GpuUuid;
+use crate::inventory::facts::Facts;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +31,7 @@ fn room() -> Room {
         driver_version: None,
         cuda_version: None,
         mig: None,
-        facts: crate::inventory::facts::Facts::default(),
+        facts: Facts::default(),
     });
     let paths = Paths::under(Path::new("/nonexistent"));
     let ownership = Ownership::with_clock(&paths, || 100 * SECOND);
@@ -83,6 +84,7 @@ fn xid(code: u32) -> Happening {
         severity: Severity::Critical,
         process: None,
         gpu_instance: None,
+        peer: None,
         message: "NVRM: Xid".into(),
     }
 }

@@ -31,6 +31,7 @@ pub struct Record {
 pub fn records(event: &Event) -> Vec<Record> {
     let mut common = AttrSet::new();
     device(event, &mut common);
+    peer(event, &mut common);
     facts(event, &mut common);
     let told = |attributes| Record {
         name: event.what.kind.as_str(),
@@ -56,6 +57,17 @@ fn device(event: &Event, set: &mut AttrSet) {
         set.set(&attr::GPU_PCI_ADDRESS, address.to_string().as_str());
     }
     set.set_some(&attr::GPU_MIG_GPU_INSTANCE, event.what.gpu_instance.map(i64::from));
+}
+
+fn peer(event: &Event, set: &mut AttrSet) {
+    let Some(peer) = &event.what.peer else { return };
+    set.set(&attr::NCCL_PEER_HOST, &*peer.host);
+    set.set(&attr::NCCL_PEER_PID, i64::from(peer.pid));
+    set.set_some(&attr::NCCL_PEER_DEVICES, peer.devices.as_deref());
+    let communicator = peer.communicator.map(|hash| hash.to_string());
+    set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
+    set.set_some(&attr::NCCL_RANK, peer.rank.map(i64::from));
+    set.set_some(&attr::NCCL_RANKS, peer.ranks.map(i64::from));
 }
 
 fn facts(event: &Event, set: &mut AttrSet) {

@@ -73,12 +73,12 @@ impl Accounts {
         amount: u128,
     ) {
         let [Some(at), _] = self.readings else { return };
+        if let Some(account) = self.by_party.get_mut(&party) {
+            return account.add(at, (method, resource), amount);
+        }
         let party = self.seat(party);
         let account = self.by_party.entry(party).or_insert_with(|| Account::new(at));
-        account.last = at;
-        if let Some(amounts) = account.amounts.get_mut(method as usize) {
-            add(amounts, resource, amount);
-        }
+        account.add(at, (method, resource), amount);
     }
 
     /// Forgets those who were away for long.
@@ -113,21 +113,25 @@ impl Accounts {
         for (&party, account) in &self.by_party {
             let subject = GpuParty { gpu, party };
             for (&method, [busy, memory, energy]) in ShareMethod::ALL.iter().zip(&account.amounts) {
-                let number = |amount: &Option<u128>, per| amount.map(|sum| sum as f64 / per);
-                let samples = [
-                    number(busy, NANO).map(|s| metric::OWNER_BUSY_TIME.sample(subject, method, s)),
-                    number(memory, NANO)
-                        .map(|s| metric::OWNER_MEMORY_TIME.sample(subject, method, s)),
-                    number(energy, MICRO).map(|j| metric::OWNER_ENERGY.sample(subject, method, j)),
-                ];
-                out.samples.extend(samples.into_iter().flatten().map(|sample| (at, sample)));
+                if let Some(sum) = busy {
+                    let seconds = *sum as f64 / NANO;
+                    out.at(at, metric::OWNER_BUSY_TIME.sample(subject, method, seconds));
+                }
+                if let Some(sum) = memory {
+                    let seconds = *sum as f64 / NANO;
+                    out.at(at, metric::OWNER_MEMORY_TIME.sample(subject, method, seconds));
+                }
+                if let Some(sum) = energy {
+                    let joules = *sum as f64 / MICRO;
+                    out.at(at, metric::OWNER_ENERGY.sample(subject, method, joules));
+                }
             }
         }
     }
 
-    /// The party itself, or `other` where it finds no place.
+    /// A newcomer itself, or `other` where it finds no place.
     fn seat(&mut self, party: PartyId) -> PartyId {
-        if party <= PartyId::OTHER || self.by_party.contains_key(&party) {
+        if party <= PartyId::OTHER {
             return party;
         }
         let others = self.by_party.iter().filter(|(party, _)| **party > PartyId::OTHER);
@@ -149,5 +153,12 @@ impl Accounts {
 impl Account {
     fn new(last: SystemTime) -> Self {
         Self { amounts: Default::default(), last }
+    }
+
+    fn add(&mut self, at: SystemTime, (method, resource): (ShareMethod, Resource), amount: u128) {
+        self.last = at;
+        if let Some(amounts) = self.amounts.get_mut(method as usize) {
+            add(amounts, resource, amount);
+        }
     }
 }

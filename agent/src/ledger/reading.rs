@@ -1,7 +1,7 @@
 //! What a batch says of each device, as the ledger needs it: whole numbers, and processes with
 //! their parties. What is not a number or not plausible counts as not read.
 
-use crate::attribute::ownership::Ownership;
+use crate::attribute::ownership::{Ownership, Version};
 use crate::attribute::party::PartyId;
 use crate::catalog::device::{self, MemoryState, Task};
 use crate::catalog::instance;
@@ -36,6 +36,10 @@ pub(super) struct Reading {
     /// Those that are known by identity, and those it has samples of; one in several MIG instances
     /// once for each.
     pub(super) processes: Vec<OnDevice>,
+    /// Those of its reading before, while nobody's party or end has changed since.
+    before: Vec<OnDevice>,
+    /// The table when they were taken.
+    version: Version,
     /// Its MIG instances.
     pub(super) instances: Vec<Slice>,
 }
@@ -100,6 +104,8 @@ impl Reading {
             energy: None,
             listed: 0,
             processes: Vec::new(),
+            before: Vec::new(),
+            version: Version::default(),
             instances: Vec::new(),
         }
     }
@@ -135,12 +141,30 @@ impl Reading {
         self.processes.iter().any(|on| on.serves && on.busy() > 0)
     }
 
-    fn clear(&mut self) {
-        let mut processes = std::mem::take(&mut self.processes);
+    /// Begins anew, with the table as it is now.
+    fn clear(&mut self, gpu: GpuId, version: Version) {
+        let mut processes = std::mem::take(&mut self.before);
+        let mut before = std::mem::take(&mut self.processes);
         let mut instances = std::mem::take(&mut self.instances);
         processes.clear();
         instances.clear();
-        *self = Self { processes, instances, ..Self::new(self.gpu) };
+        if (self.gpu, self.version) != (gpu, version) {
+            before.clear();
+        }
+        *self = Self { processes, before, version, instances, ..Self::new(gpu) };
+    }
+
+    /// A process that is not on it yet. In the steady state it has the place it had in the batch
+    /// before, and nobody is looked up.
+    fn put(&mut self, on: GpuProcess, again: bool, ownership: &Ownership) {
+        let before = self.before.get(self.processes.len());
+        let known = before.filter(|known| {
+            known.process == on.process && known.instance == on.instance && known.again == again
+        });
+        self.processes.push(match known {
+            Some(known) => OnDevice { serves: false, memory: None, sampled: None, ..*known },
+            None => OnDevice::of(on, again, ownership),
+        });
     }
 
     fn note(&mut self, metric: &'static MetricDef, sample: &Sample) {
@@ -192,8 +216,10 @@ pub(super) struct Readings {
     /// How many of them this batch has.
     used: usize,
     by_gpu: HashMap<GpuId, usize>,
-    by_process: HashMap<GpuProcess, usize>,
+    by_process: HashMap<GpuProcess, (usize, usize)>,
     people: HashSet<(GpuId, ProcKey)>,
+    /// The table now.
+    version: Version,
 }
 
 impl Readings {
@@ -203,20 +229,21 @@ impl Readings {
         self.by_gpu.clear();
         self.by_process.clear();
         self.people.clear();
-        for (time, sample) in &batch.samples {
-            match sample.subject {
-                Subject::Gpu(gpu) => {
-                    let Some(reading) = self.of(gpu) else { continue };
-                    if !is_about_reading(sample.metric) {
-                        reading.at = Some(*time);
-                        reading.note(sample.metric, sample);
+        // Before any lookup: what changes meanwhile makes the next batch look again.
+        self.version = ownership.version();
+        // A subject's samples come one after the other.
+        for same in batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject) {
+            let Some((_, first)) = same.first() else { continue };
+            match first.subject {
+                Subject::Gpu(gpu) => self.device(gpu, same),
+                Subject::Process(on) => self.process(on, same, ownership),
+                Subject::Instance(instance) => {
+                    let is_info = |(_, sample): &(SystemTime, Sample)| {
+                        std::ptr::eq(sample.metric, instance::INFO.def())
+                    };
+                    if same.iter().any(is_info) {
+                        self.instance(instance, inventory);
                     }
-                }
-                Subject::Process(on) => self.process(on, sample, ownership),
-                Subject::Instance(instance)
-                    if std::ptr::eq(sample.metric, instance::INFO.def()) =>
-                {
-                    self.instance(instance, inventory);
                 }
                 _ => {}
             }
@@ -231,44 +258,55 @@ impl Readings {
         self.devices.iter_mut().take(self.used)
     }
 
-    fn process(&mut self, on: GpuProcess, sample: &Sample, ownership: &Ownership) {
+    fn device(&mut self, gpu: GpuId, samples: &[(SystemTime, Sample)]) {
+        let place = self.place(gpu);
+        let Some(reading) = self.devices.get_mut(place) else { return };
+        let told = samples.iter().filter(|(_, sample)| !is_about_reading(sample.metric));
+        for (time, sample) in told {
+            reading.at = Some(*time);
+            reading.note(sample.metric, sample);
+        }
+    }
+
+    fn process(&mut self, on: GpuProcess, samples: &[(SystemTime, Sample)], ownership: &Ownership) {
         let known = self.by_process.get(&on).copied();
-        let again = known.is_none() && !self.people.insert((on.gpu, on.process));
-        let Some(reading) = self.of(on.gpu) else { return };
-        let place = known.unwrap_or(reading.processes.len());
-        if known.is_none() {
-            reading.processes.push(OnDevice::of(on, again, ownership));
-        }
-        if let Some(known) = reading.processes.get_mut(place) {
-            known.note(sample.metric, sample);
-        }
-        if known.is_none() {
-            self.by_process.insert(on, place);
+        let (device, place) = known.unwrap_or_else(|| {
+            let device = self.place(on.gpu);
+            let again = !self.people.insert((on.gpu, on.process));
+            let place = self.devices.get_mut(device).map_or(0, |reading| {
+                reading.put(on, again, ownership);
+                reading.processes.len() - 1
+            });
+            self.by_process.insert(on, (device, place));
+            (device, place)
+        });
+        let reading = self.devices.get_mut(device);
+        if let Some(known) = reading.and_then(|reading| reading.processes.get_mut(place)) {
+            samples.iter().for_each(|(_, sample)| known.note(sample.metric, sample));
         }
     }
 
     fn instance(&mut self, instance: InstanceId, inventory: &Inventory) {
         let Some(info) = inventory.instance(instance) else { return };
         let size = info.extent.compute_slices.or(info.extent.gpu_slices).unwrap_or(0);
-        if let Some(reading) = self.of(info.gpu) {
+        let place = self.place(info.gpu);
+        if let Some(reading) = self.devices.get_mut(place) {
             reading.instances.push(Slice { instance, size });
         }
     }
 
-    fn of(&mut self, gpu: GpuId) -> Option<&mut Reading> {
+    /// A device's place in this batch.
+    fn place(&mut self, gpu: GpuId) -> usize {
         let next = self.used;
         let place = *self.by_gpu.entry(gpu).or_insert(next);
         if place == next {
             self.used += 1;
             match self.devices.get_mut(place) {
-                Some(reading) => {
-                    reading.gpu = gpu;
-                    reading.clear();
-                }
-                None => self.devices.push(Reading::new(gpu)),
+                Some(reading) => reading.clear(gpu, self.version),
+                None => self.devices.push(Reading { version: self.version, ..Reading::new(gpu) }),
             }
         }
-        self.devices.get_mut(place)
+        place
     }
 }
 

@@ -15,6 +15,8 @@ pub mod lists;
 pub mod mig;
 pub mod wear;
 
+pub mod gpm;
+
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::nvmlDevice_t;

@@ -1,6 +1,7 @@
 //! A reader on the fake library with a scenario, PIDs and a call log of its own.
 
 use gpuwho::catalog::device::DeviceState;
+use gpuwho::catalog::gpm;
 use gpuwho::collect::Collector as _;
 use gpuwho::collect::device::reader::{DeviceReader, Settings};
 use gpuwho::collect::device::vendor;
@@ -57,11 +58,20 @@ impl Rig {
         Self::with(scenario, seconds, Duration::from_secs(10))
     }
 
+    /// A reader that leaves performance counters alone.
+    pub(super) fn without_counters(scenario: &str) -> Self {
+        let usual = Settings::new(built("gpuwho"), Duration::from_secs(10));
+        Self::of(scenario, 1000.3, Settings { gpm: false, ..usual })
+    }
+
     fn with(scenario: &str, seconds: f64, interval: Duration) -> Self {
+        Self::of(scenario, seconds, Settings::new(built("gpuwho"), interval))
+    }
+
+    fn of(scenario: &str, seconds: f64, mut settings: Settings) -> Self {
         let folder = TempDir::new().unwrap();
         let epoch = unix(SystemTime::now()) - seconds;
         let inventory = Arc::new(Inventory::default());
-        let mut settings = Settings::new(built("gpuwho"), interval);
         settings.library = Some(folder.path().join("libnvidia-ml.so.1"));
         settings.retry = Duration::ZERO;
         settings.longest_pause = Duration::ZERO;
@@ -74,7 +84,10 @@ impl Rig {
             ("FAKE_NVML_PIDS".into(), path("")),
             ("FAKE_NVML_EPOCH".into(), epoch.to_string().into()),
         ];
-        let identify = |pid, _| (pid != NOBODY).then_some(ProcKey { pid, start_ticks: 7 });
+        let identify = |pids: &[u32], _| {
+            let known = pids.iter().filter(|pid| **pid != NOBODY);
+            known.map(|pid| (*pid, ProcKey { pid: *pid, start_ticks: 7 })).collect()
+        };
         let nvidia = vendor("nvidia").unwrap();
         let known = Arc::clone(&inventory);
         let nodes: Arc<Mutex<BTreeMap<u32, Vec<Arc<str>>>>> = Arc::default();
@@ -144,6 +157,11 @@ impl Rig {
         unix(SystemTime::now()) - self.epoch
     }
 
+    /// A time since the Unix epoch as scenario time.
+    pub(super) fn since_epoch(&self, seconds: f64) -> f64 {
+        seconds - self.epoch
+    }
+
     pub(super) fn install_library(&self) {
         let library = built("deps/libnvidia_ml.so");
         install(&library, &self.scenario_path(), self.folder.path()).unwrap();
@@ -174,9 +192,32 @@ impl Rig {
         }
     }
 
-    /// The values of a batch.
+    /// The values of a batch, without those of performance counters: they lie between two readings,
+    /// and the first of them has none.
     pub(super) fn values(&self, batch: &Batch) -> Values {
+        let mut values = self.everything(batch);
+        values.retain(|(name, ..), _| !is_counted(name));
+        values
+    }
+
+    /// Reads once and gives the values of the performance counters only.
+    pub(super) fn counters(&mut self) -> Values {
+        let batch = self.batch();
+        let mut values = self.everything(&batch);
+        values.retain(|(name, ..), _| is_counted(name));
+        values
+    }
+
+    fn everything(&self, batch: &Batch) -> Values {
         batch.samples.iter().map(|(_, sample)| (self.key(sample), number(&sample.value))).collect()
+    }
+
+    /// The lines of the library's log that have a key, oldest first.
+    pub(super) fn log(&self, key: &str) -> Vec<serde_json::Value> {
+        let log = fs::read_to_string(self.folder.path().join("calls.jsonl")).unwrap();
+        let lines =
+            log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        lines.filter(|line| line.get(key).is_some()).collect()
     }
 
     /// When a metric of a device in a batch was read.
@@ -245,6 +286,11 @@ pub(super) fn in_a_process_of_its_own(test: &str) {
     let output = command.args(["--exact", test]).env(ALONE, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// Whether a metric is one of performance counters.
+fn is_counted(name: &str) -> bool {
+    gpm::ALL.iter().any(|def| def.name == name)
 }
 
 fn shipped(scenario: &str) -> PathBuf {

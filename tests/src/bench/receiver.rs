@@ -1,9 +1,9 @@
-//! An OTLP receiver that takes every request over HTTP and throws it away.
+//! An OTLP receiver that takes every request over HTTP and keeps the last only.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 /// A receiver; its thread waits until the process ends.
@@ -12,6 +12,7 @@ pub struct Receiver {
     endpoint: String,
     requests: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
+    last: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Receiver {
@@ -21,13 +22,15 @@ impl Receiver {
         let endpoint = format!("http://{}", listener.local_addr()?);
         let (requests, bytes) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         let counts = (Arc::clone(&requests), Arc::clone(&bytes));
+        let last = Arc::<Mutex<Vec<u8>>>::default();
+        let kept = Arc::clone(&last);
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A client that goes in the middle of a request is an agent that was ended.
-                let _ended = answer(stream, &counts.0, &counts.1);
+                let _ended = answer(stream, (&counts.0, &counts.1), &kept);
             }
         })?;
-        Ok(Self { endpoint, requests, bytes })
+        Ok(Self { endpoint, requests, bytes, last })
     }
 
     /// Its URL.
@@ -39,10 +42,20 @@ impl Receiver {
     pub fn received(&self) -> (u64, u64) {
         (self.requests.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
+
+    /// The body of the last request, as it came, and the number of requests with it.
+    pub fn last(&self) -> (Vec<u8>, u64) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        (last.clone(), self.requests.load(Ordering::Relaxed))
+    }
 }
 
 /// Answers one connection until it is closed. One at a time: an agent has one.
-fn answer(stream: TcpStream, requests: &AtomicU64, bytes: &AtomicU64) -> io::Result<()> {
+fn answer(
+    stream: TcpStream,
+    (requests, bytes): (&AtomicU64, &AtomicU64),
+    last: &Mutex<Vec<u8>>,
+) -> io::Result<()> {
     let mut out = stream.try_clone()?;
     let mut input = BufReader::new(stream);
     loop {
@@ -61,7 +74,11 @@ fn answer(stream: TcpStream, requests: &AtomicU64, bytes: &AtomicU64) -> io::Res
                 break;
             }
         }
-        io::copy(&mut input.by_ref().take(length), &mut io::sink())?;
+        {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.clear();
+            io::copy(&mut input.by_ref().take(length), &mut *last)?;
+        }
         requests.fetch_add(1, Ordering::Relaxed);
         bytes.fetch_add(length, Ordering::Relaxed);
         out.write_all(

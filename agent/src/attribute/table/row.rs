@@ -37,6 +37,9 @@ pub(crate) struct Case {
 
 /// Nodes remembered of a process: a host has at most some tens.
 const MAX_NODES: usize = 64;
+/// Ticks in which an owner without names is looked up again by itself; after that only news about
+/// its pod or container does it.
+const MOST_TRIES: u8 = 60;
 /// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every Linux ABI we build for).
 pub(super) const TICK_NS: u64 = 10_000_000;
 
@@ -53,6 +56,12 @@ impl Row {
     pub(super) fn is_alive(&self, at_ns: u64) -> bool {
         let ended = self.owner.exited_ns;
         self.started_by(at_ns) && !self.end_is_late && ended.is_none_or(|ended| at_ns <= ended)
+    }
+
+    /// Whether its owner or a name of its is missing and may yet be found by itself.
+    pub(super) fn is_open(&self) -> bool {
+        let is_tried = self.tries >= MOST_TRIES;
+        self.owner.method == Method::Pending || (!self.owner.is_named() && !is_tried)
     }
 
     pub(super) fn case(&self, moved: bool) -> Case {

@@ -7,7 +7,7 @@
 
 use super::events;
 use super::wire::{Frame, Inbox, Outbox, Reading, Request, WireError};
-use super::{DeviceRead, OpenError, Opened, Vendor};
+use super::{DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::sys::process::exit_now;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,6 +35,8 @@ pub struct Settings {
     pub stall: Duration,
     /// Whether to tell what happens to the devices on standard output.
     pub events: bool,
+    /// Whether to read the devices' performance counters.
+    pub gpm: bool,
 }
 
 /// Why a child ended early.
@@ -72,6 +74,8 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
         // A call hangs: closing the library would wait for it.
         exit_now(0);
     }
+    // What the devices hold of the library is given back before it is closed.
+    desk.home.clear();
     (opened.close)();
     match ended {
         // Noticed while an answer was sent, not while the next request was awaited.
@@ -208,9 +212,11 @@ fn open(
     outlet: &mut Outlet,
 ) -> Result<Option<Opened>, ServeError> {
     let (library, open, events) = (settings.library.clone(), settings.vendor.open, events.clone());
+    let gpm = settings.gpm;
     spawn("reader:open", move || {
         // The main thread is gone only when the process is.
-        let _ = events.send(Event::Opened(unless_panicked(|| open(&library))));
+        let _ = events
+            .send(Event::Opened(unless_panicked(|| open(&Opening { library: &library, gpm }))));
     })?;
     loop {
         match arriving.recv() {

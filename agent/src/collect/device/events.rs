@@ -202,6 +202,7 @@ fn happening(seen: Seen) -> Option<Happening> {
         severity,
         process: None,
         gpu_instance: seen.gpu_instance,
+        peer: None,
         message: seen.message.into(),
     })
 }

@@ -27,6 +27,8 @@ pub(super) struct Program<'a> {
     pub(super) environment: &'a [(OsString, OsString)],
     /// Whether it tells what happens on its standard output.
     pub(super) events: bool,
+    /// Whether it reads performance counters.
+    pub(super) gpm: bool,
 }
 
 /// Why there is no child, or none any more.
@@ -74,6 +76,9 @@ impl Link {
         command.args(["device-reader", program.vendor, "--library"]).arg(program.library);
         if program.events {
             command.arg("--events");
+        }
+        if !program.gpm {
+            command.arg("--without-gpm");
         }
         // The receiver's headers may be secrets; a vendor's library has no use for them.
         for (name, _) in std::env::vars_os() {

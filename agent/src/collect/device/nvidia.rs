@@ -2,7 +2,8 @@
 //!
 //! Reads each device's identity once and its state at every request: about twenty calls, of which
 //! the two process lists (milliseconds each under the driver's lock; a third where there is MPS) are
-//! the dear ones. With MIG on there are eight calls more and three for each instance. Units are
+//! the dear ones. With MIG on there are eight calls more and three for each instance. Hopper's and later
+//! devices' performance counters ([`gpm`]) are three calls, and two for each instance. Units are
 //! changed to base units here, where the vendor's call is made.
 
 mod accounts;
@@ -11,6 +12,7 @@ mod board;
 mod events;
 mod fabric;
 mod fields;
+mod gpm;
 mod identity;
 mod instances;
 mod kept;
@@ -19,7 +21,7 @@ mod processes;
 mod readings;
 
 use super::wire::{Outcome, Reading, Refusal};
-use super::{DeviceRead, OpenError, Opened, Vendor};
+use super::{DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
@@ -27,13 +29,13 @@ use accounts::Accounts;
 use ask::{Ask, Call};
 use board::Board;
 use fields::Fields;
+use gpm::Gpm;
 use instances::Instances;
 use links::Links;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
 use readings::Readings;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sys::nvml::board::Confidential;
@@ -67,9 +69,10 @@ struct NvidiaDevice {
     board: Board,
     processes: ProcessLists,
     accounts: Accounts,
+    gpm: Gpm,
 }
 
-fn open(library: &Path) -> Result<Opened, OpenError> {
+fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
     let nvml = nvml.map_err(|error| refusal(&error))?;
     // Lives as long as the child: devices borrow it on threads that may never come back.
@@ -93,6 +96,7 @@ fn open(library: &Path) -> Result<Opened, OpenError> {
             board: Board::default(),
             processes: ProcessLists::default(),
             accounts: Accounts::default(),
+            gpm: Gpm::new(nvml, *gpm),
         }) as Box<dyn DeviceRead>
     });
     let close = Box::new(|| {
@@ -123,6 +127,7 @@ impl DeviceRead for NvidiaDevice {
         if matches!(reading.outcome, Outcome::Lost(_)) {
             // The handle of a device that came back is another one, and so may its abilities be.
             self.device = None;
+            self.gpm.forget();
         }
         if reading.outcome != Outcome::Ok {
             reading.values.clear();
@@ -152,6 +157,7 @@ impl NvidiaDevice {
             reading.identity.clone_from(&self.identity);
             // What was told of them before went nowhere.
             self.instances = Instances::default();
+            self.gpm.forget();
         }
         let mode = self.ask.ask(Call::MigMode, || device.mig_mode()).map(|mode| mode.current != 0);
         if let Some(identity) = &mut self.identity
@@ -161,6 +167,7 @@ impl NvidiaDevice {
             identity.mig = mode;
             self.ask.forget();
             self.instances = Instances::default();
+            self.gpm.forget();
             reading.identity = Some(identity.clone());
         }
         self.fields.read(device, &mut self.ask);
@@ -183,5 +190,6 @@ impl NvidiaDevice {
         } else {
             self.accounts.forget();
         }
+        self.gpm.read((device, &instances), &mut self.ask, reading);
     }
 }

@@ -47,6 +47,8 @@ pub struct Settings {
     pub environment: Vec<(OsString, OsString)>,
     /// The host's directories.
     pub paths: Paths,
+    /// Whether to read the devices' performance counters.
+    pub gpm: bool,
     /// Longest a tick waits for a device.
     pub deadline: Duration,
     /// How often a missing driver or device is looked for.
@@ -63,6 +65,7 @@ impl Settings {
             library: None,
             environment: Vec::new(),
             paths: Paths::default(),
+            gpm: true,
             deadline: DEADLINE.min(interval / 2),
             retry: RETRY,
             longest_pause: LONGEST_PAUSE,
@@ -271,9 +274,10 @@ impl DeviceReader {
 
     fn spawn(&mut self, library: &Path) -> Option<Session> {
         self.report.restarts += u64::from(std::mem::replace(&mut self.started_before, true));
-        let Settings { program: path, environment, .. } = &self.settings;
+        let Settings { program: path, environment, gpm, .. } = &self.settings;
         let (vendor, events) = (self.vendor.name, self.ears.are_open());
-        let started = Link::start(&Program { path, vendor, library, environment, events });
+        let started =
+            Link::start(&Program { path, vendor, library, environment, events, gpm: *gpm });
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
                 self.ears.hear(link.events());
@@ -357,6 +361,7 @@ impl DeviceReader {
             let count = self.rows.unidentified;
             troubles.push(format!("{count} processes are left out: nothing says who they are"));
         }
+        troubles.extend(self.rows.remarks());
         if state == SourceState::Hung && troubles.is_empty() {
             troubles.push("the library has not answered yet".to_owned());
         }

@@ -5,6 +5,7 @@ use super::capabilities::Capabilities;
 use super::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
 use super::wire::{InstanceReading, Outcome, Place, ProcessValue, Reading, WireValue};
 use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
+use crate::catalog::gpm::{self as gpm_metric, CounterState};
 use crate::catalog::instance as instance_metric;
 use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
 use crate::host::boot_time_ns;
@@ -16,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Tells who a PID is that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
-pub type Identify = Box<dyn Fn(u32, u64) -> Option<ProcKey> + Send>;
+/// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
+pub type Identify = Box<dyn Fn(&[u32], u64) -> BTreeMap<u32, ProcKey> + Send>;
 
 /// Tells which device nodes a process was seen to open.
 pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
@@ -54,6 +55,8 @@ struct Row {
     snapshot: DeviceSnapshot,
     instances: BTreeMap<Place, InstanceId>,
     last_good_ns: Option<u64>,
+    /// How its performance counters stand.
+    counters: Option<CounterState>,
     samples: Vec<(SystemTime, Sample)>,
 }
 
@@ -74,6 +77,7 @@ impl Rows {
         self.unidentified = 0;
         for row in self.by_slot.values_mut() {
             row.samples.clear();
+            row.counters = None;
             row.set(state, reason);
         }
     }
@@ -164,6 +168,22 @@ impl Rows {
             .collect()
     }
 
+    /// One clause for each device that is well but does not tell all it could.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let remarks = self.by_slot.iter().filter_map(|(slot, row)| {
+            let why = match row.counters? {
+                CounterState::Busy => "another program, a profiler perhaps, has them",
+                CounterState::Forbidden => "this user may not read them",
+                CounterState::Failing => "reading them failed",
+                CounterState::Ok | CounterState::Waiting | CounterState::Unsupported => {
+                    return None;
+                }
+            };
+            Some(format!("device {slot} has no performance counters now: {why}"))
+        });
+        remarks.collect()
+    }
+
     /// Whether any device answers.
     pub(super) fn any_ok(&self) -> bool {
         self.count(DeviceState::Ok) > 0
@@ -186,7 +206,7 @@ impl Row {
             processes: Vec::new(),
         };
         let instances = BTreeMap::new();
-        Self { snapshot, instances, last_good_ns: None, samples: Vec::new() }
+        Self { snapshot, instances, last_good_ns: None, counters: None, samples: Vec::new() }
     }
 
     fn set(&mut self, state: DeviceState, reason: &str) {
@@ -240,18 +260,29 @@ impl Row {
         self.samples
             .extend(reading.values.iter().filter_map(|value| sampled(time, gpu.into(), value)));
         self.summarise(&reading.values);
+        let is_in = |state: &&CounterState| {
+            let on = |value: &WireValue| value.int(&gpm_metric::STATUS, **state) == Some(1);
+            reading.values.iter().any(on)
+        };
+        self.counters = CounterState::ALL.iter().find(is_in).copied();
         self.fill_instances(time, &reading.instances);
+        let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let who = (knows.identify)(&pids, reading.asked_ns);
         let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
         for ProcessValue { pid, place, value } in &reading.processes {
             let known = processes.entry((*pid, *place)).or_insert_with(|| {
-                let process = (knows.identify)(*pid, reading.asked_ns);
+                let process = who.get(pid).copied();
                 let by_nodes = || self.by_nodes(process?, knows, capabilities);
                 let instance =
                     place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
                 ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
             });
             known.note(value);
-            if let Some(process) = known.process {
+            // Said below of everybody, once.
+            let is_info = value.int(&process_metric::INFO, ()).is_some();
+            if let Some(process) = known.process.filter(|_| !is_info) {
                 let subject = GpuProcess { gpu, process, instance: known.instance }.into();
                 self.samples.extend(sampled(time, subject, value));
             }

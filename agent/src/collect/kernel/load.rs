@@ -107,7 +107,7 @@ pub(super) fn first_line(error: &dyn std::error::Error) -> String {
 }
 
 /// The first line, cut where it is longer than a person reads.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(MAX_REASON_CHARS) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),

@@ -7,10 +7,13 @@
 //! 400 kB.
 
 mod arrivals;
+mod complete;
 mod elf;
+mod fields;
 mod governor;
 mod identity;
 mod libraries;
+mod many;
 mod maps;
 mod probes;
 mod roll;
@@ -21,9 +24,10 @@ mod watch;
 
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
+use crate::catalog::nccl::{self as metric, GovernorLevel, KnownBy, ProbePart};
 use crate::collect::Collector;
 use crate::collect::proc_scan::is_alive;
+use crate::collect::ras;
 use crate::collect::status::Report;
 use crate::communicators::{Communicators, MemberId};
 use crate::host::boot_time_ns;
@@ -31,6 +35,7 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use arrivals::{Arrived, Comparison, Steps};
+use complete::{Completion, Sources};
 use gpuwho_common::device_users::TICK_NS;
 use gpuwho_common::nccl::{
     Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
@@ -83,9 +88,11 @@ pub struct Nccl {
     paths: Paths,
     ownership: Ownership,
     communicators: Arc<Communicators>,
+    answers: ras::Answers,
     shared: Shared,
     maps: Option<Maps>,
     roll: Roll,
+    completion: Completion,
     comparison: Comparison,
     steps: HashMap<MemberId, Steps>,
     hangs: Hangs,
@@ -117,11 +124,14 @@ pub fn start(
     settings: Settings,
     paths: &Paths,
     ownership: &Ownership,
-    communicators: &Arc<Communicators>,
+    (communicators, answers): (&Arc<Communicators>, &ras::Answers),
 ) -> io::Result<(Nccl, Waker)> {
     let table = ownership.clone();
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
-    Nccl::start(settings, paths, (ownership, communicators), Box::new(holders))
+    let (mut nccl, waker) =
+        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders))?;
+    nccl.answers = answers.clone();
+    Ok((nccl, waker))
 }
 
 impl Nccl {
@@ -143,9 +153,11 @@ impl Nccl {
             paths: paths.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
+            answers: ras::Answers::default(),
             shared,
             maps: None,
             roll: Roll::default(),
+            completion: Completion::default(),
             comparison: Comparison::default(),
             steps: HashMap::new(),
             hangs: Hangs::default(),
@@ -159,10 +171,13 @@ impl Nccl {
 
     fn read(&mut self, out: &mut Batch) -> io::Result<()> {
         let Some(maps) = &mut self.maps else { return Ok(()) };
-        let snapshot = maps.read()?;
+        let mut snapshot = maps.read()?;
         let now_ns = boot_time_ns();
-        let (gap_ns, libraries) = self.shared.with(|known| (known.gap_ns, known.libraries.clone()));
+        let (gap_ns, libraries, fields) =
+            self.shared.with(|known| (known.gap_ns, known.libraries.clone(), known.fields.clone()));
         let host = Host { paths: &self.paths, libraries };
+        let sources = Sources { paths: &self.paths, processes: &host, fields: &fields };
+        self.completion.read(&mut snapshot, &sources);
         let reading = self.roll.read(&snapshot, &host, &self.communicators, gap_ns);
         for (number, calls) in &reading.gone {
             maps.forget(*number, communicator(&snapshot, *number), calls);
@@ -172,6 +187,7 @@ impl Nccl {
             maps.size(*handle, *pid, *ranks);
         }
         let members = &reading.members;
+        self.completion.take(&snapshot, members, &self.answers.local_ranks());
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
         self.compare(members, &snapshot.communicators);
@@ -198,9 +214,17 @@ impl Nccl {
         let there: HashSet<_> = members.iter().filter_map(|member| member.facts.hash).collect();
         self.comparison.retain(|hash| there.contains(&hash));
         for member in &reading.vanished {
+            self.steps.remove(member);
             self.hangs.forget(*member);
         }
+        tell_known(out, members);
         Ok(())
+    }
+
+    /// The processes that have the library loaded, for who wants to look at them.
+    pub fn loaded(&self) -> ras::Candidates {
+        let shared = self.shared.clone();
+        Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
     }
 
     /// Compares the ranks of each communicator, and times each rank's steps.
@@ -285,6 +309,15 @@ impl Drop for Nccl {
     }
 }
 
+/// How many communicators are known, by what tells.
+fn tell_known(out: &mut Batch, members: &[Member]) {
+    for &one in KnownBy::ALL {
+        let known = members.iter().filter(|member| member.facts.known_by == one);
+        let count = known.map(|member| member.numbers.len() as u64).sum();
+        out.push(metric::COMMUNICATORS.sample(Agent, one, tell::count(count)));
+    }
+}
+
 fn communicator(snapshot: &maps::Snapshot, number: u64) -> Option<&Communicator> {
     snapshot.communicators.iter().find(|(one, _)| *one == number).map(|(_, found)| found)
 }
@@ -333,7 +366,8 @@ pub struct Refused(#[from] probes::ProbeError);
 
 /// Loads every program; gives one line for a person, newline included.
 pub fn self_test(paths: &Paths) -> Result<String, Refused> {
-    Ok(format!("nccl: {} programs loaded\n", probes::Probes::try_all(paths)?))
+    let (programs, way) = probes::Probes::try_all(paths)?;
+    Ok(format!("nccl: {programs} programs loaded, {}\n", way.as_str()))
 }
 
 /// What `gpuwho doctor` says: whether the kernel takes the programs.
@@ -342,8 +376,10 @@ pub fn diagnose(settings: &Settings, paths: &Paths) -> (SourceState, String) {
         return (SourceState::Absent, "switched off (nccl.enabled)".into());
     }
     match probes::Probes::try_all(paths) {
-        Ok(programs) => {
-            let detail = format!("{programs} programs can be loaded; attached when NCCL is in use");
+        Ok((programs, way)) => {
+            let way = way.as_str();
+            let detail =
+                format!("{programs} programs can be loaded; attached, {way}, when NCCL is in use");
             (SourceState::Ready, detail)
         }
         Err(error) => (SourceState::Degraded, format!("{error}: collectives are not counted")),

@@ -37,6 +37,7 @@ fn happening(kind: EventKind, place: Place, severity: Severity, text: &str) -> H
         severity,
         process: None,
         gpu_instance: None,
+        peer: None,
         message: text.into(),
     }
 }

@@ -1,6 +1,7 @@
 //! The exported functions, as `nccl.h` of 2.29 declares them.
 
 use crate::plan;
+use gpuwho_common::nccl::Hash;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,15 +16,23 @@ pub const INVALID_ARGUMENT: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);
 
-/// What a handle points to; begins with a mark like the real one since 2.21.
+/// What a handle points to; begins with a mark like the real one since 2.21, and has what one asks
+/// for far behind it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Comm {
     magic: u64,
+    channels: [u64; 1700],
+    /// Its hash.
+    pub hash: u64,
     /// Rank in it.
     pub rank: c_int,
     /// Its ranks.
     pub ranks: c_int,
+    /// The device.
+    pub device: c_int,
+    /// Communicators made from it.
+    children: u32,
     /// What `ncclCommGetAsyncError` tells.
     pub async_error: u32,
 }
@@ -34,8 +43,24 @@ pub type Handle = *mut Comm;
 const MAGIC: u64 = 0x0280_0280_0280_0280;
 
 impl Comm {
-    fn make(rank: c_int, ranks: c_int) -> Handle {
-        Box::into_raw(Box::new(Self { magic: MAGIC, rank, ranks, async_error: 0 }))
+    fn make(hash: u64, rank: c_int, ranks: c_int) -> Handle {
+        let made = Self {
+            magic: MAGIC,
+            channels: [0; 1700],
+            hash,
+            rank,
+            ranks,
+            device: rank % 8,
+            children: 0,
+            async_error: 0,
+        };
+        Box::into_raw(Box::new(made))
+    }
+
+    /// The hash of the next communicator made from this one.
+    fn of_child(&mut self, color: u32) -> u64 {
+        self.children += 1;
+        Hash::of_child(self.hash, self.children, color)
     }
 }
 
@@ -53,10 +78,16 @@ unsafe fn checked(comm: Handle) -> Result<Handle, u32> {
 /// # Safety
 ///
 /// As for [`checked`].
+#[inline(always)]
 unsafe fn operate(comm: Handle) -> u32 {
     // SAFETY: as promised by the caller.
     match unsafe { checked(comm) } {
-        Ok(_) => plan::carry_out(),
+        Ok(comm) => {
+            // As the library does for those who profile it.
+            // SAFETY: checked above.
+            std::hint::black_box(unsafe { (*comm).hash });
+            plan::carry_out()
+        }
         Err(code) => code,
     }
 }
@@ -157,6 +188,16 @@ pub extern "C" fn ncclGetErrorString(code: u32) -> *const c_char {
     if code == SUCCESS { c"no error".as_ptr() } else { c"invalid argument".as_ptr() }
 }
 
+impl UniqueId {
+    fn hash(&self) -> u64 {
+        let mut words = [0; 16];
+        for (word, bytes) in words.iter_mut().zip(self.0.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Hash::of_unique_id(&words)
+    }
+}
+
 /// `ncclGetUniqueId`: like the real one, a magic, an address, and zeros.
 ///
 /// # Safety
@@ -180,12 +221,12 @@ pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> u32 {
 /// # Safety
 ///
 /// `to` points to a handle.
-unsafe fn init(to: *mut Handle, ranks: c_int, rank: c_int) -> u32 {
+unsafe fn init(to: *mut Handle, ranks: c_int, id: &UniqueId, rank: c_int) -> u32 {
     if to.is_null() || ranks < 1 || !(0..ranks).contains(&rank) {
         return INVALID_ARGUMENT;
     }
     // SAFETY: as promised by the caller.
-    unsafe { to.write(Comm::make(rank, ranks)) };
+    unsafe { to.write(Comm::make(id.hash(), rank, ranks)) };
     plan::carry_out()
 }
 
@@ -204,7 +245,7 @@ pub unsafe extern "C" fn ncclCommInitRank(
 ) -> u32 {
     std::hint::black_box(&id);
     // SAFETY: as promised by the caller.
-    unsafe { init(to, ranks, rank) }
+    unsafe { init(to, ranks, &id, rank) }
 }
 
 /// `ncclCommInitRankConfig`.
@@ -223,7 +264,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
 ) -> u32 {
     std::hint::black_box((&id, config));
     // SAFETY: as promised by the caller.
-    unsafe { init(to, ranks, rank) }
+    unsafe { init(to, ranks, &id, rank) }
 }
 
 /// `ncclCommInitRankScalable`.
@@ -242,8 +283,8 @@ pub unsafe extern "C" fn ncclCommInitRankScalable(
     config: Buffer,
 ) -> u32 {
     std::hint::black_box((count, ids, config));
-    // SAFETY: as promised by the caller.
-    unsafe { init(to, ranks, rank) }
+    // SAFETY: as promised by the caller, who gives one id at least.
+    unsafe { init(to, ranks, &*ids, rank) }
 }
 
 /// `ncclCommInitAll`.
@@ -255,9 +296,12 @@ pub unsafe extern "C" fn ncclCommInitRankScalable(
 #[inline(never)]
 pub unsafe extern "C" fn ncclCommInitAll(to: *mut Handle, count: c_int, devices: Buffer) -> u32 {
     std::hint::black_box(devices);
+    let mut id = UniqueId([0; 128]);
+    // SAFETY: the id is a local.
+    unsafe { ncclGetUniqueId(&raw mut id) };
     for rank in 0..count {
         // SAFETY: the caller promises room for `count` handles.
-        unsafe { to.add(rank.unsigned_abs() as usize).write(Comm::make(rank, count)) };
+        unsafe { to.add(rank.unsigned_abs() as usize).write(Comm::make(id.hash(), rank, count)) };
     }
     plan::carry_out()
 }
@@ -285,8 +329,12 @@ pub unsafe extern "C" fn ncclCommSplit(
             Err(code) => return code,
         };
         // `NCCL_SPLIT_NOCOLOR` makes none.
-        let child =
-            if color < 0 { ptr::null_mut() } else { Comm::make((*parent).rank, (*parent).ranks) };
+        let hash = (*parent).of_child(color.cast_unsigned());
+        let child = if color < 0 {
+            ptr::null_mut()
+        } else {
+            Comm::make(hash, (*parent).rank, (*parent).ranks)
+        };
         to.write(child);
     }
     plan::carry_out()
@@ -317,7 +365,8 @@ pub unsafe extern "C" fn ncclCommShrink(
         let list = (0..count.unsigned_abs() as usize).map(|at| excluded.add(at).read());
         let before = list.filter(|other| *other < (*parent).rank).count();
         let before = c_int::try_from(before).unwrap_or(0);
-        to.write(Comm::make((*parent).rank - before, (*parent).ranks - count));
+        let hash = (*parent).of_child(0);
+        to.write(Comm::make(hash, (*parent).rank - before, (*parent).ranks - count));
     }
     plan::carry_out()
 }
@@ -410,5 +459,6 @@ pub unsafe extern "C" fn fakeNcclPlan(what: u32, value: u64, comm: Handle) {
 questions! {
     ncclCommCount: ranks, c_int;
     ncclCommUserRank: rank, c_int;
+    ncclCommCuDevice: device, c_int;
     ncclCommGetAsyncError: async_error, u32;
 }

@@ -9,6 +9,7 @@
 pub mod abi;
 mod plan;
 pub mod rank;
+pub mod ras;
 
 /// The version as the real library has it among its constants; agents read it there.
 #[used]

@@ -11,6 +11,7 @@
 //! | `count NAME`, `rank NAME`, `error NAME` | result and answer |
 //! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
 //! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
+//! | `ras FILE` | `ok`; from now on clients are answered like [`crate::ras`] says |
 //! | `take NANOSECONDS`, `hang`, `fail RESULT`, `break NAME RESULT` | `ok` |
 //!
 //! `-` is a communicator that is null, and `@ADDRESS` one that never was.
@@ -107,6 +108,9 @@ impl Rank {
             }
             ["group", times, operation, name, count, datatype] => {
                 self.group((times, operation), name, (count, datatype))
+            }
+            ["ras", file] => {
+                crate::ras::listen(file.into()).map_err(|error| refused(error.to_string()))
             }
             ["take", ns] => self.plan(0, number(ns)?, "-"),
             ["hang"] => self.plan(1, 0, "-"),

@@ -7,6 +7,7 @@ pub mod board;
 pub mod device;
 pub mod events;
 pub mod fields;
+pub mod gpm;
 mod links;
 pub mod mig;
 pub mod modes;

@@ -72,15 +72,20 @@ pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Cod
     let loaded = current()?;
     take_time(&loaded.scenario, name);
     let seconds = epoch_seconds(SystemTime::now()) - epoch();
-    for (failure, hits) in loaded.scenario.failures.iter().zip(&loaded.hits) {
-        if failure.concerns(name, about, seconds)
-            && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
-            && let Some(code) = suffer(failure)
-        {
-            return Some(Err(code));
-        }
+    let call = Call { loaded, seconds };
+    Some(call.fails(name, about).map_or(Ok(call), Err))
+}
+
+impl Call {
+    /// Fails, waits, hangs or crashes as the scenario says of a function, or of a part of one.
+    pub(crate) fn fails(&self, name: &str, about: Option<About>) -> Option<Code> {
+        let failures = self.loaded.scenario.failures.iter().zip(&self.loaded.hits);
+        let mut concerned = failures.filter(|(failure, hits)| {
+            failure.concerns(name, about, self.seconds)
+                && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+        });
+        concerned.find_map(|(failure, _)| suffer(failure))
     }
-    Some(Ok(Call { loaded, seconds }))
 }
 
 /// Takes as long as the scenario says that a call takes. A sleep is too long by some fifty
@@ -165,15 +170,20 @@ fn suffer(failure: &Failure) -> Option<Code> {
 
 /// Notes a call in the log. Written before the call does anything, so that one that hangs shows.
 fn log(call: &str, device: Option<u32>) {
+    note(&serde_json::json!({"call": call, "device": device}));
+}
+
+/// Adds a line to the log: an object, with time and PID.
+pub(crate) fn note(what: &serde_json::Value) {
     static LOG: OnceLock<Option<Mutex<File>>> = OnceLock::new();
     let log = LOG.get_or_init(|| {
         let path = env::var_os("FAKE_NVML_LOG")?;
         File::options().append(true).create(true).open(path).ok().map(Mutex::new)
     });
     if let Some(log) = log {
-        let time = epoch_seconds(SystemTime::now());
-        let pid = process::id();
-        let line = serde_json::json!({"time": time, "pid": pid, "call": call, "device": device});
+        let mut line = what.clone();
+        line["time"] = epoch_seconds(SystemTime::now()).into();
+        line["pid"] = process::id().into();
         let mut file = log.lock().unwrap_or_else(PoisonError::into_inner);
         // A log on a full disk loses lines; tests that count them fail and show it.
         let _ = writeln!(file, "{line}");

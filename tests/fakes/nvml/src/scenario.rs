@@ -4,6 +4,7 @@
 pub mod board;
 pub mod clocks;
 pub mod failure;
+pub mod gpm;
 pub mod health;
 pub mod links;
 
@@ -11,6 +12,7 @@ use crate::curve::{Curve, Place};
 use board::{Board, Confidential, Modes};
 use clocks::{Clocks, Held, PowerLimits};
 use failure::{Failure, Latency};
+use gpm::Gpm;
 use health::{Ecc, Errors, Pcie, Remapped, Retired, TemperatureLimits};
 use links::{C2c, Fabric, NvLink};
 use serde::Deserialize;
@@ -30,6 +32,9 @@ pub struct Scenario {
     pub omit: Vec<String>,
     /// Confidential computing, where the host has it.
     pub confidential: Option<Confidential>,
+    /// The first number of a GPM metric that this driver does not know, where it refuses to be asked
+    /// for such.
+    pub gpm_metrics: Option<u32>,
     /// Kinds of devices, in index order.
     #[serde(default, rename = "device")]
     pub groups: Vec<Group>,
@@ -126,6 +131,8 @@ pub struct Group {
     pub c2c: Option<C2c>,
     /// The fabric it registers with.
     pub fabric: Option<Fabric>,
+    /// Performance counters.
+    pub gpm: Option<Gpm>,
     /// MIG instances of each device, those there are at any time.
     #[serde(default, rename = "instance")]
     pub instances: Vec<Instance>,
@@ -176,6 +183,8 @@ pub struct Instance {
     pub multiprocessors: u32,
     /// Memory of the GPU instance, which its compute instances share.
     pub memory: Memory,
+    /// Performance counters of the GPU instance, which its compute instances share.
+    pub gpm: Option<Gpm>,
     /// Second it is made.
     #[serde(default)]
     pub from: f64,
@@ -409,7 +418,8 @@ impl<'a> Device<'a> {
         })
     }
 
-    fn place(&self) -> Place {
+    /// Where its curves are.
+    pub fn place(&self) -> Place {
         Place { device: self.index, slot: 0 }
     }
 }

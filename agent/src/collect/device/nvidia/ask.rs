@@ -114,6 +114,12 @@ pub(super) enum Call {
     InstanceComputeProcesses,
     InstanceGraphicsProcesses,
     InstanceMpsProcesses,
+    GpmSupport,
+    GpmStreaming,
+    GpmAlloc,
+    GpmSample,
+    GpmMigSample,
+    GpmMetrics,
 }
 
 impl Call {

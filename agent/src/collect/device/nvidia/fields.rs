@@ -166,10 +166,10 @@ impl Field {
     /// Its number for a driver; `None` where that is not known.
     fn id(self, numbering: Option<Numbering>) -> Option<u32> {
         match (self.row().id, numbering) {
-            (id @ (..=250 | 274..), _) | (id @ 251..=273, Some(Numbering::Old)) => Some(id),
+            (251..=273, None) => None,
             (id @ 251..=255, Some(Numbering::Renumbered)) => Some(id + 18),
             (id @ 256..=273, Some(Numbering::Renumbered)) => Some(id - 5),
-            (251..=273, None) => None,
+            (id, _) => Some(id),
         }
     }
 }

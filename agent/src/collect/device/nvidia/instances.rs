@@ -17,6 +17,7 @@ use crate::sys::nvml::mig;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// Stands before the profile in an instance's name.
 const PROFILE_MARK: &str = " MIG ";
@@ -41,10 +42,20 @@ struct Known {
     told: bool,
 }
 
-/// An instance as the processes' reader needs it.
+/// An instance as those need it who read what is in it.
 pub(super) struct Handle {
     pub(super) device: Device<'static>,
     pub(super) place: Place,
+    /// Another one for another instance, also at the same place.
+    pub(super) mark: u64,
+}
+
+impl Known {
+    fn mark(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.uuid, &self.name).hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 impl Instances {
@@ -66,7 +77,7 @@ impl Instances {
             // One that is destroyed at this very moment has no answers; it is not there.
             let Some((now, identity)) = self.identify(&handle, ask) else { continue };
             out.push(InstanceReading { place: now.place, identity, values: Vec::new() });
-            handles.push(Handle { device: handle, place: now.place });
+            handles.push(Handle { device: handle, place: now.place, mark: now.mark() });
             known.push(now);
         }
         self.known = known;

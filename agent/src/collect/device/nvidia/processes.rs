@@ -117,7 +117,11 @@ impl ProcessLists {
         let count = i64::try_from(pids.len()).ok().filter(|_| answered);
         push(&mut reading.values, &device_metric::PROCESS_COUNT, (), count);
         reading.processes.extend(listed.iter().filter_map(|((pid, place), listed)| {
-            let value = WireValue::new(&metric::MEMORY_USAGE, listed.kind, bytes(listed.memory?)?)?;
+            // One whose memory the driver hides is there all the same.
+            let value = match listed.memory {
+                Some(told) => WireValue::new(&metric::MEMORY_USAGE, listed.kind, bytes(told)?)?,
+                None => WireValue::new(&metric::INFO, (), 1)?,
+            };
             Some(ProcessValue { pid: *pid, place: *place, value })
         }));
         self.utilization(device, ask, &listed, &mut reading.processes);
@@ -139,7 +143,7 @@ impl ProcessLists {
             return Some(found);
         }
         let mut answered = false;
-        for Handle { device, place } in instances {
+        for Handle { device, place, .. } in instances {
             if ask.ask(asked.of_instance, || lists::processes(device, asked.list, infos)).is_some()
             {
                 answered = true;

@@ -32,6 +32,8 @@ const MOST_CONSTANTS: u64 = 64 << 20;
 const CHUNK: usize = 1 << 20;
 /// A version's text.
 const MOST_VERSION: usize = 48;
+/// Code that is read of one function.
+const MOST_CODE: u64 = 16 << 10;
 
 /// What a file offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,26 @@ pub(super) fn version(file: &File) -> io::Result<Option<Arc<str>>> {
     Ok(image.version()?.map(Arc::from))
 }
 
+/// The code of functions, in the order of their names without prefix, and for which machine it
+/// is, as the header numbers them; of a function that the file does not have, none.
+pub(super) fn code(file: &File, names: &[&str]) -> io::Result<Option<(u16, Vec<Vec<u8>>)>> {
+    let Some(image) = Image::open(file)? else { return Ok(None) };
+    let Some(symbols) = Names::find(&image)? else { return Ok(None) };
+    let mut all = Vec::new();
+    for name in names {
+        let mut code = Vec::new();
+        for prefix in PREFIXES {
+            if let Some((at, size)) = symbols.function(&image, &format!("{prefix}{name}"))? {
+                let size = usize::try_from(size.min(MOST_CODE)).unwrap_or(0);
+                code = bytes(file, at, size)?;
+                break;
+            }
+        }
+        all.push(code);
+    }
+    Ok(Some((image.machine, all)))
+}
+
 /// The newest version that a function of the set came with.
 fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
     let rows = entries.iter().filter_map(|(row, _)| SYMBOLS.get(*row));
@@ -79,6 +101,7 @@ fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
 /// A file of this machine's kind.
 struct Image<'a> {
     file: &'a File,
+    machine: u16,
     segments: Vec<ProgramHeader64<LE>>,
     sections: (u64, u64),
 }
@@ -94,7 +117,7 @@ impl<'a> Image<'a> {
         let count = u64::from(header.e_phnum.get(LE)).min(MOST_HEADERS);
         let segments = read_all(file, header.e_phoff.get(LE), count)?;
         let sections = (header.e_shoff.get(LE), header.e_shnum.get(LE).into());
-        Ok(Some(Self { file, segments, sections }))
+        Ok(Some(Self { file, machine: header.e_machine.get(LE), segments, sections }))
     }
 
     fn of_kind(&self, kind: u32) -> impl Iterator<Item = &ProgramHeader64<LE>> {
@@ -241,6 +264,11 @@ impl Names {
 
     /// The place in the file of a function that the file itself has.
     fn offset(&self, image: &Image<'_>, name: &str) -> io::Result<Option<u64>> {
+        Ok(self.function(image, name)?.map(|(offset, _)| offset))
+    }
+
+    /// The place of a function and its size.
+    fn function(&self, image: &Image<'_>, name: &str) -> io::Result<Option<(u64, u64)>> {
         let wanted = gnu_hash(name);
         let place = u64::from(wanted / 64 % self.bloom);
         let Some(bloom) = read::<U64<LE>>(image.file, self.hash + 16 + 8 * place)? else {
@@ -265,9 +293,9 @@ impl Names {
                 return Ok(None);
             };
             if hash | 1 == wanted | 1
-                && let Some(offset) = self.symbol(image, chained, name)?
+                && let Some(place) = self.symbol(image, chained, name)?
             {
-                return Ok(Some(offset));
+                return Ok(Some(place));
             }
             if hash & 1 == 1 {
                 break;
@@ -276,7 +304,7 @@ impl Names {
         Ok(None)
     }
 
-    fn symbol(&self, image: &Image<'_>, index: u32, name: &str) -> io::Result<Option<u64>> {
+    fn symbol(&self, image: &Image<'_>, index: u32, name: &str) -> io::Result<Option<(u64, u64)>> {
         let at = self.symbols + 24 * u64::from(index);
         let Some(symbol) = read::<Sym64<LE>>(image.file, at)? else { return Ok(None) };
         let text = self.strings + u64::from(symbol.st_name.get(LE));
@@ -286,7 +314,8 @@ impl Names {
             return Ok(None);
         }
         let place = image.offset(symbol.st_value.get(LE));
-        Ok(place.filter(|(_, flags)| flags & PF_X != 0).map(|(offset, _)| offset))
+        let is_code = place.filter(|(_, flags)| flags & PF_X != 0);
+        Ok(is_code.map(|(offset, _)| (offset, symbol.st_size.get(LE))))
     }
 }
 

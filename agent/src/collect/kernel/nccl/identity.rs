@@ -1,9 +1,11 @@
 //! Who a communicator is: its hash from the unique id or from its parent, its rank and size from
 //! the arguments of the call that made it or, where all ranks of the parent are on this node, from
-//! the colors and keys of all of them.
+//! the colors and keys of all of them, or from what another source says of it.
 
+use super::complete::Completed;
 use super::maps::Snapshot;
 use super::roll::{Processes, known};
+use crate::catalog::nccl::KnownBy;
 use crate::communicators::{CommunicatorHash, MemberFacts, MemberKey, Origin};
 use crate::ids::ProcKey;
 use gpuwho_common::nccl::{
@@ -20,6 +22,18 @@ pub(super) struct Identified {
     pub facts: MemberFacts,
     /// Its size, where the programs do not know it yet.
     pub newly_sized: Option<u32>,
+}
+
+/// Marks the number of a membership in all communicators without a hash that have one rank and
+/// size.
+const RANKED: u64 = 1 << 62;
+
+/// What others say of a communicator.
+struct Place {
+    /// Rank and size, from the colors and keys of all ranks.
+    divided: Option<(u32, u32)>,
+    /// What its process's memory or NCCL tells.
+    told: Option<Completed>,
 }
 
 /// The hashes found so far.
@@ -39,13 +53,15 @@ impl Lineage {
         born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
         for (number, communicator) in &born {
             let hash = self.hash(communicator);
-            self.0.entry(*number).or_insert(hash);
+            let known = self.0.entry(*number).or_insert(hash);
+            *known = known.or(hash);
         }
         let divided = divided(&born, &self.0);
         let (mut found, mut lost) = (Vec::new(), Vec::new());
+        let told = |number: &u64| snapshot.completed.get(number).copied();
         for (number, communicator) in born {
-            let place = divided.get(number).copied();
-            match self.identified((*number, communicator), place, processes) {
+            let place = Place { divided: divided.get(number).copied(), told: told(number) };
+            match self.identified((*number, communicator), &place, processes) {
                 Some(one) => found.push(one),
                 None => lost.push(*number),
             }
@@ -79,25 +95,38 @@ impl Lineage {
     fn identified(
         &self,
         (number, communicator): (u64, &Communicator),
-        place: Option<(u32, u32)>,
+        place: &Place,
         processes: &dyn Processes,
     ) -> Option<Identified> {
         let identity = &communicator.identity;
         let process = processes.find(identity.pid, identity.start_ns)?;
-        let hash = self.0.get(&number).copied().flatten();
+        let born = self.0.get(&number).copied().flatten();
+        let hash = born.or(place.told.and_then(|told| told.hash));
         let mut facts = MemberFacts { hash, ..nameless(process, processes) };
         let mut newly_sized = None;
-        // Several without a hash are one membership, of which rank and size mean nothing.
-        if hash.is_some() {
-            let (rank, ranks) = place.unzip();
-            facts.rank = known(identity.rank).or(rank);
-            facts.ranks = known(identity.ranks).or(ranks);
-            facts.device = known(identity.device);
+        // Several without hash and rank are one membership, of which all else means nothing.
+        if hash.is_some() || place.told.is_some() {
+            let (rank, ranks) = place.divided.unzip();
+            facts.rank = known(identity.rank).or(rank).or(place.told.map(|told| told.rank));
+            facts.ranks = known(identity.ranks).or(ranks).or(place.told.map(|told| told.ranks));
+            facts.device = known(identity.device).or(place.told.and_then(|told| told.device));
             facts.parent = self.0.get(&identity.parent).copied().flatten();
             facts.origin = origin(identity.origin);
+            facts.known_by = match place.told {
+                Some(told) if born.is_none() => told.by,
+                _ => KnownBy::Birth,
+            };
             newly_sized = facts.ranks.filter(|_| identity.ranks == UNKNOWN);
         }
-        let key = MemberKey { process, number: if hash.is_some() { number } else { 0 } };
+        let number_of = match (hash, facts.rank.zip(facts.ranks)) {
+            (Some(_), _) => number,
+            // Those of the same rank and size cannot be told apart.
+            (None, Some((rank, ranks))) => {
+                RANKED | u64::from(rank % (1 << 30)) << 32 | u64::from(ranks)
+            }
+            (None, None) => 0,
+        };
+        let key = MemberKey { process, number: number_of };
         Some(Identified { number, communicator: *communicator, key, facts, newly_sized })
     }
 }

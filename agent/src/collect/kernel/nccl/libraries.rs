@@ -7,6 +7,7 @@
 //! as somebody maps it.
 
 use super::elf::{Exports, exports, version};
+use super::fields::{Fields, fields};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use std::collections::{HashMap, HashSet};
@@ -31,6 +32,8 @@ pub(super) struct Library {
     pub file: PathBuf,
     /// What it offers.
     pub exports: Exports,
+    /// Where it keeps what a communicator is, as far as its code tells.
+    pub fields: Option<Fields>,
     /// Who maps it.
     pub users: HashSet<ProcKey>,
 }
@@ -109,6 +112,13 @@ impl Libraries {
             .max_by(|one, other| one.exports.version.cmp(&other.exports.version))
     }
 
+    /// Where a process's communicators have their fields, unless it maps libraries that differ.
+    pub(super) fn fields_of(&self, process: ProcKey) -> Option<Fields> {
+        let mut mine = self.in_use().filter(|(_, library)| library.users.contains(&process));
+        let first = mine.next()?.1.fields;
+        first.filter(|_| mine.all(|(_, library)| library.fields == first))
+    }
+
     fn leave(&mut self, process: ProcKey, files: impl IntoIterator<Item = FileKey>) -> bool {
         let mut changed = false;
         for key in files {
@@ -132,7 +142,8 @@ fn open(process: &Path, mapping: &Mapping<'_>) -> Option<Library> {
     let (file, opened) =
         places.into_iter().find_map(|place| Some((place.clone(), File::open(place).ok()?)))?;
     let exports = exports(&opened).ok().flatten()?;
-    Some(Library { path: Arc::from(mapping.path), file, exports, users: HashSet::new() })
+    let fields = fields(&opened).ok().flatten();
+    Some(Library { path: Arc::from(mapping.path), file, exports, fields, users: HashSet::new() })
 }
 
 /// A line of `/proc/PID/maps`: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.

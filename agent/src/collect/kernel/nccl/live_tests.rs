@@ -2,12 +2,13 @@
 //! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
 
 use super::libraries::Libraries;
+use super::many::Way;
 use super::maps::Snapshot;
 use super::probes::{Attached, Maps, Probes, task_layout};
 use super::{Nccl, Settings, Waker};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
-use crate::catalog::nccl::GovernorLevel;
+use crate::catalog::nccl::{GovernorLevel, KnownBy};
 use crate::collect::Collector as _;
 use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::ids::ProcKey;
@@ -112,7 +113,7 @@ struct Bare {
 }
 
 impl Bare {
-    fn on(rank: &Rank) -> Option<Self> {
+    fn on(rank: &Rank, best: Way) -> Option<Self> {
         let paths = Paths::default();
         let mut libraries = Libraries::default();
         assert!(libraries.look(&paths, rank.process()));
@@ -121,7 +122,7 @@ impl Bare {
         let library = libraries.in_use().next().unwrap().1;
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
-        let loaded = Probes::load(task_layout(&paths));
+        let loaded = Probes::load(task_layout(&paths), best);
         let (mut probes, maps) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
@@ -129,6 +130,10 @@ impl Bare {
                 return None;
             }
         };
+        if probes.way() != best {
+            println!("skipped: needs a kernel with {}", best.as_str());
+            return None;
+        }
         let attached = probes.attach(&library.file, &library.exports, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
         Some(Self { _probes: probes, maps, attached })
@@ -168,10 +173,25 @@ fn hash(id: &str) -> u64 {
 }
 
 #[test]
-fn rank_size_hash_sequence_calls_and_bytes_are_exact_on_every_rank() {
+fn rank_size_hash_sequence_calls_and_bytes_are_exact_in_a_session() {
+    everything_is_exact(Way::Session);
+}
+
+#[test]
+fn rank_size_hash_sequence_calls_and_bytes_are_exact_with_a_link_for_many() {
+    everything_is_exact(Way::Multi);
+}
+
+#[test]
+fn rank_size_hash_sequence_calls_and_bytes_are_exact_with_a_probe_a_function() {
+    everything_is_exact(Way::Each);
+}
+
+/// Of every rank.
+fn everything_is_exact(way: Way) {
     let scene = Scene::new();
     let mut ranks: Vec<Rank> = (0..3).map(|_| Rank::with(&scene.library())).collect();
-    let Some(bare) = Bare::on(&ranks[0]) else { return };
+    let Some(bare) = Bare::on(&ranks[0], way) else { return };
     println!("{} entries, {} returns", bare.attached.functions(), bare.attached.returns());
     let id = ranks[0].order("id");
     for (rank, process) in ranks.iter_mut().enumerate() {
@@ -203,6 +223,14 @@ fn rank_size_hash_sequence_calls_and_bytes_are_exact_on_every_rank() {
     }
     let ids = bare.maps.unique_ids().unwrap();
     assert_eq!(ids.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(), vec![hash(&id)]);
+    let holds = bare.attached.into_holds();
+    let (links, began) = (holds.len(), Instant::now());
+    drop(holds);
+    println!("{links} closed in {:?}", began.elapsed());
+    assert!(way == Way::Each || links <= 4, "{links} links for one file");
+    assert_eq!(ranks[0].order("call 5 ncclAllReduce world 1000 7"), "0");
+    let (_, after) = only(of_pid(&bare.maps.read().unwrap(), ranks[0].child.id()));
+    assert_eq!(after.activity.calls, 8, "counted while nothing is attached");
 }
 
 /// The whole source, on the processes it is given instead of those that hold a device.
@@ -746,4 +774,60 @@ fn the_real_library_is_read_without_a_device() {
     assert_eq!(told.int(calls, &rank, "reduce_scatter unknown"), Some(1));
     assert_eq!(told.int("nccl.collective.bytes", &rank, "all_reduce lt_64KiB"), Some(49_152));
     assert_eq!(told.int("nccl.call.errors", &rank, ""), Some(6));
+}
+
+#[test]
+fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memory() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let mut ranks: Vec<Rank> = (0..2).map(|_| Rank::with(&scene.library())).collect();
+    let id = ranks[0].order("id");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        assert_eq!(rank.order(&format!("init world 2 {number} {id}")), "0");
+        assert_eq!(rank.order(&format!("split world 5 {number} half")), "0");
+        assert_eq!(rank.order("call 7 ncclAllReduce world 1024 7"), "0");
+    }
+    for rank in &ranks {
+        source.hold(rank.process());
+    }
+    source.until_ready(1);
+    for rank in &mut ranks {
+        assert_eq!(rank.order("call 3 ncclAllReduce world 1024 7"), "0");
+        assert_eq!(rank.order("call 2 ncclBroadcast half 1024 7"), "0");
+    }
+    let told = source.read();
+    let world = format!("{:#x}", hash(&id));
+    let half = format!("{:#x}", Hash::of_child(hash(&id), 1, 5));
+    for (number, rank) in ranks.iter().enumerate() {
+        let members = told.members(rank.child.id());
+        let mut members: Vec<_> = members
+            .iter()
+            .map(|facts| {
+                let hash = facts.hash.map(|hash| hash.to_string()).unwrap_or_default();
+                (hash, facts.rank, facts.ranks, facts.device, facts.known_by)
+            })
+            .collect();
+        let place = u32::try_from(number).ok();
+        let known = |hash: &String| (hash.clone(), place, Some(2), place, KnownBy::Memory);
+        let mut wanted = vec![known(&world), known(&half)];
+        members.sort_by(|one, other| one.0.cmp(&other.0));
+        wanted.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(members, wanted);
+        // How many there were before nobody knows.
+        assert_eq!(told.int("nccl.rank.sequence", rank, ""), None);
+        let calls = told.all("nccl.collective.calls");
+        let of = |hash: &String, what: &str| {
+            calls.get(&(rank.child.id(), hash.clone(), what.to_owned())).cloned()
+        };
+        assert_eq!(of(&world, "all_reduce lt_64KiB"), Some(Value::Int(3)));
+        assert_eq!(of(&half, "broadcast lt_64KiB"), Some(Value::Int(2)));
+    }
+    let known = told.all("nccl.communicators");
+    let by = |what: &str| known.get(&(0, "-".to_owned(), what.to_owned())).cloned();
+    assert_eq!((by("memory"), by("unknown")), (Some(Value::Int(4)), Some(Value::Int(0))));
+    // What is made now is known from its birth, beside what was there.
+    assert_eq!(ranks[0].order("split world 9 0 later"), "0");
+    assert_eq!(ranks[0].order("call 1 ncclAllReduce later 1024 7"), "0");
+    let told = source.read();
+    assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }

@@ -1,10 +1,12 @@
 //! Reads and clears the maps of the probe `nccl`, in batches.
 
+use super::complete::Completed;
 use super::probes::Maps;
 use crate::sys;
 use aya::Pod;
 use aya::maps::{HashMap, Map, MapData};
 use gpuwho_common::nccl::{CallKey, Calls, Communicator, Handle, HandleKey, MadeId, Thread};
+use std::collections::HashMap as Found;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -14,6 +16,8 @@ pub(super) struct Snapshot {
     pub communicators: Vec<(u64, Communicator)>,
     pub calls: Vec<(CallKey, Calls)>,
     pub threads: Vec<(u64, Thread)>,
+    /// What other sources say of communicators, by number.
+    pub completed: Found<u64, Completed>,
 }
 
 impl Maps {
@@ -24,6 +28,7 @@ impl Maps {
             communicators: entries(&self.communicators)?,
             calls: entries(&self.calls)?,
             threads: entries(&self.threads)?,
+            completed: Found::new(),
         })
     }
 

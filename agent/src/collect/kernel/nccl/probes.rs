@@ -1,14 +1,17 @@
 //! Loads the programs of the probe `nccl` and attaches them to a library's file, by offset: one
 //! uprobe a function and file, whoever maps it.
 //!
-//! Nothing is loaded before the first library is found; a program is loaded when the first library
-//! that has its function is attached.
+//! Nothing is loaded before the first library is found. Where the kernel has links for many
+//! uprobes, one program serves all functions of a file. Elsewhere, and where such a link is
+//! refused, each function has its own, loaded when the first library that has it is attached.
 
 use super::super::btf::Btf;
 use super::super::load::first_line;
 use super::elf::Exports;
 use super::governor::Attach;
+use super::many::{Many, Way};
 use crate::paths::Paths;
+use crate::sys::uprobes::Place;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use aya::programs::uprobe::{UProbeLink, UProbeLinkId, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
@@ -16,10 +19,12 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use gpuwho_common::nccl::{CONTROL_PAUSED, CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// The object that the build embedded; empty where there was no BPF toolchain.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nccl"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nccl"));
 
 /// The program of every return.
 const RETURNED: &str = "returned";
@@ -67,22 +72,32 @@ pub(super) struct Maps {
 /// The programs, loaded.
 pub(super) struct Probes {
     bpf: Ebpf,
+    many: Option<Many>,
     loaded: HashSet<&'static str>,
     control: Array<MapData, u32>,
     pub counts: PerCpuArray<MapData, u64>,
 }
 
-/// What is attached to one file. Dropping a link detaches it, which takes the kernel until no
-/// processor is inside the probe: a tenth of a second each on a busy host, one after the other
-/// (`perf_uprobe_destroy`, 6.18).
-#[derive(Default)]
+/// What keeps one probe or many attached. Dropping it detaches them, which takes the kernel until
+/// no processor is inside: for a probe of its own a tenth of a second on a busy host, one after the
+/// other (`perf_uprobe_destroy`, 6.18), for a link as long, once.
+#[derive(Debug)]
+pub(super) enum Hold {
+    One(#[expect(dead_code, reason = "kept to be dropped")] UProbeLink),
+    Many(#[expect(dead_code, reason = "kept to be dropped")] OwnedFd),
+}
+
+/// What is attached to one file.
+#[derive(Debug, Default)]
 pub(super) struct Attached {
-    /// Entries.
-    entries: Vec<UProbeLink>,
+    /// Entries, and in a session what they want of the rest.
+    entries: Vec<Hold>,
     /// Returns of what makes, ends and asks.
-    returns: Vec<UProbeLink>,
+    returns: Vec<Hold>,
     /// What only timing needs: returns of operations, and entries of functions that call others.
-    timing: Vec<UProbeLink>,
+    timing: Vec<Hold>,
+    /// Functions probed at their entry, and at their return.
+    functions: [usize; 2],
     /// Functions that could not be probed, with the reason.
     pub refused: Vec<(&'static str, String)>,
 }
@@ -90,31 +105,32 @@ pub(super) struct Attached {
 impl Attached {
     /// How many functions are probed at their entry.
     pub(super) fn functions(&self) -> usize {
-        self.entries.len()
+        self.functions[0]
+    }
+
+    /// How many are probed at their return.
+    pub(super) fn returns(&self) -> usize {
+        self.functions[1]
     }
 
     /// Takes out what only timing needs.
-    pub(super) fn untime(&mut self) -> Vec<UProbeLink> {
+    pub(super) fn untime(&mut self) -> Vec<Hold> {
         std::mem::take(&mut self.timing)
     }
 
     /// Takes out everything.
-    pub(super) fn into_links(self) -> Vec<UProbeLink> {
+    pub(super) fn into_holds(self) -> Vec<Hold> {
         let Self { mut entries, returns, timing, .. } = self;
         entries.extend(returns);
         entries.extend(timing);
         entries
     }
-
-    /// How many are probed at their return.
-    pub(super) fn returns(&self) -> usize {
-        self.returns.len() + self.timing.len()
-    }
 }
 
 impl Probes {
-    /// Loads the maps; gives those to read apart.
-    pub(super) fn load(layout: TaskLayout) -> Result<(Self, Maps), ProbeError> {
+    /// Loads the maps and, of the ways from `best` on, the best that the kernel has; gives the maps
+    /// to read apart.
+    pub(super) fn load(layout: TaskLayout, best: Way) -> Result<(Self, Maps), ProbeError> {
         if OBJECT.is_empty() {
             return Err(ProbeError::NotBuilt);
         }
@@ -125,6 +141,10 @@ impl Probes {
             .override_global("TASK_LAYOUT", &layout, true)
             .load(OBJECT)
             .map_err(Box::new)?;
+        let (many, refused) = Many::load(&bpf, best);
+        for error in refused {
+            tracing::debug!(%error, "functions are probed one by one, or their returns all");
+        }
         let maps = Maps {
             handles: take(&mut bpf, "HANDLES")?,
             communicators: take(&mut bpf, "COMMUNICATORS")?,
@@ -136,14 +156,15 @@ impl Probes {
             .map_err(|source| ProbeError::Map { name: "CONTROL", source })?;
         let counts = PerCpuArray::try_from(take(&mut bpf, "COUNTS")?)
             .map_err(|source| ProbeError::Map { name: "COUNTS", source })?;
-        let mut probes = Self { bpf, loaded: HashSet::new(), control, counts };
+        let mut probes = Self { bpf, many, loaded: HashSet::new(), control, counts };
         probes.control(Attach::Full)?;
         Ok((probes, maps))
     }
 
-    /// Loads every program, as far as the kernel takes them; gives how many there are.
-    pub(super) fn try_all(paths: &Paths) -> Result<usize, ProbeError> {
-        let (mut probes, _maps) = Self::load(task_layout(paths))?;
+    /// Loads every program, as far as the kernel takes them; gives how many there are, and how
+    /// functions will be probed.
+    pub(super) fn try_all(paths: &Paths) -> Result<(usize, Way), ProbeError> {
+        let (mut probes, _maps) = Self::load(task_layout(paths), Way::Session)?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
         let programs: Vec<&'static str> = programs.collect();
         for &program in &programs {
@@ -152,7 +173,7 @@ impl Probes {
             let found: &mut UProbe = found.try_into().map_err(refused)?;
             found.load().map_err(refused)?;
         }
-        Ok(programs.len())
+        Ok((programs.len(), probes.way()))
     }
 
     /// Tells the programs what is attached.
@@ -166,6 +187,11 @@ impl Probes {
         set.map_err(|source| ProbeError::Map { name: "CONTROL", source })
     }
 
+    /// How functions are probed.
+    pub(super) fn way(&self) -> Way {
+        self.many.as_ref().map_or(Way::Each, Many::way)
+    }
+
     /// Attaches to a file's functions. A function that the kernel refuses is left out and named;
     /// an error means that nothing can be attached.
     pub(super) fn attach(
@@ -174,48 +200,82 @@ impl Probes {
         exports: &Exports,
         timed: bool,
     ) -> Result<Attached, ProbeError> {
+        if let Some(many) = &self.many {
+            match all(many, file, exports, timed) {
+                Ok(attached) => return Ok(attached),
+                // One function may be to blame: each by itself, it is named.
+                Err(error) => tracing::debug!(%error, "a link for all functions is refused"),
+            }
+        }
         let mut attached = Attached::default();
         // Returns first: a call must not be left open because it began in between.
         if timed {
-            self.time_calls(file, exports, &mut attached);
+            self.time_each(file, exports, &mut attached);
         }
-        for (symbol, offset) in rows(exports).filter(|(symbol, _)| is_about_communicators(symbol)) {
-            match self.link(RETURNED, file, offset) {
-                Ok(link) => attached.returns.push(link),
-                Err(error) => attached.refused.push((symbol.name, error.to_string())),
-            }
+        for place in rows(exports).filter(|(_, symbol, _)| is_about_communicators(symbol)) {
+            let hold = self.link(RETURNED, file, place, &mut attached);
+            attached.returns.extend(hold);
         }
-        for (symbol, offset) in rows(exports).filter(|(symbol, _)| !symbol.wraps) {
-            match self.link(symbol.program, file, offset) {
-                Ok(link) => attached.entries.push(link),
-                Err(error) => attached.refused.push((symbol.name, error.to_string())),
-            }
+        for place in rows(exports).filter(|(_, symbol, _)| !symbol.wraps) {
+            let hold = self.link(place.1.program, file, place, &mut attached);
+            attached.entries.extend(hold);
         }
         if attached.entries.is_empty()
-            && let Some((_, offset)) = exports.entries.first()
+            && let Some(place) = rows(exports).next()
         {
             // All were refused: for the reason of the first.
-            drop(self.link(RETURNED, file, *offset)?);
+            drop(self.one(RETURNED, file, place.2)?);
         }
         Ok(attached)
     }
 
     /// Attaches what only timing needs.
     pub(super) fn time_calls(&mut self, file: &Path, exports: &Exports, attached: &mut Attached) {
-        for (symbol, offset) in rows(exports) {
-            let is_timed = matches!(symbol.does, Does::Call(_) | Does::GroupEnd);
-            let returned = is_timed.then_some(RETURNED);
-            let wrapper = symbol.wraps.then_some(symbol.program);
-            for program in [returned, wrapper].into_iter().flatten() {
-                match self.link(program, file, offset) {
-                    Ok(link) => attached.timing.push(link),
-                    Err(error) => attached.refused.push((symbol.name, error.to_string())),
+        // A link for all functions tells, or is missed by, every one of them.
+        let is_whole = attached.entries.iter().any(|hold| matches!(hold, Hold::Many(_)));
+        match &self.many {
+            Some(many) if is_whole => {
+                if let Err(error) = time_all(many, file, exports, attached) {
+                    attached.refused.push((RETURNED, error.to_string()));
                 }
+            }
+            _ => self.time_each(file, exports, attached),
+        }
+    }
+
+    fn time_each(&mut self, file: &Path, exports: &Exports, attached: &mut Attached) {
+        for place in rows(exports) {
+            let returned = is_timed(place.1).then_some(RETURNED);
+            let wrapper = place.1.wraps.then_some(place.1.program);
+            for program in [returned, wrapper].into_iter().flatten() {
+                let hold = self.link(program, file, place, attached);
+                attached.timing.extend(hold);
             }
         }
     }
 
+    /// Attaches to one function; a refusal is noted.
     fn link(
+        &mut self,
+        program: &'static str,
+        file: &Path,
+        (_, symbol, offset): Row,
+        attached: &mut Attached,
+    ) -> Option<Hold> {
+        match self.one(program, file, offset) {
+            Ok(link) => {
+                let [entries, returns] = &mut attached.functions;
+                *(if program == RETURNED { returns } else { entries }) += 1;
+                Some(Hold::One(link))
+            }
+            Err(error) => {
+                attached.refused.push((symbol.name, error.to_string()));
+                None
+            }
+        }
+    }
+
+    fn one(
         &mut self,
         program: &'static str,
         file: &Path,
@@ -239,10 +299,65 @@ impl Probes {
     }
 }
 
-/// The functions of a file, each with its place.
-fn rows(exports: &Exports) -> impl Iterator<Item = (&'static Symbol, u64)> {
+/// Attaches to all functions of a file at once.
+fn all(many: &Many, file: &Path, exports: &Exports, timed: bool) -> io::Result<Attached> {
+    let mut attached = Attached::default();
+    if timed {
+        time_all(many, file, exports, &mut attached)?;
+    }
+    let places = places(exports, is_about_communicators);
+    if !places.is_empty() {
+        attached.returns.extend(many.returns(file, &places)?.map(Hold::Many));
+        attached.functions[1] += places.len();
+    }
+    // In a session the entries of functions that call others cost nothing more when they are there.
+    let places = places_of_entries(many, exports);
+    attached.entries.push(Hold::Many(many.entries(file, &places)?));
+    attached.functions[0] += places.len();
+    Ok(attached)
+}
+
+fn places_of_entries(many: &Many, exports: &Exports) -> Vec<Place> {
+    places(exports, |symbol| many.way() == Way::Session || !symbol.wraps)
+}
+
+fn time_all(
+    many: &Many,
+    file: &Path,
+    exports: &Exports,
+    attached: &mut Attached,
+) -> io::Result<()> {
+    let timed = places(exports, is_timed);
+    attached.functions[1] += timed.len();
+    if many.way() == Way::Session || timed.is_empty() {
+        return Ok(());
+    }
+    let returns = many.returns(file, &timed)?;
+    let wrappers = places(exports, |symbol| symbol.wraps);
+    if !wrappers.is_empty() {
+        attached.timing.push(Hold::Many(many.entries(file, &wrappers)?));
+        attached.functions[0] += wrappers.len();
+    }
+    attached.timing.extend(returns.map(Hold::Many));
+    Ok(())
+}
+
+fn places(exports: &Exports, wanted: impl Fn(&Symbol) -> bool) -> Vec<Place> {
+    let rows = rows(exports).filter(|(_, symbol, _)| wanted(symbol));
+    rows.map(|(row, _, offset)| Place { offset, cookie: row as u64 }).collect()
+}
+
+/// A function of a file: its place in the table, what it is, and its place in the file.
+type Row = (usize, &'static Symbol, u64);
+
+/// The functions of a file.
+fn rows(exports: &Exports) -> impl Iterator<Item = Row> {
     let entries = exports.entries.iter();
-    entries.filter_map(|(row, offset)| Some((SYMBOLS.get(*row)?, *offset)))
+    entries.filter_map(|(row, offset)| Some((*row, SYMBOLS.get(*row)?, *offset)))
+}
+
+fn is_timed(symbol: &Symbol) -> bool {
+    matches!(symbol.does, Does::Call(_) | Does::GroupEnd)
 }
 
 fn is_about_communicators(symbol: &Symbol) -> bool {

@@ -2,7 +2,8 @@
 //! has done since it was first seen.
 //!
 //! A communicator whose hash is not known (it was there before the probe, or comes from one that
-//! was) cannot be told from its like by name; all of a process are one membership without rank.
+//! was, and no other source tells) cannot be told from its like by name; all of a process that have
+//! the same rank and size are one membership, and so are all of which not even that is known.
 
 use super::identity::{Identified, Lineage};
 use super::maps::Snapshot;
@@ -75,13 +76,21 @@ pub(super) struct Reading {
 pub(super) struct Roll {
     lineage: Lineage,
     /// What forgotten communicators of a membership had counted.
-    before: HashMap<MemberKey, (Counted, u64)>,
+    before: HashMap<MemberKey, Kept>,
     /// Memberships told for the last time at the last reading.
     told: Vec<(MemberKey, MemberId)>,
-    /// Memberships that were being made at the last reading.
-    unborn: HashMap<MemberKey, MemberId>,
+    /// Memberships at the last reading that had not ended.
+    present: HashMap<MemberKey, MemberId>,
     /// Numbers that had calls at the last reading and were no communicator.
     strays: HashSet<u64>,
+}
+
+/// What is left of forgotten communicators.
+#[derive(Debug)]
+struct Kept {
+    calls: Counted,
+    errors: u64,
+    facts: MemberFacts,
 }
 
 impl Roll {
@@ -110,8 +119,8 @@ impl Roll {
             }
             if is_over(one, processes) {
                 let keys: Vec<CallKey> = mine.iter().map(|(key, _)| *key).collect();
-                if one.key.number == 0 {
-                    self.keep(one.key, &mine, one.communicator.activity.errors);
+                if one.facts.hash.is_none() {
+                    self.keep(one, &mine);
                 }
                 self.lineage.forget(one.number);
                 reading.gone.push((one.number, keys));
@@ -119,7 +128,7 @@ impl Roll {
         }
         reading.gone.extend(self.stray(&lost, calls));
         reading.gone_threads = opened(snapshot, processes, communicators, &mut members);
-        self.add_silent(processes, communicators, &mut members);
+        self.add_silent(communicators, &mut members);
         for member in members.values_mut() {
             let is_gone = |number: &u64| reading.gone.iter().any(|(gone, _)| gone == number);
             let is_over = member.facts.hash.is_some()
@@ -133,36 +142,34 @@ impl Roll {
     }
 
     /// What only forgotten communicators had counted is told as long as the process lives.
-    fn add_silent(
-        &self,
-        processes: &dyn Processes,
-        communicators: &Communicators,
-        members: &mut BTreeMap<MemberKey, Member>,
-    ) {
-        for key in self.before.keys().filter(|key| !members.contains_key(key)).collect::<Vec<_>>() {
-            let facts = super::identity::nameless(key.process, processes);
-            let id = communicators.put(*key, facts.clone());
-            members.insert(*key, self.member(id, *key, &facts));
+    fn add_silent(&self, communicators: &Communicators, members: &mut BTreeMap<MemberKey, Member>) {
+        for (key, kept) in &self.before {
+            if !members.contains_key(key) {
+                let id = communicators.put(*key, kept.facts.clone());
+                members.insert(*key, self.member(id, *key, &kept.facts));
+            }
         }
     }
 
-    /// Remembers who is told for the last time. Gives the memberships that were being made at the
-    /// last reading and are no more: told by their own names from now on, or nobody's. The last
-    /// points of all of them still have their names.
+    /// Remembers who is told for the last time. Gives the memberships that were there at the last
+    /// reading and are no more without having ended: made or completed meanwhile, and told by their
+    /// own names from now on, or nobody's. The last points of all of them still have their names.
     fn close(&mut self, members: &BTreeMap<MemberKey, Member>) -> Vec<MemberId> {
         let ended = members.iter().filter(|(_, member)| member.has_ended);
         self.told = ended.map(|(key, member)| (*key, member.id)).collect();
-        let unborn = members.iter().filter(|(key, _)| key.number & UNBORN != 0);
-        let unborn = unborn.map(|(key, member)| (*key, member.id)).collect();
-        let before = std::mem::replace(&mut self.unborn, unborn);
-        let born: Vec<_> =
+        let present = members.iter().filter(|(_, member)| !member.has_ended);
+        let present = present.map(|(key, member)| (*key, member.id)).collect();
+        let before = std::mem::replace(&mut self.present, present);
+        let left: Vec<_> =
             before.into_iter().filter(|(key, _)| !members.contains_key(key)).collect();
-        self.told.extend(&born);
-        born.into_iter().map(|(_, id)| id).collect()
+        self.told.extend(&left);
+        left.into_iter().map(|(_, id)| id).collect()
     }
 
     fn member(&self, id: MemberId, key: MemberKey, facts: &MemberFacts) -> Member {
-        let (calls, errors) = self.before.get(&key).cloned().unwrap_or_default();
+        let kept = self.before.get(&key);
+        let (calls, errors) =
+            kept.map(|kept| (kept.calls.clone(), kept.errors)).unwrap_or_default();
         Member {
             id,
             facts: facts.clone(),
@@ -202,12 +209,13 @@ impl Roll {
     }
 
     /// What a forgotten communicator had counted stays in its membership's sums.
-    fn keep(&mut self, key: MemberKey, calls: &[(CallKey, Calls)], errors: u64) {
-        let kept = self.before.entry(key).or_default();
+    fn keep(&mut self, one: &Identified, calls: &[(CallKey, Calls)]) {
+        let nothing = Kept { calls: Counted::new(), errors: 0, facts: one.facts.clone() };
+        let kept = self.before.entry(one.key).or_insert(nothing);
         for (key, counted) in calls {
-            add(kept.0.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
+            add(kept.calls.entry((key.operation, key.class)).or_insert(NO_CALLS), counted);
         }
-        kept.1 += errors;
+        kept.errors += one.communicator.activity.errors;
     }
 
     /// Only now, since the enrich stage needed their names for their last points.
@@ -230,7 +238,9 @@ impl Member {
         if activity.async_error != 0 {
             self.async_error = Some(activity.async_error);
         }
-        let is_followed = one.facts.hash.is_some() && one.communicator.identity.born_ns > gap_ns;
+        let identity = &one.communicator.identity;
+        let is_followed =
+            one.facts.hash.is_some() && identity.origin != SEEN && identity.born_ns > gap_ns;
         self.sequence = is_followed.then_some(activity.sequence);
         if activity.last_ns > self.last_ns {
             self.last_ns = activity.last_ns;

@@ -1,5 +1,6 @@
 //! What the thread that attaches and the collector that reads know of each other.
 
+use super::fields::Fields;
 use super::probes::Maps;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
@@ -23,6 +24,8 @@ pub(super) struct Known {
     pub looked: u64,
     /// Version and file of each process's library.
     pub libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
+    /// Where each process's library keeps what a communicator is.
+    pub fields: HashMap<ProcKey, Fields>,
     pub counts: [u64; COUNTERS as usize],
     /// Calls before this moment may have been missed.
     pub gap_ns: u64,
@@ -44,6 +47,7 @@ impl Default for Known {
             files: 0,
             looked: 0,
             libraries: HashMap::new(),
+            fields: HashMap::new(),
             counts: [0; COUNTERS as usize],
             gap_ns: 0,
             attached_ns: [0; 2],

@@ -6,7 +6,8 @@
 use super::Settings;
 use super::governor::{Attach, Governor, LOOK_EVERY};
 use super::libraries::{FileKey, Libraries};
-use super::probes::{Attached, ProbeError, Probes, task_layout};
+use super::many::Way;
+use super::probes::{Attached, Hold, ProbeError, Probes, task_layout};
 use super::shared::Shared;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
@@ -15,7 +16,6 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
-use aya::programs::uprobe::UProbeLink;
 use gpuwho_common::nccl::{COUNTERS, HIT_ENTRY, HIT_RETURN, TaskLayout};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -50,7 +50,7 @@ pub(super) struct Watch {
     attached: HashMap<FileKey, Attached>,
     refused: Option<(String, Instant)>,
     /// Links to close, when there is nothing better to do.
-    detaching: Vec<UProbeLink>,
+    detaching: Vec<Hold>,
     governor: Governor,
     in_force: Attach,
     looked: Looked,
@@ -167,7 +167,7 @@ impl Watch {
         let gone: Vec<FileKey> =
             self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
         for key in gone {
-            let links = self.attached.remove(&key).map(Attached::into_links);
+            let links = self.attached.remove(&key).map(Attached::into_holds);
             self.detaching.extend(links.unwrap_or_default());
         }
         let is_tried_again = |until: &Instant| Instant::now() >= *until;
@@ -192,7 +192,7 @@ impl Watch {
                 continue;
             }
             if self.probes.is_none() {
-                let (probes, maps) = Probes::load(self.layout)?;
+                let (probes, maps) = Probes::load(self.layout, Way::Session)?;
                 self.probes = Some(probes);
                 self.shared.with(|known| known.maps = Some(maps));
             }
@@ -272,7 +272,7 @@ impl Watch {
         match wanted {
             Attach::Nothing => {
                 let all = self.attached.drain().map(|(_, attached)| attached);
-                self.detaching.extend(all.flat_map(Attached::into_links));
+                self.detaching.extend(all.flat_map(Attached::into_holds));
             }
             Attach::Entries => {
                 self.detaching.extend(self.attached.values_mut().flat_map(Attached::untime));
@@ -315,11 +315,12 @@ impl Watch {
     }
 
     fn publish(&self) {
-        let mut libraries = HashMap::new();
+        let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in self.libraries.processes() {
             if let Some(library) = self.libraries.of(process) {
                 let version = library.exports.version.split('+').next().unwrap_or_default();
                 libraries.insert(process, (version.into(), Arc::clone(&library.path)));
+                fields.extend(self.libraries.fields_of(process).map(|fields| (process, fields)));
             }
         }
         let files = self.libraries.in_use().count() as u64;
@@ -335,6 +336,7 @@ impl Watch {
             known.files = files;
             known.looked += 1;
             known.libraries = libraries;
+            known.fields = fields;
         });
     }
 

@@ -6,7 +6,8 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// The function, or `*` for every function that takes a device.
+    /// The function, or `*` for every function that takes a device, or `gpm:N` for one GPM metric by
+    /// its number.
     pub call: String,
     /// Of `nvmlDeviceGetFieldValues` this field only, by its number in this driver: it has a code
     /// of its own, and the call goes well.
@@ -49,7 +50,8 @@ pub struct About {
 impl Failure {
     /// Whether it concerns a call at a time; a field's does not concern the call.
     pub fn concerns(&self, call: &str, about: Option<About>, seconds: f64) -> bool {
-        let named = self.call == call || (self.call == "*" && about.is_some());
+        let function = about.is_some() && call.starts_with("nvml");
+        let named = self.call == call || (self.call == "*" && function);
         named && self.field.is_none() && self.in_time(about, seconds)
     }
 

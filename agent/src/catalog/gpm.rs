@@ -1,0 +1,168 @@
+//! What a device's own performance counters say between two readings: NVIDIA's GPM, of Hopper and
+//! later. Of a MIG instance the same, under names of its own: nothing said of a device is counted
+//! again by a sum over instances.
+//!
+//! Every value is the mean over the time between two readings, not a moment, so that no load between
+//! two looks is missed.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::ids::{GpuId, InstanceId};
+
+dims! {
+    /// A part of the multiprocessors that works on one kind of operation.
+    Pipe: attr::GPU_PIPE {
+        /// Any operation of the tensor cores.
+        Tensor = "tensor",
+        /// Half-precision and 8-bit floating-point tensor operations.
+        TensorHmma = "tensor_hmma",
+        /// Integer tensor operations.
+        TensorImma = "tensor_imma",
+        /// Double-precision tensor operations.
+        TensorDfma = "tensor_dfma",
+        /// Double-precision tensor operations, as newer devices count them.
+        TensorDmma = "tensor_dmma",
+        /// Double precision, not on tensor cores.
+        Fp64 = "fp64",
+        /// Single precision, not on tensor cores.
+        Fp32 = "fp32",
+        /// Half precision, not on tensor cores.
+        Fp16 = "fp16",
+        /// Integers, not on tensor cores.
+        Int = "int",
+    }
+    /// One of a device's engines for video and images.
+    MediaEngine: attr::GPU_MEDIA_ENGINE {
+        /// Video decoder 0.
+        Nvdec0 = "nvdec0",
+        /// Video decoder 1.
+        Nvdec1 = "nvdec1",
+        /// Video decoder 2.
+        Nvdec2 = "nvdec2",
+        /// Video decoder 3.
+        Nvdec3 = "nvdec3",
+        /// Video decoder 4.
+        Nvdec4 = "nvdec4",
+        /// Video decoder 5.
+        Nvdec5 = "nvdec5",
+        /// Video decoder 6.
+        Nvdec6 = "nvdec6",
+        /// Video decoder 7.
+        Nvdec7 = "nvdec7",
+        /// JPEG decoder 0.
+        Nvjpg0 = "nvjpg0",
+        /// JPEG decoder 1.
+        Nvjpg1 = "nvjpg1",
+        /// JPEG decoder 2.
+        Nvjpg2 = "nvjpg2",
+        /// JPEG decoder 3.
+        Nvjpg3 = "nvjpg3",
+        /// JPEG decoder 4.
+        Nvjpg4 = "nvjpg4",
+        /// JPEG decoder 5.
+        Nvjpg5 = "nvjpg5",
+        /// JPEG decoder 6.
+        Nvjpg6 = "nvjpg6",
+        /// JPEG decoder 7.
+        Nvjpg7 = "nvjpg7",
+        /// Optical flow accelerator 0.
+        Ofa0 = "ofa0",
+        /// Optical flow accelerator 1.
+        Ofa1 = "ofa1",
+        /// Video encoder 0.
+        Nvenc0 = "nvenc0",
+        /// Video encoder 1.
+        Nvenc1 = "nvenc1",
+        /// Video encoder 2.
+        Nvenc2 = "nvenc2",
+        /// Video encoder 3.
+        Nvenc3 = "nvenc3",
+    }
+    /// Which way bytes go, seen from the device.
+    Flow: attr::NETWORK_IO_DIRECTION {
+        /// Out of the device.
+        Transmit = "transmit",
+        /// Into the device.
+        Receive = "receive",
+    }
+    /// What connects a device to others, beside PCIe.
+    Interconnect: attr::GPU_INTERCONNECT_TYPE {
+        /// All NVLinks together.
+        Nvlink = "nvlink",
+        /// The link to the CPU on the same module (Grace).
+        C2c = "c2c",
+    }
+    /// How the performance counters of a device stand.
+    CounterState: attr::GPU_COUNTERS_STATE {
+        /// They are read.
+        Ok = "ok",
+        /// There is one sample and not yet two that belong together: after the start, a new
+        /// partitioning or a pause.
+        Waiting = "waiting",
+        /// The device or its driver has none.
+        Unsupported = "unsupported",
+        /// Somebody else, a profiler say, has them; tried again later.
+        Busy = "busy",
+        /// This user may not read them; tried again later.
+        Forbidden = "forbidden",
+        /// Reading them failed.
+        Failing = "failing",
+    }
+}
+
+metrics! {
+    /// Whether the performance counters behind the metrics below are read: 1 on the state they are
+    /// in, 0 on the others. Absent where they are switched off (`nvidia.gpm`).
+    STATUS: Gauge<i64> of GpuId, by CounterState = "gpu.counters.status" ["1"]
+        from "return codes of nvmlGpmQueryDeviceSupport, SampleGet, MigSampleGet, MetricsGet";
+    /// Fraction of the time in which any graphics or compute work was on the device.
+    GR_ENGINE_ACTIVE: Gauge<f64> of GpuId = "gpu.gr_engine.active" ["1"]
+        from "GPM metric 1 (NVML_GPM_METRIC_GRAPHICS_UTIL, percent)";
+    /// Fraction of the multiprocessors that were busy, on average: unlike `gpu.utilization` it tells
+    /// one small kernel from a full device. With MIG on, of the whole device as far as the driver
+    /// gives it; the instances have their own.
+    SM_ACTIVE: Gauge<f64> of GpuId = "gpu.sm.active" ["1"]
+        from "GPM metric 2 (NVML_GPM_METRIC_SM_UTIL, percent)";
+    /// Warps that were resident, as a fraction of as many as there can be.
+    SM_OCCUPANCY: Gauge<f64> of GpuId = "gpu.sm.occupancy" ["1"]
+        from "GPM metric 3 (NVML_GPM_METRIC_SM_OCCUPANCY, percent)";
+    /// Fraction of the time in which a pipe of the multiprocessors worked. Pipes work side by side,
+    /// and `tensor` is all of its kinds: never add them.
+    PIPE_ACTIVE: Gauge<f64> of GpuId, by Pipe = "gpu.pipe.active" ["1"]
+        from "GPM metrics 4 to 9 and 11 to 13 (NVML_GPM_METRIC_INTEGER_UTIL, ANY_TENSOR, DFMA, HMMA, DMMA, IMMA, FP64, FP32, FP16, percent)";
+    /// Bytes that went to and from device memory, as a fraction of as many as it can move.
+    DRAM_ACTIVE: Gauge<f64> of GpuId = "gpu.dram.active" ["1"]
+        from "GPM metric 10 (NVML_GPM_METRIC_DRAM_BW_UTIL, percent)";
+    /// Fraction of the time in which a video or image engine worked; only engines there are.
+    MEDIA_ACTIVE: Gauge<f64> of GpuId, by MediaEngine = "gpu.media.active" ["1"]
+        from "GPM metrics 30 to 37 (NVDEC), 40 to 47 (NVJPG), 50 and 51 (OFA), 166 to 169 (NVENC), percent";
+    /// Bytes a second over PCIe, without the 20 ms wait of the driver's other way to tell.
+    PCIE_THROUGHPUT: Gauge<f64> of GpuId, by Flow = "gpu.pcie.throughput" ["By/s"]
+        from "GPM metrics 20 and 21 (NVML_GPM_METRIC_PCIE_TX_PER_SEC, RX, MiB/s)";
+    /// Bytes a second to other devices, over all links together.
+    INTERCONNECT_THROUGHPUT: Gauge<f64> of GpuId, by (Interconnect, Flow) = "gpu.interconnect.throughput" ["By/s"]
+        from "GPM metrics 60 and 61 (NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, TX), 100 and 101 (C2C_TOTAL_TX_PER_SEC, RX), MiB/s";
+    /// Fraction of the time in which any graphics or compute work was on a MIG instance. Counters
+    /// belong to the GPU instance: where several compute instances share one, this and the others
+    /// below are on the first of them only.
+    INSTANCE_GR_ENGINE_ACTIVE: Gauge<f64> of InstanceId = "gpu.instance.gr_engine.active" ["1"]
+        from "GPM metric 1 of the GPU instance (nvmlGpmMigSampleGet, percent)";
+    /// Fraction of a MIG instance's own multiprocessors that were busy, on average.
+    INSTANCE_SM_ACTIVE: Gauge<f64> of InstanceId = "gpu.instance.sm.active" ["1"]
+        from "GPM metric 2 of the GPU instance (nvmlGpmMigSampleGet, percent)";
+    /// Warps that were resident on a MIG instance, as a fraction of as many as there can be.
+    INSTANCE_SM_OCCUPANCY: Gauge<f64> of InstanceId = "gpu.instance.sm.occupancy" ["1"]
+        from "GPM metric 3 of the GPU instance (nvmlGpmMigSampleGet, percent)";
+    /// Fraction of the time in which a pipe of a MIG instance's multiprocessors worked.
+    INSTANCE_PIPE_ACTIVE: Gauge<f64> of InstanceId, by Pipe = "gpu.instance.pipe.active" ["1"]
+        from "GPM metrics 4 to 9 and 11 to 13 of the GPU instance (nvmlGpmMigSampleGet, percent)";
+    /// Bytes that went to and from a MIG instance's memory, as a fraction of as many as it can move.
+    INSTANCE_DRAM_ACTIVE: Gauge<f64> of InstanceId = "gpu.instance.dram.active" ["1"]
+        from "GPM metric 10 of the GPU instance (nvmlGpmMigSampleGet, percent)";
+    /// Fraction of the time in which a video or image engine of a MIG instance worked.
+    INSTANCE_MEDIA_ACTIVE: Gauge<f64> of InstanceId, by MediaEngine = "gpu.instance.media.active" ["1"]
+        from "GPM metrics 30 to 37, 40 to 47, 50, 51 and 166 to 169 of the GPU instance (nvmlGpmMigSampleGet, percent)";
+    /// Bytes a second of a MIG instance over PCIe; part of its device's.
+    INSTANCE_PCIE_THROUGHPUT: Gauge<f64> of InstanceId, by Flow = "gpu.instance.pcie.throughput" ["By/s"]
+        from "GPM metrics 20 and 21 of the GPU instance (nvmlGpmMigSampleGet, MiB/s)";
+}

@@ -1,0 +1,460 @@
+//! GPM: the performance counters of Hopper and later, of a device and of each of its MIG instances.
+//!
+//! A value lies between two samples. One sample is kept from each reading to the next, so that
+//! nothing waits for a second one: three calls a device (whether they stream, the sample, the
+//! metrics, all in one) and two for each GPU instance, and no value at the first reading. Two samples
+//! are compared only if they belong together: the same handle, MIG mode, instance (identity, not
+//! number: the driver gives numbers again at once) and stream, and neither too near nor too far
+//! apart. Otherwise there is no value rather than a wrong one.
+//!
+//! GPM does not take the lock of profilers (Nsight, CUPTI, DCGM before Hopper). Where the driver says
+//! that somebody else has the counters, or that this user may not read them, that is a state, told
+//! and tried again later. Nothing here ever turns the counters' streaming on or off.
+
+mod wanted;
+
+use super::ask::{Ask, Call};
+use super::instances::Handle;
+use super::readings::push;
+use crate::catalog::gpm::{self as metric, CounterState};
+use crate::collect::device::wire::{Reading, WireValue};
+use crate::host::boot_time_ns;
+use crate::sys::nvml::gpm::{self, Asked, Sample};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
+use std::collections::BTreeMap;
+use wanted::{Rows, WANTED, Wanted};
+
+/// Nearer samples make no value: the driver renews its counters every 100 ms (`nvml.h`).
+const NEAREST_NS: u64 = 100_000_000;
+/// Samples this far apart are compared if the ones before were as far: the interval is long. Else
+/// the device did not answer for a while, and the mean over that while is not of now.
+const FARTHEST_NS: u64 = 60_000_000_000;
+/// Pause before counters that somebody else has are asked for again.
+const BUSY_PAUSE_NS: u64 = 30_000_000_000;
+/// Pause before counters that this user may not read are asked for again.
+const FORBIDDEN_PAUSE_NS: u64 = 600_000_000_000;
+/// `NVML_ERROR_INSUFFICIENT_RESOURCES`: all of the hardware's counters are taken.
+const INSUFFICIENT_RESOURCES: nvmlReturn_t = 23;
+/// Argument version mismatch: the driver knows another version of a structure.
+const ARGUMENT_VERSION: nvmlReturn_t = 25;
+
+/// One device's counters.
+pub(super) struct Gpm {
+    nvml: &'static Nvml,
+    /// The operator wants them.
+    enabled: bool,
+    /// Whether the device has them, once it told.
+    supported: Option<bool>,
+    /// Whether somebody had them streamed at the last reading.
+    streaming: Option<bool>,
+    /// The driver refuses to be asked for metrics that it does not know.
+    is_older: bool,
+    /// Of the device itself (`None`) and of its GPU instances.
+    pairs: BTreeMap<Option<u32>, Pair>,
+    asked: Vec<Asked>,
+}
+
+/// The samples of a device or an instance: one with counters, one to read into.
+#[derive(Default)]
+struct Pair {
+    /// What it is of: an instance of the same number with another mark is another one.
+    mark: u64,
+    last: Option<Taken>,
+    spare: Option<Sample>,
+    /// Between the two samples before.
+    gap_ns: Option<u64>,
+    /// The driver has no counters of it.
+    unsupported: bool,
+    /// Why it is not asked, and until when.
+    pause: Option<(CounterState, u64)>,
+    /// Metrics it does not have.
+    lacks: Rows,
+}
+
+/// A sample with counters in it.
+struct Taken {
+    sample: Sample,
+    at_ns: u64,
+}
+
+/// What came of a device or an instance at one reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// There are two samples that belong together.
+    Pair,
+    /// There is one.
+    First,
+    /// It is too early for another.
+    Early,
+    /// None.
+    Refused(CounterState),
+}
+
+/// What is sampled, and by what call.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    device: &'a Device<'static>,
+    gpu_instance: Option<u32>,
+}
+
+impl Gpm {
+    /// Of a device that was not read yet.
+    pub(super) fn new(nvml: &'static Nvml, enabled: bool) -> Self {
+        Self {
+            nvml,
+            enabled,
+            supported: None,
+            streaming: None,
+            is_older: false,
+            pairs: BTreeMap::new(),
+            asked: Vec::new(),
+        }
+    }
+
+    /// Forgets everything and frees the samples: the handle or the MIG mode is another one.
+    pub(super) fn forget(&mut self) {
+        *self =
+            Self { asked: std::mem::take(&mut self.asked), ..Self::new(self.nvml, self.enabled) };
+    }
+
+    /// Reads the counters of a device and its instances, whose readings are in the order of their
+    /// handles.
+    pub(super) fn read(
+        &mut self,
+        (device, instances): (&Device<'static>, &[Handle]),
+        ask: &mut Ask,
+        reading: &mut Reading,
+    ) {
+        if !self.enabled {
+            return;
+        }
+        let now_ns = boot_time_ns();
+        let state = match self.ready(device, ask) {
+            Ok(()) => self.read_all((device, instances), ask, reading, now_ns),
+            Err(state) => state,
+        };
+        for known in CounterState::ALL {
+            let on = i64::from(*known == state);
+            push(&mut reading.values, &metric::STATUS, *known, Some(on));
+        }
+    }
+
+    /// Whether there is anything to read now.
+    fn ready(&mut self, device: &Device<'static>, ask: &mut Ask) -> Result<(), CounterState> {
+        if self.supported.is_none() {
+            self.supported = ask.ask(Call::GpmSupport, || is_supported(device));
+        }
+        match self.supported {
+            None => return Err(CounterState::Failing),
+            Some(false) => return Err(CounterState::Unsupported),
+            Some(true) => {}
+        }
+        let streaming = ask.ask(Call::GpmStreaming, || gpm::is_streaming(device));
+        if streaming.is_some() && self.streaming.is_some_and(|before| Some(before) != streaming) {
+            self.pairs.values_mut().for_each(Pair::begin_anew);
+        }
+        self.streaming = streaming.or(self.streaming);
+        Ok(())
+    }
+
+    fn read_all(
+        &mut self,
+        (device, instances): (&Device<'static>, &[Handle]),
+        ask: &mut Ask,
+        reading: &mut Reading,
+        now_ns: u64,
+    ) -> CounterState {
+        let marks = marks(instances);
+        self.pairs.retain(|of, pair| marks.get(of) == Some(&pair.mark));
+        let mut seen = Vec::new();
+        for (gpu_instance, mark) in marks {
+            let of_this = |handle: &Handle| Some(handle.place.gpu_instance) == gpu_instance;
+            // Counters are the GPU instance's, and on the first of its compute instances.
+            let place = instances.iter().position(of_this);
+            let values = match place.and_then(|place| reading.instances.get_mut(place)) {
+                Some(instance) => &mut instance.values,
+                None => &mut reading.values,
+            };
+            let mut pair = self.pairs.remove(&gpu_instance).unwrap_or_default();
+            pair.mark = mark;
+            let step = pair.step(Source { device, gpu_instance }, self.nvml, ask, now_ns);
+            seen.push(match step {
+                Step::Pair => self.values(&mut pair, gpu_instance.is_some(), ask, values),
+                Step::First | Step::Early => CounterState::Waiting,
+                Step::Refused(state) => state,
+            });
+            self.pairs.insert(gpu_instance, pair);
+        }
+        sum_up(&seen)
+    }
+
+    /// Adds what lies between a pair's samples.
+    fn values(
+        &mut self,
+        pair: &mut Pair,
+        of_instance: bool,
+        ask: &mut Ask,
+        out: &mut Vec<WireValue>,
+    ) -> CounterState {
+        let (Some(last), Some(earlier)) = (&pair.last, &pair.spare) else {
+            return CounterState::Waiting;
+        };
+        let mut query = |is_older: bool, asked: &mut Vec<Asked>| {
+            asked.clear();
+            asked.extend(
+                rows(pair.lacks, of_instance, is_older)
+                    .map(|(_, wanted)| Asked { id: wanted.id, answer: Err(NvmlError::NoData) }),
+            );
+            ask.ask(Call::GpmMetrics, || match last.sample.since(earlier, asked) {
+                Ok(()) => Ok(true),
+                // One number it does not know is reason enough for some drivers to refuse all.
+                Err(NvmlError::InvalidArg) if !is_older => Ok(false),
+                Err(error) => Err(error),
+            })
+        };
+        let mut answer = query(self.is_older, &mut self.asked);
+        let mut is_older = self.is_older;
+        if answer == Some(false) {
+            is_older = true;
+            answer = query(is_older, &mut self.asked);
+        }
+        if answer != Some(true) {
+            return CounterState::Failing;
+        }
+        self.is_older = is_older;
+        let before = out.len();
+        for ((row, wanted), asked) in rows(pair.lacks, of_instance, is_older).zip(&self.asked) {
+            match &asked.answer {
+                Ok(given) => out.extend(wanted.reading(of_instance, *given)),
+                Err(NvmlError::InvalidArg) => pair.lacks.put(row),
+                Err(error) if is_lack(error) => pair.lacks.put(row),
+                Err(_) => {}
+            }
+        }
+        if out.len() > before { CounterState::Ok } else { CounterState::Waiting }
+    }
+}
+
+impl Pair {
+    /// Takes a sample and sees whether it belongs to the one before, which is then the spare one.
+    fn step(
+        &mut self,
+        source: Source<'_>,
+        nvml: &'static Nvml,
+        ask: &mut Ask,
+        now_ns: u64,
+    ) -> Step {
+        if self.unsupported {
+            return Step::Refused(CounterState::Unsupported);
+        }
+        if let Some((state, until_ns)) = self.pause
+            && now_ns < until_ns
+        {
+            return Step::Refused(state);
+        }
+        self.pause = None;
+        if self.last.as_ref().is_some_and(|last| is_early(last.at_ns, now_ns)) {
+            return Step::Early;
+        }
+        let spare = self.spare.take();
+        let Some(mut sample) = spare.or_else(|| ask.ask(Call::GpmAlloc, || Sample::new(nvml)))
+        else {
+            return Step::Refused(CounterState::Failing);
+        };
+        let taken = source.take(&mut sample, ask);
+        if taken != Some(Ok(())) {
+            self.spare = Some(sample);
+            return taken.and_then(Result::err).map_or(
+                // The sample before stays: the next one may still be near enough to it.
+                Step::Refused(CounterState::Failing),
+                |state| self.refused(state, now_ns),
+            );
+        }
+        let Some(before) = self.last.replace(Taken { sample, at_ns: now_ns }) else {
+            return Step::First;
+        };
+        self.spare = Some(before.sample);
+        let gap_ns = now_ns.saturating_sub(before.at_ns);
+        let usual_ns = self.gap_ns.replace(gap_ns);
+        if is_near_enough(gap_ns, usual_ns) { Step::Pair } else { Step::First }
+    }
+
+    fn refused(&mut self, state: CounterState, now_ns: u64) -> Step {
+        self.begin_anew();
+        match state {
+            CounterState::Busy => self.pause = Some((state, now_ns + BUSY_PAUSE_NS)),
+            CounterState::Forbidden => self.pause = Some((state, now_ns + FORBIDDEN_PAUSE_NS)),
+            _ => {
+                self.unsupported = true;
+                self.spare = None;
+            }
+        }
+        Step::Refused(state)
+    }
+
+    /// The next sample is the first again.
+    fn begin_anew(&mut self) {
+        if let Some(last) = self.last.take() {
+            self.spare = Some(last.sample);
+        }
+        self.gap_ns = None;
+    }
+}
+
+impl Source<'_> {
+    /// Takes a sample; `None` on a failure.
+    fn take(self, sample: &mut Sample, ask: &mut Ask) -> Option<Result<(), CounterState>> {
+        let Self { device, gpu_instance } = self;
+        match gpu_instance {
+            None => ask.ask(Call::GpmSample, || judge(sample.take(device))),
+            Some(id) => ask.ask(Call::GpmMigSample, || match sample.take_instance(device, id) {
+                // One that was destroyed since it was found.
+                Err(NvmlError::InvalidArg) => Err(NvmlError::NotFound),
+                taken => judge(taken),
+            }),
+        }
+    }
+}
+
+/// What is a state of the counters and no failure.
+fn judge(taken: Result<(), NvmlError>) -> Result<Result<(), CounterState>, NvmlError> {
+    match taken {
+        Ok(()) => Ok(Ok(())),
+        Err(error) if is_lack(&error) => Ok(Err(CounterState::Unsupported)),
+        Err(NvmlError::InUse | NvmlError::UnexpectedVariant(INSUFFICIENT_RESOURCES)) => {
+            Ok(Err(CounterState::Busy))
+        }
+        Err(NvmlError::NoPermission) => Ok(Err(CounterState::Forbidden)),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_supported(device: &Device<'_>) -> Result<bool, NvmlError> {
+    match gpm::is_supported(device) {
+        Err(error) if is_lack(&error) => Ok(false),
+        answer => answer,
+    }
+}
+
+/// Whether an error means that there is none, now and later.
+fn is_lack(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::NotSupported
+            | NvmlError::FunctionNotFound
+            | NvmlError::FailedToLoadSymbol(_)
+            | NvmlError::UnexpectedVariant(ARGUMENT_VERSION)
+    )
+}
+
+/// The rows of [`WANTED`] that are asked for.
+fn rows(
+    lacks: Rows,
+    of_instance: bool,
+    is_older: bool,
+) -> impl Iterator<Item = (usize, &'static Wanted)> {
+    let has = move |row: usize, wanted: &Wanted| {
+        !(lacks.has(row) || of_instance && !wanted.is_of_instances() || is_older && wanted.is_newer)
+    };
+    WANTED.iter().enumerate().filter(move |(row, wanted)| has(*row, wanted))
+}
+
+/// The device itself and each GPU instance, with the mark of all compute instances in it.
+fn marks(instances: &[Handle]) -> BTreeMap<Option<u32>, u64> {
+    let mut marks = BTreeMap::from([(None, 0)]);
+    for handle in instances {
+        let mark: &mut u64 = marks.entry(Some(handle.place.gpu_instance)).or_default();
+        *mark = mark.rotate_left(7) ^ handle.mark;
+    }
+    marks
+}
+
+/// Whether it is too early for another sample. A clock that went back makes it late.
+fn is_early(last_ns: u64, now_ns: u64) -> bool {
+    now_ns.checked_sub(last_ns).is_some_and(|gap_ns| gap_ns < NEAREST_NS)
+}
+
+/// Whether two samples with a gap between them make a value; `usual_ns` is the gap before.
+fn is_near_enough(gap_ns: u64, usual_ns: Option<u64>) -> bool {
+    let farthest_ns =
+        usual_ns.map_or(FARTHEST_NS, |usual_ns| usual_ns.saturating_mul(2).max(FARTHEST_NS));
+    (NEAREST_NS..=farthest_ns).contains(&gap_ns)
+}
+
+/// The state of a device by what came of it and its instances: what somebody can do something about
+/// goes before what is as it should be.
+fn sum_up(seen: &[CounterState]) -> CounterState {
+    let order = [
+        CounterState::Busy,
+        CounterState::Forbidden,
+        CounterState::Failing,
+        CounterState::Ok,
+        CounterState::Waiting,
+    ];
+    let first = order.into_iter().find(|state| seen.contains(state));
+    first.unwrap_or(CounterState::Unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        CounterState, FARTHEST_NS, NEAREST_NS, NvmlError, Rows, WANTED, is_early, is_near_enough,
+        judge, rows, sum_up,
+    };
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn samples_too_near_wait_and_a_clock_that_went_back_makes_no_value() {
+        assert!(is_early(SECOND, SECOND) && is_early(SECOND, SECOND + NEAREST_NS - 1));
+        assert!(!is_early(SECOND, SECOND + NEAREST_NS));
+        assert!(!is_early(SECOND, SECOND - 1), "sampled anew");
+        assert!(!is_near_enough(0, Some(SECOND)), "the gap of a clock that went back");
+        assert!(!is_near_enough(NEAREST_NS - 1, None) && is_near_enough(NEAREST_NS, None));
+    }
+
+    #[test]
+    fn samples_too_far_apart_make_no_value_unless_the_interval_is_that_long() {
+        assert!(is_near_enough(FARTHEST_NS, None) && !is_near_enough(FARTHEST_NS + 1, None));
+        assert!(!is_near_enough(300 * SECOND, Some(10 * SECOND)), "a device that hung");
+        assert!(is_near_enough(300 * SECOND, Some(290 * SECOND)), "an interval of five minutes");
+        assert!(is_near_enough(10 * SECOND, Some(300 * SECOND)));
+    }
+
+    #[test]
+    fn counters_that_another_has_or_that_are_forbidden_are_no_failure() {
+        let told = |error| judge(Err(error)).ok();
+        assert_eq!(told(NvmlError::InUse), Some(Err(CounterState::Busy)));
+        assert_eq!(told(NvmlError::UnexpectedVariant(23)), Some(Err(CounterState::Busy)));
+        assert_eq!(told(NvmlError::NoPermission), Some(Err(CounterState::Forbidden)));
+        assert_eq!(told(NvmlError::NotSupported), Some(Err(CounterState::Unsupported)));
+        assert_eq!(told(NvmlError::Unknown), None);
+        assert_eq!(told(NvmlError::GpuLost), None, "the device's own state");
+    }
+
+    #[test]
+    fn an_older_driver_and_an_instance_are_asked_for_less() {
+        let ids = |of_instance, is_older| -> Vec<u32> {
+            rows(Rows::default(), of_instance, is_older).map(|(_, wanted)| wanted.id).collect()
+        };
+        assert_eq!(ids(false, false).len(), WANTED.len());
+        assert_eq!(ids(false, true).iter().max(), Some(&61));
+        assert!(!ids(true, false).contains(&60) && ids(true, false).contains(&20));
+        let mut lacks = Rows::default();
+        lacks.put(1);
+        assert!(rows(lacks, false, false).all(|(_, wanted)| wanted.id != 2));
+    }
+
+    #[test]
+    fn a_device_is_as_well_as_the_part_somebody_must_look_after() {
+        use CounterState::{Busy, Failing, Ok, Unsupported, Waiting};
+        assert_eq!(sum_up(&[Unsupported, Ok, Waiting]), Ok);
+        assert_eq!(sum_up(&[Unsupported, Waiting]), Waiting);
+        assert_eq!(sum_up(&[Ok, Busy]), Busy);
+        assert_eq!(sum_up(&[Ok, Failing]), Failing);
+        assert_eq!(sum_up(&[Unsupported]), Unsupported);
+        assert_eq!(sum_up(&[]), Unsupported);
+    }
+}

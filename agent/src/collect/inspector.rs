@@ -1,0 +1,458 @@
+//! What NCCL's Inspector plugin writes of completed collectives, as a second source beside the
+//! kernel's probes: time on the device, algorithmic and bus bandwidth, algorithm and protocol.
+//!
+//! The plugin is the job's own choice; nothing is switched on here. Its files are found where the
+//! processes that hold a device write them ([`files`]), joined to the same communicators as the
+//! probes' ([`ranks`]), and read at their ends ([`tail`]): a `stat` a file and tick, since a watch
+//! would wake the agent at each of up to 2,000 dumps a second. Of what jobs write at most
+//! `nccl.inspector_rate` bytes a second are read, by all files together; the rest is counted.
+
+mod environment;
+mod exposition;
+mod files;
+mod names;
+mod processes;
+mod ranks;
+mod record;
+mod tail;
+
+use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::SourceState;
+use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
+use crate::collect::Collector;
+use crate::collect::status::Report;
+use crate::communicators::Communicators;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use crate::sample::{Agent, Batch};
+use exposition::Exposition;
+use files::{FileKey, Found, Opened, Seen};
+use names::Kind;
+use processes::Processes;
+use ranks::{Ranks, number};
+use record::Record;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tail::{Piece, Tail};
+
+/// The source's name, and its thread's: `collect:nccl_inspector`.
+pub const NAME: &str = "nccl_inspector";
+
+/// Files read at once: one a rank, and one a device.
+const MAX_FILES: usize = 512;
+/// The first reading comes at once.
+const SHORTEST_GAP: Duration = Duration::from_secs(1);
+/// A reading that comes late does not read everything at once.
+const LONGEST_GAP: Duration = Duration::from_secs(30);
+/// An exposition is written in several pieces; after this long it is whole.
+const SETTLED: Duration = Duration::from_secs(1);
+/// Two of the Inspector's shortest intervals and some: older means are of nobody's present.
+const FRESH: Duration = Duration::from_secs(90);
+
+/// Where to look, and how much to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether to look at all.
+    pub enabled: bool,
+    /// Directories to look in beside those that processes name.
+    pub directories: Vec<PathBuf>,
+    /// Bytes a second that are read of all files together.
+    pub rate: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            directories: Vec::new(),
+            // A thousand records a second: some tenths of a per cent of a core.
+            rate: 512 * 1024,
+        }
+    }
+}
+
+/// The collector.
+#[derive(Debug)]
+pub struct Inspector {
+    settings: Settings,
+    paths: Paths,
+    ownership: Ownership,
+    communicators: Arc<Communicators>,
+    processes: Processes,
+    files: HashMap<FileKey, Source>,
+    ranks: Ranks,
+    lines: [u64; LineOutcome::ALL.len()],
+    skipped: u64,
+    errors: u64,
+    /// As the last look at the directories found them.
+    unowned: u64,
+    refused: u64,
+    unreadable: Option<(PathBuf, Errno)>,
+    began: SystemTime,
+    last: Instant,
+}
+
+/// A file that is read.
+#[derive(Debug)]
+struct Source {
+    process: ProcKey,
+    content: Content,
+    /// Another process writes it as well.
+    is_shared: bool,
+}
+
+#[derive(Debug)]
+enum Content {
+    Records(Tail),
+    Exposition(Means),
+}
+
+/// The last exposition of a file.
+#[derive(Debug)]
+struct Means {
+    file: std::fs::File,
+    written: Option<SystemTime>,
+    rows: Exposition,
+}
+
+impl Inspector {
+    /// Looks at the processes that hold a device.
+    pub fn new(
+        settings: Settings,
+        paths: &Paths,
+        ownership: &Ownership,
+        communicators: &Arc<Communicators>,
+    ) -> Self {
+        Self {
+            settings,
+            paths: paths.clone(),
+            ownership: ownership.clone(),
+            communicators: Arc::clone(communicators),
+            processes: Processes::default(),
+            files: HashMap::new(),
+            ranks: Ranks::default(),
+            lines: [0; LineOutcome::ALL.len()],
+            skipped: 0,
+            errors: 0,
+            unowned: 0,
+            refused: 0,
+            unreadable: None,
+            began: SystemTime::now(),
+            last: Instant::now(),
+        }
+    }
+
+    fn look(&mut self, holders: &[ProcKey]) {
+        let now = Instant::now();
+        self.processes.update(&self.paths, holders, now);
+        let files = &self.files;
+        // A file that two processes write is found again for the second.
+        let is_wanted = |seen: &Seen| {
+            !matches!(files.get(&seen.key), Some(Source { content: Content::Records(_), .. }))
+        };
+        let found = self.processes.look(&self.paths, now, &is_wanted);
+        for (process, Found { files, .. }) in found {
+            files.into_iter().for_each(|opened| self.take(process, opened));
+        }
+        self.refused = self.processes.refused();
+        self.look_in_directories(now);
+    }
+
+    /// Files in the operator's directories that no living process shows.
+    fn look_in_directories(&mut self, now: Instant) {
+        self.unowned = 0;
+        self.unreadable = None;
+        for path in self.settings.directories.clone() {
+            let (files, began) = (&self.files, self.began);
+            // A directory may hold years of other jobs' files.
+            let is_wanted = |seen: &Seen| seen.modified >= began && !files.contains_key(&seen.key);
+            let found = files::directory(&path)
+                .and_then(|place| files::in_directory(place.as_fd(), &is_wanted));
+            match found {
+                Ok(found) => {
+                    self.refused += found.refused;
+                    found.files.into_iter().for_each(|opened| self.take_unclaimed(opened, now));
+                }
+                Err(error) => self.unreadable = Some((path, error)),
+            }
+        }
+    }
+
+    fn take_unclaimed(&mut self, opened: Opened, now: Instant) {
+        match self.processes.writer(&opened.seen, now) {
+            Some(process) if opened.seen.modified >= self.started(process) => {
+                self.take(process, opened);
+            }
+            _ => self.unowned += 1,
+        }
+    }
+
+    fn take(&mut self, process: ProcKey, opened: Opened) {
+        if let Some(known) = self.files.get_mut(&opened.seen.key) {
+            known.join(process, &self.processes);
+            return;
+        }
+        if self.files.len() >= MAX_FILES {
+            self.refused += 1;
+            return;
+        }
+        let content = match opened.seen.kind {
+            // What happened before the agent's start is nothing that happens now.
+            Kind::Records { .. } if self.started(process) < self.began => {
+                let Ok(tail) = Tail::from_end(opened.file) else {
+                    self.errors += 1;
+                    return;
+                };
+                Content::Records(tail)
+            }
+            Kind::Records { .. } => Content::Records(Tail::from_start(opened.file)),
+            Kind::Exposition => Content::Exposition(Means {
+                file: opened.file,
+                written: None,
+                rows: Exposition::new(),
+            }),
+        };
+        tracing::info!(%process, kind = ?opened.seen.kind, "reading a file of NCCL's Inspector");
+        self.files.insert(opened.seen.key, Source { process, content, is_shared: false });
+    }
+
+    fn started(&self, process: ProcKey) -> SystemTime {
+        let boot_ns = crate::host::boot_time_ns();
+        let since = process.start_ticks.saturating_mul(gpuwho_common::device_users::TICK_NS);
+        let ago = Duration::from_nanos(boot_ns.saturating_sub(since));
+        SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Reads what is new in every file, each with its part of what may be read.
+    fn read(&mut self, out: &mut Batch) {
+        let now = Instant::now();
+        let gap = now.duration_since(self.last).clamp(SHORTEST_GAP, LONGEST_GAP).as_millis();
+        self.last = now;
+        let mut left = self.settings.rate.saturating_mul(u64::try_from(gap).unwrap_or(0)) / 1000;
+        let mut waiting = self.files.len() as u64;
+        let mut files = std::mem::take(&mut self.files);
+        for source in files.values_mut() {
+            let share = left / waiting.max(1);
+            waiting = waiting.saturating_sub(1);
+            match self.read_one(source, share, out) {
+                Ok(bytes) => left = left.saturating_sub(bytes),
+                Err(error) => {
+                    self.errors += 1;
+                    let process = source.process;
+                    tracing::debug!(%process, %error, "a file of the Inspector's cannot be read");
+                }
+            }
+        }
+        self.files = files;
+    }
+
+    fn read_one(&mut self, source: &mut Source, share: u64, out: &mut Batch) -> io::Result<u64> {
+        let process = source.process;
+        match &mut source.content {
+            Content::Records(tail) => {
+                let pid = self.processes.get(process).map(|process| process.own.pid);
+                let (ranks, lines, communicators) =
+                    (&mut self.ranks, &mut self.lines, &self.communicators);
+                let took = tail.read(share, &mut |piece| {
+                    let outcome = match piece {
+                        Piece::TooLong => LineOutcome::TooLong,
+                        Piece::Line(line) => match Record::parse(line) {
+                            Ok(record) if Some(record.pid) != pid => LineOutcome::Foreign,
+                            Ok(record) => ranks.count(process, &record, communicators),
+                            Err(outcome) => outcome,
+                        },
+                    };
+                    tally(lines, outcome);
+                })?;
+                self.skipped += took.skipped;
+                Ok(took.bytes)
+            }
+            Content::Exposition(means) => {
+                let lines = &mut self.lines;
+                let bytes = means.read(&mut |outcome| tally(lines, outcome))?;
+                if !source.is_shared && means.is_fresh() {
+                    self.tell_means(process, means, out);
+                }
+                Ok(bytes)
+            }
+        }
+    }
+
+    fn tell_means(&mut self, process: ProcKey, means: &Means, out: &mut Batch) {
+        let told = self.ranks.levels(process, &means.rows, &self.communicators);
+        for (recent, operation, levels) in told {
+            for (metric, value) in [
+                (&metric::RECENT_DURATION, levels.seconds),
+                (&metric::RECENT_ALGORITHM_BANDWIDTH, levels.algorithm_bandwidth),
+                (&metric::RECENT_BUS_BANDWIDTH, levels.bus_bandwidth),
+            ] {
+                if let Some(value) = value {
+                    out.push(metric.sample(recent, operation, value));
+                }
+            }
+        }
+    }
+
+    fn tell(&self, out: &mut Batch) {
+        self.ranks.tell(out);
+        let shared = self.files.values().filter(|source| source.is_shared).count() as u64;
+        let read = self.files.len() as u64 - shared;
+        for (state, files) in FileState::ALL.iter().zip([read, self.unowned, shared, self.refused])
+        {
+            out.push(metric::FILES.sample(Agent, *state, number(files)));
+        }
+        for (outcome, lines) in LineOutcome::ALL.iter().zip(self.lines) {
+            out.push(metric::LINES.sample(Agent, *outcome, number(lines)));
+        }
+        out.push(metric::SKIPPED.sample(Agent, (), number(self.skipped)));
+    }
+}
+
+impl Collector for Inspector {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn collect(&mut self, out: &mut Batch) {
+        let holders: Vec<ProcKey> =
+            self.ownership.holders().iter().map(|owner| owner.process).collect();
+        self.ranks.begin(&self.communicators);
+        self.look(&holders);
+        self.read(out);
+        let gone = self.processes.gone().clone();
+        self.ranks.end(&gone, &self.communicators);
+        self.tell(out);
+        self.ranks.forget(&gone);
+        // Not kept open: a file pins its file system, and with it perhaps a volume.
+        self.files.retain(|_, source| !gone.contains(&source.process));
+    }
+
+    fn report(&self) -> Report {
+        let (state, reason, remedy) = self.state();
+        Report { errors: self.errors, ..Report::of(state, reason, remedy) }
+    }
+}
+
+impl Inspector {
+    fn state(&self) -> (SourceState, String, &'static str) {
+        if let Some((path, error)) = &self.unreadable {
+            let reason = format!("cannot look into {}: {error}", path.display());
+            return (SourceState::Degraded, reason, "see nccl.inspector_dirs");
+        }
+        let [mute, silent] = self.processes.silent(Instant::now());
+        if mute > 0 {
+            let reason = format!(
+                "{mute} processes have the Inspector on and no interval: it writes nothing"
+            );
+            return (SourceState::Degraded, reason, SET_INTERVAL);
+        }
+        if silent > 0 {
+            let reason =
+                format!("{silent} processes have the Inspector on and write no file of it");
+            return (SourceState::Degraded, reason, SEE_NCCL);
+        }
+        if self.refused > 0 {
+            let reason =
+                format!("{} files cannot be read: no plain files, or too many", self.refused);
+            return (SourceState::Degraded, reason, "");
+        }
+        if self.files.values().any(|source| source.is_shared) {
+            let reason = "processes of one device write into one file".to_owned();
+            return (SourceState::Degraded, reason, "give each NCCL_INSPECTOR_DUMP_DIR of its own");
+        }
+        if self.files.is_empty() {
+            let reason = "no process that holds a device has NCCL's Inspector on".to_owned();
+            return (SourceState::Absent, reason, SWITCH_ON);
+        }
+        (SourceState::Ready, String::new(), "")
+    }
+}
+
+const SWITCH_ON: &str = "for bandwidths set NCCL_PROFILER_PLUGIN, NCCL_INSPECTOR_ENABLE=1 and \
+    NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in the job";
+const SET_INTERVAL: &str =
+    "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in the job, for example to 1000000";
+const SEE_NCCL: &str = "see the job's log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,PROFILE";
+
+impl Source {
+    /// Another process has the file open for writing: a child that inherited it, or a stranger.
+    fn join(&mut self, other: ProcKey, processes: &Processes) {
+        if other == self.process {
+            return;
+        }
+        let parent = |process| processes.get(process).map(|process| process.own.parent);
+        if parent(self.process) == Some(other.pid) {
+            self.process = other;
+        } else if parent(other) != Some(self.process.pid) {
+            self.is_shared = true;
+        }
+    }
+}
+
+impl Means {
+    /// Reads the file if it was written anew and is whole; gives the bytes read.
+    fn read(&mut self, count: &mut dyn FnMut(LineOutcome)) -> io::Result<u64> {
+        let state = self.file.metadata()?;
+        let written = state.modified()?;
+        let is_settled = written.elapsed().is_ok_and(|age| age >= SETTLED);
+        if self.written == Some(written) || !is_settled {
+            return Ok(0);
+        }
+        let mut text = String::new();
+        let from_start = FromStart { file: &self.file, offset: 0 };
+        let bytes = from_start.take(exposition::MAX_FILE).read_to_string(&mut text)?;
+        self.rows = exposition::parse(&text, count);
+        self.written = Some(written);
+        Ok(bytes as u64)
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age < FRESH)
+    }
+}
+
+/// A file from its start, whatever was read before.
+struct FromStart<'a> {
+    file: &'a std::fs::File,
+    offset: u64,
+}
+
+impl io::Read for FromStart<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(room, self.offset)?;
+        self.offset += count as u64;
+        Ok(count)
+    }
+}
+
+fn tally(lines: &mut [u64; LineOutcome::ALL.len()], outcome: LineOutcome) {
+    if let Some(count) = lines.get_mut(outcome as usize) {
+        *count += 1;
+    }
+}
+
+/// What `gpuwho doctor` says: who has the Inspector on here.
+pub fn diagnose(settings: &Settings) -> (SourceState, String) {
+    if !settings.enabled {
+        return (SourceState::Absent, "switched off (nccl.inspector)".into());
+    }
+    for path in &settings.directories {
+        if let Err(error) = files::directory(path) {
+            let facts = format!("{}: {error} (nccl.inspector_dirs)", path.display());
+            return (SourceState::Degraded, facts);
+        }
+    }
+    let rate = settings.rate;
+    let facts =
+        format!("files of processes that hold a device are found; {rate} bytes a second are read");
+    (SourceState::Ready, facts)
+}
+
+#[cfg(test)]
+mod live_tests;

@@ -1,0 +1,240 @@
+//! The processes that may have the Inspector in them: those that hold a device. What each one's
+//! environment asks for is read once, its open files when that is due.
+
+use super::environment::Asked;
+use super::files::{Found, Seen, Wanted, directory_of, in_directory, open_by};
+use super::names::Kind;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Between looks at the open files of a process that does not ask for the Inspector in the
+/// environment it was started with (a program may set it later), or whose file is known. A look
+/// costs about 1 µs a file.
+const RARELY: Duration = Duration::from_mins(1);
+/// Python switches it on before it communicates, not at once: so long a process is looked at at
+/// every reading.
+const YOUNG: Duration = Duration::from_mins(1);
+/// How long the Inspector may take to write its first record before that is told.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// Its number in its own PID namespace, and its user.
+    pub own: Own,
+    /// What its environment asks for, if it could be read.
+    pub asked: Option<Asked>,
+    /// It has written something.
+    pub writes: bool,
+    /// Its open files can be looked at.
+    pub is_open: bool,
+    /// Files that were found at the last look and cannot be read.
+    refused: u64,
+    since: Instant,
+    due: Instant,
+    /// Where it writes, as long as no file of it is known: after its end nothing leads there.
+    place: Option<OwnedFd>,
+}
+
+/// How a process names itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Own {
+    pub pid: u32,
+    pub uid: u32,
+    /// The parent's number in the host's namespace.
+    pub parent: u32,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    known: HashMap<ProcKey, Process>,
+    /// Ended since the last reading, or there is no room for them.
+    gone: HashSet<ProcKey>,
+}
+
+/// More hold a device on no node; each costs some hundred bytes.
+const MAX_PROCESSES: usize = 4_096;
+
+impl Processes {
+    /// Takes the processes that hold a device now. Those that ended stay for one reading.
+    pub(super) fn update(&mut self, paths: &Paths, holders: &[ProcKey], now: Instant) {
+        for process in self.gone.drain() {
+            self.known.remove(&process);
+        }
+        for process in holders {
+            if !self.known.contains_key(process)
+                && self.known.len() < MAX_PROCESSES
+                && let Some(new) = Process::read(paths, *process, now)
+            {
+                self.known.insert(*process, new);
+            }
+        }
+        let holders: HashSet<&ProcKey> = holders.iter().collect();
+        self.gone =
+            self.known.keys().filter(|process| !holders.contains(process)).copied().collect();
+    }
+
+    /// Those that have ended since the last reading.
+    pub(super) fn gone(&self) -> &HashSet<ProcKey> {
+        &self.gone
+    }
+
+    /// A process.
+    pub(super) fn get(&self, process: ProcKey) -> Option<&Process> {
+        self.known.get(&process)
+    }
+
+    /// Looks where it is due; gives what was found, by process.
+    pub(super) fn look(
+        &mut self,
+        paths: &Paths,
+        now: Instant,
+        is_wanted: Wanted<'_>,
+    ) -> Vec<(ProcKey, Found)> {
+        let mut all = Vec::new();
+        for (key, process) in &mut self.known {
+            let has_ended = self.gone.contains(key);
+            let found = if has_ended {
+                process.last_look(is_wanted)
+            } else {
+                process.look((paths, *key), now, is_wanted)
+            };
+            if let Some(found) = found {
+                process.writes |= !found.files.is_empty();
+                process.refused = found.refused;
+                all.push((*key, found));
+            }
+        }
+        all
+    }
+
+    /// Files of theirs that cannot be read.
+    pub(super) fn refused(&self) -> u64 {
+        self.known.values().map(|process| process.refused).sum()
+    }
+
+    /// The process that has this number in its own PID namespace and this user: the writer of a
+    /// file in a directory. One whose open files can be looked at shows its files itself.
+    pub(super) fn writer(&mut self, seen: &Seen, now: Instant) -> Option<ProcKey> {
+        let gone = &self.gone;
+        let mut alike = self.known.iter_mut().filter(|(_, process)| process.own.wrote(seen));
+        let (key, process) = alike.next().filter(|_| alike.next().is_none())?;
+        if process.is_open && !gone.contains(key) {
+            process.due = now;
+            return None;
+        }
+        process.writes = true;
+        Some(*key)
+    }
+
+    /// Processes that ask for the Inspector and have none of its files, by whether it is asked to
+    /// write while the program runs.
+    pub(super) fn silent(&self, now: Instant) -> [u64; 2] {
+        let mut silent = [0; 2];
+        for process in self.known.values().filter(|process| !process.writes) {
+            match &process.asked {
+                Some(asked) if asked.enabled && !asked.dumps => silent[0] += 1,
+                Some(asked) if asked.enabled && now.duration_since(process.since) > PATIENCE => {
+                    silent[1] += 1;
+                }
+                _ => {}
+            }
+        }
+        silent
+    }
+}
+
+impl Process {
+    fn read(paths: &Paths, key: ProcKey, now: Instant) -> Option<Self> {
+        let folder = paths.proc.join(key.pid.to_string());
+        let own = own(&fs::read_to_string(folder.join("status")).ok()?)?;
+        let asked = File::open(folder.join("environ")).and_then(Asked::read).ok();
+        // The number may have gone to another process.
+        crate::collect::proc_scan::is_alive(paths, key).then_some(Self {
+            own,
+            asked,
+            writes: false,
+            is_open: true,
+            refused: 0,
+            since: now,
+            due: now,
+            place: None,
+        })
+    }
+
+    fn look(
+        &mut self,
+        (paths, key): (&Paths, ProcKey),
+        now: Instant,
+        is_wanted: Wanted<'_>,
+    ) -> Option<Found> {
+        if now < self.due {
+            return None;
+        }
+        let asked = self.asked.as_ref().filter(|asked| asked.enabled);
+        let is_awaited = asked.is_some() && !self.writes;
+        let is_young = !self.writes && now.duration_since(self.since) < YOUNG;
+        self.due = if is_awaited || is_young { now } else { now + RARELY };
+        let found = open_by((paths, key, self.own.pid), is_wanted);
+        self.is_open = found.is_ok();
+        if let Some(asked) = asked.filter(|_| is_awaited && self.place.is_none()) {
+            self.place = directory_of(paths, key, &asked.directory).ok();
+        }
+        if found.as_ref().is_ok_and(|found| !found.files.is_empty()) {
+            self.place = None;
+        }
+        let found = match (found, &self.place) {
+            (Ok(found), _) => Ok(found),
+            (Err(_), Some(place)) => {
+                in_directory(place.as_fd(), &|seen| self.own.wrote(seen) && is_wanted(seen))
+            }
+            (Err(error), None) => Err(error),
+        };
+        crate::collect::proc_scan::is_alive(paths, key).then_some(found.ok()?)
+    }
+
+    /// What it has left where it wrote.
+    fn last_look(&mut self, is_wanted: Wanted<'_>) -> Option<Found> {
+        let place = self.place.take().filter(|_| !self.writes)?;
+        in_directory(place.as_fd(), &|seen| self.own.wrote(seen) && is_wanted(seen)).ok()
+    }
+}
+
+impl Own {
+    /// Whether a file's name and user say that this process wrote it.
+    fn wrote(self, seen: &Seen) -> bool {
+        seen.kind == Kind::Records { pid: self.pid } && seen.uid == self.uid
+    }
+}
+
+/// From `/proc/PID/status`.
+fn own(status: &str) -> Option<Own> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let last = |text: &str| text.split_ascii_whitespace().last()?.parse().ok();
+    let first = |text: &str| text.split_ascii_whitespace().next()?.parse().ok();
+    Some(Own {
+        // Without PID namespaces in the kernel there is no such line.
+        pid: field("NSpid:").or_else(|| field("Pid:")).and_then(last)?,
+        // Files are made for the file system's user.
+        uid: field("Uid:").and_then(last)?,
+        parent: field("PPid:").and_then(first)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_in_a_namespace_has_the_innermost_number_and_the_file_systems_user() {
+        let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t0\t0\t0\t1000\nNSpid:\t4711\t33\t7\n";
+        assert_eq!(own(text), Some(Own { pid: 7, uid: 1000, parent: 12 }));
+        let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t5\t5\t5\t5\n";
+        assert_eq!(own(text), Some(Own { pid: 4711, uid: 5, parent: 12 }));
+    }
+}

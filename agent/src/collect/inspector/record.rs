@@ -1,0 +1,313 @@
+//! A line of the Inspector's records: one collective or message that has completed.
+//!
+//! The format has been `v4.0` from 2.28 to 2.30; keys that are not known are passed over, so that
+//! verbose records and later ones are read as well. What a line says is the job's own word: it is
+//! checked, and believed only about the process that wrote the file.
+
+use crate::catalog::inspector::LineOutcome;
+use crate::catalog::nccl::Operation;
+use gpuwho_common::nccl::MOST_RANKS;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use std::borrow::Cow;
+use std::fmt;
+
+/// Longer than a day is no collective.
+const LONGEST_US: u64 = 86_400_000_000;
+/// More bytes than any memory has are no message.
+const MOST_BYTES: u64 = 1 << 50;
+/// Faster than any link by a thousand times, in bytes a second.
+const FASTEST: f64 = 1e17;
+/// The Inspector's own limit (`NCCL_COMM_NAME_MAX`).
+const LONGEST_NAME: usize = 256;
+/// Digits of the hash that fit the Inspector's buffer of 17 bytes beside `0x` and a NUL.
+const DIGITS: u32 = 14;
+
+/// What the Inspector writes of a communicator's hash: without leading zeros, and cut to 14
+/// digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum HashText {
+    /// All of it.
+    Whole(u64),
+    /// Its first 14 digits; there may be none after them.
+    Start(u64),
+}
+
+impl HashText {
+    /// Reads `0x1db14a8a713c2f`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("0x")?;
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let hash = u64::from_str_radix(digits, 16).ok().filter(|hash| is_hex && *hash != 0)?;
+        let is_cut = digits.len() == DIGITS as usize;
+        Some(if is_cut { Self::Start(hash) } else { Self::Whole(hash) })
+    }
+
+    /// Whether it can be the hash's.
+    pub(super) fn is_of(self, hash: u64) -> bool {
+        match self {
+            Self::Whole(whole) => whole == hash,
+            Self::Start(start) => {
+                let digits = (u64::BITS - hash.leading_zeros()).div_ceil(4);
+                hash >> (4 * digits.saturating_sub(DIGITS)) == start
+            }
+        }
+    }
+}
+
+/// A completed collective or message.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Record<'a> {
+    pub hash: HashText,
+    pub name: Option<Cow<'a, str>>,
+    pub rank: u32,
+    pub ranks: u32,
+    /// The writer's number in its own PID namespace.
+    pub pid: u32,
+    pub operation: Operation,
+    /// Of a collective, counted for each operation of the communicator.
+    pub sequence: Option<u64>,
+    pub bytes: u64,
+    /// Bytes by which the bus bandwidth is reckoned.
+    pub bus_bytes: u64,
+    pub seconds: f64,
+    /// In bytes a second.
+    pub algorithm_bandwidth: f64,
+    pub bus_bandwidth: f64,
+}
+
+#[derive(serde::Deserialize)]
+struct Line<'a> {
+    #[serde(borrow)]
+    header: Header<'a>,
+    metadata: Metadata,
+    #[serde(borrow)]
+    coll_perf: Option<Collective<'a>>,
+    #[serde(borrow)]
+    p2p_perf: Option<Message<'a>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Header<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    comm_name: Option<Cow<'a, str>>,
+    rank: u32,
+    n_ranks: u32,
+}
+
+#[derive(serde::Deserialize)]
+struct Metadata {
+    pid: u32,
+}
+
+#[derive(serde::Deserialize)]
+struct Collective<'a> {
+    #[serde(borrow, rename = "coll")]
+    operation: Cow<'a, str>,
+    #[serde(rename = "coll_sn")]
+    sequence: u64,
+    #[serde(rename = "coll_msg_size_bytes")]
+    bytes: u64,
+    #[serde(rename = "coll_exec_time_us")]
+    time_us: u64,
+    #[serde(borrow, rename = "coll_timing_source")]
+    timing: Option<Cow<'a, str>>,
+    #[serde(rename = "coll_algobw_gbs", default)]
+    algorithm_gbs: Gigabytes,
+    #[serde(rename = "coll_busbw_gbs", default)]
+    bus_gbs: Gigabytes,
+}
+
+#[derive(serde::Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, rename = "p2p")]
+    operation: Cow<'a, str>,
+    #[serde(rename = "p2p_msg_size_bytes")]
+    bytes: u64,
+    #[serde(rename = "p2p_exec_time_us")]
+    time_us: u64,
+    #[serde(borrow, rename = "p2p_timing_source")]
+    timing: Option<Cow<'a, str>>,
+    #[serde(rename = "p2p_algobw_gbs", default)]
+    algorithm_gbs: Gigabytes,
+    #[serde(rename = "p2p_busbw_gbs", default)]
+    bus_gbs: Gigabytes,
+}
+
+/// What both kinds have.
+struct Measured<'a> {
+    operation: &'a str,
+    sequence: Option<u64>,
+    bytes: u64,
+    time_us: u64,
+    timing: Option<&'a str>,
+    gigabytes: [Gigabytes; 2],
+}
+
+impl<'a> Record<'a> {
+    /// Reads a line.
+    pub(super) fn parse(line: &'a [u8]) -> Result<Self, LineOutcome> {
+        let line: Line<'a> = serde_json::from_slice(line).map_err(|error| {
+            if error.is_data() { LineOutcome::Incomplete } else { LineOutcome::Malformed }
+        })?;
+        let measured = match (&line.coll_perf, &line.p2p_perf) {
+            (Some(collective), None) => collective.measured(),
+            (None, Some(message)) => message.measured(),
+            _ => return Err(LineOutcome::Incomplete),
+        };
+        let operation = operation(measured.operation).ok_or(LineOutcome::UnknownOperation)?;
+        // The host's time of a collective is that of its enqueueing and of all that was before it.
+        if measured.timing == Some("collective_cpu") || measured.time_us == 0 {
+            return Err(LineOutcome::NotTimed);
+        }
+        let header = line.header;
+        let ranks = header.n_ranks;
+        let is_sound = (1..=MOST_RANKS).contains(&ranks)
+            && header.rank < ranks
+            && measured.time_us <= LONGEST_US;
+        let hash = HashText::parse(&header.id).filter(|_| is_sound);
+        let bytes = message_bytes(operation, measured.bytes, ranks);
+        let (Some(hash), Some(bytes)) = (hash, bytes) else {
+            return Err(LineOutcome::Incomplete);
+        };
+        let seconds = measured.time_us as f64 / 1e6;
+        let bus_bytes = bus_bytes(operation, bytes, ranks);
+        let speed = |Gigabytes(told), bytes: u64| told.unwrap_or(bytes as f64 / seconds);
+        let [algorithm, bus] = measured.gigabytes;
+        Ok(Self {
+            hash,
+            name: header.comm_name.filter(|name| is_name(name)),
+            rank: header.rank,
+            ranks,
+            pid: line.metadata.pid,
+            operation,
+            sequence: measured.sequence,
+            bytes,
+            bus_bytes,
+            seconds,
+            algorithm_bandwidth: speed(algorithm, bytes),
+            bus_bandwidth: speed(bus, bus_bytes),
+        })
+    }
+}
+
+impl Collective<'_> {
+    fn measured(&self) -> Measured<'_> {
+        Measured {
+            operation: &self.operation,
+            sequence: Some(self.sequence),
+            bytes: self.bytes,
+            time_us: self.time_us,
+            timing: self.timing.as_deref(),
+            gigabytes: [self.algorithm_gbs, self.bus_gbs],
+        }
+    }
+}
+
+impl Message<'_> {
+    fn measured(&self) -> Measured<'_> {
+        Measured {
+            operation: &self.operation,
+            sequence: None,
+            bytes: self.bytes,
+            time_us: self.time_us,
+            timing: self.timing.as_deref(),
+            gigabytes: [self.algorithm_gbs, self.bus_gbs],
+        }
+    }
+}
+
+/// A name that a program gave; the Inspector writes `unknown` where there is none.
+pub(super) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name != "unknown" && name.len() <= LONGEST_NAME
+}
+
+/// NCCL's name of an operation (`ncclFuncToString`).
+pub(super) fn operation(name: &str) -> Option<Operation> {
+    Some(match name {
+        "AllReduce" => Operation::AllReduce,
+        "AllGather" => Operation::AllGather,
+        "ReduceScatter" => Operation::ReduceScatter,
+        "Broadcast" => Operation::Broadcast,
+        "Reduce" => Operation::Reduce,
+        "All2All" | "AlltoAll" | "AllToAll" => Operation::AllToAll,
+        "Gather" => Operation::Gather,
+        "Scatter" => Operation::Scatter,
+        "Send" => Operation::Send,
+        "Recv" => Operation::Recv,
+        _ => return None,
+    })
+}
+
+/// The size as `nccl.collective.bytes` counts it; the Inspector tells one rank's part.
+fn message_bytes(operation: Operation, part: u64, ranks: u32) -> Option<u64> {
+    let parts = match operation {
+        Operation::AllGather
+        | Operation::ReduceScatter
+        | Operation::AllToAll
+        | Operation::Gather
+        | Operation::Scatter => u64::from(ranks),
+        _ => 1,
+    };
+    part.checked_mul(parts).filter(|bytes| *bytes <= MOST_BYTES)
+}
+
+/// The factors of nccl-tests.
+fn bus_bytes(operation: Operation, bytes: u64, ranks: u32) -> u64 {
+    let (bytes, ranks) = (u128::from(bytes), u128::from(ranks.max(1)));
+    let bus = match operation {
+        Operation::AllReduce => bytes * 2 * (ranks - 1) / ranks,
+        Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => {
+            bytes * (ranks - 1) / ranks
+        }
+        _ => bytes,
+    };
+    u64::try_from(bus).unwrap_or(u64::MAX)
+}
+
+/// A bandwidth in bytes a second, from 10^9 bytes a second as the Inspector writes it: a number,
+/// or the text `nan`. What is no speed (also the 0 it writes for operations that it cannot reckon)
+/// is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Gigabytes(Option<f64>);
+
+impl<'de> Deserialize<'de> for Gigabytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrText;
+        impl Visitor<'_> for NumberOrText {
+            type Value = Gigabytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or \"nan\"")
+            }
+
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Gigabytes, E> {
+                Ok(Gigabytes(speed(number)))
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Gigabytes, E> {
+                Ok(Gigabytes(speed(number as f64)))
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Gigabytes, E> {
+                Ok(Gigabytes(speed(number as f64)))
+            }
+
+            fn visit_str<E: Error>(self, _: &str) -> Result<Gigabytes, E> {
+                Ok(Gigabytes(None))
+            }
+        }
+        deserializer.deserialize_any(NumberOrText)
+    }
+}
+
+/// Bytes a second.
+pub(super) fn speed(gigabytes: f64) -> Option<f64> {
+    let speed = gigabytes * 1e9;
+    (speed > 0.0 && speed <= FASTEST).then_some(speed)
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

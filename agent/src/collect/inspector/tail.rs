@@ -1,0 +1,166 @@
+//! The end of a file that grows: only new bytes are read, and only whole lines are given.
+//!
+//! A file that became shorter, or whose bytes before the place reached are others than they were,
+//! was written anew and is read from its start. One that grew by more than the budget is read
+//! where it is newest. Holds at most one line.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+/// Bytes read at once.
+const CHUNK: usize = 64 * 1024;
+/// A verbose record of 64 channels is 16 KiB.
+pub(super) const MAX_LINE: usize = 64 * 1024;
+/// Bytes that tell whether the file is still what it was.
+const MARK: usize = 64;
+
+/// A file and how far it has been read.
+#[derive(Debug)]
+pub(super) struct Tail {
+    file: File,
+    offset: u64,
+    /// A line whose end has not come yet.
+    rest: Vec<u8>,
+    /// The last bytes before `offset`.
+    mark: Vec<u8>,
+    /// What comes is the end of a line whose start was not read.
+    in_line: bool,
+}
+
+/// What a reading passes on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// Without its end.
+    Line(&'a [u8]),
+    /// A line that is longer than [`MAX_LINE`].
+    TooLong,
+}
+
+/// What a reading took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Took {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Bytes passed over.
+    pub skipped: u64,
+}
+
+impl Tail {
+    /// A file to be read from its start.
+    pub(super) fn from_start(file: File) -> Self {
+        Self { file, offset: 0, rest: Vec::new(), mark: Vec::new(), in_line: false }
+    }
+
+    /// A file of which only what is written from now on is read.
+    pub(super) fn from_end(file: File) -> io::Result<Self> {
+        let size = file.metadata()?.len();
+        let mut tail = Self { offset: size, ..Self::from_start(file) };
+        let start = size.saturating_sub(MARK as u64);
+        tail.mark = tail.look(start, MARK)?;
+        tail.in_line = tail.mark.last().is_some_and(|byte| *byte != b'\n');
+        Ok(tail)
+    }
+
+    /// Reads what is new, at most `budget` bytes of it.
+    pub(super) fn read(
+        &mut self,
+        budget: u64,
+        each: &mut dyn FnMut(Piece<'_>),
+    ) -> io::Result<Took> {
+        let size = self.file.metadata()?.len();
+        let mut took = Took::default();
+        if size == self.offset {
+            return Ok(took);
+        }
+        if size < self.offset || !self.is_same()? {
+            self.begin(0, false);
+        }
+        let backlog = size - self.offset;
+        if backlog > budget {
+            took.skipped = backlog - budget + self.rest.len() as u64;
+            self.begin(size - budget, true);
+        }
+        let mut chunk = vec![0; CHUNK];
+        let mut left = budget.min(backlog);
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+            let Some(room) = chunk.get_mut(..most) else { break };
+            let count = self.file.read_at(room, self.offset)?;
+            if count == 0 {
+                break;
+            }
+            let bytes = room.get(..count).unwrap_or_default();
+            self.offset += count as u64;
+            left -= count as u64;
+            took.bytes += count as u64;
+            self.remember(bytes);
+            took.skipped += self.split(bytes, each);
+        }
+        Ok(took)
+    }
+
+    fn begin(&mut self, offset: u64, in_line: bool) {
+        self.offset = offset;
+        self.in_line = in_line;
+        self.rest.clear();
+        self.mark.clear();
+    }
+
+    /// Whether the bytes before the place reached are what they were.
+    fn is_same(&self) -> io::Result<bool> {
+        let start = self.offset.saturating_sub(self.mark.len() as u64);
+        Ok(self.look(start, self.mark.len())? == self.mark)
+    }
+
+    fn look(&self, start: u64, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        let mut filled = 0;
+        while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
+            match self.file.read_at(room, start + filled as u64)? {
+                0 => break,
+                more => filled += more,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    fn remember(&mut self, bytes: &[u8]) {
+        let last = bytes.get(bytes.len().saturating_sub(MARK)..).unwrap_or_default();
+        self.mark.extend_from_slice(last);
+        let more = self.mark.len().saturating_sub(MARK);
+        self.mark.drain(..more);
+    }
+
+    /// Gives the lines that are whole with these bytes; how many bytes are no line's.
+    fn split(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> u64 {
+        let mut skipped = 0;
+        while !bytes.is_empty() {
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let (line, next) = bytes.split_at(end.unwrap_or(bytes.len()));
+            if self.in_line {
+                skipped += line.len() as u64;
+                self.in_line = end.is_none();
+            } else if self.rest.len() + line.len() > MAX_LINE {
+                each(Piece::TooLong);
+                self.rest = Vec::new();
+                self.in_line = end.is_none();
+            } else if end.is_none() {
+                self.rest.extend_from_slice(line);
+            } else if self.rest.is_empty() {
+                each(Piece::Line(line));
+            } else {
+                self.rest.extend_from_slice(line);
+                each(Piece::Line(&self.rest));
+                self.rest.clear();
+            }
+            bytes = next.get(1..).unwrap_or_default();
+        }
+        skipped
+    }
+}
+
+#[cfg(test)]
+#[path = "tail_tests.rs"]
+mod tests;

@@ -1,0 +1,326 @@
+//! The thread that asks: who listens where, whose turn it is, and what is told of an answer.
+//!
+//! The processes of one user share one port of a network (`SO_REUSEPORT`), and the kernel gives a
+//! connection to any of them. One answer is of one job, so where local processes that listen are
+//! not in it, it is asked again, three times at most.
+
+use super::answer::{Answer, Lost, Process};
+use super::ask::{AskError, ask};
+use super::digest::{digest, local_ranks};
+use super::listeners::{Standing, look, network, own_network};
+use super::{Answers, Job, Settings};
+use crate::catalog::agent::SourceState;
+use crate::catalog::event::EventKind;
+use crate::catalog::nccl::RasOutcome;
+use crate::collect::proc_scan::is_alive;
+use crate::event::desk::Desk;
+use crate::event::{Happening, Moment, Named, Peer, Place, Severity, Witness};
+use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Between two looks at the clock.
+const BEAT: Duration = Duration::from_secs(1);
+/// Questions to a job from all its nodes come no closer than this.
+const NODES_SHARE: Duration = Duration::from_secs(10);
+/// Jobs of one user on a node beyond the first.
+const MOST_JOBS: usize = 3;
+/// Processes given up that are remembered as told.
+const MOST_DEAD: usize = 4_096;
+/// The first look at a process that does not listen comes again after this, then each after twice
+/// the time.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Processes that share a port of a network.
+type Port = (u64, SocketAddr);
+
+/// A process that has the library loaded.
+#[derive(Debug)]
+struct Seen {
+    standing: Option<Standing>,
+    next_look: Instant,
+    wait: Duration,
+}
+
+/// A port's turns.
+#[derive(Debug)]
+struct Turn {
+    next: Instant,
+    failed: u32,
+    jobs: Vec<Job>,
+    dead: HashSet<Process>,
+    /// Who was in no answer although it was asked again.
+    elsewhere: BTreeSet<ProcKey>,
+}
+
+/// The state of the thread.
+pub(super) struct Rounds {
+    settings: Settings,
+    paths: Paths,
+    answers: Answers,
+    desk: Option<Arc<Desk>>,
+    own: Option<u64>,
+    seen: HashMap<ProcKey, Seen>,
+    turns: HashMap<Port, Turn>,
+}
+
+impl Rounds {
+    pub(super) fn new(
+        settings: Settings,
+        paths: Paths,
+        answers: Answers,
+        desk: Option<Arc<Desk>>,
+    ) -> Self {
+        let own = own_network(&paths);
+        let (seen, turns) = (HashMap::new(), HashMap::new());
+        Self { settings, paths, answers, desk, own, seen, turns }
+    }
+
+    /// Runs until nobody keeps the other end of `ended`.
+    pub(super) fn run(mut self, candidates: &dyn Fn() -> Vec<ProcKey>, ended: &Receiver<()>) {
+        let beat = BEAT.min(self.settings.every);
+        loop {
+            self.look(candidates(), Instant::now());
+            let now = Instant::now();
+            let due = self.turns.iter().filter(|(_, turn)| turn.next <= now);
+            let mut due: Vec<Port> = due.map(|(port, _)| *port).collect();
+            due.sort_unstable();
+            for port in due {
+                self.turn(port);
+                // Somebody may want to end while several are asked.
+                if matches!(ended.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected)) {
+                    return;
+                }
+            }
+            self.publish();
+            if matches!(ended.recv_timeout(beat), Err(RecvTimeoutError::Disconnected)) {
+                return;
+            }
+        }
+    }
+
+    /// Finds out where new processes listen, and forgets those that are gone.
+    fn look(&mut self, candidates: Vec<ProcKey>, now: Instant) {
+        let candidates: HashSet<ProcKey> = candidates.into_iter().collect();
+        self.seen.retain(|process, _| candidates.contains(process));
+        for process in candidates {
+            let new = Seen { standing: None, next_look: now, wait: SOON };
+            let seen = self.seen.entry(process).or_insert(new);
+            let has_socket = seen.standing.as_ref().is_some_and(|one| one.client.is_some());
+            if has_socket || seen.next_look > now {
+                continue;
+            }
+            seen.standing = look(&self.paths, process);
+            seen.next_look = now + seen.wait;
+            seen.wait = (seen.wait * 2).min(self.settings.every);
+        }
+        let ports: HashSet<Port> = self.seen.values().filter_map(port_of).collect();
+        self.turns.retain(|port, _| ports.contains(port));
+        for port in ports {
+            // Not all at the same moment on nodes that start a job together.
+            let next = now + part_of(self.settings.every / 10);
+            self.turns.entry(port).or_insert_with(|| Turn {
+                next,
+                failed: 0,
+                jobs: Vec::new(),
+                dead: HashSet::new(),
+                elsewhere: BTreeSet::new(),
+            });
+        }
+    }
+
+    /// Asks at a port, and decides when to ask again.
+    fn turn(&mut self, port: Port) {
+        // What was read a round ago may have changed: whoever is asked must listen now.
+        let on_port: Vec<ProcKey> = self.on(port);
+        for process in &on_port {
+            let standing = look(&self.paths, *process);
+            if let Some(seen) = self.seen.get_mut(process) {
+                seen.standing = standing;
+            }
+        }
+        let listening: BTreeSet<ProcKey> = self.on(port).into_iter().collect();
+        let Some(first) = listening.first().copied() else {
+            self.turns.remove(&port);
+            return;
+        };
+        let (answers, error) = self.ask_all(port, first, &listening);
+        let every = self.settings.every;
+        let Some(turn) = self.turns.get_mut(&port) else { return };
+        if let Some(error) = error {
+            turn.failed += 1;
+            tracing::debug!(%error, at = %port.1, "NCCL's status socket gives no answer");
+            self.fail(&error);
+        }
+        let Some(turn) = self.turns.get_mut(&port) else { return };
+        let nodes = answers.iter().map(|(_, _, answer)| answer.nodes).sum::<u32>();
+        if !answers.is_empty() {
+            turn.failed = 0;
+            turn.jobs = answers.iter().map(|(job, ..)| job.clone()).collect();
+        } else if turn.failed > 2 {
+            // What nobody confirms any more is not told any more.
+            turn.jobs.clear();
+        }
+        let wait = every.max(NODES_SHARE.saturating_mul(nodes));
+        let wait = if nodes <= 1 { every } else { wait };
+        let wait = wait.saturating_mul(1 << turn.failed.min(4));
+        turn.next = Instant::now() + wait - part_of(wait / 10);
+        for (_, here, answer) in &answers {
+            self.tell_dead(port, here, answer);
+        }
+    }
+
+    /// One answer a job, and why there is none.
+    fn ask_all(
+        &mut self,
+        port: Port,
+        first: ProcKey,
+        listening: &BTreeSet<ProcKey>,
+    ) -> (Vec<(Job, HashMap<Process, ProcKey>, Answer)>, Option<AskError>) {
+        let here = self.here(port.0);
+        let mut answers: Vec<(Job, HashMap<Process, ProcKey>, Answer)> = Vec::new();
+        let mut missing = listening.clone();
+        let passed_over = self.turns.get(&port).map(|turn| turn.elsewhere.clone());
+        for _ in 0..=MOST_JOBS {
+            let as_of_ns = boot_time_ns();
+            let namespace = match self.own {
+                Some(own) if own == port.0 => None,
+                _ => network(&self.paths, first),
+            };
+            if namespace.is_none() && self.own != Some(port.0) {
+                break;
+            }
+            let answer = match ask(port.1, namespace.as_ref()) {
+                Ok(answer) => answer,
+                Err(error) => return (answers, Some(error)),
+            };
+            self.count(RasOutcome::Answered);
+            let ranks = local_ranks(&answer, &here, as_of_ns);
+            let is_new = answers.is_empty() || ranks.keys().any(|one| missing.contains(one));
+            missing.retain(|process| !ranks.contains_key(process));
+            let is_whole = answer.is_whole;
+            if is_new {
+                let digest = Arc::new(digest(&answer, &here));
+                answers.push((Job { at: Instant::now(), digest, ranks }, here.clone(), answer));
+            }
+            if missing.is_empty() || !is_whole || passed_over.as_ref() == Some(&missing) {
+                break;
+            }
+        }
+        if let Some(turn) = self.turns.get_mut(&port) {
+            turn.elsewhere = missing;
+        }
+        (answers, None)
+    }
+
+    /// The processes of a network by the names that NCCL has for them, without those that share
+    /// one.
+    fn here(&self, network: u64) -> HashMap<Process, ProcKey> {
+        let mut here: HashMap<Process, Option<ProcKey>> = HashMap::new();
+        for (process, seen) in &self.seen {
+            let Some(standing) = seen.standing.as_ref().filter(|one| one.network == network) else {
+                continue;
+            };
+            let hosts: BTreeSet<IpAddr> = standing.hosts.iter().copied().collect();
+            for host in hosts {
+                let name = Process { host: host.to_string().into(), pid: standing.inside };
+                here.entry(name).and_modify(|one| *one = None).or_insert(Some(*process));
+            }
+        }
+        here.into_iter().filter_map(|(name, process)| Some((name, process?))).collect()
+    }
+
+    fn on(&self, port: Port) -> Vec<ProcKey> {
+        let on = self.seen.iter().filter(|(_, seen)| port_of(seen) == Some(port));
+        on.map(|(process, _)| *process).filter(|process| is_alive(&self.paths, *process)).collect()
+    }
+
+    /// Says once of each process that NCCL has given it up.
+    fn tell_dead(&mut self, port: Port, here: &HashMap<Process, ProcKey>, answer: &Answer) {
+        let Some(desk) = self.desk.clone() else { return };
+        let mine = answer.communicators.iter().flat_map(|one| &one.ranks);
+        let mine = mine.filter_map(|rank| here.get(rank.process.as_ref()?)).min();
+        let victim = mine.copied().or_else(|| self.on(port).into_iter().min());
+        let Some(turn) = self.turns.get_mut(&port) else { return };
+        for lost in &answer.dead {
+            if turn.dead.len() >= MOST_DEAD || !turn.dead.insert(lost.process.clone()) {
+                continue;
+            }
+            let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
+            desk.take(given_up(lost, answer, victim), at, Witness::Ras, Instant::now());
+        }
+    }
+
+    fn count(&self, outcome: RasOutcome) {
+        self.answers.with(|told| *told.outcomes.entry(outcome).or_insert(0) += 1);
+    }
+
+    fn fail(&self, error: &AskError) {
+        self.count(error.outcome());
+        let remedy = match error {
+            AskError::Namespace(_) => "let the agent have CAP_SYS_ADMIN, or set nccl.ras = false",
+            _ => "set nccl.ras = false to stop asking",
+        };
+        let state = (SourceState::Degraded, error.to_string(), remedy.into());
+        self.answers.with(|told| told.state = state);
+    }
+
+    fn publish(&self) {
+        let jobs = self.turns.values().flat_map(|turn| turn.jobs.iter().cloned()).collect();
+        let is_failing = self.turns.values().any(|turn| turn.failed > 0);
+        self.answers.with(|told| {
+            told.jobs = jobs;
+            if self.turns.is_empty() {
+                told.state = super::Told::default().state;
+            } else if !is_failing {
+                told.state = (SourceState::Ready, String::new(), String::new());
+            }
+        });
+    }
+}
+
+fn port_of(seen: &Seen) -> Option<Port> {
+    let standing = seen.standing.as_ref()?;
+    Some((standing.network, standing.client?))
+}
+
+/// A part of a time, by chance.
+fn part_of(time: Duration) -> Duration {
+    let chance = RandomState::new().hash_one(0_u8) % 1_000;
+    time.mul_f64(chance as f64 / 1_000.0)
+}
+
+fn given_up(lost: &Lost, answer: &Answer, victim: Option<ProcKey>) -> Happening {
+    let rank = answer.communicators.iter().find_map(|communicator| {
+        let is_it =
+            |absent: &&super::answer::Absent| absent.process.as_ref() == Some(&lost.process);
+        let absent = communicator.absent.iter().find(is_it)?;
+        Some((communicator, absent.rank))
+    });
+    let Process { host, pid } = &lost.process;
+    let peer = Peer {
+        host: (&**host).into(),
+        pid: *pid,
+        devices: lost.devices.clone(),
+        communicator: rank.map(|(communicator, _)| communicator.hash),
+        rank: rank.map(|(_, rank)| rank),
+        ranks: rank.and_then(|(communicator, _)| communicator.size),
+    };
+    let message = format!("NCCL considers process {pid} on node {host} dead");
+    Happening {
+        kind: EventKind::PeerDead,
+        place: Place::Host,
+        code: None,
+        severity: Severity::Warning,
+        process: victim.map(|process| Named { pid: process.pid, comm: None }),
+        peer: Some(Box::new(peer)),
+        gpu_instance: None,
+        message: message.into(),
+    }
+}

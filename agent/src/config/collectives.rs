@@ -1,0 +1,80 @@
+//! `[nccl]`: the three ways in which collective communication is watched.
+
+use super::{ConfigError, duration};
+use crate::collect::kernel::nccl;
+use crate::collect::{inspector, ras};
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Every question to NCCL goes to every process of a job.
+const SHORTEST_ROUND: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawNccl {
+    enabled: Option<bool>,
+    budget: Option<u64>,
+    hang_after: Option<String>,
+    inspector: Option<bool>,
+    inspector_dirs: Option<Vec<PathBuf>>,
+    inspector_rate: Option<u64>,
+    ras: Option<bool>,
+    ras_interval: Option<String>,
+}
+
+/// What is counted by probes.
+pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
+    let usual = nccl::Settings::default();
+    if raw.budget == Some(0) {
+        return Err(ConfigError::Value {
+            key: "nccl.budget".into(),
+            problem: "no hits at all would be allowed".into(),
+            remedy: "set nccl.enabled = false instead; 20000 is the default".into(),
+        });
+    }
+    Ok(nccl::Settings {
+        enabled: raw.enabled.unwrap_or(usual.enabled),
+        budget: raw.budget.unwrap_or(usual.budget),
+        hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
+    })
+}
+
+/// What is read of the Inspector's files.
+pub(super) fn inspector(raw: &RawNccl) -> Result<inspector::Settings, ConfigError> {
+    let usual = inspector::Settings::default();
+    if raw.inspector_rate == Some(0) {
+        return Err(ConfigError::Value {
+            key: "nccl.inspector_rate".into(),
+            problem: "nothing at all would be read".into(),
+            remedy: "set nccl.inspector = false instead; 524288 is the default".into(),
+        });
+    }
+    let directories = raw.inspector_dirs.clone().unwrap_or(usual.directories);
+    if let Some(relative) = directories.iter().find(|path| !path.is_absolute()) {
+        return Err(ConfigError::Value {
+            key: "nccl.inspector_dirs".into(),
+            problem: format!("`{}` is not absolute", relative.display()),
+            remedy: "write the whole path, like /var/lib/nccl-inspector".into(),
+        });
+    }
+    Ok(inspector::Settings {
+        enabled: raw.inspector.unwrap_or(usual.enabled),
+        directories,
+        rate: raw.inspector_rate.unwrap_or(usual.rate),
+    })
+}
+
+/// What NCCL is asked itself.
+pub(super) fn ras(raw: &RawNccl) -> Result<ras::Settings, ConfigError> {
+    let usual = ras::Settings::default();
+    let every = duration("nccl.ras_interval", raw.ras_interval.clone(), usual.every)?;
+    if every < SHORTEST_ROUND {
+        return Err(ConfigError::Value {
+            key: "nccl.ras_interval".into(),
+            problem: format!("{every:?} is shorter than {SHORTEST_ROUND:?}"),
+            remedy: "an answer comes from all processes of a job; 1m is the default".into(),
+        });
+    }
+    Ok(ras::Settings { enabled: raw.ras.unwrap_or(usual.enabled), every })
+}

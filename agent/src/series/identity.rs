@@ -1,0 +1,151 @@
+//! What a sample's subject is at the moment (device, instance, process and its owner, party,
+//! membership), and the attributes that says. A lookup or two a subject; attributes are built when a
+//! series begins or is called otherwise.
+
+use super::Key;
+use crate::attribute::Owner;
+use crate::attribute::ownership::Ownership;
+use crate::attribute::party::PartyFacts;
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::{device, inspector, nccl, process, share};
+use crate::communicators::{Communicators, MemberFacts};
+use crate::export::Labels;
+use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
+use crate::sample::{Recent, Subject};
+use std::sync::Arc;
+
+/// What the attributes were built from; a change of any pointer makes a new series.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Identity {
+    gpu: Option<Arc<GpuInfo>>,
+    instance: Option<Arc<InstanceInfo>>,
+    owner: Option<Arc<Owner>>,
+    party: Option<Arc<PartyFacts>>,
+    member: Option<Arc<MemberFacts>>,
+}
+
+impl Identity {
+    pub(super) fn same(&self, other: &Self) -> bool {
+        fn same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
+            match (a, b) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (None, None) => true,
+                _ => false,
+            }
+        }
+        same(self.gpu.as_ref(), other.gpu.as_ref())
+            && same(self.instance.as_ref(), other.instance.as_ref())
+            && same(self.owner.as_ref(), other.owner.as_ref())
+            && same(self.party.as_ref(), other.party.as_ref())
+            && same(self.member.as_ref(), other.member.as_ref())
+    }
+}
+
+/// What a subject is, looked up when it is needed first.
+pub(super) struct Looked<'a> {
+    pub(super) names: &'a Names<'a>,
+    pub(super) identity: Option<Identity>,
+}
+
+impl Looked<'_> {
+    pub(super) fn identity(&mut self, subject: Subject) -> &Identity {
+        self.identity.get_or_insert_with(|| self.names.identity(subject))
+    }
+}
+
+/// Where names come from.
+pub(super) struct Names<'a> {
+    pub(super) inventory: &'a Inventory,
+    pub(super) ownership: &'a Ownership,
+    pub(super) communicators: &'a Communicators,
+}
+
+impl Names<'_> {
+    pub(super) fn identity(&self, subject: Subject) -> Identity {
+        match subject {
+            Subject::Agent | Subject::Source(_) => Identity::default(),
+            Subject::Gpu(gpu) => Identity { gpu: self.inventory.get(gpu), ..Identity::default() },
+            Subject::Instance(instance) => {
+                let instance = self.inventory.instance(instance);
+                let gpu = instance.as_ref().and_then(|instance| self.inventory.get(instance.gpu));
+                Identity { gpu, instance, ..Identity::default() }
+            }
+            Subject::Process(on) => Identity {
+                gpu: self.inventory.get(on.gpu),
+                instance: on.instance.and_then(|instance| self.inventory.instance(instance)),
+                owner: self.ownership.owner(on.process),
+                ..Identity::default()
+            },
+            Subject::Member(id) | Subject::Recent(Recent { member: id, .. }) => {
+                let member = self.communicators.facts(id);
+                let process = member.as_ref().map(|member| member.process);
+                let owner = process.and_then(|process| self.ownership.owner(process));
+                Identity { owner, member, ..Identity::default() }
+            }
+            Subject::Xid(xid) => {
+                Identity { gpu: self.inventory.get(xid.gpu), ..Identity::default() }
+            }
+            Subject::Party(on) => Identity {
+                gpu: self.inventory.get(on.gpu),
+                party: self.ownership.party(on.party),
+                ..Identity::default()
+            },
+        }
+    }
+
+    /// The membership and its process's owner.
+    fn member(set: &mut AttrSet, key: Key, identity: &Identity) {
+        let Some(member) = &identity.member else { return };
+        if let Some(owner) = &identity.owner {
+            set.extend(&owner.attributes());
+        } else {
+            set.set(&attr::PROCESS_PID, i64::from(member.process.pid));
+            set.set(&attr::OWNER_METHOD, "none");
+        }
+        let is_info = [nccl::INFO.def(), inspector::INFO.def()].contains(&key.metric);
+        set.extend(&if is_info { member.details() } else { member.attributes() });
+    }
+
+    pub(super) fn labels(key: Key, identity: &Identity) -> Arc<Labels> {
+        let mut set = match &identity.gpu {
+            Some(info) if *key.metric == *device::INFO.def() => info.attributes(),
+            Some(info) => info.identity(),
+            None => AttrSet::new(),
+        };
+        if let Some(instance) = &identity.instance {
+            set.extend(&instance.identity());
+        }
+        match (key.subject, &identity.owner) {
+            (Subject::Process(_), Some(owner)) if *key.metric == *process::INFO.def() => {
+                set.extend(&owner.details());
+            }
+            (Subject::Process(_), Some(owner)) => set.extend(&owner.attributes()),
+            (Subject::Process(on), None) => {
+                set.set(&attr::PROCESS_PID, i64::from(on.process.pid));
+                set.set(&attr::OWNER_METHOD, "none");
+            }
+            (Subject::Member(_), _) => Self::member(&mut set, key, identity),
+            (Subject::Recent(recent), _) => {
+                Self::member(&mut set, key, identity);
+                set.set_some(&attr::NCCL_ALGORITHM, recent.algorithm);
+                set.set_some(&attr::NCCL_PROTOCOL, recent.protocol);
+                let size = i64::try_from(recent.size).unwrap_or(i64::MAX);
+                set.set(&attr::NCCL_MESSAGE_SIZE, size);
+            }
+            (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
+            (Subject::Xid(xid), _) => set.set(&attr::GPU_XID_CODE, i64::from(xid.code)),
+            (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
+        }
+        match &identity.party {
+            Some(party) if *key.metric == *share::ALLOCATION_INFO.def() => {
+                set.extend(&party.details);
+            }
+            Some(party) => set.extend(&party.attributes),
+            None => {}
+        }
+        for (dim, index) in key.metric.dims.iter().zip(key.dims) {
+            set.set_some(dim.key, dim.values.get(usize::from(index)).copied());
+        }
+        Arc::new(Labels::new(set))
+    }
+}

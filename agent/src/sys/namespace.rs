@@ -1,0 +1,23 @@
+//! Acting from inside another process's namespaces, without this process entering them.
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::io;
+use std::os::fd::AsFd;
+use std::thread;
+
+/// Runs `work` in a thread of its own that is in the network namespace `namespace`; needs
+/// `CAP_SYS_ADMIN`. Sockets made there stay there. The thread ends with the work.
+pub fn in_network<T: Send>(
+    namespace: impl AsFd + Sync,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("nccl:namespace".into());
+        let enter = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+            work()
+        };
+        let thread = builder.spawn_scoped(scope, enter)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("thread ended early")))
+    })
+}

@@ -1,0 +1,157 @@
+//! Ranks whose communicators were there before the agent: from the memory of their processes and
+//! from the library's own status socket, to the receiver.
+
+use gpuwho_common::nccl::Hash;
+use gpuwho_tests::agent::{Agent, Config, Otlp};
+use gpuwho_tests::collector::Collector;
+use gpuwho_tests::collector::received::{ReceivedPoint, of};
+use gpuwho_tests::nccl::{Rank, library};
+use gpuwho_tests::or_skip;
+use gpuwho_tests::until::until;
+use rustix::process::geteuid;
+use serde_json::json;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const WITHIN: Duration = Duration::from_secs(40);
+
+/// Two ranks of one communicator that has been used; and its id.
+fn world(folder: &Path, env: &[(&str, &str)]) -> (Vec<Rank>, String) {
+    let library = library(folder).unwrap();
+    let start = || Rank::start(folder, &library, env).unwrap();
+    let mut ranks = vec![start(), start()];
+    let id = ranks[0].order("id").unwrap();
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        assert_eq!(rank.order(&format!("init world 2 {number} {id}")).unwrap(), "0");
+        assert_eq!(rank.order("call 4 ncclAllReduce world 1024 7").unwrap(), "0");
+    }
+    let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).unwrap();
+    let word =
+        |at: usize| u64::from_le_bytes(std::array::from_fn(|byte_at| byte(8 * at + byte_at)));
+    let words = std::array::from_fn(word);
+    (ranks, format!("{:#x}", Hash::of_unique_id(&words)))
+}
+
+fn start(folder: &Path, collector: &Collector, more: &str) -> Agent {
+    let otlp = Some(Otlp { endpoint: collector.http_endpoint(), protocol: None });
+    let more = format!("[nvidia]\nenabled = false\n{more}");
+    let interval = Some("500ms".to_owned());
+    Agent::start(folder, &Config { interval, otlp, more, ..Config::default() }, None).unwrap()
+}
+
+#[test]
+fn a_rank_from_before_the_agent_arrives_with_its_number() {
+    if !geteuid().is_root() {
+        gpuwho_tests::skip!("root, to attach probes");
+    }
+    let folder = TempDir::new().unwrap();
+    let collector = or_skip!(Collector::start(&folder.path().join("collector")));
+    let (mut ranks, hash) = world(folder.path(), &[]);
+    let agent = start(folder.path(), &collector, "");
+    or_skip!(agent.wait_for_log("counting collective calls", WITHIN));
+    let mut arrived = Vec::new();
+    for rank in &mut ranks {
+        assert_eq!(rank.order("call 3 ncclAllReduce world 1024 7").unwrap(), "0");
+    }
+    for number in ["0", "1"] {
+        let wanted = [
+            ("nccl.communicator.id", hash.as_str()),
+            ("nccl.rank", number),
+            ("nccl.nranks", "2"),
+            ("nccl.communicator.known_by", "memory"),
+        ];
+        let info = |points: &[ReceivedPoint]| {
+            let infos = of(points, "nccl.communicator.info", &wanted);
+            infos.first().map(|point| (*point).clone())
+        };
+        arrived.push(collector.wait_for(WITHIN, info).unwrap().expect("the rank's series"));
+    }
+    let pids: Vec<_> = arrived.iter().map(|point| point.attrs["process.pid"].clone()).collect();
+    assert_eq!(pids, ranks.iter().map(|rank| rank.pid().to_string()).collect::<Vec<_>>());
+}
+
+/// What a library of 2.29 says of the two ranks here and a third one that is dead.
+fn status(hash: &str, ranks: &[Rank]) -> String {
+    let rank = |number: usize, launched: u32| {
+        json!({
+            "rank": number, "host": "127.0.0.1", "pid": ranks[number].pid(),
+            "cuda_dev": number, "nvml_dev": number,
+            "status": {
+                "init_state": 0, "async_error": 0, "finalize_called": false,
+                "destroy_flag": false, "abort_flag": false,
+            },
+            "collective_counts": {
+                "Broadcast": 0, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0,
+                "AllReduce": launched,
+            },
+        })
+    };
+    let dead = json!({
+        "rank": 2, "host": "172.16.64.245", "pid": 1_524_345, "cuda_dev": 1, "nvml_dev": 1,
+        "status": { "unresponsive": true, "considered_dead": true },
+    });
+    json!({
+        "nccl_version": "2.29.7", "cuda_runtime_version": 13_000, "cuda_driver_version": 13_000,
+        "timestamp": "2025-12-19 13:06:53", "communicators_count": 1,
+        "communicators": [{
+            "hash": hash, "secondary_hash": "0x1:0x2", "size": 3, "ranks_count": 2,
+            "missing_ranks_count": 1, "ranks": [rank(0, 70), rank(1, 64)],
+            "missing_ranks": [dead],
+        }],
+        "ras": { "collection_time_sec": 0.0, "timeouts_count": 0 },
+    })
+    .to_string()
+}
+
+#[test]
+fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
+    if !geteuid().is_root() {
+        gpuwho_tests::skip!("root, to attach probes");
+    }
+    let folder = TempDir::new().unwrap();
+    let collector = or_skip!(Collector::start(&folder.path().join("collector")));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("localhost:{port}");
+    let (mut ranks, hash) = world(folder.path(), &[("NCCL_RAS_ADDR", &address)]);
+    let document = folder.path().join("status.json");
+    std::fs::write(&document, status(&hash, &ranks)).unwrap();
+    let agent = start(folder.path(), &collector, "[nccl]\nras_interval = \"1s\"\n");
+    or_skip!(agent.wait_for_log("counting collective calls", WITHIN));
+    for rank in &mut ranks {
+        assert_eq!(rank.order(&format!("ras {}", document.display())).unwrap(), "ok");
+        assert_eq!(rank.order("call 1 ncclAllReduce world 1024 7").unwrap(), "0");
+    }
+    let told = |metric: &str, attrs: &[(&str, &str)]| {
+        let mut all = attrs.to_vec();
+        all.push(("nccl.communicator.id", hash.as_str()));
+        let value = |points: &[ReceivedPoint]| {
+            of(points, metric, &all).iter().find_map(|point| point.number())
+        };
+        collector.wait_for(WITHIN, value).unwrap()
+    };
+    let is_near =
+        |value: Option<f64>, wanted: f64| value.is_some_and(|is| (is - wanted).abs() < 0.5);
+    let checks = [
+        ("nccl.communicator.ranks", ("nccl.rank.presence", "dead"), "0", 1.0),
+        ("nccl.communicator.ranks", ("nccl.rank.presence", "present"), "1", 2.0),
+        ("nccl.rank.launched", ("nccl.operation", "all_reduce"), "1", 64.0),
+        ("nccl.rank.behind", ("nccl.nranks", "2"), "1", 6.0),
+        ("nccl.rank.behind", ("nccl.nranks", "2"), "0", 0.0),
+    ];
+    for (metric, attr, rank, wanted) in checks {
+        let value = told(metric, &[attr, ("nccl.rank", rank)]);
+        assert!(is_near(value, wanted), "{metric} {attr:?} of rank {rank}: {value:?}");
+    }
+    let dead = || {
+        let records = collector.records().unwrap();
+        records.into_iter().find(|record| record.event == "nccl.peer.dead")
+    };
+    let record = until(WITHIN, dead).expect("the event");
+    let attrs = |name: &str| record.attrs.get(name).map_or("", String::as_str);
+    let said = ["nccl.communicator.id", "nccl.rank", "nccl.nranks", "nccl.peer.host"].map(attrs);
+    assert_eq!(said, [hash.as_str(), "2", "3", "172.16.64.245"]);
+    let whose = attrs("process.pid");
+    assert!(ranks.iter().any(|rank| rank.pid().to_string() == whose), "{record:?}");
+}

@@ -1,0 +1,408 @@
+//! Performance counters: values between two readings, and nothing where two samples do not belong
+//! together.
+
+use super::rig::{Key, Rig, Values};
+use super::truth;
+use gpuwho::catalog::gpm::CounterState;
+use gpuwho::collect::Collector as _;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The driver renews its counters in this time.
+const RENEWAL: Duration = Duration::from_millis(100);
+/// The two numbers of a division are exact to about a nanosecond of a second.
+const CLOSE: f64 = 1e-9;
+
+#[test]
+fn every_metric_of_eight_devices_is_the_scenarios_from_the_second_reading_on() {
+    let mut rig = Rig::new("h100x8");
+    let first = rig.counters();
+    assert_eq!(states(&first), all(8, CounterState::Waiting));
+    assert_eq!(first.len(), 8 * CounterState::ALL.len(), "no value between one sample and none");
+    let (read, states) = second(&mut rig);
+    assert_eq!(states, all(8, CounterState::Ok));
+    let expected = truth::performance(&rig.scenario(), 0.0);
+    assert_same(&read, &expected);
+    let values = |name: &str| expected.keys().filter(|(known, ..)| known == name).count();
+    assert_eq!(values("gpu.pipe.active"), 8 * 8, "the scenario's");
+    assert_eq!(values("gpu.media.active"), 8 * 15, "the scenario's");
+    assert_eq!(rig.reader.report().errors, 0);
+}
+
+#[test]
+fn percentages_are_fractions_and_mebibytes_bytes_and_no_direction_is_swapped() {
+    let mut rig = Rig::new("h100x8");
+    let (read, _) = second(&mut rig);
+    let value = |name: &str, dim: &str| read[&(name.to_owned(), 4, 0, dim.to_owned())];
+    let seen = [
+        value("gpu.sm.active", ""),
+        value("gpu.pcie.throughput", "transmit"),
+        value("gpu.pcie.throughput", "receive"),
+        value("gpu.interconnect.throughput", "nvlink,transmit"),
+        value("gpu.interconnect.throughput", "nvlink,receive"),
+    ];
+    let mebi = 1_048_576.0;
+    let expected = [0.665, 2000.0 * mebi, 3200.0 * mebi, 96_000.0 * mebi, 100_000.0 * mebi];
+    let close = seen.iter().zip(expected).all(|(seen, expected)| is_close(*seen, expected));
+    assert!(close, "{seen:?}, not {expected:?}");
+}
+
+#[test]
+fn a_value_is_the_mean_between_the_moments_of_two_readings() {
+    let mut rig = Rig::new("h100x8");
+    let sine = "sm = { sine = { mean = 50, amplitude = 40, period = 1.7 } }";
+    rig.edit(|text| text.replace("sm = { first = 41.5, device = 6.25 }", sine));
+    rig.counters();
+    let key = ("gpu.sm.active".to_owned(), 0, 0, String::new());
+    let mut seen = Vec::new();
+    while seen.len() < 4 {
+        seen.extend(rig.counters().get(&key).copied());
+        super::breathe();
+    }
+    let scenario = rig.scenario();
+    let device = scenario.device(0).unwrap();
+    let curve = device.group.gpm.as_ref().unwrap().sm.as_ref().unwrap();
+    // Moments of the calls, as the library noted them.
+    let taken = rig
+        .log("call")
+        .into_iter()
+        .filter(|line| line["call"] == "nvmlGpmSampleGet" && line["device"] == 0);
+    let moments: Vec<f64> =
+        taken.map(|line| rig.since_epoch(line["time"].as_f64().unwrap())).collect();
+    let area = |seconds| curve.integral(seconds, device.place());
+    let means =
+        moments.windows(2).map(|pair| (area(pair[1]) - area(pair[0])) / (pair[1] - pair[0]));
+    for (seen, mean) in seen.iter().zip(means) {
+        let difference = (seen - mean / 100.0).abs();
+        assert!(difference < 0.02, "{seen}, not {mean} %, at {moments:?}");
+    }
+}
+
+#[test]
+fn readings_that_follow_too_soon_wait_instead_of_making_noise() {
+    let mut rig = Rig::new("h100x8");
+    let begun = Instant::now();
+    let mut ticks = 0;
+    let mut values = 0;
+    while begun.elapsed() < Duration::from_millis(900) {
+        values += usize::from(rig.counters().contains_key(&sm(0, "")));
+        ticks += 1;
+    }
+    let samples = rig.log("call").iter().filter(|line| is_sample(line, 0)).count();
+    assert!(values < 9, "{values} values of a source that is renewed every 100 ms");
+    assert_eq!(samples, values + 1, "{ticks} readings");
+    assert_eq!(rig.reader.report().errors, 0);
+}
+
+#[test]
+fn every_instance_has_its_own_and_the_device_its_own() {
+    let mut rig = Rig::at("h100-mig", 2.0);
+    let (read, states) = second(&mut rig);
+    assert_eq!(states, all(3, CounterState::Ok));
+    let expected = truth::performance(&rig.scenario(), 3.0);
+    assert_same(&read, &expected);
+    let instances: Vec<&Key> =
+        expected.keys().filter(|(name, ..)| name == "gpu.instance.sm.active").collect();
+    let places: Vec<_> = instances.iter().map(|(_, device, _, at)| (*device, at.trim())).collect();
+    assert_eq!(places, [(0, "1/0"), (0, "2/0"), (1, "1/0"), (1, "2/0")], "one a GPU instance");
+    let of_first = |line: &&serde_json::Value| is_call(line, "nvmlGpmMigSampleGet", 0);
+    let asked = rig.log("call").iter().filter(of_first).count();
+    assert_eq!(asked, 2 * 2 + 1, "an instance without counters is asked once");
+}
+
+#[test]
+fn a_place_cut_anew_between_two_readings_is_another_instance() {
+    let mut rig = Rig::at("h100-mig", 100.0);
+    let (read, _) = second(&mut rig);
+    let key = sm(1, "1/0 ");
+    assert!(is_close(read[&key], 0.655), "{read:#?}");
+    rig.edit(|text| text.replace("4g.40gb", "3g.40gb").replace("sm = 65.5", "sm = 35.5"));
+    super::wait_out(RENEWAL);
+    let read = rig.counters();
+    assert!(!read.contains_key(&key), "the new one's counters less the old one's: {read:#?}");
+    assert!(read.contains_key(&sm(1, "5/0 ")), "the other goes on: {read:#?}");
+    assert!(is_close(second(&mut rig).0[&key], 0.355));
+}
+
+#[test]
+fn an_instance_at_anothers_place_begins_anew() {
+    let mut rig = Rig::at("h100-mig", 8.0);
+    let scenario = rig.scenario();
+    let mut anew = None;
+    while anew.is_none() {
+        let begun = rig.seconds();
+        let read = rig.counters();
+        let ended = rig.seconds();
+        for seconds in [begun, ended] {
+            // A reading at the moment of a change may be of either side.
+            if begun < 10.0 && ended >= 10.0 || begun < 11.0 && ended >= 11.0 {
+                continue;
+            }
+            let expected = truth::performance(&scenario, seconds);
+            for (key, value) in read.iter().filter(|((name, ..), _)| name != "gpu.counters.status")
+            {
+                let known = expected.get(key);
+                assert!(
+                    known.is_some_and(|known| is_close(*value, *known)),
+                    "{key:?} {value} {known:?}"
+                );
+            }
+        }
+        if begun > 11.0 {
+            anew = read.get(&sm(1, "1/0 ")).copied();
+        }
+        super::breathe();
+    }
+    assert!(is_close(anew.unwrap(), 0.655), "of the new instance: {anew:?}");
+    // Two devices with two instances that have counters, and one without instances.
+    assert_eq!(alive(&rig), 2 * (3 + 3 + 1), "{:#?}", rig.log("gpm_samples"));
+    assert_eq!(rig.log("gpm_misuse"), Vec::<serde_json::Value>::new());
+}
+
+#[test]
+fn mig_turned_off_and_on_begins_anew() {
+    let mut rig = Rig::at("h100-mig", 2.0);
+    second(&mut rig);
+    rig.edit(|text| text.replace("mig = true", "mig = false"));
+    let read = rig.counters();
+    assert_eq!(states(&read)[&0], CounterState::Waiting);
+    let (read, _) = second(&mut rig);
+    assert!(!read.keys().any(|(name, ..)| name.starts_with("gpu.instance.")), "{read:#?}");
+    assert_same(&read, &truth::performance(&rig.scenario(), 3.0));
+}
+
+#[test]
+fn a_device_without_them_is_unsupported_and_asked_once() {
+    for scenario in ["a100-mig-3g20", "old-driver"] {
+        let mut rig = Rig::new(scenario);
+        let devices = rig.scenario().devices().count();
+        for _ in 0..3 {
+            let read = rig.counters();
+            let count = u32::try_from(devices).unwrap();
+            assert_eq!(states(&read), all(count, CounterState::Unsupported));
+            assert_eq!(read.len(), devices * CounterState::ALL.len());
+        }
+        assert_eq!(rig.calls("nvmlGpmQueryDeviceSupport"), devices, "{scenario}");
+        assert_eq!(rig.calls("nvmlGpmSampleAlloc"), 0);
+        assert_eq!(rig.reader.report().errors, 0);
+    }
+}
+
+#[test]
+fn a_driver_that_has_only_a_part_of_it_has_none_of_it() {
+    let mut rig = Rig::new("h100x8");
+    rig.edit(|text| format!("omit = [\"nvmlGpmSampleFree\"]\n{text}"));
+    rig.install_library();
+    assert_eq!(states(&rig.counters()), all(8, CounterState::Unsupported));
+    assert_eq!(rig.calls("nvmlGpmSampleAlloc"), 0, "samples that nothing could free");
+}
+
+#[test]
+fn counters_that_a_profiler_has_are_a_state_and_tried_again_later() {
+    let mut rig = Rig::new("h100x8");
+    second(&mut rig);
+    rig.play_with("h100x8", "[[failure]]\ncall = \"nvmlGpmSampleGet\"\ndevice = 2\ncode = 19\n");
+    let read = until_state(&mut rig, 2, CounterState::Busy);
+    assert!(!read.contains_key(&sm(2, "")), "{read:#?}");
+    let report = rig.reader.report();
+    let reason = "device 2 has no performance counters now: another program, a profiler perhaps";
+    assert!(report.reason.starts_with(reason), "{report:?}");
+    let asked = |rig: &Rig| rig.log("call").iter().filter(|line| is_sample(line, 2)).count();
+    let before = asked(&rig);
+    let (read, _) = second(&mut rig);
+    assert_eq!(asked(&rig), before, "asked again at once");
+    assert!(read.contains_key(&sm(1, "")), "the others go on");
+    assert_eq!(rig.reader.report().errors, 0, "no failure");
+}
+
+#[test]
+fn counters_that_are_forbidden_are_a_state() {
+    let mut rig = Rig::new("h100x8");
+    rig.play_with("h100x8", &super::failing("nvmlGpmSampleGet", 4));
+    assert_eq!(states(&rig.counters()), all(8, CounterState::Forbidden));
+    rig.counters();
+    assert_eq!(rig.calls("nvmlGpmSampleGet"), 8, "not at each reading");
+    assert!(rig.reader.report().reason.contains("this user may not read them"));
+}
+
+#[test]
+fn a_failure_is_counted_told_and_asked_again() {
+    let mut rig = Rig::new("h100x8");
+    rig.counters();
+    rig.play_with("h100x8", &super::failing("nvmlGpmSampleGet", 999));
+    until_state(&mut rig, 0, CounterState::Failing);
+    assert!(rig.reader.report().errors > 0);
+    rig.play("h100x8");
+    let (read, states) = second(&mut rig);
+    assert_eq!(states, all(8, CounterState::Ok));
+    assert_same(&read, &truth::performance(&rig.scenario(), 0.0));
+}
+
+#[test]
+fn a_metric_that_fails_costs_itself_only_and_one_that_is_not_there_is_asked_once() {
+    let mut rig = Rig::new("h100x8");
+    rig.play_with("h100x8", "[[failure]]\ncall = \"gpm:2\"\ncode = 999\n");
+    let (read, _) = second(&mut rig);
+    let mut expected = truth::performance(&rig.scenario(), 0.0);
+    expected.retain(|(name, ..), _| name != "gpu.sm.active");
+    assert_same(&read, &expected);
+    rig.play("h100x8");
+    assert!(second(&mut rig).0.contains_key(&sm(0, "")), "a failure is no lack");
+    rig.play_with("h100x8", "[[failure]]\ncall = \"gpm:2\"\ncode = 3\n");
+    second(&mut rig);
+    rig.play("h100x8");
+    assert!(!second(&mut rig).0.contains_key(&sm(0, "")), "it was not there");
+}
+
+#[test]
+fn numbers_that_are_none_or_cannot_be_are_dropped() {
+    for nonsense in ["nan", "inf", "-3", "140", "1e300"] {
+        let mut rig = Rig::new("h100x8");
+        let with = format!("sm = {nonsense}\noccupancy");
+        rig.edit(|text| text.replace("sm = { first = 41.5, device = 6.25 }\noccupancy", &with));
+        let (read, _) = second(&mut rig);
+        let mut expected = truth::performance(&rig.scenario(), 0.0);
+        expected.retain(|(name, ..), _| name != "gpu.sm.active");
+        assert_same(&read, &expected);
+    }
+}
+
+#[test]
+fn a_stream_that_somebody_switches_begins_anew_and_nobody_here_switches_it() {
+    let mut rig = Rig::new("h100x8");
+    let (_, before) = second(&mut rig);
+    assert_eq!(before, all(8, CounterState::Ok));
+    rig.edit(|text| text.replace("[device.gpm]\n", "[device.gpm]\nstreaming = 1\n"));
+    assert_eq!(states(&rig.counters()), all(8, CounterState::Waiting));
+    let (read, _) = second(&mut rig);
+    assert_same(&read, &truth::performance(&rig.scenario(), 0.0));
+    assert_eq!(rig.calls("nvmlGpmSetStreamingEnabled"), 0);
+}
+
+#[test]
+fn an_older_driver_that_refuses_new_metrics_gives_the_others() {
+    let mut rig = Rig::new("h100x8");
+    rig.edit(|text| format!("gpm_metrics = 98\n{text}"));
+    let (read, states) = second(&mut rig);
+    assert_eq!(states, all(8, CounterState::Ok));
+    assert_same(&read, &truth::performance(&rig.scenario(), 0.0));
+    let refused = rig.calls("nvmlGpmMetricsGet");
+    second(&mut rig);
+    assert!(rig.calls("nvmlGpmMetricsGet") > refused, "it goes on");
+    assert_eq!(rig.reader.report().errors, 0);
+}
+
+#[test]
+fn samples_stay_two_each_and_are_all_freed_at_the_release() {
+    let mut rig = Rig::new("h100x8");
+    for _ in 0..4 {
+        second(&mut rig);
+        assert_eq!(alive(&rig), 16);
+    }
+    assert_eq!(rig.calls("nvmlGpmSampleAlloc"), 16);
+    assert!(rig.reader.control().release(None));
+    assert_eq!(alive(&rig), 0, "freed before the library is closed");
+    assert_eq!(rig.log("gpm_misuse"), Vec::<serde_json::Value>::new());
+}
+
+#[test]
+fn a_lost_device_frees_its_samples_and_begins_anew() {
+    let mut rig = Rig::new("h100x8");
+    second(&mut rig);
+    rig.play_with("h100x8", "[[failure]]\ncall = \"*\"\ndevice = 3\ncode = 15\n");
+    rig.counters();
+    assert_eq!(alive(&rig), 14);
+    rig.play("h100x8");
+    assert_eq!(states(&rig.counters())[&3], CounterState::Waiting);
+    assert_same(&second(&mut rig).0, &truth::performance(&rig.scenario(), 0.0));
+}
+
+#[test]
+fn switched_off_nothing_is_asked_or_said() {
+    let mut rig = Rig::without_counters("h100x8");
+    assert_eq!((rig.counters(), rig.counters()), (Values::new(), Values::new()));
+    assert_eq!(rig.log("call").iter().filter(|line| is_gpm(line)).count(), 0);
+}
+
+/// Reads until every device that has samples has had time for two; the values of that reading, and
+/// the states.
+fn second(rig: &mut Rig) -> (Values, BTreeMap<u32, CounterState>) {
+    rig.counters();
+    let begun = Instant::now();
+    loop {
+        let read = rig.counters();
+        let states = states(&read);
+        if read.keys().any(|(name, ..)| name == "gpu.gr_engine.active")
+            && !states.values().any(|state| *state == CounterState::Waiting)
+        {
+            let mut values = read;
+            values.retain(|(name, ..), _| name != "gpu.counters.status");
+            return (values, states);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{states:?}");
+        super::breathe();
+    }
+}
+
+fn until_state(rig: &mut Rig, device: u32, state: CounterState) -> Values {
+    let begun = Instant::now();
+    loop {
+        let read = rig.counters();
+        if states(&read).get(&device) == Some(&state) {
+            return read;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", states(&read));
+        super::breathe();
+    }
+}
+
+/// The state of each device; it is in one exactly.
+fn states(read: &Values) -> BTreeMap<u32, CounterState> {
+    let mut states = BTreeMap::new();
+    for ((name, device, _, dim), value) in read {
+        if name == "gpu.counters.status" && *value == 1.0 {
+            let state = CounterState::ALL.iter().find(|state| state.as_str() == dim).unwrap();
+            assert_eq!(states.insert(*device, *state), None, "two states of device {device}");
+        }
+    }
+    states
+}
+
+fn all(devices: u32, state: CounterState) -> BTreeMap<u32, CounterState> {
+    (0..devices).map(|device| (device, state)).collect()
+}
+
+fn sm(device: u32, place: &str) -> Key {
+    let name = if place.is_empty() { "gpu.sm.active" } else { "gpu.instance.sm.active" };
+    (name.to_owned(), device, 0, place.to_owned())
+}
+
+fn is_close(seen: f64, expected: f64) -> bool {
+    (seen - expected).abs() <= expected.abs() * CLOSE
+}
+
+fn assert_same(read: &Values, expected: &Values) {
+    let keys = |values: &Values| values.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(read), keys(expected));
+    for (key, value) in expected {
+        assert!(is_close(read[key], *value), "{key:?} is {}, not {value}", read[key]);
+    }
+}
+
+fn is_call(line: &serde_json::Value, name: &str, device: u32) -> bool {
+    line["call"] == name && line["device"] == device
+}
+
+fn is_sample(line: &serde_json::Value, device: u32) -> bool {
+    is_call(line, "nvmlGpmSampleGet", device)
+}
+
+fn is_gpm(line: &serde_json::Value) -> bool {
+    line["call"].as_str().unwrap().contains("Gpm")
+}
+
+/// Samples there are in the library.
+fn alive(rig: &Rig) -> u64 {
+    let told = rig.log("gpm_samples");
+    told.last().map_or(0, |line| line["gpm_samples"].as_u64().unwrap())
+}

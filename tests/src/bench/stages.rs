@@ -1,0 +1,193 @@
+//! What part of the agent's CPU goes into knowing whose everything is, on a full node: the agent's
+//! own account of its stages beside the scheduler's account of its threads, over the same ticks.
+//!
+//! Attribution is what there would not be without owners: telling whose the driver's PIDs are, the
+//! look-ups for the points, the table's upkeep, and the whole of the threads that ask for names and
+//! that take the kernel's reports. The ledger stands beside it: it divides, it does not find out.
+
+use super::cost::{Threads, child, spent, threads};
+use super::crowd::{CONTAINERS, Crowd, PROCESSES};
+use super::receiver::Receiver;
+use super::table::Row;
+use super::{BenchError, stage};
+use crate::agent::Agent;
+use crate::stage::Group;
+use crate::until::until;
+use crate::worker::Worker;
+use flate2::read::GzDecoder;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::metrics::v1::{NumberDataPoint, metric, number_data_point};
+use prost::Message as _;
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The agent's default.
+const EVERY: &str = "10s";
+/// Ticks before it counts: names and grants come with the first, shares with the second.
+const WARM_UP: u64 = 3;
+/// Percent of the tick's CPU.
+const TARGET: f64 = 1.0;
+/// The stages that are attribution.
+const STAGES: [&str; 3] = ["identify", "owners", "table"];
+/// So are these threads, whose work is not a tick's.
+const THREADS: [&str; 2] = ["names", "collect:device_users"];
+/// How long a process stays that comes and goes, and how long none is there after it.
+const PASSES: Duration = Duration::from_millis(500);
+
+/// The agent at a moment.
+struct Moment {
+    requests: u64,
+    /// Seconds by stage.
+    stages: BTreeMap<String, f64>,
+    agent: Threads,
+    reader: Threads,
+}
+
+/// Runs the agent on a crowd and watches it; with `churn` a process a second comes and goes.
+pub fn measure(churn: bool, watch: Duration) -> Result<Vec<Row>, BenchError> {
+    let mut crowd = Crowd::start(stage()?)?;
+    let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
+    let agent = crowd.agent(EVERY, receiver.endpoint())?;
+    let _passing = churn.then(|| Passing::start(crowd.passage()?)).transpose()?;
+    wait(&receiver, WARM_UP)?;
+    let before = Moment::now(&agent, &receiver)?;
+    let ticks = (watch.as_secs() / 10).max(1);
+    wait(&receiver, before.requests + ticks)?;
+    let after = Moment::now(&agent, &receiver)?;
+    let who = agent.who()?;
+    Ok(rows(churn, &who, &before, &after))
+}
+
+/// Processes that come and go, one a second; the last one ends when this is dropped.
+struct Passing {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Passing {
+    fn start(group: Group) -> Result<Self, BenchError> {
+        let end = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&end);
+        let pass = move || {
+            while !told.load(Ordering::Relaxed) {
+                if let Err(error) = Worker::flash(&group, &[0], PASSES) {
+                    eprintln!("bench: {error}");
+                }
+                thread::sleep(PASSES);
+            }
+        };
+        let thread = thread::Builder::new().name("passing".to_owned()).spawn(pass);
+        let thread = Some(thread.map_err(BenchError::os("a thread"))?);
+        Ok(Self { end, thread })
+    }
+}
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        // Its panic is on standard error already.
+        let _ended = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Until the agent has sent so often.
+fn wait(receiver: &Receiver, requests: u64) -> Result<(), BenchError> {
+    let within = Duration::from_secs(10 * requests.max(12));
+    let sent = until(within, || (receiver.received().0 >= requests).then_some(()));
+    sent.ok_or(BenchError::Strange { what: "the receiver".to_owned(), expected: "a request" })
+}
+
+impl Moment {
+    /// Right after a request: the stages are those of the tick before it.
+    fn now(agent: &Agent, receiver: &Receiver) -> Result<Self, BenchError> {
+        let (body, requests) = receiver.last();
+        let reader = child(agent.pid())?;
+        let (agent, reader) = (threads(agent.pid())?, threads(reader)?);
+        Ok(Self { requests, stages: stages(&body)?, agent, reader })
+    }
+}
+
+/// Seconds by stage, as the agent sent them.
+fn stages(body: &[u8]) -> Result<BTreeMap<String, f64>, BenchError> {
+    let mut plain = Vec::new();
+    let unpacked = GzDecoder::new(body).read_to_end(&mut plain);
+    unpacked.map_err(BenchError::os("the agent's request"))?;
+    let request = ExportMetricsServiceRequest::decode(&*plain)?;
+    let scopes = request.resource_metrics.iter().flat_map(|resource| &resource.scope_metrics);
+    let told = scopes.flat_map(|scope| &scope.metrics);
+    let mut found = BTreeMap::new();
+    for metric in told.filter(|metric| metric.name == "gpuwho.stage.cpu.time") {
+        let Some(metric::Data::Sum(sum)) = &metric.data else { continue };
+        found.extend(sum.data_points.iter().filter_map(stage_of));
+    }
+    let expected = "what each stage cost";
+    let what = "the agent's request".to_owned();
+    if found.is_empty() { Err(BenchError::Strange { what, expected }) } else { Ok(found) }
+}
+
+fn stage_of(point: &NumberDataPoint) -> Option<(String, f64)> {
+    let named = point.attributes.iter().find(|attribute| attribute.key == "gpuwho.stage")?;
+    let name = format!("{:?}", named.value.as_ref()?.value.as_ref()?);
+    let name = name.split('"').nth(1)?.to_owned();
+    match point.value? {
+        number_data_point::Value::AsDouble(seconds) => Some((name, seconds)),
+        number_data_point::Value::AsInt(_) => None,
+    }
+}
+
+fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -> Vec<Row> {
+    let ticks = (after.requests - before.requests).max(1) as f64;
+    let micros = |nanos: u64| nanos as f64 / 1e3 / ticks;
+    let agent = spent(&before.agent, &after.agent);
+    let reader = micros(spent(&before.reader, &after.reader).values().sum());
+    let agents = micros(agent.values().sum());
+    let tick = agents + reader;
+    let stage = |name: &str| {
+        let at = |moment: &Moment| moment.stages.get(name).copied().unwrap_or_default();
+        (at(after) - at(before)) * 1e6 / ticks
+    };
+    let thread = |name: &str| micros(agent.get(name).copied().unwrap_or_default());
+    let parts = STAGES.iter().map(|name| (*name, stage(name)));
+    let parts: Vec<_> = parts.chain(THREADS.iter().map(|name| (*name, thread(name)))).collect();
+    let sum: f64 = parts.iter().map(|(_, micros)| micros).sum();
+    let percent = |micros: f64| micros / tick * 100.0;
+    let figure = format!("{sum:.0} µs of a tick, {:.2} % of its CPU", percent(sum));
+    let texts: Vec<_> =
+        parts.iter().map(|(name, micros)| format!("{name} {micros:.1} µs")).collect();
+    let name = |what: &str| match churn {
+        true => format!("{what}, a process a second comes and goes"),
+        false => format!("{what}, {PROCESSES} processes, {CONTAINERS} containers"),
+    };
+    let attribution = if churn {
+        Row::plain(name("attribution"), figure)
+    } else {
+        Row::against(name("attribution"), figure, "< 1 %", percent(sum) < TARGET)
+    };
+    let shares = stage("shares");
+    let others = ["series", "sinks"].map(|name| format!("{name} {:.0} µs", stage(name)));
+    let holders = who["sources"].as_array().and_then(|all| {
+        let kernel = all.iter().find(|source| source["name"] == "device_users")?;
+        kernel["state"].as_str().map(str::to_owned)
+    });
+    vec![
+        Row::plain(
+            name("CPU"),
+            format!("{tick:.0} µs a tick ({ticks} ticks): agent {agents:.0}, reader {reader:.0}"),
+        ),
+        attribution,
+        Row::plain("  of which", texts.join(", ")),
+        Row::plain(
+            "  beside it",
+            format!(
+                "shares {shares:.0} µs, {:.2} %; {}; kernel source {}",
+                percent(shares),
+                others.join(", "),
+                holders.unwrap_or_default()
+            ),
+        ),
+    ]
+}

@@ -1,0 +1,66 @@
+//! Ranks: processes that hold a device and call the collective library that they are given.
+
+use crate::program;
+use crate::worker::nodes::host_nodes;
+use rustix::fs::{Mode, OFlags, open};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A rank; ended when dropped.
+#[derive(Debug)]
+pub struct Rank {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+/// A copy of the fake library of a stage's own.
+pub fn library(folder: &Path) -> io::Result<PathBuf> {
+    let path = folder.join("libnccl.so.2");
+    std::fs::copy(program::fake_nccl().map_err(io::Error::other)?, &path)?;
+    Ok(path)
+}
+
+impl Rank {
+    /// Starts one that holds the first device below `folder` and has loaded `library`.
+    pub fn start(folder: &Path, library: &Path, env: &[(&str, &str)]) -> io::Result<Self> {
+        host_nodes(folder)?;
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let device = open(folder.join("dev/nvidia0"), flags, Mode::empty())?;
+        let mut command = Command::new(program::rank().map_err(io::Error::other)?);
+        // Its standard error, since that goes to the child alone.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(device));
+        let mut child = command.envs(env.iter().copied()).spawn()?;
+        let missing = || io::Error::other("no pipe");
+        let orders = child.stdin.take().ok_or_else(missing)?;
+        let answers = BufReader::new(child.stdout.take().ok_or_else(missing)?);
+        let mut rank = Self { child, orders, answers };
+        rank.order(&format!("load {}", library.display()))?;
+        Ok(rank)
+    }
+
+    /// Carries out an order and gives the answer.
+    pub fn order(&mut self, order: &str) -> io::Result<String> {
+        writeln!(self.orders, "{order}")?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        if answer.is_empty() || answer.starts_with("refused") {
+            return Err(io::Error::other(format!("{order}: {answer}")));
+        }
+        Ok(answer.trim_end().to_owned())
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
