@@ -6,6 +6,7 @@ pub mod cgroup;
 pub(crate) mod fake;
 pub mod grants;
 pub mod hierarchies;
+pub mod identities;
 mod lives;
 pub mod names;
 pub mod ownership;

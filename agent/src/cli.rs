@@ -72,6 +72,8 @@ enum Command {
     Release(ReleaseArgs),
     /// Make the agent take the devices again before the release is over.
     Resume(SocketArgs),
+    /// Make the agent miss a device no longer that is gone for good.
+    Forget(ForgetArgs),
     /// A vendor library's reader: the agent starts this itself.
     #[command(hide = true)]
     DeviceReader(ReaderArgs),
@@ -184,6 +186,14 @@ struct ReleaseArgs {
 }
 
 #[derive(Debug, Args)]
+struct ForgetArgs {
+    /// The device, as `gpuwho --json` and `gpu.uuid` name it.
+    uuid: String,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+#[derive(Debug, Args)]
 struct ReaderArgs {
     /// `nvidia`.
     vendor: String,
@@ -248,6 +258,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Config(args)) => show::config(&args.command),
         Some(Command::Release(args)) => show::release(&args),
         Some(Command::Resume(args)) => show::resume(&args),
+        Some(Command::Forget(args)) => show::forget(&args),
         Some(Command::DeviceReader(args)) => run::device_reader(&args),
         Some(Command::SelfTest(args)) => run::self_test(&args),
     }

@@ -203,9 +203,9 @@ impl Communicators {
         let mine = known
             .facts
             .iter()
-            .find(|(_, (key, facts))| key.process == process && facts.hash == Some(hash));
-        if let Some((id, (key, facts))) = mine {
-            let (id, key, facts) = (*id, *key, (**facts).clone());
+            .filter(|(_, (key, facts))| key.process == process && facts.hash == Some(hash));
+        let mine: Vec<_> = mine.map(|(id, (key, facts))| (*id, *key, (**facts).clone())).collect();
+        for (id, key, facts) in mine {
             known.take(id, key, facts);
         }
     }

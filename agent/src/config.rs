@@ -69,6 +69,7 @@ struct RawPaths {
     passwd: Option<PathBuf>,
     kmsg: Option<PathBuf>,
     run: Option<PathBuf>,
+    state: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,6 +90,7 @@ struct RawReader {
     library: Option<PathBuf>,
     gpm: Option<bool>,
     deadline: Option<String>,
+    retry: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -235,6 +237,7 @@ fn paths(raw: RawPaths) -> Paths {
         pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
         passwd: raw.passwd.unwrap_or(usual.passwd),
         run: raw.run.unwrap_or(usual.run),
+        state: raw.state.unwrap_or(usual.state),
     }
 }
 
@@ -319,6 +322,7 @@ fn device_settings(
             paths: paths.clone(),
             gpm: raw.gpm.unwrap_or(usual.gpm),
             deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
+            retry: duration("nvidia.retry", raw.retry, usual.retry)?,
             ..usual
         };
         readers.push((vendor, settings));

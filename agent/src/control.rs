@@ -1,4 +1,4 @@
-//! The agent's own socket: who is on each device, and `release`.
+//! The agent's own socket: who is on each device, `release` and `forget`.
 //!
 //! A request is one line of JSON, the answer is one line of JSON. Anybody on the host may ask who;
 //! only root and the agent's own user may make it let go of the devices.
@@ -35,6 +35,11 @@ pub enum Request {
     },
     /// Come back now.
     Resume,
+    /// Miss a device no longer that is gone.
+    Forget {
+        /// The device.
+        uuid: String,
+    },
 }
 
 /// What is answered.
@@ -101,6 +106,8 @@ pub trait Answer: Send {
     fn release(&self, length: Duration) -> String;
     /// Takes them again.
     fn resume(&self) -> String;
+    /// Remembers a device no longer; gives what was done, or why not.
+    fn forget(&self, uuid: &str) -> Result<String, String>;
 }
 
 /// Makes the socket in `run`; a socket that a dead agent left is replaced.
@@ -149,13 +156,17 @@ fn converse(mut stream: UnixStream, answer: &dyn Answer) -> io::Result<()> {
 fn reply(request: &Request, may_command: bool, answer: &dyn Answer) -> Reply {
     match request {
         Request::Who => Reply::Who { who: Box::new(answer.who()) },
-        Request::Release { .. } | Request::Resume if !may_command => {
+        Request::Release { .. } | Request::Resume | Request::Forget { .. } if !may_command => {
             Reply::Refused { reason: "only root and the agent's own user may do this".into() }
         }
         Request::Release { seconds } => {
             Reply::Done { message: answer.release(Duration::from_secs(*seconds)) }
         }
         Request::Resume => Reply::Done { message: answer.resume() },
+        Request::Forget { uuid } => match answer.forget(uuid) {
+            Ok(message) => Reply::Done { message },
+            Err(reason) => Reply::Refused { reason },
+        },
     }
 }
 
@@ -199,6 +210,10 @@ mod tests {
         fn resume(&self) -> String {
             "resumed".into()
         }
+
+        fn forget(&self, uuid: &str) -> Result<String, String> {
+            Err(format!("no {uuid}"))
+        }
     }
 
     fn served(run: &Path) -> PathBuf {
@@ -226,6 +241,13 @@ mod tests {
             reply(&request, true, &Fixed),
             Reply::Done { message: "released for 600s".into() }
         );
+    }
+
+    #[test]
+    fn forgetting_is_for_root_and_refused_with_the_reason() {
+        let request = Request::Forget { uuid: "GPU-1".into() };
+        assert!(matches!(reply(&request, false, &Fixed), Reply::Refused { .. }));
+        assert_eq!(reply(&request, true, &Fixed), Reply::Refused { reason: "no GPU-1".into() });
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The devices and MIG instances this agent has seen: their identity, kept for as long as the agent
-//! runs, so that one that vanished still has a name.
+//! runs, so that one that vanished still has a name. The [`register`] outlives the agent.
+
+pub mod register;
 
 pub mod facts;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{GpuId, GpuUuid, InstanceId};
 use facts::Facts;
+use register::{Known, Register};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,6 +115,7 @@ pub struct Inventory {
     gpus: RwLock<Table<GpuInfo>>,
     instances: RwLock<Table<InstanceInfo>>,
     changes: AtomicU64,
+    register: Register,
 }
 
 /// Identities in the order they were first seen.
@@ -154,7 +158,42 @@ impl<T: PartialEq> Table<T> {
     }
 }
 
+impl From<&Known> for GpuInfo {
+    /// As far as it is remembered; what may have changed since is left out.
+    fn from(known: &Known) -> Self {
+        Self {
+            uuid: known.uuid.clone(),
+            vendor: known.vendor.clone(),
+            index: known.index,
+            minor: None,
+            model: known.model.clone(),
+            pci_address: known.pci_address.clone(),
+            serial: known.serial.clone(),
+            driver_version: None,
+            cuda_version: None,
+            mig: None,
+            facts: Facts::default(),
+        }
+    }
+}
+
 impl Inventory {
+    /// An empty inventory beside a register.
+    pub fn beside(register: Register) -> Self {
+        Self { register, ..Self::default() }
+    }
+
+    /// The devices that are remembered.
+    pub fn register(&self) -> &Register {
+        &self.register
+    }
+
+    /// The number of a device, if it was ever added.
+    pub fn find(&self, uuid: &GpuUuid) -> Option<GpuId> {
+        let table = self.gpus.read().unwrap_or_else(PoisonError::into_inner);
+        table.places.get(uuid).copied().map(GpuId)
+    }
+
     /// Adds or refreshes a device; gives its number.
     pub fn put(&self, info: GpuInfo) -> GpuId {
         let uuid = info.uuid.clone();

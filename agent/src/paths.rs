@@ -21,6 +21,8 @@ pub struct Paths {
     pub kmsg: PathBuf,
     /// Where the agent's own socket lives.
     pub run: PathBuf,
+    /// Where the agent keeps what must outlive a boot.
+    pub state: PathBuf,
 }
 
 impl Default for Paths {
@@ -41,6 +43,7 @@ impl Paths {
             passwd: root.join("etc/passwd"),
             kmsg: root.join("dev/kmsg"),
             run: root.join("run/gpuwho"),
+            state: root.join("var/lib/gpuwho"),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! to sinks.
 
 mod answer;
+mod collectives;
 mod once;
 mod pump;
 mod sinks;
@@ -9,6 +10,7 @@ mod sinks;
 pub use once::{collect, read_once};
 
 use crate::attribute::Evidence;
+use crate::attribute::identities::Identities;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
@@ -19,9 +21,8 @@ use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::events::Counts;
-use crate::collect::inspector::Inspector;
 use crate::collect::kernel::device_users;
-use crate::collect::kernel::nccl::{self, Waker};
+use crate::collect::kernel::nccl::Waker;
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::kmsg;
 use crate::collect::own::{self, Gauges, Own};
@@ -35,6 +36,7 @@ use crate::event::desk::{self, Desk};
 use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
+use crate::inventory::register::Register;
 use crate::paths::Paths;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -92,9 +94,6 @@ pub enum RunError {
     },
 }
 
-/// The source of collective calls, what wakes it, and the processes it looks at.
-type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
-
 /// What the parts share.
 #[derive(Debug)]
 struct Core {
@@ -115,7 +114,7 @@ struct Core {
 }
 
 impl Core {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, register: Register) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
             let remedy = "run as root; in a container, privileged and with hostPID";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
@@ -124,7 +123,7 @@ impl Core {
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
-            inventory: Arc::default(),
+            inventory: Arc::new(Inventory::beside(register)),
             ownership,
             communicators: Arc::default(),
             answers: ras::Answers::default(),
@@ -150,10 +149,10 @@ impl Core {
     fn readers(&mut self, settings: &Settings) -> Vec<Box<dyn Collector>> {
         let mut collectors: Vec<Box<dyn Collector>> = Vec::new();
         for (vendor, reading) in &settings.devices {
-            let ownership = self.ownership.clone();
             let gauges = Arc::clone(&self.gauges);
+            let identities = Identities::new(&self.ownership);
             let identify = Box::new(move |pids: &[u32], seen_at| {
-                gauges.stages.time(Stage::Identify, || ownership.processes(pids, seen_at))
+                gauges.stages.time(Stage::Identify, || identities.of(pids, seen_at))
             });
             let ownership = self.ownership.clone();
             let nodes = Box::new(move |process| {
@@ -195,44 +194,6 @@ impl Core {
             paths: self.watched.1.clone(),
             wake: Box::new(wake),
         }))
-    }
-
-    /// Makes the source of collective calls, unless it is switched off.
-    fn nccl(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
-        if !settings.nccl.enabled {
-            return Ok(None);
-        }
-        let (asked, paths) = (settings.nccl.clone(), &settings.paths);
-        let others = (&self.communicators, &self.answers);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, others)
-            .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
-        let loaded = source.loaded();
-        Ok(Some((Box::new(source), waker, loaded)))
-    }
-
-    /// Makes the source of what NCCL itself says, unless it is switched off.
-    fn ras(
-        &self,
-        settings: &Settings,
-        loaded: ras::Candidates,
-        desk: &Arc<Desk>,
-    ) -> Result<Option<Box<dyn Collector>>, RunError> {
-        if !settings.ras.enabled {
-            return Ok(None);
-        }
-        let shared = (&self.answers, &self.communicators);
-        let desk = Some(Arc::clone(desk));
-        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
-            .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
-        Ok(Some(Box::new(source)))
-    }
-
-    /// Makes the source of completed collectives, unless it is switched off.
-    fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
-        let asked = settings.inspector.clone();
-        let (ownership, communicators) = (&self.ownership, &self.communicators);
-        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
-        settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
     }
 
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
@@ -289,16 +250,16 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let stop = Stop::default();
     wait_for_signals(stop.clone(), batches.clone())?;
 
-    let mut core = Core::new(settings);
+    let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
-    let nccl = core.nccl(settings)?;
+    let nccl = core.calls(settings)?;
     core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
     core.refresh();
     let mut collectors = core.readers(settings);
     let desk = core.desk(batches.clone());
     if let Some((calls, _, loaded)) = nccl {
         collectors.push(calls);
-        collectors.extend(core.ras(settings, loaded, &desk)?);
+        collectors.extend(core.status(settings, loaded, &desk)?);
     }
     collectors.extend(core.inspector(settings));
     collectors.push(core.own());

@@ -1,6 +1,7 @@
 //! What a collector pushes: a metric of the catalogue, a value and a subject. No label is ever
 //! written here; the enrich stage turns the subject into attributes.
 
+use crate::attribute::grants::GrantId;
 use crate::attribute::party::PartyId;
 use crate::catalog::{DimIndexes, MetricDef};
 use crate::communicators::MemberId;
@@ -22,6 +23,8 @@ pub enum Subject {
     Process(GpuProcess),
     /// An owner's part of a device.
     Party(GpuParty),
+    /// A device, or a part of one, granted to an owner.
+    Grant(GpuGrant),
     /// A process's membership in a communicator.
     Member(MemberId),
     /// One XID code of a device.
@@ -74,6 +77,19 @@ pub struct GpuParty {
     pub party: PartyId,
 }
 
+/// A device, or a part of one, granted to an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GpuGrant {
+    /// The device.
+    pub gpu: GpuId,
+    /// The MIG instance of it, where that was granted.
+    pub instance: Option<InstanceId>,
+    /// The owner.
+    pub party: PartyId,
+    /// What it was asked for by.
+    pub words: Option<GrantId>,
+}
+
 /// The agent itself, as a subject type.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent;
@@ -115,6 +131,16 @@ impl SubjectKind for Recent {
 impl From<Recent> for Subject {
     fn from(recent: Recent) -> Self {
         Self::Recent(recent)
+    }
+}
+
+impl SubjectKind for GpuGrant {
+    const WORD: &'static str = "grant";
+}
+
+impl From<GpuGrant> for Subject {
+    fn from(grant: GpuGrant) -> Self {
+        Self::Grant(grant)
     }
 }
 

@@ -263,6 +263,7 @@ fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
         Subject::Agent
         | Subject::Source(_)
         | Subject::Party(_)
+        | Subject::Grant(_)
         | Subject::Member(_)
         | Subject::Recent(_)
         | Subject::Xid(_) => {

@@ -32,7 +32,7 @@ pub struct Device {
     pub index: u32,
     /// Product name.
     pub model: String,
-    /// `ok`, `lost`, `hung`, `failing`, `released`.
+    /// `ok`, `lost`, `hung`, `failing`, `released`, `missing`, `replaced`, `no_driver`.
     pub state: String,
     /// Why, in the driver's words; empty when it answers.
     pub reason: String,

@@ -113,7 +113,7 @@ fn every_value_is_the_driver_s(scene: &Scene, points: &[ReceivedPoint]) {
     let scenario = scene.nvml.truth().unwrap();
     let bound = |gpu, slot| if slot == 0 { scene.pid_on(gpu).unwrap_or(0) } else { 0 };
     let mut expected = truth::of(&scenario, bound);
-    expected.extend(truth::performance(&scenario, 0.0));
+    expected.extend(truth::gpm::counters(&scenario, 0.0));
     // Slots that no process is bound to are not on the driver's list.
     expected.retain(|(name, _, pid, _), _| !name.starts_with("gpu.process.") || *pid != 0);
     for ((name, gpu, pid, dim), value) in expected {

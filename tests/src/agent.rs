@@ -77,6 +77,8 @@ pub struct Config {
     pub rescan_interval: Option<&'static str>,
     /// `nvidia.deadline`; half the interval without.
     pub deadline: Option<&'static str>,
+    /// `nvidia.retry`.
+    pub retry: Option<&'static str>,
     /// `[otlp]`.
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
@@ -94,6 +96,8 @@ impl Config {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let paths = [
             ("run", Some(run.display().to_string().into())),
+            // Beside it: no test finds another's devices.
+            ("state", Some(run.with_file_name("state").display().to_string().into())),
             ("pod_logs", path(&self.pod_logs).map(Value::from)),
             ("passwd", path(&self.passwd).map(Value::from)),
             ("kmsg", path(&self.kmsg).map(Value::from)),
@@ -110,8 +114,11 @@ impl Config {
         section(&mut text, "devices", &devices);
         if let Some(nvml) = nvml {
             let library = nvml.library().display().to_string();
-            let deadline = self.deadline.map(Value::from);
-            let keys = [("library", Some(library.into())), ("deadline", deadline)];
+            let keys = [
+                ("library", Some(library.into())),
+                ("deadline", self.deadline.map(Value::from)),
+                ("retry", self.retry.map(Value::from)),
+            ];
             section(&mut text, "nvidia", &keys);
         }
         if let Some(otlp) = &self.otlp {
@@ -223,6 +230,20 @@ impl Agent {
         self.child.id()
     }
 
+    /// PID of its reader: its only child that has not ended.
+    pub fn reader(&self) -> Option<u32> {
+        let own = |entry: fs::DirEntry| {
+            let child: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let (_, rest) = stat.rsplit_once(") ")?;
+            let mut words = rest.split_whitespace();
+            let lives = words.next()? != "Z";
+            let parent: u32 = words.next()?.parse().ok()?;
+            (lives && parent == self.pid()).then_some(child)
+        };
+        fs::read_dir("/proc").ok()?.flatten().find_map(own)
+    }
+
     /// Its socket.
     pub fn socket(&self) -> PathBuf {
         self.run.join("gpuwho.sock")
@@ -325,6 +346,7 @@ mod tests {
 interval = \"1s\"
 [paths]
 run = \"/tmp/run\"
+state = \"/tmp/state\"
 [devices]
 nodes = [\"/dev/nvidia*\"]
 bpf = false

@@ -103,11 +103,11 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     for every in ["1s", "10s"] {
         section(&format!("agent at {every}"), &|| cost::measure(every, options.watch));
     }
-    section("calls into the library", &|| calls::measure(options.watch));
     for churn in [false, true] {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
         section(name, &|| stages::measure(churn, options.watch));
     }
+    section("calls into the library", &|| calls::measure(options.watch));
     section("opening ordinary files", &|| opens::measure(options.rounds));
     if options.encoder {
         section("encoder against the SDK", &encoder::measure);

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The scenarios of the repository.
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fakes/nvml/scenarios");
@@ -49,6 +50,8 @@ pub enum NvmlError {
 #[derive(Clone, Debug)]
 pub struct FakeNvml {
     folder: PathBuf,
+    /// Time 0 of the scenario in seconds since the Unix epoch; each reader's own start without.
+    epoch: Option<f64>,
     /// Whether the library counts its calls.
     counts: bool,
 }
@@ -56,11 +59,45 @@ pub struct FakeNvml {
 impl FakeNvml {
     /// Sets it up in a folder that outlives the agent, `Stage::folder` say.
     pub fn install(folder: &Path, scenario: &str) -> Result<Self, NvmlError> {
-        let fake = Self { folder: folder.join("nvml"), counts: false };
-        fs::create_dir_all(fake.pids()).map_err(|source| fake.file_error(source))?;
+        let fake = Self { folder: folder.join("nvml"), epoch: None, counts: false };
+        let make = || {
+            fs::create_dir_all(fake.pids())?;
+            fs::create_dir_all(fake.nodes())?;
+            let devices = (0..16).map(|minor| format!("nvidia{minor}"));
+            for name in devices.chain(["nvidiactl".to_owned()]) {
+                fs::write(fake.nodes().join(name), "")?;
+            }
+            Ok(())
+        };
+        make().map_err(|source| fake.file_error(source))?;
         fake.play(scenario)?;
         install(&program::fake_nvml()?, &fake.scenario(), &fake.folder)?;
         Ok(fake)
+    }
+
+    /// Lets the scenario's time begin now, for every reader there will be.
+    #[must_use]
+    pub fn from_now(self) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { epoch: Some(now.as_secs_f64()), ..self }
+    }
+
+    /// Scenario time 0 in seconds since the Unix epoch, where it was set.
+    pub fn epoch(&self) -> Option<f64> {
+        self.epoch
+    }
+
+    /// The folder of the files that the library holds open as the real one does its device nodes.
+    pub fn nodes(&self) -> PathBuf {
+        self.folder.join("nodes")
+    }
+
+    /// Changes the scenario's text.
+    pub fn edit(&self, change: impl FnOnce(String) -> String) -> Result<(), NvmlError> {
+        let path = self.scenario();
+        let text = fs::read_to_string(&path)
+            .map_err(|source| NvmlError::File { path: path.clone(), source })?;
+        Self::replace(&path, &change(text))
     }
 
     /// Goes on with another scenario; the library notices by itself.
@@ -97,10 +134,14 @@ impl FakeNvml {
 
     /// Gives a command the environment that the library reads.
     pub fn apply<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if let Some(epoch) = self.epoch {
+            command.env("FAKE_NVML_EPOCH", epoch.to_string());
+        }
+        command.env("FAKE_NVML_SCENARIO", self.scenario()).env("FAKE_NVML_PIDS", self.pids());
         if self.counts {
             command.env("FAKE_NVML_COUNTS", self.counts());
         }
-        command.env("FAKE_NVML_SCENARIO", self.scenario()).env("FAKE_NVML_PIDS", self.pids())
+        command.env("FAKE_NVML_NODES", self.nodes())
     }
 
     /// Lets the library count its calls; gives the file, which [`nvidia_ml::counts::read`] reads.

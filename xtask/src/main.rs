@@ -12,6 +12,7 @@ mod compile;
 mod containerd;
 mod docs;
 mod fuzz;
+mod gpu_check;
 mod place;
 mod run;
 mod setup;
@@ -49,6 +50,8 @@ enum Task {
     Bench(PassedOn),
     /// Throw random text at what reads text that anybody can write
     Fuzz(fuzz::Request),
+    /// Make a folder that proves the agent on a machine with a GPU, and run it where there is one
+    GpuCheck(gpu_check::Request),
     /// Check the structure of the repository
     Tidy,
     /// Do all that a change must pass, as the CI does
@@ -86,6 +89,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
+        Task::GpuCheck(request) => gpu_check::gpu_check(&request),
         Task::Tidy => tidy::tidy(),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),

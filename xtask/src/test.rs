@@ -13,7 +13,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
 
 /// Built before the tests, which start or load them.
-const FAKES: &[&str] = &["gpuwho", "gpuwho-fake-nvml", "gpuwho-fake-nccl", "gpuwho-tests"];
+const FAKES: &[&str] =
+    &["gpuwho", "gpuwho-fake-cuda", "gpuwho-fake-nccl", "gpuwho-fake-nvml", "gpuwho-tests"];
 
 /// The variable that tells the tests where the real NCCL is.
 const NCCL_VARIABLE: &str = "GPUWHO_TEST_NCCL";

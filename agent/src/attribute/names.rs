@@ -5,11 +5,13 @@
 //! the owners concerned are named again when the answer comes. What a supplier has told stays when
 //! the supplier is gone; what it says has ended stays for a while, for evidence that comes late.
 
+mod shelf;
+
 use super::{Host, KernelCgroups, Owner, Workload};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::{ContainerId, PodUid};
-use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
+use shelf::Shelf;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{broadcast, watch};
@@ -84,7 +86,15 @@ struct Shared {
     wants: broadcast::Sender<Want>,
     /// Counts what became known, changed or ended.
     changes: watch::Sender<u64>,
+    /// Pods that nobody had told of before.
+    arrivals: broadcast::Sender<PodUid>,
+    /// Suppliers that are told of every change as it happens.
+    followers: watch::Sender<usize>,
 }
+
+/// A supplier is told of every change as it happens, until this is dropped.
+#[derive(Debug)]
+pub struct Following(Names);
 
 #[derive(Debug, Default)]
 struct Index {
@@ -95,27 +105,6 @@ struct Index {
     asked: HashMap<Want, Instant>,
 }
 
-/// Facts by id, with those that ended in the order of their end. Every step is one lookup: a node
-/// of short jobs has thousands of pods that ended within the last minutes.
-#[derive(Debug)]
-struct Shelf<K, F> {
-    known: HashMap<K, (Supplier, Arc<F>)>,
-    /// When each of those that ended did.
-    gone: HashMap<K, u64>,
-    /// The same by time, and what has come back since, which counts no more.
-    order: VecDeque<(u64, K)>,
-}
-
-impl<K, F> Default for Shelf<K, F> {
-    fn default() -> Self {
-        Self { known: HashMap::new(), gone: HashMap::new(), order: VecDeque::new() }
-    }
-}
-
-/// Pods and containers kept, each: a node runs a few hundred, and those that ended leave first.
-const MAX_FACTS: usize = 16_384;
-/// Ends in order, those that count no more among them, before these are taken out.
-const MAX_ENDS: usize = 2 * MAX_FACTS;
 /// How long what has ended is kept.
 const KEEP_GONE_NS: u64 = 300_000_000_000;
 /// How soon the same thing is asked for again.
@@ -129,7 +118,9 @@ impl Default for Names {
     fn default() -> Self {
         let wants = broadcast::Sender::new(WAITING);
         let changes = watch::Sender::new(0);
-        Self(Arc::new(Shared { index: Mutex::default(), wants, changes }))
+        let arrivals = broadcast::Sender::new(WAITING);
+        let followers = watch::Sender::new(0);
+        Self(Arc::new(Shared { index: Mutex::default(), wants, changes, arrivals, followers }))
     }
 }
 
@@ -182,6 +173,22 @@ impl Names {
         self.0.changes.subscribe()
     }
 
+    /// Pods that become known from now on, each once.
+    pub fn arrivals(&self) -> broadcast::Receiver<PodUid> {
+        self.0.arrivals.subscribe()
+    }
+
+    /// Says that whatever begins or ends on this node is known without asking, while this is held.
+    pub fn follow(&self) -> Following {
+        self.0.followers.send_modify(|count| *count += 1);
+        Following(self.clone())
+    }
+
+    /// How many say so.
+    pub fn followers(&self) -> watch::Receiver<usize> {
+        self.0.followers.subscribe()
+    }
+
     fn changed(&self, news: bool) -> bool {
         if news {
             self.0.changes.send_modify(|count| *count = count.wrapping_add(1));
@@ -194,13 +201,19 @@ impl Names {
         let mut index = self.lock();
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         let uid = facts.uid.clone();
+        let is_known = index.pods.has(&uid);
         let news = index.pods.put(supplier, uid.clone(), facts);
+        let arrived = (news && !is_known).then(|| uid.clone());
         if news {
             index.named.insert(name, uid);
-        } else if index.pods.known.contains_key(&uid) && !index.pods.is_gone(&uid) {
+        } else if index.pods.has(&uid) && !index.pods.is_gone(&uid) {
             index.named.entry(name).or_insert(uid);
         }
         drop(index);
+        if let Some(uid) = arrived {
+            // An error means that nobody listens.
+            let _ = self.0.arrivals.send(uid);
+        }
         self.changed(news)
     }
 
@@ -247,6 +260,12 @@ impl Names {
     }
 }
 
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.0.followers.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
 impl Index {
     /// A pod's name is free for another one.
     fn unname(&mut self, facts: &PodFacts) {
@@ -254,69 +273,6 @@ impl Index {
         if self.named.get(&name) == Some(&facts.uid) {
             self.named.remove(&name);
         }
-    }
-}
-
-impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
-    fn get(&self, key: &K) -> Option<Arc<F>> {
-        self.known.get(key).map(|(_, facts)| Arc::clone(facts))
-    }
-
-    fn put(&mut self, supplier: Supplier, key: K, facts: F) -> bool {
-        // Told again by anybody: it has not ended.
-        self.gone.remove(&key);
-        if let Some((by, known)) = self.known.get(&key) {
-            if *by < supplier || **known == facts {
-                return false;
-            }
-        } else if self.known.len() >= MAX_FACTS {
-            let Some(oldest) = self.pop_gone(u64::MAX) else { return false };
-            self.known.remove(&oldest);
-        }
-        self.known.insert(key, (supplier, Arc::new(facts)));
-        true
-    }
-
-    fn is_gone(&self, key: &K) -> bool {
-        self.gone.contains_key(key)
-    }
-
-    /// Whether it has ended.
-    fn gone(&mut self, supplier: Supplier, key: &K, now_ns: u64) -> bool {
-        if self.known.get(key).is_some_and(|(by, _)| *by < supplier) {
-            return false;
-        }
-        if !self.gone.contains_key(key) {
-            self.gone.insert(key.clone(), now_ns);
-            if self.order.len() >= MAX_ENDS {
-                let gone = &self.gone;
-                self.order.retain(|(at_ns, key)| gone.get(key) == Some(at_ns));
-            }
-            self.order.push_back((now_ns, key.clone()));
-        }
-        true
-    }
-
-    fn expire(&mut self, before_ns: u64) -> Vec<Arc<F>> {
-        let mut expired = Vec::new();
-        while let Some(key) = self.pop_gone(before_ns) {
-            expired.extend(self.known.remove(&key).map(|(_, facts)| facts));
-        }
-        expired
-    }
-
-    /// Takes out the one that ended first, if it was before a moment.
-    fn pop_gone(&mut self, before_ns: u64) -> Option<K> {
-        while let Some((at_ns, _)) = self.order.front()
-            && *at_ns < before_ns
-            && let Some((at_ns, key)) = self.order.pop_front()
-        {
-            if self.gone.get(&key) == Some(&at_ns) {
-                self.gone.remove(&key);
-                return Some(key);
-            }
-        }
-        None
     }
 }
 

@@ -142,17 +142,18 @@ impl Ownership {
         }
     }
 
-    /// The same for all that the driver named, those nobody knows left out: one look at the table
-    /// where all of them are known.
-    pub fn processes(&self, pids: &[u32], seen_at_ns: u64) -> BTreeMap<u32, ProcKey> {
-        let known = {
-            let table = self.read();
-            pids.iter().map(|pid| (*pid, table.alive_at(*pid, seen_at_ns))).collect::<Vec<_>>()
-        };
-        let find = |(pid, known): (u32, Option<ProcKey>)| {
-            Some((pid, known.or_else(|| self.process(pid, seen_at_ns))?))
-        };
-        known.into_iter().filter_map(find).collect()
+    /// The same for all that the driver named, those nobody knows left out; and whether it stays
+    /// so until the [`Version`] changes, because all of them are there and alive.
+    pub(crate) fn processes(
+        &self,
+        pids: &[u32],
+        seen_at_ns: u64,
+    ) -> (BTreeMap<u32, ProcKey>, bool) {
+        let find = |pid: &u32| Some((*pid, self.process(*pid, seen_at_ns)?));
+        let found: BTreeMap<_, _> = pids.iter().filter_map(find).collect();
+        let table = self.read();
+        let stays = found.len() == pids.len() && found.values().all(|key| table.is_living(*key));
+        (found, stays)
     }
 
     /// Whose the process was that had this number at a moment (`CLOCK_BOOTTIME`), if it is known to

@@ -61,6 +61,11 @@ impl Table {
         self.living.values().map(|row| Arc::clone(&row.owner)).collect()
     }
 
+    /// Whether it is known and has not ended.
+    pub(crate) fn is_living(&self, process: ProcKey) -> bool {
+        self.living.contains_key(&process)
+    }
+
     /// How many have not ended.
     pub(crate) fn holding(&self) -> usize {
         self.living.len()

@@ -96,10 +96,6 @@ attributes! {
     GPU_MEDIA_ENGINE = "gpu.media.engine";
     /// How a device's performance counters stand.
     GPU_COUNTERS_STATE = "gpu.counters.state";
-    /// What connects a device to others.
-    GPU_INTERCONNECT_TYPE = "gpu.interconnect.type";
-    /// Which way bytes go, seen from the device: `transmit` or `receive`.
-    NETWORK_IO_DIRECTION = "network.io.direction";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.
@@ -296,6 +292,10 @@ attributes! {
     GRANT_SOURCE = "gpu.allocation.source";
     /// Whether a device was granted whole or in part.
     GRANT_KIND = "gpu.allocation.kind";
+    /// The name a device was asked for by: the device plugin's resource, the claim, `gres/gpu`.
+    GRANT_RESOURCE = "gpu.allocation.resource";
+    /// Which part of a device that several owners were granted: the replica's number, the share's id.
+    GRANT_REPLICA = "gpu.allocation.replica";
     /// What the owner did with the device it was granted.
     ALLOCATION_STATE = "gpu.allocation.state";
     /// How an owner's share was found.

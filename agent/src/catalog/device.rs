@@ -117,6 +117,12 @@ dims! {
         Failing = "failing",
         /// Its handles are closed at the operator's request.
         Released = "released",
+        /// The driver answers and does not list it, though it was on this host before.
+        Missing = "missing",
+        /// It was on this host before, and another device is at its PCI address.
+        Replaced = "replaced",
+        /// No driver is loaded, or its library and it are not of one version.
+        NoDriver = "no_driver",
     }
 }
 
@@ -129,6 +135,12 @@ metrics! {
     /// State of a device: 1 on the state it is in, 0 on the others.
     STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["1"]
         from "return codes of the reader's calls and its deadline";
+    /// Whether a device answers: 1, or 0 with the reason in `gpu.status`. A device that was on this
+    /// host before is 0 until it is back or forgotten (`gpuwho forget UUID`), also after restarts of
+    /// the agent and the host. Absent while the operator has it released, and of a device that was
+    /// replaced.
+    UP: Gauge<i64> of GpuId = "gpu.up" ["1"]
+        from "gpu.status; the devices remembered in paths.state";
     /// Age of the last good reading; grows while a device is lost or hung.
     READ_AGE: Gauge<f64> of GpuId = "gpu.read.age" ["s"]
         from "the agent's clock at the last complete reading";

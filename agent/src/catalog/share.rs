@@ -4,7 +4,7 @@
 use super::attributes as attr;
 use super::{dims, metrics};
 use crate::ids::GpuId;
-use crate::sample::{Agent, GpuParty};
+use crate::sample::{Agent, GpuGrant, GpuParty};
 
 dims! {
     /// Who granted a device.
@@ -13,7 +13,7 @@ dims! {
         Kubelet = "kubelet",
         /// Slurm, by the device program of the job's cgroup.
         Slurm = "slurm",
-        /// A file that a prolog wrote.
+        /// Slurm, by a mapping file that the site's prolog writes, where the kernel does not tell.
         File = "file",
     }
     /// How a device was granted.
@@ -63,9 +63,10 @@ dims! {
 }
 
 metrics! {
-    /// A device granted to an owner, used or not: always 1, with everything known about the owner.
-    ALLOCATION_INFO: Gauge<i64> of GpuParty, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
-        from "kubelet pod-resources v1; slurmstepd's device program; prolog files";
+    /// A device granted to an owner, used or not: always 1, with everything known about the owner,
+    /// the name it was asked for by, and the MIG instance or the replica if it is only a part.
+    ALLOCATION_INFO: Gauge<i64> of GpuGrant, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
+        from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
     /// Time a device was granted to an owner, by what the owner did with it; the states add up to
     /// the time in which the agent saw the grant. A state holds for the interval that a reading
     /// ends: `active` if the owner kept the device busy in it, however little. An owner without a

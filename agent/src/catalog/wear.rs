@@ -118,7 +118,7 @@ metrics! {
         from "field 2; nvmlDeviceGetEccMode where the driver has no such field";
     /// Memory errors that ECC saw in all memories of a device.
     ECC_ERRORS: Counter<i64> of GpuId, by (EccError, EccCount) = "gpu.ecc.errors" ["{error}"]
-        from "fields 3 to 6";
+        from "fields 3 to 6 (SBE, DBE; volatile, aggregate)";
     /// The same by memory, since the driver was loaded. Of SRAM asked at every sixth reading.
     ECC_VOLATILE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.volatile" ["{error}"]
         from "fields 7 to 17; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
@@ -149,10 +149,10 @@ metrics! {
     /// Pages of device memory that are out of use, since the board was made, by cause. Before
     /// Ampere; asked at every sixth reading.
     RETIRED_PAGES: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.retired_pages" ["{page}"]
-        from "fields 29, 30";
+        from "fields 29 (SBE) and 30 (DBE)";
     /// Whether pages wait for a reset to be taken out of use: 1 if so.
     RETIREMENT_PENDING: Gauge<i64> of GpuId = "gpu.memory.retirement.pending" ["1"]
-        from "field 31";
+        from "field 31 (any cause)";
     /// PCIe generation of the link now; it falls when the device idles.
     PCIE_GENERATION: Gauge<i64> of GpuId = "gpu.pcie.link.generation" ["{generation}"]
         from "nvmlDeviceGetCurrPcieLinkGeneration";

@@ -1,6 +1,8 @@
-//! The commands that ask and print: who, release, resume, metrics, config.
+//! The commands that ask and print: who, release, resume, forget, metrics, config.
 
-use super::{ConfigCommand, MetricsArgs, ReleaseArgs, SocketArgs, Usage, WhoArgs, print};
+use super::{
+    ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, WhoArgs, print,
+};
 use crate::catalog::{self, document};
 use crate::config::Settings;
 use crate::control::{self, ControlError, Reply, Request};
@@ -48,6 +50,10 @@ pub(super) fn release(args: &ReleaseArgs) -> anyhow::Result<ExitCode> {
 
 pub(super) fn resume(args: &SocketArgs) -> anyhow::Result<ExitCode> {
     command(args, &Request::Resume)
+}
+
+pub(super) fn forget(args: &ForgetArgs) -> anyhow::Result<ExitCode> {
+    command(&args.socket, &Request::Forget { uuid: args.uuid.clone() })
 }
 
 fn command(args: &SocketArgs, request: &Request) -> anyhow::Result<ExitCode> {

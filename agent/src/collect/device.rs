@@ -8,6 +8,7 @@
 pub mod capabilities;
 pub mod child;
 pub mod events;
+mod inside;
 mod library;
 mod link;
 mod nvidia;
@@ -15,6 +16,7 @@ pub mod reader;
 mod rows;
 mod session;
 pub mod snapshot;
+mod stuck;
 pub mod wire;
 
 use events::Watch;
@@ -33,6 +35,10 @@ pub struct Vendor {
     pub library: &'static str,
     /// A device node that exists when the kernel driver is loaded.
     pub node: &'static str,
+    /// A folder of procfs in which the kernel driver has an entry for each of its devices.
+    pub roster: &'static str,
+    /// The library's function behind a reader's word for a call.
+    pub function: fn(&str) -> &str,
     /// Loads and initialises the library.
     pub open: fn(&Opening<'_>) -> Result<Opened, OpenError>,
 }
@@ -50,11 +56,16 @@ pub struct Opening<'a> {
 pub struct Opened {
     /// Its devices, in its order.
     pub devices: Vec<Box<dyn DeviceRead>>,
+    /// Asks how many it has now; may hang like any call.
+    pub count: Count,
     /// What happens to them, or why the library cannot tell; asked for only where it is wanted.
     pub events: Box<dyn FnOnce() -> Result<Box<dyn Watch>, String> + Send>,
     /// Closes every handle.
     pub close: Box<dyn FnOnce() + Send>,
 }
+
+/// Asks a library how many devices it has now, if it answers.
+pub type Count = Box<dyn FnMut() -> Option<u32> + Send>;
 
 /// One device of a library. Every call may hang.
 pub trait DeviceRead: Send {

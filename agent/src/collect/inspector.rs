@@ -14,6 +14,7 @@ mod names;
 mod processes;
 mod ranks;
 mod record;
+mod sources;
 mod tail;
 
 use crate::attribute::ownership::Ownership;
@@ -22,20 +23,21 @@ use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
+use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
-use exposition::Exposition;
 use files::{FileKey, Found, Opened, Seen};
+use gpuwho_common::device_users::TICK_NS;
 use names::Kind;
 use processes::Processes;
 use ranks::{Ranks, number};
 use record::Record;
 use rustix::io::Errno;
+use sources::{Content, Means, Source};
 use std::collections::HashMap;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -50,10 +52,9 @@ const MAX_FILES: usize = 512;
 const SHORTEST_GAP: Duration = Duration::from_secs(1);
 /// A reading that comes late does not read everything at once.
 const LONGEST_GAP: Duration = Duration::from_secs(30);
-/// An exposition is written in several pieces; after this long it is whole.
-const SETTLED: Duration = Duration::from_secs(1);
-/// Two of the Inspector's shortest intervals and some: older means are of nobody's present.
-const FRESH: Duration = Duration::from_secs(90);
+/// Start times are told in hundredths of a second, and files' times come from a clock that ticks
+/// as slowly.
+const CLOCKS: Duration = Duration::from_millis(30);
 
 /// Where to look, and how much to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,29 +99,6 @@ pub struct Inspector {
     last: Instant,
 }
 
-/// A file that is read.
-#[derive(Debug)]
-struct Source {
-    process: ProcKey,
-    content: Content,
-    /// Another process writes it as well.
-    is_shared: bool,
-}
-
-#[derive(Debug)]
-enum Content {
-    Records(Tail),
-    Exposition(Means),
-}
-
-/// The last exposition of a file.
-#[derive(Debug)]
-struct Means {
-    file: std::fs::File,
-    written: Option<SystemTime>,
-    rows: Exposition,
-}
-
 impl Inspector {
     /// Looks at the processes that hold a device.
     pub fn new(
@@ -143,7 +121,7 @@ impl Inspector {
             unowned: 0,
             refused: 0,
             unreadable: None,
-            began: SystemTime::now(),
+            began: SystemTime::now() - CLOCKS,
             last: Instant::now(),
         }
     }
@@ -158,7 +136,9 @@ impl Inspector {
         };
         let found = self.processes.look(&self.paths, now, &is_wanted);
         for (process, Found { files, .. }) in found {
-            files.into_iter().for_each(|opened| self.take(process, opened));
+            for opened in files {
+                self.take(process, opened);
+            }
         }
         self.refused = self.processes.refused();
         self.look_in_directories(now);
@@ -177,7 +157,9 @@ impl Inspector {
             match found {
                 Ok(found) => {
                     self.refused += found.refused;
-                    found.files.into_iter().for_each(|opened| self.take_unclaimed(opened, now));
+                    for opened in found.files {
+                        self.take_unclaimed(opened, now);
+                    }
                 }
                 Err(error) => self.unreadable = Some((path, error)),
             }
@@ -186,7 +168,7 @@ impl Inspector {
 
     fn take_unclaimed(&mut self, opened: Opened, now: Instant) {
         match self.processes.writer(&opened.seen, now) {
-            Some(process) if opened.seen.modified >= self.started(process) => {
+            Some(process) if opened.seen.modified + CLOCKS >= started(process) => {
                 self.take(process, opened);
             }
             _ => self.unowned += 1,
@@ -204,7 +186,7 @@ impl Inspector {
         }
         let content = match opened.seen.kind {
             // What happened before the agent's start is nothing that happens now.
-            Kind::Records { .. } if self.started(process) < self.began => {
+            Kind::Records { .. } if started(process) < self.began => {
                 let Ok(tail) = Tail::from_end(opened.file) else {
                     self.errors += 1;
                     return;
@@ -212,21 +194,10 @@ impl Inspector {
                 Content::Records(tail)
             }
             Kind::Records { .. } => Content::Records(Tail::from_start(opened.file)),
-            Kind::Exposition => Content::Exposition(Means {
-                file: opened.file,
-                written: None,
-                rows: Exposition::new(),
-            }),
+            Kind::Exposition => Content::Exposition(Means::new(opened.file)),
         };
         tracing::info!(%process, kind = ?opened.seen.kind, "reading a file of NCCL's Inspector");
         self.files.insert(opened.seen.key, Source { process, content, is_shared: false });
-    }
-
-    fn started(&self, process: ProcKey) -> SystemTime {
-        let boot_ns = crate::host::boot_time_ns();
-        let since = process.start_ticks.saturating_mul(gpuwho_common::device_users::TICK_NS);
-        let ago = Duration::from_nanos(boot_ns.saturating_sub(since));
-        SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
     /// Reads what is new in every file, each with its part of what may be read.
@@ -380,55 +351,11 @@ const SET_INTERVAL: &str =
     "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in the job, for example to 1000000";
 const SEE_NCCL: &str = "see the job's log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,PROFILE";
 
-impl Source {
-    /// Another process has the file open for writing: a child that inherited it, or a stranger.
-    fn join(&mut self, other: ProcKey, processes: &Processes) {
-        if other == self.process {
-            return;
-        }
-        let parent = |process| processes.get(process).map(|process| process.own.parent);
-        if parent(self.process) == Some(other.pid) {
-            self.process = other;
-        } else if parent(other) != Some(self.process.pid) {
-            self.is_shared = true;
-        }
-    }
-}
-
-impl Means {
-    /// Reads the file if it was written anew and is whole; gives the bytes read.
-    fn read(&mut self, count: &mut dyn FnMut(LineOutcome)) -> io::Result<u64> {
-        let state = self.file.metadata()?;
-        let written = state.modified()?;
-        let is_settled = written.elapsed().is_ok_and(|age| age >= SETTLED);
-        if self.written == Some(written) || !is_settled {
-            return Ok(0);
-        }
-        let mut text = String::new();
-        let from_start = FromStart { file: &self.file, offset: 0 };
-        let bytes = from_start.take(exposition::MAX_FILE).read_to_string(&mut text)?;
-        self.rows = exposition::parse(&text, count);
-        self.written = Some(written);
-        Ok(bytes as u64)
-    }
-
-    fn is_fresh(&self) -> bool {
-        self.written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age < FRESH)
-    }
-}
-
-/// A file from its start, whatever was read before.
-struct FromStart<'a> {
-    file: &'a std::fs::File,
-    offset: u64,
-}
-
-impl io::Read for FromStart<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read_at(room, self.offset)?;
-        self.offset += count as u64;
-        Ok(count)
-    }
+/// When a process began.
+fn started(process: ProcKey) -> SystemTime {
+    let since = process.start_ticks.saturating_mul(TICK_NS);
+    let ago = Duration::from_nanos(boot_time_ns().saturating_sub(since));
+    SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn tally(lines: &mut [u64; LineOutcome::ALL.len()], outcome: LineOutcome) {

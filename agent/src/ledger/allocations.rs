@@ -6,13 +6,13 @@
 use super::accounts::NANO;
 use super::presence::Presences;
 use super::reading::{Crew, Reading};
-use crate::attribute::grants::{DeviceName, Grant, Grants};
+use crate::attribute::grants::{DeviceName, Grant, GrantId, Grants};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::{Party, PartyId};
 use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
 use crate::ids::{GpuId, InstanceId};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
-use crate::sample::{Batch, GpuParty};
+use crate::sample::{Batch, GpuGrant, GpuParty};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,6 +25,7 @@ pub(super) struct Bound {
     pub(super) instance: Option<InstanceId>,
     source: GrantSource,
     kind: GrantKind,
+    words: Option<GrantId>,
 }
 
 /// Every grant by device, and how long it was in which state.
@@ -61,7 +62,8 @@ impl Allocations {
             match find(&grant.device, &self.devices, &self.instances) {
                 Some((gpu, instance)) => {
                     let Grant { party, source, kind, .. } = *grant;
-                    let bound = Bound { party, instance, source, kind };
+                    let words = grants.id(grant);
+                    let bound = Bound { party, instance, source, kind, words };
                     self.bound.entry(gpu).or_default().push(bound);
                 }
                 None => self.unbound += 1,
@@ -105,10 +107,10 @@ impl Allocations {
         for (place, grant) in grants.iter().enumerate() {
             let earlier = || grants.iter().take(place);
             let subject = GpuParty { gpu, party: grant.party };
-            let same = |other: &Bound| Bound { instance: grant.instance, ..*other } == *grant;
-            if !earlier().any(same) {
-                let dims = (grant.source, grant.kind);
-                out.push(metric::ALLOCATION_INFO.sample(subject, dims, 1));
+            if !earlier().any(|other| other == grant) {
+                let Bound { party, instance, source, kind, words } = *grant;
+                let of = GpuGrant { gpu, instance, party, words };
+                out.push(metric::ALLOCATION_INFO.sample(of, (source, kind), 1));
             }
             if earlier().any(|other| other.party == grant.party) {
                 continue;
@@ -184,14 +186,27 @@ fn find(
     devices: &[(GpuId, Arc<GpuInfo>)],
     instances: &[(InstanceId, Arc<InstanceInfo>)],
 ) -> Option<(GpuId, Option<InstanceId>)> {
-    let is_it = |info: &InstanceInfo| matches!(name, DeviceName::Uuid(uuid) if info.uuid == *uuid);
-    if let Some((instance, info)) = instances.iter().find(|(_, info)| is_it(info)) {
-        return Some((info.gpu, Some(*instance)));
+    let is_numbered =
+        |info: &GpuInfo, number: &u32| info.index == *number || info.minor == Some(*number);
+    let is_it = |info: &InstanceInfo| match name {
+        DeviceName::Uuid(uuid) => info.uuid == *uuid,
+        DeviceName::Part(number, part) => {
+            let mut on = devices.iter().filter(|(_, device)| is_numbered(device, number));
+            let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
+            info.gpu_instance == *part && is_on && on.next().is_none()
+        }
+        _ => false,
+    };
+    let mut parts = instances.iter().filter(|(_, info)| is_it(info));
+    if let Some((instance, info)) = parts.next() {
+        return parts.next().is_none().then_some((info.gpu, Some(*instance)));
     }
     let mut named = devices.iter().filter(|(_, info)| match name {
         DeviceName::Uuid(uuid) => info.uuid == *uuid,
         DeviceName::Minor(minor) => info.minor == Some(*minor),
         DeviceName::Index(index) => info.index == *index,
+        DeviceName::Number(number) => is_numbered(info, number),
+        DeviceName::Part(..) => false,
         DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
         DeviceName::Pci(address) => {
             info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))

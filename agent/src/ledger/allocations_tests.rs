@@ -36,6 +36,11 @@ fn a_grant_is_bound_by_every_name_a_device_has() {
         (DeviceName::Pci(Arc::from("0000:10:00.0")), true),
         (DeviceName::Pci(Arc::from("00000000:10:00.0")), true),
         (DeviceName::Pci(Arc::from("0001:10:00.0")), false),
+        (DeviceName::Number(0), true),
+        (DeviceName::Number(7), true),
+        (DeviceName::Number(9), false),
+        (DeviceName::Part(0, 1), true),
+        (DeviceName::Part(0, 2), false),
     ] {
         let mut rig = Rig::new();
         rig.instance("MIG-0", rig.gpu(0), 1);

@@ -158,6 +158,7 @@ impl Rig {
         let rows = of.map(|(_, sample)| {
             let who = match sample.subject {
                 Subject::Party(on) => self.who(on.party),
+                Subject::Grant(of) => self.who(of.party),
                 _ => String::new(),
             };
             let dims = sample.metric.dims.iter().zip(sample.dims);

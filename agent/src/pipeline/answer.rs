@@ -2,6 +2,7 @@
 
 use super::Core;
 use crate::attribute::Owner;
+use crate::catalog::device::DeviceState;
 use crate::collect::device::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
 };
@@ -107,6 +108,23 @@ impl Answer for Core {
             format!("every device handle is closed; the agent comes back in {length:?}")
         } else {
             "the readers were told to let go, but one is still inside a driver call".into()
+        }
+    }
+
+    fn forget(&self, uuid: &str) -> Result<String, String> {
+        let devices = self.readers.iter().flat_map(|reader| reader.snapshot().devices);
+        let answers = devices.filter(|read| read.state == DeviceState::Ok).any(|read| {
+            self.inventory.get(read.gpu).is_some_and(|info| info.uuid.as_str() == uuid)
+        });
+        if answers {
+            return Err(format!("{uuid} answers: it would be remembered again at once"));
+        }
+        match self.inventory.register().forget(uuid) {
+            Some(known) => {
+                let model = known.model.unwrap_or_else(|| "device".into());
+                Ok(format!("{model} {uuid} is forgotten"))
+            }
+            None => Err(format!("no device {uuid} is remembered; `gpuwho --json` has the UUIDs")),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::collect::proc_scan::Tracker;
 use crate::config::Settings;
 use crate::control::Answer as _;
 use crate::export::EnrichedBatch;
+use crate::inventory::register::Register;
 use crate::ledger::Ledger;
 use crate::sample::Batch;
 use crate::series::Enricher;
@@ -27,7 +28,7 @@ const FLUSH: Duration = Duration::from_secs(10);
 
 /// Looks once at everything and gives the table.
 pub fn read_once(settings: &Settings) -> Who {
-    let mut core = Core::new(settings);
+    let mut core = Core::new(settings, Register::read_only(&settings.paths.state));
     if let Err(error) = core.start_suppliers() {
         tracing::warn!(%error, "pods and containers stay without names");
     }
@@ -51,7 +52,7 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     }
     let wanted = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
     let mut sinks = sinks::open(settings)?;
-    let mut core = Core::new(settings);
+    let mut core = Core::new(settings, Register::read_only(&settings.paths.state));
     core.start_suppliers()?;
     let mut collectors = core.readers(settings);
     collectors.push(core.own());

@@ -4,10 +4,11 @@
 
 use super::Key;
 use crate::attribute::Owner;
+use crate::attribute::grants::GrantWords;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyFacts;
 use crate::catalog::attributes::{self as attr, AttrSet};
-use crate::catalog::{device, inspector, nccl, process, share};
+use crate::catalog::{device, inspector, nccl, process};
 use crate::communicators::{Communicators, MemberFacts};
 use crate::export::Labels;
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
@@ -22,6 +23,7 @@ pub(super) struct Identity {
     owner: Option<Arc<Owner>>,
     party: Option<Arc<PartyFacts>>,
     member: Option<Arc<MemberFacts>>,
+    grant: Option<Arc<GrantWords>>,
 }
 
 impl Identity {
@@ -38,6 +40,7 @@ impl Identity {
             && same(self.owner.as_ref(), other.owner.as_ref())
             && same(self.party.as_ref(), other.party.as_ref())
             && same(self.member.as_ref(), other.member.as_ref())
+            && same(self.grant.as_ref(), other.grant.as_ref())
     }
 }
 
@@ -85,6 +88,13 @@ impl Names<'_> {
             Subject::Xid(xid) => {
                 Identity { gpu: self.inventory.get(xid.gpu), ..Identity::default() }
             }
+            Subject::Grant(of) => Identity {
+                gpu: self.inventory.get(of.gpu),
+                instance: of.instance.and_then(|instance| self.inventory.instance(instance)),
+                party: self.ownership.party(of.party),
+                grant: of.words.and_then(|id| self.ownership.grants().words(id)),
+                ..Identity::default()
+            },
             Subject::Party(on) => Identity {
                 gpu: self.inventory.get(on.gpu),
                 party: self.ownership.party(on.party),
@@ -134,10 +144,16 @@ impl Names<'_> {
             }
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
             (Subject::Xid(xid), _) => set.set(&attr::GPU_XID_CODE, i64::from(xid.code)),
+            (Subject::Grant(_), _) => {
+                let words = identity.grant.as_ref();
+                let resource = words.and_then(|words| words.resource.clone());
+                set.set_some(&attr::GRANT_RESOURCE, resource);
+                set.set_some(&attr::GRANT_REPLICA, words.and_then(|words| words.replica.clone()));
+            }
             (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
         }
         match &identity.party {
-            Some(party) if *key.metric == *share::ALLOCATION_INFO.def() => {
+            Some(party) if matches!(key.subject, Subject::Grant(_)) => {
                 set.extend(&party.details);
             }
             Some(party) => set.extend(&party.attributes),

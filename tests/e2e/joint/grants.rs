@@ -23,9 +23,10 @@ const ALLOCATION: &str = "gpu.allocation.info";
 const READINGS: usize = 5;
 
 /// Where attributes about an owner and a grant begin.
-const STARTS: [&str; 6] = [
+const STARTS: [&str; 7] = [
     "gpu.index",
-    "gpu.allocation.",
+    "gpu.allocation.source",
+    "gpu.allocation.kind",
     "slurm.job.id",
     "slurm.job.account",
     "k8s.pod.name",
@@ -290,6 +291,25 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
         ["3", "claimant", "active"],
     ]);
     assert_eq!(grown(&node.told.points()[from..], &PODS), states);
+    let asked: BTreeSet<_> = node.told.points()[from..]
+        .iter()
+        .filter(|point| is_grant(point, ALLOCATION, &PODS))
+        .map(|point| {
+            let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
+            [
+                owner(point).to_owned(),
+                text("gpu.allocation.resource"),
+                text("gpu.allocation.replica"),
+            ]
+        })
+        .collect();
+    let wanted_words = rows([
+        ["astray", "nvidia.com/gpu", ""],
+        ["first", "nvidia.com/gpu.shared", "0"],
+        ["second", "nvidia.com/gpu.shared", "1"],
+        ["claimant", "one-gpu", ""],
+    ]);
+    assert_eq!(asked, wanted_words);
     // What runs is told apart from what was granted.
     let on_first: BTreeSet<_> = node.told.points()[from..]
         .iter()

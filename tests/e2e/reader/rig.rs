@@ -86,7 +86,7 @@ impl Rig {
         ];
         let identify = |pids: &[u32], _| {
             let known = pids.iter().filter(|pid| **pid != NOBODY);
-            known.map(|pid| (*pid, ProcKey { pid: *pid, start_ticks: 7 })).collect()
+            Arc::new(known.map(|pid| (*pid, ProcKey { pid: *pid, start_ticks: 7 })).collect())
         };
         let nvidia = vendor("nvidia").unwrap();
         let known = Arc::clone(&inventory);

@@ -20,6 +20,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "agent-common/",
     "agent-ebpf/",
     "tests/fakes/",
+    "tests/gpu-check/src/cuda.rs",
     "tests/src/sys.rs",
 ];
 

@@ -1,7 +1,9 @@
-//! What Slurm has granted on this node: the devices that each live job's own device program lets it
-//! open, used or not. A look at the list of jobs a tick; only a change of it costs more.
+//! What Slurm has granted on this node, used or not: the devices that each live job's own device
+//! program lets it open; where that cannot be read (cgroup v1, devices not constrained), those that
+//! a mapping file of the site's gives to the job. A look at the list of jobs a tick; only a change of
+//! it costs more.
 
-use super::{DeviceNumber, Granted, Job};
+use super::{DeviceNumber, Granted, Job, Label, Source, Untold};
 use crate::attribute::Workload;
 use crate::attribute::grants::{DeviceName, Grant};
 use crate::attribute::ownership::Ownership;
@@ -42,15 +44,23 @@ fn grants(
 ) -> Vec<Grant> {
     let mut grants = Vec::new();
     for job in jobs {
-        let Granted::Devices { allowed, .. } = &job.granted else { continue };
+        let (source, devices) = match &job.granted {
+            Granted::Devices { allowed, .. } => {
+                let named = allowed.iter().filter_map(|number| DeviceName::of_node(&node(*number)));
+                (GrantSource::Slurm, named.collect())
+            }
+            Granted::Untold(why) => (GrantSource::File, mapped(job, *why)),
+        };
+        if devices.is_empty() {
+            continue;
+        }
         let workload = Workload { slurm: Some(job.task()), ..Workload::default() };
         let party = ownership.grantee(Party::Job(job.name.clone()), &workload);
-        let devices = allowed.iter().filter_map(|number| DeviceName::of_node(&node(*number)));
-        grants.extend(devices.map(|device| Grant {
+        grants.extend(devices.into_iter().map(|device| Grant {
+            kind: if device.is_part() { GrantKind::Instance } else { GrantKind::Exclusive },
             device,
             party,
-            source: GrantSource::Slurm,
-            kind: GrantKind::Exclusive,
+            source,
             resource: Some(Arc::from(RESOURCE)),
             replica: None,
         }));
@@ -59,13 +69,24 @@ fn grants(
     grants
 }
 
+/// What mapping files give to a job whose devices the kernel does not tell. The job's environment
+/// says such numbers too, and is the user's word: it grants nothing.
+fn mapped(job: &Job, why: Untold) -> Vec<DeviceName> {
+    if matches!(why, Untold::NotRead | Untold::Gone) {
+        return Vec::new();
+    }
+    let gpus = job.facts.get(Label::Gpus).filter(|fact| fact.source == Source::Mapping);
+    let names = gpus.map_or("", |fact| &fact.value).split(',');
+    names.filter_map(DeviceName::of_map).collect()
+}
+
 /// A device that several jobs may open is divided among them (`gres/shard`, `gres/mps`).
 fn share(grants: &mut [Grant]) {
     let mut holders: HashMap<DeviceName, usize> = HashMap::new();
     for grant in grants.iter() {
         *holders.entry(grant.device.clone()).or_default() += 1;
     }
-    for grant in grants {
+    for grant in grants.iter_mut().filter(|grant| grant.kind == GrantKind::Exclusive) {
         if holders.get(&grant.device).is_some_and(|jobs| *jobs > 1) {
             grant.kind = GrantKind::Replica;
         }
@@ -75,8 +96,8 @@ fn share(grants: &mut [Grant]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attribute::slurm::{Facts, Untold};
-    use crate::ids::SlurmJobId;
+    use crate::attribute::slurm::Facts;
+    use crate::ids::{GpuUuid, SlurmJobId};
     use crate::paths::Paths;
     use std::path::Path;
 
@@ -108,6 +129,39 @@ mod tests {
         };
         let grants = grants(jobs, &ownership, name);
         grants.iter().map(|grant| (grant.device.clone(), party(grant), grant.kind)).collect()
+    }
+
+    /// A job with the devices that a source has told.
+    fn told(name: &str, granted: Granted, gpus: &str, source: Source) -> Arc<Job> {
+        let mut facts = Facts::default();
+        facts.put(Label::Gpus, gpus, source);
+        Arc::new(Job { facts: Arc::new(facts), ..(*job(name, granted)).clone() })
+    }
+
+    #[test]
+    fn a_mapping_file_grants_where_the_kernel_does_not_tell() {
+        let untold = |why| Granted::Untold(why);
+        let jobs = [
+            told("7", untold(Untold::CgroupV1), "2,GPU-4e1a", Source::Mapping),
+            told("8", untold(Untold::NoProgram), "0.3", Source::Mapping),
+            told("9", untold(Untold::CgroupV1), "5", Source::Environment),
+            told("10", untold(Untold::Gone), "6", Source::Mapping),
+            told("11", may_open(&[1]), "3", Source::Mapping),
+        ];
+        let uuid = DeviceName::Uuid(GpuUuid::new("GPU-4e1a"));
+        assert_eq!(
+            granted(&jobs),
+            [
+                (DeviceName::Number(2), "7".to_owned(), GrantKind::Exclusive),
+                (uuid, "7".to_owned(), GrantKind::Exclusive),
+                (DeviceName::Part(0, 3), "8".to_owned(), GrantKind::Instance),
+                (DeviceName::Minor(1), "11".to_owned(), GrantKind::Exclusive),
+            ]
+        );
+        let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
+        let grants = grants(&jobs, &ownership, |number| number.minor.to_string().into());
+        let sources: Vec<_> = grants.iter().map(|grant| grant.source).collect();
+        assert_eq!(sources, [GrantSource::File; 3], "what no node is named after is not granted");
     }
 
     #[test]

@@ -113,6 +113,7 @@ impl Runtime {
         // The stream is open before the list is asked for: nothing falls between.
         let mut events = Some(grpc.stream(EVENTS, EventsRequest {}));
         let mut offered = true;
+        let mut _following = None;
         let mut relist = interval(RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -121,9 +122,9 @@ impl Runtime {
                 biased;
                 event = next(&mut events) => match event {
                     Ok(Some(event)) => self.learn(|book| book.event(event)),
-                    Ok(None) => events = None,
+                    Ok(None) => (events, _following) = (None, None),
                     Err(error) if error.cause == Cause::Unimplemented => {
-                        (events, offered) = (None, false);
+                        (events, offered, _following) = (None, false, None);
                         self.ready(false);
                     }
                     Err(error) => return Err(error),
@@ -134,6 +135,7 @@ impl Runtime {
                     if offered && events.is_none() {
                         events = Some(grpc.stream(EVENTS, EventsRequest {}));
                     }
+                    _following = events.is_some().then(|| self.ownership.names().follow());
                     self.ready(offered);
                 }
                 asked = self.wants.next() => self.answer(&grpc, &asked).await?,

@@ -1,8 +1,10 @@
 //! The kubelet's pod-resources socket: which device it has granted to which container.
 //!
-//! One list (a few milliseconds of the kubelet's) every ten seconds and soon after news of a pod,
-//! never more often than every five; what the devices of the node are, once a minute. The list
-//! before stays while the kubelet does not answer.
+//! One list (a few milliseconds of the kubelet's) soon after news of a pod, never more often than
+//! every five seconds, and once a minute; every ten seconds where nobody tells of pods as they come
+//! and go. A pod that nobody had told of before is asked for alone and at
+//! once, where the kubelet offers that; what the devices of the node are, once a minute. The list
+//! before stays while the kubelet does not answer, and is not worked up again while nothing changes.
 
 mod binding;
 mod devices;
@@ -12,19 +14,24 @@ use super::{Desk, Wants};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
 use crate::collect::status::Report;
+use crate::ids::PodUid;
 use crate::local::{Cause, Grpc, LocalError};
 use binding::{Binding, Outcome};
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep_until};
 use wire::{
-    ALLOCATABLE, AllocatableResourcesRequest, AllocatableResourcesResponse, LIST,
-    ListPodResourcesRequest, ListPodResourcesResponse,
+    ALLOCATABLE, AllocatableResourcesRequest, AllocatableResourcesResponse, GET,
+    GetPodResourcesRequest, GetPodResourcesResponse, LIST, ListPodResourcesRequest,
+    ListPodResourcesResponse, PodResources,
 };
 
 /// The list's name among the grants.
 const SOURCE: &str = "kubelet";
+/// New pods asked for one by one between two lists: more than a node starts in that time, fewer
+/// than the kubelet's limit for all who ask.
+const MOST_ASKED: usize = 8;
 
 /// How long things may take and how often they are done.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +40,8 @@ struct Pace {
     deadline: Duration,
     /// Between lists without news.
     every: Duration,
+    /// The same where a supplier tells of every change: devices come and go with their pods.
+    followed: Duration,
     /// Between lists in any case: the kubelet answers a node's agents at a limited rate together.
     soonest: Duration,
     /// From news to the list: of a pod's start most comes within this.
@@ -48,6 +57,7 @@ struct Pace {
 const PACE: Pace = Pace {
     deadline: Duration::from_secs(5),
     every: Duration::from_secs(10),
+    followed: Duration::from_mins(1),
     soonest: Duration::from_secs(5),
     gather: Duration::from_millis(300),
     allocatable: Duration::from_mins(1),
@@ -65,10 +75,32 @@ pub(super) async fn supply(desk: Desk, wants: Wants) {
 async fn at_pace(pace: Pace, desk: Desk) {
     let Some(socket) = desk.settings().kubernetes.pod_resources.clone() else { return };
     let ownership = desk.ownership().clone();
-    let news = ownership.names().changes();
-    let (binding, retry) = (Binding::default(), pace.first_retry);
+    let names = ownership.names();
+    let (news, followers, arrivals) = (names.changes(), names.followers(), names.arrivals());
+    let told = Told {
+        binding: Binding::default(),
+        list: Vec::new(),
+        names: None,
+        words: Outcome::default(),
+    };
     let node = Allocatable { known: None, looked: None, offered: true };
-    Kubelet { pace, socket, desk, ownership, binding, news, node, errors: 0, retry }.run().await;
+    let single = Single { arrivals, asked: 0, offered: true };
+    let retry = pace.first_retry;
+    Kubelet {
+        pace,
+        socket,
+        desk,
+        ownership,
+        told,
+        news,
+        followers,
+        single,
+        node,
+        errors: 0,
+        retry,
+    }
+    .run()
+    .await;
 }
 
 struct Kubelet {
@@ -76,11 +108,32 @@ struct Kubelet {
     socket: PathBuf,
     desk: Desk,
     ownership: Ownership,
-    binding: Binding,
+    told: Told,
     news: watch::Receiver<u64>,
+    followers: watch::Receiver<usize>,
+    single: Single,
     node: Allocatable,
     errors: u64,
     retry: Duration,
+}
+
+/// What the kubelet has listed, and what came of it.
+struct Told {
+    binding: Binding,
+    /// Sorted: the kubelet lists its pods in no order.
+    list: Vec<PodResources>,
+    /// The names' count of changes when the list was worked up.
+    names: Option<u64>,
+    words: Outcome,
+}
+
+/// Questions about one pod.
+struct Single {
+    arrivals: broadcast::Receiver<PodUid>,
+    /// Since the last list.
+    asked: usize,
+    /// The kubelet has the method, and it is not switched off.
+    offered: bool,
 }
 
 /// What the node has to grant.
@@ -97,11 +150,13 @@ impl Kubelet {
         loop {
             // Everything known until now is in this list.
             self.news.mark_unchanged();
+            self.single.arrivals = self.single.arrivals.resubscribe();
+            self.single.asked = 0;
             let asked = Instant::now();
             match self.list(&grpc).await {
                 Ok(()) => {
                     self.retry = self.pace.first_retry;
-                    self.rest(asked).await;
+                    self.rest(&grpc, asked).await;
                 }
                 Err(error) => {
                     let pause = self.failed(&error);
@@ -115,15 +170,53 @@ impl Kubelet {
         let question = ListPodResourcesRequest {};
         let answer: ListPodResourcesResponse =
             grpc.unary(LIST, question, self.pace.deadline).await?;
-        let settings = self.desk.settings();
-        let names =
-            devices::Names { sys: &settings.paths.sys, extra: &settings.kubernetes.resources };
-        let outcome = self.binding.bind(answer.pod_resources, &names, &self.ownership);
-        self.ownership.grants().replace(SOURCE, outcome.grants.clone());
+        let mut list = answer.pod_resources;
+        list.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        self.take(list);
         self.look(grpc).await?;
-        let words = outcome.words(&self.socket, self.node.known);
+        let words = self.told.words.words(&self.socket, self.node.known);
         self.tell(Report::of(SourceState::Ready, words, ""));
         Ok(())
+    }
+
+    /// Works up a list, unless it says the same about the same pods as the one before.
+    fn take(&mut self, list: Vec<PodResources>) {
+        let names = Some(*self.news.borrow());
+        let told = &mut self.told;
+        if told.names == names && told.list == list && told.words.waiting == 0 {
+            return;
+        }
+        let settings = self.desk.settings();
+        let extra = &settings.kubernetes.resources;
+        let devices = devices::Names { sys: &settings.paths.sys, extra };
+        told.words = told.binding.bind(list.clone(), &devices, &self.ownership);
+        (told.list, told.names) = (list, names);
+        self.ownership.grants().replace(SOURCE, told.words.grants.clone());
+    }
+
+    /// Asks for a pod that has just become known; the list that follows says it again.
+    async fn get(&mut self, grpc: &Grpc, uid: &PodUid) {
+        let Some(pod) = self.ownership.names().pod(uid) else { return };
+        self.single.asked += 1;
+        let question = GetPodResourcesRequest {
+            pod_name: pod.name.as_ref().to_owned(),
+            pod_namespace: pod.namespace.as_ref().to_owned(),
+        };
+        let answer: Result<GetPodResourcesResponse, _> =
+            grpc.unary(GET, question, self.pace.deadline).await;
+        match answer {
+            Ok(GetPodResourcesResponse { pod_resources: Some(pod) }) => {
+                let name = |pod: &PodResources| (pod.namespace.clone(), pod.name.clone());
+                let mut list = self.told.list.clone();
+                match list.binary_search_by(|known| name(known).cmp(&name(&pod))) {
+                    Ok(place) => list.splice(place..=place, [pod]).for_each(drop),
+                    Err(place) => list.insert(place, pod),
+                }
+                self.take(list);
+            }
+            Ok(_) => {}
+            Err(error) => self.single.offered = is_offered(&error.cause),
+        }
     }
 
     /// What the node has, now and then.
@@ -155,12 +248,23 @@ impl Kubelet {
         }
     }
 
-    /// Until the next list is due.
-    async fn rest(&mut self, asked: Instant) {
-        tokio::select! {
-            () = sleep_until(asked + self.pace.every) => {}
-            Ok(()) = self.news.changed() => {
-                sleep_until((asked + self.pace.soonest).max(Instant::now() + self.pace.gather)).await;
+    /// Until the next list is due; asks for new pods meanwhile.
+    async fn rest(&mut self, grpc: &Grpc, asked: Instant) {
+        let mut soon: Option<Instant> = None;
+        loop {
+            let is_followed = *self.followers.borrow_and_update() > 0;
+            let every = if is_followed { self.pace.followed } else { self.pace.every };
+            let due = soon.map_or(asked + every, |soon| soon.min(asked + every));
+            let asks = self.single.offered && self.single.asked < MOST_ASKED;
+            tokio::select! {
+                biased;
+                () = sleep_until(due) => return,
+                Ok(uid) = self.single.arrivals.recv(), if asks => self.get(grpc, &uid).await,
+                Ok(()) = self.news.changed() => {
+                    let gathered = Instant::now() + self.pace.gather;
+                    soon = soon.or(Some(gathered.max(asked + self.pace.soonest)));
+                }
+                Ok(()) = self.followers.changed() => {}
             }
         }
     }
@@ -173,6 +277,7 @@ impl Kubelet {
         self.retry = (pause * 2).min(self.pace.last_retry);
         // A kubelet that comes back may be another version.
         self.node.offered = true;
+        self.single.offered = true;
         let report = error.report();
         let pause =
             if report.state == SourceState::Absent { pause.min(self.pace.soonest) } else { pause };
@@ -193,6 +298,16 @@ impl Kubelet {
     fn tell(&mut self, report: Report) {
         self.desk.report(&Report { errors: self.errors, ..report });
         self.desk.settle();
+    }
+}
+
+/// Whether a question about one pod may be answered the next time. Where the method is switched off
+/// the kubelet says so in words (`PodResources API Get method disabled`, v1.37 `server_v1.go`).
+fn is_offered(cause: &Cause) -> bool {
+    match cause {
+        Cause::Unimplemented => false,
+        Cause::Answered { message, .. } => !message.contains("disabled"),
+        _ => true,
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::task::spawn_local;
 const QUICK: Pace = Pace {
     deadline: Duration::from_millis(300),
     every: Duration::from_millis(40),
+    followed: Duration::from_hours(1),
     soonest: Duration::from_millis(10),
     gather: Duration::from_millis(2),
     allocatable: Duration::from_millis(10),
@@ -181,5 +182,98 @@ fn a_kubelet_that_hangs_or_is_slow_changes_nothing_until_it_answers() {
         let Reply::Message(both) = list(&["a", "b"]) else { unreachable!() };
         kubelet.reply("List", Reply::Slow(Duration::from_millis(50), both));
         office.until("both granted", |office| granted(office).len() == 2).await;
+    });
+}
+
+/// What the kubelet says of one pod.
+fn one(name: &str, ids: &[&str]) -> Reply {
+    let main = ContainerResources {
+        name: "main".into(),
+        devices: vec![devices(ids)],
+        ..ContainerResources::default()
+    };
+    let pod = PodResources { name: name.into(), namespace: "ml".into(), containers: vec![main] };
+    Reply::Message(GetPodResourcesResponse { pod_resources: Some(pod) }.encode_to_vec())
+}
+
+/// No list comes by itself, nor on news.
+const NEVER: Pace = Pace { soonest: Duration::from_hours(1), ..ON_NEWS };
+
+#[test]
+fn a_new_pod_is_asked_for_at_once_and_keeps_the_others_grants() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"])).reply("Get", one("b", &["GPU-of-b"]));
+        runs(&office, "u1", "a");
+        start(&office, NEVER);
+        office.until("the listed grant", |office| granted(office).len() == 1).await;
+        runs(&office, "u2", "b");
+        office.until("the new pod's grant too", |office| granted(office).len() == 2).await;
+        assert_eq!(kubelet.calls("List").len(), 1);
+        let asked = GetPodResourcesRequest { pod_name: "b".into(), pod_namespace: "ml".into() };
+        assert_eq!(kubelet.calls("Get"), [asked.encode_to_vec()]);
+        // Told again by anybody it is no news.
+        runs(&office, "u2", "b");
+        runs(&office, "u3", "c");
+        kubelet.called("Get", 2).await;
+        assert_eq!(kubelet.calls("Get").len(), 2);
+    });
+}
+
+#[test]
+fn a_kubelet_that_does_not_offer_single_pods_is_asked_once() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        runs(&office, "u1", "a");
+        start(&office, ON_NEWS);
+        office.until("the grant", |office| granted(office).len() == 1).await;
+        for number in 2..6 {
+            runs(&office, &format!("u{number}"), &format!("b{number}"));
+            kubelet.called("List", number).await;
+        }
+        assert_eq!(kubelet.calls("Get").len(), 1);
+    });
+}
+
+#[test]
+fn a_list_that_says_the_same_is_not_worked_up_again() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a", "b"]));
+        runs(&office, "u1", "a");
+        runs(&office, "u2", "b");
+        start(&office, QUICK);
+        office.until("two grants", |office| granted(office).len() == 2).await;
+        let before = office.ownership.grants().all();
+        let asked = kubelet.calls("List").len();
+        kubelet.called("List", asked + 3).await;
+        let after = office.ownership.grants().all();
+        assert!(std::sync::Arc::ptr_eq(&before[0], &after[0]));
+    });
+}
+
+/// Lists without end, unless something holds it back.
+const RESTLESS: Pace = Pace { every: Duration::ZERO, ..QUICK };
+
+#[test]
+fn while_somebody_tells_of_every_pod_the_list_waits_for_news() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        let following = office.ownership.names().follow();
+        start(&office, RESTLESS);
+        kubelet.called("List", 1).await;
+        runs(&office, "u1", "a");
+        office.until("the grant", |office| granted(office).len() == 1).await;
+        runs(&office, "u2", "b");
+        kubelet.called("List", 3).await;
+        assert_eq!(kubelet.calls("List").len(), 3);
+        drop(following);
+        kubelet.called("List", 10).await;
     });
 }

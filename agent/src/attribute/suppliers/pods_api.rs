@@ -125,6 +125,7 @@ impl Kubelet {
         }
         self.retry = self.pace.first_retry;
         self.ready("watched");
+        let _following = self.ownership.names().follow();
         loop {
             let known = self.book.pods();
             tokio::select! {

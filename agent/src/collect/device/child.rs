@@ -6,8 +6,10 @@
 //! time it was taken, and only then is the device read again: one hung device costs one thread.
 
 use super::events;
-use super::wire::{Frame, Inbox, Outbox, Reading, Request, WireError};
-use super::{DeviceRead, OpenError, Opened, Opening, Vendor};
+use super::inside::{self, Inside};
+use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
+use super::{Count, DeviceRead, OpenError, Opened, Opening, Vendor};
+use crate::host::boot_time_ns;
 use crate::sys::process::exit_now;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,6 +23,8 @@ use std::time::{Duration, Instant};
 /// How long one device may keep the others waiting. A healthy device takes about 10 ms, most of it
 /// in the two process lists; going on without a slow one costs a thread.
 pub const STALL: Duration = Duration::from_millis(100);
+/// Longer than any process lives, and still a time the kernel takes.
+const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 /// Status of a child whose reading code panicked.
 const PANICKED: i32 = 101;
 
@@ -58,7 +62,8 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let socket = UnixStream::from(socket);
     let (events, arriving) = mpsc::channel();
     listen(socket.try_clone().map_err(ServeError::Socket)?, events.clone())?;
-    let mut outlet = Outlet { socket, outbox: Outbox::default() };
+    let function = settings.vendor.function;
+    let mut outlet = Outlet { socket, outbox: Outbox::default(), function };
     let Some(opened) = open(settings, &events, &arriving, &mut outlet)? else {
         return Ok(());
     };
@@ -67,10 +72,11 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let watching = watching.transpose().map_err(ServeError::Thread)?;
     let home = opened.devices.into_iter().map(Some).collect();
     let stall = settings.stall;
-    let mut desk = Desk { outlet, events, arriving, home, worker: None, stall };
+    let count = Some(opened.count);
+    let mut desk = Desk { outlet, events, arriving, home, count, worker: None, stall };
     let ended = desk.run();
     let is_quiet = watching.is_none_or(events::Watching::end);
-    if !is_quiet || desk.home.iter().any(Option::is_none) {
+    if !is_quiet || desk.count.is_none() || desk.home.iter().any(Option::is_none) {
         // A call hangs: closing the library would wait for it.
         exit_now(0);
     }
@@ -90,6 +96,7 @@ enum Event {
     Closed,
     Opened(Result<Opened, OpenError>),
     Read(Box<Answer>),
+    Counted(Count, Option<u32>),
 }
 
 /// A device that comes back from a worker.
@@ -100,22 +107,39 @@ struct Answer {
     reading: Box<Reading>,
 }
 
-/// A device on its way to a worker.
-struct Job {
-    tick: u64,
-    slot: usize,
-    device: Box<dyn DeviceRead>,
+/// What a worker does.
+enum Job {
+    /// Reads a device.
+    Read { tick: u64, slot: usize, device: Box<dyn DeviceRead> },
+    /// Counts the devices.
+    Count(Count),
+}
+
+/// A worker that is not stuck.
+struct Worker {
+    jobs: Sender<Job>,
+    inside: Inside,
 }
 
 /// The sending half of the socket.
 struct Outlet {
     socket: UnixStream,
     outbox: Outbox,
+    function: fn(&str) -> &str,
 }
 
 impl Outlet {
     fn send(&mut self, frame: &Frame) -> Result<(), WireError> {
         self.outbox.send(&mut self.socket, frame)
+    }
+
+    /// Tells which call a thread does not come back from.
+    fn complain(&mut self, slot: Option<u32>, inside: &Inside) -> Result<(), WireError> {
+        let Some(call) = inside.now() else { return Ok(()) };
+        let lasts = u64::try_from(call.lasts.as_nanos()).unwrap_or(u64::MAX);
+        let name = (self.function)(&call.name).to_owned();
+        let since_ns = boot_time_ns().saturating_sub(lasts);
+        self.send(&Frame::Stuck { slot, call: Stuck { name, thread: call.thread, since_ns } })
     }
 }
 
@@ -126,8 +150,9 @@ struct Desk {
     arriving: Receiver<Event>,
     /// Devices by position; those being read are away.
     home: Vec<Option<Box<dyn DeviceRead>>>,
-    /// Takes jobs to the worker that is not stuck.
-    worker: Option<Sender<Job>>,
+    /// Away while the devices are counted.
+    count: Option<Count>,
+    worker: Option<Worker>,
     stall: Duration,
 }
 
@@ -136,17 +161,23 @@ impl Desk {
     fn run(&mut self) -> Result<(), ServeError> {
         while let Ok(event) = self.arriving.recv() {
             match event {
-                Event::Asked(Request::Read { tick }) => {
-                    if !self.read_all(tick)? {
+                Event::Asked(Request::Read { tick, count }) => {
+                    if (count && !self.count()?) || !self.read_all(tick)? {
                         break;
                     }
                 }
-                Event::Read(answer) => self.deliver(*answer)?,
                 Event::Closed => break,
-                Event::Opened(_) => {}
+                event => self.take(event)?,
             }
         }
         Ok(())
+    }
+
+    /// Counts the devices; false when the agent hung up.
+    fn count(&mut self) -> Result<bool, ServeError> {
+        let Some(count) = self.count.take() else { return Ok(true) };
+        self.hand_out(Job::Count(count))?;
+        self.wait(None, |desk| desk.count.is_some())
     }
 
     /// Reads every device that is at home; false when the agent hung up.
@@ -155,8 +186,9 @@ impl Desk {
             let Some(device) = self.home.get_mut(slot).and_then(Option::take) else {
                 continue;
             };
-            self.hand_out(Job { tick, slot, device })?;
-            if !self.await_slot(slot)? {
+            self.hand_out(Job::Read { tick, slot, device })?;
+            let is_home = |desk: &Self| desk.home.get(slot).is_none_or(Option::is_some);
+            if !self.wait(u32::try_from(slot).ok(), is_home)? {
                 return Ok(false);
             }
         }
@@ -164,18 +196,24 @@ impl Desk {
         Ok(true)
     }
 
-    /// Waits until a device is back or its time is up; false when the agent hung up.
-    fn await_slot(&mut self, slot: usize) -> Result<bool, ServeError> {
+    /// Waits until something is back or its time is up; false when the agent hung up.
+    fn wait(
+        &mut self,
+        slot: Option<u32>,
+        is_back: impl Fn(&Self) -> bool,
+    ) -> Result<bool, ServeError> {
         let deadline = Instant::now() + self.stall;
-        while self.home.get(slot).is_some_and(Option::is_none) {
+        while !is_back(self) {
             match self.arriving.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Read(answer)) => self.deliver(*answer)?,
-                // The agent asks again only after `Done`; the library opens once.
-                Ok(Event::Asked(_) | Event::Opened(_)) => {}
                 Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => return Ok(false),
+                Ok(event) => self.take(event)?,
                 Err(RecvTimeoutError::Timeout) => {
-                    // Its worker ends after that answer, because nobody can send it a job.
-                    self.worker = None;
+                    // It ends after that answer, because nobody can send it a job.
+                    if let Some(worker) = self.worker.take()
+                        && slot.is_some()
+                    {
+                        self.outlet.complain(slot, &worker.inside)?;
+                    }
                     break;
                 }
             }
@@ -189,18 +227,29 @@ impl Desk {
             None => start_worker(self.events.clone())?,
         };
         // A worker ends only with the process or without its sender, so the job arrives.
-        let _ = worker.send(job);
+        let _ = worker.jobs.send(job);
         self.worker = Some(worker);
         Ok(())
     }
 
-    fn deliver(&mut self, answer: Answer) -> Result<(), ServeError> {
-        let Answer { tick, slot, device, reading } = answer;
-        if let Some(place) = self.home.get_mut(slot) {
-            *place = Some(device);
+    /// Takes what a worker brings back.
+    fn take(&mut self, event: Event) -> Result<(), WireError> {
+        match event {
+            Event::Read(answer) => {
+                let Answer { tick, slot, device, reading } = *answer;
+                if let Some(place) = self.home.get_mut(slot) {
+                    *place = Some(device);
+                }
+                let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+                self.outlet.send(&Frame::Device { tick, slot, reading })
+            }
+            Event::Counted(count, devices) => {
+                self.count = Some(count);
+                devices.map_or(Ok(()), |devices| self.outlet.send(&Frame::Counted { devices }))
+            }
+            // The agent asks again only after `Done`; the library opens once.
+            Event::Asked(_) | Event::Opened(_) | Event::Closed => Ok(()),
         }
-        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-        Ok(self.outlet.send(&Frame::Device { tick, slot, reading })?)
     }
 }
 
@@ -213,25 +262,38 @@ fn open(
 ) -> Result<Option<Opened>, ServeError> {
     let (library, open, events) = (settings.library.clone(), settings.vendor.open, events.clone());
     let gpm = settings.gpm;
+    let inside = Inside::default();
+    let shown = inside.clone();
     spawn("reader:open", move || {
+        shown.begin();
+        let opened =
+            unless_panicked(|| inside::call(Open, || open(&Opening { library: &library, gpm })));
         // The main thread is gone only when the process is.
-        let _ = events
-            .send(Event::Opened(unless_panicked(|| open(&Opening { library: &library, gpm }))));
+        let _ = events.send(Event::Opened(opened));
     })?;
+    let mut patience = settings.stall;
     loop {
-        match arriving.recv() {
+        match arriving.recv_timeout(patience) {
             Ok(Event::Opened(Ok(opened))) => return Ok(Some(opened)),
             Ok(Event::Opened(Err(error))) => {
                 let OpenError { refusal, text } = error;
                 outlet.send(&Frame::Refused { refusal, text })?;
                 return Ok(None);
             }
-            Ok(Event::Asked(_) | Event::Read(_)) => {}
+            Ok(Event::Asked(_) | Event::Read(_) | Event::Counted(..)) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                outlet.complain(None, &inside)?;
+                patience = FOR_EVER;
+            }
             // The library may hang in its initialisation.
-            Ok(Event::Closed) | Err(_) => exit_now(0),
+            Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => exit_now(0),
         }
     }
 }
+
+/// What a thread does that opens the library.
+#[derive(Debug)]
+struct Open;
 
 /// Turns the agent's requests into events.
 fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeError> {
@@ -249,17 +311,29 @@ fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeErro
     })
 }
 
-fn start_worker(events: Sender<Event>) -> Result<Sender<Job>, ServeError> {
+fn start_worker(events: Sender<Event>) -> Result<Worker, ServeError> {
     let (sender, jobs) = mpsc::channel::<Job>();
+    let inside = Inside::default();
+    let shown = inside.clone();
     spawn("reader:worker", move || {
-        for Job { tick, slot, mut device } in jobs {
-            let reading = Box::new(unless_panicked(|| device.read()));
-            if events.send(Event::Read(Box::new(Answer { tick, slot, device, reading }))).is_err() {
+        shown.begin();
+        for job in jobs {
+            let event = match job {
+                Job::Read { tick, slot, mut device } => {
+                    let reading = Box::new(unless_panicked(|| device.read()));
+                    Event::Read(Box::new(Answer { tick, slot, device, reading }))
+                }
+                Job::Count(mut count) => {
+                    let devices = unless_panicked(&mut *count);
+                    Event::Counted(count, devices)
+                }
+            };
+            if events.send(event).is_err() {
                 return;
             }
         }
     })?;
-    Ok(sender)
+    Ok(Worker { jobs: sender, inside })
 }
 
 /// Runs code that calls the library; a panic in it ends the child, which the agent then restarts.

@@ -12,6 +12,7 @@ mod board;
 mod events;
 mod fabric;
 mod fields;
+mod functions;
 mod gpm;
 mod identity;
 mod instances;
@@ -40,8 +41,14 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sys::nvml::board::Confidential;
 
-pub(super) const VENDOR: Vendor =
-    Vendor { name: "nvidia", library: "libnvidia-ml.so.1", node: "nvidiactl", open };
+pub(super) const VENDOR: Vendor = Vendor {
+    name: "nvidia",
+    library: "libnvidia-ml.so.1",
+    node: "nvidiactl",
+    roster: "driver/nvidia/gpus",
+    function: functions::name,
+    open,
+};
 
 /// What all devices of a driver share.
 #[derive(Debug, Default)]
@@ -68,8 +75,8 @@ struct NvidiaDevice {
     links: Links,
     board: Board,
     processes: ProcessLists,
-    accounts: Accounts,
     gpm: Gpm,
+    accounts: Accounts,
 }
 
 fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
@@ -95,8 +102,8 @@ fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
             links: Links::default(),
             board: Board::default(),
             processes: ProcessLists::default(),
-            accounts: Accounts::default(),
             gpm: Gpm::new(nvml, *gpm),
+            accounts: Accounts::default(),
         }) as Box<dyn DeviceRead>
     });
     let close = Box::new(|| {
@@ -104,7 +111,8 @@ fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
         let _ = sys::nvml::shutdown(nvml);
     });
     let events = Box::new(move || events::watch(nvml, count));
-    Ok(Opened { devices: devices.collect(), events, close })
+    let count = Box::new(|| nvml.device_count().ok());
+    Ok(Opened { devices: devices.collect(), count, events, close })
 }
 
 fn refusal(error: &NvmlError) -> OpenError {
@@ -185,11 +193,11 @@ impl NvidiaDevice {
             instances = self.instances.read(device, &mut self.ask, &mut reading.instances);
         }
         self.processes.read((device, &instances), &mut self.ask, reading);
+        self.gpm.read((device, &instances), &mut self.ask, reading);
         if self.board.keeps_accounts() {
             self.accounts.read(device, &mut self.ask, reading);
         } else {
             self.accounts.forget();
         }
-        self.gpm.read((device, &instances), &mut self.ask, reading);
     }
 }

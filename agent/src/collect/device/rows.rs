@@ -1,24 +1,28 @@
 //! What the agent knows of each device of one reader: turns readings into samples, and keeps the
-//! status and the age of every device going whatever happens to it.
+//! status and the age of every device going whatever happens to it, also of one that is remembered
+//! from before and that the driver does not list.
+
+mod row;
 
 use super::capabilities::Capabilities;
-use super::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
-use super::wire::{InstanceReading, Outcome, Place, ProcessValue, Reading, WireValue};
-use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
-use crate::catalog::gpm::{self as gpm_metric, CounterState};
-use crate::catalog::instance as instance_metric;
-use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
+use super::snapshot::DeviceSnapshot;
+use super::wire::{Outcome, Reading};
+use crate::attribute::identities::Who;
+use crate::catalog::device::{self as metric, DeviceState};
+use crate::catalog::gpm::CounterState;
 use crate::host::boot_time_ns;
-use crate::ids::{GpuId, InstanceId, ProcKey};
-use crate::inventory::{InstanceInfo, Inventory};
+use crate::ids::{GpuId, ProcKey};
+use crate::inventory::Inventory;
+use crate::inventory::register::Known;
 use crate::paths::Paths;
-use crate::sample::{Batch, GpuProcess, Sample, Subject};
+use crate::sample::Batch;
+use row::Row;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
-pub type Identify = Box<dyn Fn(&[u32], u64) -> BTreeMap<u32, ProcKey> + Send>;
+pub type Identify = Box<dyn Fn(&[u32], u64) -> Who + Send>;
 
 /// Tells which device nodes a process was seen to open.
 pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
@@ -30,105 +34,171 @@ pub(super) struct Knows {
     pub(super) nodes: HeldNodes,
 }
 
-/// Every state, in the catalogue's order.
-const STATES: [DeviceState; 5] = [
-    DeviceState::Ok,
-    DeviceState::Lost,
-    DeviceState::Hung,
-    DeviceState::Failing,
-    DeviceState::Released,
-];
+/// What a device is that does not answer.
+#[derive(Clone, Debug)]
+pub(super) struct Away {
+    pub(super) state: DeviceState,
+    pub(super) why: String,
+}
 
-/// Every device of a reader by its position in the library's order.
+/// Every device of a reader.
 pub(super) struct Rows {
-    by_slot: BTreeMap<u32, Row>,
-    /// Devices that never told their identity, and why.
-    unnamed: BTreeMap<u32, String>,
+    vendor: &'static str,
+    by_gpu: BTreeMap<GpuId, Row>,
+    /// Devices by position in the library's order, as far as they told who they are.
+    slots: BTreeMap<u32, GpuId>,
+    /// Positions whose devices never told it, and why.
+    unnamed: BTreeMap<u32, Away>,
     /// Processes left out of the last readings, because nothing says who they are.
     pub(super) unidentified: usize,
     /// The nodes of MIG instances, read when the set of instances changes.
     capabilities: Arc<Capabilities>,
     paths: Paths,
-}
-
-struct Row {
-    snapshot: DeviceSnapshot,
-    instances: BTreeMap<Place, InstanceId>,
-    last_good_ns: Option<u64>,
-    /// How its performance counters stand.
-    counters: Option<CounterState>,
-    samples: Vec<(SystemTime, Sample)>,
+    /// The register's, when it was last looked into.
+    generation: Option<u64>,
 }
 
 impl Rows {
     /// No device yet.
-    pub(super) fn new(paths: &Paths) -> Self {
+    pub(super) fn new(vendor: &'static str, paths: &Paths) -> Self {
         Self {
-            by_slot: BTreeMap::new(),
+            vendor,
+            by_gpu: BTreeMap::new(),
+            slots: BTreeMap::new(),
             unnamed: BTreeMap::new(),
             unidentified: 0,
             capabilities: Arc::default(),
             paths: paths.clone(),
+            generation: None,
         }
     }
 
-    /// Forgets what the last tick read. `state` holds for every device until it answers.
-    pub(super) fn begin(&mut self, state: DeviceState, reason: &str) {
+    /// Forgets what the last tick read.
+    pub(super) fn begin(&mut self) {
         self.unidentified = 0;
-        for row in self.by_slot.values_mut() {
+        for row in self.by_gpu.values_mut() {
             row.samples.clear();
             row.counters = None;
+            row.settled = false;
+        }
+    }
+
+    /// A library was loaded: its order of devices is its own.
+    pub(super) fn renumber(&mut self) {
+        self.slots.clear();
+        self.unnamed.clear();
+    }
+
+    /// Sets the state of a device that did not answer this tick.
+    pub(super) fn silent(&mut self, slot: u32, away: Away) {
+        let row = self.slots.get(&slot).and_then(|gpu| self.by_gpu.get_mut(gpu));
+        match row {
+            Some(row) => row.set(away.state, &away.why),
+            None => {
+                self.unnamed.insert(slot, away);
+            }
+        }
+    }
+
+    /// Sets the state of every device of which nothing is known this tick.
+    pub(super) fn rest(&mut self, state: DeviceState, reason: &str) {
+        for row in self.by_gpu.values_mut().filter(|row| !row.settled) {
             row.set(state, reason);
         }
     }
 
-    /// Sets the state of devices that did not answer this tick.
-    pub(super) fn silent(&mut self, slot: u32, state: DeviceState, reason: &str) {
-        match self.by_slot.get_mut(&slot) {
-            Some(row) => row.set(state, reason),
-            None => {
-                self.unnamed.insert(slot, reason.to_owned());
+    /// Sets the state of every device that is known from before and is not at any position now.
+    pub(super) fn unlisted(&mut self, inventory: &Inventory) {
+        let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
+        let known = inventory.register().known(self.vendor);
+        for (gpu, row) in self.by_gpu.iter_mut().filter(|(gpu, _)| !listed.contains(gpu)) {
+            if row.settled {
+                continue;
             }
+            let info = inventory.get(*gpu);
+            let index = info.as_ref().map_or(u32::MAX, |info| info.index);
+            let unnamed = self.unnamed.get(&index).or_else(|| self.unnamed.values().next());
+            let known =
+                known.iter().find(|known| info.as_ref().is_some_and(|i| i.uuid == known.uuid));
+            let away = absence(known, unnamed);
+            row.set(away.state, &away.why);
         }
     }
 
     /// Takes a reading. One that answers an earlier tick brings its values, with their own time,
     /// but says nothing about how the device is now.
     pub(super) fn take(&mut self, slot: u32, reading: &Reading, timely: bool, knows: &Knows) {
-        let known = self.by_slot.get(&slot).map(|row| row.snapshot.gpu);
-        let gpu = reading.identity.clone().map(|info| knows.inventory.put(info)).or(known);
-        let Some(gpu) = gpu else {
-            self.unnamed.insert(slot, why(&reading.outcome).to_owned());
+        let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
+        let told = reading.identity.clone().map(|info| {
+            knows.inventory.register().identified(&info, time);
+            knows.inventory.put(info)
+        });
+        let Some(gpu) = told.or_else(|| self.slots.get(&slot).copied()) else {
+            let (state, why) = (state(&reading.outcome), why(&reading.outcome).to_owned());
+            self.unnamed.insert(slot, Away { state, why });
             return;
         };
         self.unnamed.remove(&slot);
-        let row = self.by_slot.entry(slot).or_insert_with(|| Row::new(gpu));
-        row.snapshot.gpu = gpu;
+        self.slots.insert(slot, gpu);
+        let row = self.by_gpu.entry(gpu).or_insert_with(|| Row::new(gpu));
         if reading.outcome == Outcome::Ok {
             let changed = row.recut(&reading.instances, &knows.inventory);
             if changed {
                 self.capabilities = Arc::new(Capabilities::read(&self.paths));
             }
             self.unidentified += row.fill(reading, knows, &self.capabilities);
+            if let Some(info) = knows.inventory.get(gpu) {
+                knows.inventory.register().seen(&info.uuid, time);
+            }
         }
         if timely {
             row.set(state(&reading.outcome), why(&reading.outcome));
         }
     }
 
+    /// Brings in the devices that are remembered and leaves out those that were forgotten. Cheap
+    /// where nothing has changed.
+    pub(super) fn recall(&mut self, inventory: &Inventory) {
+        let register = inventory.register();
+        let generation = Some(register.generation());
+        if std::mem::replace(&mut self.generation, generation) == generation {
+            return;
+        }
+        let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
+        self.by_gpu.retain(|gpu, _| {
+            let info = || inventory.get(*gpu);
+            listed.contains(gpu) || info().is_some_and(|info| register.knows(&info.uuid))
+        });
+        for known in register.known(self.vendor) {
+            let gpu = inventory.find(&known.uuid).unwrap_or_else(|| inventory.put((&known).into()));
+            self.by_gpu.entry(gpu).or_insert_with(|| {
+                let mut row = Row::new(gpu);
+                row.last_good_ns = Some(on_boot_clock(known.last_seen));
+                row
+            });
+        }
+    }
+
     /// Moves everything into the batch.
     pub(super) fn emit(&mut self, out: &mut Batch) {
-        let now = boot_time_ns();
-        for row in self.by_slot.values_mut() {
-            let gpu = row.snapshot.gpu;
-            for state in STATES {
-                let on = i64::from(state == row.snapshot.state);
-                out.push(metric::STATE.sample(gpu, state, on));
+        let now = boot_time_ns().cast_signed();
+        for (&gpu, row) in &mut self.by_gpu {
+            let current = row.snapshot.state;
+            for &state in DeviceState::ALL {
+                out.push(metric::STATE.sample(gpu, state, i64::from(state == current)));
             }
-            let age = row.last_good_ns.map(|at| Duration::from_nanos(now.saturating_sub(at)));
+            if let Some(up) = up(current) {
+                out.push(metric::UP.sample(gpu, (), i64::from(up)));
+            }
+            let since = |at: i64| now.saturating_sub(at).max(0).unsigned_abs();
+            let age = row.last_good_ns.map(|at| Duration::from_nanos(since(at)));
             row.snapshot.age = age;
             if let Some(age) = age {
                 out.push(metric::READ_AGE.sample(gpu, (), age.as_secs_f64()));
+            }
+            if row.samples.is_empty() {
+                // Who looks for the board needs its address and its number.
+                out.push(metric::INFO.sample(gpu, (), 1));
             }
             out.samples.append(&mut row.samples);
         }
@@ -136,7 +206,7 @@ impl Rows {
 
     /// What the last tick showed.
     pub(super) fn snapshots(&self) -> Vec<DeviceSnapshot> {
-        self.by_slot.values().map(|row| row.snapshot.clone()).collect()
+        self.by_gpu.values().map(|row| row.snapshot.clone()).collect()
     }
 
     /// What the nodes of MIG instances grant.
@@ -144,34 +214,40 @@ impl Rows {
         Arc::clone(&self.capabilities)
     }
 
-    /// How many devices are in a state, and how many there are.
+    /// How many devices are in a state.
     pub(super) fn count(&self, state: DeviceState) -> usize {
-        self.by_slot.values().filter(|row| row.snapshot.state == state).count()
+        self.by_gpu.values().filter(|row| row.snapshot.state == state).count()
     }
 
     /// One clause for each device that is not well, for a person to read.
-    pub(super) fn troubles(&self) -> Vec<String> {
-        let named = self.by_slot.iter().filter(|(_, row)| row.snapshot.state != DeviceState::Ok);
-        let named = named.map(|(slot, row)| {
-            let word = match row.snapshot.state {
-                DeviceState::Ok => "ok",
-                DeviceState::Lost => "lost",
-                DeviceState::Hung => "hung",
-                DeviceState::Failing => "failing",
-                DeviceState::Released => "released",
-            };
-            format!("device {slot} is {word}: {}", row.snapshot.reason)
-        });
-        let unnamed = self.unnamed.iter();
-        named
-            .chain(unnamed.map(|(slot, why)| format!("device {slot} has no identity: {why}")))
-            .collect()
+    pub(super) fn troubles(&self, inventory: &Inventory) -> Vec<String> {
+        let mut troubles = Vec::new();
+        for (slot, gpu) in &self.slots {
+            let Some(row) = self.by_gpu.get(gpu) else { continue };
+            let DeviceSnapshot { state, reason, .. } = &row.snapshot;
+            if *state != DeviceState::Ok {
+                troubles.push(format!("device {slot} is {}: {reason}", state.as_str()));
+            }
+        }
+        for (slot, away) in &self.unnamed {
+            troubles.push(format!("device {slot} has no identity: {}", away.why));
+        }
+        let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
+        let is_gone = |row: &&Row| {
+            row.snapshot.state == DeviceState::Missing && !listed.contains(&row.snapshot.gpu)
+        };
+        for row in self.by_gpu.values().filter(is_gone) {
+            if let Some(info) = inventory.get(row.snapshot.gpu) {
+                troubles.push(format!("{} is missing: {}", info.uuid, row.snapshot.reason));
+            }
+        }
+        troubles
     }
 
     /// One clause for each device that is well but does not tell all it could.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let remarks = self.by_slot.iter().filter_map(|(slot, row)| {
-            let why = match row.counters? {
+        let remarks = self.slots.iter().filter_map(|(slot, gpu)| {
+            let why = match self.by_gpu.get(gpu)?.counters? {
                 CounterState::Busy => "another program, a profiler perhaps, has them",
                 CounterState::Forbidden => "this user may not read them",
                 CounterState::Failing => "reading them failed",
@@ -190,163 +266,42 @@ impl Rows {
     }
 }
 
-impl Row {
-    fn new(gpu: GpuId) -> Self {
-        let snapshot = DeviceSnapshot {
-            gpu,
-            state: DeviceState::Ok,
-            reason: String::new(),
-            age: None,
-            utilization: None,
-            memory_used: None,
-            memory_limit: None,
-            power: None,
-            temperature: None,
-            instances: Vec::new(),
-            processes: Vec::new(),
-        };
-        let instances = BTreeMap::new();
-        Self { snapshot, instances, last_good_ns: None, counters: None, samples: Vec::new() }
+/// Why a device is at no position: the library has one that does not say who it is, another took its
+/// place, or it is gone.
+fn absence(known: Option<&Known>, unnamed: Option<&Away>) -> Away {
+    if let Some(by) = known.and_then(|known| known.replaced_by.as_ref()) {
+        let why = format!("{by} is at its PCI address");
+        return Away { state: DeviceState::Replaced, why };
     }
-
-    fn set(&mut self, state: DeviceState, reason: &str) {
-        self.snapshot.state = state;
-        reason.clone_into(&mut self.snapshot.reason);
+    if let Some(away) = unnamed {
+        let why = format!("not among those that say who they are: {}", away.why);
+        return Away { state: away.state, why };
     }
+    let at = known.and_then(|known| known.pci_address.as_deref()).unwrap_or("an unknown address");
+    let why = format!("the driver no longer lists it (was at {at}); `gpuwho forget` ends this");
+    Away { state: DeviceState::Missing, why }
+}
 
-    /// Takes the MIG instances there are now; true when they are not those of the last reading.
-    fn recut(&mut self, now: &[InstanceReading], inventory: &Inventory) -> bool {
-        let gpu = self.snapshot.gpu;
-        let ids = now.iter().filter_map(|read| {
-            let new = read.identity.clone().map(|identity| {
-                inventory.put_instance(InstanceInfo {
-                    uuid: identity.uuid,
-                    gpu,
-                    gpu_instance: read.place.gpu_instance,
-                    compute_instance: read.place.compute_instance,
-                    profile: identity.profile,
-                    extent: identity.extent,
-                })
-            });
-            Some((read.place, new.or_else(|| self.instances.get(&read.place).copied())?))
-        });
-        let instances = ids.collect();
-        let changed = self.instances != instances;
-        self.instances = instances;
-        changed
-    }
-
-    /// Where a process is by the nodes it holds, for one of which the driver's list does not say.
-    fn by_nodes(
-        &self,
-        process: ProcKey,
-        knows: &Knows,
-        capabilities: &Capabilities,
-    ) -> Option<InstanceId> {
-        if self.instances.is_empty() {
-            return None;
-        }
-        let minor = knows.inventory.get(self.snapshot.gpu)?.minor?;
-        let place = capabilities.only_instance_of(&(knows.nodes)(process), minor)?;
-        self.snapshot.instance_at(place)
-    }
-
-    /// Turns a good reading into samples; gives the number of processes nobody knows.
-    fn fill(&mut self, reading: &Reading, knows: &Knows, capabilities: &Capabilities) -> usize {
-        let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
-        self.last_good_ns = Some(reading.asked_ns);
-        self.samples.clear();
-        let gpu = self.snapshot.gpu;
-        self.samples
-            .extend(reading.values.iter().filter_map(|value| sampled(time, gpu.into(), value)));
-        self.summarise(&reading.values);
-        let is_in = |state: &&CounterState| {
-            let on = |value: &WireValue| value.int(&gpm_metric::STATUS, **state) == Some(1);
-            reading.values.iter().any(on)
-        };
-        self.counters = CounterState::ALL.iter().find(is_in).copied();
-        self.fill_instances(time, &reading.instances);
-        let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
-        pids.sort_unstable();
-        pids.dedup();
-        let who = (knows.identify)(&pids, reading.asked_ns);
-        let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
-        for ProcessValue { pid, place, value } in &reading.processes {
-            let known = processes.entry((*pid, *place)).or_insert_with(|| {
-                let process = who.get(pid).copied();
-                let by_nodes = || self.by_nodes(process?, knows, capabilities);
-                let instance =
-                    place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
-                ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
-            });
-            known.note(value);
-            // Said below of everybody, once.
-            let is_info = value.int(&process_metric::INFO, ()).is_some();
-            if let Some(process) = known.process.filter(|_| !is_info) {
-                let subject = GpuProcess { gpu, process, instance: known.instance }.into();
-                self.samples.extend(sampled(time, subject, value));
-            }
-        }
-        let identified = processes.values().filter_map(|known| {
-            Some(GpuProcess { gpu, process: known.process?, instance: known.instance })
-        });
-        let identified: BTreeSet<GpuProcess> = identified.collect();
-        self.samples.extend(
-            identified.into_iter().map(|on| (time, process_metric::INFO.sample(on, (), 1))),
-        );
-        self.snapshot.processes = processes.into_values().collect();
-        let unknown = self.snapshot.processes.iter().filter(|process| process.process.is_none());
-        unknown.count()
-    }
-
-    fn fill_instances(&mut self, time: SystemTime, readings: &[InstanceReading]) {
-        self.snapshot.instances.clear();
-        for read in readings {
-            let Some(&instance) = self.instances.get(&read.place) else { continue };
-            let values = &read.values;
-            let (usage, limit) = (&instance_metric::MEMORY_USAGE, &instance_metric::MEMORY_LIMIT);
-            self.snapshot.instances.push(InstanceSnapshot {
-                instance,
-                place: read.place,
-                memory_used: values.iter().find_map(|value| value.int(usage, MemoryState::Used)),
-                memory_limit: values.iter().find_map(|value| value.int(limit, ())),
-            });
-            let samples = values.iter().filter_map(|value| sampled(time, instance.into(), value));
-            self.samples.extend(samples);
-        }
-    }
-
-    fn summarise(&mut self, values: &[WireValue]) {
-        let snapshot = &mut self.snapshot;
-        let int = |metric, dims| values.iter().find_map(|value| value.int(metric, dims));
-        snapshot.utilization =
-            values.iter().find_map(|value| value.double(&metric::UTILIZATION, Task::General));
-        snapshot.memory_used = int(&metric::MEMORY_USAGE, MemoryState::Used);
-        snapshot.memory_limit =
-            values.iter().find_map(|value| value.int(&metric::MEMORY_LIMIT, ()));
-        snapshot.power = values.iter().find_map(|value| value.double(&metric::POWER, ()));
-        snapshot.temperature =
-            values.iter().find_map(|value| value.double(&metric::TEMPERATURE, Sensor::Gpu));
+/// Whether a device in a state is up; nothing is said of one that nobody expects to answer.
+fn up(state: DeviceState) -> Option<bool> {
+    match state {
+        DeviceState::Ok => Some(true),
+        DeviceState::Released | DeviceState::Replaced => None,
+        DeviceState::Lost
+        | DeviceState::Hung
+        | DeviceState::Failing
+        | DeviceState::Missing
+        | DeviceState::NoDriver => Some(false),
     }
 }
 
-impl ProcessSnapshot {
-    fn note(&mut self, value: &WireValue) {
-        for kind in ProcessType::ALL {
-            if let Some(memory) = value.int(&process_metric::MEMORY_USAGE, *kind) {
-                self.memory = Some(memory);
-                self.kind = Some(*kind);
-            }
-        }
-        let busy = value.double(&process_metric::UTILIZATION, ProcessTask::Sm);
-        self.utilization = busy.or(self.utilization);
-    }
-}
-
-/// A value as a sample; parent and child are one build, so the catalogue knows every one.
-fn sampled(time: SystemTime, subject: Subject, value: &WireValue) -> Option<(SystemTime, Sample)> {
-    let (metric, dims, value) = (value.metric()?, value.dims(), value.value());
-    Some((time, Sample { metric, subject, dims, value }))
+/// A time in seconds since the epoch on the boot clock, in nanoseconds: before zero if it was
+/// before the boot.
+fn on_boot_clock(seconds: u64) -> i64 {
+    let then = UNIX_EPOCH + Duration::from_secs(seconds);
+    let ago = SystemTime::now().duration_since(then).unwrap_or_default();
+    let ago = i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX);
+    boot_time_ns().cast_signed().saturating_sub(ago)
 }
 
 fn state(outcome: &Outcome) -> DeviceState {

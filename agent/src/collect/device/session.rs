@@ -1,8 +1,12 @@
 //! What a reader remembers of its running child, and the ways in which that ends.
 
 use super::link::{Link, LinkError};
-use super::wire::Refusal;
+use super::wire::{Refusal, Stuck};
 use crate::catalog::agent::SourceState;
+use crate::catalog::device::DeviceState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::time::Instant;
 
 /// A running child and what it owes.
 pub(super) struct Session {
@@ -13,6 +17,12 @@ pub(super) struct Session {
     pub(super) owed: Option<u64>,
     /// It missed a deadline altogether.
     pub(super) late: bool,
+    /// Calls that have not come back, by device; without one while the library opens.
+    pub(super) stuck: BTreeMap<Option<u32>, Stuck>,
+    /// The kernel driver's devices when the library was loaded.
+    pub(super) roster: BTreeSet<OsString>,
+    /// When the devices were last counted.
+    pub(super) counted: Instant,
 }
 
 /// Why a session ended.
@@ -35,11 +45,25 @@ pub(super) enum Ending {
     /// The driver was unloaded or replaced.
     #[error("the driver went away: {0}")]
     DriverGone(String),
+    /// Devices were added or taken away: the library must be loaded anew to see them.
+    #[error("the devices changed: {0}")]
+    Changed(String),
 }
 
 impl Session {
-    pub(super) fn new(link: Link) -> Self {
-        Self { link, devices: None, owed: None, late: false }
+    pub(super) fn new(link: Link, roster: BTreeSet<OsString>) -> Self {
+        let (stuck, counted) = (BTreeMap::new(), Instant::now());
+        Self { link, devices: None, owed: None, late: false, stuck, roster, counted }
+    }
+
+    /// Why a device, or the library, does not answer.
+    pub(super) fn why_late(&self, slot: Option<u32>) -> String {
+        let told = self.stuck.get(&slot).map(|stuck| stuck.words(self.link.pid()));
+        let otherwise = || match slot {
+            Some(_) => "a call into the driver has not returned".to_owned(),
+            None => "its reader process does not answer".to_owned(),
+        };
+        told.unwrap_or_else(otherwise)
     }
 }
 
@@ -61,7 +85,24 @@ impl Ending {
                 (SourceState::Failed, "check the driver with the vendor's tool")
             }
             Self::NoDevice => (SourceState::Absent, "check the devices with the vendor's tool"),
-            Self::Lost(_) | Self::DriverGone(_) => (SourceState::Failed, ""),
+            Self::Lost(_) | Self::DriverGone(_) | Self::Changed(_) => (SourceState::Failed, ""),
         }
+    }
+
+    /// What every device is after it.
+    pub(super) fn devices(&self) -> DeviceState {
+        match self {
+            Self::DriverGone(_)
+            | Self::Refused { refusal: Refusal::Absent | Refusal::Mismatch, .. } => {
+                DeviceState::NoDriver
+            }
+            Self::NoDevice => DeviceState::Missing,
+            Self::Lost(_) | Self::Changed(_) | Self::Refused { .. } => DeviceState::Failing,
+        }
+    }
+
+    /// Whether a new child may do better at once.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::DriverGone(_) | Self::Changed(_))
     }
 }

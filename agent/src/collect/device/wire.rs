@@ -22,6 +22,8 @@ pub enum Request {
     Read {
         /// Which reading this is; its answers carry it.
         tick: u64,
+        /// Whether to ask the library again how many devices it has.
+        count: bool,
     },
 }
 
@@ -49,11 +51,34 @@ pub enum Frame {
         /// What was read.
         reading: Box<Reading>,
     },
+    /// A call has not come back within the stall limit.
+    Stuck {
+        /// The device it is about; none while the library opens.
+        slot: Option<u32>,
+        /// The call.
+        call: Stuck,
+    },
+    /// How many devices the library has now.
+    Counted {
+        /// So many.
+        devices: u32,
+    },
     /// Every device was read or is late.
     Done {
         /// The request it ends.
         tick: u64,
     },
+}
+
+/// A call into a library that has not come back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stuck {
+    /// The library's name of the function.
+    pub name: String,
+    /// The child's thread that is in it.
+    pub thread: u32,
+    /// Since when, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub since_ns: u64,
 }
 
 /// Why a library cannot be used.

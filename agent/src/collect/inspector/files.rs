@@ -157,7 +157,8 @@ fn plain(place: &OwnedFd, kind: Kind, is_wanted: Wanted<'_>) -> Result<Option<Op
         return Err(Errno::INVAL);
     }
     let key = FileKey { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino };
-    let modified = UNIX_EPOCH + Duration::from_secs(stat.stx_mtime.tv_sec.max(0).unsigned_abs());
+    let (seconds, ns) = (stat.stx_mtime.tv_sec.max(0).unsigned_abs(), stat.stx_mtime.tv_nsec);
+    let modified = UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_nanos(ns.into());
     let seen = Seen { key, kind, uid: stat.stx_uid, modified };
     if !is_wanted(&seen) {
         return Ok(None);

@@ -91,7 +91,7 @@ struct Rank {
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    ranks: HashMap<RankKey, Rank>,
+    known: HashMap<RankKey, Rank>,
     made: u64,
     reading: u64,
     /// Told for the last time at the last reading.
@@ -122,7 +122,7 @@ impl Ranks {
             name: None,
             ranks: record.ranks,
         };
-        let Some(rank) = self.rank(key, communicators) else { return LineOutcome::NoRoom };
+        let Some(rank) = self.rank(&key, communicators) else { return LineOutcome::NoRoom };
         if rank.facts.name.as_deref() != record.name.as_deref() && record.name.is_some() {
             rank.facts.name = record.name.as_deref().map(Arc::from);
         }
@@ -143,7 +143,7 @@ impl Ranks {
             let name = name.as_deref().map(Arc::from);
             let key = RankKey { process, hash: *hash, rank: *rank, name, ranks: *ranks };
             let Some(operation) = row.operation() else { continue };
-            let Some(rank) = self.rank(key, communicators) else { continue };
+            let Some(rank) = self.rank(&key, communicators) else { continue };
             let (algorithm, protocol) = (row.algorithm, row.protocol);
             let recent = Recent { member: rank.id, algorithm, protocol, size: row.size };
             told.push((recent, operation, *levels));
@@ -155,10 +155,10 @@ impl Ranks {
     /// for the last time.
     pub(super) fn end(&mut self, gone: &HashSet<ProcKey>, communicators: &Communicators) {
         let mut alike: HashMap<_, u32> = HashMap::new();
-        for key in self.ranks.keys() {
+        for key in self.known.keys() {
             *alike.entry((key.process, key.hash)).or_insert(0) += 1;
         }
-        for (key, rank) in &mut self.ranks {
+        for (key, rank) in &mut self.known {
             rank.sequences.values_mut().for_each(Sequence::settle);
             if !gone.contains(&key.process) {
                 let is_only = alike.get(&(key.process, key.hash)) == Some(&1);
@@ -169,7 +169,7 @@ impl Ranks {
 
     /// Everything.
     pub(super) fn tell(&self, out: &mut Batch) {
-        for rank in self.ranks.values() {
+        for rank in self.known.values() {
             rank.tell(out);
         }
     }
@@ -177,7 +177,7 @@ impl Ranks {
     /// Forgets the ranks of processes that have ended, after they were told.
     pub(super) fn forget(&mut self, gone: &HashSet<ProcKey>) {
         let ended = &mut self.ended;
-        self.ranks.retain(|key, rank| {
+        self.known.retain(|key, rank| {
             let stays = !gone.contains(&key.process);
             if !stays {
                 ended.push(rank.id);
@@ -186,33 +186,33 @@ impl Ranks {
         });
     }
 
-    fn rank(&mut self, key: RankKey, communicators: &Communicators) -> Option<&mut Rank> {
+    fn rank(&mut self, key: &RankKey, communicators: &Communicators) -> Option<&mut Rank> {
         let reading = self.reading;
-        if !self.ranks.contains_key(&key) {
+        if !self.known.contains_key(key) {
             if !self.make_room(key.process) {
                 return None;
             }
             self.made += 1;
             let number = INSPECTED | self.made;
-            let rank = Rank::new(&key, number, communicators);
-            self.ranks.insert(key.clone(), rank);
+            let rank = Rank::new(key, number, communicators);
+            self.known.insert(key.clone(), rank);
         }
-        let rank = self.ranks.get_mut(&key)?;
+        let rank = self.known.get_mut(key)?;
         rank.heard = reading;
         Some(rank)
     }
 
     /// Whether there is room for one more rank of a process, or one that is idle makes it.
     fn make_room(&mut self, process: ProcKey) -> bool {
-        let of_process = self.ranks.keys().filter(|key| key.process == process).count();
-        if of_process < MAX_OF_PROCESS && self.ranks.len() < MAX_RANKS {
+        let of_process = self.known.keys().filter(|key| key.process == process).count();
+        if of_process < MAX_OF_PROCESS && self.known.len() < MAX_RANKS {
             return true;
         }
-        let mine = self.ranks.iter().filter(|(key, _)| key.process == process);
+        let mine = self.known.iter().filter(|(key, _)| key.process == process);
         let oldest = mine.min_by_key(|(_, rank)| rank.heard);
         let oldest = oldest.filter(|(_, rank)| rank.heard + IDLE < self.reading);
         let Some(key) = oldest.map(|(key, _)| key.clone()) else { return false };
-        self.ended.extend(self.ranks.remove(&key).map(|rank| rank.id));
+        self.ended.extend(self.known.remove(&key).map(|rank| rank.id));
         true
     }
 }

@@ -14,12 +14,15 @@ pub mod modes;
 pub mod process;
 pub mod wear;
 
+use crate::chance;
 use crate::counts;
+use crate::nodes;
 use crate::runtime::{self, Call, Code};
 use crate::scenario::failure::About;
 use crate::scenario::{Device, Instance};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlDevice_t, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
     nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED,
@@ -33,6 +36,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const FIRST_HANDLE: usize = 0x1000;
 /// Distance of handles.
 const HANDLE_STEP: usize = 16;
+/// No scenario has as many devices; still below the handles of instances.
+const NO_DEVICE: u32 = 255;
 /// Address of the first handle of a MIG instance: beyond those of 256 devices.
 const FIRST_INSTANCE_HANDLE: usize = 0x2000;
 /// Instances a device can have in the course of a scenario.
@@ -97,6 +102,9 @@ fn on_target<T>(
     let about = About { device: index, instance: number.is_some() };
     let call = runtime::begin(name, Some(about)).unwrap_or(Err(UNINITIALIZED))?;
     let device = call.loaded.scenario.device(index).ok_or(INVALID_ARGUMENT)?;
+    if !device.is_there(call.seconds) {
+        return Err(GPU_IS_LOST);
+    }
     let place = number.map(|number| number % INSTANCE_HANDLES);
     let instance = place.map(|place| device.group.instances.get(place).ok_or(INVALID_ARGUMENT));
     let instance = instance.transpose()?;
@@ -146,8 +154,12 @@ fn put<T>(to: *mut T, value: T) -> Result<(), Code> {
     if to.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: not null, and the exported function's caller promises that it points to a `T`.
-    unsafe { to.write(value) };
+    // SAFETY: not null, and the exported function's caller promises that it points to a `T`, which
+    // is one of the header's integers, pointers and structures of them: any bytes are one.
+    unsafe {
+        to.write(value);
+        chance::spoil(std::slice::from_raw_parts_mut(to.cast::<u8>(), size_of::<T>()));
+    }
     Ok(())
 }
 
@@ -202,21 +214,27 @@ exports! {
     /// The driver's version.
     fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) |name| {
         let call = system(name)?;
-        put_text(version, length, &call.loaded.scenario.driver)
+        put_text(version, length, &call.loaded.library)
     };
     /// The newest CUDA version of the driver.
     fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) |name| {
-        put(version, system(name)?.loaded.scenario.cuda)
+        put(version, system(name)?.loaded.cuda)
     };
     /// How many devices there are.
     fn nvmlDeviceGetCount_v2(count: *mut c_uint) |name| {
-        let devices = system(name)?.loaded.scenario.devices().count();
+        let call = system(name)?;
+        let devices = call.loaded.scenario.listed(call.seconds).count();
         put(count, c_uint::try_from(devices).unwrap_or(c_uint::MAX))
     };
     /// The handle of a device.
     fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, handle: *mut nvmlDevice_t) |name| {
-        let device = device_handle(index);
-        on_device(name, device, |_, _| put(handle, device))
+        // One that is not listed is refused like any handle of nothing.
+        let number = runtime::listed(index).unwrap_or(NO_DEVICE);
+        let device = device_handle(number);
+        on_device(name, device, |_, _| {
+            nodes::open(&format!("nvidia{number}"));
+            put(handle, device)
+        })
     };
 }
 

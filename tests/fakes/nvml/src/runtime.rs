@@ -1,6 +1,8 @@
 //! What every call goes through: the scenario as it is now, the clock, the call log and the
 //! injected failures.
 
+use crate::chance;
+use crate::nodes;
 use crate::scenario::failure::{About, Failure};
 use crate::scenario::{Scenario, ScenarioError};
 use std::env;
@@ -16,10 +18,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// An NVML return code other than success.
 pub(crate) type Code = u32;
 
+/// No kernel driver is loaded.
+const DRIVER_NOT_LOADED: Code = 9;
+/// The loaded kernel driver is of another version than the library.
+const VERSION_MISMATCH: Code = 18;
+
 /// The scenario as read from one state of its file.
 pub(crate) struct Loaded {
     pub(crate) scenario: Scenario,
     changed: Option<SystemTime>,
+    /// The version of this library, which is that of the driver whenever anything is answered.
+    pub(crate) library: String,
+    /// Its CUDA version.
+    pub(crate) cuda: i32,
     /// Calls each failure has concerned so far.
     hits: Vec<AtomicU64>,
 }
@@ -35,13 +46,21 @@ impl Call {
     /// How one field of this call fails; notes it in the log, as a call named `field 186`.
     pub(crate) fn field_failure(&self, field: u32, device: u32) -> Option<Code> {
         log(&format!("field {field}"), Some(device));
+        self.part_failure(device, |failure| failure.field == Some(field))
+    }
+
+    /// How one metric of this call fails.
+    pub(crate) fn metric_failure(&self, metric: u32, device: u32) -> Option<Code> {
+        self.part_failure(device, |failure| failure.metric == Some(metric))
+    }
+
+    fn part_failure(&self, device: u32, is_of_part: impl Fn(&Failure) -> bool) -> Option<Code> {
         let about = Some(About { device, instance: false });
         let Loaded { scenario, hits, .. } = &*self.loaded;
-        let of_field = |failure: &Failure| {
-            failure.field == Some(field) && failure.in_time(about, self.seconds)
-        };
         let mut concerned = scenario.failures.iter().zip(hits).filter(|(failure, hits)| {
-            of_field(failure) && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+            is_of_part(failure)
+                && failure.in_time(about, self.seconds)
+                && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
         });
         concerned.next()?.0.code
     }
@@ -50,12 +69,19 @@ impl Call {
 /// A call this long sleeps.
 const LONG_CALL: Duration = Duration::from_millis(1);
 
+/// A hang looks this often whether its time is over.
+const HANG_STEP: Duration = Duration::from_millis(20);
+
+/// What this process has loaded: a file that is replaced later changes nothing for it.
+static LIBRARY: OnceLock<(String, i32)> = OnceLock::new();
+
 static LOADED: Mutex<Option<Arc<Loaded>>> = Mutex::new(None);
 
 /// Reads the scenario; the answer to `nvmlInit`.
 pub(crate) fn start() -> Result<(), ScenarioError> {
     epoch();
     let loaded = load()?;
+    nodes::open("nvidiactl");
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(loaded));
     Ok(())
 }
@@ -63,6 +89,7 @@ pub(crate) fn start() -> Result<(), ScenarioError> {
 /// Forgets the scenario: what follows is not initialised.
 pub(crate) fn stop() {
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    nodes::close();
 }
 
 /// Begins a call: logs it, then fails, waits, hangs or crashes as the scenario says. `None` before
@@ -70,8 +97,14 @@ pub(crate) fn stop() {
 pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Code>> {
     log(name, about.map(|about| about.device));
     let loaded = current()?;
+    let seconds = now();
+    chance::answer_truly();
+    match loaded.scenario.kernel_at(seconds) {
+        None => return Some(Err(DRIVER_NOT_LOADED)),
+        Some(kernel) if kernel != loaded.library => return Some(Err(VERSION_MISMATCH)),
+        Some(_) => {}
+    }
     take_time(&loaded.scenario, name);
-    let seconds = epoch_seconds(SystemTime::now()) - epoch();
     let call = Call { loaded, seconds };
     Some(call.fails(name, about).map_or(Ok(call), Err))
 }
@@ -79,12 +112,14 @@ pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Cod
 impl Call {
     /// Fails, waits, hangs or crashes as the scenario says of a function, or of a part of one.
     pub(crate) fn fails(&self, name: &str, about: Option<About>) -> Option<Code> {
-        let failures = self.loaded.scenario.failures.iter().zip(&self.loaded.hits);
+        let scenario = &self.loaded.scenario;
+        let failures = scenario.failures.iter().zip(&self.loaded.hits);
         let mut concerned = failures.filter(|(failure, hits)| {
             failure.concerns(name, about, self.seconds)
                 && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+                && chance::comes(scenario.seed, failure.probability)
         });
-        concerned.find_map(|(failure, _)| suffer(failure))
+        concerned.find_map(|(failure, _)| suffer(failure, scenario.seed))
     }
 }
 
@@ -102,6 +137,18 @@ fn take_time(scenario: &Scenario, name: &str) {
     while begun.elapsed() < time {
         std::hint::spin_loop();
     }
+}
+
+/// Scenario time.
+pub(crate) fn now() -> f64 {
+    epoch_seconds(SystemTime::now()) - epoch()
+}
+
+/// The device at a place of the driver's list now, by its index in the scenario.
+pub(crate) fn listed(place: u32) -> Option<u32> {
+    let loaded = current()?;
+    let device = loaded.scenario.listed(now()).nth(usize::try_from(place).ok()?)?;
+    Some(device.index)
 }
 
 /// Scenario time 0 in seconds since the Unix epoch.
@@ -127,9 +174,15 @@ fn changed() -> Option<SystemTime> {
 
 fn load() -> Result<Loaded, ScenarioError> {
     let changed = changed();
-    let scenario = Scenario::load(&scenario_path()?)?;
+    let mut scenario = Scenario::load(&scenario_path()?)?;
     let hits = scenario.failures.iter().map(|_| AtomicU64::new(0)).collect();
-    Ok(Loaded { scenario, changed, hits })
+    let library = LIBRARY.get_or_init(|| {
+        let (version, cuda) = scenario.library_at(now());
+        (version.to_owned(), cuda)
+    });
+    let loaded_at = scenario.loaded_at(now());
+    scenario.groups.iter_mut().for_each(|group| group.counters_from = loaded_at);
+    Ok(Loaded { scenario, changed, library: library.0.clone(), cuda: library.1, hits })
 }
 
 /// The scenario, read again if its file changed. A file that became wrong is reported once and
@@ -141,7 +194,8 @@ fn current() -> Option<Arc<Loaded>> {
     if now != known.changed {
         let fresh = load().unwrap_or_else(|error| {
             complain(&error);
-            Loaded { scenario: known.scenario.clone(), changed: now, hits: Vec::new() }
+            let (scenario, library) = (known.scenario.clone(), known.library.clone());
+            Loaded { scenario, changed: now, library, cuda: known.cuda, hits: Vec::new() }
         });
         *slot = Some(Arc::new(fresh));
     }
@@ -155,16 +209,23 @@ pub(crate) fn complain(error: &ScenarioError) {
 }
 
 /// Lives through a failure; gives the code to return, if any.
-fn suffer(failure: &Failure) -> Option<Code> {
+fn suffer(failure: &Failure, seed: u64) -> Option<Code> {
     if failure.crash {
         process::abort();
     }
-    if failure.hang {
-        loop {
-            thread::park();
-        }
+    if failure.segfault {
+        chance::segfault();
+    }
+    if failure.uninterruptible {
+        chance::sleep_uninterruptibly();
+    }
+    while failure.hang && failure.until.is_none_or(|until| now() < until) {
+        thread::park_timeout(HANG_STEP);
     }
     thread::sleep(Duration::from_millis(failure.delay_ms));
+    if failure.garbage {
+        chance::answer_garbage(seed);
+    }
     failure.code
 }
 

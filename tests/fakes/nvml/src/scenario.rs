@@ -3,6 +3,7 @@
 
 pub mod board;
 pub mod clocks;
+pub mod driver;
 pub mod failure;
 pub mod gpm;
 pub mod health;
@@ -11,6 +12,7 @@ pub mod links;
 use crate::curve::{Curve, Place};
 use board::{Board, Confidential, Modes};
 use clocks::{Clocks, Held, PowerLimits};
+use driver::DriverChange;
 use failure::{Failure, Latency};
 use gpm::Gpm;
 use health::{Ecc, Errors, Pcie, Remapped, Retired, TemperatureLimits};
@@ -47,17 +49,30 @@ pub struct Scenario {
     /// What fails.
     #[serde(default, rename = "failure")]
     pub failures: Vec<Failure>,
+    /// How driver and library change, in this order.
+    #[serde(default, rename = "driver_change")]
+    pub changes: Vec<DriverChange>,
+    /// Begins what is random.
+    #[serde(default)]
+    pub seed: u64,
 }
 
 /// A number of devices of one kind. `{index}` in a text is the device's index, `{hex}` the same in
-/// hexadecimal. A value that is
-/// not there is not supported by the device.
+/// hexadecimal. A value that is not there is not supported by the device.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
     /// How many.
     #[serde(default = "one")]
     pub count: u32,
+    /// Second they are put in.
+    #[serde(default)]
+    pub from: f64,
+    /// Second they are taken out.
+    pub until: Option<f64>,
+    /// When the driver was loaded, where its counters begin; the library's to set.
+    #[serde(skip)]
+    pub counters_from: f64,
     /// Product name.
     pub name: String,
     /// UUID.
@@ -310,8 +325,7 @@ pub enum ScenarioError {
 impl Scenario {
     /// Whether the driver has the field numbers of CUDA 13.0 Update 1.
     pub fn renumbered(&self) -> bool {
-        let mut parts = self.driver.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
-        [parts.next().unwrap_or_default(), parts.next().unwrap_or_default()] >= [580, 82]
+        driver::renumbered(&self.driver)
     }
 
     /// Reads a scenario file.
@@ -353,8 +367,8 @@ impl Group {
 impl<'a> Device<'a> {
     /// A text of the group with this device's index in it.
     pub fn text(&self, template: &str) -> String {
-        let text = template.replace("{index}", &self.index.to_string());
-        text.replace("{hex}", &format!("{:x}", self.index))
+        let hex = format!("{:x}", self.index);
+        template.replace("{index}", &self.index.to_string()).replace("{hex}", &hex)
     }
 
     /// A value of the group as this device has it.
@@ -373,7 +387,7 @@ impl<'a> Device<'a> {
         known.iter().filter(move |instance| instance.lives(seconds))
     }
 
-    /// Energy used since time 0, in millijoules, as the driver counts it: whole ones.
+    /// Energy used since the driver was loaded, in millijoules, as the driver counts it: whole ones.
     pub fn energy_mj(&self, seconds: f64) -> Option<f64> {
         Some((self.area(self.group.power.as_ref()?, seconds) * 1000.0).floor())
     }
@@ -392,9 +406,10 @@ impl<'a> Device<'a> {
         [volatile, [corrected + errors.before[0], uncorrected + errors.before[1]]]
     }
 
-    /// The area under a curve of the group since time 0.
+    /// The area under a curve of the group since the driver was loaded.
     pub fn area(&self, curve: &Curve, seconds: f64) -> f64 {
-        curve.integral(seconds, self.place())
+        let before = curve.integral(self.group.counters_from, self.place());
+        curve.integral(seconds, self.place()) - before
     }
 
     /// The mean of a curve of the group over the last second.

@@ -3,6 +3,7 @@
 //! an older kubelet does not know are empty.
 
 pub(crate) const LIST: &str = "/v1.PodResourcesLister/List";
+pub(crate) const GET: &str = "/v1.PodResourcesLister/Get";
 pub(crate) const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -12,6 +13,20 @@ pub(crate) struct ListPodResourcesRequest {}
 pub(crate) struct ListPodResourcesResponse {
     #[prost(message, repeated, tag = "1")]
     pub(crate) pod_resources: Vec<PodResources>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct GetPodResourcesRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) pod_name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) pod_namespace: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct GetPodResourcesResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) pod_resources: Option<PodResources>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,6 +1,7 @@
 //! Asking the library, and the difference between *unsupported* (remembered, asked once),
 //! *failed* (counted, asked again) and *absent* (nothing there now).
 
+use crate::collect::device::inside;
 use crate::collect::device::wire::{Cost, Outcome};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
@@ -235,7 +236,7 @@ impl Ask {
             return None;
         }
         let begun = Instant::now();
-        let answer = question();
+        let answer = inside::call(call, question);
         self.cost.calls += 1;
         self.cost.library_ns += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         match answer {

@@ -48,6 +48,7 @@ exports! {
     /// Makes a set.
     fn nvmlEventSetCreate(to: *mut nvmlEventSet_t) |name| {
         system(name)?;
+        crate::nodes::open("nvidiactl");
         put(to, std::ptr::without_provenance_mut(SET))
     };
     /// The types a device has.

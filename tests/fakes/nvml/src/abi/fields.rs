@@ -2,9 +2,11 @@
 
 use super::wear::carried;
 use super::{exports, links, on_device, whole, whole32};
+use crate::chance;
 use crate::curve::Curve;
 use crate::runtime::{Call, Code};
 use crate::scenario::Device;
+use crate::scenario::driver::renumbered;
 use crate::scenario::health::Errors;
 use nvml_wrapper_sys::bindings::field_id::{
     NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN as HELD_BY_POWER_BRAKE,
@@ -188,8 +190,7 @@ fn errors(id: c_uint, device: Device<'_>, seconds: f64) -> Option<u64> {
 
 /// Answers one field in place; each has its own return code.
 fn answer(field: &mut nvmlFieldValue_t, call: &Call, device: Device<'_>) {
-    let scenario = &call.loaded.scenario;
-    let id = bindings_number(field.fieldId, scenario.renumbered());
+    let id = bindings_number(field.fieldId, renumbered(&call.loaded.library));
     let failure = call.field_failure(field.fieldId, device.index);
     let found = failure.map_or_else(|| value(id, field.scopeId, device, call.seconds), Err);
     (field.nvmlReturn, field.valueType, field.value) = match found {
@@ -211,6 +212,9 @@ exports! {
             // SAFETY: not null, and `count` fields long by the caller's promise.
             for field in unsafe { std::slice::from_raw_parts_mut(values, count) } {
                 answer(field, call, device);
+                let bytes = std::ptr::from_mut(field).cast::<u8>();
+                // SAFETY: a field's own bytes; it is made of integers, of which any bytes are one.
+                chance::spoil(unsafe { std::slice::from_raw_parts_mut(bytes, size_of_val(field)) });
             }
             Ok(())
         });

@@ -1,0 +1,129 @@
+//! One tick with a child: what is asked, what is waited for, and until when.
+
+use super::DeviceReader;
+use crate::catalog::device::DeviceState;
+use crate::collect::device::rows::Away;
+use crate::collect::device::session::{Ending, Session};
+use crate::collect::device::wire::{Frame, Outcome, Reading, Request};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+impl DeviceReader {
+    /// One tick with a child, of one that began a while ago.
+    pub(super) fn converse(&mut self, session: &mut Session, begun: Instant) -> Result<(), Ending> {
+        let deadline = begun + self.settings.deadline;
+        self.tick += 1;
+        let patience = if session.late { Instant::now() } else { deadline };
+        let ready = self.open(session, patience)? && self.settle(session)?;
+        session.late = !ready;
+        let Some(devices) = session.devices.filter(|_| ready) else {
+            self.rows.rest(DeviceState::Hung, &session.why_late(None));
+            return Ok(());
+        };
+        let count = self.is_time_to_count(session)?;
+        session.link.send(Request::Read { tick: self.tick, count })?;
+        session.owed = Some(self.tick);
+        let mut missing: BTreeSet<u32> = (0..devices).collect();
+        while session.owed.is_some() || missing.iter().any(|slot| !self.slow.contains(slot)) {
+            let Some(frame) = session.link.receive(deadline)? else { break };
+            if let Some(slot) = self.handle(session, frame)? {
+                missing.remove(&slot);
+            }
+        }
+        session.late = session.owed.is_some();
+        for slot in &missing {
+            let why = session.why_late(Some(*slot));
+            self.rows.silent(*slot, Away { state: DeviceState::Hung, why });
+        }
+        self.rows.unlisted(&self.knows.inventory);
+        self.slow.retain(|slot| missing.contains(slot));
+        self.slow.extend(missing);
+        self.restarts.went_well();
+        Ok(())
+    }
+
+    /// Waits until the library is open; false at the deadline.
+    fn open(&mut self, session: &mut Session, deadline: Instant) -> Result<bool, Ending> {
+        while session.devices.is_none() {
+            let Some(frame) = session.link.receive(deadline)? else { return Ok(false) };
+            self.handle(session, frame)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes what arrived since the last tick; false while the child owes an answer.
+    fn settle(&mut self, session: &mut Session) -> Result<bool, Ending> {
+        let now = Instant::now();
+        while let Some(frame) = session.link.receive(now)? {
+            self.handle(session, frame)?;
+        }
+        Ok(session.owed.is_none())
+    }
+
+    /// Whether the devices are to be counted; they are not where the kernel driver has others than
+    /// before, because then the library is loaded anew.
+    fn is_time_to_count(&self, session: &mut Session) -> Result<bool, Ending> {
+        if session.counted.elapsed() < self.settings.retry {
+            return Ok(false);
+        }
+        session.counted = Instant::now();
+        let roster = self.roster();
+        if roster == session.roster {
+            return Ok(true);
+        }
+        let (before, now) = (session.roster.len(), roster.len());
+        Err(Ending::Changed(format!("the kernel driver had {before}, and now others or {now}")))
+    }
+
+    /// Takes a frame; gives the device that answered this tick with it.
+    fn handle(&mut self, session: &mut Session, frame: Frame) -> Result<Option<u32>, Ending> {
+        match frame {
+            Frame::Opened { devices: 0 } => return Err(Ending::NoDevice),
+            Frame::Opened { devices } => {
+                session.devices = Some(devices);
+                session.stuck.remove(&None);
+                self.rows.renumber();
+            }
+            Frame::Refused { refusal, text } => return Err(Ending::Refused { refusal, text }),
+            Frame::Stuck { slot, call } => {
+                session.stuck.insert(slot, call);
+            }
+            Frame::Counted { devices } => self.counted(session, devices)?,
+            Frame::Done { tick } => session.owed = session.owed.filter(|owed| *owed != tick),
+            Frame::Device { tick, slot, reading } => {
+                session.stuck.remove(&Some(slot));
+                let timely = tick == self.tick;
+                self.account(&reading, slot);
+                if let Outcome::DriverGone(why) = &reading.outcome {
+                    return Err(Ending::DriverGone(why.clone()));
+                }
+                self.rows.take(slot, &reading, timely, &self.knows);
+                return Ok(timely.then_some(slot));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The library has as many devices as it says now. Where loading it anew has not helped before,
+    /// it is not done again.
+    fn counted(&mut self, session: &Session, now: u32) -> Result<(), Ending> {
+        let before = session.devices.unwrap_or(now);
+        if now == before || self.miscount == Some((before, now)) {
+            return Ok(());
+        }
+        self.miscount = Some((before, now));
+        Err(Ending::Changed(format!("the library had {before}, and now {now}")))
+    }
+
+    /// Books what a reading cost. A late device that was quick enough this time is waited for
+    /// again.
+    fn account(&mut self, reading: &Reading, slot: u32) {
+        let spent = Duration::from_nanos(reading.cost.library_ns);
+        self.calls += u64::from(reading.cost.calls);
+        self.library_time += spent;
+        self.report.count(reading.cost.failed, reading.cost.implausible);
+        if spent < self.settings.deadline {
+            self.slow.remove(&slot);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The child's life: started where there is a library, let go of, and started again.
+
+use super::{DeviceReader, EXIT_PATIENCE, RELEASED, Settings};
+use crate::catalog::agent::SourceState;
+use crate::catalog::device::DeviceState;
+use crate::collect::device::library;
+use crate::collect::device::link::{Link, Program};
+use crate::collect::device::session::{Ending, Session};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+impl DeviceReader {
+    /// Starts a child if it is time and no old one is left.
+    pub(super) fn start(&mut self) -> Option<Session> {
+        if let Some(leaving) = &mut self.leaving {
+            if leaving.ended(Duration::ZERO).is_none() {
+                let reason =
+                    format!("reader process {} is still inside a driver call", leaving.pid());
+                self.down = (DeviceState::Hung, reason.clone());
+                self.state(SourceState::Hung, reason, "it ends by itself when the call returns");
+                return None;
+            }
+            self.leaving = None;
+        }
+        if !self.restarts.is_due() {
+            return None;
+        }
+        let Settings { library, paths, .. } = &self.settings;
+        match library::find(self.vendor, library.as_deref(), paths) {
+            Ok(library) => self.spawn(&library),
+            Err(reason) => {
+                self.restarts.wait(self.settings.retry);
+                let remedy = "install the driver, or name the library in the configuration";
+                self.down = (DeviceState::NoDriver, reason.clone());
+                self.state(SourceState::Absent, reason, remedy);
+                None
+            }
+        }
+    }
+
+    fn spawn(&mut self, library: &Path) -> Option<Session> {
+        self.report.restarts += u64::from(self.restarts.begin());
+        // Before the library is loaded: what comes after is noticed.
+        let roster = self.roster();
+        let Settings { program: path, environment, gpm, .. } = &self.settings;
+        let (vendor, events) = (self.vendor.name, self.ears.are_open());
+        let started =
+            Link::start(&Program { path, vendor, library, environment, events, gpm: *gpm });
+        match started.and_then(|link| Ok((link.hangup()?, link))) {
+            Ok((hangup, mut link)) => {
+                self.ears.hear(link.events());
+                self.control.hold(hangup);
+                self.slow.clear();
+                let session = Session::new(link, roster);
+                // A release between the check at the tick's begin and here must not be missed.
+                if self.control.released() {
+                    self.session = Some(session);
+                    self.let_go();
+                    self.down = (DeviceState::Released, RELEASED.to_owned());
+                    return None;
+                }
+                Some(session)
+            }
+            Err(error) => {
+                self.restarts.back_off();
+                self.report.errors += 1;
+                self.down = (DeviceState::Failing, error.to_string());
+                self.state(SourceState::Failed, error.to_string(), "");
+                None
+            }
+        }
+    }
+
+    /// Ends a session and decides when the next one starts.
+    pub(super) fn end(&mut self, session: Session, ending: &Ending) {
+        self.control.forget_child();
+        let mut leaving = session.link.close();
+        let status = leaving.ended(EXIT_PATIENCE);
+        self.leaving = status.is_none().then_some(leaving);
+        if self.control.released() {
+            self.down = (DeviceState::Released, RELEASED.to_owned());
+            self.state(SourceState::Absent, RELEASED, "");
+            return;
+        }
+        let (state, remedy) = ending.verdict();
+        let mut reason = ending.to_string();
+        if let (Ending::Lost(_), Some(status)) = (ending, status) {
+            reason = format!("the reader process ended early: {status}");
+        }
+        match ending {
+            // Seen once for each change: no reason to wait.
+            Ending::Changed(_) => tracing::info!(reason, "the library is loaded anew"),
+            ending if ending.is_passing() => {
+                self.report.errors += 1;
+                self.restarts.back_off();
+            }
+            _ => self.restarts.wait(self.settings.retry),
+        }
+        self.down = (ending.devices(), reason.clone());
+        self.state(state, reason, remedy);
+    }
+
+    /// Hangs up on the child, if there is one.
+    pub(super) fn let_go(&mut self) {
+        self.control.forget_child();
+        if let Some(session) = self.session.take() {
+            let mut leaving = session.link.close();
+            self.leaving = leaving.ended(EXIT_PATIENCE).is_none().then_some(leaving);
+        }
+        self.restarts.at_once();
+    }
+
+    /// The kernel driver's devices by their folders' names; none where it has no such list.
+    pub(super) fn roster(&self) -> BTreeSet<OsString> {
+        let folder = self.settings.paths.proc.join(self.vendor.roster);
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).collect()
+    }
+}

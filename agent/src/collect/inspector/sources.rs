@@ -1,0 +1,94 @@
+//! The files that are read, each with the process that writes it.
+
+use super::exposition::{self, Exposition};
+use super::processes::Processes;
+use super::tail::Tail;
+use crate::catalog::inspector::LineOutcome;
+use crate::ids::ProcKey;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, SystemTime};
+
+/// Two of the Inspector's shortest intervals and some: older means are of nobody's present.
+const FRESH: Duration = Duration::from_secs(90);
+/// An exposition is written in several pieces; after this long it is whole.
+const SETTLED: Duration = Duration::from_secs(1);
+/// A file that is read.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub process: ProcKey,
+    pub content: Content,
+    /// Another process writes it as well.
+    pub is_shared: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    Records(Tail),
+    Exposition(Means),
+}
+
+/// The last exposition of a file.
+#[derive(Debug)]
+pub(super) struct Means {
+    file: File,
+    written: Option<SystemTime>,
+    pub rows: Exposition,
+}
+
+impl Source {
+    /// Another process has the file open for writing: a child that inherited it, or a stranger.
+    pub(super) fn join(&mut self, other: ProcKey, processes: &Processes) {
+        if other == self.process {
+            return;
+        }
+        let parent = |process| processes.get(process).map(|process| process.own.parent);
+        if parent(self.process) == Some(other.pid) {
+            self.process = other;
+        } else if parent(other) != Some(self.process.pid) {
+            self.is_shared = true;
+        }
+    }
+}
+
+impl Means {
+    /// Of a file that was not read yet.
+    pub(super) fn new(file: File) -> Self {
+        Self { file, written: None, rows: Exposition::new() }
+    }
+
+    /// Reads the file if it was written anew and is whole; gives the bytes read.
+    pub(super) fn read(&mut self, count: &mut dyn FnMut(LineOutcome)) -> io::Result<u64> {
+        let state = self.file.metadata()?;
+        let written = state.modified()?;
+        let is_settled = written.elapsed().is_ok_and(|age| age >= SETTLED);
+        if self.written == Some(written) || !is_settled {
+            return Ok(0);
+        }
+        let mut text = String::new();
+        let from_start = FromStart { file: &self.file, offset: 0 };
+        let bytes = from_start.take(exposition::MAX_FILE).read_to_string(&mut text)?;
+        self.rows = exposition::parse(&text, count);
+        self.written = Some(written);
+        Ok(bytes as u64)
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        self.written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age < FRESH)
+    }
+}
+
+/// A file from its start, whatever was read before.
+struct FromStart<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl io::Read for FromStart<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(room, self.offset)?;
+        self.offset += count as u64;
+        Ok(count)
+    }
+}

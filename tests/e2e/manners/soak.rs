@@ -1,0 +1,138 @@
+//! The reader is killed at random, again and again, as a driver does that ends in a fault: no gap
+//! longer than two ticks, nothing leaked. Twenty seconds of it in the suite; `cargo xtask soak` does
+//! it for ten minutes, and prints the figures.
+
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::nvml::FakeNvml;
+use gpuwho_tests::until::until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long, in seconds; a test that runs in the suite has a short one.
+const LENGTH: &str = "SOAK_SECONDS";
+/// Without the variable.
+const SHORT: u64 = 20;
+/// Between readings.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two kills, in milliseconds: from within a tick to some ticks later.
+const BETWEEN: std::ops::Range<u64> = 100..5_000;
+/// Two ticks, and what a timer on a busy machine may add.
+const LONGEST_GAP: Duration = Duration::from_millis(2_300);
+/// What the allocator and the register of series may keep more than at the beginning.
+const MOST_GROWTH_KB: u64 = 6 * 1024;
+/// For what takes a tick or two.
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// What the agent's process holds.
+#[derive(Debug)]
+struct Holdings {
+    files: usize,
+    threads: usize,
+    resident_kb: u64,
+}
+
+impl Holdings {
+    fn of(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let number = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+        };
+        Self {
+            files: fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
+            threads: usize::try_from(number("Threads:")).unwrap(),
+            resident_kb: number("VmRSS:"),
+        }
+    }
+}
+
+#[test]
+fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
+    let length = env::var(LENGTH).ok().and_then(|text| text.parse().ok()).unwrap_or(SHORT);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("points.jsonl");
+    let nvml = FakeNvml::install(folder.path(), "h100x8").unwrap();
+    let interval = Some("1s".to_owned());
+    let config = Config { interval, file: Some(file.clone()), ..Config::default() };
+    let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
+    let whole = |who: &Value| (who["devices"][7]["state"] == "ok").then_some(());
+    agent.wait_for("a reading", WITHIN, whole).unwrap();
+    // What is made once, on the first restarts, is no leak.
+    (0..3).for_each(|_| kill(&agent));
+    agent.wait_for("a reading", WITHIN, whole).unwrap();
+    let before = Holdings::of(agent.pid());
+
+    let end = Instant::now() + Duration::from_secs(length);
+    let (mut kills, mut random) = (0, length);
+    while Instant::now() < end {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let pause = BETWEEN.start + (random >> 33) % (BETWEEN.end - BETWEEN.start);
+        // The kills are what is tested: nothing is waited for.
+        thread::sleep(Duration::from_millis(pause));
+        kill(&agent);
+        kills += 1;
+    }
+    agent.wait_for("a reading", WITHIN, whole).unwrap();
+    let settled = || {
+        let now = Holdings::of(agent.pid());
+        (now.files == before.files && now.threads == before.threads).then_some(now)
+    };
+    let after = until(WITHIN, settled).unwrap_or_else(|| Holdings::of(agent.pid()));
+    let who = agent.who().unwrap();
+    let source = who["sources"].as_array().unwrap().iter().find(|one| one["name"] == "nvidia");
+    let restarts = source.unwrap()["restarts"].as_u64().unwrap();
+    let gaps = gaps(&file);
+    println!(
+        "soak: {length} s, {kills} kills, {restarts} restarts; longest gap {:?}, points {}; \
+         before {before:?}, after {after:?}",
+        gaps.values().map(|(gap, _)| gap).max().unwrap(),
+        gaps.values().map(|(_, points)| points).sum::<usize>(),
+    );
+    assert!(restarts >= kills / 2, "{restarts} restarts of {kills} kills");
+    assert_eq!((after.files, after.threads), (before.files, before.threads));
+    let growth = after.resident_kb.saturating_sub(before.resident_kb);
+    assert!(growth < MOST_GROWTH_KB, "{growth} kB more: {before:?}, {after:?}");
+    assert_eq!(gaps.len(), 8, "{gaps:?}");
+    assert!(gaps.values().all(|(gap, _)| *gap <= LONGEST_GAP), "{TICK:?} a tick: {gaps:?}");
+}
+
+/// Ends the reader as a stray pointer does.
+fn kill(agent: &Agent) {
+    let Some(reader) = until(WITHIN, || agent.reader()) else { panic!("no reader") };
+    let pid = Pid::from_raw(i32::try_from(reader).unwrap()).unwrap();
+    // One that has ended at this very moment is as good.
+    let _ = kill_process(pid, Signal::SEGV);
+}
+
+/// For each device the longest time between two of its readings of power, and how many there were.
+fn gaps(file: &Path) -> BTreeMap<String, (Duration, usize)> {
+    let mut last: BTreeMap<String, (Duration, Duration, usize)> = BTreeMap::new();
+    for line in BufReader::new(fs::File::open(file).unwrap()).lines() {
+        let line = line.unwrap();
+        // Most lines are of other metrics.
+        let Some(point) = Some(&line).filter(|line| line.contains("\"gpu.power\"")) else {
+            continue;
+        };
+        // The last line may be half written.
+        let Ok(point) = serde_json::from_str::<Value>(point) else { continue };
+        if !point["value"].is_number() {
+            continue;
+        }
+        let at = humantime::parse_rfc3339(point["time"].as_str().unwrap()).unwrap();
+        let at = at.duration_since(std::time::UNIX_EPOCH).unwrap();
+        let gpu = point["attributes"]["gpu.index"].as_str().unwrap().to_owned();
+        let (before, longest, points) = last.get(&gpu).copied().unwrap_or((at, Duration::ZERO, 0));
+        let gap = at.saturating_sub(before);
+        last.insert(gpu, (at, longest.max(gap), points + 1));
+    }
+    last.into_iter().map(|(gpu, (_, longest, points))| (gpu, (longest, points))).collect()
+}

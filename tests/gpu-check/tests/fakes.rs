@@ -1,0 +1,104 @@
+//! gpu-check itself, on a driver whose both libraries are fakes that know of each other: its rows
+//! say what is so, also where something is not as it must be.
+
+use gpuwho_tests::nvml::FakeNvml;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// As nvidia-smi answers, for the fields that the scenario has.
+const SMI: &str = r#"#!/bin/sh
+for argument; do case $argument in --query-gpu=*) fields=${argument#--query-gpu=};; esac; done
+line=
+IFS=,
+for field in $fields; do
+  case $field in
+    uuid) value=GPU-c0da0000-0000-4000-8000-000000000000;;
+    name) value="NVIDIA H200";;
+    index) value=0;;
+    serial) value=1650323000099;;
+    pci.bus_id) value=00000000:10:00.0;;
+    driver_version) value=580.95.05;;
+    memory.total) value=143771;;
+    memory.used) value=2560;;
+    temperature.gpu) value=WARMTH;;
+    power.limit|enforced.power.limit) value=700.00;;
+    clocks.mem) value=3201;;
+    fan.speed) value="[N/A]";;
+    nonsense.*|memory.reserved) echo "Field \"$field\" is not a valid field to query."; exit 2;;
+    *) value="[N/A]";;
+  esac
+  line="$line${line:+, }$value"
+done
+echo "$line"
+"#;
+
+fn check(folder: &Path, warmth: &str) -> BTreeMap<String, (String, String)> {
+    let nvml = FakeNvml::install(folder, "gpu-check").unwrap();
+    let tools = folder.join("tools");
+    fs::create_dir(&tools).unwrap();
+    let smi = tools.join("nvidia-smi");
+    fs::write(&smi, SMI.replace("WARMTH", warmth)).unwrap();
+    fs::set_permissions(&smi, fs::Permissions::from_mode(0o755)).unwrap();
+    let built = Path::new(env!("CARGO_BIN_EXE_gpu-check"));
+    let library = built.with_file_name("libcuda.so");
+    assert!(library.exists(), "cargo build -p gpuwho-fake-cuda");
+    symlink(&library, tools.join("libcuda.so.1")).unwrap();
+    let rows = folder.join("rows.json");
+    let mut path = vec![tools.clone()];
+    path.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+    let mut command = Command::new(built);
+    let pids: PathBuf = folder.join("nvml/pids/loads");
+    nvml.apply(&mut command)
+        .args(["--window", "3", "--readings", "5", "--json"])
+        .arg(&rows)
+        .arg("--library")
+        .arg(nvml.library())
+        .env("PATH", env::join_paths(path).unwrap())
+        .env("LD_LIBRARY_PATH", &tools)
+        .env("FAKE_CUDA_PIDS", pids)
+        .stdout(Stdio::null());
+    let status = command.status().unwrap();
+    assert_eq!(status.code(), Some(1), "a check that fails is a failure");
+    let rows: Vec<Value> = serde_json::from_str(&fs::read_to_string(rows).unwrap()).unwrap();
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+    rows.iter().map(|row| (text(row, "check"), (text(row, "verdict"), text(row, "seen")))).collect()
+}
+
+#[test]
+fn every_row_says_what_is_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = check(folder.path(), "45");
+    let verdict = |check: &str| rows.get(check).map(|(verdict, _)| verdict.as_str());
+    let expected = [
+        ("time in the driver", "pass"),
+        ("devices", "pass"),
+        ("agrees with nvidia-smi", "pass"),
+        ("memory of a process", "pass"),
+        ("busy device", "pass"),
+        ("split of two processes", "pass"),
+        // The fake holds no device file, and the fault's event names nobody.
+        ("release", "fail"),
+        ("XID of a faulty program", "fail"),
+    ];
+    for (check, wanted) in expected {
+        assert_eq!(verdict(check), Some(wanted), "{check}: {rows:#?}");
+    }
+    let (_, fault) = &rows["XID of a faulty program"];
+    assert!(fault.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{fault}");
+    let (_, split) = &rows["split of two processes"];
+    assert!(split.contains("the driver says 60.0 % and 20.0 %"), "{split}");
+}
+
+#[test]
+fn a_reading_that_differs_from_the_vendors_is_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = check(folder.path(), "55");
+    let (verdict, seen) = &rows["agrees with nvidia-smi"];
+    assert_eq!(verdict, "fail");
+    assert!(seen.contains("temperature.gpu: nvidia-smi 55, gpuwho 45"), "{seen}");
+}
