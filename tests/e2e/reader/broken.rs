@@ -1,6 +1,8 @@
 //! A driver that breaks: random crashes and nonsense, an unsupported reading, a passing error.
 
+use super::failing;
 use super::rig::{Rig, Values};
+use gpuwho::catalog::agent::SourceState;
 use gpuwho::catalog::device::DeviceState;
 use gpuwho::collect::Collector as _;
 
@@ -84,4 +86,21 @@ fn a_device_added_to_the_kernel_drivers_list_makes_the_library_look_again() {
     assert_eq!(read.keys().filter(|(name, ..)| name == "gpu.memory.limit").count(), 8, "no gap");
     rig.tick();
     assert_eq!((rig.calls("nvmlInit_v2"), rig.reader.report().errors), (2, 0));
+}
+
+#[test]
+fn failed_is_counted_and_asked_again() {
+    let mut rig = Rig::new("h100x8");
+    rig.play_with("h100x8", &failing("nvmlDeviceGetMemoryInfo_v2", 999));
+    (0..3).for_each(|_| drop(rig.tick()));
+    assert_eq!((rig.calls("nvmlDeviceGetMemoryInfo_v2"), rig.reader.report().errors), (24, 24));
+}
+
+#[test]
+fn a_driver_without_devices_is_absent() {
+    let mut rig = Rig::new("empty");
+    rig.tick();
+    let report = rig.reader.report();
+    let seen = (report.state, report.reason.as_str());
+    assert_eq!(seen, (SourceState::Absent, "the driver lists no device"));
 }
