@@ -11,6 +11,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// One BPF object a probe.
 const PROBES: [&str; 2] = ["device_users", "nccl"];
+/// What the benchmark of the collective calls measures against; no part of the agent.
+const COMPARED: &str = "per_call";
 /// A folder of prebuilt objects to embed instead (release builds, cross builds).
 const PREBUILT: &str = "GPUWHO_BPF_OBJECT_DIR";
 /// Set when this program runs itself again: Cargo's library takes its settings from the
@@ -51,7 +53,8 @@ fn provide() -> Result<(), String> {
                 "cargo:warning={missing}: built without BPF, the agent will scan /proc instead; \
                  remedy: cargo xtask setup"
             );
-            PROBES.iter().try_for_each(|probe| write(&out.join(probe), &[]))
+            let objects = PROBES.iter().chain([&COMPARED]);
+            objects.into_iter().try_for_each(|object| write(&out.join(object), &[]))
         }
     }
 }
@@ -63,7 +66,7 @@ fn embed_prebuilt(folder: &Path, out: &Path) -> Result<(), String> {
         let object = fs::read(&from).map_err(|e| format!("{PREBUILT}: {}: {e}", from.display()))?;
         write(&out.join(probe), &object)?;
     }
-    Ok(())
+    write(&out.join(COMPARED), &[])
 }
 
 struct BpfToolchain {

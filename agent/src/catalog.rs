@@ -18,6 +18,7 @@ pub mod link;
 pub mod nccl;
 pub mod process;
 pub mod share;
+pub mod wear;
 
 use crate::sample::{Histogram, Sample, Subject, Value};
 use attributes::AttrKey;
@@ -270,6 +271,7 @@ const fn declare<S, D, N>(
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
     let domains = [
         device::ALL,
+        wear::ALL,
         board::ALL,
         link::ALL,
         instance::ALL,

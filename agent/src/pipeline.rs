@@ -2,6 +2,7 @@
 //! to sinks.
 
 mod answer;
+mod collectives;
 mod once;
 mod pump;
 mod sinks;
@@ -20,9 +21,8 @@ use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
 use crate::collect::events::Counts;
-use crate::collect::inspector::Inspector;
 use crate::collect::kernel::device_users;
-use crate::collect::kernel::nccl::{self, Waker};
+use crate::collect::kernel::nccl::Waker;
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::kmsg;
 use crate::collect::own::{self, Gauges, Own};
@@ -93,9 +93,6 @@ pub enum RunError {
         known: String,
     },
 }
-
-/// The source of collective calls, what wakes it, and the processes it looks at.
-type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
 
 /// What the parts share.
 #[derive(Debug)]
@@ -199,44 +196,6 @@ impl Core {
         }))
     }
 
-    /// Makes the source of collective calls, unless it is switched off.
-    fn nccl(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
-        if !settings.nccl.enabled {
-            return Ok(None);
-        }
-        let (asked, paths) = (settings.nccl.clone(), &settings.paths);
-        let others = (&self.communicators, &self.answers);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, others)
-            .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
-        let loaded = source.loaded();
-        Ok(Some((Box::new(source), waker, loaded)))
-    }
-
-    /// Makes the source of what NCCL itself says, unless it is switched off.
-    fn ras(
-        &self,
-        settings: &Settings,
-        loaded: ras::Candidates,
-        desk: &Arc<Desk>,
-    ) -> Result<Option<Box<dyn Collector>>, RunError> {
-        if !settings.ras.enabled {
-            return Ok(None);
-        }
-        let shared = (&self.answers, &self.communicators);
-        let desk = Some(Arc::clone(desk));
-        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
-            .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
-        Ok(Some(Box::new(source)))
-    }
-
-    /// Makes the source of completed collectives, unless it is switched off.
-    fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
-        let asked = settings.inspector.clone();
-        let (ownership, communicators) = (&self.ownership, &self.communicators);
-        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
-        settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
-    }
-
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
         let ownership = self.ownership.clone();
         let emit = move |evidence| {
@@ -293,14 +252,14 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
-    let nccl = core.nccl(settings)?;
+    let nccl = core.calls(settings)?;
     core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
     core.refresh();
     let mut collectors = core.readers(settings);
     let desk = core.desk(batches.clone());
     if let Some((calls, _, loaded)) = nccl {
         collectors.push(calls);
-        collectors.extend(core.ras(settings, loaded, &desk)?);
+        collectors.extend(core.status(settings, loaded, &desk)?);
     }
     collectors.extend(core.inspector(settings));
     collectors.push(core.own());

@@ -42,7 +42,7 @@ fn what_devices_and_instances_count_arrives() {
     let points = collector.wait_for(WITHIN, enough).unwrap();
     let points = points.unwrap_or_else(|| panic!("no points; agent: {:#?}", agent.log()));
     let scenario = nvml.truth().unwrap();
-    let mut expected = truth::performance(&scenario, 0.0);
+    let mut expected = truth::gpm::counters(&scenario, 0.0);
     // The second device is cut anew in the course of the scenario.
     expected.retain(|(_, device, ..), _| *device != 1);
     for (key, value) in &expected {

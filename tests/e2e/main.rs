@@ -18,6 +18,7 @@ mod joint;
 mod kubelet;
 mod kubernetes;
 mod lifecycle;
+mod links;
 mod manners;
 mod mig;
 mod nccl;

@@ -6,8 +6,10 @@
 )]
 #![expect(clippy::float_cmp, reason = "readings are exact: whole numbers and one division")]
 
+mod cost;
 mod fields;
 mod gpm;
+mod health;
 mod links;
 mod mig;
 mod mps;

@@ -4,6 +4,7 @@
 //! The agent is the release binary, the library is the fake one, the processes and their cgroups
 //! are real. What cannot be measured here has a row that says why.
 
+pub mod calls;
 pub mod cost;
 pub mod crowd;
 pub mod encoder;
@@ -33,8 +34,8 @@ pub struct Options {
     pub rounds: usize,
     /// Whether to run the encoder's own benchmark.
     pub encoder: bool,
-    /// Only the crowd of 200 processes.
-    pub crowd: bool,
+    /// Only sections with this in their name.
+    pub only: Option<String>,
 }
 
 /// Why a figure cannot be had.
@@ -90,25 +91,26 @@ impl BenchError {
 pub fn run(options: &Options) -> Result<(), BenchError> {
     println!("{}", table::machine());
     let mut rows = Vec::new();
-    let mut section = |name: &str, measured: Result<Vec<Row>, BenchError>| {
+    let mut section = |name: &str, measure: &dyn Fn() -> Result<Vec<Row>, BenchError>| {
+        if options.only.as_deref().is_some_and(|only| !name.contains(only)) {
+            return;
+        }
+        let measured = measure();
         eprintln!("measured: {name}");
         rows.extend(measured.unwrap_or_else(|why| vec![Row::missing(name, why.to_string())]));
     };
-    if !options.crowd {
-        section("time from open to owner", latency::measure());
-        for every in ["1s", "10s"] {
-            section(&format!("agent at {every}"), cost::measure(every, options.watch));
-        }
+    section("time from open to owner", &latency::measure);
+    for every in ["1s", "10s"] {
+        section(&format!("agent at {every}"), &|| cost::measure(every, options.watch));
     }
     for churn in [false, true] {
         let name = if churn { "a crowd that comes and goes" } else { "a crowd" };
-        section(name, stages::measure(churn, options.watch));
+        section(name, &|| stages::measure(churn, options.watch));
     }
-    if !options.crowd {
-        section("opening ordinary files", opens::measure(options.rounds));
-    }
+    section("calls into the library", &|| calls::measure(options.watch));
+    section("opening ordinary files", &|| opens::measure(options.rounds));
     if options.encoder {
-        section("encoder against the SDK", encoder::measure());
+        section("encoder against the SDK", &encoder::measure);
     }
     println!("{}", table::render(&rows));
     Ok(())

@@ -13,6 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The scenarios of the repository.
 const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fakes/nvml/scenarios");
 
+/// How long calls take on a real driver.
+const LATENCIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fakes/nvml/latencies.toml");
+
 /// Why there is no fake driver.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
@@ -49,12 +52,14 @@ pub struct FakeNvml {
     folder: PathBuf,
     /// Time 0 of the scenario in seconds since the Unix epoch; each reader's own start without.
     epoch: Option<f64>,
+    /// Whether the library counts its calls.
+    counts: bool,
 }
 
 impl FakeNvml {
     /// Sets it up in a folder that outlives the agent, `Stage::folder` say.
     pub fn install(folder: &Path, scenario: &str) -> Result<Self, NvmlError> {
-        let fake = Self { folder: folder.join("nvml"), epoch: None };
+        let fake = Self { folder: folder.join("nvml"), epoch: None, counts: false };
         let make = || {
             fs::create_dir_all(fake.pids())?;
             fs::create_dir_all(fake.nodes())?;
@@ -133,7 +138,33 @@ impl FakeNvml {
             command.env("FAKE_NVML_EPOCH", epoch.to_string());
         }
         command.env("FAKE_NVML_SCENARIO", self.scenario()).env("FAKE_NVML_PIDS", self.pids());
+        if self.counts {
+            command.env("FAKE_NVML_COUNTS", self.counts());
+        }
         command.env("FAKE_NVML_NODES", self.nodes())
+    }
+
+    /// Lets the library count its calls; gives the file, which [`nvidia_ml::counts::read`] reads.
+    pub fn count_calls(&mut self) -> PathBuf {
+        self.counts = true;
+        self.counts()
+    }
+
+    /// Lets every call take as long as has been published of the real library.
+    pub fn take_time(&self) -> Result<(), NvmlError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |source| NvmlError::File { path, source }
+        };
+        let known = Path::new(LATENCIES);
+        let times = fs::read_to_string(known).map_err(at(known))?;
+        let played = self.scenario();
+        let scenario = fs::read_to_string(&played).map_err(at(&played))?;
+        Self::replace(&played, &format!("{scenario}\n{times}"))
+    }
+
+    fn counts(&self) -> PathBuf {
+        self.folder.join("counts")
     }
 
     fn pids(&self) -> PathBuf {

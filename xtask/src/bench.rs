@@ -8,6 +8,8 @@ use std::ffi::OsString;
 /// `cargo xtask bench`; arguments go to the whole-agent measurement.
 pub(crate) fn bench(args: &[OsString]) -> Result<()> {
     compile::setup_toolchain()?;
+    // What ranks load in the benchmark of the collective calls.
+    compile::packages(Profile::Release, &["gpuwho-fake-nccl"])?;
     if place::root().join("agent/benches").is_dir() {
         let benches = ["bench", "--package", "gpuwho", "--bench", "*"];
         shell::run(&mut shell::cargo(benches))?;

@@ -1,11 +1,11 @@
 //! Entries of what makes and ends communicators, and of questions about them.
 
-use super::{COMMUNICATORS, Entry, HANDLES, communicator_of, count, enter};
+use super::{COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter};
 use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
     Ask, BIRTH, Birth, DEATH, Expected, HIT_ENTRY, HandleKey, Hash, IdAt, LOST_UNREADABLE,
-    MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS, UNKNOWN,
-    operation,
+    MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS,
+    UNKNOWN, operation,
 };
 
 /// A communicator is being made.
@@ -177,11 +177,33 @@ pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
     true
 }
 
+/// Whether it is `ncclCommInitAll` that asks for a unique id. Where it will be is kept in the
+/// place of the parent, which what is made so does not have.
+#[inline(always)]
+fn asked_inside(registers: Registers, entry: &Entry) -> bool {
+    let Some(thread) = THREADS.get_ptr_mut(&entry.task) else { return false };
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        let open = &raw const (*thread).open;
+        let is_inside = (*open).what == BIRTH
+            && (*open).detail == MADE_LOCALLY
+            && (*open).since_ns != 0
+            && entry.stack < (*open).stack;
+        if is_inside {
+            (*thread).expected.parent = registers.argument(0).unwrap_or(0);
+        }
+        is_inside
+    }
+}
+
 /// Something is asked; the answer is read at the return.
 #[inline(always)]
 pub fn asked(registers: Registers, ask: Ask) -> bool {
     count(HIT_ENTRY);
     let entry = Entry::begin(registers);
+    if matches!(ask, Ask::UniqueId) && asked_inside(registers, &entry) {
+        return true;
+    }
     let Some(thread) = enter(&entry) else { return false };
     let (communicator, answer) = if matches!(ask, Ask::UniqueId) {
         (0, registers.argument(0))

@@ -10,7 +10,7 @@ use aya_ebpf::bindings::BPF_ANY;
 use gpuwho_common::nccl::{
     Ask, BIRTH, CALL, CallKey, Communicator, DEATH, Expected, GROUP_END, GROUPED_CALL, HIT_RETURN,
     HandleKey, Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
-    RESULT_IN_PROGRESS, RESULT_OK, bucket,
+    RESULT_IN_PROGRESS, RESULT_OK, Thread, bucket,
 };
 
 /// A probed function returns.
@@ -22,8 +22,11 @@ pub fn returned(registers: Registers) {
     // SAFETY: only this thread writes its entry.
     let (open, expected) = unsafe { ((*thread).open, (*thread).expected) };
     // The return of a function inside the open one has a lower stack.
-    if open.since_ns == 0 || registers.stack_at_entry() < open.stack {
+    if open.since_ns == 0 {
         return;
+    }
+    if registers.stack_at_entry() < open.stack {
+        return answered_inside(thread, &open, &expected);
     }
     // SAFETY: only this thread writes its entry.
     unsafe { (*thread).open = NOT_OPEN };
@@ -82,7 +85,7 @@ fn born(open: &Open, expected: &Expected, entry: &Entry) {
         ..NOBODY
     };
     if open.detail == MADE_LOCALLY {
-        return born_together(open, &identity, entry);
+        return born_together(open, &Identity { parent: 0, ..identity }, entry);
     }
     let Some(handle) = read_user::<u64>(open.answer) else { return count(LOST_UNREADABLE) };
     // A split without color makes none.
@@ -104,6 +107,19 @@ fn born_together(open: &Open, identity: &Identity, entry: &Entry) {
         };
         if handle != 0 {
             make(Identity { handle, rank, ..*identity }, entry);
+        }
+    }
+}
+
+/// The unique id from which `ncclCommInitAll` makes its communicators has been written.
+#[inline(always)]
+fn answered_inside(thread: *mut Thread, open: &Open, expected: &Expected) {
+    if open.what == BIRTH && open.detail == MADE_LOCALLY && expected.parent != 0 {
+        let hash = unique_id_hash(expected.parent);
+        // SAFETY: only this thread writes its entry.
+        unsafe {
+            (*thread).expected.hash = hash;
+            (*thread).expected.parent = 0;
         }
     }
 }

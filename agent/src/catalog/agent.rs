@@ -24,12 +24,20 @@ dims! {
         RingFull = "ring_full",
         /// A kernel map had no room.
         MapFull = "map_full",
+        /// The kernel's map of communicators had no room.
+        CommunicatorsFull = "communicators_full",
+        /// The kernel's map of operations by size had no room.
+        OperationsFull = "operations_full",
+        /// The kernel's map of threads had no room.
+        ThreadsFull = "threads_full",
         /// The queue to the exporter was full; the oldest batch went.
         QueueFull = "queue_full",
         /// The receiver refused the points.
         Rejected = "rejected",
         /// Retries ended without an answer.
         Undelivered = "undelivered",
+        /// A reading that cannot be true: all ones, 300 °C, 120 %.
+        Implausible = "implausible",
         /// Not a finite number: no receiver takes it.
         NotFinite = "not_finite",
     }

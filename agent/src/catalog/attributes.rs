@@ -74,8 +74,20 @@ attributes! {
     GPU_CLOCK_TYPE = "gpu.clock.type";
     /// Why memory was taken out of use.
     GPU_MEMORY_RETIREMENT_CAUSE = "gpu.memory.retirement.cause";
+    /// How many of its spare rows a bank of memory still has.
+    GPU_MEMORY_SPARE_ROWS = "gpu.memory.spare_rows";
     /// Kind of PCIe error.
     GPU_PCIE_ERROR = "gpu.pcie.error";
+    /// Which way, seen from the device.
+    GPU_PCIE_DIRECTION = "gpu.pcie.direction";
+    /// Whether ECC corrected an error.
+    GPU_ECC_ERROR_TYPE = "gpu.ecc.error_type";
+    /// Since when ECC errors are counted.
+    GPU_ECC_COUNT_TYPE = "gpu.ecc.count_type";
+    /// Which memory of the device.
+    GPU_ECC_LOCATION = "gpu.ecc.location";
+    /// Which part of the device a static memory is in.
+    GPU_ECC_SRAM_UNIT = "gpu.ecc.sram.unit";
     /// What holds the clocks down.
     GPU_THROTTLE_REASON = "gpu.throttle.reason";
     /// Which part of the multiprocessors.
@@ -84,10 +96,6 @@ attributes! {
     GPU_MEDIA_ENGINE = "gpu.media.engine";
     /// How a device's performance counters stand.
     GPU_COUNTERS_STATE = "gpu.counters.state";
-    /// What connects a device to others.
-    GPU_INTERCONNECT_TYPE = "gpu.interconnect.type";
-    /// Which way bytes go, seen from the device: `transmit` or `receive`.
-    NETWORK_IO_DIRECTION = "network.io.direction";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
     /// Whether the device answers and why not.

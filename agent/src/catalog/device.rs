@@ -13,6 +13,28 @@ dims! {
         Encoder = "encoder",
         /// Video decoder.
         Decoder = "decoder",
+        /// JPEG decoder.
+        Jpeg = "jpeg",
+        /// Optical flow accelerator.
+        OpticalFlow = "optical_flow",
+    }
+    /// Part of the aperture.
+    ApertureState: attr::GPU_MEMORY_STATE {
+        /// Mapped.
+        Used = "used",
+        /// Free.
+        Free = "free",
+    }
+    /// What happens at a temperature.
+    TemperatureLimit: attr::GPU_LIMIT_TYPE {
+        /// The device may shut down to protect itself.
+        Shutdown = "shutdown",
+        /// Hardware may halve the clocks.
+        Slowdown = "slowdown",
+        /// The device may fall below its base clock.
+        Operating = "operating",
+        /// Software may slow the device down for its memory's temperature.
+        MemoryOperating = "memory_operating",
     }
     /// Part of the device memory; the parts add up to the limit.
     MemoryState: attr::GPU_MEMORY_STATE {
@@ -54,13 +76,6 @@ dims! {
         /// Video encoder and decoder clock.
         Video = "video",
     }
-    /// Why memory was taken out of use.
-    RetirementCause: attr::GPU_MEMORY_RETIREMENT_CAUSE {
-        /// Errors that were corrected, at one place again and again.
-        Corrected = "corrected",
-        /// An error that could not be corrected.
-        Uncorrected = "uncorrected",
-    }
     /// What holds the clocks below what they could be.
     ThrottleReason: attr::GPU_THROTTLE_REASON {
         /// Nothing to do.
@@ -85,6 +100,8 @@ dims! {
         BoardLimit = "board_limit",
         /// The limit of voltage or reliability.
         Reliability = "reliability",
+        /// The temperature, whoever acted on it.
+        Thermal = "thermal",
         /// The load is too low for the driver to raise them.
         LowUtilization = "low_utilization",
     }
@@ -111,9 +128,10 @@ dims! {
 
 metrics! {
     /// Identity of a device: always 1; the slow facts (driver, CUDA, PCI address, serial number,
-    /// MIG mode) are on this series only and join by `gpu.uuid`.
+    /// MIG mode, versions of the board's firmware, its place in the rack, its NVLink fabric,
+    /// confidential computing) are on this series only and join by `gpu.uuid`.
     INFO: Gauge<i64> of GpuId = "gpu.info" ["1"]
-        from "nvmlDeviceGetUUID, GetName, GetPciInfo_v3, GetSerial, GetMigMode, nvmlSystemGetDriverVersion, GetCudaDriverVersion_v2";
+        from "nvmlDeviceGetUUID, GetName, GetPciInfo_v3, GetSerial, GetMigMode, nvmlSystemGetDriverVersion, GetCudaDriverVersion_v2, GetConfComputeState; of the board nvmlDeviceGetVbiosVersion, GetBoardPartNumber, GetGspFirmwareVersion, GetInforomImageVersion, GetInforomVersion, GetInforomConfigurationChecksum, GetModuleId, GetPlatformInfo, GetAddressingMode; field 166 and nvmlDeviceGetGpuFabricInfoV";
     /// State of a device: 1 on the state it is in, 0 on the others.
     STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["1"]
         from "return codes of the reader's calls and its deadline";
@@ -129,7 +147,7 @@ metrics! {
     /// Fraction of the driver's last sample period (1/6 s to 1 s) in which the engine was busy.
     /// Not read while MIG is on, where the driver has no value.
     UTILIZATION: Gauge<f64> of GpuId, by Task = "gpu.utilization" ["1"]
-        from "nvmlDeviceGetUtilizationRates, GetEncoderUtilization, GetDecoderUtilization";
+        from "nvmlDeviceGetUtilizationRates, GetEncoderUtilization, GetDecoderUtilization, GetJpgUtilization, GetOfaUtilization";
     /// Fraction of the driver's last sample period in which device memory was being read or
     /// written.
     MEMORY_BANDWIDTH_UTILIZATION: Gauge<f64> of GpuId = "gpu.memory.bandwidth.utilization" ["1"]
@@ -140,38 +158,58 @@ metrics! {
     /// Device memory there is.
     MEMORY_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.limit" ["By"]
         from "nvmlDeviceGetMemoryInfo_v2 (total)";
+    /// The aperture by which CPU and other devices reach device memory (BAR1): of a full one no
+    /// more can be mapped, for GPUDirect RDMA, say. Asked at every thirtieth reading.
+    APERTURE_USAGE: UpDownCounter<i64> of GpuId, by ApertureState = "gpu.memory.aperture.usage" ["By"]
+        from "nvmlDeviceGetBAR1MemoryInfo";
+    /// Size of that aperture.
+    APERTURE_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.aperture.limit" ["By"]
+        from "nvmlDeviceGetBAR1MemoryInfo (total)";
     /// Temperature.
     TEMPERATURE: Gauge<f64> of GpuId, by Sensor = "gpu.temperature" ["Cel"]
         from "nvmlDeviceGetTemperature; field 82 (memory)";
+    /// Degrees left until the device is slowed down; below zero it is.
+    TEMPERATURE_MARGIN: Gauge<f64> of GpuId = "gpu.temperature.margin" ["Cel"]
+        from "nvmlDeviceGetMarginTemperature";
+    /// Temperatures at which something happens, asked at every thirtieth reading.
+    TEMPERATURE_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.limit" ["Cel"]
+        from "nvmlDeviceGetTemperatureThreshold";
+    /// The same as values of `gpu.temperature.margin`: what happens when it falls to this. Ada and
+    /// later; asked at every thirtieth reading.
+    TEMPERATURE_MARGIN_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.margin.limit" ["Cel"]
+        from "fields 193 to 196";
     /// Power drawn by the board now. A sampled level (on A100 and H100 a quarter of the time): for
     /// energy use `gpu.energy`, which misses nothing.
     POWER: Gauge<f64> of GpuId = "gpu.power" ["W"]
         from "field 186 (mW); nvmlDeviceGetPowerUsage, a second's mean from Ampere on, where the driver has no such field";
+    /// Power drawn by the board, mean of the last second. Ampere (but GA100) and later.
+    POWER_AVERAGE: Gauge<f64> of GpuId = "gpu.power.average" ["W"]
+        from "field 185 (mW)";
+    /// Power drawn now by the module around the device, its CPU and all (Grace).
+    MODULE_POWER: Gauge<f64> of GpuId = "gpu.module.power" ["W"]
+        from "field 186 of scope 1 (mW)";
     /// Power limits, asked at every thirtieth reading.
     POWER_LIMIT: Gauge<f64> of GpuId, by Limit = "gpu.power.limit" ["W"]
         from "fields 187 to 190 and 192 (mW); nvmlDeviceGetPowerManagementLimit, GetEnforcedPowerLimit where the driver has no such fields";
     /// Energy used since the driver was loaded.
     ENERGY: Counter<f64> of GpuId = "gpu.energy" ["J"]
         from "field 83 (mJ); nvmlDeviceGetTotalEnergyConsumption where the driver has no such field";
+    /// What holds the clocks down now: 1 on each reason that does, 0 on the others that the device
+    /// knows. To see what a sample misses, use `gpu.throttle.time`.
+    THROTTLE_ACTIVE: Gauge<i64> of GpuId, by ThrottleReason = "gpu.throttle.active" ["1"]
+        from "nvmlDeviceGetCurrentClocksEventReasons, GetSupportedClocksEventReasons (or ClocksThrottleReasons)";
     /// Time the clocks were held down since the driver was loaded, by reason. Reasons overlap.
     THROTTLE_TIME: Counter<f64> of GpuId, by ThrottleReason = "gpu.throttle.time" ["s"]
-        from "fields 74, 76 to 79 and, renumbered by driver 580.82, 251 to 253 or 269 to 271 (ns)";
+        from "fields 74 to 79 and, renumbered by driver 580.82, 251 to 253 or 269 to 271 (ns); nvmlDeviceGetViolationStatus (ns) where the driver has no such fields";
     /// Current clock rates.
     CLOCK_SPEED: Gauge<f64> of GpuId, by Clock = "gpu.clock.speed" ["Hz"]
         from "nvmlDeviceGetClockInfo (MHz)";
     /// Highest clock rates, asked once.
     CLOCK_LIMIT: Gauge<f64> of GpuId, by Clock = "gpu.clock.limit" ["Hz"]
         from "nvmlDeviceGetMaxClockInfo (MHz)";
-    /// Rows of device memory that spare rows stand in for, since the board was made, by cause.
-    /// Ampere and later.
-    REMAPPED_ROWS: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.remapped_rows" ["{row}"]
-        from "fields 142, 143; nvmlDeviceGetRemappedRows where the driver has no such fields";
-    /// Whether rows wait for a reset to be remapped: 1 if so.
-    REMAP_PENDING: Gauge<i64> of GpuId = "gpu.memory.remap.pending" ["1"]
-        from "field 144; nvmlDeviceGetRemappedRows";
-    /// Whether a row could not be remapped: 1 if so. The board is to be replaced.
-    REMAP_FAILED: Gauge<i64> of GpuId = "gpu.memory.remap.failed" ["1"]
-        from "field 145; nvmlDeviceGetRemappedRows";
+    /// Clock rates that a user set for applications, asked at every thirtieth reading.
+    CLOCK_APPLICATION: Gauge<f64> of GpuId, by Clock = "gpu.clock.application" ["Hz"]
+        from "nvmlDeviceGetApplicationsClock (MHz)";
     /// Performance state, 0 (fastest) to 15.
     POWER_STATE: Gauge<i64> of GpuId = "gpu.power.state" ["{state}"]
         from "nvmlDeviceGetPerformanceState";

@@ -1,7 +1,8 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
 use super::{
-    MetricDef, agent, attributes, device, event, gpm, inspector, instance, nccl, process, share,
+    MetricDef, agent, attributes, board, device, event, gpm, inspector, instance, link, nccl,
+    process, share, wear,
 };
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -9,6 +10,9 @@ use std::fmt::Write as _;
 /// A domain's heading and table.
 const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Devices", device::ALL),
+    ("Wear and the way to the host", wear::ALL),
+    ("Boards", board::ALL),
+    ("Links", link::ALL),
     ("MIG instances", instance::ALL),
     ("Performance counters of devices and MIG instances", gpm::ALL),
     ("Processes on devices", process::ALL),
@@ -155,7 +159,8 @@ mod tests {
     fn names_are_unique_and_well_formed() {
         let mut seen = HashSet::new();
         for def in all() {
-            let well_formed = |c: char| c.is_ascii_lowercase() || c == '.' || c == '_';
+            let well_formed =
+                |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' || c == '_';
             assert!(def.name.chars().all(well_formed), "{}", def.name);
             assert!(seen.insert(def.name), "{} is declared twice", def.name);
             assert!(!def.name.ends_with("total"), "{}: a sink adds `_total`", def.name);
@@ -166,7 +171,8 @@ mod tests {
     fn units_are_known_ucum_units() {
         let known = ["1", "s", "By", "By.s", "By/s", "W", "J", "Hz", "Cel"];
         for def in all() {
-            let annotation = def.unit.starts_with('{') && def.unit.ends_with('}');
+            let counted = def.unit.strip_suffix("/s").unwrap_or(def.unit);
+            let annotation = counted.starts_with('{') && counted.ends_with('}');
             assert!(annotation || known.contains(&def.unit), "{}: unit {}", def.name, def.unit);
         }
     }
@@ -193,11 +199,15 @@ mod tests {
 
     #[test]
     fn the_worst_case_series_of_a_device_stay_few() {
-        let per_device: usize =
-            all().filter(|def| def.subject == "gpu").map(MetricDef::series_per_subject).sum();
-        assert!(per_device <= 120, "{per_device} series a device");
-        let per_instance: usize =
-            all().filter(|def| def.subject == "instance").map(MetricDef::series_per_subject).sum();
+        let series = |defs: &mut dyn Iterator<Item = &'static MetricDef>| -> usize {
+            defs.map(MetricDef::series_per_subject).sum()
+        };
+        let of_device = || all().filter(|def| def.subject == "gpu");
+        let per_device = series(&mut of_device().filter(|def| !link::ALL.contains(def)));
+        assert!(per_device <= 320, "{per_device} series a device without its links");
+        let per_link = series(&mut of_device().filter(|def| link::ALL.contains(def)));
+        assert!(per_link <= 36 * 24 + 64, "{per_link} series of 36 links");
+        let per_instance = series(&mut all().filter(|def| def.subject == "instance"));
         assert!(per_instance <= 48, "{per_instance} series a MIG instance, seven a device");
     }
 }

@@ -6,6 +6,7 @@
 //! two looks is missed.
 
 use super::attributes as attr;
+use super::link::Direction;
 use super::{dims, metrics};
 use crate::ids::{GpuId, InstanceId};
 
@@ -78,20 +79,6 @@ dims! {
         /// Video encoder 3.
         Nvenc3 = "nvenc3",
     }
-    /// Which way bytes go, seen from the device.
-    Flow: attr::NETWORK_IO_DIRECTION {
-        /// Out of the device.
-        Transmit = "transmit",
-        /// Into the device.
-        Receive = "receive",
-    }
-    /// What connects a device to others, beside PCIe.
-    Interconnect: attr::GPU_INTERCONNECT_TYPE {
-        /// All NVLinks together.
-        Nvlink = "nvlink",
-        /// The link to the CPU on the same module (Grace).
-        C2c = "c2c",
-    }
     /// How the performance counters of a device stand.
     CounterState: attr::GPU_COUNTERS_STATE {
         /// They are read.
@@ -137,11 +124,14 @@ metrics! {
     MEDIA_ACTIVE: Gauge<f64> of GpuId, by MediaEngine = "gpu.media.active" ["1"]
         from "GPM metrics 30 to 37 (NVDEC), 40 to 47 (NVJPG), 50 and 51 (OFA), 166 to 169 (NVENC), percent";
     /// Bytes a second over PCIe, without the 20 ms wait of the driver's other way to tell.
-    PCIE_THROUGHPUT: Gauge<f64> of GpuId, by Flow = "gpu.pcie.throughput" ["By/s"]
+    PCIE_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.pcie.throughput" ["By/s"]
         from "GPM metrics 20 and 21 (NVML_GPM_METRIC_PCIE_TX_PER_SEC, RX, MiB/s)";
-    /// Bytes a second to other devices, over all links together.
-    INTERCONNECT_THROUGHPUT: Gauge<f64> of GpuId, by (Interconnect, Flow) = "gpu.interconnect.throughput" ["By/s"]
-        from "GPM metrics 60 and 61 (NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, TX), 100 and 101 (C2C_TOTAL_TX_PER_SEC, RX), MiB/s";
+    /// Bytes a second over all NVLinks together; `gpu.nvlink.io` counts them, for sums.
+    NVLINK_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.nvlink.throughput" ["By/s"]
+        from "GPM metrics 60 and 61 (NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, TX, MiB/s)";
+    /// Bytes a second over the links to the CPU of the device's module.
+    C2C_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.c2c.throughput" ["By/s"]
+        from "GPM metrics 100 and 101 (NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC, RX, MiB/s)";
     /// Fraction of the time in which any graphics or compute work was on a MIG instance. Counters
     /// belong to the GPU instance: where several compute instances share one, this and the others
     /// below are on the first of them only.
@@ -163,6 +153,6 @@ metrics! {
     INSTANCE_MEDIA_ACTIVE: Gauge<f64> of InstanceId, by MediaEngine = "gpu.instance.media.active" ["1"]
         from "GPM metrics 30 to 37, 40 to 47, 50, 51 and 166 to 169 of the GPU instance (nvmlGpmMigSampleGet, percent)";
     /// Bytes a second of a MIG instance over PCIe; part of its device's.
-    INSTANCE_PCIE_THROUGHPUT: Gauge<f64> of InstanceId, by Flow = "gpu.instance.pcie.throughput" ["By/s"]
+    INSTANCE_PCIE_THROUGHPUT: Gauge<f64> of InstanceId, by Direction = "gpu.instance.pcie.throughput" ["By/s"]
         from "GPM metrics 20 and 21 of the GPU instance (nvmlGpmMigSampleGet, MiB/s)";
 }

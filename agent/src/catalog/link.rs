@@ -1,5 +1,7 @@
 //! Metrics of what connects a device: NVLink, the link to the CPU of its module, the fabric. Those
 //! of one link have names of their own, so that no sum over links counts a device's total again.
+//! What is told by link is asked at every sixth reading (speeds of links to the CPU, bit error rates
+//! and the history of corrections at every thirtieth) and said at every one.
 
 use super::attributes as attr;
 use super::{dims, metrics};
@@ -284,7 +286,8 @@ dims! {
 }
 
 metrics! {
-    /// NVLinks of a device by what they do.
+    /// NVLinks of a device by what they do; asked, like all that is told by link, at every sixth
+    /// reading.
     NVLINKS: UpDownCounter<i64> of GpuId, by LinkState = "gpu.nvlink.links" ["{link}"]
         from "fields 91 (count), 165 (state of each link)";
     /// Payload carried by all NVLinks of a device.
@@ -297,7 +300,7 @@ metrics! {
     NVLINK_ERRORS: Counter<i64> of GpuId, by TotalError = "gpu.nvlink.errors" ["{error}"]
         from "fields 38, 45, 160, 52, 59";
     /// Codewords that the NVLinks of a device have received, by the number of symbols that had to be
-    /// corrected. The higher numbers grow before a link fails.
+    /// corrected. The higher numbers grow before a link fails. Asked at every thirtieth reading.
     NVLINK_FEC: Counter<i64> of GpuId, by Corrected = "gpu.nvlink.fec.codewords" ["{codeword}"]
         from "fields 235 to 250, summed over links";
     /// Whether an NVLink is active: 1 or 0. What else it may be, `gpu.nvlink.links` tells.

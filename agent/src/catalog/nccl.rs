@@ -219,9 +219,8 @@ metrics! {
     ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["1"]
         from "answers of ncclCommGetAsyncError to the program";
     /// Operations that the rank has launched on the communicator since it was made, as NCCL itself
-    /// counts them (its status socket, 2.28.7 and later): also those before the agent, and those of
-    /// replayed graphs where NCCL counts them. Read every `nccl.ras_interval`; until the next answer
-    /// the same.
+    /// counts them (its status socket, 2.28.7 and later; the five classic collectives): also those
+    /// before the agent. Read every `nccl.ras_interval`; until the next answer the same.
     LAUNCHED: Gauge<i64> of MemberId, by Operation = "nccl.rank.launched" ["{call}"]
         from "collective_counts of VERBOSE STATUS in JSON on NCCL's RAS socket";
     /// How many operations this rank has launched less than the foremost rank of the communicator

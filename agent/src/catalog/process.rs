@@ -47,4 +47,12 @@ metrics! {
     /// the driver has no value.
     UTILIZATION: Gauge<f64> of GpuProcess, by ProcessTask = "gpu.process.utilization" ["1"]
         from "nvmlDeviceGetProcessUtilization, one cursor a device and process";
+    /// Most device memory a process has had at any time. Only where accounting is on (`gpu.mode`);
+    /// asked when a process is new and at every sixth reading.
+    MEMORY_PEAK: Gauge<i64> of GpuProcess = "gpu.process.memory.peak" ["By"]
+        from "nvmlDeviceGetAccountingStats (maxMemoryUsage)";
+    /// Fraction of its life so far in which a process had a kernel on the device. Only where
+    /// accounting is on (`gpu.mode`); asked when a process is new and at every sixth reading.
+    LIFETIME_UTILIZATION: Gauge<f64> of GpuProcess = "gpu.process.lifetime.utilization" ["1"]
+        from "nvmlDeviceGetAccountingStats (gpuUtilization)";
 }

@@ -237,3 +237,6 @@ pub fn diagnose(settings: &Settings) -> (SourceState, String) {
     let detail = format!("status sockets of NCCL 2.24 and later are asked every {every:?}");
     (SourceState::Ready, detail)
 }
+
+#[cfg(test)]
+mod live_tests;

@@ -44,6 +44,16 @@ impl Report {
             dropped: Vec::new(),
         }
     }
+
+    /// Counts what failed in a reading, and values that cannot be true and were left out.
+    pub fn count(&mut self, failed: u32, implausible: u32) {
+        self.errors += u64::from(failed);
+        let reason = DropReason::Implausible;
+        match self.dropped.iter_mut().find(|(dropped, _)| *dropped == reason) {
+            Some((_, count)) => *count += u64::from(implausible),
+            None => self.dropped.push((reason, u64::from(implausible))),
+        }
+    }
 }
 
 /// A source's latest report and what it has cost so far.

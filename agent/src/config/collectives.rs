@@ -30,12 +30,15 @@ pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         return Err(ConfigError::Value {
             key: "nccl.budget".into(),
             problem: "no hits at all would be allowed".into(),
-            remedy: "set nccl.enabled = false instead; 20000 is the default".into(),
+            remedy:
+                "set nccl.enabled = false instead; without it, two per cent of a core are allowed"
+                    .into(),
         });
     }
     Ok(nccl::Settings {
         enabled: raw.enabled.unwrap_or(usual.enabled),
-        budget: raw.budget.unwrap_or(usual.budget),
+        budget: raw.budget.or(usual.budget),
+        patience: usual.patience,
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
     })
 }

@@ -120,9 +120,9 @@ mod tests {
     fn facts_have_one_order_whatever_order_they_are_told_in() {
         let told = |order: [Fact; 3]| {
             let mut facts = Facts::default();
-            order.iter().for_each(|fact| {
-                facts.set(*fact, Some(format!("{fact:?}")));
-            });
+            for fact in order {
+                facts.set(fact, Some(format!("{fact:?}")));
+            }
             facts
         };
         let facts = told([Fact::Module, Fact::Vbios, Fact::Chassis]);

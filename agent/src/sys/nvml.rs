@@ -6,11 +6,14 @@
 //! `nvml.h` at compile time, and those with a version word carry it.
 
 pub mod board;
+pub mod clocks;
+pub mod engines;
 pub mod events;
 pub mod fabric;
 pub mod fields;
 pub mod lists;
 pub mod mig;
+pub mod wear;
 
 pub mod gpm;
 

@@ -150,6 +150,26 @@ pub fn is_offered(program: BorrowedFd<'_>, kind: Kind) -> bool {
     tried.is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
 }
 
+/// A function that only saves a register, for a probe to be tried on.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub extern "C" fn tried() {
+    std::arch::naked_asm!("push rbx", "pop rbx", "ret")
+}
+
+/// A function that does nothing, for a probe to be tried on.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(never)]
+pub extern "C" fn tried() {
+    std::hint::black_box(());
+}
+
+/// Where [`tried`] is in memory.
+pub fn tried_at() -> u64 {
+    let function: extern "C" fn() = tried;
+    function as usize as u64
+}
+
 fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: `attr` is the part of `union bpf_attr` that `command` takes, of the size given; every
     // address in it is of a live buffer or string of the length given beside it, which the callers

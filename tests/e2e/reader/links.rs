@@ -124,6 +124,7 @@ fn what_a_board_is_is_on_its_info() {
         (&attr::GPU_INFOROM_OEM, Some("2.1")),
         (&attr::GPU_INFOROM_ECC, Some("7.16")),
         (&attr::GPU_INFOROM_POWER, None),
+        (&attr::GPU_INFOROM_CHECKSUM, Some("1d3a0001")),
         (&attr::GPU_MODULE_ID, Some("1")),
         (&attr::GPU_ADDRESSING_MODE, Some("ats")),
         (&attr::GPU_CHASSIS_SERIAL, Some("1820224020034")),
@@ -180,4 +181,39 @@ fn a_fact_that_was_not_told_is_asked_for_again() {
     let calls = rig.calls("nvmlDeviceGetVbiosVersion");
     rig.tick();
     assert_eq!(rig.calls("nvmlDeviceGetVbiosVersion"), calls, "what is known is not asked again");
+}
+
+#[test]
+fn accounts_are_told_of_each_process_where_accounting_is_on() {
+    let mut rig = Rig::new("gb200");
+    let read = rig.tick();
+    let of = |read: &Values, name: &str| -> BTreeMap<(u32, u32), f64> {
+        let all = read.iter().filter(|((known, ..), _)| known == name);
+        all.map(|((_, gpu, pid, _), value)| ((*gpu, *pid), *value)).collect()
+    };
+    let (mut peaks, mut busy) = (BTreeMap::new(), BTreeMap::new());
+    for (gpu, slot) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let (device, number) = (f64::from(gpu), f64::from(slot));
+        let on = (gpu, rig.pid(gpu, slot));
+        let gib = f64::from(1 << 30);
+        peaks.insert(on, 12.0 * gib + device * gib + number * gib / 2.0);
+        busy.insert(on, (20.0 + 2.0 * device + 5.0 * number) / 100.0);
+    }
+    assert_eq!(of(&read, "gpu.process.memory.peak"), peaks);
+    assert_eq!(of(&read, "gpu.process.lifetime.utilization"), busy);
+    let again = rig.tick();
+    assert_eq!(of(&again, "gpu.process.memory.peak"), peaks, "said again");
+    // The second device has its sixth reading after four, the first after five.
+    assert_eq!(rig.calls("nvmlDeviceGetAccountingStats"), 4, "and not asked again");
+    rig.edit(|text| text.replace("accounting = true", "accounting = false"));
+    rig.until(|batch, rig| {
+        of(&rig.values(batch), "gpu.process.memory.peak").is_empty().then_some(())
+    });
+}
+
+#[test]
+fn no_account_is_asked_for_where_accounting_is_off() {
+    let mut rig = Rig::new("h200x8-nvlink");
+    rig.tick();
+    assert_eq!(rig.calls("nvmlDeviceGetAccountingStats"), 0);
 }

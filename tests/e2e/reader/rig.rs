@@ -9,6 +9,7 @@ use gpuwho::ids::ProcKey;
 use gpuwho::inventory::Inventory;
 use gpuwho::paths::Paths;
 use gpuwho::sample::{Batch, Sample, Subject, Value};
+use nvidia_ml::counts::{self, Count};
 use nvidia_ml::install::install;
 use nvidia_ml::scenario::Scenario;
 use std::collections::BTreeMap;
@@ -79,6 +80,7 @@ impl Rig {
         settings.environment = vec![
             ("FAKE_NVML_SCENARIO".into(), path("scenario.toml")),
             ("FAKE_NVML_LOG".into(), path("calls.jsonl")),
+            ("FAKE_NVML_COUNTS".into(), path("counts")),
             ("FAKE_NVML_PIDS".into(), path("")),
             ("FAKE_NVML_EPOCH".into(), epoch.to_string().into()),
         ];
@@ -235,6 +237,11 @@ impl Rig {
     pub(super) fn calls(&self, name: &str) -> usize {
         let log = fs::read_to_string(self.folder.path().join("calls.jsonl")).unwrap();
         log.lines().filter(|line| line.contains(&format!("\"call\":\"{name}\""))).count()
+    }
+
+    /// What was done to each function of the library so far.
+    pub(super) fn counts(&self) -> BTreeMap<String, Count> {
+        counts::read(&self.folder.path().join("counts")).unwrap()
     }
 
     fn batch(&mut self) -> Batch {

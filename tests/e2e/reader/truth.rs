@@ -1,11 +1,12 @@
 //! What a reading of a scenario whose values do not change must be, in the catalogue's units. MIG
 //! instances and processes may come and go.
 
+pub(crate) mod gpm;
+pub(crate) mod health;
 pub(crate) mod links;
 
 use super::rig::Values;
 use nvidia_ml::curve::Curve;
-use nvidia_ml::scenario::gpm::Gpm;
 use nvidia_ml::scenario::{Device, Instance, List, Process, Scenario};
 use std::collections::BTreeSet;
 
@@ -34,94 +35,15 @@ pub(crate) fn at(scenario: &Scenario, seconds: f64, pid: impl Fn(u32, u32) -> u3
                 values.insert((name.to_owned(), device.index, pid, dim), value);
             }
         }
+        for (name, dim, value) in health::at(device, seconds) {
+            values.insert((name.to_owned(), device.index, 0, dim), value);
+        }
         for (name, dim, value) in in_instances(device, seconds) {
             values.insert((name.to_owned(), device.index, 0, dim), value);
         }
-        worn(device, &mut own);
         own.push(("gpu.process.count", "", count));
         for (name, dim, value) in own {
             values.insert((name.to_owned(), device.index, 0, dim.to_owned()), value);
-        }
-    }
-    values
-}
-
-/// A metric of performance counters: the library's number of it, its name, of an instance its name,
-/// and the dimension.
-type Counted = (u32, &'static str, &'static str, &'static str);
-
-/// Every metric of performance counters. The numbers are those of `nvml.h`.
-const COUNTED: &[Counted] = &[
-    (1, "gpu.gr_engine.active", "gpu.instance.gr_engine.active", ""),
-    (2, "gpu.sm.active", "gpu.instance.sm.active", ""),
-    (3, "gpu.sm.occupancy", "gpu.instance.sm.occupancy", ""),
-    (4, "gpu.pipe.active", "gpu.instance.pipe.active", "int"),
-    (5, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor"),
-    (6, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_dfma"),
-    (7, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_hmma"),
-    (8, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_dmma"),
-    (9, "gpu.pipe.active", "gpu.instance.pipe.active", "tensor_imma"),
-    (10, "gpu.dram.active", "gpu.instance.dram.active", ""),
-    (11, "gpu.pipe.active", "gpu.instance.pipe.active", "fp64"),
-    (12, "gpu.pipe.active", "gpu.instance.pipe.active", "fp32"),
-    (13, "gpu.pipe.active", "gpu.instance.pipe.active", "fp16"),
-    (20, "gpu.pcie.throughput", "gpu.instance.pcie.throughput", "transmit"),
-    (21, "gpu.pcie.throughput", "gpu.instance.pcie.throughput", "receive"),
-    (30, "gpu.media.active", "gpu.instance.media.active", "nvdec0"),
-    (31, "gpu.media.active", "gpu.instance.media.active", "nvdec1"),
-    (32, "gpu.media.active", "gpu.instance.media.active", "nvdec2"),
-    (33, "gpu.media.active", "gpu.instance.media.active", "nvdec3"),
-    (34, "gpu.media.active", "gpu.instance.media.active", "nvdec4"),
-    (35, "gpu.media.active", "gpu.instance.media.active", "nvdec5"),
-    (36, "gpu.media.active", "gpu.instance.media.active", "nvdec6"),
-    (37, "gpu.media.active", "gpu.instance.media.active", "nvdec7"),
-    (40, "gpu.media.active", "gpu.instance.media.active", "nvjpg0"),
-    (41, "gpu.media.active", "gpu.instance.media.active", "nvjpg1"),
-    (42, "gpu.media.active", "gpu.instance.media.active", "nvjpg2"),
-    (43, "gpu.media.active", "gpu.instance.media.active", "nvjpg3"),
-    (44, "gpu.media.active", "gpu.instance.media.active", "nvjpg4"),
-    (45, "gpu.media.active", "gpu.instance.media.active", "nvjpg5"),
-    (46, "gpu.media.active", "gpu.instance.media.active", "nvjpg6"),
-    (47, "gpu.media.active", "gpu.instance.media.active", "nvjpg7"),
-    (50, "gpu.media.active", "gpu.instance.media.active", "ofa0"),
-    (51, "gpu.media.active", "gpu.instance.media.active", "ofa1"),
-    (60, "gpu.interconnect.throughput", "", "nvlink,receive"),
-    (61, "gpu.interconnect.throughput", "", "nvlink,transmit"),
-    (100, "gpu.interconnect.throughput", "", "c2c,transmit"),
-    (101, "gpu.interconnect.throughput", "", "c2c,receive"),
-    (166, "gpu.media.active", "gpu.instance.media.active", "nvenc0"),
-    (167, "gpu.media.active", "gpu.instance.media.active", "nvenc1"),
-    (168, "gpu.media.active", "gpu.instance.media.active", "nvenc2"),
-    (169, "gpu.media.active", "gpu.instance.media.active", "nvenc3"),
-];
-
-/// Every value of performance counters between two readings after a time. The state is not among
-/// them.
-pub(crate) fn performance(scenario: &Scenario, seconds: f64) -> Values {
-    let mut values = Values::new();
-    for device in scenario.devices() {
-        let mut put = |gpm: &Gpm, place: Option<[u32; 2]>| {
-            for (number, of_device, of_instance, dim) in COUNTED {
-                let name = if place.is_some() { of_instance } else { of_device };
-                let Some(curve) = gpm.curve(*number).filter(|_| !name.is_empty()) else { continue };
-                let is_rate = name.ends_with(".throughput");
-                let factor = if is_rate { 1_048_576.0 } else { 0.01 };
-                let dim = place.map_or_else(String::new, prefix) + dim;
-                let value = device.value(curve, seconds) * factor;
-                values.insert(((*name).to_owned(), device.index, 0, dim), value);
-            }
-        };
-        if let Some(gpm) = &device.group.gpm {
-            put(gpm, None);
-        }
-        // Counters are the GPU instance's, and on the first of its compute instances.
-        let mut first = BTreeSet::new();
-        for instance in device.instances(seconds) {
-            if first.insert(instance.gpu_instance)
-                && let Some(gpm) = &instance.gpm
-            {
-                put(gpm, Some(instance.place()));
-            }
         }
     }
     values
@@ -165,28 +87,31 @@ fn busy(device: Device<'_>, rows: &mut Vec<Row>) {
     rows.push(("gpu.utilization", "general", percent(&group.utilization)));
     rows.push(("gpu.utilization", "encoder", percent(&group.encoder)));
     rows.push(("gpu.utilization", "decoder", percent(&group.decoder)));
+    for (task, curve) in [("jpeg", &group.jpeg), ("optical_flow", &group.optical_flow)] {
+        if curve.is_some() {
+            rows.push(("gpu.utilization", task, percent(curve)));
+        }
+    }
     let memory = percent(&group.memory_utilization);
     rows.push(("gpu.memory.bandwidth.utilization", "", memory));
 }
 
-/// What counts time or energy since time 0.
+/// What counts time, energy or bytes since time 0.
 pub(crate) fn counters(device: Device<'_>, seconds: f64) -> Vec<Row> {
     let group = device.group;
-    let held = &group.held;
-    let held = [
-        ("power_cap", &held.power_cap),
-        ("sync_boost", &held.sync_boost),
-        ("board_limit", &held.board_limit),
-        ("low_utilization", &held.low_utilization),
-        ("reliability", &held.reliability),
-        ("software_thermal", &held.software_thermal),
-        ("hardware_thermal", &held.hardware_thermal),
-        ("power_brake", &held.power_brake),
-    ];
-    let held = held.into_iter().filter_map(|(reason, curve)| {
-        Some(("gpu.throttle.time", reason, device.area(curve.as_ref()?, seconds)))
+    let held = group.held.counters().into_iter().filter_map(|(reason, curve)| {
+        Some(("gpu.throttle.time", reason, device.area(curve?, seconds)))
     });
-    held.chain([("gpu.energy", "", device.energy_mj(seconds).unwrap() / 1000.0)]).collect()
+    let rates = group
+        .pcie
+        .iter()
+        .filter(|pcie| !pcie.narrow)
+        .flat_map(|pcie| [("transmit", &pcie.transmit), ("receive", &pcie.receive)]);
+    let io = rates.filter_map(|(direction, rate)| {
+        Some(("gpu.pcie.io", direction, device.area(rate.as_ref()?, seconds).round()))
+    });
+    let energy = ("gpu.energy", "", device.energy_mj(seconds).unwrap() / 1000.0);
+    held.chain(io).chain([energy]).collect()
 }
 
 /// A place before a dimension, as in `1/0 used`.
@@ -221,6 +146,10 @@ fn in_instances(device: Device<'_>, seconds: f64) -> Vec<(&'static str, String, 
 fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     let group = device.group;
     rows.push(("gpu.power", "", device.value(group.power.as_ref().unwrap(), WHENEVER)));
+    if let Some(power) = &group.module_power {
+        rows.push(("gpu.module.power", "", device.value(power, WHENEVER)));
+    }
+    rows.push(("gpu.power.average", "", device.value(group.power.as_ref().unwrap(), WHENEVER)));
     rows.push(("gpu.power.limit", "management", group.power_limit.unwrap()));
     rows.push(("gpu.power.limit", "enforced", group.enforced_limit().unwrap()));
     if let Some(limits) = &group.power_limits {
@@ -242,17 +171,12 @@ fn electrics(device: Device<'_>, rows: &mut Vec<Row>) {
     {
         rows.push(("gpu.clock.limit", clock, highest * 1e6));
     }
-    rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
-}
-
-fn worn(device: Device<'_>, rows: &mut Vec<Row>) {
-    if let Some(remapped) = &device.group.remapped {
-        let count = |curve| whole(device, Some(curve));
-        rows.push(("gpu.memory.remapped_rows", "corrected", count(&remapped.corrected)));
-        rows.push(("gpu.memory.remapped_rows", "uncorrected", count(&remapped.uncorrected)));
-        rows.push(("gpu.memory.remap.pending", "", count(&remapped.pending)));
-        rows.push(("gpu.memory.remap.failed", "", count(&remapped.failure)));
+    for (clock, rate) in
+        ["graphics", "memory"].into_iter().zip(group.clocks.application.iter().flatten())
+    {
+        rows.push(("gpu.clock.application", clock, rate * 1e6));
     }
+    rows.push(("gpu.power.state", "", f64::from(group.power_state.unwrap())));
 }
 
 fn on_process(device: Device<'_>, process: Process<'_>) -> Vec<Row> {

@@ -25,9 +25,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts everybody.
-    pub fn start(mut stage: Stage) -> Result<Self, BenchError> {
-        let nvml = FakeNvml::install(stage.folder(), "h100x8")?;
+    /// Starts everybody on the usual machine.
+    pub fn start(stage: Stage) -> Result<Self, BenchError> {
+        Self::of(stage, "h100x8")
+    }
+
+    /// Starts everybody on the machine of a scenario.
+    pub fn of(mut stage: Stage, scenario: &str) -> Result<Self, BenchError> {
+        let nvml = FakeNvml::install(stage.folder(), scenario)?;
         let mut workers = Vec::new();
         for gpu in 0..GPUS {
             let pod = stage.pod(&PodSpec {

@@ -19,9 +19,10 @@ struct Arguments {
     /// Leave out the encoder's own benchmark.
     #[arg(long)]
     no_encoder: bool,
-    /// Only the crowd: what knowing whose it is costs with 200 processes and 500 containers.
-    #[arg(long)]
-    crowd: bool,
+    /// Only what has this in its name: "time from open to owner", "agent at 10s", "a crowd", "calls
+    /// into the library", "opening ordinary files" or "encoder against the SDK".
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// Only open a file again and again: the process that is measured.
     #[arg(long, value_name = "FILE", hide = true)]
     open_loop: Option<PathBuf>,
@@ -45,7 +46,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     bench::run(&Options {
         watch: Duration::from_secs(arguments.watch),
         rounds: arguments.rounds,
-        encoder: !arguments.no_encoder && !arguments.crowd,
-        crowd: arguments.crowd,
+        encoder: !arguments.no_encoder,
+        only: arguments.only.clone(),
     })
 }

@@ -6,6 +6,7 @@
 //! devices' performance counters ([`gpm`]) are three calls, and two for each instance. Units are
 //! changed to base units here, where the vendor's call is made.
 
+mod accounts;
 mod ask;
 mod board;
 mod events;
@@ -25,6 +26,7 @@ use super::{DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
+use accounts::Accounts;
 use ask::{Ask, Call};
 use board::Board;
 use fields::Fields;
@@ -74,6 +76,7 @@ struct NvidiaDevice {
     board: Board,
     processes: ProcessLists,
     gpm: Gpm,
+    accounts: Accounts,
 }
 
 fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
@@ -100,6 +103,7 @@ fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
             board: Board::default(),
             processes: ProcessLists::default(),
             gpm: Gpm::new(nvml, *gpm),
+            accounts: Accounts::default(),
         }) as Box<dyn DeviceRead>
     });
     let close = Box::new(|| {
@@ -190,5 +194,10 @@ impl NvidiaDevice {
         }
         self.processes.read((device, &instances), &mut self.ask, reading);
         self.gpm.read((device, &instances), &mut self.ask, reading);
+        if self.board.keeps_accounts() {
+            self.accounts.read(device, &mut self.ask, reading);
+        } else {
+            self.accounts.forget();
+        }
     }
 }

@@ -178,6 +178,8 @@ pub struct Cost {
     pub calls: u32,
     /// Those that failed and will be tried again.
     pub failed: u32,
+    /// Values that cannot be true and were left out.
+    pub implausible: u32,
     /// Nanoseconds inside the library.
     pub library_ns: u64,
 }

@@ -15,10 +15,13 @@ mod identity;
 mod libraries;
 mod many;
 mod maps;
+mod price;
+mod probed;
 mod probes;
 mod roll;
 mod shared;
 mod standing;
+mod state;
 mod tell;
 mod watch;
 
@@ -28,7 +31,7 @@ use crate::catalog::nccl::{self as metric, GovernorLevel, KnownBy, ProbePart};
 use crate::collect::Collector;
 use crate::collect::proc_scan::is_alive;
 use crate::collect::ras;
-use crate::collect::status::Report;
+use crate::collect::status::{Board, Report};
 use crate::communicators::{Communicators, MemberId};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
@@ -36,10 +39,13 @@ use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use arrivals::{Arrived, Comparison, Steps};
 use complete::{Completion, Sources};
+pub use governor::Patience;
 use gpuwho_common::device_users::TICK_NS;
 use gpuwho_common::nccl::{
     Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
 };
+pub use many::Way;
+pub use probed::{Probed, place_of};
 use probes::Maps;
 use roll::{Member, Processes, Roll};
 use shared::Shared;
@@ -61,8 +67,11 @@ pub const NAME: &str = "nccl";
 pub struct Settings {
     /// Whether to count at all.
     pub enabled: bool,
-    /// Hits of probes a second and process above which less is attached.
-    pub budget: u64,
+    /// Hits of probes a second and process above which less is attached; `None`: as many as are
+    /// two per cent of a core at what a hit costs on this machine.
+    pub budget: Option<u64>,
+    /// How long less is attached.
+    pub patience: Patience,
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
@@ -72,8 +81,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             enabled: true,
-            // About one per cent of a core where a hit costs 0.5 µs.
-            budget: 20_000,
+            budget: None,
+            patience: Patience::default(),
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),
@@ -88,7 +97,6 @@ pub struct Nccl {
     paths: Paths,
     ownership: Ownership,
     communicators: Arc<Communicators>,
-    answers: ras::Answers,
     shared: Shared,
     maps: Option<Maps>,
     roll: Roll,
@@ -125,12 +133,13 @@ pub fn start(
     paths: &Paths,
     ownership: &Ownership,
     (communicators, answers): (&Arc<Communicators>, &ras::Answers),
+    board: &Board,
 ) -> io::Result<(Nccl, Waker)> {
     let table = ownership.clone();
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
     let (mut nccl, waker) =
-        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders))?;
-    nccl.answers = answers.clone();
+        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), board)?;
+    nccl.completion.answers = answers.clone();
     Ok((nccl, waker))
 }
 
@@ -140,12 +149,15 @@ impl Nccl {
         paths: &Paths,
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
         candidates: watch::Candidates,
+        board: &Board,
     ) -> io::Result<(Self, Waker)> {
         let shared = Shared::default();
         let watch = Watch::new(settings.clone(), paths.clone(), candidates, shared.clone());
         let (wake, woken) = sync_channel(1);
-        let thread =
-            thread::Builder::new().name("nccl:watch".into()).spawn(move || watch.run(&woken))?;
+        let board = board.clone();
+        let thread = thread::Builder::new()
+            .name(watch::THREAD.into())
+            .spawn(move || watch.run(&woken, &board))?;
         let wake = Arc::new(wake);
         let waker = Waker(Arc::downgrade(&wake));
         let nccl = Self {
@@ -153,7 +165,6 @@ impl Nccl {
             paths: paths.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
-            answers: ras::Answers::default(),
             shared,
             maps: None,
             roll: Roll::default(),
@@ -187,7 +198,8 @@ impl Nccl {
             maps.size(*handle, *pid, *ranks);
         }
         let members = &reading.members;
-        self.completion.take(&snapshot, members, &self.answers.local_ranks());
+        let said = self.completion.answers.local_ranks();
+        self.completion.take(&snapshot, members, &said);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
         self.compare(members, &snapshot.communicators);
@@ -290,10 +302,13 @@ impl Collector for Nccl {
     fn report(&self) -> Report {
         let counts = self.shared.with(|known| known.counts);
         let lost = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
-        let full = lost(LOST_COMMUNICATOR) + lost(LOST_CALL) + lost(LOST_THREAD);
         Report {
             errors: self.errors + lost(LOST_UNREADABLE),
-            dropped: vec![(DropReason::MapFull, full)],
+            dropped: vec![
+                (DropReason::CommunicatorsFull, lost(LOST_COMMUNICATOR)),
+                (DropReason::OperationsFull, lost(LOST_CALL)),
+                (DropReason::ThreadsFull, lost(LOST_THREAD)),
+            ],
             ..self.shared.report()
         }
     }

@@ -5,7 +5,7 @@ use crate::catalog::nccl::Operation;
 use crate::communicators::CommunicatorHash;
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 /// Communicators and ranks that are kept of one answer; with more, it is refused.
@@ -38,7 +38,7 @@ pub(super) struct Process {
 /// A rank that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rank {
-    pub rank: u32,
+    pub number: u32,
     pub process: Option<Process>,
     pub device: Option<u32>,
     pub launched: Vec<(Operation, u64)>,
@@ -136,7 +136,7 @@ struct RawStatus {
 
 /// Reads an answer in JSON as it comes.
 pub(super) fn from_json(source: impl Read) -> Result<Answer, serde_json::Error> {
-    let mut reader = serde_json::Deserializer::from_reader(source);
+    let mut reader = serde_json::Deserializer::from_reader(Commas::new(source));
     Document::deserialize(&mut reader)?.try_into()
 }
 
@@ -154,6 +154,62 @@ impl TryFrom<Document> for Answer {
         let communicators =
             communicators.ok_or_else(|| serde::de::Error::custom("a hash that is none"))?;
         Ok(summed(document.nccl_version.into(), communicators))
+    }
+}
+
+/// Puts in the comma that 2.28.7 and 2.28.9 leave out after the device of each missing rank: a
+/// string begins only after one of `{[,:`, and where it does not, the comma is what is missing.
+struct Commas<R> {
+    source: R,
+    waiting: Option<u8>,
+    last: u8,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl<R: Read> Commas<R> {
+    fn new(source: R) -> Self {
+        Self { source, waiting: None, last: b'{', in_string: false, escaped: false }
+    }
+
+    fn next(&mut self) -> io::Result<Option<u8>> {
+        let waiting = self.waiting.take();
+        let Some(byte) = (if waiting.is_some() { waiting } else { self.read_one()? }) else {
+            return Ok(None);
+        };
+        let begins = !self.in_string && byte == b'"';
+        if begins && !matches!(self.last, b'{' | b'[' | b',' | b':') {
+            (self.waiting, self.last) = (Some(byte), b',');
+            return Ok(Some(b','));
+        }
+        if self.in_string {
+            self.in_string = byte != b'"' || self.escaped;
+            self.escaped = byte == b'\\' && !self.escaped;
+        } else {
+            self.in_string = byte == b'"';
+        }
+        if !byte.is_ascii_whitespace() {
+            self.last = byte;
+        }
+        Ok(Some(byte))
+    }
+
+    fn read_one(&mut self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        let read = self.source.read(&mut byte)?;
+        Ok((read != 0).then_some(byte[0]))
+    }
+}
+
+impl<R: Read> Read for Commas<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        for slot in buffer {
+            let Some(byte) = self.next()? else { break };
+            *slot = byte;
+            filled += 1;
+        }
+        Ok(filled)
     }
 }
 
@@ -221,7 +277,7 @@ fn rank(raw: RawRank) -> Rank {
         Some((*operation, *count))
     });
     Rank {
-        rank: raw.rank,
+        number: raw.rank,
         process: process(raw.host, raw.pid),
         device: raw.cuda_dev.and_then(|device| u32::try_from(device).ok()),
         launched: launched.collect(),

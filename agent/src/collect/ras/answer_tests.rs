@@ -2,8 +2,8 @@ use super::*;
 
 const USER_GUIDE: &str = include_str!("../../../../tests/fixtures/nccl-ras/user-guide-2.29.1.json");
 
-fn process(host: &str, pid: u32) -> Option<Process> {
-    Some(Process { host: host.into(), pid })
+fn process(host: &str, pid: u32) -> Process {
+    Process { host: host.into(), pid }
 }
 
 #[test]
@@ -17,14 +17,14 @@ fn the_user_guides_answer_is_read_whole() {
         Operation::ReduceScatter,
     ];
     let there = Rank {
-        rank: 0,
-        process: process("172.16.64.245", 1_524_344),
+        number: 0,
+        process: Some(process("172.16.64.245", 1_524_344)),
         device: Some(0),
         launched: launched.map(|operation| (operation, 0)).to_vec(),
     };
     let absent = Absent {
         rank: 1,
-        process: process("172.16.64.245", 1_524_345),
+        process: Some(process("172.16.64.245", 1_524_345)),
         device: Some(1),
         is_unresponsive: true,
         is_dead: false,
@@ -63,6 +63,42 @@ fn a_dead_process_is_told_once_with_all_its_devices() {
     let process = Process { host: "172.16.64.245".into(), pid: 1_524_345 };
     assert_eq!(answer.dead, vec![Lost { process, devices: Some("1,3".into()) }]);
     assert_eq!((answer.dead_count, answer.late_count, answer.processes), (1, 0, 2));
+}
+
+/// From three processes of the library, one of them stopped: for some seconds in 2.28.9, which
+/// leaves out a comma, for 75 seconds in 2.30.4.
+#[test]
+fn real_libraries_answers_are_read_also_where_they_are_no_json() {
+    const STOPPED: &str =
+        include_str!("../../../../tests/fixtures/nccl-ras/libnccl-2.28.9-one-stopped.json");
+    const DEAD: &str =
+        include_str!("../../../../tests/fixtures/nccl-ras/libnccl-2.30.4-one-dead.json");
+    assert!(serde_json::from_str::<serde_json::Value>(STOPPED).is_err());
+    let counts = |answer: &Answer| {
+        let [communicator] = answer.communicators.as_slice() else { panic!("{answer:?}") };
+        let ranks = communicator.ranks.iter().map(|rank| (rank.number, rank.launched.len()));
+        let absent = communicator.absent.iter().map(|absent| (absent.rank, absent.is_dead));
+        (communicator.size, ranks.collect::<Vec<_>>(), absent.collect::<Vec<_>>())
+    };
+    let stopped = from_json(STOPPED.as_bytes()).unwrap();
+    assert_eq!(counts(&stopped), (Some(3), vec![(0, 5), (1, 5)], vec![(2, false)]));
+    assert_eq!((stopped.late_count, stopped.dead_count, stopped.processes), (1, 0, 3));
+    let dead = from_json(DEAD.as_bytes()).unwrap();
+    assert_eq!(counts(&dead), (Some(3), vec![(0, 5), (1, 5)], vec![(2, true)]));
+    assert_eq!((dead.late_count, dead.dead_count, dead.processes), (0, 1, 3));
+}
+
+#[test]
+fn a_comma_is_put_in_only_where_one_is_missing() {
+    let repaired = |text: &str| {
+        let mut all = String::new();
+        Commas::new(text.as_bytes()).read_to_string(&mut all).unwrap();
+        all
+    };
+    let (broken, wanted) = (r#"{"a": 1 "b": {}"c": "x"}"#, r#"{"a": 1 ,"b": {},"c": "x"}"#);
+    assert_eq!(repaired(broken), wanted);
+    let whole = r#"{"a\\": [1, "2\"", "\\"], "b": {"c": null}}"#;
+    assert_eq!(repaired(whole), whole);
 }
 
 #[test]

@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// What NCCL is told to wait for its own processes: what its client tells it too.
 const NCCL_WAITS: u64 = 5;
-/// For everything: NCCL's wait, twice over, since it asks along a chain.
+/// For the first lines, which NCCL answers at once. The kernel may have given the connection to a
+/// process that is stopped: then another one of those that share the port will answer.
+const GREETS_WITHIN: Duration = Duration::from_secs(3);
+/// For everything after: NCCL's wait, twice over, since it asks along a chain.
 const WITHIN: Duration = Duration::from_secs(12);
 /// Of one line of the handshake.
 const MOST_LINE: u64 = 512;
@@ -32,12 +35,12 @@ pub(super) enum AskError {
     Namespace(io::Error),
     #[error("cannot connect to {at}: {source}")]
     Connect { at: SocketAddr, source: io::Error },
-    #[error("no whole answer within {} s", WITHIN.as_secs())]
+    #[error("no whole answer in time")]
     Late,
     #[error("the connection broke: {0}")]
     Broken(io::Error),
-    #[error("the answer is longer than {0} bytes")]
-    TooLong(u64),
+    #[error("the answer is longer than any job's")]
+    TooLong,
     #[error("`{0}` is no answer of NCCL's")]
     NotNccl(String),
     #[error("the answer is of a form that is not known: {0}")]
@@ -50,7 +53,7 @@ impl AskError {
         match self {
             Self::Namespace(_) | Self::Connect { .. } => RasOutcome::Unreachable,
             Self::Late | Self::Broken(_) => RasOutcome::Late,
-            Self::TooLong(_) => RasOutcome::TooLong,
+            Self::TooLong => RasOutcome::TooLong,
             Self::NotNccl(_) | Self::NotUnderstood(_) => RasOutcome::NotUnderstood,
         }
     }
@@ -68,17 +71,23 @@ pub(super) fn ask(at: SocketAddr, network: Option<&File>) -> Result<Answer, AskE
             connected.map_err(|source| AskError::Connect { at, source })?
         }
     };
-    converse(stream, Instant::now() + WITHIN)
+    converse(stream, (GREETS_WITHIN, WITHIN), MOST_BYTES)
 }
 
-fn converse(stream: TcpStream, until: Instant) -> Result<Answer, AskError> {
-    let mut talk = Talk { reader: BufReader::new(Limited { stream, until, left: MOST_BYTES }) };
+fn converse(
+    stream: TcpStream,
+    (greeting, all): (Duration, Duration),
+    left: u64,
+) -> Result<Answer, AskError> {
+    let until = Instant::now() + greeting;
+    let mut talk = Talk { reader: BufReader::new(Limited { stream, until, left }) };
     let hello = talk.say("CLIENT PROTOCOL 2")?;
     if !hello.starts_with("SERVER PROTOCOL ") {
         return Err(AskError::NotNccl(shown(&hello)));
     }
     talk.say(&format!("TIMEOUT {NCCL_WAITS}"))?;
     let is_json = talk.say("SET FORMAT json")? == "OK";
+    talk.reader.get_mut().until = Instant::now() + all;
     talk.send("VERBOSE STATUS")?;
     if is_json { talk.json() } else { talk.text() }
 }
@@ -109,7 +118,7 @@ impl Talk {
 
     fn json(self) -> Result<Answer, AskError> {
         from_json(self.reader).map_err(|error| match error.io_error_kind() {
-            Some(io::ErrorKind::FileTooLarge) => AskError::TooLong(MOST_BYTES),
+            Some(io::ErrorKind::FileTooLarge) => AskError::TooLong,
             Some(_) => failed(error.into()),
             None => AskError::NotUnderstood(error.to_string()),
         })
@@ -119,7 +128,7 @@ impl Talk {
         let mut bytes = Vec::new();
         self.reader.take(MOST_TEXT + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > MOST_TEXT {
-            return Err(AskError::TooLong(MOST_TEXT));
+            return Err(AskError::TooLong);
         }
         let text = String::from_utf8_lossy(&bytes);
         let first = || shown(text.lines().next().unwrap_or_default());
@@ -129,7 +138,7 @@ impl Talk {
 
 fn failed(error: io::Error) -> AskError {
     match error.kind() {
-        io::ErrorKind::FileTooLarge => AskError::TooLong(MOST_BYTES),
+        io::ErrorKind::FileTooLarge => AskError::TooLong,
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Late,
         _ => AskError::Broken(error),
     }

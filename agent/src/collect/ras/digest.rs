@@ -59,7 +59,7 @@ fn known(communicator: &Communicator, here: &HashMap<Process, ProcKey>) -> Known
     let local = |rank: &Rank| {
         let process = *here.get(rank.process.as_ref()?)?;
         let (launched, behind) = (rank.launched.clone(), foremost - total(rank));
-        Some(Local { process, rank: rank.rank, launched, behind })
+        Some(Local { process, rank: rank.number, launched, behind })
     };
     Known {
         hash: communicator.hash,
@@ -83,13 +83,17 @@ pub(super) fn local_ranks(
     }
     for communicator in &answer.communicators {
         let Some(size) = communicator.size else { continue };
-        for rank in communicator.ranks.iter().filter(|rank| rank.rank < size) {
+        for rank in communicator.ranks.iter().filter(|rank| rank.number < size) {
             let process = rank.process.as_ref().and_then(|process| here.get(process));
             let Some(process) = process else { continue };
             let (hash, device) = (communicator.hash, rank.device);
             let told = all.entry(*process).or_insert(ToldRanks { as_of_ns, ranks: Vec::new() });
-            told.ranks.push(LocalRank { hash, rank: rank.rank, ranks: size, device });
+            told.ranks.push(LocalRank { hash, rank: rank.number, ranks: size, device });
         }
     }
     all
 }
+
+#[cfg(test)]
+#[path = "digest_tests.rs"]
+mod tests;

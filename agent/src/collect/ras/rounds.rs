@@ -1,8 +1,9 @@
 //! The thread that asks: who listens where, whose turn it is, and what is told of an answer.
 //!
 //! The processes of one user share one port of a network (`SO_REUSEPORT`), and the kernel gives a
-//! connection to any of them. One answer is of one job, so where local processes that listen are
-//! not in it, it is asked again, three times at most.
+//! connection to any of them, also to one that is stopped and never answers. One answer is of one
+//! job. So where there is none in time, or local processes that listen are not in it, it is asked
+//! again, three times at most.
 
 use super::answer::{Answer, Lost, Process};
 use super::ask::{AskError, ask};
@@ -31,6 +32,8 @@ const BEAT: Duration = Duration::from_secs(1);
 const NODES_SHARE: Duration = Duration::from_secs(10);
 /// Jobs of one user on a node beyond the first.
 const MOST_JOBS: usize = 3;
+/// Rounds for which an answer is told that nobody has confirmed: another job has answered.
+const ROUNDS_TOLD: u32 = 4;
 /// Processes given up that are remembered as told.
 const MOST_DEAD: usize = 4_096;
 /// The first look at a process that does not listen comes again after this, then each after twice
@@ -39,6 +42,9 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// Processes that share a port of a network.
 type Port = (u64, SocketAddr);
+
+/// A job's answer, whole and as told, and the names of this node's processes in it.
+type Heard = (Job, HashMap<Process, ProcKey>, Answer);
 
 /// A process that has the library loaded.
 #[derive(Debug)]
@@ -57,6 +63,23 @@ struct Turn {
     dead: HashSet<Process>,
     /// Who was in no answer although it was asked again.
     elsewhere: BTreeSet<ProcKey>,
+}
+
+impl Turn {
+    /// Takes new answers, and keeps those of jobs that have not been heard this time for a while.
+    fn renew(&mut self, new: impl Iterator<Item = Job>, told_for: Duration) {
+        let mut jobs: Vec<Job> = new.collect();
+        let heard: HashSet<ProcKey> =
+            jobs.iter().flat_map(|job| job.ranks.keys().copied()).collect();
+        let has_new = !jobs.is_empty();
+        let is_kept = |job: &Job| {
+            let is_other = !has_new || !job.ranks.is_empty();
+            let is_unheard = !job.ranks.keys().any(|process| heard.contains(process));
+            is_other && is_unheard && job.at.elapsed() < told_for
+        };
+        jobs.extend(self.jobs.drain(..).filter(is_kept));
+        self.jobs = jobs;
+    }
 }
 
 /// The state of the thread.
@@ -162,15 +185,11 @@ impl Rounds {
         let nodes = answers.iter().map(|(_, _, answer)| answer.nodes).sum::<u32>();
         if !answers.is_empty() {
             turn.failed = 0;
-            turn.jobs = answers.iter().map(|(job, ..)| job.clone()).collect();
-        } else if turn.failed > 2 {
-            // What nobody confirms any more is not told any more.
-            turn.jobs.clear();
         }
-        let wait = every.max(NODES_SHARE.saturating_mul(nodes));
-        let wait = if nodes <= 1 { every } else { wait };
+        let wait = if nodes > 1 { every.max(NODES_SHARE.saturating_mul(nodes)) } else { every };
+        turn.renew(answers.iter().map(|(job, ..)| job.clone()), wait * ROUNDS_TOLD);
         let wait = wait.saturating_mul(1 << turn.failed.min(4));
-        turn.next = Instant::now() + wait - part_of(wait / 10);
+        turn.next = Instant::now() + wait.saturating_sub(part_of(wait / 10));
         for (_, here, answer) in &answers {
             self.tell_dead(port, here, answer);
         }
@@ -182,10 +201,10 @@ impl Rounds {
         port: Port,
         first: ProcKey,
         listening: &BTreeSet<ProcKey>,
-    ) -> (Vec<(Job, HashMap<Process, ProcKey>, Answer)>, Option<AskError>) {
+    ) -> (Vec<Heard>, Option<AskError>) {
         let here = self.here(port.0);
-        let mut answers: Vec<(Job, HashMap<Process, ProcKey>, Answer)> = Vec::new();
-        let mut missing = listening.clone();
+        let mut answers: Vec<Heard> = Vec::new();
+        let (mut missing, mut silent) = (listening.clone(), None);
         let passed_over = self.turns.get(&port).map(|turn| turn.elsewhere.clone());
         for _ in 0..=MOST_JOBS {
             let as_of_ns = boot_time_ns();
@@ -198,9 +217,18 @@ impl Rounds {
             }
             let answer = match ask(port.1, namespace.as_ref()) {
                 Ok(answer) => answer,
-                Err(error) => return (answers, Some(error)),
+                Err(late @ AskError::Late) if listening.len() > 1 => {
+                    self.count(late.outcome());
+                    silent = Some(late);
+                    continue;
+                }
+                Err(error) => {
+                    self.count(error.outcome());
+                    return (answers, Some(error));
+                }
             };
             self.count(RasOutcome::Answered);
+            silent = None;
             let ranks = local_ranks(&answer, &here, as_of_ns);
             let is_new = answers.is_empty() || ranks.keys().any(|one| missing.contains(one));
             missing.retain(|process| !ranks.contains_key(process));
@@ -216,7 +244,8 @@ impl Rounds {
         if let Some(turn) = self.turns.get_mut(&port) {
             turn.elsewhere = missing;
         }
-        (answers, None)
+        let error = silent.filter(|_| answers.is_empty());
+        (answers, error)
     }
 
     /// The processes of a network by the names that NCCL has for them, without those that share
@@ -262,7 +291,6 @@ impl Rounds {
     }
 
     fn fail(&self, error: &AskError) {
-        self.count(error.outcome());
         let remedy = match error {
             AskError::Namespace(_) => "let the agent have CAP_SYS_ADMIN, or set nccl.ras = false",
             _ => "set nccl.ras = false to stop asking",

@@ -58,9 +58,8 @@ pub(super) fn from_text(text: &str) -> Option<Answer> {
 fn summary(line: &str, answer: &mut Answer) -> Option<()> {
     let numbers: Option<Vec<u32>> =
         line.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
-    let (nodes, processes) = match *numbers?.as_slice() {
-        [nodes, _, _, processes, _] | [nodes, processes, _] => (nodes, processes),
-        _ => return None,
+    let ([nodes, _, _, processes, _] | [nodes, processes, _]) = *numbers?.as_slice() else {
+        return None;
     };
     (answer.nodes, answer.processes) = (nodes, processes);
     Some(())

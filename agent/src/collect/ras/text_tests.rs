@@ -2,7 +2,7 @@ use super::*;
 use crate::communicators::CommunicatorHash;
 
 const HEALTHY: &str =
-    include_str!("../../../../tests/fixtures/nccl-ras/reconstructed-2.27-healthy.txt");
+    include_str!("../../../../tests/fixtures/nccl-ras/libnccl-2.27.5-three-ranks.txt");
 const DEAD: &str = include_str!("../../../../tests/fixtures/nccl-ras/reconstructed-2.27-dead.txt");
 const MISSING: &str =
     include_str!("../../../../tests/fixtures/nccl-ras/reconstructed-2.24-missing.txt");
@@ -17,7 +17,7 @@ fn absent(rank: u32, process: Option<Process>, is_dead: bool) -> Absent {
 
 #[test]
 fn a_healthy_job_tells_its_size_and_no_names() {
-    let wanted = Answer { version: "2.27.5".into(), nodes: 4, processes: 32, ..Answer::default() };
+    let wanted = Answer { version: "2.27.5".into(), nodes: 1, processes: 3, ..Answer::default() };
     assert_eq!(from_text(HEALTHY), Some(wanted));
 }
 
@@ -42,6 +42,31 @@ fn dead_and_missing_processes_are_told_with_their_ranks() {
     assert_eq!(answer.communicators, vec![wanted]);
 }
 
+/// From three processes of the library, one of them stopped for 75 seconds.
+#[test]
+fn a_real_librarys_dead_process_is_told() {
+    const RECORDED: &str =
+        include_str!("../../../../tests/fixtures/nccl-ras/libnccl-2.27.5-one-dead.txt");
+    let process = Process { host: "127.0.0.1".into(), pid: 13_033 };
+    let communicator = Communicator {
+        hash: CommunicatorHash(0x1db1_4a8a_713c_2fa5),
+        size: None,
+        ranks: Vec::new(),
+        absent: vec![absent(2, Some(process.clone()), true)],
+        missing: 1,
+    };
+    let wanted = Answer {
+        version: "2.27.5".into(),
+        nodes: 1,
+        processes: 3,
+        communicators: vec![communicator],
+        dead: vec![Lost { process, devices: Some("2".into()) }],
+        dead_count: 1,
+        ..Answer::default()
+    };
+    assert_eq!(from_text(RECORDED), Some(wanted));
+}
+
 #[test]
 fn the_oldest_form_lists_missing_ranks_by_number() {
     let answer = from_text(MISSING).unwrap();
@@ -58,6 +83,7 @@ fn a_text_without_its_headings_is_no_answer() {
     let (first, _) = HEALTHY.split_once("Communicators").unwrap();
     assert_eq!(from_text(first), None, "cut short");
     let wrong =
-        HEALTHY.replace("      4          8            1", "      x          8            1");
+        HEALTHY.replace("      1          3            1", "      x          3            1");
+    assert_ne!(wrong, HEALTHY);
     assert_eq!(from_text(&wrong), None);
 }

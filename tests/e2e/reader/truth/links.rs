@@ -227,7 +227,7 @@ fn modes(scenario: &Scenario, device: Device<'_>, seconds: f64, rows: &mut Vec<R
         "system_reboot",
     ];
     let told = modes.recovery.as_ref().map(|curve| device.value(curve, seconds));
-    let holds = told.map(|told| (0..8).find(|n| f64::from(*n) == told).unwrap() as usize);
+    let holds = told.map(|told| (0..8_u8).find(|n| f64::from(*n) == told).unwrap().into());
     words("gpu.recovery.action", &actions, holds, rows);
     if board.inforom.is_some() {
         rows.push(("gpu.inforom.valid", String::new(), flag(!board.inforom_corrupted)));

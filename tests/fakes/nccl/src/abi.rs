@@ -78,6 +78,7 @@ unsafe fn checked(comm: Handle) -> Result<Handle, u32> {
 /// # Safety
 ///
 /// As for [`checked`].
+#[expect(clippy::inline_always, reason = "each operation reads the communicator itself")]
 #[inline(always)]
 unsafe fn operate(comm: Handle) -> u32 {
     // SAFETY: as promised by the caller.
@@ -93,22 +94,45 @@ unsafe fn operate(comm: Handle) -> u32 {
 }
 
 /// Operations on a communicator: each checks it and does what is planned.
+///
+/// On x86-64 each begins by saving a register, as the functions of the real library do: what a
+/// probe there costs depends on the first instruction (12 times as much where the processor has to
+/// step through it, on a virtual machine).
 macro_rules! operations {
-    ($($name:ident($($arg:ident: $kind:ty),*) on $comm:ident;)+) => {$(
-        #[doc = concat!("`", stringify!($name), "`.")]
-        ///
-        /// # Safety
-        ///
-        /// As in `nccl.h`; no buffer is touched.
-        #[unsafe(no_mangle)]
-        #[inline(never)]
-        pub unsafe extern "C" fn $name($($arg: $kind),*) -> u32 {
-            // Also keeps functions that do the same from becoming one.
-            std::hint::black_box((stringify!($name), $($arg),*));
-            // SAFETY: the communicator is as the caller promises.
-            unsafe { operate($comm) }
+    ($($name:ident($($arg:ident: $kind:ty),*) on $comm:ident;)+) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            ///
+            /// As in `nccl.h`; no buffer is touched.
+            #[cfg(target_arch = "x86_64")]
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name($($arg: $kind),*) -> u32 {
+                std::arch::naked_asm!("push rbx", "pop rbx", "jmp {}", sym work::$name)
+            }
+        )+
+
+        #[allow(non_snake_case, reason = "the library's names")]
+        mod work {
+            use super::{Buffer, Handle, Stream, c_int, operate};
+
+            $(
+                #[cfg_attr(not(target_arch = "x86_64"), unsafe(no_mangle))]
+                #[inline(never)]
+                pub(super) unsafe extern "C" fn $name($($arg: $kind),*) -> u32 {
+                    // Also keeps functions that do the same from becoming one.
+                    std::hint::black_box((stringify!($name), $($arg),*));
+                    // SAFETY: the communicator is as the caller promises.
+                    unsafe { operate($comm) }
+                }
+            )+
         }
-    )+};
+
+        #[cfg(not(target_arch = "x86_64"))]
+        pub use work::{$($name),+};
+    };
 }
 
 /// A buffer on the device.
@@ -297,13 +321,30 @@ pub unsafe extern "C" fn ncclCommInitRankScalable(
 pub unsafe extern "C" fn ncclCommInitAll(to: *mut Handle, count: c_int, devices: Buffer) -> u32 {
     std::hint::black_box(devices);
     let mut id = UniqueId([0; 128]);
-    // SAFETY: the id is a local.
-    unsafe { ncclGetUniqueId(&raw mut id) };
+    // SAFETY: room for an id, as the library itself asks for one here.
+    std::hint::black_box(unsafe { ncclGetUniqueId(&raw mut id) });
+    LAST_OWN_ID.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&id.0);
     for rank in 0..count {
         // SAFETY: the caller promises room for `count` handles.
         unsafe { to.add(rank.unsigned_abs() as usize).write(Comm::make(id.hash(), rank, count)) };
     }
     plan::carry_out()
+}
+
+/// The id from which the last `ncclCommInitAll` made its communicators.
+static LAST_OWN_ID: std::sync::Mutex<[u8; 128]> = std::sync::Mutex::new([0; 128]);
+
+/// The same, for the driver of the process: no real library tells.
+///
+/// # Safety
+///
+/// Room for an id.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fakeNcclOwnId(id: *mut UniqueId) -> u32 {
+    let last = *LAST_OWN_ID.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // SAFETY: as promised by the caller.
+    unsafe { id.write(UniqueId(last)) };
+    SUCCESS
 }
 
 /// `ncclCommSplit`: rank and size are the driver's business, which knows all colors; here the

@@ -4,12 +4,15 @@
 //! |---|---|
 //! | `load PATH` | `ok` |
 //! | `id` | the unique id in hex |
+//! | `own-id` | the one from which the last `all` was made |
 //! | `init NAME RANKS RANK ID [config or scalable]` | result |
 //! | `all NAME RANKS` | result; the communicators are `NAME0`, `NAME1`, … |
 //! | `split NAME COLOR KEY NEW`, `shrink NAME NEW RANK…` | result |
 //! | `finalize NAME`, `destroy NAME`, `abort NAME`, `revoke NAME` | result |
 //! | `count NAME`, `rank NAME`, `error NAME` | result and answer |
 //! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
+//! | `pace TIMES RATE OPERATION NAME COUNT DATATYPE` | nanoseconds of a call: median, mean of the quicker 99 % |
+//! | `storm MILLISECONDS OPERATION NAME COUNT DATATYPE` | calls, CPU nanoseconds of one |
 //! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
 //! | `ras FILE` | `ok`; from now on clients are answered like [`crate::ras`] says |
 //! | `take NANOSECONDS`, `hang`, `fail RESULT`, `break NAME RESULT` | `ok` |
@@ -22,6 +25,11 @@ use std::ffi::{CString, c_int, c_void};
 use std::io::{self, BufRead, Write};
 use std::mem::transmute;
 use std::ptr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Words that a paced rank works on between two calls: as much as the nearest cache holds, twice.
+const OTHER_WORK: usize = 8_192;
 
 /// Why an order was not carried out.
 #[derive(Debug)]
@@ -39,9 +47,14 @@ fn refused(what: impl Into<String>) -> Refused {
     Refused(what.into())
 }
 
-/// Carries out orders until there are no more.
-pub fn serve(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
-    let mut rank = Rank { library: ptr::null_mut(), communicators: HashMap::new() };
+/// A function that is linked into the program.
+pub type Linked = (&'static str, *mut c_void);
+
+/// Carries out orders until there are no more, with the functions of the library that is loaded
+/// or, before any is, those that are linked into the program.
+pub fn serve(orders: impl BufRead, mut answers: impl Write, linked: &[Linked]) -> io::Result<()> {
+    let linked = linked.iter().copied().collect();
+    let mut rank = Rank { library: ptr::null_mut(), linked, communicators: HashMap::new() };
     for order in orders.lines() {
         let order = order?;
         let words: Vec<&str> = order.split_ascii_whitespace().collect();
@@ -56,6 +69,7 @@ pub fn serve(orders: impl BufRead, mut answers: impl Write) -> io::Result<()> {
 
 struct Rank {
     library: *mut c_void,
+    linked: HashMap<&'static str, *mut c_void>,
     communicators: HashMap<String, Handle>,
 }
 
@@ -90,7 +104,8 @@ impl Rank {
     fn carry_out(&mut self, words: &[&str]) -> Result<String, Refused> {
         match *words {
             ["load", path] => self.load(path),
-            ["id"] => self.unique_id(),
+            ["id"] => self.unique_id("ncclGetUniqueId"),
+            ["own-id"] => self.unique_id("fakeNcclOwnId"),
             ["init", name, ranks, rank, id] => self.init(name, (ranks, rank, id), "rank"),
             ["init", name, ranks, rank, id, how] => self.init(name, (ranks, rank, id), how),
             ["all", name, ranks] => self.init_all(name, ranks),
@@ -105,6 +120,12 @@ impl Rank {
             ["error", name] => self.ask("ncclCommGetAsyncError", name),
             ["call", times, operation, name, count, datatype] => {
                 self.call((times, operation), name, (count, datatype))
+            }
+            ["pace", times, rate, operation, name, count, datatype] => {
+                self.pace((times, rate), operation, name, (count, datatype))
+            }
+            ["storm", time, operation, name, count, datatype] => {
+                self.storm(time, operation, name, (count, datatype))
             }
             ["group", times, operation, name, count, datatype] => {
                 self.group((times, operation), name, (count, datatype))
@@ -129,7 +150,8 @@ impl Rank {
 
     fn symbol(&self, name: &str) -> Result<*mut c_void, Refused> {
         if self.library.is_null() {
-            return Err(refused("no library is loaded"));
+            let found = self.linked.get(name).copied();
+            return found.ok_or_else(|| refused("no library is loaded"));
         }
         let text = CString::new(name).map_err(|_| refused("a name with a zero byte"))?;
         // SAFETY: the library is loaded and the name is a C string.
@@ -148,8 +170,8 @@ impl Rank {
         found.ok_or_else(|| refused(format!("no communicator {name}")))
     }
 
-    fn unique_id(&self) -> Result<String, Refused> {
-        let function = self.symbol("ncclGetUniqueId")?;
+    fn unique_id(&self, function: &str) -> Result<String, Refused> {
+        let function = self.symbol(function)?;
         let mut id = UniqueId([0; 128]);
         // SAFETY: the symbol has this type in every version; the id has room for the answer.
         let result = unsafe {
@@ -305,6 +327,62 @@ impl Rank {
         Ok(result.to_string())
     }
 
+    /// Calls without a pause for so long.
+    fn storm(
+        &self,
+        time: &str,
+        operation: &str,
+        name: &str,
+        (count, datatype): (&str, &str),
+    ) -> Result<String, Refused> {
+        let end = Instant::now() + Duration::from_millis(number(time)?);
+        let (begun, mut calls) = (thread_cpu(), 0);
+        while Instant::now() < end {
+            self.call(("1000", operation), name, (count, datatype))?;
+            calls += 1_000;
+        }
+        Ok(format!("{calls} {}", (thread_cpu() - begun) / u128::from(calls.max(1_u64))))
+    }
+
+    /// Calls at a rate (0: without a pause) with other work on other memory in between, as a
+    /// program has it.
+    fn pace(
+        &self,
+        (times, rate): (&str, &str),
+        operation: &str,
+        name: &str,
+        (count, datatype): (&str, &str),
+    ) -> Result<String, Refused> {
+        let (function, handle) = (self.symbol(operation)?, self.handle(name)?);
+        // SAFETY: every operation takes at most eleven words.
+        let function = unsafe { transmute::<*mut c_void, Operation>(function) };
+        let words = arguments(operation, word(count)?, word(datatype)?, handle)
+            .ok_or_else(|| refused("no such operation"))?;
+        let [r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4] = words;
+        let pause = Duration::from_secs(1).checked_div(int(rate)?.unsigned_abs());
+        let mut work = vec![0_u64; OTHER_WORK];
+        let mut took = Vec::with_capacity(word(times)?);
+        let mut next = Instant::now();
+        for _ in 0..number(times)? {
+            if let Some(pause) = pause {
+                work.iter_mut().step_by(8).for_each(|word| *word = word.wrapping_add(1));
+                std::hint::black_box(&mut work);
+                next += pause;
+                thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+            let begun = Instant::now();
+            // SAFETY: as in `call`.
+            unsafe { function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4) };
+            took.push(begun.elapsed().as_nanos());
+        }
+        took.sort_unstable();
+        // The slowest were interrupted.
+        took.truncate((took.len() * 99 / 100).max(1));
+        let median = took.get(took.len() * 50 / 99).copied().unwrap_or(0);
+        let mean = took.iter().sum::<u128>() / (took.len() as u128).max(1);
+        Ok(format!("{median} {mean}"))
+    }
+
     fn group(
         &self,
         calls: (&str, &str),
@@ -343,6 +421,14 @@ fn arguments(operation: &str, count: usize, datatype: usize, comm: Handle) -> Op
     let mut all = [0; 11];
     all.iter_mut().zip(words).for_each(|(to, from)| *to = *from);
     Some(all)
+}
+
+/// CPU nanoseconds of this thread so far.
+fn thread_cpu() -> u128 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the record is a local that outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
 }
 
 fn parse_id(hex: &str) -> Result<UniqueId, Refused> {

@@ -5,11 +5,9 @@
 //! As in the library the processes of a user share the port, `NCCL_RAS_ADDR` says which, and a
 //! second socket on the node's address is for the other processes of the job.
 
-use std::ffi::c_int;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::mem::size_of;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -36,38 +34,11 @@ pub fn listen(document: PathBuf) -> io::Result<String> {
 /// A listener on a port that others of the same user may have too, which the standard library
 /// does not make.
 fn shared(port: u16) -> io::Result<TcpListener> {
-    let checked =
-        |result: c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
-    // SAFETY: makes a descriptor, which nobody else has.
-    let socket = unsafe {
-        let made = checked(libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
-        OwnedFd::from_raw_fd(made)
-    };
-    let on: c_int = 1;
-    let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be() },
-        sin_zero: [0; 8],
-    };
-    for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
-        // SAFETY: the option's value is an int of that size, which the call only reads.
-        checked(unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                (&raw const on).cast(),
-                size_of::<c_int>() as libc::socklen_t,
-            )
-        })?;
-    }
-    // SAFETY: the address is an IPv4 one of that size, which the calls only read.
-    unsafe {
-        let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-        checked(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length))?;
-        checked(libc::listen(socket.as_raw_fd(), 16))?;
-    }
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    rustix::net::listen(&socket, 16)?;
     Ok(socket.into())
 }
 

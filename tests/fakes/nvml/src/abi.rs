@@ -12,6 +12,7 @@ mod links;
 pub mod mig;
 pub mod modes;
 pub mod process;
+pub mod wear;
 
 use crate::chance;
 use crate::counts;

@@ -121,6 +121,12 @@ pub(crate) fn leave(inside: Option<Inside>, failed: bool) {
     let line = book.lines.entry(inside.name.to_owned()).or_insert((next, Count::default()));
     line.1 = line.1.and(one);
     book.save(inside.name);
+    // Writing this down is none of the caller's doing either; it is on the next line that is written.
+    let (wall, cpu) = (inside.begun.elapsed(), thread_cpu_ns().saturating_sub(inside.cpu_ns));
+    if let Some((_, count)) = book.lines.get_mut(inside.name) {
+        count.wall_ns += u64::try_from(wall.as_nanos()).unwrap_or(0).saturating_sub(one.wall_ns);
+        count.cpu_ns += cpu.saturating_sub(one.cpu_ns);
+    }
 }
 
 impl Book {

@@ -46,13 +46,21 @@ impl Call {
     /// How one field of this call fails; notes it in the log, as a call named `field 186`.
     pub(crate) fn field_failure(&self, field: u32, device: u32) -> Option<Code> {
         log(&format!("field {field}"), Some(device));
+        self.part_failure(device, |failure| failure.field == Some(field))
+    }
+
+    /// How one metric of this call fails.
+    pub(crate) fn metric_failure(&self, metric: u32, device: u32) -> Option<Code> {
+        self.part_failure(device, |failure| failure.metric == Some(metric))
+    }
+
+    fn part_failure(&self, device: u32, is_of_part: impl Fn(&Failure) -> bool) -> Option<Code> {
         let about = Some(About { device, instance: false });
         let Loaded { scenario, hits, .. } = &*self.loaded;
-        let of_field = |failure: &Failure| {
-            failure.field == Some(field) && failure.in_time(about, self.seconds)
-        };
         let mut concerned = scenario.failures.iter().zip(hits).filter(|(failure, hits)| {
-            of_field(failure) && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
+            is_of_part(failure)
+                && failure.in_time(about, self.seconds)
+                && hits.fetch_add(1, Ordering::Relaxed) >= failure.after_calls
         });
         concerned.next()?.0.code
     }

@@ -15,7 +15,7 @@ use clocks::{Clocks, Held, PowerLimits};
 use driver::DriverChange;
 use failure::{Failure, Latency};
 use gpm::Gpm;
-use health::Remapped;
+use health::{Ecc, Errors, Pcie, Remapped, Retired, TemperatureLimits};
 use links::{C2c, Fabric, NvLink};
 use serde::Deserialize;
 use std::fs;
@@ -96,6 +96,17 @@ pub struct Group {
     pub encoder: Option<Curve>,
     /// Busy percentage of the decoder.
     pub decoder: Option<Curve>,
+    /// Busy percentage of the JPEG decoder.
+    pub jpeg: Option<Curve>,
+    /// Busy percentage of the optical flow accelerator.
+    pub optical_flow: Option<Curve>,
+    /// Bytes of the aperture (BAR1): all and used.
+    pub aperture: Option<[u64; 2]>,
+    /// Degrees left until the device slows down.
+    pub margin: Option<Curve>,
+    /// Temperatures at which something happens.
+    #[serde(default)]
+    pub temperature_limits: TemperatureLimits,
     /// Degrees Celsius of the die.
     pub temperature: Option<Curve>,
     /// Degrees Celsius of the memory.
@@ -113,6 +124,12 @@ pub struct Group {
     pub held: Held,
     /// Remapped rows.
     pub remapped: Option<Remapped>,
+    /// Retired pages.
+    pub retired: Option<Retired>,
+    /// Errors that ECC sees.
+    pub ecc: Option<Ecc>,
+    /// The link to the host.
+    pub pcie: Option<Pcie>,
     /// Performance state.
     pub power_state: Option<u32>,
     /// Fan percentage.
@@ -236,6 +253,8 @@ pub struct ProcessGroup {
     pub instance: Option<[u32; 2]>,
     /// Bytes of device memory; without it the driver does not tell.
     pub memory: Option<Curve>,
+    /// Bytes of device memory it has had at most; without it what it has.
+    pub peak: Option<Curve>,
     /// SM percentage.
     #[serde(default = "zero")]
     pub sm: Curve,
@@ -371,6 +390,20 @@ impl<'a> Device<'a> {
     /// Energy used since the driver was loaded, in millijoules, as the driver counts it: whole ones.
     pub fn energy_mj(&self, seconds: f64) -> Option<f64> {
         Some((self.area(self.group.power.as_ref()?, seconds) * 1000.0).floor())
+    }
+
+    /// Errors of a memory, corrected and not, since the driver was loaded and since the board was
+    /// made.
+    pub fn errors(&self, errors: &Errors, seconds: f64) -> [[u64; 2]; 2] {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts of a scenario are small and not negative"
+        )]
+        let count = |curve: &Curve| self.value(curve, seconds).floor() as u64;
+        let volatile = [count(&errors.corrected), count(&errors.uncorrected)];
+        let [corrected, uncorrected] = volatile;
+        [volatile, [corrected + errors.before[0], uncorrected + errors.before[1]]]
     }
 
     /// The area under a curve of the group since the driver was loaded.

@@ -6,6 +6,7 @@ use crate::collect::device::wire::{Cost, Outcome};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use std::fmt::Debug;
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 /// Argument version mismatch: the driver is too old for this version of a structure.
@@ -27,7 +28,38 @@ pub(super) enum Call {
     Utilization,
     Encoder,
     Decoder,
+    Jpeg,
+    OpticalFlow,
     Memory,
+    Aperture,
+    Margin,
+    ThresholdShutdown,
+    ThresholdSlowdown,
+    ThresholdOperating,
+    ThresholdMemory,
+    HeldBy,
+    HeldByPossible,
+    HeldPower,
+    HeldThermal,
+    HeldSyncBoost,
+    HeldBoardLimit,
+    HeldLowUtilization,
+    HeldReliability,
+    ApplicationGraphics,
+    ApplicationMemory,
+    PcieGeneration,
+    PcieWidth,
+    HighestPcieGeneration,
+    HighestPcieWidth,
+    PcieReplays,
+    EccMode,
+    SramErrors,
+    SramCorrectedVolatile,
+    SramCorrectedAggregate,
+    SramUncorrectedVolatile,
+    SramUncorrectedAggregate,
+    RemappedRows,
+    SpareRows,
     Temperature,
     Fields,
     Power,
@@ -65,6 +97,7 @@ pub(super) enum Call {
     ComputeMode,
     AccountingMode,
     AccountingBuffer,
+    Account,
     EncoderSessions,
     CaptureSessions,
     ConfidentialReady,
@@ -178,7 +211,7 @@ impl Ask {
 
     /// Whether this is the turn of what is asked at a pace. The first reading of a handle is.
     pub(super) fn due(&self, pace: Pace) -> bool {
-        let turn = |round| self.turn.wrapping_add(self.offset) % round == 0;
+        let turn = |round| self.turn.wrapping_add(self.offset).is_multiple_of(round);
         self.turn == 0
             || match pace {
                 Pace::EveryTick => true,
@@ -237,6 +270,25 @@ impl Ask {
             Err(NvmlError::InvalidArg) => Err(Verdict::Unsupported),
             Err(error) => Err(self.note(what, &error)),
         }
+    }
+
+    /// Counts an answer that cannot be true.
+    pub(super) fn doubt(&mut self) {
+        self.cost.implausible += 1;
+    }
+
+    /// A value that can be true; another is counted and is none.
+    pub(super) fn credible<T: PartialOrd>(
+        &mut self,
+        value: Option<T>,
+        range: RangeInclusive<T>,
+    ) -> Option<T> {
+        let value = value?;
+        if range.contains(&value) {
+            return Some(value);
+        }
+        self.doubt();
+        None
     }
 
     /// Whether a call was not supported.

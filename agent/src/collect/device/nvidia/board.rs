@@ -27,6 +27,10 @@ const MICRO: f64 = 1e6;
 pub(super) struct Board {
     /// Something of what it is was not told; it is asked again at the next reading.
     again: bool,
+    /// Accounting is on.
+    accounting: bool,
+    /// The checksum of the InfoROM's configuration.
+    checksum: Option<u32>,
     inforom: Kept,
     modes: Kept,
     video: Kept,
@@ -38,6 +42,8 @@ impl Default for Board {
     fn default() -> Self {
         Self {
             again: true,
+            accounting: false,
+            checksum: None,
             inforom: Kept::new(Pace::Once),
             modes: Kept::new(Pace::Slow),
             video: Kept::new(Pace::Medium),
@@ -56,14 +62,21 @@ impl Board {
         out: &mut Vec<WireValue>,
     ) {
         recovery_action(fields, out);
-        self.inforom.read(ask, out, |ask, out| inforom(device, ask, out));
+        let checksum = &mut self.checksum;
+        self.inforom.read(ask, out, |ask, out| *checksum = inforom(device, ask, out));
+        let accounting = &mut self.accounting;
         self.modes.read(ask, out, |ask, out| {
-            modes(device, ask, out);
+            *accounting = modes(device, ask, out);
             confidential((device, versions), ask, out);
         });
         self.video.read(ask, out, |ask, out| video(device, ask, out));
         let joined = &mut self.fabric_facts;
         self.fabric.read(ask, out, |ask, out| *joined = fabric::read(device, ask, out));
+    }
+
+    /// Whether the driver keeps accounts of processes.
+    pub(super) fn keeps_accounts(&self) -> bool {
+        self.accounting
     }
 
     /// Brings what is known of the board up to date; true when that changed something.
@@ -80,6 +93,8 @@ impl Board {
             changed |= confidential_facts(versions.confidential, facts);
             self.again = ask.cost().failed != failed;
         }
+        let checksum = self.checksum.map(|checksum| format!("{checksum:08x}"));
+        changed |= facts.set(Fact::InforomChecksum, checksum);
         changed |= facts.set(Fact::NvLink, Links::version(fields).map(str::to_owned));
         changed |= facts.set(Fact::FabricCluster, self.fabric_facts.cluster.clone());
         changed |= facts.set(Fact::FabricClique, self.fabric_facts.clique.clone());
@@ -167,17 +182,19 @@ fn recovery_action(fields: &Fields, out: &mut Vec<WireValue>) {
     }
 }
 
-/// Whether the InfoROM's configuration has the checksum it says.
-fn inforom(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
-    let valid = ask.ask(Call::InforomChecksum, || match device.config_checksum() {
-        Ok(_) => Ok(true),
-        Err(NvmlError::CorruptedInfoROM) => Ok(false),
+/// Whether the InfoROM is what its checksum says, and that of its configuration if so.
+fn inforom(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) -> Option<u32> {
+    let told = ask.ask(Call::InforomChecksum, || match device.config_checksum() {
+        Ok(checksum) => Ok(Some(checksum)),
+        Err(NvmlError::CorruptedInfoROM) => Ok(None),
         Err(error) => Err(error),
-    });
-    push(out, &metric::INFOROM_VALID, (), valid.map(i64::from));
+    })?;
+    push(out, &metric::INFOROM_VALID, (), Some(i64::from(told.is_some())));
+    told
 }
 
-fn modes(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+/// Reads what is on and what is off; true when accounting is on.
+fn modes(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) -> bool {
     let persistence = ask.ask(Call::PersistenceMode, || device.is_in_persistent_mode());
     let accounting = ask.ask(Call::AccountingMode, || device.is_accounting_enabled());
     let firmware = ask.ask(Call::GspMode, || device.gsp_firmware_mode()).map(|mode| mode.enabled);
@@ -195,6 +212,11 @@ fn modes(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
         let limit = ask.ask(Call::AccountingBuffer, || device.accounting_buffer_size());
         push(out, &metric::ACCOUNTING_LIMIT, (), limit.map(i64::from));
     }
+    compute_mode(device, ask, out);
+    accounting == Some(true)
+}
+
+fn compute_mode(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
     let Some(told) = ask.ask(Call::ComputeMode, || device.compute_mode()) else { return };
     let told = match told {
         NvmlComputeMode::Default => ComputeMode::Default,

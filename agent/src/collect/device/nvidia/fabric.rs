@@ -91,8 +91,12 @@ fn conditions(mask: u32, out: &mut Vec<WireValue>) {
         2 => Some(false),
         _ => None,
     };
-    CONDITIONS.iter().for_each(|(place, condition)| say(*condition, yes(*place)));
-    REQUIREMENTS.iter().for_each(|(place, condition)| say(*condition, yes(*place).map(|yes| !yes)));
+    for (place, condition) in CONDITIONS {
+        say(*condition, yes(*place));
+    }
+    for (place, condition) in REQUIREMENTS {
+        say(*condition, yes(*place).map(|yes| !yes));
+    }
     let wrong = mask >> 8 & 0xf;
     for (value, condition) in (2..).zip(CONFIGURATION).filter(|_| wrong != 0) {
         say(*condition, Some(wrong == value));

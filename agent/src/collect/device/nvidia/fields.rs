@@ -8,11 +8,13 @@
 //! has the numbers of the header that comes with the bindings, which is older; they are translated
 //! by the driver's version. Where that is not known, none of these numbers is asked for.
 
-use super::ask::{Ask, Call, Pace, Verdict};
+mod table;
+
+use super::ask::{Ask, Call, Verdict};
 use crate::sys::nvml::fields::{Batch, Number};
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::field_id as nvml;
 use std::collections::BTreeMap;
+pub(super) use table::Field;
 
 /// The whole device.
 pub(super) const DEVICE: u32 = 0;
@@ -20,211 +22,6 @@ pub(super) const DEVICE: u32 = 0;
 pub(super) const MODULE: u32 = 1;
 /// Of the NVLink counters: all links together.
 pub(super) const ALL_LINKS: u32 = u32::MAX;
-
-/// What a value counts in; its factor leads to the catalogue's base unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    /// A number of something, a state, bytes.
-    Number,
-    Celsius,
-    Milliwatt,
-    Millijoule,
-    Nanosecond,
-    MegabytePerSecond,
-}
-
-/// What is known of a field.
-struct Row {
-    /// Its number before driver 580.82.
-    id: u32,
-    pace: Pace,
-    unit: Unit,
-    /// Of which parts it is always asked for.
-    scopes: &'static [u32],
-}
-
-/// Declares the fields.
-macro_rules! fields {
-    ($($(#[doc = $doc:literal])+ $field:ident = $id:ident, $pace:ident, $unit:ident, of $scopes:expr;)+) => {
-        /// A value of the batched call.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub(super) enum Field { $($(#[doc = $doc])+ $field,)+ }
-
-        impl Field {
-            const ALL: &'static [Self] = &[$(Self::$field),+];
-
-            fn row(self) -> Row {
-                match self {
-                    $(Self::$field => Row {
-                        id: nvml::$id,
-                        pace: Pace::$pace,
-                        unit: Unit::$unit,
-                        scopes: &$scopes,
-                    },)+
-                }
-            }
-        }
-    };
-}
-
-fields! {
-    /// Of the memory stacks; 0 on boards without that sensor.
-    MemoryTemperature = NVML_FI_DEV_MEMORY_TEMP, EveryTick, Celsius, of [DEVICE];
-    /// Energy used since the driver was loaded.
-    Energy = NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, EveryTick, Millijoule, of [DEVICE];
-    /// Power, averaged over a second; Ampere (but GA100) and later.
-    PowerAverage = NVML_FI_DEV_POWER_AVERAGE, EveryTick, Milliwatt, of [DEVICE, MODULE];
-    /// Power now.
-    PowerInstant = NVML_FI_DEV_POWER_INSTANT, EveryTick, Milliwatt, of [DEVICE, MODULE];
-    /// The lowest power limit that can be set.
-    PowerLimitMinimum = NVML_FI_DEV_POWER_MIN_LIMIT, Slow, Milliwatt, of [DEVICE];
-    /// The highest power limit that can be set.
-    PowerLimitMaximum = NVML_FI_DEV_POWER_MAX_LIMIT, Slow, Milliwatt, of [DEVICE];
-    /// The power limit at the start.
-    PowerLimitDefault = NVML_FI_DEV_POWER_DEFAULT_LIMIT, Slow, Milliwatt, of [DEVICE];
-    /// The power limit in force.
-    PowerLimitEnforced = NVML_FI_DEV_POWER_CURRENT_LIMIT, Slow, Milliwatt, of [DEVICE];
-    /// The power limit that was asked for.
-    PowerLimitRequested = NVML_FI_DEV_POWER_REQUESTED_LIMIT, Slow, Milliwatt, of [DEVICE];
-    /// Time the clocks were held down by the power limit.
-    HeldByPowerCap = NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by another device of the group.
-    HeldBySyncBoost = NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by the board's limit.
-    HeldByBoardLimit = NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were low for want of load.
-    HeldByLowUtilization = NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by the limit of voltage or reliability.
-    HeldByReliability = NVML_FI_DEV_PERF_POLICY_RELIABILITY, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by software for the temperature.
-    HeldBySoftwareThermal = NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by hardware for the temperature.
-    HeldByHardwareThermal = NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by the external power brake.
-    HeldByPowerBrake = NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, EveryTick, Nanosecond, of [DEVICE];
-    /// Rows remapped for corrected errors.
-    RemappedCorrected = NVML_FI_DEV_REMAPPED_COR, EveryTick, Number, of [DEVICE];
-    /// Rows remapped for uncorrected errors.
-    RemappedUncorrected = NVML_FI_DEV_REMAPPED_UNC, EveryTick, Number, of [DEVICE];
-    /// Whether rows wait for a reset.
-    RemapPending = NVML_FI_DEV_REMAPPED_PENDING, EveryTick, Number, of [DEVICE];
-    /// Whether a row could not be remapped.
-    RemapFailure = NVML_FI_DEV_REMAPPED_FAILURE, EveryTick, Number, of [DEVICE];
-    /// What the driver advises to do.
-    RecoveryAction = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, EveryTick, Number, of [DEVICE];
-    /// How many NVLinks there are.
-    NvLinks = NVML_FI_DEV_NVLINK_LINK_COUNT, Once, Number, of [DEVICE];
-    /// KiB of payload sent, by link or by all.
-    NvLinkSent = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, EveryTick, Number, of [ALL_LINKS];
-    /// KiB of payload received, by link or by all.
-    NvLinkReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, EveryTick, Number, of [ALL_LINKS];
-    /// KiB sent with what the protocol adds, by all links.
-    NvLinkRawSent = NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, EveryTick, Number, of [ALL_LINKS];
-    /// KiB received with what the protocol adds, by all links.
-    NvLinkRawReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, EveryTick, Number, of [ALL_LINKS];
-    /// Flow control digits with a wrong checksum, all links.
-    NvLinkFlits = NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
-    /// Data with a wrong checksum, all links.
-    NvLinkData = NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
-    /// Data with a wrong ECC, all links.
-    NvLinkEcc = NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
-    /// Sent again, all links.
-    NvLinkReplays = NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
-    /// Recoveries, all links.
-    NvLinkRecoveries = NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
-    /// State of a link.
-    LinkState = NVML_FI_DEV_NVLINK_GET_STATE, Medium, Number, of [];
-    /// KiB of payload a link sent.
-    LinkSent = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, Medium, Number, of [];
-    /// KiB of payload a link received.
-    LinkReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, Medium, Number, of [];
-    /// Bytes a link sent, by another counter of the fifth generation.
-    LinkSentBytes = NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, Medium, Number, of [];
-    /// Bytes a link received, by another counter of the fifth generation.
-    LinkReceivedBytes = NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, Medium, Number, of [];
-    /// Sent again on a link.
-    LinkReplays = NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, Medium, Number, of [];
-    /// Recoveries of a link.
-    LinkRecoveries = NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY, Medium, Number, of [];
-    /// Wrong checksums on a link.
-    LinkCrc = NVML_FI_DEV_NVLINK_ERROR_DL_CRC, Medium, Number, of [];
-    /// Malformed packets a link received.
-    LinkMalformed = NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, Medium, Number, of [];
-    /// Packets a link had no buffer for.
-    LinkOverruns = NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, Medium, Number, of [];
-    /// Packets a link received with an error.
-    LinkReceiveErrors = NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, Medium, Number, of [];
-    /// Packets a link received that the other end had marked as bad.
-    LinkRemoteErrors = NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, Medium, Number, of [];
-    /// Packets a link received with a header that does not fit.
-    LinkGeneralErrors = NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, Medium, Number, of [];
-    /// Times that a link's local errors passed their threshold.
-    LinkIntegrity = NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, Medium, Number, of [];
-    /// Packets a link did not send.
-    LinkDiscards = NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, Medium, Number, of [];
-    /// Recoveries that brought a link back.
-    LinkRecovered = NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, Medium, Number, of [];
-    /// Recoveries after which a link was down.
-    LinkUnrecovered = NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, Medium, Number, of [];
-    /// Errors that a link's correction left over.
-    LinkEffective = NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, Medium, Number, of [];
-    /// Wrong symbols a link received.
-    LinkSymbols = NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, Medium, Number, of [];
-    /// A link's bit error rate after correction, packed.
-    LinkEffectiveRate = NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, Slow, Number, of [];
-    /// A link's bit error rate of symbols, packed.
-    LinkSymbolRate = NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER, Slow, Number, of [];
-    /// Speed of a link.
-    LinkSpeed = NVML_FI_DEV_NVLINK_GET_SPEED, Medium, MegabytePerSecond, of [];
-    /// Version of a link.
-    LinkVersion = NVML_FI_DEV_NVLINK_GET_VERSION, Once, Number, of [];
-    /// Codewords of a link with no symbol corrected.
-    LinkCorrected0 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_0, Slow, Number, of [];
-    /// Codewords of a link with one symbol corrected.
-    LinkCorrected1 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_1, Slow, Number, of [];
-    /// Codewords of a link with 2 symbols corrected.
-    LinkCorrected2 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_2, Slow, Number, of [];
-    /// Codewords of a link with 3 symbols corrected.
-    LinkCorrected3 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_3, Slow, Number, of [];
-    /// Codewords of a link with 4 symbols corrected.
-    LinkCorrected4 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_4, Slow, Number, of [];
-    /// Codewords of a link with 5 symbols corrected.
-    LinkCorrected5 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_5, Slow, Number, of [];
-    /// Codewords of a link with 6 symbols corrected.
-    LinkCorrected6 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_6, Slow, Number, of [];
-    /// Codewords of a link with 7 symbols corrected.
-    LinkCorrected7 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_7, Slow, Number, of [];
-    /// Codewords of a link with 8 symbols corrected.
-    LinkCorrected8 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_8, Slow, Number, of [];
-    /// Codewords of a link with 9 symbols corrected.
-    LinkCorrected9 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_9, Slow, Number, of [];
-    /// Codewords of a link with 10 symbols corrected.
-    LinkCorrected10 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_10, Slow, Number, of [];
-    /// Codewords of a link with 11 symbols corrected.
-    LinkCorrected11 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_11, Slow, Number, of [];
-    /// Codewords of a link with 12 symbols corrected.
-    LinkCorrected12 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_12, Slow, Number, of [];
-    /// Codewords of a link with 13 symbols corrected.
-    LinkCorrected13 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_13, Slow, Number, of [];
-    /// Codewords of a link with 14 symbols corrected.
-    LinkCorrected14 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_14, Slow, Number, of [];
-    /// Codewords of a link with 15 symbols corrected.
-    LinkCorrected15 = NVML_FI_DEV_NVLINK_COUNT_FEC_HISTORY_15, Slow, Number, of [];
-    /// How many links to the CPU of the module there are.
-    ChipLinks = NVML_FI_DEV_C2C_LINK_COUNT, Once, Number, of [DEVICE];
-    /// Whether a link to the CPU is active.
-    ChipLinkStatus = NVML_FI_DEV_C2C_LINK_GET_STATUS, Medium, Number, of [];
-    /// Speed of a link to the CPU.
-    ChipLinkSpeed = NVML_FI_DEV_C2C_LINK_GET_MAX_BW, Slow, MegabytePerSecond, of [];
-    /// Wrong checksums on a link to the CPU.
-    ChipLinkCrc = NVML_FI_DEV_C2C_LINK_ERROR_INTR, Medium, Number, of [];
-    /// Sent again on a link to the CPU.
-    ChipLinkReplays = NVML_FI_DEV_C2C_LINK_ERROR_REPLAY, Medium, Number, of [];
-    /// Sent again twice in a row on a link to the CPU.
-    ChipLinkDoubleReplays = NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B, Medium, Number, of [];
-    /// Whether a link to the CPU saves power.
-    ChipLinkPower = NVML_FI_DEV_C2C_LINK_POWER_STATE, Slow, Number, of [];
-}
 
 /// Which numbering of 251 to 273 a driver has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,6 +94,8 @@ impl Fields {
         for (place, answer) in self.asked.iter().zip(self.batch.answers()) {
             let Some(slot) = self.slots.get_mut(place) else { continue };
             match ask.book(place, answer) {
+                // All ones is what a register reads that is not there.
+                Ok(Number::U32(u32::MAX) | Number::U64(u64::MAX)) => ask.doubt(),
                 Ok(value) => slot.value = Some(value),
                 Err(verdict) => slot.unsupported = verdict == Verdict::Unsupported,
             }
@@ -347,6 +146,12 @@ impl Fields {
         }
     }
 
+    /// The same of a counter that the driver keeps in 64 bits; one of fewer wraps.
+    pub(super) fn wide(&self, field: Field) -> Option<i64> {
+        let slot = self.slots.get(&(field, DEVICE))?;
+        self.whole(field).filter(|_| matches!(slot.value, Some(Number::U64(_))))
+    }
+
     /// Whether the device has a field, as far as is known: of what it lacks, an older call may
     /// tell.
     pub(super) fn lacks(&self, field: Field, ask: &Ask) -> bool {
@@ -361,11 +166,10 @@ impl Field {
     /// Its number for a driver; `None` where that is not known.
     fn id(self, numbering: Option<Numbering>) -> Option<u32> {
         match (self.row().id, numbering) {
-            (id @ ..=250, _) | (id @ 251..=273, Some(Numbering::Old)) => Some(id),
+            (251..=273, None) => None,
             (id @ 251..=255, Some(Numbering::Renumbered)) => Some(id + 18),
             (id @ 256..=273, Some(Numbering::Renumbered)) => Some(id - 5),
-            (251..=273, None) => None,
-            (id @ 274.., _) => Some(id),
+            (id, _) => Some(id),
         }
     }
 }
@@ -376,24 +180,6 @@ impl Numbering {
         let mut parts = driver.split('.').map(|part| part.parse::<u32>().ok());
         let (major, minor) = (parts.next()??, parts.next()??);
         Some(if (major, minor) >= (580, 82) { Self::Renumbered } else { Self::Old })
-    }
-}
-
-impl Unit {
-    fn base(self, value: Number) -> Option<f64> {
-        let value = match value {
-            Number::U32(value) => f64::from(value),
-            Number::U64(value) => value as f64,
-            Number::I64(value) => value as f64,
-            Number::F64(value) => value,
-        };
-        let base = match self {
-            Self::Number | Self::Celsius => value,
-            Self::Milliwatt | Self::Millijoule => value / 1e3,
-            Self::Nanosecond => value / 1e9,
-            Self::MegabytePerSecond => value * 1e6,
-        };
-        base.is_finite().then_some(base)
     }
 }
 

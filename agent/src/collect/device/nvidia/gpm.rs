@@ -57,10 +57,11 @@ pub(super) struct Gpm {
 }
 
 /// The samples of a device or an instance: one with counters, one to read into.
-#[derive(Default)]
 struct Pair {
     /// What it is of: an instance of the same number with another mark is another one.
     mark: u64,
+    /// What came of it the last time.
+    state: CounterState,
     last: Option<Taken>,
     spare: Option<Sample>,
     /// Between the two samples before.
@@ -177,14 +178,16 @@ impl Gpm {
                 Some(instance) => &mut instance.values,
                 None => &mut reading.values,
             };
-            let mut pair = self.pairs.remove(&gpu_instance).unwrap_or_default();
-            pair.mark = mark;
+            let known = self.pairs.remove(&gpu_instance);
+            let mut pair = known.unwrap_or_else(|| Pair::of(mark));
             let step = pair.step(Source { device, gpu_instance }, self.nvml, ask, now_ns);
-            seen.push(match step {
+            pair.state = match step {
                 Step::Pair => self.values(&mut pair, gpu_instance.is_some(), ask, values),
-                Step::First | Step::Early => CounterState::Waiting,
+                Step::First => CounterState::Waiting,
+                Step::Early => pair.state,
                 Step::Refused(state) => state,
-            });
+            };
+            seen.push(pair.state);
             self.pairs.insert(gpu_instance, pair);
         }
         sum_up(&seen)
@@ -238,6 +241,19 @@ impl Gpm {
 }
 
 impl Pair {
+    fn of(mark: u64) -> Self {
+        Self {
+            mark,
+            state: CounterState::Waiting,
+            last: None,
+            spare: None,
+            gap_ns: None,
+            unsupported: false,
+            pause: None,
+            lacks: Rows::default(),
+        }
+    }
+
     /// Takes a sample and sees whether it belongs to the one before, which is then the spare one.
     fn step(
         &mut self,

@@ -3,19 +3,22 @@
 use super::ask::{Ask, Pace};
 use crate::collect::device::wire::WireValue;
 
+/// So often a group is asked again at once when something in it failed; then it waits for its turn.
+const RETRIES: u32 = 3;
+
 /// A group of readings, as last read.
 #[derive(Debug)]
 pub(super) struct Kept {
     pace: Pace,
     values: Vec<WireValue>,
-    /// Something failed; it is missing until it is asked again, which is at the next reading.
-    again: bool,
+    /// Something failed, and is missing: the group is asked again at the next readings.
+    retries: u32,
 }
 
 impl Kept {
     /// Nothing read yet.
     pub(super) fn new(pace: Pace) -> Self {
-        Self { pace, values: Vec::new(), again: false }
+        Self { pace, values: Vec::new(), retries: 0 }
     }
 
     /// Reads the group if it is its turn, and adds what was last read.
@@ -25,11 +28,13 @@ impl Kept {
         out: &mut Vec<WireValue>,
         body: impl FnOnce(&mut Ask, &mut Vec<WireValue>),
     ) {
-        if self.again || ask.due(self.pace) {
+        let due = ask.due(self.pace);
+        if due || self.retries > 0 {
             self.values.clear();
             let failed = ask.cost().failed;
             body(ask, &mut self.values);
-            self.again = ask.cost().failed != failed;
+            let left = if due { RETRIES } else { self.retries - 1 };
+            self.retries = if ask.cost().failed == failed { 0 } else { left };
         }
         out.extend_from_slice(&self.values);
     }
@@ -69,5 +74,10 @@ mod tests {
     #[test]
     fn a_failure_is_not_said_and_asked_again_at_once() {
         assert_eq!(play(30, 3), (4, 27));
+    }
+
+    #[test]
+    fn what_fails_for_good_is_not_asked_at_every_reading() {
+        assert_eq!(play(60, 99), (8, 0));
     }
 }

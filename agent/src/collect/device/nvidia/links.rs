@@ -91,7 +91,8 @@ const CHIP_ERRORS: &[(Field, ChipLinkError)] = &[
 pub(super) struct Links {
     /// Whether each NVLink was active when last told; empty until their number is known.
     active: Vec<bool>,
-    chip_links: u32,
+    /// How many links lead to the CPU.
+    to_cpu: u32,
     /// What was carried by all links, where only each link tells.
     carried: Tally,
     /// Codewords of all links.
@@ -108,7 +109,7 @@ impl Links {
         totals(fields, out);
         self.nvlinks(fields, out);
         self.sums(fields, out);
-        let chip_links = ChipLink::ALL.iter().zip(0..self.chip_links);
+        let chip_links = ChipLink::ALL.iter().zip(0..self.to_cpu);
         chip_links.for_each(|(link, scope)| chip_link(fields, *link, scope, out));
     }
 
@@ -137,9 +138,9 @@ impl Links {
                 fields.want(Field::LinkState, scope);
             }
         }
-        if self.chip_links == 0 {
-            self.chip_links = count(fields, Field::ChipLinks, ChipLink::ALL.len());
-            for scope in 0..self.chip_links {
+        if self.to_cpu == 0 {
+            self.to_cpu = count(fields, Field::ChipLinks, ChipLink::ALL.len());
+            for scope in 0..self.to_cpu {
                 let errors = CHIP_ERRORS.iter().map(|(field, _)| *field);
                 let others = [Field::ChipLinkStatus, Field::ChipLinkSpeed, Field::ChipLinkPower];
                 errors.chain(others).for_each(|field| fields.want(field, scope));
@@ -294,9 +295,9 @@ mod tests {
             let found = bit_error_rate(packed).unwrap();
             assert!((found / rate - 1.0).abs() < 1e-12, "{found} is not {rate}");
         };
-        close(3 << 8 | 13, 3e-13);
-        close(15 << 8 | 255, 15e-255);
-        close(0xf00 | 1, 1.5);
+        close(0x30d, 3e-13);
+        close(0xfff, 15e-255);
+        close(0xf01, 1.5);
         assert_eq!(bit_error_rate(0), Some(0.0));
     }
 

@@ -1,62 +1,85 @@
 //! What a device reads, call by call, in the catalogue's units.
+//!
+//! A value that cannot be true (all ones, more than 100 %, 300 °C) is counted and left out: drivers
+//! hand them out of registers that do not answer.
+
+mod clocks;
+mod ecc;
+mod pcie;
+mod power;
+mod thermal;
 
 use super::ask::{Ask, Call, Pace};
-use super::fields::{Field, Fields};
+use super::fields::Fields;
 use super::kept::Kept;
-use crate::catalog::device::{
-    self as metric, Clock, Limit, MemoryState, RetirementCause, Sensor, Task, ThrottleReason,
-};
+use crate::catalog::device::{self as metric, ApertureState, MemoryState, Task};
 use crate::catalog::{Dims, Metric, Number};
 use crate::collect::device::wire::WireValue;
 use crate::sample::Subject;
+use crate::sys::nvml::engines;
+use clocks::Clocks;
 use nvml_wrapper::Device;
-use nvml_wrapper::enum_wrappers::device::{Clock as NvmlClock, TemperatureSensor};
 
 /// Divides a percentage into a fraction.
 const PERCENT: f64 = 100.0;
-/// Divides milliwatts and millijoules.
-const MILLI: f64 = 1000.0;
-/// Multiplies MHz.
-const MEGA: f64 = 1e6;
+/// No device has a pebibyte.
+const MOST_BYTES: i64 = 1 << 50;
+/// Fans may be set over their nominal speed.
+const FASTEST_FAN: u32 = 200;
+
+/// Where readings come from: calls about the device, and its fields, which are read already.
+type Of<'a> = (&'a Device<'a>, &'a Fields);
 
 /// What is kept of one device between readings.
 #[derive(Debug)]
 pub(super) struct Readings {
-    limits: Kept,
-    highest_clocks: Kept,
+    clocks: Clocks,
+    /// What never changes.
+    once: Kept,
+    /// What changes seldom.
+    slow: Kept,
+    /// Counters of which a minute's delay is no loss.
+    medium: Kept,
 }
 
 impl Default for Readings {
     fn default() -> Self {
-        Self { limits: Kept::new(Pace::Slow), highest_clocks: Kept::new(Pace::Once) }
+        Self {
+            clocks: Clocks::default(),
+            once: Kept::new(Pace::Once),
+            slow: Kept::new(Pace::Slow),
+            medium: Kept::new(Pace::Medium),
+        }
     }
 }
 
 impl Readings {
-    /// Reads everything about a device but its processes. Its fields are read already.
-    pub(super) fn read(
-        &mut self,
-        (device, fields): (&Device<'_>, &Fields),
-        ask: &mut Ask,
-        out: &mut Vec<WireValue>,
-    ) {
+    /// Reads everything about a device but its processes.
+    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+        let device = of.0;
         push(out, &metric::INFO, (), Some(1));
         utilization(device, ask, out);
         memory(device, ask, out);
-        temperature((device, fields), ask, out);
-        power((device, fields), ask, out);
-        power_limits(fields, out);
-        self.limits.read(ask, out, |ask, out| old_power_limits((device, fields), ask, out));
-        clocks(device, ask, out);
-        self.highest_clocks.read(ask, out, |ask, out| highest_clocks(device, ask, out));
-        throttle(fields, out);
-        remapped_rows(fields, out);
-        let state = ask.ask(Call::PowerState, || device.performance_state());
-        // 32 is the library's word for "unknown".
-        let state = state.map(|state| i64::from(state.as_c())).filter(|state| *state < 32);
-        push(out, &metric::POWER_STATE, (), state);
+        thermal::read(of, ask, out);
+        power::read(of, ask, out);
+        self.clocks.read(of, ask, out);
+        pcie::read(of, ask, out);
+        ecc::read(of, ask, out);
+        self.once.read(ask, out, |ask, out| {
+            clocks::highest(device, ask, out);
+            pcie::highest(device, ask, out);
+        });
+        self.slow.read(ask, out, |ask, out| {
+            power::old_limits(of, ask, out);
+            thermal::thresholds(device, ask, out);
+            clocks::application(device, ask, out);
+            aperture(device, ask, out);
+            ecc::old_mode(of, ask, out);
+            ecc::spare_rows(device, ask, out);
+        });
+        self.medium.read(ask, out, |ask, out| ecc::sram(device, ask, out));
         let fan = ask.ask(Call::Fan, || device.fan_speed(0));
-        push(out, &metric::FAN_SPEED, (), fan.map(fraction));
+        push(out, &metric::FAN_SPEED, (), ask.credible(fan, 0..=FASTEST_FAN).map(fraction));
     }
 }
 
@@ -84,127 +107,52 @@ pub(super) fn bytes(count: u64) -> Option<i64> {
     i64::try_from(count).ok()
 }
 
+/// A percentage as a fraction, if it is one.
+fn percentage(ask: &mut Ask, percent: Option<u32>) -> Option<f64> {
+    ask.credible(percent, 0..=100).map(fraction)
+}
+
 fn utilization(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
     let rates = ask.ask(Call::Utilization, || device.utilization_rates());
-    let gpu = rates.as_ref().map(|rates| fraction(rates.gpu));
-    push(out, &metric::UTILIZATION, Task::General, gpu);
-    let memory = rates.map(|rates| fraction(rates.memory));
+    let memory = percentage(ask, rates.as_ref().map(|rates| rates.memory));
     push(out, &metric::MEMORY_BANDWIDTH_UTILIZATION, (), memory);
     let encoder = ask.ask(Call::Encoder, || device.encoder_utilization());
-    push(out, &metric::UTILIZATION, Task::Encoder, encoder.map(|busy| fraction(busy.utilization)));
     let decoder = ask.ask(Call::Decoder, || device.decoder_utilization());
-    push(out, &metric::UTILIZATION, Task::Decoder, decoder.map(|busy| fraction(busy.utilization)));
+    let engines = [
+        (Task::General, rates.map(|rates| rates.gpu)),
+        (Task::Encoder, encoder.map(|busy| busy.utilization)),
+        (Task::Decoder, decoder.map(|busy| busy.utilization)),
+        (Task::Jpeg, ask.ask(Call::Jpeg, || engines::jpeg_utilization(device))),
+        (Task::OpticalFlow, ask.ask(Call::OpticalFlow, || engines::ofa_utilization(device))),
+    ];
+    for (task, percent) in engines {
+        push(out, &metric::UTILIZATION, task, percentage(ask, percent));
+    }
 }
 
 fn memory(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
-    let Some(memory) = ask.ask(Call::Memory, || device.memory_info()) else { return };
-    push(out, &metric::MEMORY_USAGE, MemoryState::Used, bytes(memory.used));
-    push(out, &metric::MEMORY_USAGE, MemoryState::Free, bytes(memory.free));
-    push(out, &metric::MEMORY_USAGE, MemoryState::Reserved, bytes(memory.reserved));
-    push(out, &metric::MEMORY_LIMIT, (), bytes(memory.total));
-}
-
-fn temperature((device, fields): (&Device<'_>, &Fields), ask: &mut Ask, out: &mut Vec<WireValue>) {
-    let die = ask.ask(Call::Temperature, || device.temperature(TemperatureSensor::Gpu));
-    push(out, &metric::TEMPERATURE, Sensor::Gpu, die.map(f64::from));
-    // Boards with GDDR memory answer 0 for a sensor they do not have.
-    let memory = fields.base(Field::MemoryTemperature).filter(|degrees| *degrees > 0.0);
-    push(out, &metric::TEMPERATURE, Sensor::Memory, memory);
-}
-
-fn power((device, fields): (&Device<'_>, &Fields), ask: &mut Ask, out: &mut Vec<WireValue>) {
-    let watts = |milliwatts: u32| f64::from(milliwatts) / MILLI;
-    let drawn = match fields.lacks(Field::PowerInstant, ask) {
-        true => ask.ask(Call::Power, || device.power_usage()).map(watts),
-        false => fields.base(Field::PowerInstant),
-    };
-    push(out, &metric::POWER, (), drawn);
-    let energy = match fields.lacks(Field::Energy, ask) {
-        true => ask
-            .ask(Call::Energy, || device.total_energy_consumption())
-            .map(|millijoules| millijoules as f64 / MILLI),
-        false => fields.base(Field::Energy),
-    };
-    push(out, &metric::ENERGY, (), energy);
-}
-
-fn power_limits(fields: &Fields, out: &mut Vec<WireValue>) {
-    let limits = [
-        (Field::PowerLimitRequested, Limit::Management),
-        (Field::PowerLimitEnforced, Limit::Enforced),
-        (Field::PowerLimitDefault, Limit::Default),
-        (Field::PowerLimitMinimum, Limit::Minimum),
-        (Field::PowerLimitMaximum, Limit::Maximum),
+    let memory = ask.ask(Call::Memory, || device.memory_info());
+    let total =
+        ask.credible(memory.as_ref().and_then(|memory| bytes(memory.total)), 1..=MOST_BYTES);
+    let (Some(memory), Some(total)) = (memory, total) else { return };
+    let parts = [
+        (MemoryState::Used, memory.used),
+        (MemoryState::Free, memory.free),
+        (MemoryState::Reserved, memory.reserved),
     ];
-    for (field, limit) in limits {
-        push(out, &metric::POWER_LIMIT, limit, fields.base(field));
+    for (state, part) in parts {
+        push(out, &metric::MEMORY_USAGE, state, ask.credible(bytes(part), 0..=total));
     }
+    push(out, &metric::MEMORY_LIMIT, (), Some(total));
 }
 
-/// Of drivers without fields for them.
-fn old_power_limits(
-    (device, fields): (&Device<'_>, &Fields),
-    ask: &mut Ask,
-    out: &mut Vec<WireValue>,
-) {
-    let watts = |milliwatts: u32| f64::from(milliwatts) / MILLI;
-    if fields.lacks(Field::PowerLimitRequested, ask) {
-        let limit = ask.ask(Call::PowerLimit, || device.power_management_limit());
-        push(out, &metric::POWER_LIMIT, Limit::Management, limit.map(watts));
+fn aperture(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let Some(aperture) = ask.ask(Call::Aperture, || device.bar1_memory_info()) else { return };
+    let Some(total) = ask.credible(bytes(aperture.total), 1..=MOST_BYTES) else { return };
+    for (state, part) in
+        [(ApertureState::Used, aperture.used), (ApertureState::Free, aperture.free)]
+    {
+        push(out, &metric::APERTURE_USAGE, state, ask.credible(bytes(part), 0..=total));
     }
-    if fields.lacks(Field::PowerLimitEnforced, ask) {
-        let limit = ask.ask(Call::EnforcedLimit, || device.enforced_power_limit());
-        push(out, &metric::POWER_LIMIT, Limit::Enforced, limit.map(watts));
-    }
-}
-
-fn clocks(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
-    let clocks = [
-        (Call::ClockGraphics, NvmlClock::Graphics, Clock::Graphics),
-        (Call::ClockSm, NvmlClock::SM, Clock::Sm),
-        (Call::ClockMemory, NvmlClock::Memory, Clock::Memory),
-        (Call::ClockVideo, NvmlClock::Video, Clock::Video),
-    ];
-    for (call, clock, dim) in clocks {
-        let rate = ask.ask(call, || device.clock_info(clock));
-        push(out, &metric::CLOCK_SPEED, dim, rate.map(|megahertz| f64::from(megahertz) * MEGA));
-    }
-}
-
-fn highest_clocks(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
-    let clocks = [
-        (Call::HighestGraphics, NvmlClock::Graphics, Clock::Graphics),
-        (Call::HighestSm, NvmlClock::SM, Clock::Sm),
-        (Call::HighestMemory, NvmlClock::Memory, Clock::Memory),
-        (Call::HighestVideo, NvmlClock::Video, Clock::Video),
-    ];
-    for (call, clock, dim) in clocks {
-        let rate = ask.ask(call, || device.max_clock_info(clock));
-        push(out, &metric::CLOCK_LIMIT, dim, rate.map(|megahertz| f64::from(megahertz) * MEGA));
-    }
-}
-
-fn remapped_rows(fields: &Fields, out: &mut Vec<WireValue>) {
-    let rows = fields.whole(Field::RemappedCorrected);
-    push(out, &metric::REMAPPED_ROWS, RetirementCause::Corrected, rows);
-    let rows = fields.whole(Field::RemappedUncorrected);
-    push(out, &metric::REMAPPED_ROWS, RetirementCause::Uncorrected, rows);
-    push(out, &metric::REMAP_PENDING, (), fields.whole(Field::RemapPending));
-    push(out, &metric::REMAP_FAILED, (), fields.whole(Field::RemapFailure));
-}
-
-fn throttle(fields: &Fields, out: &mut Vec<WireValue>) {
-    let times = [
-        (Field::HeldByPowerCap, ThrottleReason::PowerCap),
-        (Field::HeldBySyncBoost, ThrottleReason::SyncBoost),
-        (Field::HeldByBoardLimit, ThrottleReason::BoardLimit),
-        (Field::HeldByLowUtilization, ThrottleReason::LowUtilization),
-        (Field::HeldByReliability, ThrottleReason::Reliability),
-        (Field::HeldBySoftwareThermal, ThrottleReason::SoftwareThermal),
-        (Field::HeldByHardwareThermal, ThrottleReason::HardwareThermal),
-        (Field::HeldByPowerBrake, ThrottleReason::PowerBrake),
-    ];
-    for (field, reason) in times {
-        push(out, &metric::THROTTLE_TIME, reason, fields.base(field));
-    }
+    push(out, &metric::APERTURE_LIMIT, (), Some(total));
 }

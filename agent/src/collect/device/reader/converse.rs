@@ -121,7 +121,7 @@ impl DeviceReader {
         let spent = Duration::from_nanos(reading.cost.library_ns);
         self.calls += u64::from(reading.cost.calls);
         self.library_time += spent;
-        self.report.errors += u64::from(reading.cost.failed);
+        self.report.count(reading.cost.failed, reading.cost.implausible);
         if spent < self.settings.deadline {
             self.slow.remove(&slot);
         }

@@ -12,7 +12,7 @@ use super::maps::Snapshot;
 use super::roll::{Member, Processes, known};
 use crate::attribute::process::Living;
 use crate::catalog::nccl::KnownBy;
-use crate::collect::ras::LocalRanks;
+use crate::collect::ras::{Answers, LocalRanks};
 use crate::communicators::CommunicatorHash;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -51,6 +51,8 @@ pub(super) struct Sources<'a> {
 /// What was found so far, by the communicators' numbers.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
+    /// What NCCL says.
+    pub answers: Answers,
     found: HashMap<u64, Completed>,
     tried: HashMap<u64, u8>,
     /// The places that hold for each process; `None` where one has been wrong.
@@ -133,14 +135,18 @@ impl Completion {
 
     /// Tries the places on a communicator that is known, once a process.
     fn check(&mut self, snapshot: &Snapshot, sources: &Sources<'_>) {
-        for (_, communicator) in snapshot.communicators.iter().filter(|(_, c)| is_known(c)) {
+        for (number, communicator) in snapshot.communicators.iter().filter(|(_, c)| is_known(c)) {
             let identity = &communicator.identity;
+            if self.tried.get(number).is_some_and(|tried| *tried >= TRIES) {
+                continue;
+            }
             let process = sources.processes.find(identity.pid, identity.start_ns);
             let Some(process) = process.filter(|process| !self.checked.contains_key(process))
             else {
                 continue;
             };
             let Some(fields) = sources.fields.get(&process) else { continue };
+            *self.tried.entry(*number).or_insert(0) += 1;
             let Some(read) = read(sources.paths, process, identity.handle, fields) else {
                 continue;
             };

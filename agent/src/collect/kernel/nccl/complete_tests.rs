@@ -35,8 +35,8 @@ struct Made {
 const FIELDS: Fields = Fields { rank: 8, ranks: 12, device: Some(16), hash: Some(0) };
 const HASH: u64 = 0x1db1_4a8a_713c_2fa5;
 
-fn made(hash: u64, rank: u32, ranks: u32) -> Box<Made> {
-    Box::new(Made { hash, rank, ranks, device: 3, more: 0 })
+fn made(hash: u64, rank: u32, ranks: u32) -> Made {
+    Made { hash, rank, ranks, device: 3, more: 0 }
 }
 
 fn seen(handle: u64, origin: u32) -> Communicator {
@@ -190,7 +190,7 @@ fn taken(nameless: u64, found: &[(u64, u32, u32)], answer: &LocalRanks) -> HashM
 }
 
 #[test]
-fn ncclss_word_is_taken_where_only_one_can_be_meant() {
+fn nccls_word_is_taken_where_only_one_can_be_meant() {
     let answer = told(10, &[(HASH, 0, 2), (0xabc, 5, 8)]);
     let wanted = completed(Some(0xabc), 5, 8, KnownBy::Ras);
     assert_eq!(taken(1, &[], &answer), HashMap::from([(1, wanted)]));

@@ -1,8 +1,11 @@
-//! Whether a mapped file exports the collective library's functions, and where: a few small reads
-//! through the file's own hash table of names, since such a file can have half a gigabyte.
+//! Whether a mapped file has the collective library's functions, and where: a few small reads
+//! through the file's own hash table of the names that it exports, since such a file can have half
+//! a gigabyte; where there is none, and the file was not stripped, its table of all names.
 //!
 //! The file is somebody else's: every offset in it is checked by reading, never by trust, and
 //! nothing is mapped, so that a file that shrinks meanwhile is a short read.
+
+mod statics;
 
 use gpuwho_common::nccl::SYMBOLS;
 use object::elf::{
@@ -40,6 +43,8 @@ const MOST_CODE: u64 = 16 << 10;
 pub(super) struct Exports {
     /// Rows of the table of symbols, with the place of each in the file.
     pub entries: Vec<(usize, u64)>,
+    /// Of these, the functions whose first instruction the kernel has to step through.
+    pub stepped: usize,
     /// `2.27.5+cuda12.9`; `>=2.27`, as the set of functions tells, until the constants are read.
     pub version: Arc<str>,
     /// The linker's id of the file, in hex.
@@ -49,20 +54,37 @@ pub(super) struct Exports {
 /// Looks for the functions; `None` where the file has none, or is no file of this machine's kind.
 pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
     let Some(image) = Image::open(file)? else { return Ok(None) };
-    let Some(names) = Names::find(&image)? else { return Ok(None) };
-    let Some(prefix) = PREFIXES.iter().find(|prefix| {
-        names.offset(&image, &format!("{prefix}{MARK}")).is_ok_and(|found| found.is_some())
-    }) else {
+    let mut places = exported(&image)?;
+    if places.is_empty() {
+        places = statics::functions(&image)?;
+    }
+    if places.is_empty() {
         return Ok(None);
-    };
-    let mut entries = Vec::new();
-    for (row, symbol) in SYMBOLS.iter().enumerate() {
-        if let Some(offset) = names.offset(&image, &format!("{prefix}{}", symbol.name))? {
-            entries.push((row, offset));
-        }
+    }
+    let (mut entries, mut stepped) = (Vec::new(), 0);
+    for (row, offset) in places {
+        let (offset, is_stepped) = cheapest_place(file, offset)?;
+        entries.push((row, offset));
+        stepped += usize::from(is_stepped);
     }
     let version = at_least(&entries);
-    Ok(Some(Exports { entries, version, build_id: image.build_id()?.map(Arc::from) }))
+    Ok(Some(Exports { entries, stepped, version, build_id: image.build_id()?.map(Arc::from) }))
+}
+
+/// The functions that the file exports: rows, and places in the file.
+fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
+    let Some(names) = Names::find(image)? else { return Ok(Vec::new()) };
+    let has = |prefix: &&&str| {
+        names.offset(image, &format!("{prefix}{MARK}")).is_ok_and(|found| found.is_some())
+    };
+    let Some(prefix) = PREFIXES.iter().find(has) else { return Ok(Vec::new()) };
+    let mut places = Vec::new();
+    for (row, symbol) in SYMBOLS.iter().enumerate() {
+        if let Some(offset) = names.offset(image, &format!("{prefix}{}", symbol.name))? {
+            places.push((row, offset));
+        }
+    }
+    Ok(places)
 }
 
 /// The version that the file's constants tell: reads them, some megabytes.
@@ -89,6 +111,36 @@ pub(super) fn code(file: &File, names: &[&str]) -> io::Result<Option<(u16, Vec<V
         all.push(code);
     }
     Ok(Some((image.machine, all)))
+}
+
+/// Where a probe of the function at a place costs least, and whether the kernel has to step through
+/// the instruction there: it carries out by itself those that save a register, jump, call or do
+/// nothing (`push_setup_xol_ops` and `branch_setup_xol_ops`, `arch/x86/kernel/uprobes.c`, 4.18 and
+/// later), and else lets the processor trap once more, which a virtual machine pays tenfold.
+/// `endbr64`, with which compilers that protect branches begin functions, is one of the others,
+/// and does nothing that shows behind it.
+fn cheapest_place(file: &File, offset: u64) -> io::Result<(u64, bool)> {
+    const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    if !cfg!(target_arch = "x86_64") {
+        return Ok((offset, false));
+    }
+    let code = bytes(file, offset, 8)?;
+    Ok(match code.strip_prefix(&ENDBR64) {
+        Some(behind) if is_carried_out(behind) => (offset + ENDBR64.len() as u64, false),
+        _ => (offset, !is_carried_out(&code)),
+    })
+}
+
+fn is_carried_out(code: &[u8]) -> bool {
+    const PUSH: std::ops::RangeInclusive<u8> = 0x50..=0x57;
+    match *code {
+        // `push` of one of the first eight registers and, behind a prefix, of the others.
+        [first, ..] if PUSH.contains(&first) => true,
+        [0x41, second, ..] if PUSH.contains(&second) => true,
+        // `nop`, `call`, `jmp`.
+        [0x90 | 0xe8 | 0xe9 | 0xeb, ..] => true,
+        _ => false,
+    }
 }
 
 /// The newest version that a function of the set came with.

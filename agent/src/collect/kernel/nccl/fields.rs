@@ -50,7 +50,7 @@ pub(super) fn fields(file: &File) -> io::Result<Option<Fields>> {
     let [Some(rank), Some(ranks), device] = *answers.as_slice() else { return Ok(None) };
     let words = |code: &Vec<u8>| -> BTreeSet<u32> {
         let all = if machine == X86_64 { x86_64_words(code) } else { aarch64_words(code) };
-        let is_near = |at: &u32| at.abs_diff(rank) <= NEAR && at % 8 == 0;
+        let is_near = |at: &u32| at.abs_diff(rank) <= NEAR && at.is_multiple_of(8);
         all.into_iter().filter(is_near).collect()
     };
     let mut read = readers.iter().map(words);
@@ -61,7 +61,7 @@ pub(super) fn fields(file: &File) -> io::Result<Option<Fields>> {
     let hash = only(by_all.into_iter().filter(is_other).collect());
     let all = [Some(rank), Some(ranks), device];
     let told: BTreeSet<u32> = all.into_iter().flatten().collect();
-    let is_sound = told.iter().all(|at| *at < MOST && at % 4 == 0)
+    let is_sound = told.iter().all(|at| *at < MOST && at.is_multiple_of(4))
         && told.len() == all.iter().flatten().count();
     Ok(is_sound.then_some(Fields { rank, ranks, device, hash }))
 }

@@ -1,5 +1,5 @@
-//! How much the probes may cost: from the hits a second and process that the programs counted to
-//! what may be attached. First the returns of operations go, then the entries are there some of
+//! How much the probes may cost: from the hits a second and process that the programs counted, and
+//! what one costs here, to what may be attached. First the returns of operations go, then the entries are there some of
 //! the time only, then nothing for some minutes.
 
 use crate::catalog::nccl::GovernorLevel;
@@ -9,10 +9,21 @@ use std::time::{Duration, Instant};
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most seconds without probes for one with.
 const LONGEST_CYCLE: u32 = 32;
-/// How long nothing is attached when even that was too much.
-const REST: Duration = Duration::from_mins(5);
-/// Looks below half the budget before more is attached again: a short pause is no change.
-const CALM_LOOKS: u32 = 30;
+/// How long less is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Nothing is attached for so long when even a second in the longest cycle was too much.
+    pub rest: Duration,
+    /// Looks below a third of the budget before more is attached again: a short pause is no
+    /// change.
+    pub calm_looks: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { rest: Duration::from_mins(5), calm_looks: 30 }
+    }
+}
 
 /// What is attached now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +41,7 @@ pub(super) enum Attach {
 pub(super) struct Governor {
     /// Hits a second and process.
     budget: u64,
+    patience: Patience,
     level: GovernorLevel,
     /// Seconds of a cycle, one of them with probes.
     cycle: u32,
@@ -41,9 +53,19 @@ pub(super) struct Governor {
 
 impl Governor {
     /// With everything allowed.
-    pub(super) fn new(budget: u64) -> Self {
-        let level = GovernorLevel::Full;
-        Self { budget: budget.max(1), level, cycle: 1, until: None, is_on: true, calm: 0 }
+    pub(super) fn new(budget: u64, patience: Patience) -> Self {
+        let (level, budget) = (GovernorLevel::Full, budget.max(1));
+        Self { budget, patience, level, cycle: 1, until: None, is_on: true, calm: 0 }
+    }
+
+    /// Hits a second and process that are allowed.
+    pub(super) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Allows another number of hits, since it has become known what one costs.
+    pub(super) fn allow(&mut self, budget: u64) {
+        self.budget = budget.max(1);
     }
 
     /// What is in force.
@@ -85,7 +107,7 @@ impl Governor {
     /// Returns doubled the hits: there must be room for them.
     fn is_calm(&mut self, rate: u64) -> bool {
         self.calm = if rate <= self.budget / 3 { self.calm + 1 } else { 0 };
-        self.calm >= CALM_LOOKS
+        self.calm >= self.patience.calm_looks
     }
 
     fn enter(&mut self, level: GovernorLevel, now: Instant) {
@@ -93,7 +115,7 @@ impl Governor {
         self.calm = 0;
         self.cycle = 1;
         self.is_on = level != GovernorLevel::Detached;
-        self.until = (level == GovernorLevel::Detached).then(|| now + REST);
+        self.until = (level == GovernorLevel::Detached).then(|| now + self.patience.rest);
     }
 
     /// As many seconds without probes as bring the mean down to the budget.
@@ -134,7 +156,7 @@ mod tests {
     #[test]
     fn returns_go_first_then_time_then_everything() {
         let start = Instant::now();
-        let mut governor = Governor::new(1_000);
+        let mut governor = Governor::new(1_000, Patience::default());
         governor.look(900, start);
         assert_eq!((governor.level(), governor.attach()), (GovernorLevel::Full, Attach::Full));
         governor.look(1_100, after(start, 1));
@@ -156,7 +178,7 @@ mod tests {
     #[test]
     fn what_was_given_up_comes_back_when_it_is_calm() {
         let start = Instant::now();
-        let mut governor = Governor::new(1_000);
+        let mut governor = Governor::new(1_000, Patience::default());
         governor.look(40_000, start);
         governor.look(40_000, after(start, 1));
         assert_eq!(governor.level(), GovernorLevel::Detached);
@@ -174,7 +196,7 @@ mod tests {
     #[test]
     fn a_busy_second_in_between_starts_the_calm_anew() {
         let start = Instant::now();
-        let mut governor = Governor::new(1_000);
+        let mut governor = Governor::new(1_000, Patience::default());
         governor.look(2_000, start);
         for second in 0..100 {
             governor.look(if second % 10 == 0 { 600 } else { 100 }, after(start, second));

@@ -79,7 +79,9 @@ impl Lineage {
         let parent = || self.0.get(&identity.parent).copied().flatten();
         let hash = match identity.origin {
             MADE => identity.hash,
-            // Nobody sees the library's own id, which no other process has either.
+            // Made inside from a unique id of the library's own, seen where returns are.
+            MADE_LOCALLY if identity.hash != 0 => identity.hash,
+            // Not seen: no other process has it either.
             MADE_LOCALLY => {
                 let process = Hash::START.item(8).word(identity.start_ns ^ u64::from(identity.pid));
                 process.item(8).word(identity.born_ns).digest()

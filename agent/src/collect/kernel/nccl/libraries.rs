@@ -5,6 +5,10 @@
 //! `/proc/PID/map_files`, which leads to the mapped file itself also when it was deleted or is in
 //! a container, else below `/proc/PID/root`. A file that is no such library is remembered as long
 //! as somebody maps it.
+//!
+//! Overlay mounts show one file below them each as a file of its own, while the kernel's probes are
+//! on the one below. Such twins agree in size, times and build id, and the memory of a process that
+//! maps the second has the probes of the first in it.
 
 use super::elf::{Exports, exports, version};
 use super::fields::{Fields, fields};
@@ -12,6 +16,8 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,12 +42,51 @@ pub(super) struct Library {
     pub fields: Option<Fields>,
     /// Who maps it.
     pub users: HashSet<ProcKey>,
+    /// Its size and times.
+    stamp: Stamp,
+    /// Where a process has it in memory.
+    memory: Memory,
+}
+
+/// What tells a file from a copy of it: size, and the times of writing and of change to the
+/// nanosecond.
+type Stamp = (u64, [i64; 4]);
+
+/// A file in a process's memory.
+#[derive(Debug)]
+struct Memory {
+    /// `/proc/PID/mem`.
+    path: PathBuf,
+    /// Address of the file's first byte, were it mapped like its code.
+    base: u64,
+}
+
+impl Library {
+    /// Whether this is the file that another library's probes are on, though it goes by another
+    /// device.
+    pub(super) fn is_twin(&self, other: &Self) -> bool {
+        self.stamp == other.stamp
+            && self.exports.build_id == other.exports.build_id
+            && self.exports.entries == other.exports.entries
+            && self.is_probed().unwrap_or(false)
+    }
+
+    /// Whether the code in memory is not the code in the file.
+    fn is_probed(&self) -> io::Result<bool> {
+        let Some((_, offset)) = self.exports.entries.first() else { return Ok(false) };
+        let (mut in_file, mut in_memory) = ([0; 4], [0; 4]);
+        File::open(&self.file)?.read_exact_at(&mut in_file, *offset)?;
+        let address = self.memory.base.wrapping_add(*offset);
+        File::open(&self.memory.path)?.read_exact_at(&mut in_memory, address)?;
+        Ok(in_file != in_memory)
+    }
 }
 
 /// An executable mapping of a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping<'a> {
     range: &'a str,
+    offset: u64,
     key: FileKey,
     path: &'a str,
 }
@@ -143,7 +188,12 @@ fn open(process: &Path, mapping: &Mapping<'_>) -> Option<Library> {
         places.into_iter().find_map(|place| Some((place.clone(), File::open(place).ok()?)))?;
     let exports = exports(&opened).ok().flatten()?;
     let fields = fields(&opened).ok().flatten();
-    Some(Library { path: Arc::from(mapping.path), file, exports, fields, users: HashSet::new() })
+    let found = opened.metadata().ok()?;
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+    let begin = u64::from_str_radix(mapping.range.split('-').next()?, 16).ok()?;
+    let memory = Memory { path: process.join("mem"), base: begin.wrapping_sub(mapping.offset) };
+    let (path, users) = (Arc::from(mapping.path), HashSet::new());
+    Some(Library { path, file, exports, fields, users, stamp: (found.len(), times), memory })
 }
 
 /// A line of `/proc/PID/maps`: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.
@@ -151,12 +201,13 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
     let mut fields = line.splitn(6, ' ');
     let range = fields.next()?;
     let permissions = fields.next()?;
-    let (_offset, device) = (fields.next()?, fields.next()?);
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let device = fields.next()?;
     let inode = fields.next()?.parse().ok().filter(|inode| *inode != 0)?;
     let path = fields.next()?.trim_start();
     let is_code = permissions.get(2..3) == Some("x") && path.starts_with('/');
     let key = FileKey { device: device.into(), inode };
-    is_code.then_some(Mapping { range, key, path })
+    is_code.then_some(Mapping { range, offset, key, path })
 }
 
 #[cfg(test)]
@@ -169,7 +220,7 @@ mod tests {
         let key = FileKey { device: "fd:00".into(), inode: 1234 };
         assert_eq!(
             mapping(code),
-            Some(Mapping { range: "7f12-7f13", key, path: "/lib/libnccl.so.2" })
+            Some(Mapping { range: "7f12-7f13", offset: 0x26000, key, path: "/lib/libnccl.so.2" })
         );
         for other in [
             "7f12-7f13 r--p 00026000 fd:00 1234                       /lib/libnccl.so.2",

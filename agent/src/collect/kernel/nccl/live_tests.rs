@@ -5,11 +5,12 @@ use super::libraries::Libraries;
 use super::many::Way;
 use super::maps::Snapshot;
 use super::probes::{Attached, Maps, Probes, task_layout};
-use super::{Nccl, Settings, Waker};
+use super::{Nccl, Patience, Settings, Waker};
 use crate::attribute::ownership::Ownership;
-use crate::catalog::agent::SourceState;
+use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
 use crate::collect::Collector as _;
+use crate::collect::status::Board;
 use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -239,6 +240,7 @@ struct Source {
     waker: Waker,
     communicators: Arc<Communicators>,
     holders: Arc<Mutex<Vec<ProcKey>>>,
+    board: Board,
 }
 
 /// What was told, by metric, process, communicator and dimensions.
@@ -247,6 +249,10 @@ struct Told(Vec<(Sample, Option<Arc<MemberFacts>>)>);
 impl Source {
     /// `None` where this machine takes no probes.
     fn start(hang_after: Duration, budget: u64) -> Option<Self> {
+        Self::patient(hang_after, Some(budget), Patience::default())
+    }
+
+    fn patient(hang_after: Duration, budget: Option<u64>, patience: Patience) -> Option<Self> {
         if let (SourceState::Degraded, why) =
             super::diagnose(&Settings::default(), &Paths::default())
         {
@@ -257,11 +263,12 @@ impl Source {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
-        let settings = Settings { enabled: true, budget, hang_after };
+        let settings = Settings { enabled: true, budget, patience, hang_after };
         let candidates = Box::new(move || locked(&listed).clone());
-        let started = Nccl::start(settings, &paths, (&ownership, &communicators), candidates);
+        let (known, board) = ((&ownership, &communicators), Board::default());
+        let started = Nccl::start(settings, &paths, known, candidates, &board);
         let (nccl, waker) = started.unwrap();
-        Some(Self { nccl, waker, communicators, holders })
+        Some(Self { nccl, waker, communicators, holders, board })
     }
 
     fn usual() -> Option<Self> {
@@ -424,6 +431,9 @@ fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
         panic!("no lateness")
     };
     assert!(first.abs() < f64::EPSILON);
+    // The work of finding and attaching has a line of its own among the agent's figures.
+    let watched = source.board.all().remove("nccl:watch").and_then(|of| of.cpu_seconds);
+    assert!(watched.is_some_and(|seconds| seconds > 0.0), "{watched:?}");
     // Nothing is compared twice.
     let again = source.read();
     assert_eq!(again.int("nccl.arrival.compared", &ranks[2], ""), Some(5));
@@ -584,6 +594,23 @@ fn a_library_under_another_name_that_is_loaded_late_is_followed_and_let_go() {
 }
 
 #[test]
+fn a_library_that_is_linked_into_a_program_is_followed() {
+    let Some(mut source) = Source::usual() else { return };
+    let mut rank = Rank::run(&mut Command::new(built("nccl-static")));
+    let id = rank.order("id");
+    source.hold(rank.process());
+    source.until_ready(1);
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    assert_eq!(rank.order("call 4 ncclAllReduce world 1024 7"), "0");
+    let told = source.read();
+    let facts = only(told.members(rank.child.id()));
+    assert_eq!((facts.rank, facts.ranks), (Some(0), Some(1)));
+    assert_eq!(facts.hash.map(|found| found.0), Some(hash(&id)));
+    assert_eq!(facts.library.as_deref(), built("nccl-static").to_str());
+    assert_eq!(told.int("nccl.collective.calls", &rank, "all_reduce lt_64KiB"), Some(4));
+}
+
+#[test]
 fn a_library_that_only_a_container_sees_is_followed() {
     let Some(mut source) = Source::usual() else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -607,6 +634,101 @@ fn a_library_that_only_a_container_sees_is_followed() {
     assert_eq!(told.int("nccl.collective.bytes", &rank, "send lt_4KiB"), Some(120));
     // Sending is no collective.
     assert_eq!(told.int("nccl.rank.sequence", &rank, ""), Some(0));
+}
+
+#[test]
+fn a_file_under_two_overlay_mounts_is_probed_once() {
+    let Some(mut source) = Source::usual() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let below = folder.path().join("below");
+    let merged = folder.path().join("merged");
+    [&below, &merged].into_iter().for_each(|path| std::fs::create_dir(path).unwrap());
+    std::fs::copy(built("libnccl.so"), below.join("libnccl.so.2")).unwrap();
+    // As containers of one image have it: the same layer under a mount of each one's own.
+    let script = "mount -t tmpfs none \"$0\" && mkdir \"$0/up\" \"$0/work\" \"$0/merged\" && \
+                  mount -t overlay -o lowerdir=\"$1\",upperdir=\"$0/up\",workdir=\"$0/work\" \
+                  none \"$0/merged\" && exec \"$2\"";
+    let mut ranks: Vec<Rank> = (0..2)
+        .map(|_| {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+            Rank::run(command.args([&merged, &below, &built("nccl-rank")]))
+        })
+        .collect();
+    let library = merged.join("merged/libnccl.so.2");
+    for rank in &mut ranks {
+        rank.begin(&format!("load {}", library.display()));
+        let mut answer = String::new();
+        rank.answers.read_line(&mut answer).unwrap();
+        if answer.trim_end() != "ok" {
+            println!("skipped: needs overlay mounts");
+            return;
+        }
+        source.hold(rank.process());
+    }
+    // And one that maps the layer itself.
+    ranks.push(Rank::with(&below.join("libnccl.so.2")));
+    source.hold(ranks[2].process());
+    source.until("all looked at", |source| {
+        source.nccl.shared.with(|known| known.libraries.len()) == 3
+    });
+    source.until_ready(1);
+    let id = ranks[0].order("id");
+    let hits = |source: &mut Source| {
+        source.until("looked again", |source| source.nccl.shared.with(|known| known.budget != 0));
+        let maps = source.nccl.shared.with(|known| known.counts);
+        maps[0]
+    };
+    let before = hits(&mut source);
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        assert_eq!(rank.order(&format!("init world 3 {number} {id}")), "0");
+        assert_eq!(rank.order("group 5 ncclAllReduce world 10 7"), "0");
+    }
+    let told = source.read();
+    for rank in &ranks {
+        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(5));
+    }
+    // One hit a call, and one each for birth, start and end of the group.
+    source.until("counted", |source| hits(source) >= before + 3 * 8);
+    assert!(hits(&mut source) <= before + 3 * 8 + 1, "{before}: {}", hits(&mut source));
+    // The first one's end takes its probes away from nobody.
+    ranks.remove(0);
+    source.waker.wake();
+    source.until("let go", |source| {
+        source.nccl.shared.with(|known| known.libraries.len() == 2 && known.detaching == 0)
+    });
+    for rank in &mut ranks {
+        assert_eq!(rank.order("call 2 ncclAllReduce world 10 7"), "0");
+    }
+    let told = source.read();
+    for rank in &ranks {
+        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(7));
+    }
+}
+
+#[test]
+fn communicators_of_one_process_have_the_hash_of_the_id_that_was_made_inside() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    source.hold(rank.process());
+    source.until_ready(1);
+    assert_eq!(rank.order("all one 2"), "0");
+    let made = hash(&rank.order("own-id"));
+    let mut members: Vec<_> = source
+        .read()
+        .members(rank.child.id())
+        .iter()
+        .map(|facts| (facts.rank, facts.ranks, facts.hash.unwrap().0, facts.origin, facts.parent))
+        .collect();
+    members.sort_unstable_by_key(|member| member.0);
+    let of = |rank| (Some(rank), Some(2), made, Origin::InitAll, None);
+    assert_eq!(members, [of(0), of(1)]);
+    // The id was used: nobody waits for the others of it.
+    assert_eq!(
+        source.read().all("nccl.unique_ids.unused").into_values().next(),
+        Some(Value::Int(0))
+    );
 }
 
 #[test]
@@ -653,10 +775,12 @@ fn ten_thousand_communicators_fill_the_maps_and_no_more() {
     for number in 0..many {
         ranks[0].order(&format!("init c{number} 1 0 {id}"));
     }
-    source.until("losses counted", |source| {
-        source.nccl.report().dropped.iter().map(|(_, lost)| lost).sum::<u64>()
-            == 33 + many - u64::from(MAX_COMMUNICATORS)
-    });
+    let lost = vec![
+        (DropReason::CommunicatorsFull, 33 + many - u64::from(MAX_COMMUNICATORS)),
+        (DropReason::OperationsFull, 0),
+        (DropReason::ThreadsFull, 0),
+    ];
+    source.until("losses counted", |source| source.nccl.report().dropped == lost);
     let told = source.read();
     assert_eq!(source.entries()[0], usize::try_from(MAX_COMMUNICATORS).unwrap());
     assert_eq!(
@@ -714,7 +838,7 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
     let Some(mut source) = Source::start(Duration::from_mins(1), 1_000) else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
-    let mut levels = Vec::new();
+    let mut levels = vec![source.nccl.shared.with(|known| known.level)];
     let end = Instant::now() + DEADLINE;
     while Instant::now() < end {
         ranks[0].order("call 2000 ncclAllReduce world 16 7");
@@ -739,6 +863,113 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
         panic!("no coverage")
     };
     assert!(covered < 0.9, "{covered}");
+}
+
+/// Follows the governor in the background, from one level to the next.
+fn until_level(
+    source: &mut Source,
+    ranks: &mut [Rank],
+    load: &str,
+    wanted: GovernorLevel,
+) -> Vec<GovernorLevel> {
+    let (mut levels, end) = (Vec::new(), Instant::now() + 2 * DEADLINE);
+    loop {
+        assert!(Instant::now() < end, "{wanted:?} does not come: {levels:?}");
+        ranks.iter_mut().for_each(|rank| rank.begin(load));
+        ranks.iter_mut().for_each(|rank| drop(rank.answer()));
+        let level = source.nccl.shared.with(|known| known.level);
+        if levels.last() != Some(&level) {
+            levels.push(level);
+        }
+        if level == wanted {
+            return levels;
+        }
+    }
+}
+
+#[test]
+fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_are_calm() {
+    use GovernorLevel::{Cycled, Detached, Entries, Full};
+    let patience = Patience { rest: Duration::from_secs(3), calm_looks: 2 };
+    let Some(mut source) = Source::patient(Duration::from_mins(1), Some(500), patience) else {
+        return;
+    };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 8);
+    source.read();
+    let mut levels = vec![source.nccl.shared.with(|known| known.level)];
+    let storm = |ranks: &mut [Rank], ms: u32| {
+        let begun = Instant::now();
+        let order = format!("storm {ms} ncclAllReduce world 16 7");
+        ranks.iter_mut().for_each(|rank| rank.begin(&order));
+        let answers: Vec<String> = ranks.iter_mut().map(Rank::answer).collect();
+        let pairs = answers.iter().map(|answer| answer.split_once(' ').unwrap());
+        let pairs =
+            pairs.map(|(calls, ns)| (calls.parse::<u64>().unwrap(), ns.parse::<u64>().unwrap()));
+        let (calls, ns): (Vec<u64>, Vec<u64>) = pairs.unzip();
+        let rate = calls.iter().sum::<u64>() as f64 / begun.elapsed().as_secs_f64();
+        (rate, ns.into_iter().min().unwrap())
+    };
+    // Too short for more than one look.
+    let (_, probed_ns) = storm(&mut ranks, 20);
+    // 400 calls a second and process are 800 hits, of which the entries alone are allowed.
+    let slow = "pace 100 400 ncclAllReduce world 16 7";
+    levels.extend(until_level(&mut source, &mut ranks, slow, Entries));
+    // 4,000 are eight times the budget.
+    levels.extend(until_level(
+        &mut source,
+        &mut ranks,
+        "pace 1000 4000 ncclAllReduce world 16 7",
+        Cycled,
+    ));
+    levels.extend(until_level(
+        &mut source,
+        &mut ranks,
+        "storm 200 ncclAllReduce world 16 7",
+        Detached,
+    ));
+    levels.dedup();
+    source.until("detached", |source| source.nccl.shared.with(|known| known.detaching == 0));
+    let (rate, alone_ns) = storm(&mut ranks, 400);
+    println!(
+        "{rate:.0} calls/s; {probed_ns} ns a call with probes, {alone_ns} without; {levels:?}"
+    );
+    assert!(rate > 1e6, "{rate}");
+    assert!(alone_ns < probed_ns / 2, "a call is {alone_ns} ns, with probes {probed_ns}");
+    let told = source.read();
+    let Value::Double(covered) = told.all("nccl.probe.coverage")[&(0, "-".into(), "entry".into())]
+    else {
+        panic!("no coverage")
+    };
+    assert!(covered < 1.0, "{covered}");
+    // At the border of the budget a level may come twice; each comes first after the one before.
+    let mut steps: Vec<GovernorLevel> = Vec::new();
+    levels.into_iter().for_each(|level| {
+        if !steps.contains(&level) {
+            steps.push(level);
+        }
+    });
+    assert_eq!(steps, [Full, Entries, Cycled, Detached]);
+    let back = until_level(&mut source, &mut ranks, "pace 20 50 ncclAllReduce world 16 7", Full);
+    assert_eq!(back, [Detached, Entries, Full]);
+    assert_eq!(source.nccl.report().state, SourceState::Ready);
+}
+
+#[test]
+fn without_a_budget_a_hit_is_tried_and_two_per_cent_of_a_core_are_allowed() {
+    let Some(mut source) = Source::patient(Duration::from_mins(1), None, Patience::default())
+    else {
+        return;
+    };
+    let scene = Scene::new();
+    let rank = Rank::with(&scene.library());
+    source.hold(rank.process());
+    source.until_ready(1);
+    source.until("tried", |source| source.nccl.shared.with(|known| known.budget != 0));
+    let budget = source.nccl.shared.with(|known| known.budget);
+    println!("{budget} hits a second and process: {} ns each", 20_000_000 / budget);
+    // Nobody's trap takes less than 0.1 µs or, without being stepped through, more than 20 µs.
+    assert!((1_000..=40_000).contains(&budget), "{budget}");
 }
 
 #[test]

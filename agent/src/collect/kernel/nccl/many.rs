@@ -33,7 +33,7 @@ pub(super) enum ManyError {
 
 /// How functions are probed, from the best on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Way {
+pub enum Way {
     /// By one session a file; 6.13.
     Session,
     /// By one link for a file's entries and one for its returns; 6.6.
@@ -44,7 +44,7 @@ pub(super) enum Way {
 
 impl Way {
     /// In words.
-    pub(super) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Session => "one session a file",
             Self::Multi => "one link a file",

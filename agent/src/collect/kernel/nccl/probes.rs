@@ -187,6 +187,11 @@ impl Probes {
         set.map_err(|source| ProbeError::Map { name: "CONTROL", source })
     }
 
+    /// The programs for all functions, where the kernel takes them.
+    pub(super) fn many(&self) -> Option<&Many> {
+        self.many.as_ref()
+    }
+
     /// How functions are probed.
     pub(super) fn way(&self) -> Way {
         self.many.as_ref().map_or(Way::Each, Many::way)

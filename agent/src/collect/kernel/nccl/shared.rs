@@ -20,6 +20,10 @@ pub(super) struct Known {
     pub state: (SourceState, String, String),
     pub level: GovernorLevel,
     pub files: u64,
+    /// Probes that are still to be detached.
+    pub detaching: usize,
+    /// Hits a second and process that are allowed; 0 before it is known.
+    pub budget: u64,
     /// Rounds of the thread so far.
     pub looked: u64,
     /// Version and file of each process's library.
@@ -45,6 +49,8 @@ impl Default for Known {
             state: (SourceState::Absent, String::new(), String::new()),
             level: GovernorLevel::Off,
             files: 0,
+            detaching: 0,
+            budget: 0,
             looked: 0,
             libraries: HashMap::new(),
             fields: HashMap::new(),

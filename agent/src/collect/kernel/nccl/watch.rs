@@ -7,11 +7,14 @@ use super::Settings;
 use super::governor::{Attach, Governor, LOOK_EVERY};
 use super::libraries::{FileKey, Libraries};
 use super::many::Way;
+use super::price;
 use super::probes::{Attached, Hold, ProbeError, Probes, task_layout};
 use super::shared::Shared;
-use crate::catalog::agent::SourceState;
+use super::state;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::proc_scan::is_alive;
+use crate::collect::schedule::thread_cpu_seconds;
+use crate::collect::status::Board;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -23,6 +26,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+/// The thread's name, also that of its CPU time among the agent's own figures.
+pub(super) const THREAD: &str = "nccl:watch";
 /// Between looks at a process that is new.
 const YOUNG_EVERY: Duration = Duration::from_millis(100);
 /// How long a process is new.
@@ -48,6 +53,8 @@ pub(super) struct Watch {
     layout: TaskLayout,
     probes: Option<Probes>,
     attached: HashMap<FileKey, Attached>,
+    /// Files that another one's probes are on, since both are the same.
+    twins: HashMap<FileKey, FileKey>,
     refused: Option<(String, Instant)>,
     /// Links to close, when there is nothing better to do.
     detaching: Vec<Hold>,
@@ -77,7 +84,8 @@ impl Watch {
         candidates: Candidates,
         shared: Shared,
     ) -> Self {
-        let governor = Governor::new(settings.budget);
+        let budget = settings.budget.unwrap_or(price::budget(price::USUAL));
+        let governor = Governor::new(budget, settings.patience);
         Self {
             settings,
             paths,
@@ -88,6 +96,7 @@ impl Watch {
             layout: TaskLayout::UNKNOWN,
             probes: None,
             attached: HashMap::new(),
+            twins: HashMap::new(),
             refused: None,
             detaching: Vec::new(),
             governor,
@@ -97,7 +106,7 @@ impl Watch {
     }
 
     /// Runs until nobody can wake it any more.
-    pub(super) fn run(mut self, woken: &Receiver<()>) {
+    pub(super) fn run(mut self, woken: &Receiver<()>, board: &Board) {
         // Now, because a job that loads a library uses it within a moment.
         self.layout = task_layout(&self.paths);
         memory::give_back();
@@ -109,6 +118,7 @@ impl Watch {
             self.govern(now);
             self.detach_some();
             self.publish();
+            board.used(THREAD, thread_cpu_seconds());
             match woken.recv_timeout(self.next(now)) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -166,6 +176,8 @@ impl Watch {
             self.libraries.in_use().map(|(key, _)| key.clone()).collect();
         let gone: Vec<FileKey> =
             self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
+        // What was on a file that is gone is attached to one of its twins.
+        self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
         for key in gone {
             let links = self.attached.remove(&key).map(Attached::into_holds);
             self.detaching.extend(links.unwrap_or_default());
@@ -187,13 +199,21 @@ impl Watch {
             return Ok(());
         }
         let mut new = Vec::new();
+        let mut is_first = false;
         for (key, library) in self.libraries.in_use() {
-            if self.attached.contains_key(key) {
+            if self.attached.contains_key(key) || self.twins.contains_key(key) {
+                continue;
+            }
+            let mut probed =
+                self.libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
+            if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
+                self.twins.insert(key.clone(), twin.clone());
                 continue;
             }
             if self.probes.is_none() {
                 let (probes, maps) = Probes::load(self.layout, Way::Session)?;
                 self.probes = Some(probes);
+                is_first = true;
                 self.shared.with(|known| known.maps = Some(maps));
             }
             let Some(probes) = &mut self.probes else { continue };
@@ -213,9 +233,30 @@ impl Watch {
             };
             let (functions, returns) = (attached.functions(), attached.returns());
             let (path, version) = (&library.path, &library.exports.version);
-            tracing::info!(%path, %version, functions, returns, "counting collective calls");
+            let stepped = library.exports.stepped;
+            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
+        }
+        if is_first {
+            self.set_budget();
         }
         Ok(())
+    }
+
+    /// The budget that was asked for, or one by the price of a hit, which is tried now.
+    fn set_budget(&mut self) {
+        let Some(many) = self.probes.as_ref().and_then(Probes::many) else { return };
+        if self.settings.budget.is_some() {
+            return;
+        }
+        match price::of_a_hit(many, &self.paths) {
+            Ok((hit, link)) => {
+                self.detaching.push(Hold::Many(link));
+                self.governor.allow(price::budget(hit));
+                let (hit_ns, budget) = (hit.as_nanos(), self.governor.budget());
+                tracing::info!(hit_ns, budget, "hits a second and process are allowed");
+            }
+            Err(error) => tracing::debug!(%error, "the price of a hit is not known"),
+        }
     }
 
     /// Once a second, while something is attached or waits to be.
@@ -258,7 +299,7 @@ impl Watch {
             return;
         }
         let level = self.governor.level().as_str();
-        tracing::warn!(level, budget = self.settings.budget, "the probes' cost is adjusted");
+        tracing::warn!(level, budget = self.governor.budget(), "the probes' cost is adjusted");
         // What is attached twice would count twice.
         if self.in_force == Attach::Nothing && !self.detaching.is_empty() {
             return;
@@ -271,6 +312,7 @@ impl Watch {
         }
         match wanted {
             Attach::Nothing => {
+                self.twins.clear();
                 let all = self.attached.drain().map(|(_, attached)| attached);
                 self.detaching.extend(all.flat_map(Attached::into_holds));
             }
@@ -323,14 +365,20 @@ impl Watch {
                 fields.extend(self.libraries.fields_of(process).map(|fields| (process, fields)));
             }
         }
-        let files = self.libraries.in_use().count() as u64;
+        let files = self.libraries.in_use().filter(|(key, _)| !self.twins.contains_key(*key));
+        let files = files.count() as u64;
         let level = if self.attached.is_empty() && self.in_force == Attach::Full {
             GovernorLevel::Off
         } else {
             self.governor.level()
         };
-        let state = self.state(files);
+        let refused = self.refused.as_ref().map(|(why, _)| why.as_str());
+        let state = state::of(refused, files, &self.governor);
+        let (detaching, budget) = (self.detaching.len(), self.governor.budget());
+        let budget = if self.probes.is_some() { budget } else { 0 };
         self.shared.with(|known| {
+            known.detaching = detaching;
+            known.budget = budget;
             known.state = state;
             known.level = level;
             known.files = files;
@@ -338,33 +386,6 @@ impl Watch {
             known.libraries = libraries;
             known.fields = fields;
         });
-    }
-
-    fn state(&self, files: u64) -> (SourceState, String, String) {
-        if let Some((why, _)) = &self.refused {
-            let remedy = "run gpuwho doctor to see what the kernel refuses";
-            return (SourceState::Degraded, why.clone(), remedy.into());
-        }
-        if files == 0 {
-            let reason = "no process that holds a device has NCCL or RCCL loaded";
-            return (SourceState::Absent, reason.into(), String::new());
-        }
-        let budget = self.settings.budget;
-        let because = |what: &str| {
-            let reason = format!("more than {budget} hits a second and process: {what}");
-            (SourceState::Degraded, reason, "raise nccl.budget to see more".into())
-        };
-        match self.governor.level() {
-            GovernorLevel::Entries => because("durations and open calls are not seen"),
-            GovernorLevel::Cycled => {
-                let cycle = self.governor.cycle();
-                because(&format!("calls are counted one second in {cycle}"))
-            }
-            GovernorLevel::Detached => because("calls are not counted for some minutes"),
-            GovernorLevel::Full | GovernorLevel::Off => {
-                (SourceState::Ready, String::new(), String::new())
-            }
-        }
     }
 }
 

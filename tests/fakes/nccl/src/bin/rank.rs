@@ -2,7 +2,7 @@
 //! answers each with a line.
 
 fn main() -> std::process::ExitCode {
-    match nccl::rank::serve(std::io::stdin().lock(), std::io::stdout().lock()) {
+    match nccl::rank::serve(std::io::stdin().lock(), std::io::stdout().lock(), &[]) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

@@ -5,10 +5,11 @@ use crate::curve::Curve;
 use crate::runtime::Code;
 use crate::scenario::{Device, Group};
 use nvml_wrapper_sys::bindings::{
-    nvmlClockType_t, nvmlDevice_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlPstates_t,
+    nvmlBAR1Memory_t, nvmlClockType_t, nvmlDevice_t, nvmlMarginTemperature_t, nvmlMemory_v2_t,
+    nvmlPciInfo_t, nvmlPerfPolicyType_t, nvmlPstates_t,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
-    nvmlTemperatureSensors_t, nvmlUtilization_t,
+    nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, nvmlUtilization_t, nvmlViolationTime_t,
 };
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
@@ -52,6 +53,25 @@ fn milliwatts(
 ) -> Result<(), Code> {
     on_device(name, handle, |_, device| {
         put(to, whole32(limit(device.group).ok_or(NOT_SUPPORTED)? * 1000.0))
+    })
+}
+
+/// Answers a set of reasons: those the device knows and whose value passes.
+fn reasons(
+    name: &str,
+    handle: nvmlDevice_t,
+    to: *mut c_ulonglong,
+    passes: impl Fn(f64) -> bool,
+) -> Result<(), Code> {
+    on_device(name, handle, |call, device| {
+        let known = device.group.held.states();
+        let known: Vec<_> =
+            known.into_iter().filter_map(|(bit, _, curve)| Some((bit, curve?))).collect();
+        if known.is_empty() {
+            return Err(NOT_SUPPORTED);
+        }
+        let passing = known.iter().filter(|(_, curve)| passes(device.value(curve, call.seconds)));
+        put(to, passing.map(|(bit, _)| bit).sum())
     })
 }
 
@@ -141,6 +161,82 @@ exports! {
         number(name, device, to, |group| group.decoder.as_ref().filter(|_| group.mig != Some(true)))?;
         put(period, SAMPLING_PERIOD_US)
     };
+    /// Busy percentage of the JPEG decoder.
+    fn nvmlDeviceGetJpgUtilization(device: nvmlDevice_t, to: *mut c_uint, period: *mut c_uint) |name| {
+        number(name, device, to, |group| group.jpeg.as_ref().filter(|_| group.mig != Some(true)))?;
+        put(period, SAMPLING_PERIOD_US)
+    };
+    /// Busy percentage of the optical flow accelerator.
+    fn nvmlDeviceGetOfaUtilization(device: nvmlDevice_t, to: *mut c_uint, period: *mut c_uint) |name| {
+        number(name, device, to, |group| group.optical_flow.as_ref().filter(|_| group.mig != Some(true)))?;
+        put(period, SAMPLING_PERIOD_US)
+    };
+    /// The aperture to device memory.
+    fn nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, to: *mut nvmlBAR1Memory_t) |name|
+        on_device(name, device, |_, device| {
+            let [total, used] = device.group.aperture.ok_or(NOT_SUPPORTED)?;
+            put(to, nvmlBAR1Memory_t { bar1Total: total, bar1Free: total - used, bar1Used: used })
+        });
+    /// Degrees left until the device slows down.
+    fn nvmlDeviceGetMarginTemperature(device: nvmlDevice_t, to: *mut nvmlMarginTemperature_t) |name|
+        on_device(name, device, |call, device| {
+            if to.is_null() {
+                return Err(INVALID_ARGUMENT);
+            }
+            // SAFETY: not null, and by the caller's promise a structure whose version word is set.
+            let version = unsafe { (*to).version };
+            if version != version_word::<nvmlMarginTemperature_t>(1) {
+                return Err(ARGUMENT_VERSION);
+            }
+            let margin = device.value(device.group.margin.as_ref().ok_or(NOT_SUPPORTED)?, call.seconds);
+            #[expect(clippy::cast_possible_truncation, reason = "saturates; margins are small")]
+            put(to, nvmlMarginTemperature_t { version, marginTemperature: margin.round() as i32 })
+        });
+    /// A temperature at which something happens.
+    fn nvmlDeviceGetTemperatureThreshold(device: nvmlDevice_t, kind: nvmlTemperatureThresholds_t, to: *mut c_uint) |name|
+        on_device(name, device, |_, device| {
+            let limits = device.group.temperature_limits.degrees.ok_or(NOT_SUPPORTED)?;
+            put(to, *limits.get(kind as usize).ok_or(NOT_SUPPORTED)?)
+        });
+    /// The clock rate in MHz that a user set.
+    fn nvmlDeviceGetApplicationsClock(device: nvmlDevice_t, clock: nvmlClockType_t, to: *mut c_uint) |name|
+        on_device(name, device, |_, device| {
+            let [graphics, memory] = device.group.clocks.application.ok_or(NOT_SUPPORTED)?;
+            put(to, whole32(match clock {
+                0 => graphics,
+                2 => memory,
+                _ => return Err(INVALID_ARGUMENT),
+            }))
+        });
+    /// What holds the clocks down.
+    fn nvmlDeviceGetCurrentClocksEventReasons(device: nvmlDevice_t, to: *mut c_ulonglong) |name|
+        reasons(name, device, to, |value| value > 0.0);
+    /// What can hold the clocks down.
+    fn nvmlDeviceGetSupportedClocksEventReasons(device: nvmlDevice_t, to: *mut c_ulonglong) |name|
+        reasons(name, device, to, |_| true);
+    /// The first of the two by its old name.
+    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: nvmlDevice_t, to: *mut c_ulonglong) |name|
+        reasons(name, device, to, |value| value > 0.0);
+    /// The second of the two by its old name.
+    fn nvmlDeviceGetSupportedClocksThrottleReasons(device: nvmlDevice_t, to: *mut c_ulonglong) |name|
+        reasons(name, device, to, |_| true);
+    /// Time a policy held the clocks down, in nanoseconds.
+    fn nvmlDeviceGetViolationStatus(device: nvmlDevice_t, policy: nvmlPerfPolicyType_t, to: *mut nvmlViolationTime_t) |name|
+        on_device(name, device, |call, device| {
+            let held = &device.group.held;
+            let curve = match policy {
+                0 => &held.power_cap,
+                1 => &held.thermal,
+                2 => &held.sync_boost,
+                3 => &held.board_limit,
+                4 => &held.low_utilization,
+                5 => &held.reliability,
+                _ => &None,
+            };
+            let seconds = device.area(curve.as_ref().ok_or(NOT_SUPPORTED)?, call.seconds);
+            let reference = whole(call.seconds * 1e6);
+            put(to, nvmlViolationTime_t { referenceTime: reference, violationTime: whole(seconds * 1e9) })
+        });
     /// Memory: of an instance its own, of a device all.
     fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *mut nvmlMemory_v2_t) |name|
         on_target(name, device, |call, target| {

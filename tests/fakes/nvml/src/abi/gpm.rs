@@ -9,7 +9,6 @@ use super::{Target, exports, on_device, on_target, put, system};
 use crate::curve::Place;
 use crate::runtime::{Call, Code, note};
 use crate::scenario::Instance;
-use crate::scenario::failure::About;
 use crate::scenario::gpm::Gpm;
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t,
@@ -127,8 +126,7 @@ fn answer(
     (earlier, later): (&Taken, &Taken),
     metric: &mut nvml_wrapper_sys::bindings::nvmlGpmMetric_t,
 ) {
-    let about = Some(About { device: later.device, instance: false });
-    let failed = call.fails(&format!("gpm:{}", metric.metricId), about);
+    let failed = call.metric_failure(metric.metricId, later.device);
     let value = rate(earlier, later, metric.metricId).ok_or(NOT_SUPPORTED);
     let value = failed.map_or(value, Err);
     metric.nvmlReturn = value.err().unwrap_or_default();

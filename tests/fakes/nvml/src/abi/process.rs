@@ -5,7 +5,7 @@ use crate::pids;
 use crate::runtime::{self, Call, Code};
 use crate::scenario::{Device, Instance, List, Process};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
+    nvmlAccountingStats_t, nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
@@ -114,7 +114,31 @@ fn samples(
         .collect()
 }
 
+/// The account of a process, if the device keeps accounts.
+fn account(call: &Call, device: Device<'_>, pid: u32) -> Result<nvmlAccountingStats_t, Code> {
+    if device.group.modes.accounting != Some(true) {
+        return Err(NOT_SUPPORTED);
+    }
+    let found = living(call, device).find(|(known, _)| *known == pid).ok_or(NOT_FOUND)?;
+    let process = found.1;
+    let value = |curve| process.value(curve, call.seconds);
+    let peak = process.group.peak.as_ref().or(process.group.memory.as_ref());
+    Ok(nvmlAccountingStats_t {
+        gpuUtilization: whole32(value(&process.group.sm)),
+        memoryUtilization: whole32(value(&process.group.memory_controller)),
+        maxMemoryUsage: peak.map_or(UNKNOWN_MEMORY, |curve| whole(value(curve))),
+        // Told when it has ended.
+        time: 0,
+        startTime: whole((runtime::epoch() + process.group.from) * 1e6),
+        isRunning: 1,
+        reserved: [0; 5],
+    })
+}
+
 exports! {
+    /// The account of a process, where accounting is on.
+    fn nvmlDeviceGetAccountingStats(device: nvmlDevice_t, pid: c_uint, to: *mut nvmlAccountingStats_t) |name|
+        on_device(name, device, |call, device| put(to, account(call, device, pid)?));
     /// Processes with compute contexts.
     fn nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_t) |name|
         list(name, device, (count, to), List::Compute);

@@ -5,13 +5,15 @@ use serde::Deserialize;
 /// Something that goes wrong in one function or all, on one device or all.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "keys of a scenario file, each on its own")]
 pub struct Failure {
-    /// The function, or `*` for every function that takes a device, or `gpm:N` for one GPM metric by
-    /// its number.
+    /// The function, or `*` for every function that takes a device.
     pub call: String,
     /// Of `nvmlDeviceGetFieldValues` this field only, by its number in this driver: it has a code
     /// of its own, and the call goes well.
     pub field: Option<u32>,
+    /// Of `nvmlGpmMetricsGet` this metric only, by its number; as with a field.
+    pub metric: Option<u32>,
     /// The device's index; without it every device.
     pub device: Option<u32>,
     /// It concerns calls about the device itself only, not about its MIG instances.
@@ -60,11 +62,11 @@ pub struct About {
 }
 
 impl Failure {
-    /// Whether it concerns a call at a time; a field's does not concern the call.
+    /// Whether it concerns a call at a time; a field's or a metric's does not concern the call.
     pub fn concerns(&self, call: &str, about: Option<About>, seconds: f64) -> bool {
-        let function = about.is_some() && call.starts_with("nvml");
-        let named = self.call == call || (self.call == "*" && function);
-        named && self.field.is_none() && self.in_time(about, seconds)
+        let named = self.call == call || (self.call == "*" && about.is_some());
+        let part = self.field.or(self.metric);
+        named && part.is_none() && self.in_time(about, seconds)
     }
 
     /// Whether it concerns a device at a time.

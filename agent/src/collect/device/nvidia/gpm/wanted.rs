@@ -1,6 +1,7 @@
 //! Which of the counters' metrics are asked for, and what they are in the catalogue's units.
 
-use crate::catalog::gpm::{self as metric, Flow, Interconnect, MediaEngine, Pipe};
+use crate::catalog::gpm::{self as metric, MediaEngine, Pipe};
+use crate::catalog::link::Direction::{self, Receive, Transmit};
 use crate::collect::device::wire::WireValue;
 use nvml_wrapper_sys::bindings::{
     nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL as ANY_TENSOR,
@@ -57,8 +58,9 @@ enum What {
     Pipe(Pipe),
     Dram,
     Media(MediaEngine),
-    Pcie(Flow),
-    Interconnect(Interconnect, Flow),
+    Pcie(Direction),
+    Nvlink(Direction),
+    C2c(Direction),
 }
 
 const fn first(id: u32, what: What) -> Wanted {
@@ -83,10 +85,10 @@ pub(super) const WANTED: &[Wanted] = &[
     first(FP32, What::Pipe(Pipe::Fp32)),
     first(FP16, What::Pipe(Pipe::Fp16)),
     first(DRAM, What::Dram),
-    first(PCIE_TX, What::Pcie(Flow::Transmit)),
-    first(PCIE_RX, What::Pcie(Flow::Receive)),
-    first(NVLINK_RX, What::Interconnect(Interconnect::Nvlink, Flow::Receive)),
-    first(NVLINK_TX, What::Interconnect(Interconnect::Nvlink, Flow::Transmit)),
+    first(PCIE_TX, What::Pcie(Transmit)),
+    first(PCIE_RX, What::Pcie(Receive)),
+    first(NVLINK_RX, What::Nvlink(Receive)),
+    first(NVLINK_TX, What::Nvlink(Transmit)),
     first(NVDEC_0, What::Media(MediaEngine::Nvdec0)),
     first(NVDEC_0 + 1, What::Media(MediaEngine::Nvdec1)),
     first(NVDEC_0 + 2, What::Media(MediaEngine::Nvdec2)),
@@ -110,8 +112,8 @@ pub(super) const WANTED: &[Wanted] = &[
     newer(NVENC_0 + 2, What::Media(MediaEngine::Nvenc2)),
     newer(NVENC_0 + 3, What::Media(MediaEngine::Nvenc3)),
     newer(DMMA_TENSOR, What::Pipe(Pipe::TensorDmma)),
-    newer(C2C_TX, What::Interconnect(Interconnect::C2c, Flow::Transmit)),
-    newer(C2C_RX, What::Interconnect(Interconnect::C2c, Flow::Receive)),
+    newer(C2C_TX, What::C2c(Transmit)),
+    newer(C2C_RX, What::C2c(Receive)),
 ];
 
 /// A set of rows of [`WANTED`].
@@ -135,14 +137,14 @@ impl Rows {
 impl Wanted {
     /// Whether a MIG instance can have it: links are the device's.
     pub(super) fn is_of_instances(self) -> bool {
-        !matches!(self.what, What::Interconnect(..))
+        !matches!(self.what, What::Nvlink(_) | What::C2c(_))
     }
 
     /// A value as the library gave it, of a device or of a MIG instance; `None` if it is not a number
     /// or not one that the metric can have.
     pub(super) fn reading(self, of_instance: bool, given: f64) -> Option<WireValue> {
         let value = match self.what {
-            What::Pcie(_) | What::Interconnect(..) => rate(given),
+            What::Pcie(_) | What::Nvlink(_) | What::C2c(_) => rate(given),
             _ => fraction(given),
         }?;
         match (self.what, of_instance) {
@@ -152,10 +154,9 @@ impl Wanted {
             (What::Pipe(pipe), false) => WireValue::new(&metric::PIPE_ACTIVE, pipe, value),
             (What::Dram, false) => WireValue::new(&metric::DRAM_ACTIVE, (), value),
             (What::Media(engine), false) => WireValue::new(&metric::MEDIA_ACTIVE, engine, value),
-            (What::Pcie(flow), false) => WireValue::new(&metric::PCIE_THROUGHPUT, flow, value),
-            (What::Interconnect(link, flow), false) => {
-                WireValue::new(&metric::INTERCONNECT_THROUGHPUT, (link, flow), value)
-            }
+            (What::Pcie(way), false) => WireValue::new(&metric::PCIE_THROUGHPUT, way, value),
+            (What::Nvlink(way), false) => WireValue::new(&metric::NVLINK_THROUGHPUT, way, value),
+            (What::C2c(way), false) => WireValue::new(&metric::C2C_THROUGHPUT, way, value),
             (What::GrEngine, true) => WireValue::new(&metric::INSTANCE_GR_ENGINE_ACTIVE, (), value),
             (What::Sm, true) => WireValue::new(&metric::INSTANCE_SM_ACTIVE, (), value),
             (What::Occupancy, true) => WireValue::new(&metric::INSTANCE_SM_OCCUPANCY, (), value),
@@ -164,10 +165,10 @@ impl Wanted {
             (What::Media(engine), true) => {
                 WireValue::new(&metric::INSTANCE_MEDIA_ACTIVE, engine, value)
             }
-            (What::Pcie(flow), true) => {
-                WireValue::new(&metric::INSTANCE_PCIE_THROUGHPUT, flow, value)
+            (What::Pcie(way), true) => {
+                WireValue::new(&metric::INSTANCE_PCIE_THROUGHPUT, way, value)
             }
-            (What::Interconnect(..), true) => None,
+            (What::Nvlink(_) | What::C2c(_), true) => None,
         }
     }
 }

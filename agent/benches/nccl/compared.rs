@@ -1,0 +1,111 @@
+//! What the agent's probes are measured against.
+
+use aya::maps::{MapData, RingBuf};
+use aya::programs::UProbe;
+use aya::programs::uprobe::UProbeScope;
+use aya::{Ebpf, EbpfLoader};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/per_call"));
+
+/// Programs that do nothing.
+pub(crate) struct Nothing {
+    _programs: Ebpf,
+}
+
+impl Nothing {
+    pub(crate) fn on(library: &Path, and_return: bool) -> io::Result<Self> {
+        let mut bpf = load()?;
+        let programs: &[&str] =
+            if and_return { &["nothing", "nothing_returned"] } else { &["nothing"] };
+        programs.iter().try_for_each(|program| attach(&mut bpf, program, library))?;
+        Ok(Self { _programs: bpf })
+    }
+}
+
+/// A record a call, and the thread that takes it.
+pub(crate) struct Ring {
+    _programs: Ebpf,
+    spent: Arc<AtomicU64>,
+    ends: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Ring {
+    pub(crate) fn on(library: &Path) -> io::Result<Self> {
+        let mut bpf = load()?;
+        let ring = bpf.take_map("RECORDS").ok_or_else(|| io::Error::other("no ring"))?;
+        let ring = RingBuf::try_from(ring).map_err(io::Error::other)?;
+        ["begins", "ends"].iter().try_for_each(|program| attach(&mut bpf, program, library))?;
+        let (spent, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (to, until) = (Arc::clone(&spent), Arc::clone(&ends));
+        let reader = Some(thread::spawn(move || read(ring, &to, &until)));
+        Ok(Self { _programs: bpf, spent, ends, reader })
+    }
+
+    /// CPU nanoseconds of the reader so far.
+    pub(crate) fn spent(&self) -> f64 {
+        self.spent.load(Ordering::Relaxed) as f64
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Adds calls and times up by thread and communicator: the least that a reader does.
+fn read(mut ring: RingBuf<MapData>, spent: &AtomicU64, ends: &AtomicBool) {
+    let mut calls: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
+    while !ends.load(Ordering::Relaxed) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let mut waits = [PollFd::new(&ring, PollFlags::IN)];
+        poll(&mut waits, Some(&timeout)).unwrap();
+        while let Some(record) = ring.next() {
+            let word = |at: usize| {
+                let bytes = record.get(8 * at..8 * at + 8).unwrap();
+                u64::from_ne_bytes(bytes.try_into().unwrap())
+            };
+            let (count, ns) = calls.entry((word(2), word(5))).or_default();
+            *count += 1;
+            *ns += word(1);
+        }
+        spent.store(thread_cpu() as u64, Ordering::Relaxed);
+    }
+}
+
+/// CPU nanoseconds of this thread.
+pub(crate) fn thread_cpu() -> f64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+}
+
+fn load() -> io::Result<Ebpf> {
+    if OBJECT.is_empty() {
+        return Err(io::Error::other("built without BPF programs"));
+    }
+    EbpfLoader::new().btf(None).load(OBJECT).map_err(io::Error::other)
+}
+
+/// At `ncclAllReduce`.
+fn attach(bpf: &mut Ebpf, program: &str, library: &Path) -> io::Result<()> {
+    let offset = gpuwho::collect::kernel::nccl::place_of(&File::open(library)?, "AllReduce")?;
+    let missing = || io::Error::other("no such program");
+    let program: &mut UProbe =
+        bpf.program_mut(program).ok_or_else(missing)?.try_into().map_err(io::Error::other)?;
+    program.load().map_err(io::Error::other)?;
+    program.attach(offset, library, UProbeScope::AllProcesses).map_err(io::Error::other)?;
+    Ok(())
+}

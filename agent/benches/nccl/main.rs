@@ -1,0 +1,115 @@
+//! What a collective call costs its caller while it is counted: `cargo bench -p gpuwho --bench nccl`
+//! (root, the fake library built in the same profile).
+//!
+//! Real processes load copies of the fake library, one untouched and the others probed each in a
+//! way of its own, and call in turns, so that a change of the machine's speed meets all of them.
+//! What a call takes is measured around it, by its caller; a median, since interruptions are not
+//! the probe's. The ways:
+//!
+//! - a program that does nothing, on the entry, and on entry and return: what probes cost here,
+//!   whatever is behind them;
+//! - the agent's own, entries only, and with returns;
+//! - a record a call through a ring to a reader that wakes for it, as others do it. Its reader's
+//!   CPU time counts.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
+
+mod compared;
+mod ranks;
+mod table;
+
+use compared::{Nothing, Ring};
+use gpuwho::collect::kernel::nccl::{Probed, Way};
+use ranks::Ranks;
+use std::collections::BTreeMap;
+use table::Found;
+
+/// Calls a second of a process; 0 is without a pause.
+const RATES: [u32; 5] = [1_000, 2_000, 10_000, 100_000, 0];
+/// Processes at once.
+const PROCESSES: [usize; 2] = [1, 8];
+/// Times that every way has its turn at every rate.
+const ROUNDS: usize = 5;
+
+/// What keeps a copy of the library probed.
+#[allow(dead_code, reason = "kept to be dropped")]
+enum Arm {
+    Untouched,
+    Nothing(Nothing),
+    Ours(Probed),
+    Ring(Ring),
+}
+
+fn main() {
+    let Err(why) = measure() else { return };
+    // As tests do where a machine lacks something.
+    println!("skipped: needs root, BPF and the fake NCCL of this profile: {why}");
+}
+
+fn measure() -> std::io::Result<()> {
+    println!("ns of a call more than without probes: median of {ROUNDS} turns");
+    println!("{}", table::HEAD);
+    for processes in PROCESSES {
+        let folder = tempfile::tempdir()?;
+        let mut arms = arms(folder.path(), processes)?;
+        for rate in RATES {
+            let mut found: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+            let mut reader = Vec::new();
+            for _ in 0..ROUNDS {
+                for (name, arm, ranks) in &mut arms {
+                    let before = spent(arm);
+                    let turn = ranks.turn(rate)?;
+                    found.entry(name).or_default().push(turn.ns);
+                    if let Arm::Ring(_) = arm {
+                        reader.push((spent(arm) - before) / f64::from(turn.calls));
+                    }
+                }
+            }
+            println!("{}", Found { processes, rate, calls: found, reader }.row());
+        }
+    }
+    read_out()
+}
+
+/// CPU nanoseconds of a way's reader.
+fn spent(arm: &Arm) -> f64 {
+    if let Arm::Ring(ring) = arm { ring.spent() } else { 0.0 }
+}
+
+fn arms(
+    folder: &std::path::Path,
+    processes: usize,
+) -> std::io::Result<Vec<(&'static str, Arm, Ranks)>> {
+    let mut arms = Vec::new();
+    for name in table::ARMS {
+        let library = ranks::library(folder, name)?;
+        let arm = match name {
+            table::UNTOUCHED => Arm::Untouched,
+            table::FLOOR_ENTRY => Arm::Nothing(Nothing::on(&library, false)?),
+            table::FLOOR_BOTH => Arm::Nothing(Nothing::on(&library, true)?),
+            table::ENTRIES => Arm::Ours(Probed::on(&library, Way::Session, false)?),
+            table::FULL => Arm::Ours(Probed::on(&library, Way::Session, true)?),
+            table::EACH => Arm::Ours(Probed::on(&library, Way::Each, true)?),
+            _ => Arm::Ring(Ring::on(&library)?),
+        };
+        arms.push((name, arm, Ranks::start(&library, processes)?));
+    }
+    Ok(arms)
+}
+
+/// What reading the maps costs the agent, once a tick.
+fn read_out() -> std::io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let library = ranks::library(folder.path(), "read")?;
+    let probed = Probed::on(&library, Way::Session, true)?;
+    let mut ranks = Ranks::start(&library, 8)?;
+    ranks.turn(0)?;
+    let mut took = Vec::new();
+    for _ in 0..101 {
+        let before = compared::thread_cpu();
+        probed.read()?;
+        took.push(compared::thread_cpu() - before);
+    }
+    println!("reading the maps of eight ranks: {:.0} µs of CPU a tick", table::median(took) / 1e3);
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Processes that call a copy of the fake library.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Seconds that a turn with pauses takes.
+const TURN: f64 = 0.4;
+/// Calls of a turn without pauses.
+const UNPAUSED: u32 = 20_000;
+
+/// A turn of all processes.
+pub(crate) struct Turn {
+    /// Nanoseconds of a call: the median of each process, their mean.
+    pub(crate) ns: f64,
+    /// Calls of all.
+    pub(crate) calls: u32,
+}
+
+/// The processes.
+pub(crate) struct Ranks(Vec<(Child, ChildStdin, BufReader<ChildStdout>)>);
+
+/// A copy of the library that nobody else maps.
+pub(crate) fn library(folder: &Path, name: &str) -> io::Result<PathBuf> {
+    let path = folder.join(name.replace(' ', "-"));
+    fs::copy(built("libnccl.so")?, &path)?;
+    Ok(path)
+}
+
+/// `target/release`, where benchmarks run one folder deeper.
+fn built(name: &str) -> io::Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    let folder = this.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+    let path = folder.join(name);
+    let missing = || io::Error::other(format!("no {}", path.display()));
+    path.is_file().then_some(path.clone()).ok_or_else(missing)
+}
+
+impl Ranks {
+    /// Starts them as the ranks of a communicator.
+    pub(crate) fn start(library: &Path, processes: usize) -> io::Result<Self> {
+        let mut ranks = Self(Vec::new());
+        for _ in 0..processes {
+            let mut child = Command::new(built("nccl-rank")?)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let orders = child.stdin.take().unwrap();
+            let answers = BufReader::new(child.stdout.take().unwrap());
+            ranks.0.push((child, orders, answers));
+        }
+        ranks.order(|_| format!("load {}", library.display()))?;
+        let id = ranks.order(|_| "id".to_owned())?.swap_remove(0);
+        ranks.order(|rank| format!("init world {processes} {rank} {id}"))?;
+        Ok(ranks)
+    }
+
+    /// All of them call at a rate.
+    pub(crate) fn turn(&mut self, rate: u32) -> io::Result<Turn> {
+        let times = if rate == 0 { UNPAUSED } else { (f64::from(rate) * TURN) as u32 };
+        let answers = self.order(|_| format!("pace {times} {rate} ncclAllReduce world 1000 7"))?;
+        let medians = answers.iter().filter_map(|answer| answer.split(' ').next());
+        let medians: Vec<f64> = medians.filter_map(|median| median.parse().ok()).collect();
+        let ns = medians.iter().sum::<f64>() / medians.len() as f64;
+        Ok(Turn { ns, calls: times * u32::try_from(self.0.len()).unwrap_or(1) })
+    }
+
+    /// Gives every process an order, then takes all answers.
+    fn order(&mut self, order: impl Fn(usize) -> String) -> io::Result<Vec<String>> {
+        for (rank, (_, orders, _)) in self.0.iter_mut().enumerate() {
+            writeln!(orders, "{}", order(rank))?;
+        }
+        let answer = |(_, _, answers): &mut (Child, ChildStdin, BufReader<ChildStdout>)| {
+            let mut line = String::new();
+            answers.read_line(&mut line)?;
+            if line.is_empty() || line.starts_with("refused") {
+                return Err(io::Error::other(line));
+            }
+            Ok(line.trim_end().to_owned())
+        };
+        self.0.iter_mut().map(answer).collect()
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for (child, ..) in &mut self.0 {
+            // Gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

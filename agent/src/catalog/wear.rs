@@ -1,0 +1,178 @@
+//! Metrics of what fails in a device's memory and on its way to the host: ECC errors, memory out of
+//! use, the PCIe link.
+
+use super::attributes as attr;
+use super::{dims, metrics};
+use crate::ids::GpuId;
+
+dims! {
+    /// Why memory was taken out of use.
+    RetirementCause: attr::GPU_MEMORY_RETIREMENT_CAUSE {
+        /// Errors that were corrected, at one place again and again.
+        Corrected = "corrected",
+        /// An error that could not be corrected.
+        Uncorrected = "uncorrected",
+    }
+    /// How many of its spare rows a bank still has.
+    SpareRows: attr::GPU_MEMORY_SPARE_ROWS {
+        /// All.
+        All = "all",
+        /// Most.
+        High = "high",
+        /// Some.
+        Partial = "partial",
+        /// Few.
+        Low = "low",
+        /// None: the next error in it cannot be remapped.
+        None = "none",
+    }
+    /// Whether ECC corrected an error.
+    EccError: attr::GPU_ECC_ERROR_TYPE {
+        /// Corrected (single bit).
+        Corrected = "corrected",
+        /// Not corrected (double bit, parity).
+        Uncorrected = "uncorrected",
+    }
+    /// Since when errors are counted.
+    EccCount: attr::GPU_ECC_COUNT_TYPE {
+        /// Since the driver was loaded.
+        Volatile = "volatile",
+        /// Since the board was made.
+        Aggregate = "aggregate",
+    }
+    /// Which memory. A device has DRAM and SRAM, or before Turing the others.
+    EccLocation: attr::GPU_ECC_LOCATION {
+        /// The device memory.
+        Dram = "dram",
+        /// The static memories of the chip, all of them.
+        Sram = "sram",
+        /// L1 cache.
+        L1 = "l1",
+        /// L2 cache.
+        L2 = "l2",
+        /// Register file.
+        Registers = "registers",
+        /// Texture memory.
+        Texture = "texture",
+        /// Convergence barrier unit.
+        Barrier = "barrier",
+    }
+    /// Where a static memory is.
+    SramUnit: attr::GPU_ECC_SRAM_UNIT {
+        /// L2 cache.
+        L2 = "l2",
+        /// Multiprocessors.
+        Multiprocessor = "sm",
+        /// PCIe unit.
+        Pcie = "pcie",
+        /// Microcontrollers.
+        Microcontroller = "microcontroller",
+        /// Elsewhere.
+        Other = "other",
+    }
+    /// Which way, seen from the device.
+    PcieDirection: attr::GPU_PCIE_DIRECTION {
+        /// To the host.
+        Transmit = "transmit",
+        /// From the host.
+        Receive = "receive",
+    }
+    /// What went wrong on the PCIe link. They overlap: what is corrected is counted by its cause,
+    /// too.
+    PcieError: attr::GPU_PCIE_ERROR {
+        /// Corrected errors.
+        Correctable = "correctable",
+        /// Errors that lost a transaction.
+        NonFatal = "non_fatal",
+        /// Errors that lost the link.
+        Fatal = "fatal",
+        /// Requests that the device does not know.
+        UnsupportedRequest = "unsupported_request",
+        /// Errors of the receiver.
+        Receiver = "receiver",
+        /// Transaction packets that were damaged.
+        BadTlp = "bad_tlp",
+        /// Link packets that were damaged.
+        BadDllp = "bad_dllp",
+        /// Packets with a wrong link checksum.
+        Lcrc = "lcrc",
+        /// Errors of a lane.
+        Lane = "lane",
+        /// Packets the other side refused.
+        NakReceived = "nak_received",
+        /// Packets the device refused.
+        NakSent = "nak_sent",
+        /// Packets sent again so often that the link was trained anew.
+        ReplayRollover = "replay_rollover",
+        /// Recoveries of the link.
+        Recovery = "recovery",
+    }
+}
+
+metrics! {
+    /// Whether ECC is on: 1 if so. Asked at every thirtieth reading.
+    ECC_ENABLED: Gauge<i64> of GpuId = "gpu.ecc.enabled" ["1"]
+        from "field 1; nvmlDeviceGetEccMode where the driver has no such field";
+    /// Whether ECC will be on after the next reset: 1 if so. Asked at every thirtieth reading.
+    ECC_ENABLED_NEXT: Gauge<i64> of GpuId = "gpu.ecc.enabled.pending" ["1"]
+        from "field 2; nvmlDeviceGetEccMode where the driver has no such field";
+    /// Memory errors that ECC saw in all memories of a device.
+    ECC_ERRORS: Counter<i64> of GpuId, by (EccError, EccCount) = "gpu.ecc.errors" ["{error}"]
+        from "fields 3 to 6 (SBE, DBE; volatile, aggregate)";
+    /// The same by memory, since the driver was loaded. Of SRAM asked at every sixth reading.
+    ECC_VOLATILE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.volatile" ["{error}"]
+        from "fields 7 to 17; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
+    /// The same by memory, since the board was made. Of SRAM asked at every sixth reading.
+    ECC_AGGREGATE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.aggregate" ["{error}"]
+        from "fields 18 to 28; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
+    /// Errors of static memories that ECC did not correct, since the board was made, by where they
+    /// are. Ampere and later, only for root; asked at every sixth reading.
+    ECC_SRAM: Counter<i64> of GpuId, by SramUnit = "gpu.ecc.sram.uncorrected" ["{error}"]
+        from "nvmlDeviceGetSramEccErrorStatus";
+    /// Whether the static memories had more errors than the vendor's field diagnosis allows: 1 if
+    /// so. The board is to be replaced.
+    ECC_SRAM_EXCEEDED: Gauge<i64> of GpuId = "gpu.ecc.sram.threshold_exceeded" ["1"]
+        from "nvmlDeviceGetSramEccErrorStatus";
+    /// Rows of device memory that spare rows stand in for, since the board was made, by cause.
+    /// Ampere and later.
+    REMAPPED_ROWS: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.remapped_rows" ["{row}"]
+        from "fields 142, 143; nvmlDeviceGetRemappedRows where the driver has no such fields";
+    /// Whether rows wait for a reset to be remapped: 1 if so.
+    REMAP_PENDING: Gauge<i64> of GpuId = "gpu.memory.remap.pending" ["1"]
+        from "field 144; nvmlDeviceGetRemappedRows";
+    /// Whether a row could not be remapped: 1 if so. The board is to be replaced.
+    REMAP_FAILED: Gauge<i64> of GpuId = "gpu.memory.remap.failed" ["1"]
+        from "field 145; nvmlDeviceGetRemappedRows";
+    /// Banks of device memory by the spare rows they still have. Asked at every thirtieth reading.
+    SPARE_ROWS: UpDownCounter<i64> of GpuId, by SpareRows = "gpu.memory.banks" ["{bank}"]
+        from "nvmlDeviceGetRowRemapperHistogram";
+    /// Pages of device memory that are out of use, since the board was made, by cause. Before
+    /// Ampere; asked at every sixth reading.
+    RETIRED_PAGES: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.retired_pages" ["{page}"]
+        from "fields 29 (SBE) and 30 (DBE)";
+    /// Whether pages wait for a reset to be taken out of use: 1 if so.
+    RETIREMENT_PENDING: Gauge<i64> of GpuId = "gpu.memory.retirement.pending" ["1"]
+        from "field 31 (any cause)";
+    /// PCIe generation of the link now; it falls when the device idles.
+    PCIE_GENERATION: Gauge<i64> of GpuId = "gpu.pcie.link.generation" ["{generation}"]
+        from "nvmlDeviceGetCurrPcieLinkGeneration";
+    /// Lanes of the link now.
+    PCIE_WIDTH: Gauge<i64> of GpuId = "gpu.pcie.link.width" ["{lane}"]
+        from "nvmlDeviceGetCurrPcieLinkWidth";
+    /// Highest PCIe generation that device and slot have together, asked once.
+    PCIE_GENERATION_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.generation.limit" ["{generation}"]
+        from "nvmlDeviceGetMaxPcieLinkGeneration";
+    /// Most lanes that device and slot have together, asked once.
+    PCIE_WIDTH_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.width.limit" ["{lane}"]
+        from "nvmlDeviceGetMaxPcieLinkWidth";
+    /// Packets that had to be sent again.
+    PCIE_REPLAYS: Counter<i64> of GpuId = "gpu.pcie.replays" ["{replay}"]
+        from "field 94; nvmlDeviceGetPcieReplayCounter where the driver has no such field";
+    /// Errors of the PCIe link, asked at every sixth reading.
+    PCIE_ERRORS: Counter<i64> of GpuId, by PcieError = "gpu.pcie.errors" ["{error}"]
+        from "fields 95, 169, 173 to 183";
+    /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a counter of 32 wraps many
+    /// times between two readings.
+    PCIE_IO: Counter<i64> of GpuId, by PcieDirection = "gpu.pcie.io" ["By"]
+        from "fields 197, 198 (never nvmlDeviceGetPcieThroughput, which blocks for 20 ms)";
+}

@@ -1,0 +1,186 @@
+//! Clocks and what holds them down.
+
+use super::{Of, push};
+use crate::catalog::device::{self as metric, Clock, ThrottleReason};
+use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::fields::Field;
+use crate::collect::device::wire::WireValue;
+use crate::sys::nvml::clocks as raw;
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{Clock as NvmlClock, PerformancePolicy};
+use nvml_wrapper_sys::bindings::{
+    nvmlClocksEventReasonApplicationsClocksSetting, nvmlClocksEventReasonDisplayClockSetting,
+    nvmlClocksEventReasonGpuIdle, nvmlClocksEventReasonSwPowerCap,
+    nvmlClocksEventReasonSwThermalSlowdown, nvmlClocksEventReasonSyncBoost,
+    nvmlClocksThrottleReasonHwPowerBrakeSlowdown, nvmlClocksThrottleReasonHwSlowdown,
+    nvmlClocksThrottleReasonHwThermalSlowdown,
+};
+
+/// Multiplies MHz.
+const MEGA: f64 = 1e6;
+/// Nanoseconds of a second.
+const NANO: f64 = 1e9;
+/// No clock of a device is faster, in MHz.
+const FASTEST: u32 = 100_000;
+/// `nvmlClocksEventReasonBoardLimit`, in `nvml.h` since CUDA 13.1.
+const BOARD_LIMIT: u32 = 0x200;
+/// `nvmlClocksEventReasonReliability`, likewise.
+const RELIABILITY: u32 = 0x400;
+
+/// The bits of the reasons.
+const REASONS: &[(u32, ThrottleReason)] = &[
+    (nvmlClocksEventReasonGpuIdle, ThrottleReason::Idle),
+    (nvmlClocksEventReasonApplicationsClocksSetting, ThrottleReason::ApplicationClocks),
+    (nvmlClocksEventReasonSwPowerCap, ThrottleReason::PowerCap),
+    (nvmlClocksThrottleReasonHwSlowdown, ThrottleReason::HardwareSlowdown),
+    (nvmlClocksEventReasonSyncBoost, ThrottleReason::SyncBoost),
+    (nvmlClocksEventReasonSwThermalSlowdown, ThrottleReason::SoftwareThermal),
+    (nvmlClocksThrottleReasonHwThermalSlowdown, ThrottleReason::HardwareThermal),
+    (nvmlClocksThrottleReasonHwPowerBrakeSlowdown, ThrottleReason::PowerBrake),
+    (nvmlClocksEventReasonDisplayClockSetting, ThrottleReason::DisplayClocks),
+    (BOARD_LIMIT, ThrottleReason::BoardLimit),
+    (RELIABILITY, ThrottleReason::Reliability),
+];
+
+/// The counters of time.
+const TIMES: &[(Field, ThrottleReason)] = &[
+    (Field::HeldByPowerCap, ThrottleReason::PowerCap),
+    (Field::HeldByThermal, ThrottleReason::Thermal),
+    (Field::HeldBySyncBoost, ThrottleReason::SyncBoost),
+    (Field::HeldByBoardLimit, ThrottleReason::BoardLimit),
+    (Field::HeldByLowUtilization, ThrottleReason::LowUtilization),
+    (Field::HeldByReliability, ThrottleReason::Reliability),
+    (Field::HeldBySoftwareThermal, ThrottleReason::SoftwareThermal),
+    (Field::HeldByHardwareThermal, ThrottleReason::HardwareThermal),
+    (Field::HeldByPowerBrake, ThrottleReason::PowerBrake),
+];
+
+/// A counter of drivers without fields for them.
+type OldTime = (Field, Call, PerformancePolicy, ThrottleReason);
+
+/// The counters of drivers without fields for them.
+const OLD_TIMES: &[OldTime] = &[
+    (Field::HeldByPowerCap, Call::HeldPower, PerformancePolicy::Power, ThrottleReason::PowerCap),
+    (Field::HeldByThermal, Call::HeldThermal, PerformancePolicy::Thermal, ThrottleReason::Thermal),
+    (
+        Field::HeldBySyncBoost,
+        Call::HeldSyncBoost,
+        PerformancePolicy::SyncBoost,
+        ThrottleReason::SyncBoost,
+    ),
+    (
+        Field::HeldByBoardLimit,
+        Call::HeldBoardLimit,
+        PerformancePolicy::BoardLimit,
+        ThrottleReason::BoardLimit,
+    ),
+    (
+        Field::HeldByLowUtilization,
+        Call::HeldLowUtilization,
+        PerformancePolicy::LowUtilization,
+        ThrottleReason::LowUtilization,
+    ),
+    (
+        Field::HeldByReliability,
+        Call::HeldReliability,
+        PerformancePolicy::Reliability,
+        ThrottleReason::Reliability,
+    ),
+];
+
+/// What is kept of a device's clocks between readings.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    /// The reasons it knows.
+    possible: Option<u64>,
+}
+
+impl Clocks {
+    /// Reads the clocks as they are now, and what holds them down.
+    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+        let (device, _) = of;
+        speeds(device, ask, out);
+        let state = ask.ask(Call::PowerState, || device.performance_state());
+        // 32 is the library's word for "unknown".
+        let state = state.map(|state| i64::from(state.as_c())).filter(|state| *state != 32);
+        push(out, &metric::POWER_STATE, (), ask.credible(state, 0..=15));
+        self.reasons(device, ask, out);
+        times(of, ask, out);
+    }
+
+    fn reasons(&mut self, device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+        if ask.renewed() {
+            self.possible = None;
+        }
+        let ask_possible = || raw::supported_event_reasons(device);
+        self.possible = self.possible.or_else(|| ask.ask(Call::HeldByPossible, ask_possible));
+        let active = ask.ask(Call::HeldBy, || raw::event_reasons(device));
+        // All ones has all reasons at once.
+        let Some(active) = ask.credible(active, 0..=u64::from(u32::MAX >> 1)) else { return };
+        // Of a device that does not tell which it knows: which it has, and no zeros.
+        let possible = self.possible.unwrap_or(active) | active;
+        for (bit, reason) in REASONS {
+            let bit = u64::from(*bit);
+            if possible & bit != 0 {
+                let on = i64::from(active & bit != 0);
+                push(out, &metric::THROTTLE_ACTIVE, *reason, Some(on));
+            }
+        }
+    }
+}
+
+fn speeds(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let clocks = [
+        (Call::ClockGraphics, NvmlClock::Graphics, Clock::Graphics),
+        (Call::ClockSm, NvmlClock::SM, Clock::Sm),
+        (Call::ClockMemory, NvmlClock::Memory, Clock::Memory),
+        (Call::ClockVideo, NvmlClock::Video, Clock::Video),
+    ];
+    for (call, clock, dim) in clocks {
+        let rate = ask.ask(call, || device.clock_info(clock));
+        push(out, &metric::CLOCK_SPEED, dim, hertz(ask, rate));
+    }
+}
+
+fn times((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    for (field, reason) in TIMES {
+        push(out, &metric::THROTTLE_TIME, *reason, fields.base(*field));
+    }
+    for (field, call, policy, reason) in OLD_TIMES {
+        if fields.lacks(*field, ask) {
+            let time = ask.ask(*call, || device.violation_status(*policy));
+            let time = time.map(|time| time.violation_time).filter(|time| *time != u64::MAX);
+            push(out, &metric::THROTTLE_TIME, *reason, time.map(|time| time as f64 / NANO));
+        }
+    }
+}
+
+/// The highest rates.
+pub(super) fn highest(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let clocks = [
+        (Call::HighestGraphics, NvmlClock::Graphics, Clock::Graphics),
+        (Call::HighestSm, NvmlClock::SM, Clock::Sm),
+        (Call::HighestMemory, NvmlClock::Memory, Clock::Memory),
+        (Call::HighestVideo, NvmlClock::Video, Clock::Video),
+    ];
+    for (call, clock, dim) in clocks {
+        let rate = ask.ask(call, || device.max_clock_info(clock));
+        push(out, &metric::CLOCK_LIMIT, dim, hertz(ask, rate));
+    }
+}
+
+/// The rates a user set.
+pub(super) fn application(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let clocks = [
+        (Call::ApplicationGraphics, NvmlClock::Graphics, Clock::Graphics),
+        (Call::ApplicationMemory, NvmlClock::Memory, Clock::Memory),
+    ];
+    for (call, clock, dim) in clocks {
+        let rate = ask.ask(call, || device.applications_clock(clock));
+        push(out, &metric::CLOCK_APPLICATION, dim, hertz(ask, rate));
+    }
+}
+
+fn hertz(ask: &mut Ask, megahertz: Option<u32>) -> Option<f64> {
+    ask.credible(megahertz, 0..=FASTEST).map(|rate| f64::from(rate) * MEGA)
+}

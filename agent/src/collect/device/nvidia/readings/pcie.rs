@@ -1,0 +1,61 @@
+//! The PCIe link.
+
+use super::{Of, push};
+use crate::catalog::wear::{self as metric, PcieDirection, PcieError};
+use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::fields::Field;
+use crate::collect::device::wire::WireValue;
+use nvml_wrapper::Device;
+use std::ops::RangeInclusive;
+
+/// Generations there will be for some years.
+const GENERATIONS: RangeInclusive<u32> = 1..=16;
+/// Lanes a link can have.
+const WIDTHS: RangeInclusive<u32> = 1..=32;
+
+/// What goes wrong.
+const ERRORS: &[(Field, PcieError)] = &[
+    (Field::PcieCorrectable, PcieError::Correctable),
+    (Field::PcieNonFatal, PcieError::NonFatal),
+    (Field::PcieFatal, PcieError::Fatal),
+    (Field::PcieUnsupportedRequests, PcieError::UnsupportedRequest),
+    (Field::PcieReceiverErrors, PcieError::Receiver),
+    (Field::PcieBadTlps, PcieError::BadTlp),
+    (Field::PcieBadDllps, PcieError::BadDllp),
+    (Field::PcieLcrc, PcieError::Lcrc),
+    (Field::PcieLaneErrors, PcieError::Lane),
+    (Field::PcieNaksReceived, PcieError::NakReceived),
+    (Field::PcieNaksSent, PcieError::NakSent),
+    (Field::PcieRollovers, PcieError::ReplayRollover),
+    (Field::PcieRecoveries, PcieError::Recovery),
+];
+
+/// Reads the link as it is now, and its counters.
+pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let generation = ask.ask(Call::PcieGeneration, || device.current_pcie_link_gen());
+    let generation = ask.credible(generation, GENERATIONS).map(i64::from);
+    push(out, &metric::PCIE_GENERATION, (), generation);
+    let width = ask.ask(Call::PcieWidth, || device.current_pcie_link_width());
+    push(out, &metric::PCIE_WIDTH, (), ask.credible(width, WIDTHS).map(i64::from));
+    let replays = if fields.lacks(Field::PcieReplays, ask) {
+        let replays = ask.ask(Call::PcieReplays, || device.pcie_replay_counter());
+        replays.filter(|replays| *replays != u32::MAX).map(i64::from)
+    } else {
+        fields.whole(Field::PcieReplays)
+    };
+    push(out, &metric::PCIE_REPLAYS, (), replays);
+    for (field, error) in ERRORS {
+        push(out, &metric::PCIE_ERRORS, *error, fields.whole(*field));
+    }
+    push(out, &metric::PCIE_IO, PcieDirection::Transmit, fields.wide(Field::PcieSent));
+    push(out, &metric::PCIE_IO, PcieDirection::Receive, fields.wide(Field::PcieReceived));
+}
+
+/// The most that device and slot have together.
+pub(super) fn highest(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let generation = ask.ask(Call::HighestPcieGeneration, || device.max_pcie_link_gen());
+    let generation = ask.credible(generation, GENERATIONS).map(i64::from);
+    push(out, &metric::PCIE_GENERATION_LIMIT, (), generation);
+    let width = ask.ask(Call::HighestPcieWidth, || device.max_pcie_link_width());
+    push(out, &metric::PCIE_WIDTH_LIMIT, (), ask.credible(width, WIDTHS).map(i64::from));
+}

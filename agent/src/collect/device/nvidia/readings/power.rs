@@ -1,0 +1,60 @@
+//! Power, its limits, and energy.
+
+use super::{Of, push};
+use crate::catalog::device::{self as metric, Limit};
+use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::fields::{Field, MODULE};
+use crate::collect::device::wire::WireValue;
+use std::ops::RangeInclusive;
+
+/// Divides milliwatts and millijoules.
+const MILLI: f64 = 1000.0;
+/// No board draws more than this; a rack of them has 120 kW.
+const WATTS: RangeInclusive<f64> = 0.0..=20_000.0;
+
+/// Reads power and energy, and says the limits.
+pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let drawn = if fields.lacks(Field::PowerInstant, ask) {
+        ask.ask(Call::Power, || device.power_usage()).map(watts)
+    } else {
+        fields.base(Field::PowerInstant)
+    };
+    push(out, &metric::POWER, (), ask.credible(drawn, WATTS));
+    let average = ask.credible(fields.base(Field::PowerAverage), WATTS);
+    push(out, &metric::POWER_AVERAGE, (), average);
+    let module = ask.credible(fields.base_of(Field::PowerInstant, MODULE), WATTS);
+    push(out, &metric::MODULE_POWER, (), module);
+    let energy = if fields.lacks(Field::Energy, ask) {
+        let millijoules = ask.ask(Call::Energy, || device.total_energy_consumption());
+        millijoules.filter(|millijoules| *millijoules != u64::MAX).map(|all| all as f64 / MILLI)
+    } else {
+        fields.base(Field::Energy)
+    };
+    push(out, &metric::ENERGY, (), energy);
+    let limits = [
+        (Field::PowerLimitRequested, Limit::Management),
+        (Field::PowerLimitEnforced, Limit::Enforced),
+        (Field::PowerLimitDefault, Limit::Default),
+        (Field::PowerLimitMinimum, Limit::Minimum),
+        (Field::PowerLimitMaximum, Limit::Maximum),
+    ];
+    for (field, limit) in limits {
+        push(out, &metric::POWER_LIMIT, limit, ask.credible(fields.base(field), WATTS));
+    }
+}
+
+/// The limits of drivers without fields for them.
+pub(super) fn old_limits((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    if fields.lacks(Field::PowerLimitRequested, ask) {
+        let limit = ask.ask(Call::PowerLimit, || device.power_management_limit()).map(watts);
+        push(out, &metric::POWER_LIMIT, Limit::Management, ask.credible(limit, WATTS));
+    }
+    if fields.lacks(Field::PowerLimitEnforced, ask) {
+        let limit = ask.ask(Call::EnforcedLimit, || device.enforced_power_limit()).map(watts);
+        push(out, &metric::POWER_LIMIT, Limit::Enforced, ask.credible(limit, WATTS));
+    }
+}
+
+fn watts(milliwatts: u32) -> f64 {
+    f64::from(milliwatts) / MILLI
+}

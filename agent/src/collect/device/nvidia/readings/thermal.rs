@@ -1,0 +1,55 @@
+//! Temperatures and what happens at which.
+
+use super::{Of, push};
+use crate::catalog::device::{self as metric, Sensor, TemperatureLimit};
+use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::fields::Field;
+use crate::collect::device::wire::WireValue;
+use crate::sys::nvml::clocks;
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{TemperatureSensor, TemperatureThreshold};
+use std::ops::RangeInclusive;
+
+/// A device at work is above the freezing point, and is off long before this.
+const CELSIUS: RangeInclusive<f64> = 1.0..=200.0;
+/// What can be left of that.
+const MARGIN: RangeInclusive<f64> = -200.0..=200.0;
+
+/// Reads the temperatures.
+pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    let die = ask.ask(Call::Temperature, || device.temperature(TemperatureSensor::Gpu));
+    let die = ask.credible(die.map(f64::from), CELSIUS);
+    push(out, &metric::TEMPERATURE, Sensor::Gpu, die);
+    // Boards with GDDR memory answer 0 for a sensor they do not have.
+    let memory = fields.base(Field::MemoryTemperature).filter(|degrees| *degrees > 0.0);
+    push(out, &metric::TEMPERATURE, Sensor::Memory, ask.credible(memory, CELSIUS));
+    let margin = ask.ask(Call::Margin, || clocks::margin_temperature(device));
+    let margin = ask.credible(margin.map(f64::from), MARGIN);
+    push(out, &metric::TEMPERATURE_MARGIN, (), margin);
+    let limits = [
+        (Field::MarginShutdown, TemperatureLimit::Shutdown),
+        (Field::MarginSlowdown, TemperatureLimit::Slowdown),
+        (Field::MarginOperating, TemperatureLimit::Operating),
+        (Field::MarginMemory, TemperatureLimit::MemoryOperating),
+    ];
+    for (field, limit) in limits {
+        let margin = ask.credible(fields.base(field), MARGIN);
+        push(out, &metric::TEMPERATURE_MARGIN_LIMIT, limit, margin);
+    }
+}
+
+/// The limits as temperatures.
+pub(super) fn thresholds(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    use TemperatureThreshold as Threshold;
+    let limits = [
+        (Call::ThresholdShutdown, Threshold::Shutdown, TemperatureLimit::Shutdown),
+        (Call::ThresholdSlowdown, Threshold::Slowdown, TemperatureLimit::Slowdown),
+        (Call::ThresholdOperating, Threshold::GpuMax, TemperatureLimit::Operating),
+        (Call::ThresholdMemory, Threshold::MemoryMax, TemperatureLimit::MemoryOperating),
+    ];
+    for (call, threshold, limit) in limits {
+        let degrees = ask.ask(call, || device.temperature_threshold(threshold));
+        let degrees = ask.credible(degrees.map(f64::from), CELSIUS);
+        push(out, &metric::TEMPERATURE_LIMIT, limit, degrees);
+    }
+}

@@ -1,0 +1,93 @@
+//! The functions of a library that was linked into a program, which exports nothing: from the table
+//! of all symbols, where the file was not stripped of it.
+//!
+//! Two passes over as much as a large program has of names and symbols, a megabyte at a time: first
+//! where the wanted names are, then who has them. Most files end after the first.
+
+use super::{CHUNK, Image, MARK, MOST_HEADERS, bytes, read_all};
+use gpuwho_common::nccl::SYMBOLS;
+use object::LittleEndian as LE;
+use object::elf::{PF_X, SHN_UNDEF, SHT_SYMTAB, STT_FUNC, SectionHeader64, Sym64};
+use std::collections::HashMap;
+use std::io;
+
+/// The prefix of the functions' names; a profiler's alias is at the same place.
+const PREFIX: &[u8] = b"nccl";
+/// Names, and symbols, that are looked through: more than a program with a library inside has.
+const MOST_BYTES: u64 = 128 << 20;
+/// A name; the longest wanted one is shorter.
+const MOST_NAME: usize = 64;
+/// Symbols that are read at once.
+const SYMBOLS_AT_ONCE: u64 = 32 << 10;
+
+/// Rows of the table of symbols and places in the file; nothing where the mark is missing.
+pub(super) fn functions(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
+    let (at, count) = image.sections;
+    let sections = read_all::<SectionHeader64<LE>>(image.file, at, count.min(MOST_HEADERS))?;
+    let Some(table) = sections.iter().find(|section| section.sh_type.get(LE) == SHT_SYMTAB) else {
+        return Ok(Vec::new());
+    };
+    let strings = usize::try_from(table.sh_link.get(LE)).ok().and_then(|link| sections.get(link));
+    let Some(strings) = strings else { return Ok(Vec::new()) };
+    let names = wanted(image, strings.sh_offset.get(LE), strings.sh_size.get(LE))?;
+    let is_mark = |row: &usize| SYMBOLS.get(*row).is_some_and(|symbol| symbol.name == MARK);
+    if !names.values().any(is_mark) {
+        return Ok(Vec::new());
+    }
+    let mut places = HashMap::new();
+    let size = table.sh_size.get(LE).min(MOST_BYTES);
+    let (mut at, end) = (table.sh_offset.get(LE), table.sh_offset.get(LE).saturating_add(size));
+    while at < end {
+        let symbols = read_all::<Sym64<LE>>(image.file, at, SYMBOLS_AT_ONCE.min((end - at) / 24))?;
+        if symbols.is_empty() {
+            break;
+        }
+        at += 24 * symbols.len() as u64;
+        for symbol in symbols {
+            let is_defined = symbol.st_shndx.get(LE) != SHN_UNDEF;
+            let row = names.get(&symbol.st_name.get(LE)).copied();
+            let row = row.filter(|_| is_defined && symbol.st_info & 15 == STT_FUNC);
+            if let Some(row) = row
+                && let Some((offset, flags)) = image.offset(symbol.st_value.get(LE))
+                && flags & PF_X != 0
+            {
+                places.insert(row, offset);
+            }
+        }
+    }
+    if !places.keys().any(is_mark) {
+        return Ok(Vec::new());
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_unstable();
+    Ok(places)
+}
+
+/// Where the wanted names are among the strings, and which rows they are.
+fn wanted(image: &Image<'_>, strings: u64, size: u64) -> io::Result<HashMap<u32, usize>> {
+    let rows: HashMap<&str, usize> =
+        SYMBOLS.iter().enumerate().map(|(row, symbol)| (symbol.name, row)).collect();
+    let mut found = HashMap::new();
+    let (mut at, size) = (0, size.min(MOST_BYTES));
+    while at < size {
+        // A name across the border is in the next chunk as well.
+        let length = usize::try_from(size - at).unwrap_or(CHUNK).min(CHUNK + MOST_NAME);
+        let chunk = bytes(image.file, strings.saturating_add(at), length)?;
+        for (begin, _) in
+            chunk.windows(PREFIX.len()).enumerate().filter(|(_, text)| *text == PREFIX)
+        {
+            let name = chunk.get(begin + PREFIX.len()..).unwrap_or_default();
+            let end = name.iter().take(MOST_NAME).position(|byte| *byte == 0);
+            let name = end.and_then(|end| name.get(..end));
+            let row = name.and_then(|name| rows.get(std::str::from_utf8(name).ok()?));
+            if let (Some(row), Ok(place)) = (row, u32::try_from(at + begin as u64)) {
+                found.insert(place, *row);
+            }
+        }
+        if chunk.len() < length {
+            break;
+        }
+        at += CHUNK as u64;
+    }
+    Ok(found)
+}

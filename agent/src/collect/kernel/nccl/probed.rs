@@ -1,0 +1,54 @@
+//! The probes on one file, without anybody who looks for libraries: what benchmarks measure.
+
+use super::elf::exports;
+use super::governor::Attach;
+use super::many::Way;
+use super::probes::{Attached, Maps, Probes, task_layout};
+use crate::paths::Paths;
+use gpuwho_common::nccl::SYMBOLS;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Probes on a library's file. Dropping it detaches them.
+pub struct Probed {
+    _attached: Attached,
+    _probes: Probes,
+    maps: Maps,
+}
+
+impl std::fmt::Debug for Probed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probed").finish_non_exhaustive()
+    }
+}
+
+impl Probed {
+    /// Attaches in one of the ways, or in the best of those behind it that the kernel has; with or
+    /// without the returns of operations.
+    pub fn on(file: &Path, way: Way, timed: bool) -> io::Result<Self> {
+        let exports = exports(&File::open(file)?)?;
+        let exports = exports.ok_or_else(|| io::Error::other("no collective library"))?;
+        let (mut probes, maps) =
+            Probes::load(task_layout(&Paths::default()), way).map_err(io::Error::other)?;
+        probes
+            .control(if timed { Attach::Full } else { Attach::Entries })
+            .map_err(io::Error::other)?;
+        let attached = probes.attach(file, &exports, timed).map_err(io::Error::other)?;
+        Ok(Self { _attached: attached, _probes: probes, maps })
+    }
+
+    /// Reads the maps as once a tick; gives the operations counted so far.
+    pub fn read(&self) -> io::Result<u64> {
+        let snapshot = self.maps.read()?;
+        Ok(snapshot.communicators.iter().map(|(_, one)| one.activity.calls).sum())
+    }
+}
+
+/// The place in a library's file of a function, named without its prefix.
+pub fn place_of(file: &File, name: &str) -> io::Result<u64> {
+    let exports = exports(file)?.ok_or_else(|| io::Error::other("no collective library"))?;
+    let is_it = |row: usize| SYMBOLS.get(row).is_some_and(|symbol| symbol.name == name);
+    let found = exports.entries.iter().find(|(row, _)| is_it(*row));
+    found.map(|(_, offset)| *offset).ok_or_else(|| io::Error::other("no such function"))
+}

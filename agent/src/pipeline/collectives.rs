@@ -1,0 +1,53 @@
+//! The sources of collective communication: what the kernel sees, and what NCCL says.
+
+use super::{Core, RunError};
+use crate::collect::Collector;
+use crate::collect::inspector::Inspector;
+use crate::collect::kernel::nccl::{self, Waker};
+use crate::collect::ras;
+use crate::config::Settings;
+use crate::event::desk::Desk;
+use std::sync::Arc;
+
+/// The source of collective calls, what wakes it, and the processes it looks at.
+pub(super) type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
+
+impl Core {
+    /// Makes the source of collective calls, unless it is switched off.
+    pub(super) fn calls(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
+        if !settings.nccl.enabled {
+            return Ok(None);
+        }
+        let (asked, paths) = (settings.nccl.clone(), &settings.paths);
+        let others = (&self.communicators, &self.answers);
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, others, &self.board)
+            .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
+        let loaded = source.loaded();
+        Ok(Some((Box::new(source), waker, loaded)))
+    }
+
+    /// Makes the source of what NCCL itself says, unless it is switched off.
+    pub(super) fn status(
+        &self,
+        settings: &Settings,
+        loaded: ras::Candidates,
+        desk: &Arc<Desk>,
+    ) -> Result<Option<Box<dyn Collector>>, RunError> {
+        if !settings.ras.enabled {
+            return Ok(None);
+        }
+        let shared = (&self.answers, &self.communicators);
+        let desk = Some(Arc::clone(desk));
+        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
+            .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
+        Ok(Some(Box::new(source)))
+    }
+
+    /// Makes the source of completed collectives, unless it is switched off.
+    pub(super) fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
+        let asked = settings.inspector.clone();
+        let (ownership, communicators) = (&self.ownership, &self.communicators);
+        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
+        settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
+    }
+}

@@ -1,0 +1,152 @@
+//! What a reading asks of the library with everything on: the calls of a tick by the time they take,
+//! and what the agent adds to that time. The library is the fake one, which takes as long as has been
+//! published of the real one.
+
+use super::cost::{child, spent, threads};
+use super::load::Load;
+use super::receiver::Receiver;
+use super::table::Row;
+use super::{BenchError, stage};
+use crate::agent::{Agent, Config, Otlp};
+use nvidia_ml::counts::{self, Count};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// The machine, and the interval.
+const SCENARIO: &str = "h200x8-nvlink";
+const EVERY: &str = "10s";
+/// Two readings: how many links there are is known after the first, and after the second what they
+/// do not tell.
+const WARM_UP: Duration = Duration::from_secs(15);
+/// One for each device and tick.
+const EVERY_TICK: &str = "nvmlDeviceGetFieldValues";
+/// Devices of the scenario.
+const DEVICES: u64 = 8;
+/// Not a reading: it is awaited on a thread of its own.
+const WAIT: &str = "nvmlEventSetWait_v2";
+/// The agent's thread that takes readings.
+const COLLECTOR: &str = "collect:nvidia";
+/// Of the time inside the library.
+const TARGET: f64 = 0.2;
+/// Functions that have a row.
+const ROWS: usize = 8;
+
+/// Runs the agent and watches the library.
+pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
+    let mut load = Load::of(stage()?, SCENARIO)?;
+    let path = load.nvml.count_calls();
+    load.nvml.take_time()?;
+    let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
+    let config = Config {
+        interval: Some(EVERY.to_owned()),
+        pod_logs: Some(load.stage.pod_logs()),
+        otlp: Some(Otlp { endpoint: receiver.endpoint().to_owned(), protocol: None }),
+        ..Config::default()
+    };
+    let agent = Agent::start(load.stage.folder(), &config, Some(&load.nvml))?;
+    thread::sleep(WARM_UP);
+    let (agent, reader) = (agent.pid(), child(agent.pid())?);
+    let before = (look(&path)?, threads(agent)?, threads(reader)?);
+    thread::sleep(watch);
+    let after = (look(&path)?, threads(agent)?, threads(reader)?);
+    let asked = grown(&before.0, &after.0);
+    let ticks = asked.get(EVERY_TICK).map_or(0, |count| count.calls) / DEVICES;
+    let sum = asked.values().copied().fold(Count::default(), Count::and);
+    let of_reader: u64 = spent(&before.2, &after.2).values().sum();
+    let taking = spent(&before.1, &after.1).get(COLLECTOR).copied().unwrap_or_default();
+    // Waiting for events costs the reader, too, but is no reading.
+    let waiting = after.0.get(WAIT).copied().unwrap_or_default();
+    let waiting = waiting.since(before.0.get(WAIT).copied().unwrap_or_default()).cpu_ns;
+    let own = (of_reader + taking).saturating_sub(sum.cpu_ns + waiting);
+    let mut rows = vec![calls(sum, ticks), floor(sum, ticks), share(own, sum, ticks)];
+    rows.extend(by_time(&asked, ticks));
+    Ok(rows)
+}
+
+fn look(path: &Path) -> Result<BTreeMap<String, Count>, BenchError> {
+    counts::read(path).map_err(BenchError::os(path))
+}
+
+/// What was done to each function between two looks, but for the wait.
+fn grown(
+    before: &BTreeMap<String, Count>,
+    after: &BTreeMap<String, Count>,
+) -> BTreeMap<String, Count> {
+    let none = Count::default();
+    let since = |(name, count): (&String, &Count)| {
+        (name.clone(), count.since(*before.get(name).unwrap_or(&none)))
+    };
+    let all = after.iter().filter(|(name, _)| *name != WAIT).map(since);
+    all.filter(|(_, count)| count.calls > 0).collect()
+}
+
+fn calls(sum: Count, ticks: u64) -> Row {
+    let each = sum.calls as f64 / ticks.max(1) as f64;
+    let figure = format!("{each:.1} a tick, {:.1} a device ({ticks} ticks)", each / DEVICES as f64);
+    Row::plain(format!("calls of {DEVICES} H200 at {EVERY}, everything on"), figure)
+}
+
+fn floor(sum: Count, ticks: u64) -> Row {
+    let figure = format!("{:.2} ms a tick", millis(sum.wall_ns, ticks));
+    Row::plain("  inside the library (the floor)", figure)
+}
+
+fn share(own: u64, sum: Count, ticks: u64) -> Row {
+    let share = own as f64 / sum.wall_ns.max(1) as f64;
+    let figure = format!("{:.2} ms a tick, {:.1} % of it", millis(own, ticks), share * 100.0);
+    Row::against("  CPU of the reading beside it", figure, "at most a fifth", share <= TARGET)
+}
+
+/// The dearest functions, one row each, and the rest in one.
+fn by_time(asked: &BTreeMap<String, Count>, ticks: u64) -> Vec<Row> {
+    let mut all: Vec<_> = asked.iter().collect();
+    all.sort_by_key(|(_, count)| std::cmp::Reverse(count.wall_ns));
+    let row = |name: String, count: Count| {
+        let calls = count.calls as f64 / ticks.max(1) as f64;
+        Row::plain(name, format!("{calls:.1} calls, {:.3} ms", millis(count.wall_ns, ticks)))
+    };
+    let (dear, others) = all.split_at(all.len().min(ROWS));
+    let mut rows: Vec<_> =
+        dear.iter().map(|(name, count)| row(format!("    {name}"), **count)).collect();
+    let rest = others.iter().map(|(_, count)| **count).fold(Count::default(), Count::and);
+    rows.push(row(format!("    {} other functions", others.len()), rest));
+    rows
+}
+
+fn millis(nanos: u64, ticks: u64) -> f64 {
+    nanos as f64 / 1e6 / ticks.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::table::render;
+
+    #[test]
+    fn the_dearest_function_is_first_and_the_wait_is_not_counted() {
+        let count = |calls, wall_ns| Count { calls, wall_ns, ..Count::default() };
+        let named = |name: &str, count| (name.to_owned(), count);
+        let before = [named("nvmlA", count(2, 10)), named(WAIT, count(5, 500))].into();
+        let after = [
+            named("nvmlA", count(4, 2_000_010)),
+            named("nvmlB", count(1, 9_000_000)),
+            named(WAIT, count(9, 9_000)),
+        ];
+        let asked = grown(&before, &after.into());
+        assert_eq!(
+            asked,
+            [named("nvmlA", count(2, 2_000_000)), named("nvmlB", count(1, 9_000_000))].into()
+        );
+        let table = render(&by_time(&asked, 1));
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let told: Vec<_> = table.lines().skip(2).map(words).collect();
+        let expected = [
+            "| nvmlB | 1.0 calls, 9.000 ms | | |",
+            "| nvmlA | 2.0 calls, 2.000 ms | | |",
+            "| 0 other functions | 0.0 calls, 0.000 ms | | |",
+        ];
+        assert_eq!(told, expected);
+    }
+}
