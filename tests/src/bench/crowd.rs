@@ -53,7 +53,7 @@ impl Crowd {
             };
             if number >= PARTIES {
                 let group = stage.idle_pod(&spec)?;
-                kubelet.set_pod(pod(&name, &group.expected, Vec::new()));
+                kubelet.set_pod(pod(&name, &group.expected, &[]));
                 continue;
             }
             let group = stage.pod(&spec)?;
@@ -67,7 +67,7 @@ impl Crowd {
                 granted.extend(uuids.get(gpu as usize).map(|uuid| format!("{uuid}::{number}")));
                 workers.push(worker);
             }
-            kubelet.set_pod(pod(&name, &group.expected, granted));
+            kubelet.set_pod(pod(&name, &group.expected, &granted));
         }
         for (gpu, pids) in (0..).zip(&pids) {
             nvml.set_processes(gpu, pids)?;
@@ -102,13 +102,13 @@ impl Crowd {
             driver: Driver::Cgroupfs,
         };
         let group = self.stage.pod(&spec)?;
-        self.kubelet.set_pod(pod("passers-by", &group.expected, Vec::new()));
+        self.kubelet.set_pod(pod("passers-by", &group.expected, &[]));
         Ok(group)
     }
 }
 
 /// As the kubelet tells of a Deployment's pod with time-sliced GPUs.
-fn pod(name: &str, expected: &Expected, granted: Vec<String>) -> Pod {
+fn pod(name: &str, expected: &Expected, granted: &[String]) -> Pod {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut pod = Pod::new("research", name, &text(&expected.pod_uid));
     for (key, value) in [

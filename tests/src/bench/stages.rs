@@ -162,10 +162,12 @@ fn rows(churn: bool, who: &serde_json::Value, before: &Moment, after: &Moment) -
     let figure = format!("{sum:.0} µs of a tick, {:.2} % of its CPU", percent(sum));
     let texts: Vec<_> =
         parts.iter().map(|(name, micros)| format!("{name} {micros:.1} µs")).collect();
-    let name = |what: &str| match churn {
-        true => format!("{what}, a process a second comes and goes"),
-        false => format!("{what}, {PROCESSES} processes, {CONTAINERS} containers"),
+    let of = if churn {
+        "a process a second comes and goes".to_owned()
+    } else {
+        format!("{PROCESSES} processes, {CONTAINERS} containers")
     };
+    let name = |what: &str| format!("{what}, {of}");
     let attribution = if churn {
         Row::plain(name("attribution"), figure)
     } else {
