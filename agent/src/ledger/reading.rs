@@ -282,7 +282,9 @@ impl Readings {
         });
         let reading = self.devices.get_mut(device);
         if let Some(known) = reading.and_then(|reading| reading.processes.get_mut(place)) {
-            samples.iter().for_each(|(_, sample)| known.note(sample.metric, sample));
+            for (_, sample) in samples {
+                known.note(sample.metric, sample);
+            }
         }
     }
 
