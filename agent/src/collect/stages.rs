@@ -44,8 +44,9 @@ mod tests {
         let stages = Stages::default();
         let began = thread_cpu();
         let busy = stages.time(Stage::Table, || {
-            while thread_cpu() - began < Duration::from_millis(2) {}
-            thread_cpu() - began
+            let since = || thread_cpu().saturating_sub(began);
+            while since() < Duration::from_millis(2) {}
+            since()
         });
         stages.spend(Stage::Owners, Duration::from_millis(5));
         let spent = Stage::ALL.iter().map(|stage| stages.seconds(*stage)).collect::<Vec<_>>();

@@ -1,6 +1,8 @@
 //! gpu-check itself, on a driver whose both libraries are fakes that know of each other: its rows
 //! say what is so, also where something is not as it must be.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use gpuwho_tests::nvml::FakeNvml;
 use serde_json::Value;
 use std::collections::BTreeMap;

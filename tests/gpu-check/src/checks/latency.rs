@@ -2,7 +2,7 @@
 
 use super::Options;
 use crate::report::{Row, Verdict};
-use gpuwho::collect::device::vendor;
+use gpuwho::collect::device::{Opening, vendor};
 use std::path::Path;
 
 const CHECK: &str = "time in the driver";
@@ -10,7 +10,7 @@ const CHECK: &str = "time in the driver";
 pub(super) fn check(options: &Options) -> Vec<Row> {
     let Some(vendor) = vendor("nvidia") else { return Vec::new() };
     let library = options.library.as_deref().unwrap_or(Path::new(vendor.library));
-    let mut opened = match (vendor.open)(library) {
+    let mut opened = match (vendor.open)(&Opening { library, gpm: true }) {
         Ok(opened) => opened,
         Err(why) => return vec![Row::fail(CHECK, why)],
     };
