@@ -260,6 +260,26 @@ fn claim(driver: &str, device: &str) -> Allocation {
     Allocation { claims, ..Allocation::default() }
 }
 
+/// Pods, and by which words they asked for what they were granted.
+fn asked_for(points: &[Value]) -> BTreeSet<[String; 3]> {
+    let words = points.iter().filter(|point| is_grant(point, ALLOCATION, &PODS)).map(|point| {
+        let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
+        let (resource, replica) = ("gpu.allocation.resource", "gpu.allocation.replica");
+        [owner(point).to_owned(), text(resource), text(replica)]
+    });
+    words.collect()
+}
+
+/// The pods that are on the first device, and what shows it.
+fn running_on_first(points: &[Value]) -> BTreeSet<BTreeMap<String, String>> {
+    let running = points.iter().filter(|point| {
+        point["metric"] == "gpu.owner.processes"
+            && point["attributes"]["gpu.index"] == "0"
+            && point["value"] == 1
+    });
+    running.map(|point| words(point, &["k8s.pod.name", "gpuwho.presence"])).collect()
+}
+
 #[test]
 fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     let uuid = |gpu: u32| format!("GPU-4f6b1c1e-8f0a-4c55-9d10-00000000000{gpu}");
@@ -291,18 +311,7 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
         ["3", "claimant", "active"],
     ]);
     assert_eq!(grown(&node.told.points()[from..], &PODS), states);
-    let asked: BTreeSet<_> = node.told.points()[from..]
-        .iter()
-        .filter(|point| is_grant(point, ALLOCATION, &PODS))
-        .map(|point| {
-            let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
-            [
-                owner(point).to_owned(),
-                text("gpu.allocation.resource"),
-                text("gpu.allocation.replica"),
-            ]
-        })
-        .collect();
+    let asked = asked_for(&node.told.points()[from..]);
     let wanted_words = rows([
         ["astray", "nvidia.com/gpu", ""],
         ["first", "nvidia.com/gpu.shared", "0"],
@@ -311,19 +320,9 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     ]);
     assert_eq!(asked, wanted_words);
     // What runs is told apart from what was granted.
-    let on_first: BTreeSet<_> = node.told.points()[from..]
-        .iter()
-        .filter(|point| {
-            point["metric"] == "gpu.owner.processes"
-                && point["attributes"]["gpu.index"] == "0"
-                && point["value"] == 1
-        })
-        .map(|point| words(point, &["k8s.pod.name", "gpuwho.presence"]))
-        .collect();
-    let seen = |presence| {
-        super::told::expected([("k8s.pod.name", "astray"), ("gpuwho.presence", presence)])
-    };
-    assert!(on_first.contains(&seen("listed")), "{on_first:#?}");
+    let on_first = running_on_first(&node.told.points()[from..]);
+    let seen = super::told::expected([("k8s.pod.name", "astray"), ("gpuwho.presence", "listed")]);
+    assert!(on_first.contains(&seen), "{on_first:#?}");
 
     // The kubelet takes connections and answers nobody; a new pod makes the agent ask.
     node.kubelet.go_deaf().unwrap();

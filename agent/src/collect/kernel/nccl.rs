@@ -11,6 +11,7 @@ mod complete;
 mod elf;
 mod fields;
 mod governor;
+mod host;
 mod identity;
 mod libraries;
 mod many;
@@ -29,7 +30,6 @@ use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{self as metric, GovernorLevel, KnownBy, ProbePart};
 use crate::collect::Collector;
-use crate::collect::proc_scan::is_alive;
 use crate::collect::ras;
 use crate::collect::status::{Board, Report};
 use crate::communicators::{Communicators, MemberId};
@@ -40,14 +40,14 @@ use crate::sample::{Agent, Batch};
 use arrivals::{Arrived, Comparison, Steps};
 use complete::{Completion, Sources};
 pub use governor::Patience;
-use gpuwho_common::device_users::TICK_NS;
 use gpuwho_common::nccl::{
     Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
 };
+use host::Host;
 pub use many::Way;
 pub use probed::{Probed, place_of};
 use probes::Maps;
-use roll::{Member, Processes, Roll};
+use roll::{Member, Processes as _, Roll};
 use shared::Shared;
 use standing::{Hangs, standings};
 use std::collections::{HashMap, HashSet};
@@ -349,29 +349,6 @@ fn unused_ids(maps: &mut Maps, members: &[Member], host: &Host<'_>) -> io::Resul
         }
     }
     Ok(unused)
-}
-
-/// This host's processes.
-struct Host<'a> {
-    paths: &'a Paths,
-    libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
-}
-
-impl Processes for Host<'_> {
-    fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey> {
-        if start_ns != 0 {
-            return Some(ProcKey { pid, start_ticks: start_ns / TICK_NS });
-        }
-        crate::collect::proc_scan::living(self.paths, pid)
-    }
-
-    fn is_alive(&self, process: ProcKey) -> bool {
-        is_alive(self.paths, process)
-    }
-
-    fn library(&self, process: ProcKey) -> Option<(Arc<str>, Arc<str>)> {
-        self.libraries.get(&process).cloned()
-    }
 }
 
 /// The kernel does not take the programs.

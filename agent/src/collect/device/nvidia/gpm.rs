@@ -11,6 +11,7 @@
 //! that somebody else has the counters, or that this user may not read them, that is a state, told
 //! and tried again later. Nothing here ever turns the counters' streaming on or off.
 
+mod timing;
 mod wanted;
 
 use super::ask::{Ask, Call};
@@ -24,13 +25,9 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use std::collections::BTreeMap;
+use timing::{is_early, is_near_enough};
 use wanted::{Rows, WANTED, Wanted};
 
-/// Nearer samples make no value: the driver renews its counters every 100 ms (`nvml.h`).
-const NEAREST_NS: u64 = 100_000_000;
-/// Samples this far apart are compared if the ones before were as far: the interval is long. Else
-/// the device did not answer for a while, and the mean over that while is not of now.
-const FARTHEST_NS: u64 = 60_000_000_000;
 /// Pause before counters that somebody else has are asked for again.
 const BUSY_PAUSE_NS: u64 = 30_000_000_000;
 /// Pause before counters that this user may not read are asked for again.
@@ -387,18 +384,6 @@ fn marks(instances: &[Handle]) -> BTreeMap<Option<u32>, u64> {
     marks
 }
 
-/// Whether it is too early for another sample. A clock that went back makes it late.
-fn is_early(last_ns: u64, now_ns: u64) -> bool {
-    now_ns.checked_sub(last_ns).is_some_and(|gap_ns| gap_ns < NEAREST_NS)
-}
-
-/// Whether two samples with a gap between them make a value; `usual_ns` is the gap before.
-fn is_near_enough(gap_ns: u64, usual_ns: Option<u64>) -> bool {
-    let farthest_ns =
-        usual_ns.map_or(FARTHEST_NS, |usual_ns| usual_ns.saturating_mul(2).max(FARTHEST_NS));
-    (NEAREST_NS..=farthest_ns).contains(&gap_ns)
-}
-
 /// The state of a device by what came of it and its instances: what somebody can do something about
 /// goes before what is as it should be.
 fn sum_up(seen: &[CounterState]) -> CounterState {
@@ -415,29 +400,7 @@ fn sum_up(seen: &[CounterState]) -> CounterState {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        CounterState, FARTHEST_NS, NEAREST_NS, NvmlError, Rows, WANTED, is_early, is_near_enough,
-        judge, rows, sum_up,
-    };
-
-    const SECOND: u64 = 1_000_000_000;
-
-    #[test]
-    fn samples_too_near_wait_and_a_clock_that_went_back_makes_no_value() {
-        assert!(is_early(SECOND, SECOND) && is_early(SECOND, SECOND + NEAREST_NS - 1));
-        assert!(!is_early(SECOND, SECOND + NEAREST_NS));
-        assert!(!is_early(SECOND, SECOND - 1), "sampled anew");
-        assert!(!is_near_enough(0, Some(SECOND)), "the gap of a clock that went back");
-        assert!(!is_near_enough(NEAREST_NS - 1, None) && is_near_enough(NEAREST_NS, None));
-    }
-
-    #[test]
-    fn samples_too_far_apart_make_no_value_unless_the_interval_is_that_long() {
-        assert!(is_near_enough(FARTHEST_NS, None) && !is_near_enough(FARTHEST_NS + 1, None));
-        assert!(!is_near_enough(300 * SECOND, Some(10 * SECOND)), "a device that hung");
-        assert!(is_near_enough(300 * SECOND, Some(290 * SECOND)), "an interval of five minutes");
-        assert!(is_near_enough(10 * SECOND, Some(300 * SECOND)));
-    }
+    use super::{CounterState, NvmlError, Rows, WANTED, judge, rows, sum_up};
 
     #[test]
     fn counters_that_another_has_or_that_are_forbidden_are_no_failure() {

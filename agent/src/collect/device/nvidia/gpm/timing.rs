@@ -1,0 +1,43 @@
+//! Which two samples make a value, by when they were taken.
+
+/// Nearer samples make no value: the driver renews its counters every 100 ms (`nvml.h`).
+const NEAREST_NS: u64 = 100_000_000;
+/// Samples this far apart are compared if the ones before were as far: the interval is long. Else
+/// the device did not answer for a while, and the mean over that while is not of now.
+const FARTHEST_NS: u64 = 60_000_000_000;
+
+/// Whether it is too early for another sample. A clock that went back makes it late.
+pub(super) fn is_early(last_ns: u64, now_ns: u64) -> bool {
+    now_ns.checked_sub(last_ns).is_some_and(|gap_ns| gap_ns < NEAREST_NS)
+}
+
+/// Whether two samples with a gap between them make a value; `usual_ns` is the gap before.
+pub(super) fn is_near_enough(gap_ns: u64, usual_ns: Option<u64>) -> bool {
+    let farthest_ns =
+        usual_ns.map_or(FARTHEST_NS, |usual_ns| usual_ns.saturating_mul(2).max(FARTHEST_NS));
+    (NEAREST_NS..=farthest_ns).contains(&gap_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FARTHEST_NS, NEAREST_NS, is_early, is_near_enough};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn samples_too_near_wait_and_a_clock_that_went_back_makes_no_value() {
+        assert!(is_early(SECOND, SECOND) && is_early(SECOND, SECOND + NEAREST_NS - 1));
+        assert!(!is_early(SECOND, SECOND + NEAREST_NS));
+        assert!(!is_early(SECOND, SECOND - 1), "sampled anew");
+        assert!(!is_near_enough(0, Some(SECOND)), "the gap of a clock that went back");
+        assert!(!is_near_enough(NEAREST_NS - 1, None) && is_near_enough(NEAREST_NS, None));
+    }
+
+    #[test]
+    fn samples_too_far_apart_make_no_value_unless_the_interval_is_that_long() {
+        assert!(is_near_enough(FARTHEST_NS, None) && !is_near_enough(FARTHEST_NS + 1, None));
+        assert!(!is_near_enough(300 * SECOND, Some(10 * SECOND)), "a device that hung");
+        assert!(is_near_enough(300 * SECOND, Some(290 * SECOND)), "an interval of five minutes");
+        assert!(is_near_enough(10 * SECOND, Some(300 * SECOND)));
+    }
+}
