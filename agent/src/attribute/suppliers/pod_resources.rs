@@ -1,10 +1,9 @@
 //! The kubelet's pod-resources socket: which device it has granted to which container.
 //!
 //! One list (a few milliseconds of the kubelet's) soon after news of a pod, never more often than
-//! every five seconds, and once a minute; every ten seconds where nobody tells of pods as they come
-//! and go. A pod that nobody had told of before is asked for alone and at
-//! once, where the kubelet offers that; what the devices of the node are, once a minute. The list
-//! before stays while the kubelet does not answer, and is not worked up again while nothing changes.
+//! every five seconds, and every five minutes; every ten seconds where nobody tells of pods as they
+//! come and go. A pod that nobody had told of before is asked for alone and at once, where the
+//! kubelet offers that; what the devices of the node are, every five minutes. The list before stays while the kubelet does not answer, and is not worked up again while nothing changes.
 
 mod binding;
 mod devices;
@@ -57,10 +56,10 @@ struct Pace {
 const PACE: Pace = Pace {
     deadline: Duration::from_secs(5),
     every: Duration::from_secs(10),
-    followed: Duration::from_mins(1),
+    followed: Duration::from_mins(5),
     soonest: Duration::from_secs(5),
     gather: Duration::from_millis(300),
-    allocatable: Duration::from_mins(1),
+    allocatable: Duration::from_mins(5),
     first_retry: Duration::from_secs(1),
     last_retry: Duration::from_mins(1),
 };
