@@ -22,6 +22,7 @@ pub mod wire;
 
 use events::Watch;
 use std::path::Path;
+use std::time::Duration;
 use wire::{Reading, Refusal};
 
 /// Every vendor whose library a child can hold.
@@ -72,6 +73,27 @@ pub type Count = Box<dyn FnMut() -> Option<u32> + Send>;
 pub trait DeviceRead: Send {
     /// Reads everything once.
     fn read(&mut self) -> Reading;
+
+    /// Keeps, from now on, how long each function of the library takes.
+    fn time_calls(&mut self) {}
+
+    /// What was kept, by function; nothing where times are not kept.
+    fn times(&self) -> Vec<CallTimes> {
+        Vec::new()
+    }
+}
+
+/// How long the calls of one function took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallTimes {
+    /// As the library's header calls it.
+    pub function: String,
+    /// Calls.
+    pub calls: u32,
+    /// All of them together.
+    pub total: Duration,
+    /// The longest.
+    pub longest: Duration,
 }
 
 /// Why a library did not open.

@@ -3,6 +3,7 @@
 
 mod agreement;
 mod cost;
+mod counters;
 mod events;
 mod latency;
 mod load;
@@ -55,6 +56,7 @@ type Check = fn(&Bench<'_>) -> Checked;
 const CHECKS: &[(&str, Check)] = &[
     ("agreement", agreement::check),
     ("load", load::check),
+    ("performance counters", counters::check),
     ("split", split::check),
     ("release", release::check),
     ("events", events::check),

@@ -22,7 +22,7 @@ mod processes;
 mod readings;
 
 use super::wire::{Outcome, Reading, Refusal};
-use super::{DeviceRead, OpenError, Opened, Opening, Vendor};
+use super::{CallTimes, DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::sys;
@@ -148,6 +148,14 @@ impl DeviceRead for NvidiaDevice {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         reading.time_ns = u64::try_from(now.as_nanos()).unwrap_or_default();
         reading
+    }
+
+    fn time_calls(&mut self) {
+        self.ask.time_calls();
+    }
+
+    fn times(&self) -> Vec<CallTimes> {
+        self.ask.times().to_vec()
     }
 }
 

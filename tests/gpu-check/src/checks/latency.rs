@@ -1,9 +1,11 @@
-//! How long the driver takes for a reading, without an agent around it.
+//! How long the driver takes for a reading and for each of its functions, without an agent around it.
 
 use super::Options;
 use crate::report::{Row, Verdict};
-use gpuwho::collect::device::{Opening, vendor};
+use gpuwho::collect::device::{CallTimes, Opening, vendor};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 const CHECK: &str = "time in the driver";
 
@@ -15,29 +17,44 @@ pub(super) fn check(options: &Options) -> Vec<Row> {
         Err(why) => return vec![Row::fail(CHECK, why)],
     };
     let mut lines = Vec::new();
+    let mut functions: BTreeMap<String, CallTimes> = BTreeMap::new();
     for (slot, device) in opened.devices.iter_mut().enumerate() {
         let first = device.read().cost;
-        let mut spent: Vec<u64> = Vec::new();
+        device.time_calls();
+        let mut spent: Vec<Duration> = Vec::new();
         let mut calls = 0;
         for _ in 0..options.readings {
             let cost = device.read().cost;
-            spent.push(cost.library_ns);
-            calls = cost.calls;
+            spent.push(Duration::from_nanos(cost.library_ns));
+            calls += cost.calls;
         }
         spent.sort_unstable();
-        let at = |part: usize| {
-            let ns = spent.get(spent.len() * part / 100).copied().unwrap_or_default();
-            ns as f64 / 1e6
-        };
+        let at = |part: usize| spent.get(spent.len() * part / 100).copied().unwrap_or_default();
         lines.push(format!(
-            "device {slot}: first reading {} calls {:.2} ms, then {calls} calls, p50 {:.2} ms, p99 {:.2} ms",
+            "device {slot}: first reading {} calls {:.2?}, then {:.1} calls, p50 {:.2?}, p99 {:.2?}",
             first.calls,
-            first.library_ns as f64 / 1e6,
+            Duration::from_nanos(first.library_ns),
+            f64::from(calls) / f64::from(options.readings.max(1)),
             at(50),
             at(99),
         ));
+        for row in device.times() {
+            let of = functions.entry(row.function.clone()).or_default();
+            of.calls += row.calls;
+            of.total += row.total;
+            of.longest = of.longest.max(row.longest);
+        }
     }
     (opened.close)();
     let verdict = if lines.is_empty() { Verdict::Fail } else { Verdict::Pass };
+    let mut rows: Vec<_> = functions.into_iter().collect();
+    rows.sort_by_key(|(_, times)| std::cmp::Reverse(times.total));
+    lines.extend(rows.iter().map(|(function, times)| {
+        let mean = times.total / times.calls.max(1);
+        format!(
+            "{function:<44} {:>7} calls, mean {mean:>9.2?}, longest {:>9.2?}, all {:>9.2?}",
+            times.calls, times.longest, times.total
+        )
+    }));
     vec![Row::new(CHECK, verdict, lines.join("\n"))]
 }

@@ -1,13 +1,15 @@
 //! Asking the library, and the difference between *unsupported* (remembered, asked once),
 //! *failed* (counted, asked again) and *absent* (nothing there now).
 
+use super::functions;
+use crate::collect::device::CallTimes;
 use crate::collect::device::inside;
 use crate::collect::device::wire::{Cost, Outcome};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Argument version mismatch: the driver is too old for this version of a structure.
 const ARGUMENT_VERSION: nvmlReturn_t = 25;
@@ -161,6 +163,8 @@ pub(super) struct Ask {
     refused_handle: bool,
     last_failure: String,
     end: Option<Outcome>,
+    /// What the calls took, where somebody wants to know.
+    times: Option<Vec<CallTimes>>,
 }
 
 /// What an error means for what was asked.
@@ -200,7 +204,8 @@ impl Ask {
     pub(super) fn begin(&mut self, new_handle: bool) {
         let turn = self.turn.wrapping_add(1);
         let (unsupported, turn) = if new_handle { (0, 0) } else { (self.unsupported, turn) };
-        *self = Self { unsupported, turn, ..Self::of(self.offset) };
+        let times = self.times.take();
+        *self = Self { unsupported, turn, times, ..Self::of(self.offset) };
     }
 
     /// Forgets what was unsupported: MIG on is another device than MIG off.
@@ -226,6 +231,31 @@ impl Ask {
         self.turn == 0
     }
 
+    /// Keeps, from now on, how long each function takes.
+    pub(super) fn time_calls(&mut self) {
+        self.times.get_or_insert_default();
+    }
+
+    /// What was kept.
+    pub(super) fn times(&self) -> &[CallTimes] {
+        self.times.as_deref().unwrap_or_default()
+    }
+
+    fn keep_time(&mut self, call: Call, took: Duration) {
+        let Some(times) = &mut self.times else { return };
+        let name = format!("{call:?}");
+        let function = functions::name(&name);
+        let at = times.iter().position(|row| row.function == function).unwrap_or_else(|| {
+            times.push(CallTimes { function: function.to_owned(), ..CallTimes::default() });
+            times.len() - 1
+        });
+        if let Some(row) = times.get_mut(at) {
+            row.calls += 1;
+            row.total += took;
+            row.longest = row.longest.max(took);
+        }
+    }
+
     /// Makes a call unless the device does not support it or is known to be lost.
     pub(super) fn ask<T>(
         &mut self,
@@ -237,8 +267,10 @@ impl Ask {
         }
         let begun = Instant::now();
         let answer = inside::call(call, question);
+        let took = begun.elapsed();
         self.cost.calls += 1;
-        self.cost.library_ns += u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.cost.library_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.keep_time(call, took);
         match answer {
             Ok(value) => {
                 // A handle says nothing about the device behind it; fields answer for themselves.
