@@ -91,12 +91,15 @@ impl Watched {
         until(within, || look(&self.since(since).ok()?))
     }
 
-    /// The PIDs of the agent and of all it started.
+    /// The PIDs of the agent and of all that any of its threads started.
     pub fn family(&self) -> Vec<u32> {
-        let children = format!("/proc/{0}/task/{0}/children", self.agent.pid());
-        let text = fs::read_to_string(children).unwrap_or_default();
-        let children = text.split_whitespace().filter_map(|pid| pid.parse().ok());
-        std::iter::once(self.agent.pid()).chain(children).collect()
+        let agent = self.agent.pid();
+        let threads = fs::read_dir(format!("/proc/{agent}/task")).into_iter().flatten().flatten();
+        let children: Vec<String> = threads
+            .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+            .collect();
+        let children = children.iter().flat_map(|text| text.split_whitespace());
+        std::iter::once(agent).chain(children.filter_map(|pid| pid.parse().ok())).collect()
     }
 }
 

@@ -90,6 +90,8 @@ fn every_row_says_what_is_so() {
     for (check, wanted) in expected {
         assert_eq!(verdict(check), Some(wanted), "{check}: {rows:#?}");
     }
+    let (_, cost) = &rows["cost"];
+    assert!(cost.ends_with("in 2 processes"), "the agent and its reader: {cost}");
     let (_, fault) = &rows["XID of a faulty program"];
     assert!(fault.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{fault}");
     let (_, split) = &rows["split of two processes"];

@@ -28,11 +28,12 @@ use std::time::{Duration, Instant};
 
 /// The thread's name, also that of its CPU time among the agent's own figures.
 pub(super) const THREAD: &str = "nccl:watch";
-/// Between looks at a process that is new.
+/// Between looks at a process that is new. Older ones are looked at less often the older they are, a
+/// tenth of the time they have been known later: a job loads its library when it begins.
 const YOUNG_EVERY: Duration = Duration::from_millis(100);
-/// How long a process is new.
-const YOUNG: Duration = Duration::from_mins(1);
-/// Between looks at all others.
+/// The tenth of a process's time.
+const PART_OF_AGE: u32 = 10;
+/// And not less often than this.
 const OLD_EVERY: Duration = Duration::from_secs(5);
 /// How long links are closed before something else has its turn.
 const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
@@ -69,6 +70,15 @@ struct Seen {
     since: Instant,
     code_kb: Option<u64>,
     looked: Instant,
+}
+
+impl Seen {
+    /// How long until it is to be looked at again.
+    fn due_in(&self, now: Instant) -> Duration {
+        let age = now.saturating_duration_since(self.since);
+        let pause = (age / PART_OF_AGE).clamp(YOUNG_EVERY, OLD_EVERY);
+        pause.saturating_sub(now.saturating_duration_since(self.looked))
+    }
 }
 
 /// The counters at the last look.
@@ -130,14 +140,9 @@ impl Watch {
         if !self.detaching.is_empty() {
             return Duration::ZERO;
         }
-        let is_young = |seen: &Seen| now.duration_since(seen.since) < YOUNG;
-        if self.seen.values().any(is_young) {
-            YOUNG_EVERY
-        } else if self.attached.is_empty() {
-            OLD_EVERY
-        } else {
-            LOOK_EVERY
-        }
+        let longest = if self.attached.is_empty() { OLD_EVERY } else { LOOK_EVERY };
+        let soonest = self.seen.values().map(|seen| seen.due_in(now)).min();
+        soonest.map_or(longest, |soonest| soonest.clamp(YOUNG_EVERY, longest))
     }
 
     /// True if somebody maps a library that did not, or the other way round.
@@ -154,10 +159,7 @@ impl Watch {
         for process in candidates {
             let seen =
                 self.seen.entry(process).or_insert(Seen { since: now, code_kb: None, looked: now });
-            let is_due = seen.code_kb.is_none()
-                || now.duration_since(seen.since) < YOUNG
-                || now.duration_since(seen.looked) >= OLD_EVERY;
-            if !is_due {
+            if seen.code_kb.is_some() && !seen.due_in(now).is_zero() {
                 continue;
             }
             seen.looked = now;
@@ -395,4 +397,25 @@ fn code_kb(paths: &Paths, process: ProcKey) -> Option<u64> {
         fs::read_to_string(paths.proc.join(process.pid.to_string()).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmLib:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_looked_at_less_often_the_longer_it_is_known() {
+        let since = Instant::now();
+        let due = |age: u64| {
+            let now = since + Duration::from_secs(age);
+            Seen { since, code_kb: None, looked: now }.due_in(now)
+        };
+        assert_eq!(
+            [0, 1, 20, 50, 3600].map(due),
+            [0.1, 0.1, 2.0, 5.0, 5.0].map(Duration::from_secs_f64)
+        );
+        let now = since + Duration::from_secs(30);
+        let late = Seen { since, code_kb: None, looked: since };
+        assert_eq!(late.due_in(now), Duration::ZERO);
+    }
 }
