@@ -28,13 +28,12 @@ use std::time::{Duration, Instant};
 
 /// The thread's name, also that of its CPU time among the agent's own figures.
 pub(super) const THREAD: &str = "nccl:watch";
-/// Between looks at a process that is new. Older ones are looked at less often the older they are, a
-/// tenth of the time they have been known later: a job loads its library when it begins.
+/// Between looks at a process that is new: a job loads its library when it begins.
 const YOUNG_EVERY: Duration = Duration::from_millis(100);
-/// The tenth of a process's time.
+/// Later, a tenth of the time that it has been known.
 const PART_OF_AGE: u32 = 10;
 /// And not less often than this.
-const OLD_EVERY: Duration = Duration::from_secs(5);
+const OLD_EVERY: Duration = Duration::from_secs(30);
 /// How long links are closed before something else has its turn.
 const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
 /// Between tries to load programs that the kernel has refused.
@@ -411,8 +410,8 @@ mod tests {
             Seen { since, code_kb: None, looked: now }.due_in(now)
         };
         assert_eq!(
-            [0, 1, 20, 50, 3600].map(due),
-            [0.1, 0.1, 2.0, 5.0, 5.0].map(Duration::from_secs_f64)
+            [0, 1, 20, 300, 3600].map(due),
+            [0.1, 0.1, 2.0, 30.0, 30.0].map(Duration::from_secs_f64)
         );
         let now = since + Duration::from_secs(30);
         let late = Seen { since, code_kb: None, looked: since };
