@@ -12,7 +12,6 @@ use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::Stage;
 use nvidia_ml::scenario::Scenario;
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::Duration;
 
 /// A few ticks of half a second, one start of the reader and the scenario's own course, on a machine
@@ -74,11 +73,7 @@ fn an_instance_made_at_anothers_place_never_tells_the_others_work() {
     let stage = or_skip!(Stage::new());
     let collector = or_skip!(Collector::start(&stage.folder().join("collector")));
     let nvml = FakeNvml::install(stage.folder(), "h100-mig").unwrap();
-    // The same course, sooner: the reader starts within a second.
-    let text = fs::read_to_string(nvml.scenario()).unwrap();
-    let sooner = text.replace("until = 10", "until = 4").replace("from = 11", "from = 5");
-    assert_ne!(text, sooner);
-    fs::write(nvml.scenario(), sooner).unwrap();
+    crate::mig::sooner(&nvml);
     let agent = agent(&stage, &collector, &nvml);
     let scenario = nvml.truth().unwrap();
     let device = scenario.device(1).unwrap();

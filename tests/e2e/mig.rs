@@ -154,16 +154,22 @@ fn no_byte_is_counted_twice(points: &[ReceivedPoint], device: Device<'_>) {
     }
 }
 
+/// The scenario's course, sooner: the reader starts within a second.
+pub(crate) fn sooner(nvml: &FakeNvml) {
+    let hasten = |text: String| {
+        let sooner = text.replace("until = 10", "until = 4").replace("from = 11", "from = 5");
+        assert_ne!(text, sooner);
+        sooner
+    };
+    nvml.edit(hasten).unwrap();
+}
+
 #[test]
 fn a_device_cut_anew_ends_its_series_and_begins_others_without_a_restart() {
     let stage = or_skip!(Stage::new());
     let collector = or_skip!(Collector::start(&stage.folder().join("collector")));
     let nvml = FakeNvml::install(stage.folder(), "mig-reconfigure").unwrap();
-    // The same course, sooner: the reader starts within a second.
-    let text = fs::read_to_string(nvml.scenario()).unwrap();
-    let sooner = text.replace("until = 10", "until = 4").replace("from = 11", "from = 5");
-    assert_ne!(text, sooner);
-    fs::write(nvml.scenario(), sooner).unwrap();
+    sooner(&nvml);
     let agent = agent(&stage, &collector, &nvml);
     let scenario = nvml.truth().unwrap();
     let device = scenario.device(0).unwrap();

@@ -18,7 +18,6 @@ const SECTIONS: &[&str] = &[
     "paths",
     "devices",
     "nvidia",
-    "nccl",
     "kubernetes",
     "containers",
     "slurm",

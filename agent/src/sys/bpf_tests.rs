@@ -1,28 +1,11 @@
 use super::*;
+use crate::sys::uprobes::{BPF_PROG_LOAD, LoadAttr};
 use std::ffi::CStr;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_ATTACH: libc::c_long = 8;
 const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
-
-/// `union bpf_attr` for `BPF_PROG_LOAD`, as of Linux 4.17.
-#[repr(C)]
-struct LoadAttr {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-    prog_name: [u8; 16],
-    prog_ifindex: u32,
-    expected_attach_type: u32,
-}
 
 /// `union bpf_attr` for `BPF_PROG_ATTACH`.
 #[repr(C)]
@@ -39,22 +22,8 @@ pub(crate) fn attach_device_program(
     name: &CStr,
     instructions: &[Instruction],
 ) -> io::Result<()> {
-    let mut prog_name = [0; 16];
-    prog_name[..name.to_bytes().len()].copy_from_slice(name.to_bytes());
-    let mut attr = LoadAttr {
-        prog_type: BPF_PROG_TYPE_CGROUP_DEVICE,
-        insn_cnt: u32::try_from(instructions.len()).unwrap(),
-        insns: instructions.as_ptr() as u64,
-        license: c"GPL".as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log_buf: 0,
-        kern_version: 0,
-        prog_flags: 0,
-        prog_name,
-        prog_ifindex: 0,
-        expected_attach_type: BPF_CGROUP_DEVICE,
-    };
+    let kind = (BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE);
+    let mut attr = LoadAttr::new(kind, name.to_str().unwrap(), instructions, c"GPL");
     let fd = bpf(BPF_PROG_LOAD, &mut attr)?;
     // SAFETY: the call just returned this descriptor, so it is open and nobody else's.
     let program = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) };

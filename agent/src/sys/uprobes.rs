@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 /// Commands, kinds and flags of `bpf(2)` (`linux/bpf.h`).
-const BPF_PROG_LOAD: libc::c_long = 5;
+pub(super) const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
@@ -43,7 +43,7 @@ pub struct Place {
 
 /// `union bpf_attr` for `BPF_PROG_LOAD`, up to the attach type (4.17).
 #[repr(C)]
-struct LoadAttr {
+pub(super) struct LoadAttr {
     prog_type: u32,
     insn_cnt: u32,
     insns: u64,
@@ -56,6 +56,35 @@ struct LoadAttr {
     prog_name: [u8; 16],
     prog_ifindex: u32,
     expected_attach_type: u32,
+}
+
+impl LoadAttr {
+    /// A program of a kind; what it points to must outlive it.
+    pub(super) fn new<I>(
+        (prog_type, expected_attach_type): (u32, u32),
+        name: &str,
+        instructions: &[I],
+        license: &CStr,
+    ) -> Self {
+        const { assert!(size_of::<I>() == 8) };
+        let mut prog_name = [0; 16];
+        // The last byte stays zero.
+        prog_name.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
+        Self {
+            prog_type,
+            insn_cnt: u32::try_from(instructions.len()).unwrap_or(u32::MAX),
+            insns: instructions.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            log_level: 0,
+            log_size: 0,
+            log_buf: 0,
+            kern_version: 0,
+            prog_flags: 0,
+            prog_name,
+            prog_ifindex: 0,
+            expected_attach_type,
+        }
+    }
 }
 
 /// `union bpf_attr` for `BPF_LINK_CREATE` with many uprobes (6.6).
@@ -84,24 +113,8 @@ pub fn load<I: Copy>(
     license: &CStr,
     kind: Kind,
 ) -> Result<OwnedFd, (io::Error, String)> {
-    const { assert!(size_of::<I>() == 8) };
-    let mut prog_name = [0; 16];
-    // The last byte stays zero.
-    prog_name.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
-    let mut attr = LoadAttr {
-        prog_type: BPF_PROG_TYPE_KPROBE,
-        insn_cnt: u32::try_from(instructions.len()).unwrap_or(u32::MAX),
-        insns: instructions.as_ptr() as u64,
-        license: license.as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log_buf: 0,
-        kern_version: 0,
-        prog_flags: 0,
-        prog_name,
-        prog_ifindex: 0,
-        expected_attach_type: kind.attach_type(),
-    };
+    let kind = (BPF_PROG_TYPE_KPROBE, kind.attach_type());
+    let mut attr = LoadAttr::new(kind, name, instructions, license);
     match bpf(BPF_PROG_LOAD, &mut attr) {
         Ok(program) => Ok(program),
         Err(error) => {

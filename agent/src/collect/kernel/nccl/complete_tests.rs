@@ -146,20 +146,8 @@ fn member(
     communicators: &crate::communicators::Communicators,
 ) -> Member {
     let facts = MemberFacts { hash: hash.map(CommunicatorHash), ..MemberFacts::new(here()) };
-    Member {
-        id: communicators.put(MemberKey { process: here(), number: id }, facts.clone()),
-        facts,
-        numbers: vec![id],
-        calls: std::collections::BTreeMap::new(),
-        errors: 0,
-        async_error: None,
-        sequence: None,
-        last_ns: 0,
-        last_operation: 0,
-        last_bytes: 0,
-        open: None,
-        has_ended: false,
-    }
+    let key = MemberKey { process: here(), number: id };
+    Member { numbers: vec![id], ..Member::silent(communicators.put(key, facts.clone()), facts) }
 }
 
 fn told(as_of_ns: u64, ranks: &[(u64, u32, u32)]) -> LocalRanks {

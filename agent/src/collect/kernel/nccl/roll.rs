@@ -57,6 +57,26 @@ pub(super) struct Member {
     pub has_ended: bool,
 }
 
+impl Member {
+    /// One of which nothing was seen yet.
+    pub(super) fn silent(id: MemberId, facts: MemberFacts) -> Self {
+        Self {
+            id,
+            facts,
+            numbers: Vec::new(),
+            calls: Counted::new(),
+            errors: 0,
+            async_error: None,
+            sequence: None,
+            last_ns: 0,
+            last_operation: 0,
+            last_bytes: 0,
+            open: None,
+            has_ended: false,
+        }
+    }
+}
+
 /// What a reading of the roll gives.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
@@ -170,20 +190,7 @@ impl Roll {
         let kept = self.before.get(&key);
         let (calls, errors) =
             kept.map(|kept| (kept.calls.clone(), kept.errors)).unwrap_or_default();
-        Member {
-            id,
-            facts: facts.clone(),
-            numbers: Vec::new(),
-            calls,
-            errors,
-            async_error: None,
-            sequence: None,
-            last_ns: 0,
-            last_operation: 0,
-            last_bytes: 0,
-            open: None,
-            has_ended: false,
-        }
+        Member { calls, errors, ..Member::silent(id, facts.clone()) }
     }
 
     /// Communicators of nobody, and calls that were without a communicator at two readings: at
@@ -326,20 +333,7 @@ fn unborn(
 ) -> Member {
     let facts = super::identity::expected(process, thread);
     let key = MemberKey { process, number: task | UNBORN };
-    Member {
-        id: communicators.put(key, facts.clone()),
-        facts,
-        numbers: Vec::new(),
-        calls: BTreeMap::new(),
-        errors: 0,
-        async_error: None,
-        sequence: None,
-        last_ns: 0,
-        last_operation: 0,
-        last_bytes: 0,
-        open: None,
-        has_ended: false,
-    }
+    Member::silent(communicators.put(key, facts.clone()), facts)
 }
 
 pub(super) const NO_CALLS: Calls = Calls {
