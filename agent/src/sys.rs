@@ -1,6 +1,7 @@
 //! The only user-space code allowed `unsafe`.
 
 pub mod bpf;
+pub(crate) mod clock;
 pub(crate) mod handle;
 pub mod memory;
 pub mod mounts;

@@ -16,7 +16,6 @@ pub(crate) mod pods_api;
 use super::names::{Names, Want};
 use super::ownership::Ownership;
 use super::workload::WantedLabels;
-use crate::collect::schedule::thread_cpu_seconds;
 use crate::collect::status::{Board, Report};
 use crate::paths::Paths;
 use std::collections::HashSet;
@@ -34,8 +33,6 @@ use tokio::task::LocalSet;
 /// The thread's name, and the name under which its cost is on the board.
 pub const THREAD: &str = "names";
 
-/// How often the thread's cost goes onto the board.
-const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// Questions kept for a supplier that cannot answer now; more are only known to have been.
 const MOST_KEPT: usize = 4096;
 /// How often [`Suppliers::wait`] looks.
@@ -170,11 +167,12 @@ impl Suppliers {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (hired, board) = (std::mem::take(&mut self.hired), self.board.clone());
         let work = move || {
+            board.clock(THREAD);
             let tasks = LocalSet::new();
             for (desk, wants, supply) in hired {
                 tasks.spawn_local(supply(desk, wants));
             }
-            tasks.block_on(&runtime, measure(board));
+            tasks.block_on(&runtime, std::future::pending::<()>());
         };
         thread::Builder::new().name(THREAD.into()).spawn(work).map(drop)
     }
@@ -280,14 +278,5 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
-    }
-}
-
-/// Puts what the thread has used onto the board.
-async fn measure(board: Board) {
-    let mut every = tokio::time::interval(MEASURE_EVERY);
-    loop {
-        every.tick().await;
-        board.used(THREAD, thread_cpu_seconds());
     }
 }

@@ -10,7 +10,6 @@ mod position;
 mod record;
 
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::schedule::thread_cpu_seconds;
 use crate::collect::status::{Board, Report};
 use crate::event::desk::Desk;
 use crate::event::{Moment, Witness};
@@ -96,6 +95,7 @@ impl Watch {
                 Ok(log) => {
                     self.report = Report::ready();
                     self.say();
+                    self.board.clock(NAME);
                     self.follow(&log);
                 }
                 Err(error) => {
@@ -131,7 +131,6 @@ impl Watch {
                 }
             }
             self.desk.settle(Instant::now());
-            self.board.used(NAME, thread_cpu_seconds());
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::sample::Histogram;
+use crate::sys::clock::ThreadClock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Standing {
     pub cpu_seconds: Option<f64>,
     /// How long its readings took.
     pub durations: Histogram,
+    /// Tells [`Self::cpu_seconds`] of a thread that serves several sources or keeps no cadence.
+    clock: Option<ThreadClock>,
 }
 
 /// The standing of every source.
@@ -98,22 +101,30 @@ impl Board {
         }
     }
 
-    /// What a thread that serves several sources has used so far, under a name of its own.
-    pub fn used(&self, thread: &'static str, cpu_seconds: f64) {
+    /// From now on tells what the calling thread has used, under a name of its own.
+    pub fn clock(&self, thread: &'static str) {
         let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let standing = board.entry(thread).or_insert_with(|| Standing::new(Report::ready()));
-        standing.cpu_seconds = Some(cpu_seconds);
+        standing.clock = ThreadClock::here();
     }
 
     /// Every source's standing.
     pub fn all(&self) -> BTreeMap<&'static str, Standing> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for standing in board.values_mut() {
+            // A thread that has ended leaves what it had used.
+            if let Some(spent) = standing.clock.and_then(ThreadClock::spent) {
+                standing.cpu_seconds = Some(spent.as_secs_f64());
+            }
+        }
+        board.clone()
     }
 }
 
 impl Standing {
     fn new(report: Report) -> Self {
-        Self { report, cpu_seconds: None, durations: Histogram::new(DURATION_BOUNDS) }
+        let durations = Histogram::new(DURATION_BOUNDS);
+        Self { report, cpu_seconds: None, durations, clock: None }
     }
 }
 
@@ -147,5 +158,16 @@ mod tests {
         let standing = board.all().remove("nvidia").unwrap();
         assert_eq!(standing.report.state, SourceState::Hung);
         assert_eq!((standing.cpu_seconds, standing.durations.count()), (Some(0.5), 1));
+    }
+
+    #[test]
+    fn what_a_thread_uses_is_read_when_it_is_asked_for() {
+        let board = Board::default();
+        board.put("names", &Report::ready());
+        board.clock("names");
+        let used = || board.all().remove("names").and_then(|standing| standing.cpu_seconds);
+        let before = used().unwrap();
+        while used().unwrap() < before + 0.002 {}
+        assert_eq!(board.all().len(), 1);
     }
 }

@@ -13,7 +13,6 @@ use super::shared::Shared;
 use super::state;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::proc_scan::is_alive;
-use crate::collect::schedule::thread_cpu_seconds;
 use crate::collect::status::Board;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
@@ -119,6 +118,7 @@ impl Watch {
         // Now, because a job that loads a library uses it within a moment.
         self.layout = task_layout(&self.paths);
         memory::give_back();
+        board.clock(THREAD);
         loop {
             let now = Instant::now();
             if self.look_at_processes(now) {
@@ -127,7 +127,6 @@ impl Watch {
             self.govern(now);
             self.detach_some();
             self.publish();
-            board.used(THREAD, thread_cpu_seconds());
             match woken.recv_timeout(self.next(now)) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
