@@ -77,9 +77,10 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let count = Some(opened.count);
     let mut desk = Desk { outlet, events, arriving, home, count, worker: None, stall };
     let ended = desk.run();
-    let is_quiet = watching.is_none_or(events::Watching::end);
-    if !is_quiet || desk.count.is_none() || desk.home.iter().any(Option::is_none) {
-        // A call hangs: closing the library would wait for it.
+    let is_waiting = watching.is_some_and(|thread| !thread.is_finished());
+    if is_waiting || desk.count.is_none() || desk.home.iter().any(Option::is_none) {
+        // A call hangs, or waits for events: closing the library would wait for it. The wait is a
+        // sleep in `poll`, which the end of the process ends, and the kernel closes every handle.
         exit_now(0);
     }
     // What the devices hold of the library is given back before it is closed.

@@ -2,7 +2,8 @@
 //! standard output, heard on a thread of the agent (`events:<vendor>`), all outside the tick.
 //!
 //! A failure of the wait is told and tried again; it never ends the watch. The two threads sleep
-//! while nothing happens, the child's with a short wake for its end.
+//! while nothing happens: the child's wakes every [`PATIENCE`], and the child's end does not wait
+//! for it.
 
 use super::wire::{Inbox, Outbox};
 use crate::catalog::agent::SourceState;
@@ -18,21 +19,18 @@ use std::io::{self, Read};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Between two attempts after a failed wait: a device that is lost fails at once, again and again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long the child's end may wait for the thread: a library waits a tenth of a second
-/// at a time.
-const END: Duration = Duration::from_millis(300);
+/// How long one wait lasts. Each is a wake and a call into the driver while nothing happens.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A library's events; every call may hang.
 pub trait Watch: Send {
-    /// Waits for the next event, for at most a tenth of a second.
-    fn wait(&mut self) -> Result<Option<Seen>, String>;
+    /// Waits for the next event, for at most this long.
+    fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String>;
 }
 
 /// One event as the library gave it.
@@ -63,20 +61,11 @@ enum Told {
     Seen(Seen, u64),
 }
 
-/// The child's thread.
-pub(super) struct Watching {
-    stop: Arc<AtomicBool>,
-    ended: Receiver<()>,
-}
-
 /// Starts the child's thread; it writes to standard output.
 pub(super) fn watch(
     open: impl FnOnce() -> Result<Box<dyn Watch>, String> + Send + 'static,
-) -> io::Result<Watching> {
+) -> io::Result<JoinHandle<()>> {
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let stop = Arc::new(AtomicBool::new(false));
-    let (end, ended) = sync_channel(1);
-    let stopped = Arc::clone(&stop);
     thread::Builder::new().name("reader:events".to_owned()).spawn(move || {
         let mut outbox = Outbox::default();
         let mut tell = |told: &Told| outbox.send(&mut out, told).is_ok();
@@ -85,19 +74,17 @@ pub(super) fn watch(
             Err(why) => {
                 tell(&Told::Without(why));
             }
-            Ok(mut watch) => follow(watch.as_mut(), &stopped, &mut tell),
+            Ok(mut watch) => follow(watch.as_mut(), &mut tell),
         }
-        // The end of the process has waited long enough where nobody listens.
-        let _ = end.send(());
-    })?;
-    Ok(Watching { stop, ended })
+    })
 }
 
-/// Waits and tells until told to stop or nobody listens.
-fn follow(watch: &mut dyn Watch, stop: &AtomicBool, tell: &mut dyn FnMut(&Told) -> bool) {
+/// Waits and tells until nobody listens.
+fn follow(watch: &mut dyn Watch, tell: &mut dyn FnMut(&Told) -> bool) {
     let mut failing = true;
-    while !stop.load(Ordering::Relaxed) {
-        match watch.wait() {
+    loop {
+        // Whether it can wait at all is told at once, not with the first event.
+        match watch.wait(if failing { Duration::ZERO } else { PATIENCE }) {
             Ok(seen) => {
                 let back = std::mem::take(&mut failing);
                 if back && !tell(&Told::Watching) {
@@ -116,14 +103,6 @@ fn follow(watch: &mut dyn Watch, stop: &AtomicBool, tell: &mut dyn FnMut(&Told) 
                 thread::sleep(AGAIN);
             }
         }
-    }
-}
-
-impl Watching {
-    /// Ends the thread, so that the library can be closed; false when it hangs.
-    pub(super) fn end(self) -> bool {
-        self.stop.store(true, Ordering::Relaxed);
-        self.ended.recv_timeout(END).is_ok()
     }
 }
 
@@ -230,7 +209,7 @@ mod tests {
     struct Script(VecDeque<Result<Option<Seen>, String>>);
 
     impl Watch for Script {
-        fn wait(&mut self) -> Result<Option<Seen>, String> {
+        fn wait(&mut self, _patience: Duration) -> Result<Option<Seen>, String> {
             self.0.pop_front().unwrap_or(Ok(None))
         }
     }
@@ -253,7 +232,7 @@ mod tests {
             });
             told.len() < 5
         };
-        follow(&mut Script(script.into()), &AtomicBool::new(false), &mut tell);
+        follow(&mut Script(script.into()), &mut tell);
         assert_eq!(told, ["watching", "Some(79)", "GPU is lost", "watching", "Some(45)"]);
     }
 

@@ -89,6 +89,42 @@ fn fetch<T: Copy>(
             continue;
         }
         to.truncate(if code == 0 { told } else { 0 });
-        return nvml_try(code);
+        nvml_try(code)?;
+        // More than there was room for: which of the entries it wrote is not known.
+        if told > room {
+            to.clear();
+            return Err(NvmlError::InsufficientSize(None));
+        }
+        return Ok(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FIRST_ROOM, fetch};
+    use nvml_wrapper::error::NvmlError;
+
+    #[test]
+    fn a_count_above_the_room_is_a_failure_and_no_list() {
+        let mut list = Vec::new();
+        let answer = fetch(&mut list, 0_u32, |count, _| {
+            // SAFETY: `fetch` gives the address of its own count.
+            unsafe { *count = u32::MAX };
+            0
+        });
+        assert!(matches!(answer, Err(NvmlError::InsufficientSize(None))), "{answer:?}");
+        assert!(list.is_empty(), "{list:?}");
+    }
+
+    #[test]
+    fn a_count_within_the_room_is_the_length_of_the_list() {
+        let mut list = Vec::new();
+        let answer = fetch(&mut list, 7_u32, |count, _| {
+            // SAFETY: `fetch` gives the address of its own count.
+            unsafe { *count = 3 };
+            0
+        });
+        assert!(answer.is_ok() && list == [7; 3], "{list:?}");
+        assert!(list.capacity() >= FIRST_ROOM);
     }
 }

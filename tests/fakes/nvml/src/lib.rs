@@ -15,6 +15,7 @@
 
 pub mod abi;
 mod chance;
+mod changes;
 pub mod counts;
 pub mod curve;
 pub mod install;

@@ -164,7 +164,7 @@ fn epoch_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-fn scenario_path() -> Result<PathBuf, ScenarioError> {
+pub(crate) fn scenario_path() -> Result<PathBuf, ScenarioError> {
     env::var_os("FAKE_NVML_SCENARIO").map(PathBuf::from).ok_or(ScenarioError::Unnamed)
 }
 

@@ -16,9 +16,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlEventTypePowerSourceChange, nvmlEventTypeSingleBitEccError,
     nvmlEventTypeSingleBitEccErrorStorm, nvmlEventTypeXidCriticalError,
 };
-
-/// How long one wait lasts: the child's end has to wait for it.
-const WAIT_MS: u32 = 100;
+use std::time::Duration;
 
 /// An event type, what it is, and how bad.
 type Row = (u32, EventKind, Severity, &'static str);
@@ -121,8 +119,9 @@ pub(super) fn watch(nvml: &'static Nvml, count: u32) -> Result<Box<dyn Watch>, S
 }
 
 impl Watch for Events {
-    fn wait(&mut self) -> Result<Option<Seen>, String> {
-        let raw = self.set.wait(WAIT_MS).map_err(|error| error.to_string())?;
+    fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String> {
+        let milliseconds = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let raw = self.set.wait(milliseconds).map_err(|error| error.to_string())?;
         Ok(raw.and_then(|raw| self.seen(&raw)))
     }
 }

@@ -1,6 +1,7 @@
 //! Event sets: what a scenario's `[[event]]` tables say happens, once each.
 
 use super::{exports, on_device, put, system};
+use crate::changes::Changes;
 use crate::runtime::Code;
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t,
@@ -9,15 +10,12 @@ use nvml_wrapper_sys::bindings::{
 };
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Address of the one set's handle; never dereferenced.
 const SET: usize = 0x800;
 /// Every type of `nvml.h` up to CUDA 13.0.
 const TYPES: u64 = 0xff9f;
-/// A wait looks at the scenario this often.
-const STEP: Duration = Duration::from_millis(10);
 
 /// Events of the scenario that were given out, in its order.
 static GIVEN: AtomicUsize = AtomicUsize::new(0);
@@ -26,22 +24,51 @@ fn is_set(set: nvmlEventSet_t) -> Result<(), Code> {
     if set.addr() == SET { Ok(()) } else { Err(INVALID_ARGUMENT) }
 }
 
-/// The next event that has happened.
-fn next() -> Result<Option<nvmlEventData_t>, Code> {
+/// What a look at the scenario finds.
+enum Next {
+    /// An event that has happened; given out now.
+    Happened(nvmlEventData_t),
+    /// One that will, this much later.
+    Later(Duration),
+    /// Nothing, as the scenario stands.
+    Never,
+}
+
+fn next() -> Result<Next, Code> {
     let call = system("nvmlEventSetWait_v2")?;
     let at = GIVEN.load(Ordering::Relaxed);
-    let Some(event) = call.loaded.scenario.events.get(at) else { return Ok(None) };
+    let Some(event) = call.loaded.scenario.events.get(at) else { return Ok(Next::Never) };
     if event.at > call.seconds {
-        return Ok(None);
+        let later = Duration::try_from_secs_f64(event.at - call.seconds);
+        return Ok(Next::Later(later.unwrap_or(Duration::MAX)));
     }
     GIVEN.store(at + 1, Ordering::Relaxed);
-    Ok(Some(nvmlEventData_t {
+    Ok(Next::Happened(nvmlEventData_t {
         device: super::device_handle(event.device),
         eventType: event.kind,
         eventData: event.data,
         gpuInstanceId: event.gpu_instance.unwrap_or(c_uint::MAX),
         computeInstanceId: c_uint::MAX,
     }))
+}
+
+/// Waits as the driver does: asleep in the kernel until there is an event or the time is over.
+fn wait(timeout: Duration) -> Result<nvmlEventData_t, Code> {
+    let end = Instant::now() + timeout;
+    // Before the first look, so that no change is missed between a look and a sleep.
+    let changes = Changes::watch();
+    loop {
+        let asleep = match next()? {
+            Next::Happened(event) => return Ok(event),
+            Next::Later(time) => time,
+            Next::Never => Duration::MAX,
+        };
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(TIMEOUT);
+        }
+        changes.sleep(left.min(asleep));
+    }
 }
 
 exports! {
@@ -63,16 +90,7 @@ exports! {
     /// Waits for an event.
     fn nvmlEventSetWait_v2(set: nvmlEventSet_t, to: *mut nvmlEventData_t, timeout: c_uint) |_name| {
         is_set(set)?;
-        let end = Instant::now() + Duration::from_millis(u64::from(timeout));
-        loop {
-            if let Some(event) = next()? {
-                return put(to, event);
-            }
-            if Instant::now() >= end {
-                return Err(TIMEOUT);
-            }
-            thread::sleep(STEP);
-        }
+        put(to, wait(Duration::from_millis(u64::from(timeout)))?)
     };
     /// Ends a set.
     fn nvmlEventSetFree(set: nvmlEventSet_t) |name| {
