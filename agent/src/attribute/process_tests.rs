@@ -43,6 +43,23 @@ fn an_exiting_process_is_not_living() {
 }
 
 #[test]
+fn a_process_whose_first_thread_has_ended_is_where_its_living_thread_is() {
+    let host = FakeHost::new();
+    let job = "/slurm/uid_7/job_5/step_0";
+    host.start(KEY, "python", "4:memory:/\n");
+    host.thread(KEY, 8, 'Z', "4:memory:/\n");
+    host.thread(KEY, 9, 'S', &format!("4:memory:{job}\n"));
+    for (state, flags) in [('Z', 0), ('R', 0x4)] {
+        host.rewrite_stat(KEY, state, flags);
+        let living = Living::find(&host.paths, 7).unwrap();
+        let Some(Placement::Known { path, .. }) = living.placement() else { panic!("{state}") };
+        assert_eq!((living.key, &*path, living.uid()), (KEY, job, Some(1000)));
+    }
+    host.thread(KEY, 9, 'X', "4:memory:/\n");
+    assert!(Living::find(&host.paths, 7).is_none());
+}
+
+#[test]
 fn another_process_with_the_same_number_is_not_the_same() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
