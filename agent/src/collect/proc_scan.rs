@@ -271,7 +271,7 @@ impl Tracker {
             .filter(|node| known.is_none_or(|known| !known.nodes.contains(node)))
             .map(|node| Evidence::Opened(opened(holder, node, at_ns)))
             .collect();
-        if known.is_some_and(|known| have_moved(&known.cgroups, &holder.cgroups)) {
+        if known.is_some_and(|known| known.cgroups.have_moved(&holder.cgroups)) {
             let (process, cgroups) = (holder.process, holder.cgroups.clone());
             news.push(Evidence::Moved { process, cgroups });
         }
@@ -288,11 +288,6 @@ fn opened(holder: &Holder, node: Arc<str>, at_ns: u64) -> Opened {
         node,
         at_ns,
     }
-}
-
-/// Whether a hierarchy that both name differs: the kernel and `/proc` do not see the same set.
-fn have_moved(before: &KernelCgroups, now: &KernelCgroups) -> bool {
-    now.0.iter().any(|cgroup| before.get(cgroup.hierarchy).is_some_and(|id| id != cgroup.id))
 }
 
 #[cfg(test)]
