@@ -231,7 +231,9 @@ fn a_jobs_process_whose_first_thread_has_ended_stays_the_jobs() {
     let later = told(&mut tracker, pid);
     // Whom nobody saw before: by the scan, and by its number alone.
     let (scanned, listed) = (Ownership::new(&paths), Ownership::new(&paths));
-    told(&mut Tracker::default(), pid).into_iter().for_each(|evidence| scanned.observe(evidence));
+    for evidence in told(&mut Tracker::default(), pid) {
+        scanned.observe(evidence);
+    }
     let by_number = listed.process(process.pid, boot_time_ns());
     let owners = [&table, &scanned, &listed].map(|table| table.owner(process));
     end(child);

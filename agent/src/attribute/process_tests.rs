@@ -69,6 +69,18 @@ fn another_process_with_the_same_number_is_not_the_same() {
 }
 
 #[test]
+fn a_folder_does_not_answer_for_a_later_process_of_the_number() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    let folder = Folder::open(&host.paths, 7).unwrap();
+    host.end(KEY);
+    host.start(ProcKey { start_ticks: 900, ..KEY }, "later", "0::/later\n");
+    host.hold(KEY, "", "/dev/zero");
+    assert_eq!((folder.text("stat"), folder.cgroup(), folder.thread()), (None, None, None));
+    assert!(folder.file("fd").is_none());
+}
+
+#[test]
 fn a_thread_that_does_not_lead_has_no_user() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
