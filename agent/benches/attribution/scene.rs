@@ -136,7 +136,7 @@ pub(crate) fn tell(ownership: &Ownership) {
     }
     let grants = (0..PARTIES).map(|number| {
         let uid = PodUid::new(&Place::of(number).uid);
-        let party = Party::Pod { uid, container: Some("train".into()) };
+        let party = Party::Pod { uid, container: Some("train".into()), within: None };
         Grant {
             device: DeviceName::Uuid(GpuUuid::new(&format!("GPU-{}", number % DEVICES))),
             party: ownership.grantee(party, &Workload::default()),

@@ -111,6 +111,20 @@ const MACHINE_PARENTS: &[&str] = &["lxc", "lxc.payload"];
 /// The kubelet's quality-of-service directories; a guaranteed pod is in none of them.
 const QOS: &[&str] = &["burstable", "besteffort"];
 
+/// Services that keep pods and containers below themselves where their cgroup driver is not the
+/// kubelet's. They are root's; any other may let a user make its directories (`Delegate=yes`).
+const RUNTIME_UNITS: &[&str] = &[
+    "containerd.service",
+    "crio.service",
+    "docker.service",
+    "kubelet.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-server.service",
+    "rke2-agent.service",
+    "snap.microk8s.daemon-containerd.service",
+];
+
 /// What has been seen of a path so far.
 #[derive(Default)]
 struct Walk<'a> {
@@ -130,9 +144,20 @@ enum Kube {
     Root(Option<&'static str>),
 }
 
+impl Workload {
+    /// Whether what is named below the unit may be named by the unit's own user.
+    pub(super) fn is_in_unit(&self) -> bool {
+        self.unit.as_deref().is_some_and(|unit| !RUNTIME_UNITS.contains(&unit))
+    }
+}
+
 impl Walk<'_> {
     /// Whether names from here on may have been written by somebody who is not the host's root.
     fn is_delegated(&self) -> bool {
+        self.is_guests() || self.found.is_in_unit()
+    }
+
+    fn is_guests(&self) -> bool {
         self.found.container.is_some() || self.found.machine.is_some() || self.found.user_slice
     }
 
@@ -280,13 +305,15 @@ fn user_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     true
 }
 
-/// The last `.service` or `.scope` that is no container's, down to the first container.
+/// The `.service` or `.scope` that is no container's, above the first container: the first, because
+/// what is below one may be its own names. In a user's slice, all of which is the user's, the last.
 fn unit<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let is_unit = |kind| component.strip_suffix(kind).is_some_and(|name| !name.is_empty());
     // `init.scope` holds only systemd itself.
     if !(is_unit(".service") || is_unit(".scope"))
         || component == "init.scope"
         || walk.found.container.is_some()
+        || (walk.found.unit.is_some() && !walk.found.user_slice)
     {
         return false;
     }

@@ -215,9 +215,48 @@ fn a_user_cannot_become_a_job_by_a_name_in_their_own_slice() {
     let path = "/system.slice/theirs.service/slurm/uid_9/job_5/step_0/task_0";
     assert_eq!(render(&parse_path(path)), "unit=theirs.service");
     let path = "/system.slice/theirs.service/slurmstepd.scope/job_5/step_0/user/task_0";
-    assert_eq!(render(&parse_path(path)), "unit=slurmstepd.scope");
+    assert_eq!(render(&parse_path(path)), "unit=theirs.service");
+    let path = "/system.slice/theirs.scope/slurmstepd.scope/job_5/step_0/user/task_0";
+    assert_eq!(render(&parse_path(path)), "unit=theirs.scope");
     let path = "/user.slice/user-7.slice/user@7.service/slurm/uid_9/job_5/step_0/task_0";
     assert_eq!(render(&parse_path(path)), "unit=user@7.service uid=7 user-slice");
+}
+
+#[test]
+fn a_service_cannot_become_an_allocation_another_unit_a_machine_or_a_user() {
+    for forged in [
+        "/htcondor/condor_var_lib_condor_execute_slot1_1@node01",
+        "/nomad.slice/share.slice/4744f0ea-7616-ab3a-a420-8e25056e3861.train.scope",
+        "/ecs/529630467358463ab6bbba4e73afe704",
+        "/other.service",
+        "/other.scope/deeper.service",
+        "/lxc.payload.web01",
+        "/lxc/web01",
+        "/machine-qemu.scope",
+        "/systemd-nspawn@web01.service",
+        "/user.slice/user-7.slice/session-1.scope",
+    ] {
+        let path = format!("/system.slice/theirs.service{forged}");
+        assert_eq!(render(&parse_path(&path)), "unit=theirs.service", "{forged}");
+    }
+}
+
+#[test]
+fn a_pod_below_a_service_that_is_no_runtime_is_marked_nested() {
+    let a = id('a');
+    let slice = format!("kubepods-pod{}.slice", POD_A.replace('-', "_"));
+    for (below, nested) in [("theirs.service", " nested"), ("containerd.service", "")] {
+        for pod in [
+            format!("kubepods/pod{POD_A}/{a}"),
+            format!("kubepods.slice/{slice}/cri-containerd-{a}.scope"),
+            format!("{slice}:cri-containerd:{a}"),
+        ] {
+            assert_eq!(
+                render(&parse_path(&format!("/system.slice/{below}/{pod}"))),
+                format!("pod={POD_A}/guaranteed container={a} unit={below}{nested}"),
+            );
+        }
+    }
 }
 
 #[test]

@@ -42,6 +42,24 @@ impl FakeHost {
         fs::write(dir.join("cgroup"), cgroup).unwrap();
     }
 
+    /// It has another thread.
+    pub(crate) fn thread(&self, process: ProcKey, thread: u32, state: char, cgroup: &str) {
+        let task = self.paths.proc.join(format!("{}/task/{thread}", process.pid));
+        fs::create_dir_all(&task).unwrap();
+        let (pid, key) = (process.pid, ProcKey { pid: thread, ..process });
+        fs::write(task.join("stat"), stat(key, "worker", state, 0)).unwrap();
+        fs::write(task.join("status"), format!("Name:\t-\nTgid:\t{pid}\nUid:\t1000\t0\t0\t0\n"))
+            .unwrap();
+        fs::write(task.join("cgroup"), cgroup).unwrap();
+    }
+
+    /// It, or one of its threads (`task/TID`), has a file open.
+    pub(crate) fn hold(&self, process: ProcKey, thread: &str, file: &str) {
+        let files = self.paths.proc.join(process.pid.to_string()).join(thread).join("fd");
+        fs::create_dir_all(&files).unwrap();
+        std::os::unix::fs::symlink(file, files.join("3")).unwrap();
+    }
+
     /// Its state and kernel flags change.
     pub(crate) fn rewrite_stat(&self, process: ProcKey, state: char, flags: u32) {
         let dir = self.paths.proc.join(process.pid.to_string());

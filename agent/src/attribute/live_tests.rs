@@ -5,11 +5,15 @@ use super::*;
 use crate::attribute::fake::of_path;
 use crate::attribute::hierarchies::Hierarchies;
 use crate::attribute::{KernelCgroups, Method, cgroup};
+use crate::collect::kernel::device_users;
+use crate::collect::kernel::nodes::Nodes;
+use crate::collect::proc_scan::Tracker;
 use crate::ids::{CgroupId, Hierarchy};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const UID: &str = "cccccccc-0000-4000-8000-00000000000c";
 
@@ -152,6 +156,93 @@ fn a_real_zombie_is_owned_by_its_jobs_cgroup() {
     let expected = (cgroup::parse_path(&group.name), Method::Kernel);
     assert_eq!((of_path(&owner.workload), owner.method), expected);
     assert_eq!(owner.workload.slurm.as_ref().unwrap().job.as_str(), "77");
+}
+
+/// Holds `/dev/zero`; its first thread ends when a line comes, another never.
+const HALF_ENDED: &str = r#"
+    #include <fcntl.h>
+    #include <pthread.h>
+    #include <stdio.h>
+    #include <unistd.h>
+    static void *wait_for_ever(void *unused) { for (;;) pause(); return unused; }
+    int main(void) {
+        pthread_t other;
+        open("/dev/zero", O_RDONLY);
+        pthread_create(&other, 0, wait_for_ever, 0);
+        getchar();
+        pthread_exit(0);
+    }
+"#;
+
+/// The program, or the reason why not.
+fn half_ended(folder: &std::path::Path) -> Option<Child> {
+    let (source, program) = (folder.join("half.c"), folder.join("half"));
+    fs::write(&source, HALF_ENDED).unwrap();
+    let built = Command::new("cc").arg("-pthread").arg("-o").arg(&program).arg(&source).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: needs a C compiler (cc)");
+        return None;
+    }
+    Some(Command::new(program).stdin(Stdio::piped()).spawn().unwrap())
+}
+
+/// What a scan has to say of one process.
+fn told(tracker: &mut Tracker, pid: u32) -> Vec<Evidence> {
+    let settings = device_users::Settings {
+        nodes: vec!["/dev/zero".to_owned()],
+        drivers: Vec::new(),
+        ..Default::default()
+    };
+    let paths = Paths::default();
+    let told = tracker.scan(&paths, &Nodes::read(&settings, &paths));
+    let is_of = |evidence: &Evidence| match evidence {
+        Evidence::Opened(opened) => opened.process.pid == pid,
+        Evidence::Moved { process, .. } | Evidence::Exited { process, .. } => process.pid == pid,
+        _ => false,
+    };
+    told.into_iter().filter(is_of).collect()
+}
+
+#[test]
+fn a_jobs_process_whose_first_thread_has_ended_stays_the_jobs() {
+    let Some(group) = Group::make("half", "/slurm/uid_0/job_78/step_0") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut child) = half_ended(folder.path()) else { return };
+    for (_, dir) in &group.dirs {
+        fs::write(dir.join("cgroup.procs"), child.id().to_string()).unwrap();
+    }
+    let (paths, pid) = (Paths::default(), child.id());
+    let mut tracker = Tracker::default();
+    let table = Ownership::new(&paths);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut first = Vec::new();
+    while first.is_empty() && Instant::now() < deadline {
+        first = told(&mut tracker, pid);
+    }
+    let [Evidence::Opened(opened)] = first.as_slice() else { panic!("{first:?}") };
+    let process = opened.process;
+    table.observe(first[0].clone());
+
+    drop(child.stdin.take());
+    while !fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap().contains(") Z ") {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let later = told(&mut tracker, pid);
+    // Whom nobody saw before: by the scan, and by its number alone.
+    let (scanned, listed) = (Ownership::new(&paths), Ownership::new(&paths));
+    for evidence in told(&mut Tracker::default(), pid) {
+        scanned.observe(evidence);
+    }
+    let by_number = listed.process(process.pid, boot_time_ns());
+    let owners = [&table, &scanned, &listed].map(|table| table.owner(process));
+    end(child);
+
+    assert_eq!((later, by_number), (Vec::new(), Some(process)));
+    let expected = Some((cgroup::parse_path(&group.name), Method::Proc));
+    for owner in owners {
+        assert_eq!(owner.map(|owner| (of_path(&owner.workload), owner.method)), expected);
+    }
 }
 
 #[test]

@@ -177,6 +177,26 @@ fn a_moved_process_is_the_new_owners_or_nobodys() {
 }
 
 #[test]
+fn cgroups_told_in_another_order_or_in_part_are_no_move() {
+    let host = FakeHost::new();
+    host.start(KEY, "python3", &line(&job_path(1)));
+    let table = table(&host);
+    let memory = |id| crate::ids::CgroupId { hierarchy: crate::ids::Hierarchy::Memory, id };
+    let observe = |cgroups: Vec<crate::ids::CgroupId>| {
+        let cgroups = KernelCgroups(cgroups);
+        table.observe(Evidence::Opened(Opened { cgroups, ..opened(KEY, 5, SECOND) }));
+        table.owner(KEY).unwrap().method
+    };
+    assert_eq!(observe(vec![v2(5)]), Method::Proc);
+    // It cannot be read again: a move would make it nobody's.
+    host.end(KEY);
+    for same in [vec![memory(6), v2(5)], vec![v2(5), memory(6)], vec![memory(6)], vec![v2(5)]] {
+        assert_eq!(observe(same), Method::Proc);
+    }
+    assert_eq!(observe(vec![memory(7)]), Method::Pending);
+}
+
+#[test]
 fn an_exec_changes_the_name_and_keeps_an_owner_that_cannot_be_read_again() {
     let host = FakeHost::new();
     host.start(KEY, "sh", &line(&job_path(1)));
@@ -373,6 +393,18 @@ fn a_docker_container_that_names_a_pod_of_this_node_stays_a_docker_container() {
     let owner = table.owner(forger).unwrap();
     let docker = Some(crate::ids::ContainerId::new(&container('d')));
     assert_eq!(owner.workload, Workload { container: docker, ..Workload::default() });
+}
+
+#[test]
+fn a_service_that_names_a_pod_of_this_node_stays_a_service() {
+    let host = FakeHost::new();
+    host.pod("ml", "train-0", UID, &["trainer"]);
+    host.start(KEY, "python3", &line(&format!("/system.slice/x.service{}", pod_path(UID, 'a'))));
+    let table = table(&host);
+    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
+    let owner = table.owner(KEY).unwrap();
+    let unit = Some(Arc::from("x.service"));
+    assert_eq!(owner.workload, Workload { unit, ..Workload::default() });
 }
 
 #[test]

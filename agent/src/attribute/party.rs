@@ -20,6 +20,9 @@ pub enum Party {
         uid: PodUid,
         /// The container's name: the same after a restart, unlike its id.
         container: Option<Arc<str>>,
+        /// Whose a kubelet that is not the host's own is: its pods are not those of other clusters
+        /// on this host, whatever UIDs they have.
+        within: Option<Box<Party>>,
     },
     /// A Slurm job, with all its steps and tasks.
     Job(SlurmJobId),
@@ -180,7 +183,9 @@ impl Party {
             return Self::Unattributed;
         }
         if let Some(pod) = &workload.pod {
-            return Self::Pod { uid: pod.uid.clone(), container: pod.container.clone() };
+            let (uid, container) = (pod.uid.clone(), pod.container.clone());
+            let within = workload.nested.then(|| Box::new(Self::around(workload, owner.uid)));
+            return Self::Pod { uid, container, within };
         }
         // What only a process's own environment says charges nobody.
         if let Some(slurm) = &workload.slurm
@@ -192,17 +197,31 @@ impl Party {
             let (scheduler, id) = (allocation.scheduler, Arc::clone(&allocation.id));
             return Self::Allocation { scheduler, id };
         }
-        if let Some(container) = workload.container.as_ref().filter(|_| !workload.user_slice) {
-            return Self::Container(container.clone());
-        }
+        Self::place(workload, workload.container.as_ref(), owner.uid)
+    }
+
+    /// Where a nested pod's kubelet runs.
+    fn around(workload: &Workload, uid: u32) -> Self {
+        // A user's slice is the user's, whatever numbers the pods in it run under.
+        Self::place(workload, workload.node.as_ref(), workload.uid.unwrap_or(uid))
+    }
+
+    /// The outermost that the host itself has made.
+    fn place(workload: &Workload, container: Option<&ContainerId>, uid: u32) -> Self {
+        // Before the container: what is in a machine is named by the machine's own root, and what
+        // is in a unit by the unit.
         if let Some(machine) = &workload.machine {
             return Self::Machine(Arc::clone(machine));
+        }
+        let is_named_inside = workload.user_slice || workload.is_in_unit();
+        if let Some(container) = container.filter(|_| !is_named_inside) {
+            return Self::Container(container.clone());
         }
         match &workload.unit {
             Some(unit) if !workload.user_slice && !is_session(unit) => {
                 Self::Service(Arc::clone(unit))
             }
-            _ => Self::User(owner.uid),
+            _ => Self::User(uid),
         }
     }
 

@@ -33,7 +33,12 @@ fn the_account_is_the_innermost_work_that_the_host_s_schedulers_named() {
         (format!("/nomad.slice/share.slice/{alloc}.train.scope"), "allocation"),
         (format!("/docker/{id}"), "container"),
         ("/lxc/guest".into(), "machine"),
+        (format!("/lxc/guest/docker/{id}"), "machine"),
+        (format!("/machine.slice/systemd-nspawn@guest.service/payload/docker/{id}"), "machine"),
         ("/system.slice/infer.service".into(), "service"),
+        (format!("/system.slice/infer.service/docker/{id}"), "service"),
+        (format!("/system.slice/containerd.service/{id}"), "container"),
+        (format!("/system.slice/infer.service/ecs/{}", &id[..32]), "service"),
         ("/user.slice/user-1000.slice/session-3.scope".into(), "user"),
         (format!("/user.slice/user-1000.slice/user@1000.service/user.slice/{id}"), "user"),
         ("/".into(), "user"),
@@ -42,6 +47,37 @@ fn the_account_is_the_innermost_work_that_the_host_s_schedulers_named() {
     }
     let pending = Owner { method: Method::Pending, ..owner("/") };
     assert_eq!(Party::of(&pending), Party::Unattributed);
+}
+
+#[test]
+fn pods_of_one_uid_in_different_clusters_of_a_host_are_different_parties() {
+    let id = container('a');
+    let paths = [
+        String::new(),
+        format!("/docker/{}", container('b')),
+        format!("/docker/{}", container('c')),
+        "/lxc/guest".to_owned(),
+        format!("/lxc/guest/docker/{}", container('b')),
+        "/user.slice/user-7.slice/user@7.service".to_owned(),
+        "/user.slice/user-8.slice/user@8.service".to_owned(),
+        "/system.slice/theirs.service".to_owned(),
+    ];
+    let party = |above: &String| Party::of(&owner(&format!("{above}/kubepods/pod{UID}/{id}")));
+    let within = |party: Party| match party {
+        Party::Pod { within, .. } => within.map(|within| *within),
+        other => panic!("{other:?}"),
+    };
+    let expected = [
+        None,
+        Some(Party::Container(ContainerId::new(&container('b')))),
+        Some(Party::Container(ContainerId::new(&container('c')))),
+        Some(Party::Machine(Arc::from("guest"))),
+        Some(Party::Machine(Arc::from("guest"))),
+        Some(Party::User(7)),
+        Some(Party::User(8)),
+        Some(Party::Service(Arc::from("theirs.service"))),
+    ];
+    assert_eq!(paths.each_ref().map(|above| within(party(above))), expected);
 }
 
 #[test]

@@ -2,21 +2,81 @@
 //!
 //! Every file is opened through one handle on `/proc/PID`, which stays with that process: when
 //! the process ends and its number goes to another, reads fail (`ESRCH`) instead of answering for
-//! the other. Four reads a process, once, when it is first seen.
+//! the other. Four reads a process, once, when it is first seen; of one whose first thread has
+//! ended two more for every thread, until one lives.
 
 use super::cgroup::{Placement, parse_proc_cgroup};
 use super::{Host, KernelCgroups, Method, Owner};
 use crate::ids::{ContainerId, ProcKey};
 use crate::paths::Paths;
-use procfs::process::{Process, Stat};
+use procfs::process::Process;
+use rustix::fs::{Dir, DirEntry};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// One process's folder in `/proc`, opened once.
+#[derive(Debug)]
+pub(crate) struct Folder(Process);
+
+impl Folder {
+    /// That of the process that has this number now.
+    pub(crate) fn open(paths: &Paths, pid: u32) -> Option<Self> {
+        Process::new_with_root(paths.proc.join(pid.to_string())).ok().map(Self)
+    }
+
+    /// One of its files; of a thread's with [`Folder::thread`]'s word before the name.
+    pub(crate) fn file(&self, name: &str) -> Option<File> {
+        self.0.open_relative(name).ok()
+    }
+
+    /// One of its files as text; bytes that are not UTF-8 are replaced.
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        let mut bytes = Vec::new();
+        self.file(name)?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// What comes before the name of a living thread's file: nothing for the first thread,
+    /// `task/TID/` of another where the first has ended. `None` if the process is exiting.
+    pub(crate) fn thread(&self) -> Option<String> {
+        let first = String::new();
+        if self.lives(&first) {
+            return Some(first);
+        }
+        self.others().into_iter().find(|thread| self.lives(thread))
+    }
+
+    /// The lines of a thread that had not begun to exit when they were read: those of one that has
+    /// are no place of its ([`is_on_its_way_out`]).
+    pub(crate) fn cgroup(&self) -> Option<String> {
+        let of = |thread: &str| {
+            let text = self.text(&format!("{thread}cgroup"))?;
+            self.lives(thread).then_some(text)
+        };
+        of("").or_else(|| self.others().iter().find_map(|thread| of(thread)))
+    }
+
+    fn lives(&self, thread: &str) -> bool {
+        let text = self.text(&format!("{thread}stat"));
+        text.and_then(|text| Life::parse(text.as_bytes())).is_some_and(|life| !life.is_exiting)
+    }
+
+    fn others(&self) -> Vec<String> {
+        let Some(entries) = self.file("task").and_then(|folder| Dir::new(folder).ok()) else {
+            return Vec::new();
+        };
+        let number = |entry: DirEntry| entry.file_name().to_str().ok()?.parse::<u32>().ok();
+        entries.flatten().filter_map(number).map(|thread| format!("task/{thread}/")).collect()
+    }
+}
+
 /// A living process and the handle that stays with it.
 pub(crate) struct Living {
-    handle: Process,
+    folder: Folder,
+    /// Before the name of its files: those of a first thread that has ended say nothing.
+    thread: String,
     /// The process.
     pub(crate) key: ProcKey,
     /// Command name; bytes that are not UTF-8 are replaced.
@@ -24,12 +84,15 @@ pub(crate) struct Living {
 }
 
 impl Living {
-    /// The process that has this number now. One that is exiting is not living.
+    /// The process that has this number now. One that is exiting is not living; one whose first
+    /// thread has ended is, while another lives.
     pub(crate) fn find(paths: &Paths, pid: u32) -> Option<Self> {
-        let handle = Process::new_with_root(paths.proc.join(pid.to_string())).ok()?;
-        let stat = handle.stat().ok().filter(|stat| !is_exiting(stat))?;
+        let folder = Folder::open(paths, pid)?;
+        let stat = folder.0.stat().ok()?;
+        let is_ended = is_on_its_way_out(stat.state, stat.flags);
+        let thread = if is_ended { folder.thread()? } else { String::new() };
         let key = ProcKey { pid, start_ticks: stat.starttime };
-        Some(Self { handle, key, comm: Arc::from(stat.comm) })
+        Some(Self { folder, thread, key, comm: Arc::from(stat.comm) })
     }
 
     /// This very process, if it lives.
@@ -71,32 +134,27 @@ impl Living {
 
     /// The process that started it, or that took it over.
     pub(crate) fn parent(&self) -> Option<u32> {
-        u32::try_from(self.handle.stat().ok()?.ppid).ok()
+        u32::try_from(self.folder.0.stat().ok()?.ppid).ok()
     }
 
     /// The file it runs, where the agent may look.
     pub(crate) fn program(&self) -> Option<PathBuf> {
-        self.handle.exe().ok()
+        self.folder.0.exe().ok()
     }
 
     /// One of its files in `/proc`.
     pub(crate) fn open(&self, name: &str) -> Option<File> {
-        self.handle.open_relative(name).ok()
+        self.folder.file(&format!("{}{name}", self.thread))
     }
 
     /// Where it is; unknown if it began to exit before this was read.
     pub(crate) fn placement(&self) -> Option<Placement> {
-        let text = self.read("cgroup")?;
-        let stat = self.handle.stat().ok()?;
-        (!is_exiting(&stat)).then(|| parse_proc_cgroup(&text))
+        self.folder.cgroup().map(|text| parse_proc_cgroup(&text))
     }
 
     /// One of its files as text; bytes that are not UTF-8 are replaced.
     pub(crate) fn read(&self, name: &str) -> Option<String> {
-        let mut bytes = Vec::new();
-        let file = self.open(name)?;
-        file.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
-        Some(String::from_utf8_lossy(&bytes).into_owned())
+        self.folder.text(&format!("{}{name}", self.thread))
     }
 }
 
@@ -146,10 +204,6 @@ pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Opt
 
 /// An exiting task's v1 lines say `/` whatever it did (`proc_cgroup_show`, 6.18), so that its
 /// most specific line may be a weaker one.
-fn is_exiting(stat: &Stat) -> bool {
-    is_on_its_way_out(stat.state, stat.flags)
-}
-
 fn is_on_its_way_out(state: char, flags: u32) -> bool {
     const PF_EXITING: u32 = 0x4;
     flags & PF_EXITING != 0 || matches!(state, 'Z' | 'X' | 'x')

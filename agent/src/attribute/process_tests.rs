@@ -43,12 +43,41 @@ fn an_exiting_process_is_not_living() {
 }
 
 #[test]
+fn a_process_whose_first_thread_has_ended_is_where_its_living_thread_is() {
+    let host = FakeHost::new();
+    let job = "/slurm/uid_7/job_5/step_0";
+    host.start(KEY, "python", "4:memory:/\n");
+    host.thread(KEY, 8, 'Z', "4:memory:/\n");
+    host.thread(KEY, 9, 'S', &format!("4:memory:{job}\n"));
+    for (state, flags) in [('Z', 0), ('R', 0x4)] {
+        host.rewrite_stat(KEY, state, flags);
+        let living = Living::find(&host.paths, 7).unwrap();
+        let Some(Placement::Known { path, .. }) = living.placement() else { panic!("{state}") };
+        assert_eq!((living.key, &*path, living.uid()), (KEY, job, Some(1000)));
+    }
+    host.thread(KEY, 9, 'X', "4:memory:/\n");
+    assert!(Living::find(&host.paths, 7).is_none());
+}
+
+#[test]
 fn another_process_with_the_same_number_is_not_the_same() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     assert!(Living::same(&host.paths, KEY).is_some());
     assert!(Living::same(&host.paths, ProcKey { start_ticks: 99, ..KEY }).is_none());
     assert!(!Living::remains(&host.paths, ProcKey { start_ticks: 99, ..KEY }));
+}
+
+#[test]
+fn a_folder_does_not_answer_for_a_later_process_of_the_number() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    let folder = Folder::open(&host.paths, 7).unwrap();
+    host.end(KEY);
+    host.start(ProcKey { start_ticks: 900, ..KEY }, "later", "0::/later\n");
+    host.hold(KEY, "", "/dev/zero");
+    assert_eq!((folder.text("stat"), folder.cgroup(), folder.thread()), (None, None, None));
+    assert!(folder.file("fd").is_none());
 }
 
 #[test]

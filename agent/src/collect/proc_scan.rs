@@ -4,12 +4,13 @@
 //! Reads every open file's type and number without touching the file itself, so a hung network
 //! mount does not hang the scan. Costs one `statx` an open file of the host: about 1 µs each.
 
+use crate::attribute::process::Folder;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::host::boot_time_ns;
 use crate::ids::{CgroupId, Hierarchy, ProcKey};
 use crate::paths::Paths;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, StatxFlags, statx};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -45,7 +46,10 @@ pub fn holders(paths: &Paths, nodes: &Nodes) -> Vec<Holder> {
 
 /// Whether a process has a device among its open files.
 pub fn holds(paths: &Paths, process: ProcKey, device: Device) -> bool {
-    open_devices(&paths.proc, process.pid).contains(&device) && is_alive(paths, process)
+    let Some(folder) = Folder::open(paths, process.pid) else { return false };
+    let is_same = |stat: Stat| stat.start_ticks == process.start_ticks;
+    open_devices(&folder).contains(&device)
+        && folder.text("stat").and_then(|text| parse_stat(&text)).is_some_and(is_same)
 }
 
 /// Whether a process is still there, and still the same.
@@ -59,45 +63,48 @@ pub fn living(paths: &Paths, pid: u32) -> Option<ProcKey> {
     Some(ProcKey { pid, start_ticks: stat.start_ticks })
 }
 
+/// Everything through one handle: a number reused in between mixes no two processes.
 fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {
-    let mut devices = open_devices(&paths.proc, pid);
+    let folder = Folder::open(paths, pid)?;
+    let mut devices = open_devices(&folder);
     devices.retain(|device| nodes.contains(*device));
     if devices.is_empty() {
         return None;
     }
-    // Read after the files: a number reused in between shows the later process's start, and that
-    // one's next scan corrects it.
-    let stat = read_stat(&paths.proc, pid)?;
-    let status = fs::read_to_string(paths.proc.join(pid.to_string()).join("status")).ok()?;
-    Some(Holder {
-        process: ProcKey { pid, start_ticks: stat.start_ticks },
-        parent: stat.parent,
-        uid: real_uid(&status)?,
-        comm: stat.comm,
-        cgroups: cgroups(paths, pid),
-        devices,
-    })
+    let stat = parse_stat(&folder.text("stat")?)?;
+    let uid = real_uid(&folder.text("status")?)?;
+    // None of one that is exiting: where it was stays what is known of it.
+    let cgroups = folder.cgroup().map(|text| cgroups(paths, &text)).unwrap_or_default();
+    let process = ProcKey { pid, start_ticks: stat.start_ticks };
+    Some(Holder { process, parent: stat.parent, uid, comm: stat.comm, cgroups, devices })
 }
 
-fn open_devices(proc: &Path, pid: u32) -> BTreeSet<Device> {
-    let files = proc.join(pid.to_string()).join("fd");
-    // The process is gone or not ours to look at: it holds nothing that we can see.
-    let (Ok(entries), Ok(folder)) = (
-        fs::read_dir(&files),
-        openat(CWD, &files, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()),
-    ) else {
-        return BTreeSet::new();
+fn open_devices(folder: &Folder) -> BTreeSet<Device> {
+    // A first thread that has ended shows no files; the process's others have them.
+    let of_another = || {
+        let thread = folder.thread().filter(|thread| !thread.is_empty())?;
+        devices_of(folder, &thread)
     };
-    entries
+    // The process is gone or not ours to look at: it holds nothing that we can see.
+    devices_of(folder, "").or_else(of_another).unwrap_or_default()
+}
+
+/// The devices among a thread's files; `None` if no file is seen.
+fn devices_of(folder: &Folder, thread: &str) -> Option<BTreeSet<Device>> {
+    let files = folder.file(&format!("{thread}fd"))?;
+    let mut entries = Dir::read_from(&files)
+        .ok()?
         .flatten()
-        .filter_map(|entry| {
-            let file =
-                statx(&folder, entry.file_name(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
-                    .ok()?;
-            (FileType::from_raw_mode(file.stx_mode.into()) == FileType::CharacterDevice)
-                .then_some(Device { major: file.stx_rdev_major, minor: file.stx_rdev_minor })
-        })
-        .collect()
+        .filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b".."))
+        .peekable();
+    entries.peek()?;
+    let device = |entry: DirEntry| {
+        let file =
+            statx(&files, entry.file_name(), AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).ok()?;
+        (FileType::from_raw_mode(file.stx_mode.into()) == FileType::CharacterDevice)
+            .then_some(Device { major: file.stx_rdev_major, minor: file.stx_rdev_minor })
+    };
+    Some(entries.filter_map(device).collect())
 }
 
 struct Stat {
@@ -133,10 +140,8 @@ fn real_uid(status: &str) -> Option<u32> {
 
 /// The numbers of a process's cgroups: the inodes of their directories. A hierarchy that is not
 /// mounted here, or a path outside our cgroup namespace, is left out.
-fn cgroups(paths: &Paths, pid: u32) -> KernelCgroups {
-    let text = fs::read_to_string(paths.proc.join(pid.to_string()).join("cgroup"));
+fn cgroups(paths: &Paths, text: &str) -> KernelCgroups {
     let ids = text
-        .unwrap_or_default()
         .lines()
         .flat_map(|line| cgroup_folders(paths, line))
         .filter_map(|(hierarchy, folder)| {
@@ -249,7 +254,9 @@ impl Tracker {
 
     fn add(&mut self, opened: &Opened) {
         let known = self.0.entry(opened.process).or_default();
-        known.cgroups = opened.cgroups.clone();
+        if !opened.cgroups.0.is_empty() {
+            known.cgroups = opened.cgroups.clone();
+        }
         if !opened.node.is_empty() {
             known.nodes.insert(Arc::clone(&opened.node));
         }
@@ -264,7 +271,7 @@ impl Tracker {
             .filter(|node| known.is_none_or(|known| !known.nodes.contains(node)))
             .map(|node| Evidence::Opened(opened(holder, node, at_ns)))
             .collect();
-        if known.is_some_and(|known| have_moved(&known.cgroups, &holder.cgroups)) {
+        if known.is_some_and(|known| known.cgroups.have_moved(&holder.cgroups)) {
             let (process, cgroups) = (holder.process, holder.cgroups.clone());
             news.push(Evidence::Moved { process, cgroups });
         }
@@ -283,14 +290,10 @@ fn opened(holder: &Holder, node: Arc<str>, at_ns: u64) -> Opened {
     }
 }
 
-/// Whether a hierarchy that both name differs: the kernel and `/proc` do not see the same set.
-fn have_moved(before: &KernelCgroups, now: &KernelCgroups) -> bool {
-    now.0.iter().any(|cgroup| before.get(cgroup.hierarchy).is_some_and(|id| id != cgroup.id))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::fake::FakeHost;
     use std::fs::File;
 
     fn self_stat() -> Stat {
@@ -345,6 +348,62 @@ mod tests {
         };
         assert_eq!(mine(tracker.scan(&paths, &nodes)), vec![Arc::from("/dev/zero")]);
         assert_eq!(mine(tracker.scan(&paths, &nodes)), Vec::<Arc<str>>::new());
+    }
+
+    const LEADER: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
+
+    /// A host where a process of a job holds `/dev/zero`, with what the scan looks for.
+    fn job_that_holds() -> (FakeHost, Nodes) {
+        let host = FakeHost::new();
+        for group in ["", "job"] {
+            fs::create_dir_all(host.paths.cgroup.join("memory").join(group)).unwrap();
+        }
+        host.start(LEADER, "train", "4:memory:/job\n");
+        host.hold(LEADER, "", "/dev/zero");
+        let settings = crate::collect::kernel::device_users::Settings {
+            nodes: vec!["/dev/zero".to_owned()],
+            drivers: Vec::new(),
+            ..Default::default()
+        };
+        let dev = Paths { dev: PathBuf::from("/dev"), ..host.paths.clone() };
+        let nodes = Nodes::read(&settings, &dev);
+        (host, nodes)
+    }
+
+    fn place(host: &FakeHost, group: &str) -> KernelCgroups {
+        let id = fs::metadata(host.paths.cgroup.join("memory").join(group)).unwrap().ino();
+        KernelCgroups(vec![CgroupId { hierarchy: Hierarchy::Memory, id }])
+    }
+
+    #[test]
+    fn process_that_is_exiting_is_not_told_to_have_moved_to_the_root() {
+        let (host, nodes) = job_that_holds();
+        let mut tracker = Tracker::default();
+        let told = tracker.scan(&host.paths, &nodes);
+        let [Evidence::Opened(opened)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!(opened.cgroups, place(&host, "job"));
+        // So the kernel shows it from the moment it begins to exit.
+        host.write(LEADER, "cgroup", "4:memory:/\n");
+        host.rewrite_stat(LEADER, 'R', 0x4);
+        assert_eq!(tracker.scan(&host.paths, &nodes), []);
+        let exiting = holders(&host.paths, &nodes).pop().unwrap();
+        assert_eq!(exiting.cgroups, KernelCgroups::default());
+    }
+
+    #[test]
+    fn holder_whose_first_thread_has_ended_is_found_by_its_living_thread() {
+        let (host, nodes) = job_that_holds();
+        let dir = host.paths.proc.join("7");
+        fs::remove_dir_all(dir.join("fd")).unwrap();
+        fs::create_dir(dir.join("fd")).unwrap();
+        host.write(LEADER, "cgroup", "4:memory:/\n");
+        host.rewrite_stat(LEADER, 'R', 0x4);
+        host.thread(LEADER, 8, 'S', "4:memory:/job\n");
+        host.hold(LEADER, "task/8", "/dev/zero");
+        let holder = holders(&host.paths, &nodes).pop().unwrap();
+        assert_eq!((holder.process, holder.cgroups), (LEADER, place(&host, "job")));
+        assert_eq!(holder.devices, BTreeSet::from([Device { major: 1, minor: 5 }]));
+        assert!(holds(&host.paths, LEADER, Device { major: 1, minor: 5 }));
     }
 
     #[test]

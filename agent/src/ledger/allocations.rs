@@ -168,13 +168,15 @@ fn state(
 /// owner is not known yet, or one of the same pod whose container is not.
 fn may_hide(party: PartyId, reading: &Reading, ownership: &Ownership) -> bool {
     let pod = |party| match &ownership.party(party)?.party {
-        Party::Pod { uid, container } => Some((uid.clone(), container.is_some())),
+        Party::Pod { uid, container, within } => {
+            Some(((uid.clone(), within.clone()), container.is_some()))
+        }
         _ => None,
     };
     let granted = pod(party);
     reading.processes.iter().any(|on| {
-        let is_pod = |(uid, _): &(_, bool)| {
-            pod(on.party).is_some_and(|(other, is_named)| other == *uid && !is_named)
+        let is_pod = |(pod_of, _): &(_, bool)| {
+            pod(on.party).is_some_and(|(other, is_named)| other == *pod_of && !is_named)
         };
         on.party == PartyId::UNATTRIBUTED || granted.as_ref().is_some_and(is_pod)
     })

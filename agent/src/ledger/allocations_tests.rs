@@ -121,7 +121,8 @@ fn a_pod_s_process_whose_container_is_not_named_yet_is_not_another_s() {
     let mut rig = Rig::new();
     let uid = "aaaaaaaa-0000-4000-8000-000000000001";
     let process = rig.process_at(1, &format!("/kubepods/pod{uid}/{}", "a".repeat(64)));
-    let pod = Party::Pod { uid: PodUid::new(uid), container: Some(Arc::from("main")) };
+    let pod =
+        Party::Pod { uid: PodUid::new(uid), container: Some(Arc::from("main")), within: None };
     let party = rig.ownership.grantee(pod, &Workload::default());
     let mut grant = {
         rig.grant(&[(index(0), 7)]);

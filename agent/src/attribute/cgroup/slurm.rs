@@ -20,10 +20,13 @@ pub(in crate::attribute::cgroup) enum State {
 /// Slurm's directories: v2 below `[NODE_]slurmstepd.scope` (any slice), v1 below `uid_N`.
 ///
 /// Only where the host's own slurmd can have made them: a container, a machine, a user's slice and
-/// a service whose user may make cgroups (`Delegate=yes`) can all hold directories of these names.
+/// a unit whose user may make cgroups (`Delegate=yes`) can all hold directories of these names.
 pub(in crate::attribute::cgroup) fn slurm<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
-    let in_service = walk.found.unit.as_deref().is_some_and(|unit| unit.ends_with(".service"));
-    if walk.is_delegated() || in_service || walk.found.pod.is_some() {
+    let in_unit = match walk.slurm {
+        State::Outside => walk.found.unit.is_some(),
+        _ => walk.found.unit.as_deref().is_some_and(|unit| unit.ends_with(".service")),
+    };
+    if walk.is_guests() || in_unit || walk.found.pod.is_some() {
         return false;
     }
     match walk.slurm {

@@ -2,7 +2,7 @@
 
 use crate::attribute::party::PartyId;
 use crate::attribute::{KernelCgroups, Method, Owner, Workload};
-use crate::ids::ProcKey;
+use crate::ids::{CgroupId, ProcKey};
 use std::sync::Arc;
 
 /// One process.
@@ -48,6 +48,14 @@ pub(crate) fn started_ns(process: ProcKey) -> u64 {
     process.start_ticks.saturating_mul(TICK_NS)
 }
 
+impl KernelCgroups {
+    /// Whether a hierarchy that both name differs: the kernel and `/proc` do not see the same set,
+    /// and not in the same order.
+    pub(crate) fn have_moved(&self, now: &Self) -> bool {
+        now.0.iter().any(|cgroup| self.get(cgroup.hierarchy).is_some_and(|id| id != cgroup.id))
+    }
+}
+
 impl Row {
     pub(super) fn started_by(&self, at_ns: u64) -> bool {
         started_ns(self.owner.process) <= at_ns
@@ -89,11 +97,17 @@ impl Row {
 
     /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
     pub(super) fn moves_to(&mut self, cgroups: &KernelCgroups) -> bool {
-        if cgroups.0.is_empty() || self.cgroups == *cgroups {
+        let is_news = |cgroup: &&CgroupId| self.cgroups.get(cgroup.hierarchy) != Some(cgroup.id);
+        let news: Vec<CgroupId> = cgroups.0.iter().filter(is_news).copied().collect();
+        if news.is_empty() {
             return false;
         }
-        let moved = !self.cgroups.0.is_empty();
-        self.cgroups = cgroups.clone();
+        let moved = self.cgroups.have_moved(cgroups);
+        if moved {
+            self.cgroups = cgroups.clone();
+        } else {
+            self.cgroups.0.extend(news);
+        }
         self.epoch += 1;
         moved
     }

@@ -130,7 +130,9 @@ impl Outcome {
             }
         };
         let container: Arc<str> = container.into();
-        let party = Party::Pod { uid: facts.uid.clone(), container: Some(Arc::clone(&container)) };
+        // The node's own kubelet grants to its own pods.
+        let (uid, name) = (facts.uid.clone(), Some(Arc::clone(&container)));
+        let party = Party::Pod { uid, container: name, within: None };
         let pod = Pod {
             name: Some(Arc::clone(&facts.name)),
             namespace: Some(Arc::clone(&facts.namespace)),

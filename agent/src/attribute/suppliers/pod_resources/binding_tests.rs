@@ -48,7 +48,7 @@ fn told(outcome: &Outcome, ownership: &Ownership) -> Vec<String> {
     let mut told = Vec::new();
     for grant in &outcome.grants {
         let facts = ownership.party(grant.party).unwrap();
-        let Party::Pod { uid, container } = &facts.party else { panic!("{facts:?}") };
+        let Party::Pod { uid, container, within: None } = &facts.party else { panic!("{facts:?}") };
         let container = container.as_deref().unwrap_or_default();
         let (kind, resource) = (grant.kind.as_str(), grant.resource.as_deref().unwrap());
         let replica = grant.replica.as_deref().unwrap_or("-");
@@ -187,7 +187,7 @@ fn a_device_that_cannot_be_named_is_counted_by_why() {
 fn a_grant_takes_no_name_away_from_the_pods_processes() {
     let ownership = ownership();
     runs(&ownership, "u1", "a");
-    let party = Party::Pod { uid: PodUid::new("u1"), container: Some("main".into()) };
+    let party = Party::Pod { uid: PodUid::new("u1"), container: Some("main".into()), within: None };
     let pod = Pod {
         qos: Some("guaranteed"),
         name: Some("a".into()),
