@@ -10,10 +10,10 @@ fn process(pid: u32) -> ProcKey {
     ProcKey { pid, start_ticks: 7 }
 }
 
-/// Processes that are files, and what is opened of them.
+/// Processes that are files, and what is read of them.
 struct Scene {
     folder: tempfile::TempDir,
-    opened: Inotify,
+    read: Inotify,
     looks: Looks,
     now: Instant,
 }
@@ -21,33 +21,33 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let opened = Inotify::init().unwrap();
+        let read = Inotify::init().unwrap();
         let (paths, now) = (Paths::under(folder.path()), Instant::now());
         for pid in PIDS {
             let of = paths.proc.join(pid.to_string());
             fs::create_dir_all(&of).unwrap();
             fs::write(of.join("stat"), stat(7)).unwrap();
-            fs::write(of.join("maps"), "").unwrap();
+            fs::write(of.join("maps"), "none\n").unwrap();
             map(&paths.proc, pid, [100, 40], 8);
-            opened.watches().add(&of, WatchMask::OPEN).unwrap();
+            read.watches().add(&of, WatchMask::ACCESS).unwrap();
         }
         let candidates = Box::new(|| PIDS.map(process).to_vec());
-        Self { folder, opened, looks: Looks::new(paths, candidates, now), now }
+        Self { folder, read, looks: Looks::new(paths, candidates, now), now }
     }
 
     /// What a look reads after so long, and whether a library came or went.
     fn look(&mut self, later: Duration) -> (BTreeMap<String, usize>, bool) {
-        self.opened_files();
+        self.files_read();
         self.now += later;
         let changed = self.looks.look(self.now);
-        (self.opened_files(), changed)
+        (self.files_read(), changed)
     }
 
-    fn opened_files(&mut self) -> BTreeMap<String, usize> {
+    fn files_read(&mut self) -> BTreeMap<String, usize> {
         let mut files = BTreeMap::new();
         let mut buffer = [0; 4096];
         loop {
-            match self.opened.read_events(&mut buffer) {
+            match self.read.read_events(&mut buffer) {
                 Ok(events) => {
                     for event in events {
                         let name = event.name.unwrap().to_str().unwrap().to_owned();
