@@ -101,7 +101,7 @@ impl Schedule {
 
 /// The next start on the grid of `every`; starts that have passed meanwhile are skipped, not made
 /// up for.
-fn after(last: Instant, every: Duration, now: Instant) -> Instant {
+pub(crate) fn after(last: Instant, every: Duration, now: Instant) -> Instant {
     let next = last + every;
     if next > now {
         return next;

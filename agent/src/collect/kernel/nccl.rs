@@ -7,15 +7,19 @@
 //! 400 kB.
 
 mod arrivals;
+mod attaching;
 mod complete;
 mod elf;
 mod fields;
+mod governing;
 mod governor;
 mod host;
 mod identity;
 mod libraries;
+mod looks;
 mod many;
 mod maps;
+mod peers;
 mod price;
 mod probed;
 mod probes;
@@ -32,12 +36,11 @@ use crate::catalog::nccl::{self as metric, GovernorLevel, KnownBy, ProbePart};
 use crate::collect::Collector;
 use crate::collect::ras;
 use crate::collect::status::{Board, Report};
-use crate::communicators::{Communicators, MemberId};
+use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
-use arrivals::{Arrived, Comparison, Steps};
 use complete::{Completion, Sources};
 pub use governor::Patience;
 use gpuwho_common::nccl::{
@@ -45,19 +48,19 @@ use gpuwho_common::nccl::{
 };
 use host::Host;
 pub use many::Way;
+use peers::Peers;
 pub use probed::{Probed, place_of};
 use probes::Maps;
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
-use standing::{Hangs, standings};
-use std::collections::{HashMap, HashSet};
+use standing::standings;
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tell::{Beside, count, tell};
-use watch::Watch;
+use watch::Running;
 
 /// The source's name: its threads are `collect:nccl` and `nccl:watch`.
 pub const NAME: &str = "nccl";
@@ -101,15 +104,12 @@ pub struct Nccl {
     maps: Option<Maps>,
     roll: Roll,
     completion: Completion,
-    comparison: Comparison,
-    steps: HashMap<MemberId, Steps>,
-    hangs: Hangs,
+    peers: Peers,
     /// Attached and wanted nanoseconds at the last reading.
     covered: ([u64; 2], u64),
     errors: u64,
-    /// Closing it ends the thread.
-    wake: Option<Arc<SyncSender<()>>>,
-    thread: Option<JoinHandle<()>>,
+    #[expect(dead_code, reason = "kept to be dropped")]
+    running: Running,
 }
 
 /// Says that a process has opened a device, became another program or ended: libraries are looked
@@ -148,18 +148,12 @@ impl Nccl {
         settings: Settings,
         paths: &Paths,
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
-        candidates: watch::Candidates,
+        candidates: looks::Candidates,
         board: &Board,
     ) -> io::Result<(Self, Waker)> {
         let shared = Shared::default();
-        let watch = Watch::new(settings.clone(), paths.clone(), candidates, shared.clone());
-        let (wake, woken) = sync_channel(1);
-        let board = board.clone();
-        let thread = thread::Builder::new()
-            .name(watch::THREAD.into())
-            .spawn(move || watch.run(&woken, &board))?;
-        let wake = Arc::new(wake);
-        let waker = Waker(Arc::downgrade(&wake));
+        let (running, waker) =
+            watch::start(&settings, paths, candidates, shared.clone(), board.clone())?;
         let nccl = Self {
             settings,
             paths: paths.clone(),
@@ -169,13 +163,10 @@ impl Nccl {
             maps: None,
             roll: Roll::default(),
             completion: Completion::default(),
-            comparison: Comparison::default(),
-            steps: HashMap::new(),
-            hangs: Hangs::default(),
+            peers: Peers::default(),
             covered: ([0; 2], 0),
             errors: 0,
-            wake: Some(wake),
-            thread: Some(thread),
+            running,
         };
         Ok((nccl, waker))
     }
@@ -202,33 +193,17 @@ impl Nccl {
         self.completion.take(&snapshot, members, &said);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
-        self.compare(members, &snapshot.communicators);
+        self.peers.compare(members, &snapshot.communicators);
         let standings = standings(members, now_ns, self.settings.hang_after);
-        self.hangs.note(members, &standings, now_ns, &self.ownership);
-        let beside = Beside {
-            standings: &standings,
-            comparison: &self.comparison,
-            steps: &self.steps,
-            hangs: &self.hangs,
-            now_ns,
-        };
+        self.peers.hangs.note(members, &standings, now_ns, &self.ownership);
+        let beside = Beside { standings: &standings, peers: &self.peers, now_ns };
         for member in members {
             tell(out, member, &beside);
         }
         let callers: HashSet<ProcKey> =
             members.iter().filter(|m| !m.has_ended).map(|m| m.facts.process).collect();
         self.shared.with(|known| known.callers = callers.len() as u64);
-        for member in members.iter().filter(|member| member.has_ended) {
-            self.comparison.forget(member.id);
-            self.steps.remove(&member.id);
-            self.hangs.forget(member.id);
-        }
-        let there: HashSet<_> = members.iter().filter_map(|member| member.facts.hash).collect();
-        self.comparison.retain(|hash| there.contains(&hash));
-        for member in &reading.vanished {
-            self.steps.remove(member);
-            self.hangs.forget(*member);
-        }
+        self.peers.forget(&reading);
         tell_known(out, members);
         Ok(())
     }
@@ -237,27 +212,6 @@ impl Nccl {
     pub fn loaded(&self) -> ras::Candidates {
         let shared = self.shared.clone();
         Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
-    }
-
-    /// Compares the ranks of each communicator, and times each rank's steps.
-    fn compare(&mut self, members: &[Member], communicators: &[(u64, Communicator)]) {
-        let mut ranks: HashMap<_, Vec<Arrived<'_>>> = HashMap::new();
-        for member in members {
-            let (Some(sequence), [number]) = (member.sequence, member.numbers.as_slice()) else {
-                continue;
-            };
-            let found = communicators.iter().find(|(one, _)| one == number);
-            let Some((_, communicator)) = found else { continue };
-            let arrivals = &communicator.arrivals;
-            let arrived = Arrived { member: member.id, sequence, arrivals };
-            self.steps.entry(member.id).or_default().take(&arrived);
-            if let Some(hash) = member.facts.hash {
-                ranks.entry(hash).or_default().push(arrived);
-            }
-        }
-        for (hash, ranks) in ranks {
-            self.comparison.compare(hash, &ranks);
-        }
     }
 
     /// What is told of the probes themselves.
@@ -310,16 +264,6 @@ impl Collector for Nccl {
                 (DropReason::ThreadsFull, lost(LOST_THREAD)),
             ],
             ..self.shared.report()
-        }
-    }
-}
-
-impl Drop for Nccl {
-    fn drop(&mut self) {
-        drop(self.wake.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by the panic hook.
-            let _ = thread.join();
         }
     }
 }

@@ -1,6 +1,6 @@
-//! How much the probes may cost: from the hits a second and process that the programs counted, and
-//! what one costs here, to what may be attached. First the returns of operations go, then the entries are there some of
-//! the time only, then nothing for some minutes.
+//! How much the probes may cost: from the hits a second and process that the programs
+//! counted, and what one costs here, to what may be attached. First the returns of operations go,
+//! then the entries are there some of the time only, then nothing for some minutes.
 
 use crate::catalog::nccl::GovernorLevel;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most seconds without probes for one with.
 const LONGEST_CYCLE: u32 = 32;
+
 /// How long less is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {

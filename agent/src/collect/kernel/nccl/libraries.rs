@@ -14,6 +14,7 @@ use super::elf::{Exports, exports, version};
 use super::fields::{Fields, fields};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
@@ -94,7 +95,9 @@ struct Mapping<'a> {
 /// All mapped files that were looked at.
 #[derive(Debug, Default)]
 pub(super) struct Libraries {
-    known: HashMap<FileKey, Option<Library>>,
+    known: HashMap<FileKey, Library>,
+    /// Files that are none.
+    others: HashSet<FileKey>,
     /// Files each process maps.
     mapped: HashMap<ProcKey, HashSet<FileKey>>,
 }
@@ -111,8 +114,7 @@ impl Libraries {
             if !mapped.insert(mapping.key.clone()) {
                 continue;
             }
-            let known = self.known.entry(mapping.key.clone());
-            if let Some(library) = known.or_insert_with(|| open(&folder, &mapping)) {
+            if let Some(library) = self.library(&folder, mapping) {
                 changed |= library.users.insert(process);
             }
         }
@@ -124,9 +126,26 @@ impl Libraries {
         changed | self.leave(process, closed)
     }
 
+    /// The library that a mapped file is.
+    fn library(&mut self, process: &Path, mapping: Mapping<'_>) -> Option<&mut Library> {
+        if self.others.contains(&mapping.key) {
+            return None;
+        }
+        match self.known.entry(mapping.key.clone()) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) => match open(process, &mapping) {
+                Some(library) => Some(new.insert(library)),
+                None => {
+                    self.others.insert(mapping.key);
+                    None
+                }
+            },
+        }
+    }
+
     /// Reads a library's version, which takes longer than to attach to it.
     pub(super) fn tell_version(&mut self, key: &FileKey) {
-        if let Some(Some(library)) = self.known.get_mut(key)
+        if let Some(library) = self.known.get_mut(key)
             && let Some(version) =
                 File::open(&library.file).ok().and_then(|file| version(&file).ok()?)
         {
@@ -140,14 +159,14 @@ impl Libraries {
         self.leave(process, mapped)
     }
 
-    /// Everybody that was looked at.
-    pub(super) fn processes(&self) -> Vec<ProcKey> {
-        self.mapped.keys().copied().collect()
+    /// Everybody that maps a library.
+    pub(super) fn users(&self) -> HashSet<ProcKey> {
+        self.in_use().flat_map(|(_, library)| library.users.iter().copied()).collect()
     }
 
     /// The libraries that somebody maps.
     pub(super) fn in_use(&self) -> impl Iterator<Item = (&FileKey, &Library)> {
-        self.known.iter().filter_map(|(key, library)| Some((key, library.as_ref()?)))
+        self.known.iter()
     }
 
     /// The library of a process, the newest of several.
@@ -168,11 +187,12 @@ impl Libraries {
         let mut changed = false;
         for key in files {
             let is_mapped = self.mapped.values().any(|mapped| mapped.contains(&key));
-            if let Some(Some(library)) = self.known.get_mut(&key) {
+            if let Some(library) = self.known.get_mut(&key) {
                 changed |= library.users.remove(&process);
             }
             if !is_mapped {
                 self.known.remove(&key);
+                self.others.remove(&key);
             }
         }
         changed

@@ -1,8 +1,9 @@
 //! Turns what was read into samples.
 
-use super::arrivals::{Comparison, Punctuality, Steps, TIME_BOUNDS};
+use super::arrivals::{Punctuality, TIME_BOUNDS};
+use super::peers::Peers;
 use super::roll::{Member, seconds};
-use super::standing::{Hangs, Standing, operation_of};
+use super::standing::{Standing, operation_of};
 use crate::catalog::nccl::{self as metric, RankState, SizeClass};
 use crate::communicators::MemberId;
 use crate::sample::{Batch, Histogram};
@@ -12,9 +13,7 @@ use std::collections::HashMap;
 /// What is known of members beside the roll.
 pub(super) struct Beside<'a> {
     pub standings: &'a HashMap<MemberId, Standing>,
-    pub comparison: &'a Comparison,
-    pub steps: &'a HashMap<MemberId, Steps>,
-    pub hangs: &'a Hangs,
+    pub peers: &'a Peers,
     pub now_ns: u64,
 }
 
@@ -32,13 +31,13 @@ pub(super) fn tell(out: &mut Batch, member: &Member, beside: &Beside<'_>) {
     if let Some(error) = member.async_error {
         out.push(metric::ASYNC_ERROR.sample(id, (), error.into()));
     }
-    if let Some(found) = beside.comparison.of(id) {
+    if let Some(found) = beside.peers.comparison.of(id) {
         tell_punctuality(out, id, found);
     }
-    if let Some(steps) = beside.steps.get(&id).filter(|steps| steps.interval.count() > 0) {
+    if let Some(steps) = beside.peers.steps.get(&id).filter(|steps| steps.interval.count() > 0) {
         out.push(metric::STEP.sample(id, (), steps.interval.clone()));
     }
-    out.push(metric::HANGS.sample(id, (), count(beside.hangs.of(id))));
+    out.push(metric::HANGS.sample(id, (), count(beside.peers.hangs.of(id))));
     let age = |since_ns: u64| seconds(beside.now_ns.saturating_sub(since_ns));
     if let Some(open) = member.open {
         out.push(metric::OPEN_AGE.sample(id, (), age(open.since_ns)));

@@ -1,0 +1,224 @@
+//! What is attached to which library, and how it comes and goes.
+//!
+//! Links are closed when there is nothing better to do, since the kernel takes its time for each.
+
+use super::governor::Attach;
+use super::libraries::{FileKey, Libraries};
+use super::many::{Many, Way};
+use super::probes::{Attached, Hold, ProbeError, Probes, task_layout};
+use super::shared::Shared;
+use crate::paths::Paths;
+use gpuwho_common::nccl::{COUNTERS, TaskLayout};
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+/// How long links are closed before something else has its turn.
+const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
+/// Between tries to load programs that the kernel has refused.
+const AGAIN: Duration = Duration::from_mins(5);
+
+/// The programs and where they are attached.
+pub(super) struct Attaching {
+    layout: TaskLayout,
+    probes: Option<Probes>,
+    attached: HashMap<FileKey, Attached>,
+    /// Files that another one's probes are on, since both are the same.
+    twins: HashMap<FileKey, FileKey>,
+    refused: Option<(String, Instant)>,
+    /// Links to close, when there is nothing better to do.
+    detaching: Vec<Hold>,
+    in_force: Attach,
+}
+
+impl Default for Attaching {
+    fn default() -> Self {
+        Self {
+            layout: TaskLayout::UNKNOWN,
+            probes: None,
+            attached: HashMap::new(),
+            twins: HashMap::new(),
+            refused: None,
+            detaching: Vec::new(),
+            in_force: Attach::Full,
+        }
+    }
+}
+
+impl Attaching {
+    /// Finds out where the kernel keeps what the programs read.
+    pub(super) fn prepare(&mut self, paths: &Paths) {
+        self.layout = task_layout(paths);
+    }
+
+    /// Attaches to what is new and detaches from what nobody maps any more.
+    pub(super) fn follow(&mut self, libraries: &mut Libraries, wanted: Attach, shared: &Shared) {
+        let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| key.clone()).collect();
+        let gone: Vec<FileKey> =
+            self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
+        // What was on a file that is gone is attached to one of its twins.
+        self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
+        for key in gone {
+            let links = self.attached.remove(&key).map(Attached::into_holds);
+            self.detaching.extend(links.unwrap_or_default());
+        }
+        let is_tried_again = |until: &Instant| Instant::now() >= *until;
+        if self.refused.as_ref().is_some_and(|(_, until)| !is_tried_again(until)) {
+            return;
+        }
+        self.refused = None;
+        if wanted == Attach::Nothing {
+            return;
+        }
+        if let Err(error) = self.attach_new(libraries, wanted == Attach::Full, shared) {
+            tracing::warn!(%error, "collective calls cannot be counted");
+            self.refused = Some((error.to_string(), Instant::now() + AGAIN));
+        }
+    }
+
+    fn attach_new(
+        &mut self,
+        libraries: &mut Libraries,
+        timed: bool,
+        shared: &Shared,
+    ) -> Result<(), ProbeError> {
+        let mut new = Vec::new();
+        for (key, library) in libraries.in_use() {
+            if self.attached.contains_key(key) || self.twins.contains_key(key) {
+                continue;
+            }
+            let mut probed =
+                libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
+            if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
+                self.twins.insert(key.clone(), twin.clone());
+                continue;
+            }
+            if self.probes.is_none() {
+                let (probes, maps) = Probes::load(self.layout, Way::Session)?;
+                self.probes = Some(probes);
+                shared.with(|known| known.maps = Some(maps));
+            }
+            let Some(probes) = &mut self.probes else { continue };
+            let attached = probes.attach(&library.file, &library.exports, timed)?;
+            for (name, why) in &attached.refused {
+                tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
+            }
+            self.attached.insert(key.clone(), attached);
+            new.push(key.clone());
+        }
+        for key in new {
+            libraries.tell_version(&key);
+            let library = libraries.in_use().find(|(known, _)| **known == key);
+            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+                continue;
+            };
+            let (functions, returns) = (attached.functions(), attached.returns());
+            let (path, version) = (&library.path, &library.exports.version);
+            let stepped = library.exports.stepped;
+            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
+        }
+        Ok(())
+    }
+
+    /// Makes what is attached what is wanted, or says that there is nothing to do. What was not
+    /// attached at all is to be followed after this.
+    pub(super) fn enforce(&mut self, wanted: Attach, libraries: &Libraries) -> bool {
+        // What is attached twice would count twice.
+        let must_wait = self.in_force == Attach::Nothing && !self.detaching.is_empty();
+        if wanted == self.in_force || must_wait {
+            return false;
+        }
+        self.in_force = wanted;
+        let Some(probes) = &mut self.probes else { return true };
+        if wanted != Attach::Full {
+            // An error means that the map is gone, and with it everything.
+            let _ = probes.control(wanted);
+        }
+        match wanted {
+            Attach::Nothing => {
+                self.twins.clear();
+                let all = self.attached.drain().map(|(_, attached)| attached);
+                self.detaching.extend(all.flat_map(Attached::into_holds));
+            }
+            Attach::Entries => {
+                self.detaching.extend(self.attached.values_mut().flat_map(Attached::untime));
+            }
+            Attach::Full => {
+                for (key, library) in libraries.in_use() {
+                    if let Some(attached) = self.attached.get_mut(key) {
+                        probes.time_calls(&library.file, &library.exports, attached);
+                    }
+                }
+                // As above.
+                let _ = probes.control(wanted);
+            }
+        }
+        true
+    }
+
+    /// A few at a time: a library that comes meanwhile is attached first.
+    pub(super) fn detach_some(&mut self) {
+        let end = Instant::now() + DETACH_AT_ONCE;
+        while Instant::now() < end
+            && let Some(link) = self.detaching.pop()
+        {
+            drop(link);
+        }
+    }
+
+    /// Closes a link later.
+    pub(super) fn detach(&mut self, link: Hold) {
+        self.detaching.push(link);
+    }
+
+    /// What the programs have counted of themselves so far.
+    pub(super) fn counts(&self) -> [u64; COUNTERS as usize] {
+        let mut counts = [0; COUNTERS as usize];
+        if let Some(probes) = &self.probes {
+            for (counter, slot) in (0_u32..).zip(&mut counts) {
+                let read = probes.counts.get(&counter, 0);
+                *slot = read.map_or(0, |values| values.iter().sum());
+            }
+        }
+        counts
+    }
+
+    /// The programs for all functions, once loaded, where the kernel takes them.
+    pub(super) fn many(&self) -> Option<&Many> {
+        self.probes.as_ref().and_then(Probes::many)
+    }
+
+    /// What was enforced last.
+    pub(super) fn in_force(&self) -> Attach {
+        self.in_force
+    }
+
+    /// Whether calls are counted.
+    pub(super) fn is_attached(&self) -> bool {
+        !self.attached.is_empty()
+    }
+
+    /// Nothing is attached, and nobody minds.
+    pub(super) fn is_idle(&self) -> bool {
+        self.attached.is_empty() && self.in_force == Attach::Full
+    }
+
+    /// Whether the kernel has taken the programs.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.probes.is_some()
+    }
+
+    /// How many links are still to be closed.
+    pub(super) fn detaching(&self) -> usize {
+        self.detaching.len()
+    }
+
+    /// Why the kernel does not take the programs.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_ref().map(|(why, _)| why.as_str())
+    }
+
+    /// How many files are in use, those that are the same counted once.
+    pub(super) fn files(&self, libraries: &Libraries) -> u64 {
+        libraries.in_use().filter(|(key, _)| !self.twins.contains_key(*key)).count() as u64
+    }
+}
