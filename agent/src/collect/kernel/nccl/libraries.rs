@@ -133,13 +133,13 @@ impl Libraries {
         }
         match self.known.entry(mapping.key.clone()) {
             Entry::Occupied(known) => Some(known.into_mut()),
-            Entry::Vacant(new) => match open(process, &mapping) {
-                Some(library) => Some(new.insert(library)),
-                None => {
+            Entry::Vacant(new) => {
+                let library = open(process, &mapping);
+                if library.is_none() {
                     self.others.insert(mapping.key);
-                    None
                 }
-            },
+                library.map(|library| new.insert(library))
+            }
         }
     }
 
