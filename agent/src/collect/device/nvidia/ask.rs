@@ -1,7 +1,7 @@
 //! Asking the library, and the difference between *unsupported* (remembered, asked once),
 //! *failed* (counted, asked again) and *absent* (nothing there now).
 
-use super::functions;
+pub(super) use super::functions::Call;
 use crate::collect::device::CallTimes;
 use crate::collect::device::inside;
 use crate::collect::device::wire::{Cost, Outcome};
@@ -15,115 +15,6 @@ use std::time::{Duration, Instant};
 const ARGUMENT_VERSION: nvmlReturn_t = 25;
 /// The driver no longer lists the device.
 const GPU_NOT_FOUND: nvmlReturn_t = 28;
-
-/// What can be asked of a device and be unsupported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Call {
-    Handle,
-    Uuid,
-    Minor,
-    Name,
-    Pci,
-    Serial,
-    MigMode,
-    Utilization,
-    Encoder,
-    Decoder,
-    Jpeg,
-    OpticalFlow,
-    Memory,
-    Aperture,
-    Margin,
-    ThresholdShutdown,
-    ThresholdSlowdown,
-    ThresholdOperating,
-    ThresholdMemory,
-    HeldBy,
-    HeldByPossible,
-    HeldPower,
-    HeldThermal,
-    HeldSyncBoost,
-    HeldBoardLimit,
-    HeldLowUtilization,
-    HeldReliability,
-    ApplicationGraphics,
-    ApplicationMemory,
-    PcieGeneration,
-    PcieWidth,
-    HighestPcieGeneration,
-    HighestPcieWidth,
-    PcieReplays,
-    EccMode,
-    SramErrors,
-    SramCorrectedVolatile,
-    SramCorrectedAggregate,
-    SramUncorrectedVolatile,
-    SramUncorrectedAggregate,
-    RemappedRows,
-    SpareRows,
-    Temperature,
-    Fields,
-    Power,
-    PowerLimit,
-    EnforcedLimit,
-    Energy,
-    ClockGraphics,
-    ClockSm,
-    ClockMemory,
-    ClockVideo,
-    HighestGraphics,
-    HighestSm,
-    HighestMemory,
-    HighestVideo,
-    PowerState,
-    Fan,
-    ComputeProcesses,
-    GraphicsProcesses,
-    MpsProcesses,
-    ProcessUtilization,
-    Vbios,
-    BoardPart,
-    GspVersion,
-    GspMode,
-    InforomImage,
-    InforomOem,
-    InforomEcc,
-    InforomPower,
-    InforomChecksum,
-    ModuleId,
-    Platform,
-    Addressing,
-    ChipLinkMode,
-    PersistenceMode,
-    ComputeMode,
-    AccountingMode,
-    AccountingBuffer,
-    Account,
-    EncoderSessions,
-    CaptureSessions,
-    ConfidentialReady,
-    ConfidentialMemory,
-    Fabric,
-    OldFabric,
-    InstanceCount,
-    InstanceHandle,
-    InstanceUuid,
-    InstanceName,
-    GpuInstanceId,
-    ComputeInstanceId,
-    InstanceAttributes,
-    InstanceMemory,
-    InstanceComputeProcesses,
-    InstanceGraphicsProcesses,
-    InstanceMpsProcesses,
-    GpmSupport,
-    GpmStreaming,
-    GpmAlloc,
-    GpmSample,
-    GpmMigSample,
-    GpmMetrics,
-}
 
 impl Call {
     fn bit(self) -> u128 {
@@ -243,8 +134,7 @@ impl Ask {
 
     fn keep_time(&mut self, call: Call, took: Duration) {
         let Some(times) = &mut self.times else { return };
-        let name = format!("{call:?}");
-        let function = functions::name(&name);
+        let function = call.function();
         let at = times.iter().position(|row| row.function == function).unwrap_or_else(|| {
             times.push(CallTimes { function: function.to_owned(), ..CallTimes::default() });
             times.len() - 1

@@ -1,50 +1,165 @@
-//! The library's functions by what the reader calls them, for a person who looks for the one that
-//! hangs. One that is not here is told by the reader's own word.
+//! The calls the reader makes, and the library's function behind each, for a person who looks for
+//! the one that hangs. A call without a function, or with one that the library's bindings lack, does
+//! not compile.
 
-/// A [`super::ask::Call`] as it prints, and what it calls.
-const FUNCTIONS: &[(&str, &str)] = &[
-    ("Open", "nvmlInit_v2"),
-    ("Handle", "nvmlDeviceGetHandleByIndex_v2"),
-    ("Uuid", "nvmlDeviceGetUUID"),
-    ("Minor", "nvmlDeviceGetMinorNumber"),
-    ("Name", "nvmlDeviceGetName"),
-    ("Pci", "nvmlDeviceGetPciInfo_v3"),
-    ("Serial", "nvmlDeviceGetSerial"),
-    ("MigMode", "nvmlDeviceGetMigMode"),
-    ("Utilization", "nvmlDeviceGetUtilizationRates"),
-    ("Encoder", "nvmlDeviceGetEncoderUtilization"),
-    ("Decoder", "nvmlDeviceGetDecoderUtilization"),
-    ("Memory", "nvmlDeviceGetMemoryInfo_v2"),
-    ("Temperature", "nvmlDeviceGetTemperature"),
-    ("Fields", "nvmlDeviceGetFieldValues"),
-    ("Power", "nvmlDeviceGetPowerUsage"),
-    ("PowerLimit", "nvmlDeviceGetPowerManagementLimit"),
-    ("EnforcedLimit", "nvmlDeviceGetEnforcedPowerLimit"),
-    ("Energy", "nvmlDeviceGetTotalEnergyConsumption"),
-    ("ClockGraphics", "nvmlDeviceGetClockInfo"),
-    ("ClockSm", "nvmlDeviceGetClockInfo"),
-    ("ClockMemory", "nvmlDeviceGetClockInfo"),
-    ("ClockVideo", "nvmlDeviceGetClockInfo"),
-    ("HighestGraphics", "nvmlDeviceGetMaxClockInfo"),
-    ("HighestSm", "nvmlDeviceGetMaxClockInfo"),
-    ("HighestMemory", "nvmlDeviceGetMaxClockInfo"),
-    ("HighestVideo", "nvmlDeviceGetMaxClockInfo"),
-    ("PowerState", "nvmlDeviceGetPerformanceState"),
-    ("Fan", "nvmlDeviceGetFanSpeed_v2"),
-    ("ComputeProcesses", "nvmlDeviceGetComputeRunningProcesses_v3"),
-    ("GraphicsProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v3"),
-    ("MpsProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
-    ("ProcessUtilization", "nvmlDeviceGetProcessUtilization"),
-    ("Fabric", "nvmlDeviceGetGpuFabricInfoV"),
-    ("GpmSample", "nvmlGpmSampleGet"),
-    ("GpmMigSample", "nvmlGpmMigSampleGet"),
-    ("GpmMetrics", "nvmlGpmMetricsGet"),
-    ("InstanceCount", "nvmlDeviceGetMaxMigDeviceCount"),
-    ("InstanceHandle", "nvmlDeviceGetMigDeviceHandleByIndex"),
-    ("InstanceAttributes", "nvmlDeviceGetAttributes_v2"),
-];
+use nvml_wrapper_sys::bindings::NvmlLib;
 
-/// What a call is called in the library's own header.
+/// What the child says while it opens the library, and what it calls.
+const OPEN: (&str, &str) = ("Open", "nvmlInit_v2");
+
+/// Declares the calls, each with its function.
+macro_rules! calls {
+    ($($call:ident = $function:ident,)+) => {
+        /// What can be asked of a device and be unsupported.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(super) enum Call { $($call,)+ }
+
+        /// A [`Call`] as it prints, and what it calls.
+        const FUNCTIONS: &[(&str, &str)] = &[$((stringify!($call), stringify!($function))),+];
+
+        impl Call {
+            /// What it is called in the library's own header.
+            pub(super) fn function(self) -> &'static str {
+                match self { $(Self::$call => stringify!($function),)+ }
+            }
+        }
+
+        /// Every function is one of the library.
+        const _: fn(&NvmlLib) = |library| { $(let _ = &library.$function;)+ };
+    };
+}
+
+calls! {
+    Handle = nvmlDeviceGetHandleByIndex_v2,
+    Uuid = nvmlDeviceGetUUID,
+    Minor = nvmlDeviceGetMinorNumber,
+    Name = nvmlDeviceGetName,
+    Pci = nvmlDeviceGetPciInfo_v3,
+    Serial = nvmlDeviceGetSerial,
+    MigMode = nvmlDeviceGetMigMode,
+    Utilization = nvmlDeviceGetUtilizationRates,
+    Encoder = nvmlDeviceGetEncoderUtilization,
+    Decoder = nvmlDeviceGetDecoderUtilization,
+    Jpeg = nvmlDeviceGetJpgUtilization,
+    OpticalFlow = nvmlDeviceGetOfaUtilization,
+    Memory = nvmlDeviceGetMemoryInfo_v2,
+    Aperture = nvmlDeviceGetBAR1MemoryInfo,
+    Margin = nvmlDeviceGetMarginTemperature,
+    ThresholdShutdown = nvmlDeviceGetTemperatureThreshold,
+    ThresholdSlowdown = nvmlDeviceGetTemperatureThreshold,
+    ThresholdOperating = nvmlDeviceGetTemperatureThreshold,
+    ThresholdMemory = nvmlDeviceGetTemperatureThreshold,
+    HeldBy = nvmlDeviceGetCurrentClocksEventReasons,
+    HeldByPossible = nvmlDeviceGetSupportedClocksEventReasons,
+    HeldPower = nvmlDeviceGetViolationStatus,
+    HeldThermal = nvmlDeviceGetViolationStatus,
+    HeldSyncBoost = nvmlDeviceGetViolationStatus,
+    HeldBoardLimit = nvmlDeviceGetViolationStatus,
+    HeldLowUtilization = nvmlDeviceGetViolationStatus,
+    HeldReliability = nvmlDeviceGetViolationStatus,
+    ApplicationGraphics = nvmlDeviceGetApplicationsClock,
+    ApplicationMemory = nvmlDeviceGetApplicationsClock,
+    PcieGeneration = nvmlDeviceGetCurrPcieLinkGeneration,
+    PcieWidth = nvmlDeviceGetCurrPcieLinkWidth,
+    HighestPcieGeneration = nvmlDeviceGetMaxPcieLinkGeneration,
+    HighestPcieWidth = nvmlDeviceGetMaxPcieLinkWidth,
+    PcieReplays = nvmlDeviceGetPcieReplayCounter,
+    EccMode = nvmlDeviceGetEccMode,
+    SramErrors = nvmlDeviceGetSramEccErrorStatus,
+    SramCorrectedVolatile = nvmlDeviceGetMemoryErrorCounter,
+    SramCorrectedAggregate = nvmlDeviceGetMemoryErrorCounter,
+    SramUncorrectedVolatile = nvmlDeviceGetMemoryErrorCounter,
+    SramUncorrectedAggregate = nvmlDeviceGetMemoryErrorCounter,
+    RemappedRows = nvmlDeviceGetRemappedRows,
+    SpareRows = nvmlDeviceGetRowRemapperHistogram,
+    Temperature = nvmlDeviceGetTemperature,
+    Fields = nvmlDeviceGetFieldValues,
+    Power = nvmlDeviceGetPowerUsage,
+    PowerLimit = nvmlDeviceGetPowerManagementLimit,
+    EnforcedLimit = nvmlDeviceGetEnforcedPowerLimit,
+    Energy = nvmlDeviceGetTotalEnergyConsumption,
+    ClockGraphics = nvmlDeviceGetClockInfo,
+    ClockSm = nvmlDeviceGetClockInfo,
+    ClockMemory = nvmlDeviceGetClockInfo,
+    ClockVideo = nvmlDeviceGetClockInfo,
+    HighestGraphics = nvmlDeviceGetMaxClockInfo,
+    HighestSm = nvmlDeviceGetMaxClockInfo,
+    HighestMemory = nvmlDeviceGetMaxClockInfo,
+    HighestVideo = nvmlDeviceGetMaxClockInfo,
+    PowerState = nvmlDeviceGetPerformanceState,
+    Fan = nvmlDeviceGetFanSpeed_v2,
+    ComputeProcesses = nvmlDeviceGetComputeRunningProcesses_v3,
+    GraphicsProcesses = nvmlDeviceGetGraphicsRunningProcesses_v3,
+    MpsProcesses = nvmlDeviceGetMPSComputeRunningProcesses_v3,
+    ProcessUtilization = nvmlDeviceGetProcessUtilization,
+    Vbios = nvmlDeviceGetVbiosVersion,
+    BoardPart = nvmlDeviceGetBoardPartNumber,
+    GspVersion = nvmlDeviceGetGspFirmwareVersion,
+    GspMode = nvmlDeviceGetGspFirmwareMode,
+    InforomImage = nvmlDeviceGetInforomImageVersion,
+    InforomOem = nvmlDeviceGetInforomVersion,
+    InforomEcc = nvmlDeviceGetInforomVersion,
+    InforomPower = nvmlDeviceGetInforomVersion,
+    InforomChecksum = nvmlDeviceGetInforomConfigurationChecksum,
+    ModuleId = nvmlDeviceGetModuleId,
+    Platform = nvmlDeviceGetPlatformInfo,
+    Addressing = nvmlDeviceGetAddressingMode,
+    ChipLinkMode = nvmlDeviceGetC2cModeInfoV,
+    PersistenceMode = nvmlDeviceGetPersistenceMode,
+    ComputeMode = nvmlDeviceGetComputeMode,
+    AccountingMode = nvmlDeviceGetAccountingMode,
+    AccountingBuffer = nvmlDeviceGetAccountingBufferSize,
+    Account = nvmlDeviceGetAccountingStats,
+    EncoderSessions = nvmlDeviceGetEncoderStats,
+    CaptureSessions = nvmlDeviceGetFBCStats,
+    ConfidentialReady = nvmlSystemGetConfComputeGpusReadyState,
+    ConfidentialMemory = nvmlDeviceGetConfComputeMemSizeInfo,
+    Fabric = nvmlDeviceGetGpuFabricInfoV,
+    OldFabric = nvmlDeviceGetGpuFabricInfoV,
+    InstanceCount = nvmlDeviceGetMaxMigDeviceCount,
+    InstanceHandle = nvmlDeviceGetMigDeviceHandleByIndex,
+    InstanceUuid = nvmlDeviceGetUUID,
+    InstanceName = nvmlDeviceGetName,
+    GpuInstanceId = nvmlDeviceGetGpuInstanceId,
+    ComputeInstanceId = nvmlDeviceGetComputeInstanceId,
+    InstanceAttributes = nvmlDeviceGetAttributes_v2,
+    InstanceMemory = nvmlDeviceGetMemoryInfo_v2,
+    InstanceComputeProcesses = nvmlDeviceGetComputeRunningProcesses_v3,
+    InstanceGraphicsProcesses = nvmlDeviceGetGraphicsRunningProcesses_v3,
+    InstanceMpsProcesses = nvmlDeviceGetMPSComputeRunningProcesses_v3,
+    GpmSupport = nvmlGpmQueryDeviceSupport,
+    GpmStreaming = nvmlGpmQueryIfStreamingEnabled,
+    GpmAlloc = nvmlGpmSampleAlloc,
+    GpmSample = nvmlGpmSampleGet,
+    GpmMigSample = nvmlGpmMigSampleGet,
+    GpmMetrics = nvmlGpmMetricsGet,
+}
+
+/// The library's function by the child's word for it; a word that is none stays as it is.
 pub(super) fn name(call: &str) -> &str {
-    FUNCTIONS.iter().find(|row| row.0 == call).map_or(call, |row| row.1)
+    let mut rows = FUNCTIONS.iter().chain([&OPEN]);
+    rows.find(|row| row.0 == call).map_or(call, |row| row.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Call, FUNCTIONS, name};
+
+    #[test]
+    fn the_childs_word_for_a_call_is_told_as_the_librarys_function() {
+        let words = [Call::Jpeg, Call::HeldPower, Call::GpmAlloc].map(|call| format!("{call:?}"));
+        let functions =
+            ["nvmlDeviceGetJpgUtilization", "nvmlDeviceGetViolationStatus", "nvmlGpmSampleAlloc"];
+        assert_eq!(words.each_ref().map(|word| name(word)), functions);
+        assert_eq!(name("Open"), "nvmlInit_v2");
+        assert_eq!(name("nvml of another day"), "nvml of another day");
+    }
+
+    #[test]
+    fn every_call_is_told_by_a_function_and_has_a_bit_of_its_own() {
+        let told = FUNCTIONS.iter().map(|(call, _)| name(call));
+        assert_eq!(told.filter(|told| !told.starts_with("nvml")).collect::<Vec<_>>(), [""; 0]);
+        assert!(FUNCTIONS.len() <= 128, "{} calls do not fit in a u128", FUNCTIONS.len());
+    }
 }
