@@ -383,4 +383,12 @@ proptest! {
         let own = format!("/kubepods/pod{POD_A}/{}", id('a'));
         prop_assert_eq!(parse_path(&format!("{own}{below}")), parse_path(&own));
     }
+
+    #[test]
+    fn what_a_service_writes_below_itself_names_nobody_else(below in path()) {
+        let found = parse_path(&format!("/system.slice/theirs.service{below}"));
+        prop_assert_eq!(found.unit.as_deref(), Some("theirs.service"));
+        prop_assert!(found.slurm.is_none() && found.allocation.is_none() && found.machine.is_none());
+        prop_assert!(found.uid.is_none() && (found.pod.is_none() || found.nested));
+    }
 }

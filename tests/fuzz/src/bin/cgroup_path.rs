@@ -1,5 +1,5 @@
-//! Cgroup paths: any bytes at all as a path, and as what somebody in a container, a job or a
-//! user's slice makes below their own directory. Nobody becomes somebody else.
+//! Cgroup paths: any bytes at all as a path, and as what somebody in a container, a job, a
+//! service or a user's slice makes below their own directory. Nobody becomes somebody else.
 
 #![no_main]
 
@@ -28,4 +28,9 @@ fuzz_target!(|bytes: &[u8]| {
     let user = parse_path(&format!("/user.slice/user-1000.slice/user@1000.service/{below}"));
     assert!(user.user_slice && user.slurm.is_none());
     assert!(user.pod.is_none() || user.nested);
+
+    let service = parse_path(&format!("/system.slice/theirs.service/{below}"));
+    assert_eq!(service.unit.as_deref(), Some("theirs.service"));
+    assert!(service.slurm.is_none() && service.allocation.is_none() && service.machine.is_none());
+    assert!(service.pod.is_none() || service.nested);
 });
