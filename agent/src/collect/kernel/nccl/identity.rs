@@ -30,6 +30,8 @@ const RANKED: u64 = 1 << 62;
 
 /// What others say of a communicator.
 struct Place {
+    /// The hash of what it was made from.
+    parent: Option<CommunicatorHash>,
     /// Rank and size, from the colors and keys of all ranks.
     divided: Option<(u32, u32)>,
     /// What its process's memory or NCCL tells.
@@ -52,7 +54,7 @@ impl Lineage {
         let mut born: Vec<&(u64, Communicator)> = born.collect();
         born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
         for (number, communicator) in &born {
-            let hash = self.hash(communicator);
+            let hash = self.hash(*number, communicator, &snapshot.completed);
             let known = self.0.entry(*number).or_insert(hash);
             *known = known.or(hash);
         }
@@ -60,7 +62,11 @@ impl Lineage {
         let (mut found, mut lost) = (Vec::new(), Vec::new());
         let told = |number: &u64| snapshot.completed.get(number).copied();
         for (number, communicator) in born {
-            let place = Place { divided: divided.get(number).copied(), told: told(number) };
+            let place = Place {
+                parent: self.known(communicator.identity.parent, &snapshot.completed),
+                divided: divided.get(number).copied(),
+                told: told(number),
+            };
             match self.identified((*number, communicator), &place, processes) {
                 Some(one) => found.push(one),
                 None => lost.push(*number),
@@ -74,9 +80,23 @@ impl Lineage {
         self.0.remove(&number);
     }
 
-    fn hash(&self, communicator: &Communicator) -> Option<CommunicatorHash> {
+    /// From birth, else as others say.
+    fn known(&self, number: u64, told: &HashMap<u64, Completed>) -> Option<CommunicatorHash> {
+        let born = self.0.get(&number).copied().flatten();
+        born.or_else(|| told.get(&number)?.hash)
+    }
+
+    fn hash(
+        &self,
+        number: u64,
+        communicator: &Communicator,
+        told: &HashMap<u64, Completed>,
+    ) -> Option<CommunicatorHash> {
         let identity = &communicator.identity;
-        let parent = || self.0.get(&identity.parent).copied().flatten();
+        // What others say of itself is as good as what follows from their word on its parent.
+        let is_told = told.get(&number).is_some_and(|told| told.hash.is_some());
+        let nobody = HashMap::new();
+        let parent = || self.known(identity.parent, if is_told { &nobody } else { told });
         let hash = match identity.origin {
             MADE => identity.hash,
             // Made inside from a unique id of the library's own, seen where returns are.
@@ -112,7 +132,7 @@ impl Lineage {
             facts.rank = known(identity.rank).or(rank).or(place.told.map(|told| told.rank));
             facts.ranks = known(identity.ranks).or(ranks).or(place.told.map(|told| told.ranks));
             facts.device = known(identity.device).or(place.told.and_then(|told| told.device));
-            facts.parent = self.0.get(&identity.parent).copied().flatten();
+            facts.parent = place.parent;
             facts.origin = origin(identity.origin);
             facts.known_by = match place.told {
                 Some(told) if born.is_none() => told.by,

@@ -107,6 +107,44 @@ fn children_of_what_was_there_before_have_no_name() {
     assert_eq!(keys, vec![(0, None), (0, None)]);
 }
 
+#[test]
+fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
+    let told = |hash| Completed {
+        hash: Some(CommunicatorHash(hash)),
+        rank: 1,
+        ranks: 4,
+        device: None,
+        by: KnownBy::Memory,
+    };
+    let mut snapshot = Snapshot::default();
+    let mut put = |number, identity| {
+        snapshot.communicators.push((number, communicator(identity, 1)));
+    };
+    put(1, identity(9, GROWN));
+    let child = Identity { born_ns: 2, parent: 1, child: 1, color: 3, ..identity(9, SPLIT) };
+    put(2, child);
+    put(3, identity(9, SEEN));
+    // Which child of that one it is nobody has seen, but it is told itself.
+    put(4, Identity { parent: 3, child: UNKNOWN, ..child });
+    snapshot.completed = HashMap::from([(1, told(71)), (3, told(73)), (4, told(74))]);
+    let (found, lost) = Lineage::default().identify(&snapshot, &AllAlive);
+    assert_eq!(lost, Vec::<u64>::new());
+    let hash = |number: u64| Some(CommunicatorHash(number));
+    let names: BTreeMap<u64, _> = found
+        .iter()
+        .map(|one| (one.number, (one.facts.hash, one.facts.parent, one.facts.known_by)))
+        .collect();
+    assert_eq!(
+        names,
+        BTreeMap::from([
+            (1, (hash(71), None, KnownBy::Memory)),
+            (2, (hash(Hash::of_child(71, 1, 3)), hash(71), KnownBy::Birth)),
+            (3, (hash(73), None, KnownBy::Memory)),
+            (4, (hash(74), hash(73), KnownBy::Memory)),
+        ])
+    );
+}
+
 /// The expected number is from a second implementation, which gave what NCCL 2.32.3 logged
 /// (`NCCL CALL ncclGetUniqueId`) for ids of its own.
 #[test]
