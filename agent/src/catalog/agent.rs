@@ -89,7 +89,8 @@ metrics! {
     /// Time from the start of a reading to its end.
     SOURCE_DURATION: Histogram<Histogram> of Source = "gpuwho.source.duration" ["s"]
         from "CLOCK_MONOTONIC around each reading";
-    /// Readings that failed and will be tried again.
+    /// Readings that failed and will be tried again. A value that cannot be true is none of them: it
+    /// is in `gpuwho.dropped`, as `implausible`.
     SOURCE_ERRORS: Counter<i64> of Source = "gpuwho.source.errors" ["{error}"]
         from "the source's own report";
     /// Times a source's child process was started again.

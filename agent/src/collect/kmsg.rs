@@ -15,6 +15,7 @@ use crate::event::desk::Desk;
 use crate::event::{Moment, Witness};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
+use lines::LastKill;
 use position::Position;
 use record::{Line, Record};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -58,6 +59,7 @@ pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHan
         overrun: false,
         lost: 0,
         rest: Vec::new(),
+        last_kill: LastKill::default(),
     };
     thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
 }
@@ -82,6 +84,7 @@ struct Watch {
     lost: u64,
     /// Bytes of a line whose end has not come yet.
     rest: Vec<u8>,
+    last_kill: LastKill,
 }
 
 impl Watch {
@@ -181,7 +184,9 @@ impl Watch {
             return;
         }
         let Some(what) = lines::read(&record.text) else { return };
-        self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
+        if !self.last_kill.is_told(&what, record.at_us) {
+            self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
+        }
         if let Err(error) = self.position.advance(record.sequence) {
             tracing::warn!(%error, "cannot keep how far the kernel log was told");
         }

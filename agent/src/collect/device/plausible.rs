@@ -4,6 +4,7 @@
 
 use super::wire::{Reading, WireValue};
 use crate::catalog::Kind;
+use crate::collect::status::Report;
 use crate::sample::Value;
 use std::ops::RangeInclusive;
 
@@ -16,12 +17,12 @@ const LEVELS: &[(&str, RangeInclusive<f64>)] = &[
     ("By", 0.0..=1e16),
 ];
 
-/// Takes out of a reading what cannot be; gives how many values that were.
-pub(super) fn keep(reading: &mut Reading) -> u64 {
-    let mut removed = 0;
+/// Takes out of a reading what cannot be, and counts it where the child's own doubts are counted.
+pub(super) fn keep(reading: &mut Reading, report: &mut Report) {
+    let mut removed = 0_u32;
     let mut can_be = |value: &WireValue| {
         let can_be = is_plausible(value);
-        removed += u64::from(!can_be);
+        removed += u32::from(!can_be);
         can_be
     };
     reading.values.retain(&mut can_be);
@@ -29,7 +30,7 @@ pub(super) fn keep(reading: &mut Reading) -> u64 {
         instance.values.retain(&mut can_be);
     }
     reading.processes.retain(|process| can_be(&process.value));
-    removed
+    report.count(0, removed);
 }
 
 fn is_plausible(value: &WireValue) -> bool {
@@ -51,8 +52,10 @@ fn is_plausible(value: &WireValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::keep;
+    use crate::catalog::agent::DropReason;
     use crate::catalog::device::{self, MemoryState, Sensor, Task};
     use crate::collect::device::wire::{Reading, WireValue};
+    use crate::collect::status::Report;
 
     #[test]
     fn what_no_device_reads_is_left_out_and_counted() {
@@ -63,7 +66,11 @@ mod tests {
         let bad = [busy(42_949_672.95), hot(4_294_967_295.0), used(i64::MAX), busy(f64::NAN)];
         let values = good.iter().copied().chain(bad.map(Option::unwrap)).collect();
         let mut reading = Reading { values, ..Reading::default() };
-        assert_eq!(keep(&mut reading), 4);
+        let mut report = Report::ready();
+        report.count(1, 2);
+        keep(&mut reading, &mut report);
+        let six = [(DropReason::Implausible, 6)];
+        assert_eq!((report.errors, &report.dropped[..]), (1, &six[..]), "beside the child's two");
         assert_eq!(reading.values, good);
     }
 }

@@ -26,6 +26,9 @@ pub(super) fn read(text: &str) -> Option<Happening> {
     if first.contains("Killed process ") {
         return killed(first);
     }
+    if let Some(rest) = first.strip_prefix("oom-kill:constraint=") {
+        return chosen(rest, first);
+    }
     on_bus(first)
 }
 
@@ -102,15 +105,50 @@ fn module(rest: &str, text: &str) -> Option<Happening> {
     Some(happening(kind, Place::Host, Severity::Info, text))
 }
 
-/// `Out of memory: Killed process 4321 (python) total-vm:…`, `Memory cgroup out of memory: Killed …`
+/// `Out of memory: Killed process 4321 (python) total-vm:…`, `Memory cgroup out of memory: Killed …`;
+/// kernels before 5.1 say why in a line before, and begin with `Killed`.
 fn killed(text: &str) -> Option<Happening> {
-    let (_, rest) = text.split_once("ut of memory: Killed process ")?;
+    let (why, rest) = text.split_once("Killed process ")?;
+    if !why.is_empty() && !why.ends_with("ut of memory: ") {
+        return None;
+    }
     let (pid, rest) = rest.split_once(" (")?;
     // A command name may hold anything, a closing bracket too; what follows it may not.
     let (comm, _) = rest.rsplit_once(") total-vm:")?;
     let process = Some(Named { pid: pid.parse().ok()?, comm: Some(comm.into()) });
     let event = happening(EventKind::OomKill, Place::Host, Severity::Warning, text);
     Some(Happening { process, ..event })
+}
+
+/// `…,oom_memcg=/a,task_memcg=/a/b,task=python,pid=4321,uid=0`, or `…,global_oom,task_memcg=…`: since
+/// 5.0 the line before [`killed`]'s, and it has the cgroup, which names container or job.
+fn chosen(rest: &str, text: &str) -> Option<Happening> {
+    let (_, rest) = rest.split_once(",task_memcg=")?;
+    let (_, rest) = rest.split_once(",task=")?;
+    // A command name may hold commas; the numbers behind it may not.
+    let (comm, rest) = rest.rsplit_once(",pid=")?;
+    let (pid, _) = rest.split_once(",uid=")?;
+    let process = Some(Named { pid: pid.parse().ok()?, comm: Some(comm.into()) });
+    let event = happening(EventKind::OomKill, Place::Host, Severity::Warning, text);
+    Some(Happening { process, ..event })
+}
+
+/// The process last killed, so that two lines about it are one event.
+#[derive(Debug, Default)]
+pub(super) struct LastKill(Option<(u32, u64)>);
+
+impl LastKill {
+    /// The kernel writes both lines in one go; a number is not used again as soon.
+    const APART_US: u64 = 2_000_000;
+
+    /// Whether a line tells of the same kill as the one before.
+    pub(super) fn is_told(&mut self, what: &Happening, at_us: u64) -> bool {
+        let killed = what.process.as_ref().filter(|_| what.kind == EventKind::OomKill);
+        let Some(pid) = killed.map(|process| process.pid) else { return false };
+        let before = self.0.replace((pid, at_us));
+        before
+            .is_some_and(|(last, then)| last == pid && at_us.saturating_sub(then) <= Self::APART_US)
+    }
 }
 
 /// Lines that begin with a driver and an address: PCIe errors, AMD's RAS and resets.

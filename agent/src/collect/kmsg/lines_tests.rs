@@ -208,11 +208,38 @@ fn a_killed_process_is_named_whatever_it_calls_itself() {
             77,
             "a) total-vm:(b",
         ),
+        (
+            "Killed process 5 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB",
+            5,
+            "python",
+        ),
+        (
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=cri-containerd-0a.scope,mems_allowed=0-1,oom_memcg=/kubepods.slice/a,task_memcg=/kubepods.slice/a/b,task=python,pid=4321,uid=1000",
+            4321,
+            "python",
+        ),
+        (
+            "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/slurm/uid_7/job_5,task=a,pid=1,uid=2,pid=88,uid=0",
+            88,
+            "a,pid=1,uid=2",
+        ),
     ] {
         let process = Some((pid, Some(comm.to_owned())));
         let read = (EventKind::OomKill, Place::Host, None, Severity::Warning, process, None);
         assert_eq!(told(text), Some(read), "{text}");
     }
+}
+
+#[test]
+fn two_lines_about_one_kill_are_one_event() {
+    let kill = |pid| {
+        read(&format!("Out of memory: Killed process {pid} (a) total-vm:1kB, anon-rss:1kB"))
+            .unwrap()
+    };
+    let mut last = LastKill::default();
+    let told = [(7, 0), (7, 900), (8, 1_000), (8, 2_001_000), (8, 4_001_001)]
+        .map(|(pid, at_us)| last.is_told(&kill(pid), at_us));
+    assert_eq!(told, [false, true, false, true, false]);
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl DeviceReader {
                 if let Outcome::DriverGone(why) = &reading.outcome {
                     return Err(Ending::DriverGone(why.clone()));
                 }
-                self.report.errors += plausible::keep(&mut reading);
+                plausible::keep(&mut reading, &mut self.report);
                 self.rows.take(slot, &reading, timely, &self.knows);
                 return Ok(timely.then_some(slot));
             }
