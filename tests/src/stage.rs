@@ -223,9 +223,9 @@ impl Stage {
         self.group(format!("/slurm/uid_{uid}/job_{job}/step_0/task_{task}"), Reach::V1, expected)
     }
 
-    /// A system service: `<name>-<random>.service`, so as not to meet a real one.
+    /// A system service: `<name>@<random>.service`, so as not to meet a real one.
     pub fn service(&mut self, name: &str) -> Result<Group, StageError> {
-        let unit = format!("{name}-{}.service", random_hex(8)?);
+        let unit = format!("{name}@{}.service", random_hex(8)?);
         let expected = Expected { unit: Some(unit.clone()), ..Expected::default() };
         self.group(format!("/system.slice/{unit}"), Reach::All, expected)
     }

@@ -111,15 +111,21 @@ const MACHINE_PARENTS: &[&str] = &["lxc", "lxc.payload"];
 /// The kubelet's quality-of-service directories; a guaranteed pod is in none of them.
 const QOS: &[&str] = &["burstable", "besteffort"];
 
-/// Services that keep pods and containers below themselves where their cgroup driver is not the
-/// kubelet's. They are root's; any other may let a user make its directories (`Delegate=yes`).
+/// Services that keep other people's work below themselves: runtimes whose cgroup driver is not the
+/// kubelet's, and schedulers that begin their slots there. They are root's; any other may let a user
+/// make its directories (`Delegate=yes`).
 const RUNTIME_UNITS: &[&str] = &[
+    "condor.service",
     "containerd.service",
+    "cri-docker.service",
     "crio.service",
     "docker.service",
     "kubelet.service",
     "k3s.service",
     "k3s-agent.service",
+    "k0scontroller.service",
+    "k0sworker.service",
+    "nomad.service",
     "rke2-server.service",
     "rke2-agent.service",
     "snap.microk8s.daemon-containerd.service",
@@ -147,7 +153,12 @@ enum Kube {
 impl Workload {
     /// Whether what is named below the unit may be named by the unit's own user.
     pub(super) fn is_in_unit(&self) -> bool {
-        self.unit.as_deref().is_some_and(|unit| !RUNTIME_UNITS.contains(&unit))
+        let is_runtime = |unit: &str| {
+            // `containerd@second.service`: an instance of the template is what the template is.
+            let template = unit.split_once('@').map(|(name, _)| format!("{name}.service"));
+            RUNTIME_UNITS.contains(&template.as_deref().unwrap_or(unit))
+        };
+        self.unit.as_deref().is_some_and(|unit| !is_runtime(unit))
     }
 }
 

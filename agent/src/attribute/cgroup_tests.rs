@@ -242,10 +242,22 @@ fn a_service_cannot_become_an_allocation_another_unit_a_machine_or_a_user() {
 }
 
 #[test]
+fn a_slot_below_the_schedulers_own_service_is_the_schedulers() {
+    let path = "/system.slice/condor.service/htcondor/condor_var_lib_condor_execute_slot1_1@node01";
+    let found = parse_path(path);
+    assert_eq!(found.allocation.map(|of| of.scheduler), Some("htcondor"));
+}
+
+#[test]
 fn a_pod_below_a_service_that_is_no_runtime_is_marked_nested() {
     let a = id('a');
     let slice = format!("kubepods-pod{}.slice", POD_A.replace('-', "_"));
-    for (below, nested) in [("theirs.service", " nested"), ("containerd.service", "")] {
+    for (below, nested) in [
+        ("theirs.service", " nested"),
+        ("theirs@containerd.service", " nested"),
+        ("containerd.service", ""),
+        ("containerd@second.service", ""),
+    ] {
         for pod in [
             format!("kubepods/pod{POD_A}/{a}"),
             format!("kubepods.slice/{slice}/cri-containerd-{a}.scope"),
