@@ -5,7 +5,7 @@ use super::Collector;
 use super::status::{Board, Report};
 use crate::catalog::agent::SourceState;
 use crate::sample::Batch;
-use rustix::time::{ClockId, clock_gettime};
+use crate::sys::clock::ThreadClock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -112,9 +112,7 @@ pub(crate) fn after(last: Instant, every: Duration, now: Instant) -> Instant {
 
 /// CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
-    let spent = clock_gettime(ClockId::ThreadCPUTime);
-    // A clock that counts from 0 fits both.
-    Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or_default())
+    ThreadClock::OWN.spent().unwrap_or_default()
 }
 
 /// The same in seconds.

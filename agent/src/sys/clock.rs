@@ -1,4 +1,4 @@
-//! The CPU clock of a thread, to be read by another one.
+//! The CPU clock of a thread, to be read by itself or by another one.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -8,6 +8,9 @@ use std::time::Duration;
 pub(crate) struct ThreadClock(libc::clockid_t);
 
 impl ThreadClock {
+    /// That of whichever thread reads it.
+    pub(crate) const OWN: Self = Self(libc::CLOCK_THREAD_CPUTIME_ID);
+
     /// The calling thread's.
     pub(crate) fn here() -> Option<Self> {
         let mut clock = MaybeUninit::uninit();

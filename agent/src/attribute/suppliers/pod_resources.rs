@@ -3,7 +3,8 @@
 //! One list (a few milliseconds of the kubelet's) soon after news of a pod, never more often than
 //! every five seconds, and every five minutes; every ten seconds where nobody tells of pods as they
 //! come and go. A pod that nobody had told of before is asked for alone and at once, where the
-//! kubelet offers that; what the devices of the node are, every five minutes. The list before stays while the kubelet does not answer, and is not worked up again while nothing changes.
+//! kubelet offers that; what the devices of the node are, every five minutes. The list before stays
+//! while the kubelet does not answer, and is not worked up again while nothing changes.
 
 mod binding;
 mod devices;

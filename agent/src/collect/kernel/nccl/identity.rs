@@ -80,10 +80,14 @@ impl Lineage {
         self.0.remove(&number);
     }
 
+    /// From birth.
+    fn born(&self, number: u64) -> Option<CommunicatorHash> {
+        self.0.get(&number).copied().flatten()
+    }
+
     /// From birth, else as others say.
     fn known(&self, number: u64, told: &HashMap<u64, Completed>) -> Option<CommunicatorHash> {
-        let born = self.0.get(&number).copied().flatten();
-        born.or_else(|| told.get(&number)?.hash)
+        self.born(number).or_else(|| told.get(&number)?.hash)
     }
 
     fn hash(
@@ -95,8 +99,8 @@ impl Lineage {
         let identity = &communicator.identity;
         // What others say of itself is as good as what follows from their word on its parent.
         let is_told = told.get(&number).is_some_and(|told| told.hash.is_some());
-        let nobody = HashMap::new();
-        let parent = || self.known(identity.parent, if is_told { &nobody } else { told });
+        let made_from = identity.parent;
+        let parent = || if is_told { self.born(made_from) } else { self.known(made_from, told) };
         let hash = match identity.origin {
             MADE => identity.hash,
             // Made inside from a unique id of the library's own, seen where returns are.
