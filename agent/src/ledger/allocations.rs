@@ -4,6 +4,7 @@
 //! costs one look at the device's processes for each grant.
 
 use super::accounts::NANO;
+use super::instances::GpuInstance;
 use super::presence::Presences;
 use super::reading::{Crew, Reading};
 use crate::attribute::grants::{DeviceName, Grant, GrantId, Grants};
@@ -160,8 +161,22 @@ fn state(
         (Some(_), Crew::Several) if reading.sampled() > 0 && !reading.is_served() => {
             AllocationState::Idle
         }
+        (None, _) => state_in_instances(party, reading),
         _ => AllocationState::Unknown,
     }
+}
+
+/// The same on a device in MIG mode: what the instances did that the party is in.
+fn state_in_instances(party: PartyId, reading: &Reading) -> AllocationState {
+    let Some(instances) = reading.gpu_instances() else { return AllocationState::Unknown };
+    let mut busy = instances.iter().filter(|instance| instance.busy > 0);
+    if busy.clone().any(|instance| instance.crew == Crew::One(party)) {
+        return AllocationState::Active;
+    }
+    let may_be = |instance: &GpuInstance| {
+        instance.crew == Crew::Strangers || instance.parties.contains(&party)
+    };
+    if busy.any(may_be) { AllocationState::Unknown } else { AllocationState::Idle }
 }
 
 /// Whether a process on the device may be a party's though it is on another account: one whose

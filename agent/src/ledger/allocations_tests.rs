@@ -107,6 +107,34 @@ fn who_of_several_is_active_is_said_only_where_something_tells() {
 }
 
 #[test]
+fn in_mig_mode_the_instances_an_owner_is_in_tell_whether_it_is_active() {
+    for (busy, beside, expected) in [
+        ([0.5, 0.0], 1, [10.0, 0.0, 0.0, 0.0]),
+        ([0.0, 0.5], 1, [0.0, 10.0, 0.0, 0.0]),
+        // Another one in the same instance: whose work it is nothing tells.
+        ([0.5, 0.0], 0, [0.0, 0.0, 0.0, 10.0]),
+        ([0.0, 0.5], 0, [0.0, 10.0, 0.0, 0.0]),
+    ] {
+        let mut rig = Rig::new();
+        let instances = [("MIG-3", 3), ("MIG-2", 2)];
+        let instances = instances.map(|(uuid, slices)| rig.instance(uuid, rig.gpu(0), slices));
+        rig.grant(&[(DeviceName::Uuid(GpuUuid::new("MIG-3")), 7)]);
+        let processes = [(rig.process(1, 7)), rig.process(2, 8)].map(|on| (on, Some(10), None));
+        let read = Read {
+            busy: None,
+            processes: processes.to_vec(),
+            inside: vec![instances[0], instances[beside]],
+            instances: instances.to_vec(),
+            counted: instances.into_iter().zip(busy).collect(),
+            ..quiet()
+        };
+        rig.read(0, &read);
+        let batch = rig.read(10, &read);
+        assert_eq!(states(&rig, &batch), expected, "{busy:?} {beside}");
+    }
+}
+
+#[test]
 fn a_device_is_not_called_unused_while_somebody_unknown_is_on_it() {
     let mut rig = Rig::new();
     rig.grant(&[(index(0), 7)]);
