@@ -212,6 +212,12 @@ fn find(
             let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
             info.gpu_instance == *part && is_on && on.next().is_none()
         }
+        DeviceName::Instance { minor, gpu_instance, compute_instance } => {
+            let on = devices.iter().find(|(gpu, _)| info.gpu == *gpu);
+            on.is_some_and(|(_, device)| device.minor == Some(*minor))
+                && info.gpu_instance == *gpu_instance
+                && (compute_instance.is_none() || info.compute_instance == *compute_instance)
+        }
         _ => false,
     };
     let mut parts = instances.iter().filter(|(_, info)| is_it(info));
@@ -223,7 +229,7 @@ fn find(
         DeviceName::Minor(minor) => info.minor == Some(*minor),
         DeviceName::Index(index) => info.index == *index,
         DeviceName::Number(number) => is_numbered(info, number),
-        DeviceName::Part(..) => false,
+        DeviceName::Part(..) | DeviceName::Instance { .. } => false,
         DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
         DeviceName::Pci(address) => {
             info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))

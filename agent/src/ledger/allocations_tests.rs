@@ -11,6 +11,10 @@ fn index(index: u32) -> DeviceName {
     DeviceName::Index(index)
 }
 
+fn instance(minor: u32, gpu_instance: u32, compute_instance: Option<u32>) -> DeviceName {
+    DeviceName::Instance { minor, gpu_instance, compute_instance }
+}
+
 /// A device on which nobody is.
 fn quiet() -> Read {
     Read { busy: Some(0.0), used: Some(1000), ..Read::default() }
@@ -41,6 +45,11 @@ fn a_grant_is_bound_by_every_name_a_device_has() {
         (DeviceName::Number(9), false),
         (DeviceName::Part(0, 1), true),
         (DeviceName::Part(0, 2), false),
+        (instance(7, 1, Some(0)), true),
+        (instance(7, 1, None), true),
+        (instance(7, 1, Some(1)), false),
+        (instance(7, 2, Some(0)), false),
+        (instance(6, 1, Some(0)), false),
     ] {
         let mut rig = Rig::new();
         rig.instance("MIG-0", rig.gpu(0), 1);
