@@ -296,6 +296,22 @@ attributes! {
     GRANT_RESOURCE = "gpu.allocation.resource";
     /// Which part of a device that several owners were granted: the replica's number, the share's id.
     GRANT_REPLICA = "gpu.allocation.replica";
+    /// Driver of the claim of dynamic resource allocation: `gpu.nvidia.com`.
+    CLAIM_DRIVER = "gpu.allocation.claim.driver";
+    /// Pool that the driver took the claim's device from.
+    CLAIM_POOL = "gpu.allocation.claim.pool";
+    /// What the driver calls the claim's device.
+    CLAIM_DEVICE = "gpu.allocation.claim.device";
+    /// CDI names of the claim's device, with commas between them.
+    CLAIM_CDI = "gpu.allocation.claim.cdi_devices";
+    /// NUMA nodes of the device as its plugin says: `0` or `0-1`.
+    GRANT_NUMA = "gpu.allocation.numa_nodes";
+    /// CPUs that the kubelet has set aside for the container: `2-5,8`.
+    GRANT_CPUS = "gpu.allocation.cpus";
+    /// Bytes of memory that the kubelet has set aside for the container.
+    GRANT_MEMORY = "gpu.allocation.memory.size";
+    /// NUMA nodes of that memory.
+    GRANT_MEMORY_NUMA = "gpu.allocation.memory.numa_nodes";
     /// What the owner did with the device it was granted.
     ALLOCATION_STATE = "gpu.allocation.state";
     /// How an owner's share was found.

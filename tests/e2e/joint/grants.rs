@@ -5,7 +5,7 @@ use super::jobs::watch;
 use super::told::{Told, longest_gap, words};
 use crate::setting::TRAINER;
 use crate::slurm::cluster;
-use fake_kubelet::{Allocation, Claim, ClaimDevice, Container, Devices, Kubelet, Pod};
+use fake_kubelet::{Allocation, Claim, ClaimDevice, Container, Devices, Kubelet, Memory, Pod};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
@@ -188,6 +188,9 @@ impl Node {
         let nvml = FakeNvml::install(&folder, scenario).unwrap();
         let mut listed: BTreeMap<u32, Vec<Option<u32>>> = BTreeMap::new();
         let mut workers = Vec::new();
+        let offered = tenants.iter().flat_map(|(_, allocation, _)| allocation.devices.clone());
+        let offered = Allocation { devices: offered.collect(), ..Allocation::default() };
+        kubelet.set_allocatable(offered);
         for (name, allocation, place) in tenants {
             let group = stage.pod(&PodSpec { name, ..TRAINER }).unwrap();
             kubelet.set_pod(pod(name, &group, allocation.clone()));
@@ -253,11 +256,38 @@ fn claim(driver: &str, device: &str) -> Allocation {
         driver: driver.to_owned(),
         pool: "node-a".to_owned(),
         device: device.to_owned(),
-        ..ClaimDevice::default()
+        cdi: vec![format!("k8s.{driver}/claim=8f4b-{device}")],
+        share: None,
     };
     let (namespace, name) = (TRAINER.namespace.to_owned(), "one-gpu".to_owned());
     let claims = vec![Claim { namespace, name, devices: vec![device] }];
     Allocation { claims, ..Allocation::default() }
+}
+
+/// An allocation with CPUs and memory of its own, of a device on the second NUMA node.
+fn aligned(mut allocation: Allocation) -> Allocation {
+    for devices in &mut allocation.devices {
+        devices.numa = vec![1];
+    }
+    let memory = vec![Memory { kind: "memory".to_owned(), size: 1 << 30, numa: vec![0] }];
+    Allocation { cpus: vec![2, 3, 8], memory, ..allocation }
+}
+
+/// What else is said of a pod's grant.
+fn said_of(points: &[Value], pod: &str) -> Row {
+    let starts = ["gpu.allocation.claim", "gpu.allocation.numa", "gpu.allocation.cpus"];
+    let point = points.iter().rfind(|point| is_grant(point, ALLOCATION, &[pod])).unwrap();
+    let memory = "gpu.allocation.memory";
+    words(point, &[&starts[..], &[memory]].concat())
+}
+
+/// How many parts of each device there are to grant.
+fn allocatable(points: &[Value]) -> BTreeMap<String, i64> {
+    let all = points.iter().filter(|point| point["metric"] == "gpu.allocatable");
+    let parts = all.filter_map(|point| {
+        Some((point["attributes"]["gpu.index"].as_str()?.to_owned(), point["value"].as_i64()?))
+    });
+    parts.collect()
 }
 
 /// Pods, and by which words they asked for what they were granted.
@@ -280,6 +310,27 @@ fn running_on_first(points: &[Value]) -> BTreeSet<BTreeMap<String, String>> {
     running.map(|point| words(point, &["k8s.pod.name", "gpuwho.presence"])).collect()
 }
 
+/// Everything that the kubelet of the test below tells of its grants and its devices.
+fn says_what_the_kubelet_says(points: &[Value]) {
+    let aligned = super::told::expected([
+        ("gpu.allocation.numa_nodes", "1"),
+        ("gpu.allocation.cpus", "2-3,8"),
+        ("gpu.allocation.memory.size", "1073741824"),
+        ("gpu.allocation.memory.numa_nodes", "0"),
+    ]);
+    let claimed = super::told::expected([
+        ("gpu.allocation.claim.driver", "gpu.nvidia.com"),
+        ("gpu.allocation.claim.pool", "node-a"),
+        ("gpu.allocation.claim.device", "gpu-3"),
+        ("gpu.allocation.claim.cdi_devices", "k8s.gpu.nvidia.com/claim=8f4b-gpu-3"),
+    ]);
+    let said = ["astray", "first", "claimant"].map(|pod| said_of(points, pod));
+    assert_eq!(said, [aligned, Row::new(), claimed]);
+    // Claims are in no list of what there is to grant.
+    let offered = (0..8).map(|gpu| (gpu.to_string(), [0, 1, 2, 0, 0, 0, 0, 0][gpu]));
+    assert_eq!(allocatable(points), offered.collect());
+}
+
 #[test]
 fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
     let uuid = |gpu: u32| format!("GPU-4f6b1c1e-8f0a-4c55-9d10-00000000000{gpu}");
@@ -290,7 +341,7 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
         "h100x8",
         &[
             // Got the second and is on the first.
-            ("astray", devices("nvidia.com/gpu", &[&astray]), Some((0, 0))),
+            ("astray", aligned(devices("nvidia.com/gpu", &[&astray])), Some((0, 0))),
             ("first", devices("nvidia.com/gpu.shared", &[&replicas[0]]), Some((2, 0))),
             ("second", devices("nvidia.com/gpu.shared", &[&replicas[1]]), None),
             ("claimant", claim("gpu.nvidia.com", "gpu-3"), Some((3, 0))),
@@ -319,6 +370,7 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
         ["claimant", "one-gpu", ""],
     ]);
     assert_eq!(asked, wanted_words);
+    says_what_the_kubelet_says(&node.told.points()[from..]);
     // What runs is told apart from what was granted.
     let on_first = running_on_first(&node.told.points()[from..]);
     let seen = super::told::expected([("k8s.pod.name", "astray"), ("gpuwho.presence", "listed")]);
