@@ -7,5 +7,6 @@ mod cadence;
 mod fooling;
 mod grants;
 mod jobs;
+mod kubelet;
 mod pods;
 mod told;
