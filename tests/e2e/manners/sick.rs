@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// One device hangs from second 5 to 65 (`three-sick.toml`).
 const SICK: std::ops::Range<f64> = 5.0..65.0;
 const WITHIN: Duration = Duration::from_secs(150);
-const TICK: f64 = 1.0;
+const TICK: f64 = 2.0;
 
 /// The times of a device's readings of a metric, in the scenario's seconds.
 fn times(points: &[ReceivedPoint], metric: &str, device: &str, epoch: f64) -> Vec<f64> {
@@ -34,7 +34,7 @@ fn one_hung_one_lost_and_one_that_supports_nothing_delay_no_other() {
     let nvml = FakeNvml::install(folder.path(), "three-sick").unwrap().from_now();
     let epoch = nvml.epoch().unwrap();
     let otlp = Otlp { endpoint: collector.grpc_endpoint(), protocol: Some("grpc") };
-    let interval = Some("1s".to_owned());
+    let interval = Some(format!("{TICK}s"));
     let config = Config { interval, otlp: Some(otlp), ..Config::default() };
     let _agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
     let over = |points: &[ReceivedPoint]| {
@@ -74,7 +74,7 @@ fn one_hung_one_lost_and_one_that_supports_nothing_delay_no_other() {
             times.len()
         );
         assert!((mean - TICK).abs() < 0.01 * TICK, "device {device}: {mean} s: {steps:?}");
-        // The first stall moves the devices behind it by a tenth of a second, once.
-        assert!(off <= 2 && longest < 1.5 * TICK, "device {device}: {steps:?}");
+        // The first stall moves the devices behind it by a twentieth, once; the rest is the machine's.
+        assert_eq!(off, 0, "device {device}: {steps:?}");
     }
 }
