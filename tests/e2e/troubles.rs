@@ -34,11 +34,8 @@ impl Sick {
         let folder = TempDir::new().unwrap();
         let nvml = FakeNvml::install(folder.path(), scenario).unwrap();
         let file = folder.path().join("points.jsonl");
-        let config = Config {
-            interval: Some("500ms".to_owned()),
-            file: Some(file.clone()),
-            ..config
-        };
+        let config =
+            Config { interval: Some("500ms".to_owned()), file: Some(file.clone()), ..config };
         let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
         Self { _agent: agent, file, folder }
     }
@@ -147,7 +144,8 @@ fn no_more_series_are_sent_than_allowed_and_what_is_left_out_is_said() {
         point["metric"] == "gpuwho.dropped"
             && point["attributes"]["gpuwho.drop.reason"] == "series_limit"
     };
-    let points = sick.wait("what was left out", |points| points.iter().filter(left_out).count() > 3);
+    let points =
+        sick.wait("what was left out", |points| points.iter().filter(left_out).count() > 3);
     let lost: Vec<_> = points.iter().filter(left_out).filter_map(|p| p["value"].as_u64()).collect();
     assert!(lost[0] > 0 && lost.is_sorted_by(|one, next| one < next), "{lost:?}");
     let of_devices = |point: &&Value| {

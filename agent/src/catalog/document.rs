@@ -248,9 +248,8 @@ mod tests {
         let mut table = String::new();
         series(&mut table);
         let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
-        let count = |row: &&str| {
-            row.rsplit('|').nth(1).and_then(|cell| cell.trim().parse::<usize>().ok())
-        };
+        let count =
+            |row: &&str| row.rsplit('|').nth(1).and_then(|cell| cell.trim().parse::<usize>().ok());
         let nvlink = rows.iter().find(|row| row.starts_with("| an NVLink")).and_then(count);
         let link = |def: &MetricDef| def.name.starts_with("gpu.nvlink.link.");
         let all: usize = all().filter(|def| link(def)).map(MetricDef::series_per_subject).sum();

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 /// A look for the driver each second, a tick, and what a busy machine may add.
 const SOON: f64 = 4.0;
 /// Added to a scenario: the kernel driver is not loaded.

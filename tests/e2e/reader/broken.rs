@@ -1,7 +1,7 @@
 //! A driver that breaks: random crashes and nonsense, an unsupported reading, a passing error.
 
-use super::{failing, names};
 use super::rig::{Rig, Values};
+use super::{failing, names};
 use gpuwho::catalog::agent::SourceState;
 use gpuwho::catalog::device::DeviceState;
 use gpuwho::collect::Collector as _;
