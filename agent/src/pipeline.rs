@@ -17,6 +17,7 @@ use crate::attribute::suppliers::{self, Suppliers};
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
+use crate::collect::device::capabilities::Capabilities;
 use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::Control;
@@ -236,10 +237,13 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
-        let nodes = OnceCell::new();
-        self.job_grants.refresh(&self.ownership, |DeviceNumber { major, minor }| {
+        let known = OnceCell::new();
+        self.job_grants.refresh(&self.ownership, |numbers| {
             let (settings, paths) = &self.watched;
-            nodes.get_or_init(|| Nodes::read(settings, paths)).name(Device { major, minor })
+            let read = || (Nodes::read(settings, paths), Capabilities::read(paths));
+            let (nodes, capabilities) = known.get_or_init(read);
+            let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
+            capabilities.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
         });
         let reader = self.readers.iter().find_map(Control::child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);

@@ -25,6 +25,15 @@ pub enum DeviceName {
     Number(u32),
     /// The MIG part of a device: the device's number as above, and the GPU instance's id.
     Part(u32, u32),
+    /// The MIG instance behind a pair of capability nodes (Slurm's device program).
+    Instance {
+        /// Minor number of the device's node.
+        minor: u32,
+        /// GPU instance id.
+        gpu_instance: u32,
+        /// Compute instance id, where its node is there as well.
+        compute_instance: Option<u32>,
+    },
 }
 
 /// Its node's name before the minor number.
@@ -61,7 +70,7 @@ impl DeviceName {
     pub fn is_part(&self) -> bool {
         match self {
             Self::Uuid(uuid) => uuid.as_str().starts_with("MIG-"),
-            Self::Part(..) => true,
+            Self::Part(..) | Self::Instance { .. } => true,
             _ => false,
         }
     }

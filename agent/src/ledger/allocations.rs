@@ -4,6 +4,7 @@
 //! costs one look at the device's processes for each grant.
 
 use super::accounts::NANO;
+use super::instances::GpuInstance;
 use super::presence::Presences;
 use super::reading::{Crew, Reading};
 use crate::attribute::grants::{DeviceName, Grant, GrantId, Grants};
@@ -160,8 +161,22 @@ fn state(
         (Some(_), Crew::Several) if reading.sampled() > 0 && !reading.is_served() => {
             AllocationState::Idle
         }
+        (None, _) => state_in_instances(party, reading),
         _ => AllocationState::Unknown,
     }
+}
+
+/// The same on a device in MIG mode: what the instances did that the party is in.
+fn state_in_instances(party: PartyId, reading: &Reading) -> AllocationState {
+    let Some(instances) = reading.gpu_instances() else { return AllocationState::Unknown };
+    let mut busy = instances.iter().filter(|instance| instance.busy > 0);
+    if busy.clone().any(|instance| instance.crew == Crew::One(party)) {
+        return AllocationState::Active;
+    }
+    let may_be = |instance: &GpuInstance| {
+        instance.crew == Crew::Strangers || instance.parties.contains(&party)
+    };
+    if busy.any(may_be) { AllocationState::Unknown } else { AllocationState::Idle }
 }
 
 /// Whether a process on the device may be a party's though it is on another account: one whose
@@ -197,6 +212,12 @@ fn find(
             let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
             info.gpu_instance == *part && is_on && on.next().is_none()
         }
+        DeviceName::Instance { minor, gpu_instance, compute_instance } => {
+            let on = devices.iter().find(|(gpu, _)| info.gpu == *gpu);
+            on.is_some_and(|(_, device)| device.minor == Some(*minor))
+                && info.gpu_instance == *gpu_instance
+                && (compute_instance.is_none() || info.compute_instance == *compute_instance)
+        }
         _ => false,
     };
     let mut parts = instances.iter().filter(|(_, info)| is_it(info));
@@ -208,7 +229,7 @@ fn find(
         DeviceName::Minor(minor) => info.minor == Some(*minor),
         DeviceName::Index(index) => info.index == *index,
         DeviceName::Number(number) => is_numbered(info, number),
-        DeviceName::Part(..) => false,
+        DeviceName::Part(..) | DeviceName::Instance { .. } => false,
         DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
         DeviceName::Pci(address) => {
             info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))
