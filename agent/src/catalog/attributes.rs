@@ -78,8 +78,6 @@ attributes! {
     GPU_MEMORY_SPARE_ROWS = "gpu.memory.spare_rows";
     /// Kind of PCIe error.
     GPU_PCIE_ERROR = "gpu.pcie.error";
-    /// Which way, seen from the device.
-    GPU_PCIE_DIRECTION = "gpu.pcie.direction";
     /// Whether ECC corrected an error.
     GPU_ECC_ERROR_TYPE = "gpu.ecc.error_type";
     /// Since when ECC errors are counted.
@@ -102,8 +100,8 @@ attributes! {
     GPU_STATE = "gpu.state";
     /// Number of a link of the device.
     GPU_LINK_INDEX = "gpu.interconnect.link_index";
-    /// Which way, seen from the device.
-    GPU_LINK_DIRECTION = "gpu.interconnect.direction";
+    /// Which way, seen from the device. OpenTelemetry's own, which its `hw.gpu.io` has too.
+    IO_DIRECTION = "network.io.direction";
     /// What a link does.
     GPU_LINK_STATE = "gpu.interconnect.state";
     /// What went wrong on a link.
