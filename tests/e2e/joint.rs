@@ -7,5 +7,6 @@ mod cadence;
 mod fooling;
 mod grants;
 mod jobs;
+mod numbers;
 mod pods;
 mod told;
