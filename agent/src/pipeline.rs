@@ -222,7 +222,11 @@ impl Core {
         };
         let handle = device_users::start(settings.kernel.clone(), &settings.paths, emit);
         let name = || device_users::NAME.into();
-        self.kernel = Some(handle.map_err(|source| RunError::Thread { name: name(), source })?);
+        let handle = handle.map_err(|source| RunError::Thread { name: name(), source })?;
+        if handle.hook().is_none() {
+            self.ownership.ends_are_unannounced();
+        }
+        self.kernel = Some(handle);
         Ok(())
     }
 

@@ -8,5 +8,6 @@ mod fooling;
 mod grants;
 mod jobs;
 mod kubelet;
+mod numbers;
 mod pods;
 mod told;
