@@ -4,6 +4,8 @@
 //! that is already gone, the cgroup numbers the kernel captured. The tick only looks up. No lock
 //! is held while anything is read.
 
+pub mod killed;
+
 use super::grants::Grants;
 use super::hierarchies::Layout;
 use super::lives::Lives;

@@ -53,8 +53,13 @@ fn device(event: &Event, set: &mut AttrSet) {
     if let Some(gpu) = &event.gpu {
         set.extend(&gpu.identity());
         set.set_some(&attr::GPU_PCI_ADDRESS, gpu.pci_address.as_deref());
-    } else if let Place::Pci(address) = event.what.place {
-        set.set(&attr::GPU_PCI_ADDRESS, address.to_string().as_str());
+    } else {
+        let address = match event.what.place {
+            Place::Pci(address) => Some(address.to_string()),
+            Place::Port(port) => Some(port.to_string()),
+            Place::Gpu(_) | Place::Host => None,
+        };
+        set.set_some(&attr::GPU_PCI_ADDRESS, address.as_deref());
     }
     set.set_some(&attr::GPU_MIG_GPU_INSTANCE, event.what.gpu_instance.map(i64::from));
 }
