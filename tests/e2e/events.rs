@@ -31,13 +31,15 @@ struct Scene {
     config: Config,
     nvml: FakeNvml,
     expected: Expected,
+    /// The pod's container.
+    cgroup: String,
     stage: Stage,
 }
 
 impl Scene {
     fn new(mut stage: Stage, otlp: Option<Otlp>, before: impl FnOnce(&mut Kmsg)) -> Self {
         let pod = stage.pod(&TRAINER).unwrap();
-        let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap();
+        let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap().from_now();
         let worker = Worker::on(&pod, &[0]).unwrap();
         nvml.set_processes(0, &[Some(worker.pid())]).unwrap();
         let mut kmsg = Kmsg::new(stage.folder()).unwrap();
@@ -50,8 +52,8 @@ impl Scene {
             otlp,
             ..Config::default()
         };
-        let expected = pod.expected.clone();
-        let mut scene = Self { agent: None, worker, kmsg, config, nvml, expected, stage };
+        let (expected, cgroup) = (pod.expected.clone(), pod.path.clone());
+        let mut scene = Self { agent: None, worker, kmsg, config, nvml, expected, cgroup, stage };
         scene.restart();
         scene
     }
@@ -75,6 +77,16 @@ impl Scene {
             devices.iter().any(is_used).then_some(())
         };
         agent.wait_for("the device's processes", WITHIN, on).unwrap();
+    }
+
+    /// Until the driver's events are waited for.
+    fn watching(&self) {
+        let watching = |who: &Value| {
+            let mut sources = who["sources"].as_array()?.iter();
+            sources.find(|s| s["name"] == "nvml_events" && s["state"] == "ready").map(|_| ())
+        };
+        let agent = self.agent.as_ref().unwrap();
+        agent.wait_for("the driver's events", WITHIN, watching).unwrap();
     }
 
     /// The file sink's lines about events so far, one an event. Other tests' processes hold their
@@ -187,12 +199,7 @@ fn an_xid_arrives_at_the_collector_once_with_its_pod_and_its_action() {
 #[test]
 fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
     let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
-    let watching = |who: &Value| {
-        let mut sources = who["sources"].as_array()?.iter();
-        sources.find(|s| s["name"] == "nvml_events" && s["state"] == "ready").map(|_| ())
-    };
-    let agent = scene.agent.as_ref().unwrap();
-    agent.wait_for("the driver's events", WITHIN, watching).unwrap();
+    scene.watching();
     let happens = "\n[[event]]\ndevice = 0\ndata = 79\n";
     let scenario = fs::read_to_string(scene.nvml.scenario()).unwrap();
     fs::write(scene.nvml.scenario(), scenario + happens).unwrap();
@@ -272,6 +279,55 @@ fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
     let told = scene.wait_for_events(1);
     let [event] = &told[..] else { panic!("one event: {told:#?}") };
     assert_eq!(event["event"], "gpu.process.oom_kill");
+    for (key, value) in scene.of_the_pod() {
+        assert_eq!(text(&event["attributes"][key]), value, "{event:#}");
+    }
+}
+
+#[test]
+fn a_killed_process_that_the_agent_never_saw_is_told_with_the_pod_whose_cgroup_the_kernel_names() {
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    // No process can have these numbers.
+    let (stranger, loader) = (4_194_305, 4_194_306);
+    let killed = |pid: u32, cgroup: &str| {
+        format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
+             oom_memcg={cgroup},task_memcg={cgroup},task=loader,pid={pid},uid=0"
+        )
+    };
+    scene.kmsg.say(&killed(stranger, "/system.slice/other.service")).unwrap();
+    scene.kmsg.say(&killed(loader, &scene.cgroup)).unwrap();
+    let told = scene.wait_for_events(1);
+    let [event] = &told[..] else { panic!("one event: {told:#?}") };
+    let attributes = &event["attributes"];
+    assert_eq!(event["event"], "gpu.process.oom_kill");
+    assert_eq!(attributes["process.pid"], loader, "{event:#}");
+    assert_eq!(attributes["process.executable.name"], "loader", "{event:#}");
+    for (key, value) in scene.of_the_pod().into_iter().filter(|(key, _)| *key != "process.pid") {
+        assert_eq!(text(&attributes[key]), value, "{event:#}");
+    }
+}
+
+#[test]
+fn a_device_that_the_driver_says_it_loses_is_let_go_of_without_the_kernel_log() {
+    let scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    scene.watching();
+    // The device's own events end the wait behind which the system's are looked at.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let now = since - scene.nvml.epoch().unwrap();
+    let happens = format!(
+        "\n[[system_event]]\ndevice = 0\nat = {now}\nkind = 1\n\
+         [[event]]\ndevice = 1\nkind = 256\n"
+    );
+    scene.nvml.edit(|text| text + &happens).unwrap();
+    let released = |who: &Value| (who["devices"][0]["state"] == "released").then_some(());
+    let agent = scene.agent.as_ref().unwrap();
+    agent.wait_for("its release", WITHIN, released).unwrap();
+    assert_eq!(agent.reader(), None, "nothing holds it");
+    let unbound = || scene.events().into_iter().find(|told| told["event"] == "gpu.driver.unbind");
+    let event = until(WITHIN, unbound).unwrap_or_else(|| panic!("{:#?}", scene.events()));
+    assert_eq!(event["attributes"]["gpuwho.event.source"], "nvml", "{event:#}");
+    assert_eq!(event["attributes"]["gpu.uuid"], UUID, "{event:#}");
     for (key, value) in scene.of_the_pod() {
         assert_eq!(text(&event["attributes"][key]), value, "{event:#}");
     }

@@ -23,6 +23,8 @@ dims! {
         DriverUnloaded = "gpu.driver.unloaded",
         /// A device is being taken from its driver.
         DriverUnbind = "gpu.driver.unbind",
+        /// A device was given to its driver.
+        DriverBind = "gpu.driver.bind",
         /// A device is being reset.
         Reset = "gpu.reset",
         /// Memory errors.
@@ -58,6 +60,7 @@ impl EventKind {
             Self::DriverLoaded => "the kernel driver was loaded",
             Self::DriverUnloaded => "the kernel driver was unloaded",
             Self::DriverUnbind => "the device is being taken from its driver",
+            Self::DriverBind => "the device was given to its driver",
             Self::Reset => "the device is being reset; what ran on it is lost",
             Self::Ecc => "memory errors",
             Self::Unavailable => "the device cannot be used",
@@ -90,6 +93,7 @@ impl EventKind {
             Self::DriverLoaded
             | Self::DriverUnloaded
             | Self::DriverUnbind
+            | Self::DriverBind
             | Self::MigChange
             | Self::PowerChange
             | Self::ClockChange => "",

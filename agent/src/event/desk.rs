@@ -19,6 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// Two tellings of one thing come within this time: the driver writes the log line and posts the
 /// event in the same handler, and either reader may be late under load.
 const SAME: Duration = Duration::from_secs(2);
+/// The library's word of an unbinding comes up to one wait for its other events later.
+const SAME_UNBIND: Duration = Duration::from_secs(7);
 /// Like events of a device told one by one in a [`WINDOW`]; the others are summed up.
 const MOST_TOLD: u64 = 10;
 /// A summary's time.
@@ -142,7 +144,11 @@ impl Desk {
             id: state.next_id,
         };
         if state.paired {
-            state.held.push((now + SAME, event));
+            let same = match event.what.kind {
+                EventKind::DriverUnbind => SAME_UNBIND,
+                _ => SAME,
+            };
+            state.held.push((now + same, event));
         } else {
             state.tell(event, now);
         }
@@ -171,7 +177,7 @@ impl Desk {
     /// Everything, also what waits for its pair or for its minute: at the end.
     pub fn finish(&self) -> Vec<Event> {
         let mut state = self.state();
-        let end = Instant::now() + WINDOW + SAME;
+        let end = Instant::now() + WINDOW + SAME_UNBIND;
         state.release(end);
         state.sum_up(end);
         state.out.drain(..).collect()

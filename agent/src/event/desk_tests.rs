@@ -246,6 +246,24 @@ fn two_tellings_are_one_event_and_one_count() {
 }
 
 #[test]
+fn an_unbinding_that_the_library_tells_seconds_after_the_log_is_one_event_and_makes_way_once() {
+    let mut room = room();
+    let ways = Arc::new(AtomicU64::new(0));
+    let made = Arc::clone(&ways);
+    room.desk.sources.make_way = Box::new(move || {
+        made.fetch_add(1, Ordering::Relaxed);
+    });
+    room.desk.pair(true);
+    let unbind = || Happening { kind: EventKind::DriverUnbind, code: None, ..xid(0) };
+    room.take(unbind(), Witness::Kmsg, 0);
+    room.desk.settle(room.at(5));
+    room.take(unbind(), Witness::Nvml, 6);
+    room.desk.settle(room.at(7));
+    let told: Vec<Witness> = room.desk.drain().iter().map(|event| event.witness).collect();
+    assert_eq!((told, ways.load(Ordering::Relaxed)), (vec![Witness::Both], 1));
+}
+
+#[test]
 fn one_source_telling_twice_is_two_events() {
     let room = room();
     room.desk.pair(true);
