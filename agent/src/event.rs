@@ -122,7 +122,7 @@ pub struct Peer {
 }
 
 /// What a source saw.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Happening {
     /// What.
     pub kind: EventKind,
@@ -140,8 +140,23 @@ pub struct Happening {
     pub gpu_instance: Option<u32>,
     /// The cgroup of that process, as the memory controller's hierarchy has it.
     pub cgroup: Option<Box<str>>,
+    /// What that process has used, where it is about its end.
+    pub usage: Option<Box<Usage>>,
     /// The source's own words.
     pub message: Box<str>,
+}
+
+/// What a process has used of a device in all its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Seconds for which it was on the device.
+    pub seconds: f64,
+    /// Bytes of device memory it had at most.
+    pub memory_peak: Option<i64>,
+    /// Fraction of the time in which it had a kernel on the device.
+    pub busy: Option<f64>,
+    /// Fraction of the time in which it had device memory read or written.
+    pub memory_busy: Option<f64>,
 }
 
 /// When something happened, on the two clocks that matter.

@@ -37,13 +37,17 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(mut stage: Stage, otlp: Option<Otlp>, before: impl FnOnce(&mut Kmsg)) -> Self {
+    fn new(
+        mut stage: Stage,
+        otlp: Option<Otlp>,
+        before: impl FnOnce(&mut Kmsg, &FakeNvml),
+    ) -> Self {
         let pod = stage.pod(&TRAINER).unwrap();
         let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap().from_now();
         let worker = Worker::on(&pod, &[0]).unwrap();
         nvml.set_processes(0, &[Some(worker.pid())]).unwrap();
         let mut kmsg = Kmsg::new(stage.folder()).unwrap();
-        before(&mut kmsg);
+        before(&mut kmsg, &nvml);
         let config = Config {
             interval: Some("500ms".to_owned()),
             pod_logs: Some(stage.pod_logs()),
@@ -153,7 +157,7 @@ fn an_xid_arrives_at_the_collector_once_with_its_pod_and_its_action() {
     let folder = tempfile::tempdir().unwrap();
     let collector = or_skip!(Collector::start(folder.path()));
     let otlp = Otlp { endpoint: collector.grpc_endpoint(), protocol: Some("grpc") };
-    let mut scene = Scene::new(stage, Some(otlp), |_| {});
+    let mut scene = Scene::new(stage, Some(otlp), |_, _| {});
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let line = format!("NVRM: Xid (PCI:{PCI}): 79, GPU has fallen off the bus.");
     scene.kmsg.say(&line).unwrap();
@@ -198,7 +202,7 @@ fn an_xid_arrives_at_the_collector_once_with_its_pod_and_its_action() {
 
 #[test]
 fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     scene.watching();
     let happens = "\n[[event]]\ndevice = 0\ndata = 79\n";
     let scenario = fs::read_to_string(scene.nvml.scenario()).unwrap();
@@ -217,7 +221,7 @@ fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
 
 #[test]
 fn a_device_that_is_taken_from_its_driver_is_let_go_of_and_taken_again() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     let line = "NVRM: Attempting to remove device 0000:10:00.0 with non-zero usage count!";
     scene.kmsg.say(line).unwrap();
     let state = |wanted: &'static str| {
@@ -233,7 +237,7 @@ fn a_device_that_is_taken_from_its_driver_is_let_go_of_and_taken_again() {
 
 #[test]
 fn a_storm_is_told_in_ten_lines_and_counted_whole() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     let pid = scene.worker.pid();
     for _ in 0..200 {
         let line = format!("NVRM: Xid (PCI:{PCI}): 94, pid={pid}, name=worker, Contained: SM.");
@@ -246,7 +250,7 @@ fn a_storm_is_told_in_ten_lines_and_counted_whole() {
 #[test]
 fn old_records_are_told_once_with_their_own_time_and_not_by_the_next_agent() {
     let line = |code| format!("NVRM: Xid (PCI:{PCI}): {code}, Ch 00000008");
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |kmsg| {
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |kmsg, _| {
         kmsg.said(&line(31), Duration::from_hours(1)).unwrap();
         kmsg.said(&line(43), Duration::from_mins(5)).unwrap();
     });
@@ -267,7 +271,7 @@ fn old_records_are_told_once_with_their_own_time_and_not_by_the_next_agent() {
 
 #[test]
 fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     let pid = scene.worker.pid();
     let killed = |pid: u32| {
         format!(
@@ -286,7 +290,7 @@ fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
 
 #[test]
 fn a_killed_process_that_the_agent_never_saw_is_told_with_the_pod_whose_cgroup_the_kernel_names() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     // No process can have these numbers.
     let (stranger, loader) = (4_194_305, 4_194_306);
     let killed = |pid: u32, cgroup: &str| {
@@ -310,7 +314,7 @@ fn a_killed_process_that_the_agent_never_saw_is_told_with_the_pod_whose_cgroup_t
 
 #[test]
 fn a_device_that_the_driver_says_it_loses_is_let_go_of_without_the_kernel_log() {
-    let scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     scene.watching();
     // The device's own events end the wait behind which the system's are looked at.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
@@ -331,4 +335,54 @@ fn a_device_that_the_driver_says_it_loses_is_let_go_of_without_the_kernel_log() 
     for (key, value) in scene.of_the_pod() {
         assert_eq!(text(&event["attributes"][key]), value, "{event:#}");
     }
+}
+
+#[test]
+fn a_process_that_has_ended_is_told_once_with_its_account_where_the_driver_keeps_them() {
+    let scene = Scene::new(or_skip!(Stage::new()), None, |_, nvml| {
+        nvml.edit(|text| text + "\n[device.modes]\naccounting = true\n").unwrap();
+    });
+    let peak = |point: &Value| point["metric"] == "gpu.process.memory.peak";
+    until(WITHIN, || scene.lines("metric").iter().any(peak).then_some(())).expect("accounts");
+    // The listed one goes; another, on no list that was read, had come and gone before.
+    let brief = "\n[[device.process]]\npid = \"4194306\"\nmemory = 4096\nsm = 7\nfrom = 0.25\nuntil = 0.75\n";
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let until_now = format!("[[device.process]]\nuntil = {}\n", now - scene.nvml.epoch().unwrap());
+    scene.nvml.edit(|text| text.replace("[[device.process]]\n", &until_now) + brief).unwrap();
+    let ended = |pid: u32, gpu: &str| {
+        let told = scene.lines("event").into_iter().filter(|line| {
+            let attributes = &line["attributes"];
+            line["event"] == "gpu.process.ended"
+                && attributes["process.pid"] == pid
+                && attributes["gpu.index"] == gpu
+        });
+        told.collect::<Vec<_>>()
+    };
+    let pid = scene.worker.pid();
+    let both = || {
+        let (listed, brief) = (ended(pid, "0"), ended(4_194_306, "7"));
+        (!listed.is_empty() && !brief.is_empty()).then_some((listed, brief))
+    };
+    let (listed, brief) =
+        until(WITHIN, both).unwrap_or_else(|| panic!("{:#?}", scene.lines("event")));
+    let ([listed], [brief]) = (&listed[..], &brief[..]) else { panic!("{listed:#?} {brief:#?}") };
+    let attributes = &listed["attributes"];
+    for (key, value) in scene.of_the_pod() {
+        assert_eq!(text(&attributes[key]), value, "{listed:#}");
+    }
+    let truth = scene.nvml.truth().unwrap();
+    let process = truth.device(0).unwrap().processes().next().unwrap();
+    let at_end = |curve| process.value(curve, 0.0);
+    let memory = at_end(process.group.memory.as_ref().unwrap());
+    assert_eq!(attributes["gpu.process.memory.peak"].as_f64(), Some(memory), "{listed:#}");
+    let busy = at_end(&process.group.sm) / 100.0;
+    assert_eq!(attributes["gpu.process.lifetime.utilization"].as_f64(), Some(busy), "{listed:#}");
+    assert!(attributes["gpu.process.lifetime.duration"].as_f64() > Some(0.0), "{listed:#}");
+    let attributes = &brief["attributes"];
+    assert_eq!(attributes["gpu.process.lifetime.duration"], 0.5, "{brief:#}");
+    assert_eq!(attributes["gpu.process.memory.peak"], 4096, "{brief:#}");
+    assert_eq!(attributes["gpu.process.lifetime.utilization"], 0.07, "{brief:#}");
+    // Ten at most of other events are told in a minute; each account is its own.
+    let all = || (0..8).all(|gpu| ended(4_194_306, &gpu.to_string()).len() == 1).then_some(());
+    until(WITHIN, all).unwrap_or_else(|| panic!("{:#?}", scene.lines("event")));
 }

@@ -43,6 +43,8 @@ dims! {
         PcieError = "pcie.aer",
         /// The kernel killed a process on a device for want of host memory.
         OomKill = "gpu.process.oom_kill",
+        /// A process on a device has ended: the driver's account of it.
+        ProcessEnded = "gpu.process.ended",
         /// NCCL has given up a process of a job.
         PeerDead = "nccl.peer.dead",
     }
@@ -70,6 +72,7 @@ impl EventKind {
             Self::ClockChange => "the device's clocks have changed",
             Self::PcieError => "a PCIe error at the device or a port above it",
             Self::OomKill => "the kernel killed the process for want of host memory",
+            Self::ProcessEnded => "the process has left the device; this is its account",
             Self::PeerDead => "a process of the job has not answered the others for a minute",
         }
     }
@@ -94,6 +97,7 @@ impl EventKind {
             | Self::DriverUnloaded
             | Self::DriverUnbind
             | Self::DriverBind
+            | Self::ProcessEnded
             | Self::MigChange
             | Self::PowerChange
             | Self::ClockChange => "",

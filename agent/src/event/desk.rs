@@ -143,7 +143,7 @@ impl Desk {
             count: 1,
             id: state.next_id,
         };
-        if state.paired {
+        if state.paired && event.what.kind != EventKind::ProcessEnded {
             let same = match event.what.kind {
                 EventKind::DriverUnbind => SAME_UNBIND,
                 _ => SAME,
@@ -250,6 +250,10 @@ impl Desk {
             let owner = ownership.known(*pid, at.boot_ns).or_else(by_cgroup)?;
             return Some(vec![Victim { owner, processes: 1 }]);
         }
+        if let (EventKind::ProcessEnded, Some(Named { pid, .. })) = (what.kind, &what.process) {
+            let owner = ownership.known(*pid, at.boot_ns);
+            return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
+        }
         if let Some(process) = &what.process {
             let key = ownership.process(process.pid, at.boot_ns);
             let owner = key.and_then(|key| ownership.owner(key));
@@ -330,6 +334,11 @@ impl State {
 
     /// Told now, or counted into its minute's summary.
     fn tell(&mut self, event: Event, now: Instant) {
+        if event.what.kind == EventKind::ProcessEnded {
+            // None is like another: each is the only account of its process.
+            self.push(event);
+            return;
+        }
         let key = key(&event.what);
         if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;

@@ -87,6 +87,7 @@ fn xid(code: u32) -> Happening {
         gpu_instance: None,
         peer: None,
         cgroup: None,
+        usage: None,
         message: "NVRM: Xid".into(),
     }
 }

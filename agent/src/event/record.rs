@@ -33,6 +33,7 @@ pub fn records(event: &Event) -> Vec<Record> {
     device(event, &mut common);
     peer(event, &mut common);
     facts(event, &mut common);
+    usage(event, &mut common);
     let told = |attributes| Record {
         name: event.what.kind.as_str(),
         severity: event.what.severity.number(),
@@ -73,6 +74,14 @@ fn peer(event: &Event, set: &mut AttrSet) {
     set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
     set.set_some(&attr::NCCL_RANK, peer.rank.map(i64::from));
     set.set_some(&attr::NCCL_RANKS, peer.ranks.map(i64::from));
+}
+
+fn usage(event: &Event, set: &mut AttrSet) {
+    let Some(usage) = &event.what.usage else { return };
+    set.set(&attr::GPU_PROCESS_LIFETIME, usage.seconds);
+    set.set_some(&attr::GPU_PROCESS_MEMORY_PEAK, usage.memory_peak);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_UTILIZATION, usage.busy);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_MEMORY, usage.memory_busy);
 }
 
 fn facts(event: &Event, set: &mut AttrSet) {

@@ -127,8 +127,14 @@ impl Rows {
     }
 
     /// Takes a reading. One that answers an earlier tick brings its values, with their own time,
-    /// but says nothing about how the device is now.
-    pub(super) fn take(&mut self, slot: u32, reading: &Reading, timely: bool, knows: &Knows) {
+    /// but says nothing about how the device is now. Gives the device, if it is known.
+    pub(super) fn take(
+        &mut self,
+        slot: u32,
+        reading: &Reading,
+        timely: bool,
+        knows: &Knows,
+    ) -> Option<GpuId> {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         let told = reading.identity.clone().map(|info| {
             knows.inventory.register().identified(&info, time);
@@ -137,7 +143,7 @@ impl Rows {
         let Some(gpu) = told.or_else(|| self.slots.get(&slot).copied()) else {
             let (state, why) = (state(&reading.outcome), why(&reading.outcome).to_owned());
             self.unnamed.insert(slot, Away { state, why });
-            return;
+            return None;
         };
         self.unnamed.remove(&slot);
         self.slots.insert(slot, gpu);
@@ -155,6 +161,7 @@ impl Rows {
         if timely {
             row.set(state(&reading.outcome), why(&reading.outcome));
         }
+        Some(gpu)
     }
 
     /// Brings in the devices that are remembered and leaves out those that were forgotten. Cheap

@@ -38,6 +38,7 @@ fn happening(kind: EventKind, place: Place, severity: Severity, text: &str) -> H
         gpu_instance: None,
         peer: None,
         cgroup: None,
+        usage: None,
         message: text.into(),
     }
 }

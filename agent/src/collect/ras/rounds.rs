@@ -350,6 +350,7 @@ fn given_up(lost: &Lost, answer: &Answer, victim: Option<ProcKey>) -> Happening 
         peer: Some(Box::new(peer)),
         gpu_instance: None,
         cgroup: None,
+        usage: None,
         message: message.into(),
     }
 }

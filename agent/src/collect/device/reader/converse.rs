@@ -99,7 +99,9 @@ impl DeviceReader {
                     return Err(Ending::DriverGone(why.clone()));
                 }
                 plausible::keep(&mut reading, &mut self.report);
-                self.rows.take(slot, &reading, timely, &self.knows);
+                if let Some(gpu) = self.rows.take(slot, &reading, timely, &self.knows) {
+                    reading.ended.iter().for_each(|ended| self.ears.ended(gpu, ended));
+                }
                 return Ok(timely.then_some(slot));
             }
         }

@@ -28,7 +28,8 @@ pub(super) fn read(text: &str) -> Option<Happening> {
 fn killed(text: &str) -> Option<Happening> {
     let (why, rest) = text.split_once("Killed process ")?;
     // `Out of memory: `, `Memory cgroup out of memory: `, `Out of memory (oom_kill_allocating_task): `.
-    if !why.is_empty() && !(why.contains("ut of memory") && why.ends_with(": ")) {
+    let is_why = why.contains("ut of memory") && why.ends_with(": ");
+    if !(why.is_empty() || is_why) {
         return None;
     }
     let (pid, rest) = rest.split_once(" (")?;
