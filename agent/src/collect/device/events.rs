@@ -262,6 +262,34 @@ mod tests {
         assert_eq!(told, ["watching", "Some(79)", "GPU is lost", "watching", "Some(45)"]);
     }
 
+    /// An hour without events, and then one; each wait lasts as long as it may.
+    struct Idle {
+        clock: Duration,
+        waits: u32,
+    }
+
+    impl Watch for Idle {
+        fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String> {
+            self.clock += patience;
+            self.waits += 1;
+            Ok((self.clock >= Duration::from_hours(1)).then(|| seen(79)))
+        }
+    }
+
+    #[test]
+    fn an_idle_hour_is_one_wake_in_five_seconds() {
+        let mut idle = Idle { clock: Duration::ZERO, waits: 0 };
+        let begun = Instant::now();
+        let mut told = 0;
+        follow(&mut idle, &mut |_| {
+            told += 1;
+            told < 2
+        });
+        // One that does not wait tells that it can.
+        assert_eq!((idle.waits, told), (1 + 3600 / 5, 2));
+        assert!(begun.elapsed() < AGAIN, "and it sleeps nowhere else");
+    }
+
     #[test]
     fn an_event_is_the_same_on_both_sides() {
         let what = happening(Seen { gpu_instance: Some(2), ..seen(79) }).unwrap();
