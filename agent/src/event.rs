@@ -12,7 +12,7 @@ pub mod xid;
 use crate::attribute::Owner;
 use crate::catalog::event::EventKind;
 use crate::communicators::CommunicatorHash;
-use crate::ids::{GpuId, PciAddress};
+use crate::ids::{GpuId, PciAddress, PciPort};
 use crate::inventory::GpuInfo;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -80,6 +80,8 @@ pub enum Place {
     Gpu(GpuId),
     /// An address on the bus.
     Pci(PciAddress),
+    /// A port of the bus, above one device or many.
+    Port(PciPort),
     /// The host.
     Host,
 }
@@ -91,6 +93,15 @@ pub struct Named {
     pub pid: u32,
     /// Its command name, if told.
     pub comm: Option<Box<str>>,
+    /// Its real user id, if told.
+    pub uid: Option<u32>,
+}
+
+impl Named {
+    /// One of which only its number is told.
+    pub fn pid(pid: u32) -> Self {
+        Self { pid, comm: None, uid: None }
+    }
 }
 
 /// A process of a job, on any node, as NCCL names it.
@@ -111,7 +122,7 @@ pub struct Peer {
 }
 
 /// What a source saw.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Happening {
     /// What.
     pub kind: EventKind,
@@ -127,8 +138,25 @@ pub struct Happening {
     pub peer: Option<Box<Peer>>,
     /// The MIG GPU instance it was in.
     pub gpu_instance: Option<u32>,
+    /// The cgroup of that process, as the memory controller's hierarchy has it.
+    pub cgroup: Option<Box<str>>,
+    /// What that process has used, where it is about its end.
+    pub usage: Option<Box<Usage>>,
     /// The source's own words.
     pub message: Box<str>,
+}
+
+/// What a process has used of a device in all its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Seconds for which it was on the device.
+    pub seconds: f64,
+    /// Bytes of device memory it had at most.
+    pub memory_peak: Option<i64>,
+    /// Fraction of the time in which it had a kernel on the device.
+    pub busy: Option<f64>,
+    /// Fraction of the time in which it had device memory read or written.
+    pub memory_busy: Option<f64>,
 }
 
 /// When something happened, on the two clocks that matter.

@@ -5,6 +5,7 @@
 //! is held while anything is read.
 
 mod ends;
+pub mod killed;
 
 use super::grants::Grants;
 use super::hierarchies::Layout;

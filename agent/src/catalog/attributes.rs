@@ -393,6 +393,14 @@ attributes! {
     GPU_XID_CODE = "gpu.xid.code";
     /// The driver's name of an XID (events).
     GPU_XID_NAME = "gpu.xid.name";
+    /// Bytes of device memory that a process had at most in its life (events).
+    GPU_PROCESS_MEMORY_PEAK = "gpu.process.memory.peak";
+    /// Fraction of its life in which a process had a kernel on the device (events).
+    GPU_PROCESS_LIFETIME_UTILIZATION = "gpu.process.lifetime.utilization";
+    /// Fraction of its life in which a process had device memory read or written (events).
+    GPU_PROCESS_LIFETIME_MEMORY = "gpu.process.lifetime.memory.utilization";
+    /// Seconds for which a process was on the device (events).
+    GPU_PROCESS_LIFETIME = "gpu.process.lifetime.duration";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.
@@ -465,6 +473,19 @@ pub enum AttrValue {
     Str(Arc<str>),
     /// A whole number.
     Int(i64),
+    /// A measured number, on records of events.
+    Double(Double),
+}
+
+/// A number that is its bits where it is compared, as a set of attributes is a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Double(u64);
+
+impl Double {
+    /// The number.
+    pub fn get(self) -> f64 {
+        f64::from_bits(self.0)
+    }
 }
 
 impl fmt::Display for AttrValue {
@@ -472,7 +493,14 @@ impl fmt::Display for AttrValue {
         match self {
             Self::Str(text) => f.write_str(text),
             Self::Int(number) => write!(f, "{number}"),
+            Self::Double(number) => write!(f, "{}", number.get()),
         }
+    }
+}
+
+impl From<f64> for AttrValue {
+    fn from(number: f64) -> Self {
+        Self::Double(Double(number.to_bits()))
     }
 }
 

@@ -23,6 +23,8 @@ dims! {
         DriverUnloaded = "gpu.driver.unloaded",
         /// A device is being taken from its driver.
         DriverUnbind = "gpu.driver.unbind",
+        /// A device was given to its driver.
+        DriverBind = "gpu.driver.bind",
         /// A device is being reset.
         Reset = "gpu.reset",
         /// Memory errors.
@@ -41,6 +43,8 @@ dims! {
         PcieError = "pcie.aer",
         /// The kernel killed a process on a device for want of host memory.
         OomKill = "gpu.process.oom_kill",
+        /// A process on a device has ended: the driver's account of it.
+        ProcessEnded = "gpu.process.ended",
         /// NCCL has given up a process of a job.
         PeerDead = "nccl.peer.dead",
     }
@@ -58,6 +62,7 @@ impl EventKind {
             Self::DriverLoaded => "the kernel driver was loaded",
             Self::DriverUnloaded => "the kernel driver was unloaded",
             Self::DriverUnbind => "the device is being taken from its driver",
+            Self::DriverBind => "the device was given to its driver",
             Self::Reset => "the device is being reset; what ran on it is lost",
             Self::Ecc => "memory errors",
             Self::Unavailable => "the device cannot be used",
@@ -67,6 +72,7 @@ impl EventKind {
             Self::ClockChange => "the device's clocks have changed",
             Self::PcieError => "a PCIe error at the device or a port above it",
             Self::OomKill => "the kernel killed the process for want of host memory",
+            Self::ProcessEnded => "the process has left the device; this is its account",
             Self::PeerDead => "a process of the job has not answered the others for a minute",
         }
     }
@@ -90,6 +96,8 @@ impl EventKind {
             Self::DriverLoaded
             | Self::DriverUnloaded
             | Self::DriverUnbind
+            | Self::DriverBind
+            | Self::ProcessEnded
             | Self::MigChange
             | Self::PowerChange
             | Self::ClockChange => "",

@@ -3,11 +3,12 @@
 //! A happening is worked up on the thread that brings it, because its victims may be gone a moment
 //! later. What is to be told waits in a bounded queue until the pipeline takes it.
 
-use super::{Event, Happening, Moment, Place, Victim, Witness};
+use super::{Event, Happening, Moment, Named, Place, Victim, Witness};
 use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
+use crate::attribute::ownership::killed::Killed;
 use crate::catalog::event::EventKind;
-use crate::ids::{GpuId, PciAddress, ProcKey};
+use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
 use crate::inventory::{GpuInfo, Inventory};
 use crate::paths::Paths;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// Two tellings of one thing come within this time: the driver writes the log line and posts the
 /// event in the same handler, and either reader may be late under load.
 const SAME: Duration = Duration::from_secs(2);
+/// The library's word of an unbinding comes up to one wait for its other events later.
+const SAME_UNBIND: Duration = Duration::from_secs(7);
 /// Like events of a device told one by one in a [`WINDOW`]; the others are summed up.
 const MOST_TOLD: u64 = 10;
 /// A summary's time.
@@ -140,8 +143,12 @@ impl Desk {
             count: 1,
             id: state.next_id,
         };
-        if state.paired {
-            state.held.push((now + SAME, event));
+        if state.paired && event.what.kind != EventKind::ProcessEnded {
+            let same = match event.what.kind {
+                EventKind::DriverUnbind => SAME_UNBIND,
+                _ => SAME,
+            };
+            state.held.push((now + same, event));
         } else {
             state.tell(event, now);
         }
@@ -170,7 +177,7 @@ impl Desk {
     /// Everything, also what waits for its pair or for its minute: at the end.
     pub fn finish(&self) -> Vec<Event> {
         let mut state = self.state();
-        let end = Instant::now() + WINDOW + SAME;
+        let end = Instant::now() + WINDOW + SAME_UNBIND;
         state.release(end);
         state.sum_up(end);
         state.out.drain(..).collect()
@@ -203,25 +210,22 @@ impl Desk {
         match place {
             Place::Gpu(gpu) => inventory.get(gpu).map(|info| (gpu, info)),
             Place::Host => None,
-            Place::Pci(address) => {
+            Place::Pci(address) => inventory.all().into_iter().find(|(_, info)| {
+                info.pci_address.as_deref().and_then(PciAddress::parse) == Some(address)
+            }),
+            Place::Port(port) => {
                 let all = inventory.all();
-                let is_at = |info: &GpuInfo| {
-                    info.pci_address.as_deref().and_then(PciAddress::parse) == Some(address)
-                };
-                let here = all.iter().find(|(_, info)| is_at(info)).cloned();
-                here.or_else(|| {
-                    let mut below = all.iter().filter(|(_, info)| self.is_below(info, address));
-                    match (below.next(), below.next()) {
-                        (Some(only), None) => Some(only.clone()),
-                        _ => None,
-                    }
-                })
+                let mut below = all.iter().filter(|(_, info)| self.is_below(info, port));
+                match (below.next(), below.next()) {
+                    (Some(only), None) => Some(only.clone()),
+                    _ => None,
+                }
             }
         }
     }
 
-    /// Whether a device hangs on the port at an address: sysfs has the way to it in its path.
-    fn is_below(&self, info: &GpuInfo, port: PciAddress) -> bool {
+    /// Whether a device hangs on a port: sysfs has the way to it in its path.
+    fn is_below(&self, info: &GpuInfo, port: PciPort) -> bool {
         let Some(at) = info.pci_address.as_deref().and_then(PciAddress::parse) else {
             return false;
         };
@@ -229,7 +233,7 @@ impl Desk {
         let Ok(way) = std::fs::read_link(link) else { return false };
         way.parent().is_some_and(|ports| {
             let mut names = ports.components().filter_map(|part| part.as_os_str().to_str());
-            names.any(|name| PciAddress::parse(name) == Some(port))
+            names.any(|name| PciPort::parse(name) == Some(port))
         })
     }
 
@@ -237,10 +241,18 @@ impl Desk {
     fn victims(&self, what: &Happening, at: Moment) -> Option<Vec<Victim>> {
         let ownership = &self.sources.ownership;
         if what.kind == EventKind::OomKill {
-            let pid = what.process.as_ref()?.pid;
             // Most of what the kernel kills never touched a device.
-            let owner = ownership.known(pid, at.boot_ns)?;
+            let Named { pid, comm, uid } = what.process.as_ref()?;
+            let by_cgroup = || {
+                let (cgroup, comm) = (what.cgroup.as_deref()?, comm.as_deref()?);
+                ownership.killed(&Killed { cgroup, pid: *pid, comm, uid: *uid })
+            };
+            let owner = ownership.known(*pid, at.boot_ns).or_else(by_cgroup)?;
             return Some(vec![Victim { owner, processes: 1 }]);
+        }
+        if let (EventKind::ProcessEnded, Some(Named { pid, .. })) = (what.kind, &what.process) {
+            let owner = ownership.known(*pid, at.boot_ns);
+            return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
         }
         if let Some(process) = &what.process {
             let key = ownership.process(process.pid, at.boot_ns);
@@ -322,6 +334,11 @@ impl State {
 
     /// Told now, or counted into its minute's summary.
     fn tell(&mut self, event: Event, now: Instant) {
+        if event.what.kind == EventKind::ProcessEnded {
+            // None is like another: each is the only account of its process.
+            self.push(event);
+            return;
+        }
         let key = key(&event.what);
         if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;

@@ -33,6 +33,7 @@ pub fn records(event: &Event) -> Vec<Record> {
     device(event, &mut common);
     peer(event, &mut common);
     facts(event, &mut common);
+    usage(event, &mut common);
     let told = |attributes| Record {
         name: event.what.kind.as_str(),
         severity: event.what.severity.number(),
@@ -53,8 +54,13 @@ fn device(event: &Event, set: &mut AttrSet) {
     if let Some(gpu) = &event.gpu {
         set.extend(&gpu.identity());
         set.set_some(&attr::GPU_PCI_ADDRESS, gpu.pci_address.as_deref());
-    } else if let Place::Pci(address) = event.what.place {
-        set.set(&attr::GPU_PCI_ADDRESS, address.to_string().as_str());
+    } else {
+        let address = match event.what.place {
+            Place::Pci(address) => Some(address.to_string()),
+            Place::Port(port) => Some(port.to_string()),
+            Place::Gpu(_) | Place::Host => None,
+        };
+        set.set_some(&attr::GPU_PCI_ADDRESS, address.as_deref());
     }
     set.set_some(&attr::GPU_MIG_GPU_INSTANCE, event.what.gpu_instance.map(i64::from));
 }
@@ -68,6 +74,14 @@ fn peer(event: &Event, set: &mut AttrSet) {
     set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
     set.set_some(&attr::NCCL_RANK, peer.rank.map(i64::from));
     set.set_some(&attr::NCCL_RANKS, peer.ranks.map(i64::from));
+}
+
+fn usage(event: &Event, set: &mut AttrSet) {
+    let Some(usage) = &event.what.usage else { return };
+    set.set(&attr::GPU_PROCESS_LIFETIME, usage.seconds);
+    set.set_some(&attr::GPU_PROCESS_MEMORY_PEAK, usage.memory_peak);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_UTILIZATION, usage.busy);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_MEMORY, usage.memory_busy);
 }
 
 fn facts(event: &Event, set: &mut AttrSet) {

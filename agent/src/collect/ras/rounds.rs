@@ -346,9 +346,11 @@ fn given_up(lost: &Lost, answer: &Answer, victim: Option<ProcKey>) -> Happening 
         place: Place::Host,
         code: None,
         severity: Severity::Warning,
-        process: victim.map(|process| Named { pid: process.pid, comm: None }),
+        process: victim.map(|process| Named::pid(process.pid)),
         peer: Some(Box::new(peer)),
         gpu_instance: None,
+        cgroup: None,
+        usage: None,
         message: message.into(),
     }
 }
