@@ -14,7 +14,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
-    ARRIVALS, Activity, Arrival, BUCKETS, COUNTERS, CallKey, Calls, Communicator, Expected,
+    ARRIVALS, Activity, Arrival, BUCKETS, CONTROL_ERA, COUNTERS, CallKey, Calls, Communicator, Expected,
     GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD,
     MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Open, SEEN, TaskLayout,
     Thread, UNKNOWN,
@@ -61,13 +61,22 @@ pub struct Entry {
     pub task: u64,
     /// Stack pointer.
     pub stack: u64,
+    /// What user space wants at present.
+    pub control: u32,
 }
 
 impl Entry {
     /// Of the running thread.
     #[inline(always)]
     pub fn begin(registers: Registers) -> Self {
-        Self { now: now(), task: bpf_get_current_pid_tgid(), stack: registers.stack() }
+        let (task, stack) = (bpf_get_current_pid_tgid(), registers.stack());
+        Self { now: now(), task, stack, control: control() }
+    }
+
+    /// How often user space has changed what it wants.
+    #[inline(always)]
+    pub fn era(&self) -> u32 {
+        self.control / CONTROL_ERA
     }
 
     /// Thread group.
@@ -103,6 +112,15 @@ pub fn add(slot: *mut u64, by: u64) {
     }
 }
 
+/// Adds to a number that one thread at a time writes, as NCCL demands of the callers of a
+/// communicator: a program that breaks that rule may lose a count. Half the price of the other.
+#[inline(always)]
+pub fn add_alone(slot: *mut u64, by: u64) {
+    // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
+    // are not freed while the program runs (RCU).
+    unsafe { *slot = (*slot).wrapping_add(by) };
+}
+
 /// What user space wants at present.
 #[inline(always)]
 pub fn control() -> u32 {
@@ -126,7 +144,8 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
     // SAFETY: the entry is this thread's own and only this thread writes it; the verifier has
     // seen that the pointer is not null.
     let open = unsafe { &(*thread).open };
-    if open.since_ns != 0 && entry.stack <= open.stack {
+    // The return of a call from before a change may not have been seen: it proves nothing.
+    if open.since_ns != 0 && open.era == entry.era() && entry.stack <= open.stack {
         return None;
     }
     Some(thread)
@@ -215,6 +234,8 @@ pub const NOT_OPEN: Open = Open {
     operation: 0,
     class: 0,
     detail: 0,
+    era: 0,
+    reserved: 0,
 };
 
 const NO_THREAD: Thread = Thread {
@@ -229,6 +250,8 @@ const NO_THREAD: Thread = Thread {
         class: 0,
         depth: 0,
         calls: 0,
+        era: 0,
+        reserved: 0,
     },
 };
 
