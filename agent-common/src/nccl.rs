@@ -89,6 +89,11 @@ pub const CONTROL_TIMED: u32 = 1;
 /// The return of a call that began before a change may never be seen.
 pub const CONTROL_ERA: u32 = 4;
 
+/// Index into the changes of handles: by the programs.
+pub const CHANGES_IN_KERNEL: u32 = 0;
+/// Index into the changes of handles: by user space.
+pub const CHANGES_OUTSIDE: u32 = 1;
+
 /// [`Open::what`]: nothing.
 pub const IDLE: u32 = 0;
 /// [`Open::what`]: an operation on a communicator.
@@ -318,6 +323,22 @@ abi! {
 }
 
 abi! {
+    /// What the handle that a thread used last stands for, so that it is not looked up again.
+    Used {
+        /// `ncclComm_t`.
+        handle: u64,
+        /// Number of the communicator; 0 if none was used.
+        communicator: u64,
+        /// How often handles had come and gone when it was looked up: it is good until the next.
+        changes: u64,
+        /// How many ranks it has, or [`UNKNOWN`].
+        ranks: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+
+abi! {
     /// A thread that calls the library. Written by that thread only.
     Thread {
         /// The call it is in.
@@ -326,6 +347,8 @@ abi! {
         expected: Expected,
         /// The group it has begun.
         group: Group,
+        /// The handle it used last.
+        used: Used,
     }
 }
 

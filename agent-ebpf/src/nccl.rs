@@ -14,10 +14,10 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
-    ARRIVALS, Activity, Arrival, BUCKETS, CONTROL_ERA, COUNTERS, CallKey, Calls, Communicator, Expected,
-    GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD,
-    MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Open, SEEN, TaskLayout,
-    Thread, UNKNOWN,
+    ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
+    COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE,
+    Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS,
+    MAX_UNIQUE_IDS, MadeId, Open, SEEN, TaskLayout, Thread, UNKNOWN, Used,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -46,6 +46,9 @@ pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0)
 /// What user space wants at present.
 #[map]
 pub static CONTROL: Array<u32> = Array::with_max_entries(1, 0);
+/// How often a handle has come, gone or learned its size: by programs, and by user space.
+#[map]
+pub static CHANGES: Array<u64> = Array::with_max_entries(2, 0);
 /// A communicator without anything, larger than a program's stack. Never written.
 #[map]
 static NO_COMMUNICATOR: Array<Communicator> = Array::with_max_entries(1, 0);
@@ -163,6 +166,41 @@ pub fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
     make(identity, entry)
 }
 
+/// The same, without a look where the thread used that handle the last time.
+#[inline(always)]
+pub fn communicator_of_last(handle: u64, thread: *mut Thread, entry: &Entry) -> Option<Handle> {
+    // Before the look: what changes during it is seen the next time.
+    let changes = changes();
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        let used = &raw mut (*thread).used;
+        if (*used).handle == handle && (*used).changes == changes && (*used).communicator != 0 {
+            let (communicator, ranks) = ((*used).communicator, (*used).ranks);
+            return Some(Handle { communicator, ranks, reserved: 0 });
+        }
+        let found = communicator_of(handle, entry)?;
+        (*used).handle = handle;
+        (*used).communicator = found.communicator;
+        (*used).ranks = found.ranks;
+        (*used).changes = changes;
+        Some(found)
+    }
+}
+
+#[inline(always)]
+fn changes() -> u64 {
+    let of = |index| CHANGES.get(index).copied().unwrap_or(0);
+    of(CHANGES_IN_KERNEL).wrapping_add(of(CHANGES_OUTSIDE))
+}
+
+/// A handle stands for something else from now on.
+#[inline(always)]
+pub fn handle_changed() {
+    if let Some(slot) = CHANGES.get_ptr_mut(CHANGES_IN_KERNEL) {
+        add(slot, 1);
+    }
+}
+
 /// Adds a communicator, and lets its handle stand for it.
 #[inline(always)]
 pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
@@ -179,6 +217,7 @@ pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
         count(LOST_COMMUNICATOR);
         return None;
     }
+    handle_changed();
     let made = COMMUNICATORS.get_ptr_mut(&number)?;
     // SAFETY: nobody else has this number; user space takes the entry only once `born_ns` is set,
     // which is written last.
@@ -253,6 +292,7 @@ const NO_THREAD: Thread = Thread {
         era: 0,
         reserved: 0,
     },
+    used: Used { handle: 0, communicator: 0, changes: 0, ranks: 0, reserved: 0 },
 };
 
 /// Of whom nothing is known.

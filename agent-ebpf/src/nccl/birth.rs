@@ -1,11 +1,13 @@
 //! Entries of what makes and ends communicators, and of questions about them.
 
-use super::{COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter};
+use super::{
+    COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter, handle_changed,
+};
 use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
-    Ask, BIRTH, Birth, DEATH, Expected, HandleKey, Hash, IdAt, LOST_UNREADABLE,
-    MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS,
-    UNKNOWN, operation,
+    Ask, BIRTH, Birth, DEATH, Expected, HandleKey, Hash, IdAt, LOST_UNREADABLE, MADE_LOCALLY,
+    MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS, UNKNOWN,
+    operation,
 };
 
 /// A communicator is being made.
@@ -159,6 +161,7 @@ pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
     }
     if frees {
         let _ = HANDLES.remove(&key);
+        handle_changed();
     }
     // SAFETY: only this thread writes its entry.
     unsafe {

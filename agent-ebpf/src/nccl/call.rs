@@ -1,13 +1,14 @@
 //! Entries of operations and of groups.
 
 use super::{
-    COMMUNICATORS, Entry, NOT_OPEN, add_alone, calls_of, communicator_of, control, count, enter,
+    COMMUNICATORS, Entry, NOT_OPEN, add_alone, calls_of, communicator_of_last, control, count,
+    enter,
 };
 use crate::registers::Registers;
 use gpuwho_common::nccl::{
     ARRIVALS, Arrival, CALL, CONTROL_PAUSED, CONTROL_TIMED, Call, CallKey, Communicator, GROUP_END,
-    GROUPED_CALL, LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket,
-    message_bytes, operation, signature, size_class,
+    GROUPED_CALL, LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket, message_bytes,
+    operation, signature, size_class,
 };
 
 /// The same start of a group seen twice: two names of one file fire within one trap.
@@ -57,7 +58,7 @@ pub fn called(registers: Registers, call: &Call, wraps: bool) -> bool {
 #[inline(never)]
 fn record(asked: &Asked, entry: &Entry) -> u64 {
     let Some(thread) = enter(entry) else { return 0 };
-    let Some(handle) = communicator_of(asked.handle, entry) else { return 0 };
+    let Some(handle) = communicator_of_last(asked.handle, thread, entry) else { return 0 };
     let bytes = sized(asked, handle.ranks);
     let open = Open {
         since_ns: entry.now,

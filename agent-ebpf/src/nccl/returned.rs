@@ -2,14 +2,14 @@
 
 use super::birth::unique_id_hash;
 use super::{
-    COMMUNICATORS, Entry, HANDLES, NOBODY, NOT_OPEN, THREADS, UNIQUE_IDS, add_alone, calls_of, count,
-    make,
+    COMMUNICATORS, Entry, HANDLES, NOBODY, NOT_OPEN, THREADS, UNIQUE_IDS, add_alone, calls_of,
+    count, handle_changed, make,
 };
 use crate::registers::{Registers, read_user};
 use aya_ebpf::bindings::BPF_ANY;
 use gpuwho_common::nccl::{
-    Ask, BIRTH, CALL, CallKey, Communicator, DEATH, GROUP_END, GROUPED_CALL, HIT_RETURN,
-    HandleKey, Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
+    Ask, BIRTH, CALL, CallKey, Communicator, DEATH, GROUP_END, GROUPED_CALL, HIT_RETURN, HandleKey,
+    Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
     RESULT_IN_PROGRESS, RESULT_OK, Thread, bucket,
 };
 
@@ -168,6 +168,7 @@ fn learned(communicator: *mut Communicator, ask: u32, value: u32) {
             let key = HandleKey { handle: (*identity).handle, pid: (*identity).pid, reserved: 0 };
             if let Some(handle) = HANDLES.get_ptr_mut(&key) {
                 (*handle).ranks = value;
+                handle_changed();
             }
         }
     }

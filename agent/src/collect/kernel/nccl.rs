@@ -53,10 +53,10 @@ use gpuwho_common::nccl::{
 };
 use host::Host;
 pub use many::Way;
+use maps::Maps;
 use peers::Peers;
 use price::Hits;
 pub use probed::{Probed, place_of};
-use probes::Maps;
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
 use standing::standings;

@@ -46,10 +46,10 @@ fn governed(
     let (mut made, mut counted, mut hits) = (0_u64, 0_u64, 0_u64);
     while at < Duration::from_secs(seconds) {
         while look <= at {
-            let on = (look - last_look).as_secs_f64();
+            let on = look.saturating_sub(last_look).as_millis();
             let attach = governor.attach();
-            let rate = if attach == Attach::Nothing { 0 } else { (hits as f64 / on) as u64 };
-            governor.look(rate, start + look);
+            let rate = if attach == Attach::Nothing { 0 } else { u128::from(hits) * 1_000 / on };
+            governor.look(u64::try_from(rate).unwrap(), start + look);
             let present = match governor.attach() {
                 Attach::Full => BOTH,
                 Attach::Entries => ENTRIES,

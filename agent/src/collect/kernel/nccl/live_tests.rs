@@ -4,8 +4,9 @@
 use super::governor::Attach;
 use super::libraries::Libraries;
 use super::many::Way;
+use super::maps::Maps;
 use super::maps::Snapshot;
-use super::probes::{Attached, Maps, Probes, task_layout};
+use super::probes::{Attached, Probes, task_layout};
 use super::{Nccl, Patience, Settings, Waker};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};

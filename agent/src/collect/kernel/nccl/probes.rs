@@ -10,6 +10,7 @@ use super::super::load::first_line;
 use super::elf::Exports;
 use super::governor::Attach;
 use super::many::{Many, Way};
+use super::maps::Maps;
 use super::runs::Runs;
 use crate::paths::Paths;
 use crate::sys::uprobes::Place;
@@ -60,16 +61,6 @@ pub enum ProbeError {
     /// The object lacks something: it was built from other sources.
     #[error("the embedded BPF object has no {0}")]
     Missing(&'static str),
-}
-
-/// The maps that hold what was counted.
-#[derive(Debug)]
-pub(super) struct Maps {
-    pub handles: aya::maps::Map,
-    pub communicators: aya::maps::Map,
-    pub calls: aya::maps::Map,
-    pub threads: aya::maps::Map,
-    pub unique_ids: aya::maps::Map,
 }
 
 /// The programs, loaded.
@@ -156,6 +147,7 @@ impl Probes {
             calls: take(&mut bpf, "CALLS")?,
             threads: take(&mut bpf, "THREADS")?,
             unique_ids: take(&mut bpf, "UNIQUE_IDS")?,
+            changes: take(&mut bpf, "CHANGES")?,
         };
         let control = Array::try_from(take(&mut bpf, "CONTROL")?)
             .map_err(|source| ProbeError::Map { name: "CONTROL", source })?;

@@ -2,8 +2,8 @@
 
 use super::cover::Cover;
 use super::fields::Fields;
+use super::maps::Maps;
 use super::price::{Price, USUAL};
-use super::probes::Maps;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Report;
