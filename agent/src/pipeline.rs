@@ -268,11 +268,11 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
-    let nccl = core.calls(settings)?;
-    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
-    core.refresh();
     let mut collectors = core.readers(settings);
     let desk = core.desk(batches.clone());
+    let nccl = core.calls(settings, &desk)?;
+    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
+    core.refresh();
     if let Some((calls, _, loaded)) = nccl {
         collectors.push(calls);
         collectors.extend(core.status(settings, loaded, &desk)?);

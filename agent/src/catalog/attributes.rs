@@ -357,6 +357,20 @@ attributes! {
     NCCL_RANK_STATE = "nccl.rank.state";
     /// What the governor lets the probes do.
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
+    /// What the governor let the probes do before (events).
+    NCCL_GOVERNOR_BEFORE = "nccl.governor.state.before";
+    /// One second with probes in so many (events).
+    NCCL_GOVERNOR_CYCLE = "nccl.governor.cycle";
+    /// Hits a second and process that were measured (events).
+    NCCL_GOVERNOR_RATE = "nccl.governor.rate";
+    /// Hits a second and process that are allowed (events).
+    NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
+    /// Nanoseconds that a hit of the cheapest kind costs (events).
+    NCCL_GOVERNOR_PRICE = "nccl.governor.hit_nanoseconds";
+    /// The function whose hits cost most (events).
+    NCCL_GOVERNOR_DEAREST = "nccl.governor.function";
+    /// What of a hit a price is.
+    NCCL_HIT = "nccl.probe.hit";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
     /// First 14 hex digits of the communicator's hash, which is all that NCCL's Inspector writes

@@ -208,6 +208,7 @@ fn happening(seen: Seen) -> Option<Happening> {
         peer: None,
         cgroup: None,
         usage: None,
+        governed: None,
         message: seen.message.into(),
     })
 }
