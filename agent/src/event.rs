@@ -12,7 +12,7 @@ pub mod xid;
 use crate::attribute::Owner;
 use crate::catalog::event::EventKind;
 use crate::communicators::CommunicatorHash;
-use crate::ids::{GpuId, PciAddress};
+use crate::ids::{GpuId, PciAddress, ProcKey};
 use crate::inventory::GpuInfo;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -94,7 +94,7 @@ pub struct Named {
 }
 
 /// A process of a job, on any node, as NCCL names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peer {
     /// Address of its node.
     pub host: Box<str>,
@@ -108,10 +108,16 @@ pub struct Peer {
     pub rank: Option<u32>,
     /// Ranks of that.
     pub ranks: Option<u32>,
+    /// The very process, where it is or was on this node.
+    pub process: Option<ProcKey>,
+    /// Whose that was when it was last seen.
+    pub owner: Option<Arc<Owner>>,
+    /// Other processes of its job on this node.
+    pub beside: Vec<ProcKey>,
 }
 
 /// What a source saw.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Happening {
     /// What.
     pub kind: EventKind,

@@ -43,6 +43,8 @@ dims! {
         OomKill = "gpu.process.oom_kill",
         /// NCCL has given up a process of a job.
         PeerDead = "nccl.peer.dead",
+        /// A process of a job on this node does not answer NCCL.
+        PeerSilent = "nccl.peer.unresponsive",
     }
 }
 
@@ -68,6 +70,7 @@ impl EventKind {
             Self::PcieError => "a PCIe error at the device or a port above it",
             Self::OomKill => "the kernel killed the process for want of host memory",
             Self::PeerDead => "a process of the job has not answered the others for a minute",
+            Self::PeerSilent => "a process on this node does not answer the others of its job",
         }
     }
 
@@ -85,6 +88,10 @@ impl EventKind {
             Self::OomKill => "raise the memory limit or lower the program's use of host memory",
             Self::PeerDead => {
                 "look at that process and its node; the job cannot go on without it: restart it"
+            }
+            Self::PeerSilent => {
+                "look whether that process is stopped, swapped out or gone; NCCL gives it up after \
+                 a minute"
             }
             Self::Reset => "restart the programs that were on the device",
             Self::DriverLoaded
