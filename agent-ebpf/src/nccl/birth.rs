@@ -3,7 +3,7 @@
 use super::{COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter};
 use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
-    Ask, BIRTH, Birth, DEATH, Expected, HIT_ENTRY, HandleKey, Hash, IdAt, LOST_UNREADABLE,
+    Ask, BIRTH, Birth, DEATH, Expected, GROWN, HIT_ENTRY, HandleKey, Hash, IdAt, LOST_UNREADABLE,
     MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS,
     UNKNOWN, operation,
 };
@@ -92,6 +92,10 @@ fn from_parent(
     if how == SHRUNK {
         shrunk(expected, known.ranks, rank, list);
         return 0;
+    }
+    // Who grows keeps its rank, and says -1 where those that are added say theirs.
+    if how == GROWN {
+        expected.rank = rank;
     }
     if how == SPLIT && origin != SEEN { child } else { UNKNOWN }
 }

@@ -1097,3 +1097,112 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     let told = source.read();
     assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }
+
+#[test]
+fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, world) = world(&mut source, &scene, 2);
+    ranks.push(Rank::with(&scene.library()));
+    source.hold(ranks[2].process());
+    source.until("all looked at", |source| {
+        source.nccl.shared.with(|known| known.libraries.len()) == 3
+    });
+    // The first growth: its id begins with a hash of the parent's and of the number of the child.
+    let id = ranks[0].order("grow-id world");
+    let base = first_word(&id);
+    // Who is in it has a rank already, and may not ask for fewer.
+    assert_eq!(ranks[0].order("grow world none 2"), "4");
+    for rank in &mut ranks[..2] {
+        assert_eq!(rank.order("grow world large 3"), "0");
+    }
+    assert_eq!(ranks[2].order(&format!("join large 3 2 {id}")), "0");
+    for rank in &mut ranks {
+        assert_eq!(rank.order("call 2 ncclAllGather large 100 7"), "0");
+    }
+    let told = source.read();
+    let hash = Hash::START.item(8).word(base).item(8).word(3).digest();
+    for (number, rank) in ranks.iter().enumerate() {
+        let mut grown = told.members(rank.child.id());
+        grown.retain(|facts| facts.origin == Origin::Grow);
+        let facts = only(grown);
+        let parent = (number < 2).then_some(world);
+        assert_eq!(
+            (facts.rank, facts.ranks, facts.hash.map(|hash| hash.0), facts.parent.map(|p| p.0)),
+            (u32::try_from(number).ok(), Some(3), Some(hash), parent)
+        );
+        let of = told.all("nccl.collective.bytes");
+        let key = (rank.child.id(), format!("{hash:#x}"), "all_gather lt_4KiB".to_owned());
+        assert_eq!(of.get(&key), Some(&Value::Int(2 * 3 * 400)));
+    }
+}
+
+/// What a unique id begins with.
+fn first_word(id: &str) -> u64 {
+    u64::from_str_radix(&id[..16], 16).unwrap().swap_bytes()
+}
+
+#[test]
+fn calls_with_a_configuration_are_the_same_operations_counted_once() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 2);
+    // Ten floats, and whether they are one rank's part of two.
+    let operations = [
+        ("AllReduce", "all_reduce", 40),
+        ("AllGather", "all_gather", 80),
+        ("ReduceScatter", "reduce_scatter", 80),
+        ("Broadcast", "broadcast", 40),
+        ("Reduce", "reduce", 40),
+        ("AlltoAll", "all_to_all", 80),
+        ("Gather", "gather", 80),
+        ("Scatter", "scatter", 80),
+    ];
+    let rank = &mut ranks[0];
+    for (name, _, _) in operations {
+        assert_eq!(rank.order(&format!("call 2 nccl{name} world 10 7")), "0");
+        assert_eq!(rank.order(&format!("call 3 nccl{name}Config world 10 7")), "0");
+    }
+    let told = source.read();
+    for (name, operation, bytes) in operations {
+        let dims = format!("{operation} lt_4KiB");
+        let of = |metric: &str| told.int(metric, rank, &dims);
+        let found = (of("nccl.collective.calls"), of("nccl.collective.bytes"));
+        assert_eq!(found, (Some(5), Some(5 * bytes)), "{name}");
+    }
+    assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(40));
+}
+
+#[test]
+fn a_group_that_is_only_simulated_ends_as_well() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    assert_eq!(rank.order("simulate 2 ncclAllReduce world 10 7"), "0");
+    // Outside the group again, so each is timed.
+    assert_eq!(rank.order("call 3 ncclBroadcast world 10 7"), "0");
+    let told = source.read();
+    let enqueue = "nccl.collective.enqueue.duration";
+    assert_eq!(told.histogram(enqueue, rank, "broadcast lt_4KiB").unwrap().count(), 3);
+}
+
+#[test]
+fn a_communicator_is_there_until_it_is_destroyed_or_aborted_whatever_it_is_told_before() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init other 1 0 {id} scalable")), "0");
+    for order in ["finalize world", "revoke other"] {
+        assert_eq!(rank.order(order), "0");
+    }
+    assert_eq!(source.read().members(rank.child.id()).len(), 2);
+    for (order, left) in [("destroy world", 1), ("abort other", 0)] {
+        assert_eq!(rank.order(order), "0");
+        source.read();
+        assert_eq!(source.read().members(rank.child.id()).len(), left, "{order}");
+    }
+    assert_eq!(source.entries(), [0, 0, 1]);
+}
