@@ -1,12 +1,14 @@
 //! The probe in the running kernel against the fake library: real processes as ranks, real
 //! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
 
+use super::attaching::Attaching;
 use super::governor::Attach;
 use super::libraries::Libraries;
 use super::many::Way;
 use super::maps::Snapshot;
 use super::probes::{Attached, Maps, Probes, task_layout};
-use super::{Nccl, Patience, Settings, Waker};
+use super::shared::Shared;
+use super::{Nccl, Patience, Settings, Waker, locked};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
@@ -17,13 +19,14 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
 use gpuwho_common::nccl::{
-    BUCKETS, Calls, Communicator, HIT_ENTRY, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS, operation,
+    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRY, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS,
+    operation,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -305,7 +308,7 @@ impl Source {
     /// Lets the source know of a process, as evidence of an opened device does.
     fn hold(&mut self, process: ProcKey) {
         locked(&self.holders).push(process);
-        self.waker.wake();
+        self.waker.stir(process);
     }
 
     fn until(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
@@ -347,10 +350,6 @@ impl Source {
         let snapshot = self.nccl.maps.as_ref().unwrap().read().unwrap();
         [snapshot.communicators.len(), snapshot.calls.len(), snapshot.threads.len()]
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Told {
@@ -1111,12 +1110,21 @@ fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     // The first growth: its id begins with a hash of the parent's and of the number of the child.
     let id = ranks[0].order("grow-id world");
     let base = first_word(&id);
+    source.read();
     // Who is in it has a rank already, and may not ask for fewer.
     assert_eq!(ranks[0].order("grow world none 2"), "4");
     for rank in &mut ranks[..2] {
         assert_eq!(rank.order("grow world large 3"), "0");
     }
     assert_eq!(ranks[2].order(&format!("join large 3 2 {id}")), "0");
+    // The arguments and the parent tell, before anything is read from anybody's memory.
+    let seen = source.nccl.maps.as_ref().unwrap().read().unwrap();
+    for (number, rank) in (0..).zip(&ranks) {
+        let mut grown = of_pid(&seen, rank.child.id());
+        grown.retain(|(_, communicator)| communicator.identity.origin == GROWN);
+        let (_, communicator) = only(grown);
+        assert_eq!((communicator.identity.rank, communicator.identity.ranks), (number, 3));
+    }
     for rank in &mut ranks {
         assert_eq!(rank.order("call 2 ncclAllGather large 100 7"), "0");
     }
@@ -1205,4 +1213,68 @@ fn a_communicator_is_there_until_it_is_destroyed_or_aborted_whatever_it_is_told_
         assert_eq!(source.read().members(rank.child.id()).len(), left, "{order}");
     }
     assert_eq!(source.entries(), [0, 0, 1]);
+}
+
+#[test]
+fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
+    if Source::usual().is_none() {
+        return;
+    }
+    let scenes = [Scene::new(), Scene::new()];
+    let ranks = scenes.each_ref().map(|scene| Rank::with(&scene.library()));
+    // The processes as files, so that one library cannot be opened for a while.
+    let folder = tempfile::tempdir().unwrap();
+    let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
+    let mut ways = Vec::new();
+    let mut libraries = Libraries::default();
+    for (rank, scene) in ranks.iter().zip(&scenes) {
+        let of = folder.path().join(rank.child.id().to_string());
+        std::fs::create_dir_all(of.join("map_files")).unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.child.id())).unwrap();
+        let name = scene.library().display().to_string();
+        let mapped = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(&name));
+        let mapped = mapped.unwrap();
+        std::fs::write(of.join("maps"), mapped).unwrap();
+        let way = of.join("map_files").join(mapped.split(' ').next().unwrap());
+        std::os::unix::fs::symlink(scene.library(), &way).unwrap();
+        assert!(libraries.look(&paths, rank.process()));
+        ways.push(way);
+    }
+    std::fs::remove_file(&ways[0]).unwrap();
+    let (mut attaching, shared, now) = (Attaching::default(), Shared::default(), Instant::now());
+    attaching.follow(&mut libraries, Attach::Full, &shared, now);
+    let why = attaching.refused().unwrap().to_owned();
+    assert!(why.starts_with(scenes[0].library().to_str().unwrap()), "{why}");
+    // The other one is counted.
+    assert!(attaching.is_attached());
+    let due = attaching.due().unwrap();
+    std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
+    attaching.follow(&mut libraries, Attach::Full, &shared, due - Duration::from_millis(1));
+    assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
+    attaching.follow(&mut libraries, Attach::Full, &shared, due);
+    assert_eq!((attaching.refused(), attaching.due()), (None, None));
+}
+
+#[test]
+fn a_library_is_opened_through_another_of_its_users_when_the_first_has_ended() {
+    let scene = Scene::new();
+    let paths = Paths::default();
+    let mut ranks = [Rank::with(&scene.library()), Rank::with(&scene.library())];
+    let mut libraries = Libraries::default();
+    for rank in &ranks {
+        assert!(libraries.look(&paths, rank.process()));
+    }
+    let can_be_opened = |libraries: &Libraries| {
+        let (_, library) = only(libraries.in_use());
+        std::fs::File::open(&library.file).is_ok()
+    };
+    assert!(can_be_opened(&libraries));
+    let first = ranks[0].process();
+    ranks[0].child.kill().unwrap();
+    ranks[0].child.wait().unwrap();
+    assert!(!can_be_opened(&libraries), "the first one's files are gone with it");
+    assert!(libraries.forget(first));
+    assert!(can_be_opened(&libraries));
+    assert!(libraries.forget(ranks[1].process()));
+    assert_eq!(libraries.in_use().count(), 0);
 }

@@ -7,7 +7,7 @@ use super::governing::Governing;
 use super::governor::Attach;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
-use super::{Settings, Waker, state};
+use super::{Settings, Stirred, Waker, locked, state};
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::host::boot_time_ns;
@@ -56,12 +56,14 @@ pub(super) fn start(
         looks: Looks::new(paths.clone(), candidates, now),
         attaching: Attaching::default(),
         governing: Governing::new(settings, now),
+        stirred: Stirred::default(),
     };
+    let stirred = Arc::clone(&watch.stirred);
     let (wake, woken) = sync_channel(1);
     let thread =
         thread::Builder::new().name(THREAD.into()).spawn(move || watch.run(&woken, &board))?;
     let wake = Arc::new(wake);
-    let waker = Waker(Arc::downgrade(&wake));
+    let waker = Waker { wake: Arc::downgrade(&wake), stirred };
     Ok((Running { wake: Some(wake), thread: Some(thread) }, waker))
 }
 
@@ -72,6 +74,7 @@ struct Watch {
     looks: Looks,
     attaching: Attaching,
     governing: Governing,
+    stirred: Stirred,
 }
 
 impl Watch {
@@ -83,8 +86,11 @@ impl Watch {
         board.clock(THREAD);
         loop {
             let now = Instant::now();
-            if self.looks.look(now) {
-                self.follow_libraries();
+            let stirred = std::mem::take(&mut *locked(&self.stirred));
+            stirred.into_iter().for_each(|process| self.looks.stir(process, now));
+            let is_due = self.attaching.due().is_some_and(|due| due <= now);
+            if self.looks.look(now) || is_due {
+                self.follow_libraries(now);
             }
             self.governing.look(now, &self.attaching, &self.looks.libraries, &self.shared);
             self.enforce();
@@ -103,13 +109,14 @@ impl Watch {
             return Duration::ZERO;
         }
         let longest = now + OLD_EVERY;
-        let due = self.looks.due().into_iter().chain(self.governing.due());
+        let due =
+            self.looks.due().into_iter().chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
-    fn follow_libraries(&mut self) {
+    fn follow_libraries(&mut self, now: Instant) {
         let wanted = self.governing.attach();
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared);
+        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
         self.governing.set_budget(&mut self.attaching, &self.paths);
     }
 
@@ -123,7 +130,7 @@ impl Watch {
         let level = governor.level().as_str();
         tracing::warn!(level, budget = governor.budget(), "the probes' cost is adjusted");
         if before == Attach::Nothing {
-            self.follow_libraries();
+            self.follow_libraries(Instant::now());
             self.shared.with(|known| known.gap_ns = boot_time_ns());
         }
     }
