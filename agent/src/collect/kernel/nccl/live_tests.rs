@@ -1249,7 +1249,8 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     assert!(attaching.is_attached());
     let due = attaching.due().unwrap();
     std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
-    attaching.follow(&mut libraries, Attach::Full, &shared, due - Duration::from_millis(1));
+    let early = due.checked_sub(Duration::from_millis(1)).unwrap();
+    attaching.follow(&mut libraries, Attach::Full, &shared, early);
     assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
     attaching.follow(&mut libraries, Attach::Full, &shared, due);
     assert_eq!((attaching.refused(), attaching.due()), (None, None));

@@ -87,7 +87,9 @@ impl Watch {
         loop {
             let now = Instant::now();
             let stirred = std::mem::take(&mut *locked(&self.stirred));
-            stirred.into_iter().for_each(|process| self.looks.stir(process, now));
+            for process in stirred {
+                self.looks.stir(process, now);
+            }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
             if self.looks.look(now) || is_due {
                 self.follow_libraries(now);
