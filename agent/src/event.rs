@@ -13,7 +13,7 @@ use crate::attribute::Owner;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::GovernorLevel;
 use crate::communicators::CommunicatorHash;
-use crate::ids::{GpuId, PciAddress, PciPort};
+use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
 use crate::inventory::GpuInfo;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -109,7 +109,7 @@ impl Named {
 }
 
 /// A process of a job, on any node, as NCCL names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peer {
     /// Address of its node.
     pub host: Box<str>,
@@ -123,6 +123,12 @@ pub struct Peer {
     pub rank: Option<u32>,
     /// Ranks of that.
     pub ranks: Option<u32>,
+    /// The very process, where it is or was on this node.
+    pub process: Option<ProcKey>,
+    /// Whose that was when it was last seen.
+    pub owner: Option<Arc<Owner>>,
+    /// Other processes of its job on this node.
+    pub beside: Vec<ProcKey>,
 }
 
 /// What was decided of the probes on collective libraries, and why.
@@ -173,6 +179,30 @@ pub struct Happening {
     pub usage: Option<Box<Usage>>,
     /// The source's own words.
     pub message: Box<str>,
+}
+
+impl Happening {
+    /// One of which nothing else is told.
+    pub fn new(
+        kind: EventKind,
+        place: Place,
+        severity: Severity,
+        message: impl Into<Box<str>>,
+    ) -> Self {
+        Self {
+            kind,
+            place,
+            code: None,
+            severity,
+            process: None,
+            peer: None,
+            governed: None,
+            gpu_instance: None,
+            cgroup: None,
+            usage: None,
+            message: message.into(),
+        }
+    }
 }
 
 /// What a process has used of a device in all its life.

@@ -208,16 +208,18 @@ impl Core {
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
         let ownership = self.ownership.clone();
         let emit = move |evidence| {
-            let is_life = matches!(
-                evidence,
-                Evidence::Opened(_)
-                    | Evidence::Forked { .. }
-                    | Evidence::Execed { .. }
-                    | Evidence::Exited { .. }
-            );
+            let (stirred, has_ended) = match &evidence {
+                Evidence::Opened(opened) => (Some(opened.process), false),
+                Evidence::Forked { child, .. } => (Some(child.process), false),
+                Evidence::Execed { process, .. } => (Some(*process), false),
+                Evidence::Exited { .. } => (None, true),
+                _ => (None, false),
+            };
             ownership.observe(evidence);
-            if let Some(waker) = nccl.as_ref().filter(|_| is_life) {
-                waker.wake();
+            match (&nccl, stirred) {
+                (Some(waker), Some(process)) => waker.stir(process),
+                (Some(waker), None) if has_ended => waker.wake(),
+                _ => {}
             }
         };
         let handle = device_users::start(settings.kernel.clone(), &settings.paths, emit);

@@ -164,3 +164,62 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
     let whose = attrs("process.pid");
     assert!(ranks.iter().any(|rank| rank.pid().to_string() == whose), "{record:?}");
 }
+
+/// What a library of 2.27 says, which knows no JSON, of the second of two ranks.
+fn text(hash: &str, dead: Option<u32>) -> String {
+    const HEALTHY: &str = include_str!("../fixtures/nccl-ras/libnccl-2.27.5-three-ranks.txt");
+    const DEAD: &str = include_str!("../fixtures/nccl-ras/libnccl-2.27.5-one-dead.txt");
+    let Some(pid) = dead else { return HEALTHY.into() };
+    let digits = hash.trim_start_matches("0x");
+    let text = DEAD.replace("1db14a8a713c2fa5", &format!("{digits:0>16}"));
+    text.replace("13033", &pid.to_string()).replace("Rank 2 --", "Rank 1 --")
+}
+
+#[test]
+fn a_rank_that_was_killed_here_is_named_though_its_process_has_ended() {
+    if !geteuid().is_root() {
+        gpuwho_tests::skip!("root, to attach probes");
+    }
+    let folder = TempDir::new().unwrap();
+    let collector = or_skip!(Collector::start(&folder.path().join("collector")));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("localhost:{port}");
+    let (mut ranks, hash) = world(folder.path(), &[("NCCL_RAS_ADDR", &address)]);
+    let document = folder.path().join("status.txt");
+    std::fs::write(&document, text(&hash, None)).unwrap();
+    for rank in &mut ranks {
+        assert_eq!(rank.order(&format!("ras {}", document.display())).unwrap(), "ok");
+    }
+    let agent = start(folder.path(), &collector, "[nccl]\nras_interval = \"1s\"\n");
+    or_skip!(
+        agent
+            .wait_for_log("counting collective calls", WITHIN)
+            .map_err(|_| "a kernel that lets the agent count collective calls")
+    );
+    let second = ("nccl.rank", "1");
+    let is_known = || {
+        for rank in &mut ranks {
+            rank.order("call 1 ncclAllReduce world 1024 7").unwrap();
+        }
+        let points = collector.points().unwrap();
+        let info = of(&points, "nccl.communicator.info", &[second]);
+        let answered = of(&points, "nccl.ras.queries", &[("nccl.ras.outcome", "answered")]);
+        let has_answered = answered.iter().any(|point| point.number().is_some_and(|n| n >= 2.0));
+        (!info.is_empty() && has_answered).then_some(())
+    };
+    until(WITHIN, is_known).expect("the rank, and NCCL's answers");
+    let killed = ranks.remove(1);
+    let pid = killed.pid();
+    drop(killed);
+    std::fs::write(&document, text(&hash, Some(pid))).unwrap();
+    let dead = || {
+        let records = collector.records().unwrap();
+        records.into_iter().find(|record| record.event == "nccl.peer.dead")
+    };
+    let record = until(WITHIN, dead).expect("the event");
+    let names = ["process.pid", "nccl.peer.record", "nccl.peer.pid", "nccl.rank", "nccl.nranks"];
+    let attrs = names.map(|name| record.attrs.get(name).map_or("", String::as_str));
+    let pid = pid.to_string();
+    assert_eq!(attrs, [&pid, "itself", &pid, "1", "2"], "{record:?}");
+    assert!(record.attrs.contains_key("gpuwho.owner.method"), "{record:?}");
+}

@@ -5,9 +5,9 @@ use super::{
 };
 use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
-    Ask, BIRTH, Birth, DEATH, Expected, HandleKey, Hash, IdAt, LOST_UNREADABLE, MADE_LOCALLY,
-    MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS, UNKNOWN,
-    operation,
+    Ask, BIRTH, Birth, DEATH, Expected, GROWN, HandleKey, Hash, IdAt, LOST_UNREADABLE,
+    MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS,
+    UNKNOWN, operation,
 };
 
 /// A communicator is being made.
@@ -95,6 +95,10 @@ fn from_parent(
     if how == SHRUNK {
         shrunk(expected, known.ranks, rank, list);
         return 0;
+    }
+    // Who grows keeps its rank, and says -1 where those that are added say theirs.
+    if how == GROWN {
+        expected.rank = rank;
     }
     if how == SPLIT && origin != SEEN { child } else { UNKNOWN }
 }

@@ -343,6 +343,9 @@ attributes! {
     NCCL_PEER_PID = "nccl.peer.pid";
     /// CUDA devices of that process, comma-separated (events).
     NCCL_PEER_DEVICES = "nccl.peer.devices";
+    /// Whose the process and the owner on such a record are: `itself` where that process is or was
+    /// on this node, else `peer`, one of the others of its job here (events).
+    NCCL_PEER_RECORD = "nccl.peer.record";
     /// Device ordinal of the rank in its process.
     NCCL_DEVICE = "nccl.device";
     /// The library's version.

@@ -49,6 +49,8 @@ dims! {
         PeerDead = "nccl.peer.dead",
         /// The probes on the collective library were cut back for what they cost, or came back.
         GovernorChange = "nccl.governor.change",
+        /// A process of a job on this node does not answer NCCL.
+        PeerSilent = "nccl.peer.unresponsive",
     }
 }
 
@@ -79,6 +81,7 @@ impl EventKind {
             Self::GovernorChange => {
                 "what is seen of collective calls has changed with what seeing it costs"
             }
+            Self::PeerSilent => "a process on this node does not answer the others of its job",
         }
     }
 
@@ -99,6 +102,10 @@ impl EventKind {
             }
             Self::GovernorChange => {
                 "scale counts by nccl.probe.coverage; raise nccl.budget to see more"
+            }
+            Self::PeerSilent => {
+                "look whether that process is stopped, swapped out or gone; NCCL gives it up after \
+                 a minute"
             }
             Self::Reset => "restart the programs that were on the device",
             Self::DriverLoaded

@@ -178,9 +178,11 @@ metrics! {
         from "uprobes on the entries of the library's operations";
     /// Collectives this rank has called on the communicator since it was made: the sequence number
     /// of the last one. The ranks of a communicator call the same ones in the same order, so at
-    /// any moment a rank with a lower number is behind; compare by `nccl.communicator.id`, across
-    /// nodes too. Absent for a communicator that was there before the agent, and after calls were
-    /// missed.
+    /// any moment a rank with a lower number is behind; compare by `nccl.communicator.id`. Nodes
+    /// are read at different moments, so a rank that goes on may seem behind those of another node:
+    /// across nodes only one that stands still is. Calling is not completing: a rank may be far
+    /// ahead of its device. Absent for a communicator that was there before the agent, and after
+    /// calls were missed.
     SEQUENCE: Gauge<i64> of MemberId = "nccl.rank.sequence" ["{call}"]
         from "uprobes on the entries of the library's collectives";
     /// How many collectives this rank is behind the foremost rank of its communicator on this
@@ -190,7 +192,10 @@ metrics! {
     /// Time since the rank called its last operation on the communicator.
     QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
         from "kernel time stamp of the last entry";
-    /// How a rank stands: 1 on the state it is in, 0 on the others.
+    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call, or behind
+    /// the node's foremost rank of the communicator without a call, for as long as
+    /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices
+    /// behind calls that have returned, are idle.
     STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Times this rank was found hung.
@@ -203,7 +208,8 @@ metrics! {
     /// How far apart the ranks of this node came to a collective: last arrival minus first, on the
     /// rank that came last. Its count is how often the rank was the last, its sum the time that
     /// others waited for it. Of each communicator and reading the last 256 collectives at most are
-    /// compared.
+    /// compared, by when they were called, which need not be when they began on the device; ranks
+    /// of other nodes are not.
     SPREAD: Histogram<Histogram> of MemberId = "nccl.arrival.spread" ["s"]
         from "kernel time stamps of the same sequence number on the ranks of this node";
     /// Time by which the rank came later than the first rank of this node, added up over the

@@ -3,7 +3,7 @@
 //! A happening is worked up on the thread that brings it, because its victims may be gone a moment
 //! later. What is to be told waits in a bounded queue until the pipeline takes it.
 
-use super::{Event, Happening, Moment, Named, Place, Victim, Witness};
+use super::{Event, Happening, Moment, Named, Peer, Place, Victim, Witness};
 use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::ownership::killed::Killed;
@@ -254,6 +254,9 @@ impl Desk {
             let owner = ownership.known(*pid, at.boot_ns);
             return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
         }
+        if let Some(peer) = &what.peer {
+            return Some(self.peers(peer));
+        }
         if let Some(process) = &what.process {
             let key = ownership.process(process.pid, at.boot_ns);
             let owner = key.and_then(|key| ownership.owner(key));
@@ -261,6 +264,19 @@ impl Desk {
         }
         let Place::Gpu(gpu) = what.place else { return Some(Vec::new()) };
         Some(by_party(self.on(gpu, at)))
+    }
+
+    /// The process itself, though it may have ended long before; where it is not known here, the
+    /// others of its job.
+    fn peers(&self, peer: &Peer) -> Vec<Victim> {
+        let itself = peer.process.and_then(|process| self.owner(process));
+        let beside = || peer.beside.iter().filter_map(|process| self.owner(*process)).collect();
+        by_party(itself.or(peer.owner.clone()).map_or_else(beside, |owner| vec![owner]))
+    }
+
+    /// Whose a process is.
+    pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
+        self.sources.ownership.owner(process)
     }
 
     /// Every process that held a device at a moment, by its open nodes or the driver's list.

@@ -78,19 +78,9 @@ impl Room {
 }
 
 fn xid(code: u32) -> Happening {
-    Happening {
-        kind: EventKind::Xid,
-        place: Place::Pci(PciAddress::parse("0000:17:00").unwrap()),
-        code: Some(code),
-        severity: Severity::Critical,
-        process: None,
-        gpu_instance: None,
-        peer: None,
-        cgroup: None,
-        usage: None,
-        governed: None,
-        message: "NVRM: Xid".into(),
-    }
+    let place = Place::Pci(PciAddress::parse("0000:17:00").unwrap());
+    let seen = Happening::new(EventKind::Xid, place, Severity::Critical, "NVRM: Xid");
+    Happening { code: Some(code), ..seen }
 }
 
 fn pids(event: &Event) -> Vec<(u32, u64)> {

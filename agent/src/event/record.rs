@@ -1,6 +1,6 @@
 //! An event as log records: one for each owner it struck, or one alone.
 
-use super::{Event, Place, Victim, xid};
+use super::{Event, Peer, Place, Victim, xid};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::event::EventKind;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,7 +48,8 @@ pub fn records(event: &Event) -> Vec<Record> {
         named(event, &mut common);
         return vec![told(common)];
     }
-    event.victims.iter().map(|victim| told(struck(&common, victim))).collect()
+    let whose = |victim| struck(&common, victim, event.what.peer.as_deref());
+    event.victims.iter().map(|victim| told(whose(victim))).collect()
 }
 
 fn device(event: &Event, set: &mut AttrSet) {
@@ -121,9 +122,13 @@ fn facts(event: &Event, set: &mut AttrSet) {
     }
 }
 
-fn struck(common: &AttrSet, victim: &Victim) -> AttrSet {
+fn struck(common: &AttrSet, victim: &Victim, peer: Option<&Peer>) -> AttrSet {
     let mut set = common.clone();
     set.extend(&victim.owner.attributes());
+    if let Some(peer) = peer {
+        let is_its_own = peer.process == Some(victim.owner.process);
+        set.set(&attr::NCCL_PEER_RECORD, if is_its_own { "itself" } else { "peer" });
+    }
     if victim.processes > 1 {
         set.set(&attr::EVENT_PROCESSES, i64::try_from(victim.processes).unwrap_or(i64::MAX));
     }

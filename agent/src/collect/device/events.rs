@@ -177,17 +177,12 @@ fn take(told: Told, desk: &Desk, board: &Board) {
 
 fn account(gpu: GpuId, ended: &Ended) -> Happening {
     let Ended { pid, seconds, memory_peak, busy, memory_busy, .. } = *ended;
+    let message = format!("process {pid} has left the device after {seconds} s");
     Happening {
-        kind: EventKind::ProcessEnded,
-        place: Place::Gpu(gpu),
-        code: None,
-        severity: Severity::Info,
         process: Some(Named::pid(pid)),
         gpu_instance: ended.place.map(|place| place.gpu_instance),
-        peer: None,
-        cgroup: None,
         usage: Some(Box::new(Usage { seconds, memory_peak, busy, memory_busy })),
-        message: format!("process {pid} has left the device after {seconds} s").into(),
+        ..Happening::new(EventKind::ProcessEnded, Place::Gpu(gpu), Severity::Info, message)
     }
 }
 
@@ -198,19 +193,9 @@ fn happening(seen: Seen) -> Option<Happening> {
         1 => Severity::Warning,
         _ => Severity::Critical,
     };
-    Some(Happening {
-        kind,
-        place: PciAddress::parse(&seen.pci).map_or(Place::Host, Place::Pci),
-        code: seen.code,
-        severity,
-        process: None,
-        gpu_instance: seen.gpu_instance,
-        peer: None,
-        cgroup: None,
-        usage: None,
-        governed: None,
-        message: seen.message.into(),
-    })
+    let place = PciAddress::parse(&seen.pci).map_or(Place::Host, Place::Pci);
+    let told = Happening::new(kind, place, severity, seen.message);
+    Some(Happening { code: seen.code, gpu_instance: seen.gpu_instance, ..told })
 }
 
 impl Seen {

@@ -25,6 +25,7 @@ mod peers;
 mod price;
 mod probed;
 mod probes;
+mod refusals;
 mod roll;
 mod runs;
 mod shared;
@@ -62,8 +63,8 @@ use shared::Shared;
 use standing::standings;
 use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
 use watch::Running;
@@ -118,19 +119,43 @@ pub struct Nccl {
     running: Running,
 }
 
+/// Processes that have become another program or opened another device since the last look.
+type Stirred = Arc<Mutex<HashSet<ProcKey>>>;
+/// More are found by the looks that come anyway.
+const MOST_STIRRED: usize = 1_024;
+
 /// Says that a process has opened a device, became another program or ended: libraries are looked
 /// for at once.
 #[derive(Clone, Debug)]
-pub struct Waker(std::sync::Weak<SyncSender<()>>);
+pub struct Waker {
+    wake: Weak<SyncSender<()>>,
+    stirred: Stirred,
+}
 
 impl Waker {
+    /// Wakes the thread, unless it is awake or gone. What it finds in this process it will look
+    /// for as often as in one that is new.
+    pub fn stir(&self, process: ProcKey) {
+        let mut stirred = locked(&self.stirred);
+        if stirred.len() < MOST_STIRRED {
+            stirred.insert(process);
+        }
+        drop(stirred);
+        self.wake();
+    }
+
     /// Wakes the thread, unless it is awake or gone.
     pub fn wake(&self) {
-        if let Some(wake) = self.0.upgrade() {
+        if let Some(wake) = self.wake.upgrade() {
             // Full: it will look anyway.
             let _ = wake.try_send(());
         }
     }
+}
+
+/// A set is whole whatever panicked beside it.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts looking for libraries among the processes that hold a device.

@@ -28,22 +28,6 @@ pub(super) fn read(text: &str) -> Option<Happening> {
     kill::read(first).or_else(|| bus::read(first))
 }
 
-fn happening(kind: EventKind, place: Place, severity: Severity, text: &str) -> Happening {
-    Happening {
-        kind,
-        place,
-        code: None,
-        severity,
-        process: None,
-        gpu_instance: None,
-        peer: None,
-        cgroup: None,
-        usage: None,
-        governed: None,
-        message: text.into(),
-    }
-}
-
 /// Lines of the NVIDIA driver.
 fn nvrm(rest: &str, text: &str) -> Option<Happening> {
     if let Some(rest) = rest.strip_prefix("Xid (") {
@@ -51,21 +35,28 @@ fn nvrm(rest: &str, text: &str) -> Option<Happening> {
     }
     if let Some(rest) = rest.strip_prefix("The NVIDIA GPU ") {
         let gone = text.contains("fallen off the bus");
-        return gone.then(|| happening(EventKind::Lost, place(rest), Severity::Critical, text));
+        return gone
+            .then(|| Happening::new(EventKind::Lost, place(rest), Severity::Critical, text));
     }
     if let Some(address) = unbound(rest) {
-        return Some(happening(EventKind::DriverUnbind, place(address), Severity::Warning, text));
+        return Some(Happening::new(
+            EventKind::DriverUnbind,
+            place(address),
+            Severity::Warning,
+            text,
+        ));
     }
     if rest.contains("RmInitAdapter failed") {
         let place = place(rest.strip_prefix("GPU ").unwrap_or_default());
-        return Some(happening(EventKind::InitFailed, place, Severity::Critical, text));
+        return Some(Happening::new(EventKind::InitFailed, place, Severity::Critical, text));
     }
     // One of each burst: the heading of the report (another word in each of 525 to 545), and the
     // heartbeat's end (595). The XID 119 or 120 that comes with it has the device.
     let is_timeout = ["* GSP Timeout *", "* GSP Failure *", "Heartbeat timed out"]
         .iter()
         .any(|heading| rest.contains(heading));
-    is_timeout.then(|| happening(EventKind::DriverTimeout, Place::Host, Severity::Critical, text))
+    is_timeout
+        .then(|| Happening::new(EventKind::DriverTimeout, Place::Host, Severity::Critical, text))
 }
 
 /// The address behind the words of a device's being taken from the driver: the driver waits for
@@ -94,7 +85,7 @@ fn xid_line(rest: &str, text: &str) -> Option<Happening> {
     let code: u32 = code.trim().parse().ok()?;
     let severity = xid::find(code).map_or(Severity::Critical, |row| row.action.severity());
     let process = process(rest);
-    let event = happening(EventKind::Xid, place, severity, text);
+    let event = Happening::new(EventKind::Xid, place, severity, text);
     Some(Happening { code: Some(code), process, gpu_instance, ..event })
 }
 
@@ -106,7 +97,7 @@ fn sxid(text: &str) -> Option<Happening> {
     let code = rest.trim_start().split(',').next()?.parse().ok()?;
     let fatal = rest.contains(", Fatal");
     let severity = if fatal { Severity::Critical } else { Severity::Warning };
-    let event = happening(EventKind::Sxid, place(address), severity, text);
+    let event = Happening::new(EventKind::Sxid, place(address), severity, text);
     Some(Happening { code: Some(code), ..event })
 }
 
@@ -119,7 +110,7 @@ fn module(rest: &str, text: &str) -> Option<Happening> {
     } else {
         return None;
     };
-    Some(happening(kind, Place::Host, Severity::Info, text))
+    Some(Happening::new(kind, Place::Host, Severity::Info, text))
 }
 
 /// `pid=1234`, `pid='<unknown>'`, `name=python`: a process without a number is none.

@@ -359,7 +359,7 @@ fn a_killed_process_is_named_whatever_it_calls_itself() {
         let expected = Happening {
             process: Some(Named { pid, comm: Some(comm.into()), uid }),
             cgroup: cgroup.map(Box::from),
-            ..happening(EventKind::OomKill, Place::Host, Severity::Warning, text)
+            ..Happening::new(EventKind::OomKill, Place::Host, Severity::Warning, text)
         };
         assert_eq!(read(text), Some(expected));
     }

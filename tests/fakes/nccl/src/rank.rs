@@ -8,12 +8,16 @@
 //! | `init NAME RANKS RANK ID [config or scalable]` | result |
 //! | `all NAME RANKS` | result; the communicators are `NAME0`, `NAME1`, … |
 //! | `split NAME COLOR KEY NEW`, `shrink NAME NEW RANK…` | result |
+//! | `grow-id NAME` | the id for those that will be added, in hex |
+//! | `grow NAME NEW RANKS` | result; for who is in it |
+//! | `join NEW RANKS RANK ID` | result; for who is added |
 //! | `finalize NAME`, `destroy NAME`, `abort NAME`, `revoke NAME` | result |
 //! | `count NAME`, `rank NAME`, `error NAME` | result and answer |
 //! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
 //! | `pace TIMES RATE OPERATION NAME COUNT DATATYPE` | nanoseconds of a call: median, mean of the quicker 99 % |
 //! | `storm MILLISECONDS OPERATION NAME COUNT DATATYPE` | calls, CPU nanoseconds of one |
 //! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
+//! | `simulate TIMES OPERATION NAME COUNT DATATYPE` | result; a group that is not launched |
 //! | `ras FILE` | `ok`; from now on clients are answered like [`crate::ras`] says |
 //! | `take NANOSECONDS`, `hang`, `fail RESULT`, `break NAME RESULT` | `ok` |
 //!
@@ -81,6 +85,10 @@ type InitAll = unsafe extern "C" fn(*mut Handle, c_int, *const c_int) -> u32;
 type Split = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle, *const c_void) -> u32;
 type Shrink =
     unsafe extern "C" fn(Handle, *const c_int, c_int, *mut Handle, *const c_void, c_int) -> u32;
+type Grow =
+    unsafe extern "C" fn(Handle, c_int, *const UniqueId, c_int, *mut Handle, *const c_void) -> u32;
+type IdOf = unsafe extern "C" fn(Handle, *mut UniqueId) -> u32;
+type WithInfo = unsafe extern "C" fn(*const c_void) -> u32;
 type OnHandle = unsafe extern "C" fn(Handle, c_int) -> u32;
 type Question = unsafe extern "C" fn(Handle, *mut u32) -> u32;
 type Bare = unsafe extern "C" fn() -> u32;
@@ -111,6 +119,11 @@ impl Rank {
             ["all", name, ranks] => self.init_all(name, ranks),
             ["split", name, color, key, new] => self.split(name, (color, key), new),
             ["shrink", name, new, ref excluded @ ..] => self.shrink(name, new, excluded),
+            ["grow-id", name] => self.grow_id(name),
+            ["grow", name, new, ranks] => self.grow(name, new, (ranks, "-1"), None),
+            ["join", new, ranks, rank, id] => {
+                self.grow("-", new, (ranks, rank), Some(parse_id(id)?))
+            }
             ["finalize", name] => self.end("ncclCommFinalize", name, false),
             ["revoke", name] => self.end("ncclCommRevoke", name, false),
             ["destroy", name] => self.end("ncclCommDestroy", name, true),
@@ -129,6 +142,9 @@ impl Rank {
             }
             ["group", times, operation, name, count, datatype] => {
                 self.group((times, operation), name, (count, datatype))
+            }
+            ["simulate", times, operation, name, count, datatype] => {
+                self.simulate((times, operation), name, (count, datatype))
             }
             ["ras", file] => {
                 crate::ras::listen(file.into()).map_err(|error| refused(error.to_string()))
@@ -182,9 +198,7 @@ impl Rank {
         if result != 0 {
             return Err(refused(format!("result {result}")));
         }
-        let digit = |half: u8| char::from_digit(half.into(), 16);
-        let halves = id.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        Ok(halves.filter_map(digit).collect())
+        Ok(hex(&id))
     }
 
     fn init(
@@ -268,6 +282,36 @@ impl Rank {
                 &raw mut new,
                 ptr::null(),
                 0,
+            )
+        };
+        Ok(self.keep(child, new, result))
+    }
+
+    fn grow_id(&self, name: &str) -> Result<String, Refused> {
+        let (function, parent) = (self.symbol("ncclCommGetUniqueId")?, self.handle(name)?);
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the symbol has this type; the id has room for the answer.
+        let result = unsafe { transmute::<*mut c_void, IdOf>(function)(parent, &raw mut id) };
+        if result == 0 { Ok(hex(&id)) } else { Err(refused(format!("result {result}"))) }
+    }
+
+    fn grow(
+        &mut self,
+        name: &str,
+        child: &str,
+        (ranks, rank): (&str, &str),
+        id: Option<UniqueId>,
+    ) -> Result<String, Refused> {
+        let (mut new, parent): (Handle, _) = (ptr::null_mut(), self.handle(name)?);
+        // SAFETY: the symbol has this type; pointers are to locals that outlive the call.
+        let result = unsafe {
+            transmute::<*mut c_void, Grow>(self.symbol("ncclCommGrow")?)(
+                parent,
+                int(ranks)?,
+                id.as_ref().map_or(ptr::null(), ptr::from_ref),
+                int(rank)?,
+                &raw mut new,
+                ptr::null(),
             )
         };
         Ok(self.keep(child, new, result))
@@ -397,9 +441,24 @@ impl Rank {
         // SAFETY: as above.
         Ok(unsafe { transmute::<*mut c_void, Bare>(end)() }.to_string())
     }
+
+    fn simulate(
+        &self,
+        calls: (&str, &str),
+        name: &str,
+        size: (&str, &str),
+    ) -> Result<String, Refused> {
+        let begin = self.symbol("ncclGroupStart")?;
+        let end = self.symbol("ncclGroupSimulateEnd")?;
+        // SAFETY: it takes nothing.
+        unsafe { transmute::<*mut c_void, Bare>(begin)() };
+        self.call(calls, name, size)?;
+        // SAFETY: the symbol takes where the answer goes, or null.
+        Ok(unsafe { transmute::<*mut c_void, WithInfo>(end)(ptr::null()) }.to_string())
+    }
 }
 
-/// The words of a call, each in its place.
+/// The words of a call, each in its place; a configuration comes last.
 fn arguments(operation: &str, count: usize, datatype: usize, comm: Handle) -> Option<[usize; 11]> {
     const BUFFER: usize = 0x7f00_0000_0000;
     let comm = comm.expose_provenance();
@@ -409,9 +468,15 @@ fn arguments(operation: &str, count: usize, datatype: usize, comm: Handle) -> Op
         | "ncclBroadcast"
         | "ncclGather"
         | "ncclScatter"
-        | "ncclAllReduceConfig" => &[BUFFER, BUFFER, count, datatype, 0, comm, 0x77],
-        "ncclAllGather" | "ncclAlltoAll" => &[BUFFER, BUFFER, count, datatype, comm, 0x77],
-        "ncclReduce" => &[BUFFER, BUFFER, count, datatype, 0, 0, comm, 0x77],
+        | "ncclAllReduceConfig"
+        | "ncclReduceScatterConfig"
+        | "ncclBroadcastConfig"
+        | "ncclGatherConfig"
+        | "ncclScatterConfig" => &[BUFFER, BUFFER, count, datatype, 0, comm, 0x77],
+        "ncclAllGather" | "ncclAlltoAll" | "ncclAllGatherConfig" | "ncclAlltoAllConfig" => {
+            &[BUFFER, BUFFER, count, datatype, comm, 0x77]
+        }
+        "ncclReduce" | "ncclReduceConfig" => &[BUFFER, BUFFER, count, datatype, 0, 0, comm, 0x77],
         "ncclBcast" | "ncclSend" | "ncclRecv" => &[BUFFER, count, datatype, 0, comm, 0x77],
         "ncclPutSignal" => &[BUFFER, count, datatype, 0, 0, 0, 0, 0, 0, comm, 0x77],
         "ncclSignal" => &[0, 0, 0, 0, comm, 0x77],
@@ -429,6 +494,12 @@ fn thread_cpu() -> u128 {
     // SAFETY: the record is a local that outlives the call.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
+}
+
+fn hex(id: &UniqueId) -> String {
+    let digit = |half: u8| char::from_digit(half.into(), 16);
+    let halves = id.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    halves.filter_map(digit).collect()
 }
 
 fn parse_id(hex: &str) -> Result<UniqueId, Refused> {

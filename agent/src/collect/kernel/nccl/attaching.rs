@@ -6,7 +6,8 @@ use super::cover::Present;
 use super::governor::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::many::{Many, Way};
-use super::probes::{Attached, Hold, ProbeError, Probes, task_layout};
+use super::probes::{Attached, Hold, Probes, task_layout};
+use super::refusals::Refusals;
 use super::runs::Runs;
 use super::shared::Shared;
 use crate::paths::Paths;
@@ -16,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// How long links are closed before something else has its turn.
 const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
-/// Between tries to load programs that the kernel has refused.
-const AGAIN: Duration = Duration::from_mins(5);
 
 /// The programs and where they are attached.
 pub(super) struct Attaching {
@@ -26,7 +25,7 @@ pub(super) struct Attaching {
     attached: HashMap<FileKey, Attached>,
     /// Files that another one's probes are on, since both are the same.
     twins: HashMap<FileKey, FileKey>,
-    refused: Option<(String, Instant)>,
+    refusals: Refusals,
     /// Links to close, when there is nothing better to do.
     detaching: Vec<Hold>,
     in_force: Attach,
@@ -41,7 +40,7 @@ impl Default for Attaching {
             probes: None,
             attached: HashMap::new(),
             twins: HashMap::new(),
-            refused: None,
+            refusals: Refusals::default(),
             detaching: Vec::new(),
             in_force: Attach::Full,
             tried: 0,
@@ -55,8 +54,15 @@ impl Attaching {
         self.layout = task_layout(paths);
     }
 
-    /// Attaches to what is new and detaches from what nobody maps any more.
-    pub(super) fn follow(&mut self, libraries: &mut Libraries, wanted: Attach, shared: &Shared) {
+    /// Attaches to what is new or was refused some time ago, and detaches from what nobody maps any
+    /// more.
+    pub(super) fn follow(
+        &mut self,
+        libraries: &mut Libraries,
+        wanted: Attach,
+        shared: &Shared,
+        now: Instant,
+    ) {
         let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| key.clone()).collect();
         let gone: Vec<FileKey> =
             self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
@@ -66,26 +72,49 @@ impl Attaching {
             let links = self.attached.remove(&key).map(Attached::into_holds);
             self.detaching.extend(links.unwrap_or_default());
         }
-        let is_tried_again = |until: &Instant| Instant::now() >= *until;
-        if self.refused.as_ref().is_some_and(|(_, until)| !is_tried_again(until)) {
+        self.refusals.retain(&in_use);
+        if wanted == Attach::Nothing || in_use.is_empty() || !self.load(shared, now) {
             return;
         }
-        self.refused = None;
-        if wanted == Attach::Nothing {
-            return;
-        }
-        if let Err(error) = self.attach_new(libraries, wanted == Attach::Full, shared) {
-            tracing::warn!(%error, "collective calls cannot be counted");
-            self.refused = Some((error.to_string(), Instant::now() + AGAIN));
+        for key in self.attach_new(libraries, wanted == Attach::Full, now) {
+            libraries.tell_version(&key);
+            let library = libraries.in_use().find(|(known, _)| **known == key);
+            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+                continue;
+            };
+            let (functions, returns) = (attached.functions(), attached.returns());
+            let (path, version) = (&library.path, &library.exports.version);
+            let stepped = library.exports.stepped.len();
+            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
         }
     }
 
-    fn attach_new(
-        &mut self,
-        libraries: &mut Libraries,
-        timed: bool,
-        shared: &Shared,
-    ) -> Result<(), ProbeError> {
+    /// Loads the programs once; false while the kernel does not take them.
+    fn load(&mut self, shared: &Shared, now: Instant) -> bool {
+        if self.probes.is_some() {
+            return true;
+        }
+        if self.refusals.is_early(None, now) {
+            return false;
+        }
+        match Probes::load(self.layout, Way::Session) {
+            Ok((probes, maps)) => {
+                self.refusals.clear(None);
+                self.probes = Some(probes);
+                shared.with(|known| known.maps = Some(maps));
+                true
+            }
+            Err(error) => {
+                if self.refusals.note(None, error.to_string(), now) {
+                    tracing::warn!(%error, "collective calls cannot be counted");
+                }
+                false
+            }
+        }
+    }
+
+    /// The files that are probed from now on. One that is refused keeps no other from it.
+    fn attach_new(&mut self, libraries: &Libraries, timed: bool, now: Instant) -> Vec<FileKey> {
         let mut new = Vec::new();
         for (key, library) in libraries.in_use() {
             if self.attached.contains_key(key) || self.twins.contains_key(key) {
@@ -97,31 +126,34 @@ impl Attaching {
                 self.twins.insert(key.clone(), twin.clone());
                 continue;
             }
-            if self.probes.is_none() {
-                let (probes, maps) = Probes::load(self.layout, Way::Session)?;
-                self.probes = Some(probes);
-                shared.with(|known| known.maps = Some(maps));
-            }
             let Some(probes) = &mut self.probes else { continue };
-            let attached = probes.attach(&library.file, &library.exports, timed)?;
-            for (name, why) in &attached.refused {
-                tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
-            }
-            self.attached.insert(key.clone(), attached);
-            new.push(key.clone());
-        }
-        for key in new {
-            libraries.tell_version(&key);
-            let library = libraries.in_use().find(|(known, _)| **known == key);
-            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+            if self.refusals.is_early(Some(key), now) {
                 continue;
-            };
-            let (functions, returns) = (attached.functions(), attached.returns());
-            let (path, version) = (&library.path, &library.exports.version);
-            let stepped = library.exports.stepped.len();
-            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
+            }
+            match probes.attach(&library.file, &library.exports, timed) {
+                Ok(attached) => {
+                    for (name, why) in &attached.refused {
+                        tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
+                    }
+                    self.refusals.clear(Some(key));
+                    self.attached.insert(key.clone(), attached);
+                    new.push(key.clone());
+                }
+                Err(error) => {
+                    let path = &library.path;
+                    let why = format!("{path}: {error}");
+                    if self.refusals.note(Some(key.clone()), why, now) {
+                        tracing::warn!(%path, %error, "a library's calls cannot be counted");
+                    }
+                }
+            }
         }
-        Ok(())
+        new
+    }
+
+    /// When something that was refused is to be tried again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.refusals.due()
     }
 
     /// Makes what is attached what is wanted; gives the moment from which on it is so, or `None` where
@@ -242,9 +274,9 @@ impl Attaching {
         self.detaching.len()
     }
 
-    /// Why the kernel does not take the programs.
+    /// Why the kernel does not take the programs, or a file's probes.
     pub(super) fn refused(&self) -> Option<&str> {
-        self.refused.as_ref().map(|(why, _)| why.as_str())
+        self.refusals.why()
     }
 
     /// How many files are in use, those that are the same counted once.

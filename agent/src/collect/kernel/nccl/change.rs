@@ -77,27 +77,20 @@ impl Change {
         let (rate, budget) = (self.rate, self.budget);
         let message = format!("{seen}: {rate} hits a second and process, {budget} allowed");
         let less = what_is_left(self.level) < what_is_left(self.before);
-        Happening {
-            kind: EventKind::GovernorChange,
-            place: Place::Host,
-            code: None,
-            severity: if less { Severity::Warning } else { Severity::Info },
-            process: None,
-            peer: None,
-            governed: Some(Box::new(Governed {
-                before: self.before,
-                level: self.level,
-                cycle: self.cycle,
-                rate,
-                budget,
-                hit_ns: u64::try_from(self.price.plain().as_nanos()).unwrap_or(u64::MAX),
-                dearest: self.dearest,
-                libraries: self.libraries.0.into(),
-                versions: self.libraries.1.into(),
-            })),
-            gpu_instance: None,
-            message: message.into(),
-        }
+        let severity = if less { Severity::Warning } else { Severity::Info };
+        let governed = Governed {
+            before: self.before,
+            level: self.level,
+            cycle: self.cycle,
+            rate,
+            budget,
+            hit_ns: u64::try_from(self.price.plain().as_nanos()).unwrap_or(u64::MAX),
+            dearest: self.dearest,
+            libraries: self.libraries.0.into(),
+            versions: self.libraries.1.into(),
+        };
+        let told = Happening::new(EventKind::GovernorChange, Place::Host, severity, message);
+        Happening { governed: Some(Box::new(governed)), ..told }
     }
 }
 
@@ -135,12 +128,6 @@ mod tests {
         assert_eq!(
             told,
             Happening {
-                kind: EventKind::GovernorChange,
-                place: Place::Host,
-                code: None,
-                severity: Severity::Warning,
-                process: None,
-                peer: None,
                 governed: Some(Box::new(Governed {
                     before: GovernorLevel::Entries,
                     level: GovernorLevel::Cycled,
@@ -152,10 +139,13 @@ mod tests {
                     libraries: "/usr/lib/libnccl.so.2".into(),
                     versions: "2.29.7".into(),
                 })),
-                gpu_instance: None,
-                message: "calls are counted one second in 4: 40000 hits a second and process, \
+                ..Happening::new(
+                    EventKind::GovernorChange,
+                    Place::Host,
+                    Severity::Warning,
+                    "calls are counted one second in 4: 40000 hits a second and process, \
                           13333 allowed"
-                    .into(),
+                )
             }
         );
     }

@@ -7,7 +7,7 @@ use super::governing::Governing;
 use super::governor::Attach;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
-use super::{Settings, Waker, state};
+use super::{Settings, Stirred, Waker, locked, state};
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::event::desk::Desk;
@@ -58,12 +58,14 @@ pub(super) fn start(
         attaching: Attaching::default(),
         governing: Governing::new(settings, paths, now),
         desk,
+        stirred: Stirred::default(),
     };
+    let stirred = Arc::clone(&watch.stirred);
     let (wake, woken) = sync_channel(1);
     let thread =
         thread::Builder::new().name(THREAD.into()).spawn(move || watch.run(&woken, &board))?;
     let wake = Arc::new(wake);
-    let waker = Waker(Arc::downgrade(&wake));
+    let waker = Waker { wake: Arc::downgrade(&wake), stirred };
     Ok((Running { wake: Some(wake), thread: Some(thread) }, waker))
 }
 
@@ -75,6 +77,7 @@ struct Watch {
     attaching: Attaching,
     governing: Governing,
     desk: Option<Arc<Desk>>,
+    stirred: Stirred,
 }
 
 impl Watch {
@@ -86,8 +89,13 @@ impl Watch {
         board.clock(THREAD);
         loop {
             let now = Instant::now();
-            if self.looks.look(now) {
-                self.follow_libraries();
+            let stirred = std::mem::take(&mut *locked(&self.stirred));
+            for process in stirred {
+                self.looks.stir(process, now);
+            }
+            let is_due = self.attaching.due().is_some_and(|due| due <= now);
+            if self.looks.look(now) || is_due {
+                self.follow_libraries(now);
             }
             self.govern(now);
             self.attaching.detach_some();
@@ -105,13 +113,14 @@ impl Watch {
             return Duration::ZERO;
         }
         let longest = now + OLD_EVERY;
-        let due = self.looks.due().into_iter().chain(self.governing.due());
+        let due =
+            self.looks.due().into_iter().chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
-    fn follow_libraries(&mut self) {
+    fn follow_libraries(&mut self, now: Instant) {
         let wanted = self.governing.attach();
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared);
+        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
         self.governing.set_price(&mut self.attaching);
         self.note(Instant::now());
     }
@@ -135,7 +144,7 @@ impl Watch {
             return self.note(at);
         }
         // Not counted before all of it is there, and so not for a part of what is said to be covered.
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared);
+        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
         let at = self.attaching.count();
         self.note(at);
         self.shared.with(|known| known.gap_ns = boot_time_ns());

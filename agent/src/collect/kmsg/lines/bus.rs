@@ -6,7 +6,6 @@
 //! `Correctable` and `Uncorrectable` (6.12), with or without `AER: ` before; RAS lines have a
 //! `{sequence}` before them in 6.12 and none in 6.1.
 
-use super::happening;
 use crate::catalog::event::EventKind;
 use crate::event::{Happening, Place, Severity};
 use crate::ids::{PciAddress, PciPort};
@@ -33,7 +32,7 @@ pub(super) fn read(text: &str) -> Option<Happening> {
         Place::Pci(PciAddress::parse(address)?)
     };
     if let Some(severity) = bus_error(rest) {
-        return Some(happening(EventKind::PcieError, place, severity, text));
+        return Some(Happening::new(EventKind::PcieError, place, severity, text));
     }
     if driver != "amdgpu" {
         return None;
@@ -82,9 +81,9 @@ fn amdgpu(rest: &str, place: Place, text: &str) -> Option<Happening> {
     } else {
         return None;
     };
-    Some(happening(kind, place, severity, text))
+    Some(Happening::new(kind, place, severity, text))
 }
 
 fn hang(place: Place, text: &str) -> Happening {
-    happening(EventKind::DriverTimeout, place, Severity::Warning, text)
+    Happening::new(EventKind::DriverTimeout, place, Severity::Warning, text)
 }

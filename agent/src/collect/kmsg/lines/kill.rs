@@ -12,7 +12,6 @@
 //! - with `memory.oom.group`, as the kubelet sets it on cgroup v2, `Tasks in /a/b are going to be
 //!   killed due to memory.oom.group set`, and a `Killed process` line for each.
 
-use super::happening;
 use crate::catalog::event::EventKind;
 use crate::event::{Happening, Named, Place, Severity};
 
@@ -57,7 +56,7 @@ fn kill(
 ) -> Option<Happening> {
     let uid = uid.and_then(|uid| uid.trim_end().parse().ok());
     let process = Some(Named { pid: pid.parse().ok()?, comm: Some(comm.into()), uid });
-    let event = happening(EventKind::OomKill, Place::Host, Severity::Warning, text);
+    let event = Happening::new(EventKind::OomKill, Place::Host, Severity::Warning, text);
     Some(Happening { process, cgroup: cgroup.map(Box::from), ..event })
 }
 
