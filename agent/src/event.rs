@@ -11,6 +11,7 @@ pub mod xid;
 
 use crate::attribute::Owner;
 use crate::catalog::event::EventKind;
+use crate::catalog::nccl::GovernorLevel;
 use crate::communicators::CommunicatorHash;
 use crate::ids::{GpuId, PciAddress, PciPort};
 use crate::inventory::GpuInfo;
@@ -59,6 +60,8 @@ pub enum Witness {
     Both,
     /// NCCL's status socket.
     Ras,
+    /// The agent, of its own probes.
+    Governor,
 }
 
 impl Witness {
@@ -69,6 +72,7 @@ impl Witness {
             Self::Nvml => "nvml",
             Self::Both => "nvml+kmsg",
             Self::Ras => "nccl-ras",
+            Self::Governor => "nccl-governor",
         }
     }
 }
@@ -121,6 +125,29 @@ pub struct Peer {
     pub ranks: Option<u32>,
 }
 
+/// What was decided of the probes on collective libraries, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Governed {
+    /// What they were let do before.
+    pub before: GovernorLevel,
+    /// And from now on.
+    pub level: GovernorLevel,
+    /// One second with probes in so many.
+    pub cycle: u32,
+    /// Hits a second and process, measured.
+    pub rate: u64,
+    /// Hits a second and process, allowed.
+    pub budget: u64,
+    /// Nanoseconds that one costs.
+    pub hit_ns: u64,
+    /// The function whose hits cost most.
+    pub dearest: Option<&'static str>,
+    /// Files of the libraries in use, comma-separated.
+    pub libraries: Box<str>,
+    /// Their versions, the same.
+    pub versions: Box<str>,
+}
+
 /// What a source saw.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Happening {
@@ -136,6 +163,8 @@ pub struct Happening {
     pub process: Option<Named>,
     /// The process it is about, where that may be on another node.
     pub peer: Option<Box<Peer>>,
+    /// What was decided of the agent's own probes.
+    pub governed: Option<Box<Governed>>,
     /// The MIG GPU instance it was in.
     pub gpu_instance: Option<u32>,
     /// The cgroup of that process, as the memory controller's hierarchy has it.

@@ -17,6 +17,7 @@ use crate::attribute::suppliers::{self, Suppliers};
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
+use crate::collect::device::capabilities::Capabilities;
 use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
@@ -109,6 +110,7 @@ struct Core {
     readers: Vec<Control>,
     ears: Vec<Ears>,
     interval: Duration,
+    series_limit: usize,
     kernel: Option<device_users::Handle>,
     suppliers: Suppliers,
     job_grants: JobGrants,
@@ -135,6 +137,7 @@ impl Core {
             readers: Vec::new(),
             ears: Vec::new(),
             interval: settings.interval,
+            series_limit: settings.series_limit,
             kernel: None,
             suppliers,
             job_grants: JobGrants::default(),
@@ -222,7 +225,11 @@ impl Core {
         };
         let handle = device_users::start(settings.kernel.clone(), &settings.paths, emit);
         let name = || device_users::NAME.into();
-        self.kernel = Some(handle.map_err(|source| RunError::Thread { name: name(), source })?);
+        let handle = handle.map_err(|source| RunError::Thread { name: name(), source })?;
+        if handle.hook().is_none() {
+            self.ownership.ends_are_unannounced();
+        }
+        self.kernel = Some(handle);
         Ok(())
     }
 
@@ -237,10 +244,13 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
-        let nodes = OnceCell::new();
-        self.job_grants.refresh(&self.ownership, |DeviceNumber { major, minor }| {
+        let known = OnceCell::new();
+        self.job_grants.refresh(&self.ownership, |numbers| {
             let (settings, paths) = &self.watched;
-            nodes.get_or_init(|| Nodes::read(settings, paths)).name(Device { major, minor })
+            let read = || (Nodes::read(settings, paths), Capabilities::read(paths));
+            let (nodes, capabilities) = known.get_or_init(read);
+            let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
+            capabilities.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
         });
         let reader = self.readers.iter().find_map(Control::child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
@@ -261,11 +271,11 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
-    let nccl = core.calls(settings)?;
-    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
-    core.refresh();
     let mut collectors = core.readers(settings);
     let desk = core.desk(batches.clone());
+    let nccl = core.calls(settings, &desk)?;
+    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
+    core.refresh();
     if let Some((calls, _, loaded)) = nccl {
         collectors.push(calls);
         collectors.extend(core.status(settings, loaded, &desk)?);

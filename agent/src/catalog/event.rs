@@ -47,6 +47,8 @@ dims! {
         ProcessEnded = "gpu.process.ended",
         /// NCCL has given up a process of a job.
         PeerDead = "nccl.peer.dead",
+        /// The probes on the collective library were cut back for what they cost, or came back.
+        GovernorChange = "nccl.governor.change",
     }
 }
 
@@ -74,6 +76,9 @@ impl EventKind {
             Self::OomKill => "the kernel killed the process for want of host memory",
             Self::ProcessEnded => "the process has left the device; this is its account",
             Self::PeerDead => "a process of the job has not answered the others for a minute",
+            Self::GovernorChange => {
+                "what is seen of collective calls has changed with what seeing it costs"
+            }
         }
     }
 
@@ -91,6 +96,9 @@ impl EventKind {
             Self::OomKill => "raise the memory limit or lower the program's use of host memory",
             Self::PeerDead => {
                 "look at that process and its node; the job cannot go on without it: restart it"
+            }
+            Self::GovernorChange => {
+                "scale counts by nccl.probe.coverage; raise nccl.budget to see more"
             }
             Self::Reset => "restart the programs that were on the device",
             Self::DriverLoaded

@@ -90,6 +90,7 @@ fn xid(code: u32) -> Happening {
         peer: None,
         cgroup: None,
         usage: None,
+        governed: None,
         message: "NVRM: Xid".into(),
     }
 }

@@ -32,6 +32,7 @@ pub fn records(event: &Event) -> Vec<Record> {
     let mut common = AttrSet::new();
     device(event, &mut common);
     peer(event, &mut common);
+    governed(event, &mut common);
     facts(event, &mut common);
     usage(event, &mut common);
     let told = |attributes| Record {
@@ -82,6 +83,20 @@ fn usage(event: &Event, set: &mut AttrSet) {
     set.set_some(&attr::GPU_PROCESS_MEMORY_PEAK, usage.memory_peak);
     set.set_some(&attr::GPU_PROCESS_LIFETIME_UTILIZATION, usage.busy);
     set.set_some(&attr::GPU_PROCESS_LIFETIME_MEMORY, usage.memory_busy);
+}
+
+fn governed(event: &Event, set: &mut AttrSet) {
+    let Some(governed) = &event.what.governed else { return };
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    set.set(&attr::NCCL_GOVERNOR_BEFORE, governed.before.as_str());
+    set.set(&attr::NCCL_GOVERNOR_LEVEL, governed.level.as_str());
+    set.set(&attr::NCCL_GOVERNOR_CYCLE, i64::from(governed.cycle));
+    set.set(&attr::NCCL_GOVERNOR_RATE, number(governed.rate));
+    set.set(&attr::NCCL_GOVERNOR_BUDGET, number(governed.budget));
+    set.set(&attr::NCCL_GOVERNOR_PRICE, number(governed.hit_ns));
+    set.set_some(&attr::NCCL_GOVERNOR_DEAREST, governed.dearest);
+    set.set_some(&attr::NCCL_LIBRARY, Some(&*governed.libraries).filter(|one| !one.is_empty()));
+    set.set_some(&attr::NCCL_VERSION, Some(&*governed.versions).filter(|one| !one.is_empty()));
 }
 
 fn facts(event: &Event, set: &mut AttrSet) {

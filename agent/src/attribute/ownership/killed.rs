@@ -53,7 +53,7 @@ impl Ownership {
             source(&self.0.host, &KernelCgroups::default(), &mut owner);
         }
         owner.workload.keep_names(&neighbour.workload);
-        owner.party = self.0.host.parties.of(&owner);
+        owner.party = self.0.host.parties.of(&owner, |uid| self.0.host.users.name(uid));
         Some(Arc::new(owner))
     }
 }

@@ -185,6 +185,7 @@ fn account(gpu: GpuId, ended: &Ended) -> Happening {
         process: Some(Named::pid(pid)),
         gpu_instance: ended.place.map(|place| place.gpu_instance),
         peer: None,
+        governed: None,
         cgroup: None,
         usage: Some(Box::new(Usage { seconds, memory_peak, busy, memory_busy })),
         message: format!("process {pid} has left the device after {seconds} s").into(),
@@ -208,6 +209,7 @@ fn happening(seen: Seen) -> Option<Happening> {
         peer: None,
         cgroup: None,
         usage: None,
+        governed: None,
         message: seen.message.into(),
     })
 }

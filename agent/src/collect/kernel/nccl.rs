@@ -8,7 +8,9 @@
 
 mod arrivals;
 mod attaching;
+mod change;
 mod complete;
+mod cover;
 mod elf;
 mod fields;
 mod governing;
@@ -24,6 +26,7 @@ mod price;
 mod probed;
 mod probes;
 mod roll;
+mod runs;
 mod shared;
 mod standing;
 mod state;
@@ -37,20 +40,23 @@ use crate::collect::Collector;
 use crate::collect::ras;
 use crate::collect::status::{Board, Report};
 use crate::communicators::Communicators;
+use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use complete::{Completion, Sources};
+use cover::Covered;
 pub use governor::Patience;
 use gpuwho_common::nccl::{
-    Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
+    Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
 };
 use host::Host;
 pub use many::Way;
+use maps::Maps;
 use peers::Peers;
+use price::Hits;
 pub use probed::{Probed, place_of};
-use probes::Maps;
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
 use standing::standings;
@@ -58,7 +64,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
 use watch::Running;
 
@@ -105,8 +111,8 @@ pub struct Nccl {
     roll: Roll,
     completion: Completion,
     peers: Peers,
-    /// Attached and wanted nanoseconds at the last reading.
-    covered: ([u64; 2], u64),
+    /// For how long the probes were there, at this reading and at the last.
+    covered: [Covered; 2],
     errors: u64,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
@@ -133,12 +139,12 @@ pub fn start(
     paths: &Paths,
     ownership: &Ownership,
     (communicators, answers): (&Arc<Communicators>, &ras::Answers),
-    board: &Board,
+    told: (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Nccl, Waker)> {
     let table = ownership.clone();
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
     let (mut nccl, waker) =
-        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), board)?;
+        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), told)?;
     nccl.completion.answers = answers.clone();
     Ok((nccl, waker))
 }
@@ -149,11 +155,10 @@ impl Nccl {
         paths: &Paths,
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
         candidates: looks::Candidates,
-        board: &Board,
+        told: (Board, Option<Arc<Desk>>),
     ) -> io::Result<(Self, Waker)> {
         let shared = Shared::default();
-        let (running, waker) =
-            watch::start(&settings, paths, candidates, shared.clone(), board.clone())?;
+        let (running, waker) = watch::start(&settings, paths, candidates, shared.clone(), told)?;
         let nccl = Self {
             settings,
             paths: paths.clone(),
@@ -164,7 +169,7 @@ impl Nccl {
             roll: Roll::default(),
             completion: Completion::default(),
             peers: Peers::default(),
-            covered: ([0; 2], 0),
+            covered: [Covered::default(); 2],
             errors: 0,
             running,
         };
@@ -172,6 +177,9 @@ impl Nccl {
     }
 
     fn read(&mut self, out: &mut Batch) -> io::Result<()> {
+        // At the moment of the counts, since they are divided by it.
+        let covered = self.shared.with(|known| known.cover.at(Instant::now()));
+        self.covered = [covered, self.covered[0]];
         let Some(maps) = &mut self.maps else { return Ok(()) };
         let mut snapshot = maps.read()?;
         let now_ns = boot_time_ns();
@@ -215,24 +223,35 @@ impl Nccl {
     }
 
     /// What is told of the probes themselves.
-    fn probes(&mut self, out: &mut Batch) {
-        let (level, files, counts, covered) = self.shared.with(|known| {
-            (known.level, known.files, known.counts, (known.attached_ns, known.wanted_ns))
-        });
+    fn probes(&self, out: &mut Batch) {
+        let (level, files, counts) =
+            self.shared.with(|known| (known.level, known.files, known.counts));
+        let (price, paid_ns, budget) =
+            self.shared.with(|known| (known.price, known.paid_ns, known.budget));
         out.push(metric::LIBRARIES.sample(Agent, (), count(files)));
         for &one in GovernorLevel::ALL {
             out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == level)));
         }
-        let before = std::mem::replace(&mut self.covered, covered);
-        let wanted = covered.1 - before.1;
-        let parts = ProbePart::ALL.iter().zip([HIT_ENTRY, HIT_RETURN]);
-        for ((part, counter), (now, then)) in parts.zip(covered.0.iter().zip(before.0)) {
-            let hits = counts.get(counter as usize).copied().unwrap_or(0);
+        let hits = Hits::of(&counts);
+        let [now, before] = self.covered;
+        let parts = now.since(before).parts();
+        out.push(metric::WANTED.sample(Agent, (), now.wanted.as_secs_f64()));
+        for (at, part) in ProbePart::ALL.iter().enumerate() {
+            let hits = if *part == ProbePart::Entry { hits.entries() } else { hits.returns };
             out.push(metric::HITS.sample(Agent, *part, count(hits)));
-            if wanted > 0 {
-                let coverage = (now - then) as f64 / wanted as f64;
+            let attached = now.attached.get(at).copied().unwrap_or_default();
+            out.push(metric::ATTACHED.sample(Agent, *part, attached.as_secs_f64()));
+            if let Some(coverage) = parts.and_then(|parts| parts.get(at).copied()) {
                 out.push(metric::COVERAGE.sample(Agent, *part, coverage));
             }
+        }
+        // Before the programs are loaded nothing was hit, and no price is known.
+        if budget != 0 {
+            out.push(metric::BUDGET.sample(Agent, (), count(budget)));
+            for (kind, took) in price.parts() {
+                out.push(metric::PRICE.sample(Agent, kind, took.as_secs_f64()));
+            }
+            out.push(metric::PAID.sample(Agent, (), paid_ns as f64 / 1e9));
         }
     }
 }

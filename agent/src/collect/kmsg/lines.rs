@@ -39,6 +39,7 @@ fn happening(kind: EventKind, place: Place, severity: Severity, text: &str) -> H
         peer: None,
         cgroup: None,
         usage: None,
+        governed: None,
         message: text.into(),
     }
 }

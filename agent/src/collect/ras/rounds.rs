@@ -348,6 +348,7 @@ fn given_up(lost: &Lost, answer: &Answer, victim: Option<ProcKey>) -> Happening 
         severity: Severity::Warning,
         process: victim.map(|process| Named::pid(process.pid)),
         peer: Some(Box::new(peer)),
+        governed: None,
         gpu_instance: None,
         cgroup: None,
         usage: None,
