@@ -20,7 +20,7 @@ use crate::collect::device::DEVICES;
 use crate::collect::device::capabilities::Capabilities;
 use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
-use crate::collect::device::snapshot::Control;
+use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::events::Counts;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::Waker;
@@ -183,11 +183,14 @@ impl Core {
     /// Where what happens becomes events; `batches` wakes the pipeline to tell them.
     fn desk(&self, batches: SyncSender<Event>) -> Arc<Desk> {
         let readers = self.readers.clone();
+        let inventory = Arc::clone(&self.inventory);
         let listed = move |gpu| {
             let snapshots = readers.iter().map(Control::snapshot);
             let devices = snapshots.flat_map(|snapshot| snapshot.devices);
             let on = devices.filter(|device| device.gpu == gpu);
-            on.flat_map(|device| device.processes).filter_map(|on| on.process).collect()
+            let place = |on: &ProcessSnapshot| Some(inventory.instance(on.instance?)?.gpu_instance);
+            let on = on.flat_map(|device| device.processes);
+            on.filter_map(|on| Some((on.process?, place(&on)))).collect()
         };
         let readers = self.readers.clone();
         let make_way = move || readers.iter().for_each(|reader| reader.make_way(UNBINDING));

@@ -1,3 +1,4 @@
+use super::waiting::MOST_WAITING;
 use super::*;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::event::Named;
@@ -7,6 +8,7 @@ use crate::ids::{CgroupId, GpuUuid, Hierarchy};
 use crate::inventory::facts::Facts;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 struct Room {
     desk: Desk,
@@ -97,6 +99,21 @@ fn an_xid_without_a_process_strikes_everybody_on_the_device_and_nobody_else() {
     assert_eq!(pids(event), [(10, 2)], "one owner's two processes");
     assert_eq!(room.wakes.load(Ordering::Relaxed), 1);
     assert_eq!(room.xids(), [(79, 1)]);
+}
+
+#[test]
+fn an_xid_of_a_mig_instance_strikes_those_in_it_and_not_the_rest_of_the_device() {
+    let mut room = room();
+    let key = |pid| ProcKey { pid, start_ticks: 100 };
+    room.desk.sources.listed =
+        Box::new(move |_| vec![(key(10), Some(1)), (key(12), Some(2)), (key(11), None)]);
+    let in_instance = |gpu_instance| Happening { gpu_instance: Some(gpu_instance), ..xid(79) };
+    for gpu_instance in [1, 2, 3] {
+        room.take(in_instance(gpu_instance), Witness::Nvml, 0);
+    }
+    let told = room.desk.drain();
+    let struck: Vec<_> = told.iter().map(pids).collect();
+    assert_eq!(struck, [vec![(10, 1)], vec![(12, 1)], vec![]]);
 }
 
 #[test]
@@ -235,6 +252,24 @@ fn two_tellings_are_one_event_and_one_count() {
     let [event] = &told[..] else { panic!("one event: {told:?}") };
     assert_eq!((event.witness, &*event.what.message), (Witness::Both, "NVRM: Xid"));
     assert_eq!(room.xids(), [(79, 1)]);
+}
+
+#[test]
+fn a_process_that_the_log_names_is_the_only_victim_whoever_told_first() {
+    for library_first in [true, false] {
+        let room = room();
+        room.desk.pair(true);
+        let library = (xid(31), Witness::Nvml);
+        let log = (Happening { process: Some(Named::pid(11)), ..xid(31) }, Witness::Kmsg);
+        let tellings = if library_first { [library, log] } else { [log, library] };
+        for (what, witness) in tellings {
+            room.take(what, witness, 0);
+        }
+        room.desk.settle(room.at(2));
+        let told = room.desk.drain();
+        let [event] = &told[..] else { panic!("one event: {told:?}") };
+        assert_eq!((event.witness, pids(event)), (Witness::Both, vec![(11, 1)]), "{library_first}");
+    }
 }
 
 #[test]

@@ -130,6 +130,14 @@ fn the_drivers_other_words() {
             Place::Host,
             Severity::Critical,
         ),
+    ] {
+        assert_eq!(told(text), Some((kind, place, None, severity, None, None)), "{text}");
+    }
+}
+
+#[test]
+fn the_drivers_coming_and_going() {
+    for (text, kind, place, severity) in [
         (
             "NVRM: Attempting to remove device 0000:17:00.0 with non-zero usage count!",
             EventKind::DriverUnbind,
@@ -247,7 +255,7 @@ fn a_pcie_error_is_told_once_and_where_it_was() {
 }
 
 #[test]
-fn amds_words_and_not_its_totals() {
+fn amds_words() {
     const ECC: EventKind = EventKind::Ecc;
     const HANG: EventKind = EventKind::DriverTimeout;
     for (words, kind, severity) in [
@@ -303,10 +311,18 @@ fn amds_words_and_not_its_totals() {
         let read = (kind, pci("0000:83:00"), None, severity, None, None);
         assert_eq!(told(&text), Some(read), "{text}");
     }
+}
+
+#[test]
+fn a_hang_whose_line_does_not_say_of_which_device() {
     // Linux 6.1 prints it without the device.
     let hang = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3";
-    let read = (HANG, Place::Host, None, Severity::Warning, None, None);
+    let read = (EventKind::DriverTimeout, Place::Host, None, Severity::Warning, None, None);
     assert_eq!(told(hang), Some(read));
+}
+
+#[test]
+fn amds_totals_and_recoveries_are_nothing_new() {
     for words in [
         "socket: 0, die: 0, 3 uncorrectable hardware errors detected in total in umc block",
         "{7}socket: 0, die: 0, 3 deferred hardware errors detected in total in umc block",

@@ -1,9 +1,8 @@
 //! Processes that the kernel killed for want of memory.
 //!
 //! Read in Linux 6.1 and 6.12 (`dump_oom_victim`, `__oom_kill_process`,
-//! `mem_cgroup_print_oom_context`, `mem_cgroup_print_oom_group`), in Red Hat's 4.18, which has the
-//! same, and for 4.18 to 5.0 in the patches that took their words away. A report's lines come in this
-//! order, and each has its own record:
+//! `mem_cgroup_print_oom_context`, `mem_cgroup_print_oom_group`), and for 4.18 to 5.0 in the patches
+//! that took their words away. A report's lines come in this order, and each has its own record:
 //!
 //! - up to 4.20 `Task in /a/b killed as a result of limit of /a`; since 5.0
 //!   `oom-kill:constraint=…,task_memcg=/a/b,task=python,pid=4321,uid=0`;
