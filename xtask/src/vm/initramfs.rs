@@ -156,10 +156,9 @@ fn script(checks: &[Check]) -> String {
         let words: Vec<_> = std::iter::once((*program).to_owned()).chain(quoted).collect();
         script += &words.join(" ");
         if let Some(pattern) = idle {
-            let pattern = quote(pattern);
-            script += &format!(
-                " > /tmp/said; code=$?; cat /tmp/said\nif grep -q {pattern} /tmp/said; then code=9; fi\n"
-            );
+            script += " > /tmp/said; code=$?; cat /tmp/said\nif grep -q ";
+            script += &quote(pattern);
+            script += " /tmp/said; then code=9; fi\n";
         } else {
             script += "; code=$?\n";
         }
