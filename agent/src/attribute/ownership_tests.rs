@@ -379,6 +379,37 @@ fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_en
 }
 
 #[test]
+fn a_look_that_a_move_overtook_changes_nothing() {
+    let mut table = Table::default();
+    let found = |case: Option<Case>, job| {
+        let mut case = case.unwrap();
+        case.owner.method = Method::Proc;
+        case.owner.workload = cgroup::parse_path(&job_path(job));
+        case
+    };
+    let before = found(table.opened(&opened(KEY, 5, SECOND), &[]), 1);
+    let after = found(table.moved(KEY, KernelCgroups(vec![v2(6)])), 2);
+    for case in [after, before] {
+        table.settle(case);
+        assert_eq!(table.owner(KEY).unwrap().workload, cgroup::parse_path(&job_path(2)));
+    }
+}
+
+#[test]
+fn the_path_of_a_removed_cgroup_is_forgotten_after_five_minutes() {
+    let host = FakeHost::new();
+    let table = table(&host);
+    let later = ProcKey { pid: 8, ..KEY };
+    announce(&table, 5, &job_path(1));
+    table.observe(Evidence::CgroupRemoved { id: v2(5) });
+    for (process, seconds, method) in [(KEY, 309, Method::Kernel), (later, 311, Method::Pending)] {
+        table.expire(seconds * SECOND);
+        table.observe(Evidence::Opened(opened(process, 5, SECOND)));
+        assert_eq!(table.owner(process).unwrap().method, method, "{seconds} s");
+    }
+}
+
+#[test]
 fn an_ended_process_is_forgotten_after_five_minutes() {
     let host = FakeHost::new();
     let table = table(&host);

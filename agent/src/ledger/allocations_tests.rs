@@ -109,6 +109,16 @@ fn granted_time_is_in_one_of_four_states_that_add_up_to_it() {
 }
 
 #[test]
+fn no_granted_time_is_claimed_through_a_pause() {
+    let mut rig = Rig::new();
+    rig.grant(&[(index(0), 7)]);
+    rig.read(0, &quiet());
+    rig.read(10, &quiet());
+    let batch = rig.read(100, &quiet());
+    assert_eq!(states(&rig, &batch), [0.0, 0.0, 10.0, 0.0]);
+}
+
+#[test]
 fn a_process_that_opened_the_device_and_has_no_context_leaves_it_idle_not_unused() {
     let mut rig = Rig::new();
     rig.grant(&[(index(0), 7)]);
