@@ -8,8 +8,6 @@
 mod ceiling;
 mod identity;
 
-pub use ceiling::USUAL as USUAL_LIMIT;
-
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::collect::schedule::thread_cpu;
@@ -25,6 +23,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Series unless set: more than a host of sixteen devices with hundreds of processes has, and no more
+/// than a receiver takes from one host.
+pub const USUAL_LIMIT: usize = 50_000;
 
 /// How long an ended counter keeps its start time, in case it comes back: longer than any driver
 /// hang that ends by itself, short enough that counters of what is gone do not pile up.

@@ -9,10 +9,6 @@ use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::status::Report;
 use crate::sample::Subject;
 
-/// Series unless set: more than a host of sixteen devices with hundreds of processes has, and no more
-/// than a receiver takes from one host.
-pub const USUAL: usize = 50_000;
-
 /// How many series there may be and are.
 #[derive(Debug)]
 pub(super) struct Ceiling {
