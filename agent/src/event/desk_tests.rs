@@ -405,3 +405,54 @@ fn a_record_says_what_it_means_what_to_do_and_whose_it_was() {
     assert_eq!(attributes, expected);
     assert_eq!((record.name, record.severity, record.severity_text), ("gpu.xid", 21, "critical"));
 }
+
+#[test]
+fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
+    use crate::catalog::nccl::GovernorLevel;
+    use crate::event::Governed;
+    let room = room();
+    let governed = Governed {
+        before: GovernorLevel::Full,
+        level: GovernorLevel::Entries,
+        cycle: 1,
+        rate: 40_000,
+        budget: 14_114,
+        hit_ns: 1_417,
+        dearest: Some("AllReduce"),
+        libraries: "/usr/lib/libnccl.so.2".into(),
+        versions: "2.29.7".into(),
+    };
+    let what = Happening {
+        kind: EventKind::GovernorChange,
+        place: Place::Host,
+        code: None,
+        severity: Severity::Warning,
+        governed: Some(Box::new(governed)),
+        message: "calls are counted, durations are not seen".into(),
+        ..xid(0)
+    };
+    room.take(what, Witness::Governor, 0);
+    let event = room.desk.drain().remove(0);
+    let told = records(&event);
+    let [record] = &told[..] else { panic!("one record: {told:?}") };
+    assert_eq!((record.name, record.severity), ("nccl.governor.change", 13));
+    let attributes: BTreeMap<_, _> = record
+        .attributes
+        .iter()
+        .filter(|(key, _)| key.name.starts_with("nccl"))
+        .map(|(key, value)| (key.name, value.to_string()))
+        .collect();
+    let expected = [
+        ("nccl.governor.cycle", "1"),
+        ("nccl.governor.function", "AllReduce"),
+        ("nccl.governor.hit_nanoseconds", "1417"),
+        ("nccl.governor.hits_allowed", "14114"),
+        ("nccl.governor.rate", "40000"),
+        ("nccl.governor.state", "entries"),
+        ("nccl.governor.state.before", "full"),
+        ("nccl.library", "/usr/lib/libnccl.so.2"),
+        ("nccl.version", "2.29.7"),
+    ];
+    let expected = expected.map(|(key, value)| (key, value.to_owned())).into_iter().collect();
+    assert_eq!(attributes, expected);
+}

@@ -4,6 +4,8 @@ use super::*;
 use crate::catalog::event::EventKind;
 use crate::collect::schedule::thread_cpu;
 use crate::event::{Governed, Severity};
+use aya::maps::HashMap;
+use gpuwho_common::nccl::{LOST_THREAD, MAX_THREADS, Thread};
 
 /// Everything that the governor told, whole.
 fn told(source: &Source) -> Vec<(Severity, Governed)> {
@@ -254,4 +256,89 @@ fn what_finds_no_room_is_counted_by_what_was_full() {
     drop(ranks);
     source.read();
     assert_eq!(source.entries(), [0, 0, 0]);
+}
+
+#[test]
+fn a_thread_that_finds_no_room_is_counted_and_its_calls_are_not() {
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    let me = bare.read().threads[0];
+    let mut threads = HashMap::<_, u64, Thread>::try_from(&mut bare.maps.threads).unwrap();
+    threads.remove(&me.0).unwrap();
+    // Threads of nobody, as many as there is room for.
+    for other in 0..u64::from(MAX_THREADS) {
+        threads.insert(other, me.1, 0).unwrap();
+    }
+    rank.order("call 7 ncclAllReduce world 16 7");
+    let lost = bare.probes.counts.get(&LOST_THREAD, 0).unwrap().iter().sum::<u64>();
+    let snapshot = bare.read();
+    let (_, found) = only(of_pid(&snapshot, rank.child.id()));
+    assert_eq!((lost, found.activity.calls), (7, 0));
+    assert_eq!(snapshot.threads.len(), usize::try_from(MAX_THREADS).unwrap());
+}
+
+#[test]
+fn a_handle_that_stands_for_another_communicator_is_looked_up_again() {
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
+    let id = rank.order("id");
+    // Sizes that only user space learns, and one handle after the other.
+    for turn in 1..4_u32 {
+        assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+        rank.order("call 2 ncclReduceScatter world 100 0");
+        let (_, found) = only(
+            of_pid(&bare.read(), rank.child.id())
+                .into_iter()
+                .filter(|(_, one)| one.activity.ended_ns == 0),
+        );
+        bare.maps.size(found.identity.handle, rank.child.id(), 1 + turn);
+        rank.order("call 3 ncclReduceScatter world 100 0");
+        assert_eq!(rank.order("destroy world"), "0");
+    }
+    let snapshot = bare.read();
+    let mut all = of_pid(&snapshot, rank.child.id());
+    all.sort_by_key(|(_, one)| one.identity.born_ns);
+    let bytes = all.iter().map(|(number, _)| {
+        let (_, calls) = only(calls(&snapshot, *number, operation::REDUCE_SCATTER));
+        (calls.count, calls.bytes)
+    });
+    let bytes: Vec<(u64, u64)> = bytes.collect();
+    assert_eq!(bytes, [(5, 2 * 100 + 3 * 200), (5, 2 * 100 + 3 * 300), (5, 2 * 100 + 3 * 400)]);
+}
+
+#[test]
+fn stepping_through_is_dearer_and_the_programs_part_is_measured() {
+    let Some(mut source) = Source::patient(Duration::from_mins(1), None, Patience::default())
+    else {
+        return;
+    };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let usual = super::super::price::USUAL;
+    let end = Instant::now() + DEADLINE;
+    let price = loop {
+        assert!(Instant::now() < end, "the programs are not measured");
+        ranks[0].order("pace 100 1000 ncclAllReduce world 16 7");
+        let price = source.nccl.shared.with(|known| known.price);
+        if price.program != usual.program && price.entry != usual.entry {
+            break price;
+        }
+    };
+    println!("{price:?}");
+    // No processor is so quick, and none so slow that does anything else.
+    let is_likely = |part: Duration| (50..50_000).contains(&part.as_nanos());
+    assert!(is_likely(price.entry) && is_likely(price.program), "{price:?}");
+    if cfg!(target_arch = "x86_64") {
+        assert!(price.stepped > price.entry.mul_f64(1.2), "{price:?}");
+    }
+    // A reading tells what was paid: more than the traps of the calls so far.
+    source.until("paid", |source| {
+        let told = source.read();
+        let paid = told.all("nccl.probe.cpu.time").into_values().next();
+        matches!(paid, Some(Value::Double(paid)) if paid > 100.0 * price.entry.as_secs_f64())
+    });
 }
