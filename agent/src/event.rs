@@ -59,6 +59,8 @@ pub enum Witness {
     Both,
     /// NCCL's status socket.
     Ras,
+    /// The probes on the collective library.
+    Probes,
 }
 
 impl Witness {
@@ -69,6 +71,7 @@ impl Witness {
             Self::Nvml => "nvml",
             Self::Both => "nvml+kmsg",
             Self::Ras => "nccl-ras",
+            Self::Probes => "nccl",
         }
     }
 }
@@ -116,6 +119,29 @@ pub struct Peer {
     pub beside: Vec<ProcKey>,
 }
 
+/// A rank that does not get on, and the call that it stays in or has made last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StuckRank {
+    /// Its process.
+    pub process: ProcKey,
+    /// The communicator.
+    pub communicator: Option<CommunicatorHash>,
+    /// Rank in it.
+    pub rank: Option<u32>,
+    /// Its ranks.
+    pub ranks: Option<u32>,
+    /// The operation.
+    pub operation: &'static str,
+    /// Size of the message.
+    pub bytes: u64,
+    /// The call has not returned.
+    pub is_open: bool,
+    /// Collectives behind the foremost rank on this node.
+    pub lag: Option<u64>,
+    /// Seconds since the call.
+    pub seconds: u64,
+}
+
 /// What a source saw.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Happening {
@@ -131,6 +157,8 @@ pub struct Happening {
     pub process: Option<Named>,
     /// The process it is about, where that may be on another node.
     pub peer: Option<Box<Peer>>,
+    /// The rank it is about.
+    pub stuck: Option<Box<StuckRank>>,
     /// The MIG GPU instance it was in.
     pub gpu_instance: Option<u32>,
     /// The source's own words.

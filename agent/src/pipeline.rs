@@ -261,13 +261,15 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
     let nccl = core.calls(settings)?;
-    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
+    core.watch_kernel(settings, nccl.as_ref().map(|calls| calls.waker.clone()))?;
     core.refresh();
     let mut collectors = core.readers(settings);
     let desk = core.desk(batches.clone());
-    if let Some((calls, _, loaded)) = nccl {
-        collectors.push(calls);
-        collectors.extend(core.status(settings, loaded, &desk)?);
+    if let Some(calls) = nccl {
+        // Set once, here.
+        let _ = calls.events.set(Arc::clone(&desk));
+        collectors.push(calls.source);
+        collectors.extend(core.status(settings, calls.loaded, &desk)?);
     }
     collectors.extend(core.inspector(settings));
     collectors.push(core.own());

@@ -43,6 +43,8 @@ dims! {
         OomKill = "gpu.process.oom_kill",
         /// NCCL has given up a process of a job.
         PeerDead = "nccl.peer.dead",
+        /// A rank does not get on with a collective.
+        RankHung = "nccl.rank.hung",
         /// A process of a job on this node does not answer NCCL.
         PeerSilent = "nccl.peer.unresponsive",
     }
@@ -70,6 +72,9 @@ impl EventKind {
             Self::PcieError => "a PCIe error at the device or a port above it",
             Self::OomKill => "the kernel killed the process for want of host memory",
             Self::PeerDead => "a process of the job has not answered the others for a minute",
+            Self::RankHung => {
+                "a rank stays in a call of its collective library, or makes none while others go on"
+            }
             Self::PeerSilent => "a process on this node does not answer the others of its job",
         }
     }
@@ -88,6 +93,9 @@ impl EventKind {
             Self::OomKill => "raise the memory limit or lower the program's use of host memory",
             Self::PeerDead => {
                 "look at that process and its node; the job cannot go on without it: restart it"
+            }
+            Self::RankHung => {
+                "look where its process is (py-spy, gdb); the others of its communicator wait for it"
             }
             Self::PeerSilent => {
                 "look whether that process is stopped, swapped out or gone; NCCL gives it up after \

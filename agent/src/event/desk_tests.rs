@@ -86,6 +86,7 @@ fn xid(code: u32) -> Happening {
         process: None,
         gpu_instance: None,
         peer: None,
+        stuck: None,
         message: "NVRM: Xid".into(),
     }
 }

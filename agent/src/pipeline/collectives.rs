@@ -9,8 +9,15 @@ use crate::config::Settings;
 use crate::event::desk::Desk;
 use std::sync::Arc;
 
-/// The source of collective calls, what wakes it, and the processes it looks at.
-pub(super) type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
+/// The source of collective calls.
+pub(super) struct Calls {
+    pub(super) source: Box<dyn Collector>,
+    pub(super) waker: Waker,
+    /// The processes that have the library loaded.
+    pub(super) loaded: ras::Candidates,
+    /// Where hangs are told.
+    pub(super) events: nccl::Events,
+}
 
 impl Core {
     /// Makes the source of collective calls, unless it is switched off.
@@ -22,8 +29,8 @@ impl Core {
         let others = (&self.communicators, &self.answers);
         let (source, waker) = nccl::start(asked, paths, &self.ownership, others, &self.board)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
-        let loaded = source.loaded();
-        Ok(Some((Box::new(source), waker, loaded)))
+        let (loaded, events) = (source.loaded(), source.events());
+        Ok(Some(Calls { source: Box::new(source), waker, loaded, events }))
     }
 
     /// Makes the source of what NCCL itself says, unless it is switched off.

@@ -182,6 +182,7 @@ fn happening(seen: Seen) -> Option<Happening> {
         process: None,
         gpu_instance: seen.gpu_instance,
         peer: None,
+        stuck: None,
         message: seen.message.into(),
     })
 }

@@ -38,6 +38,7 @@ use crate::collect::Collector;
 use crate::collect::ras;
 use crate::collect::status::{Board, Report};
 use crate::communicators::Communicators;
+use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -54,11 +55,11 @@ pub use probed::{Probed, place_of};
 use probes::Maps;
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
-use standing::standings;
+use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tell::{Beside, count, tell};
 use watch::Running;
@@ -94,6 +95,9 @@ impl Default for Settings {
     }
 }
 
+/// Where hangs are told, from when it is there.
+pub type Events = Arc<OnceLock<Arc<Desk>>>;
+
 /// The collector. Dropping it detaches everything.
 #[derive(Debug)]
 pub struct Nccl {
@@ -106,6 +110,7 @@ pub struct Nccl {
     roll: Roll,
     completion: Completion,
     peers: Peers,
+    events: Events,
     /// Attached and wanted nanoseconds at the last reading.
     covered: ([u64; 2], u64),
     errors: u64,
@@ -189,6 +194,7 @@ impl Nccl {
             roll: Roll::default(),
             completion: Completion::default(),
             peers: Peers::default(),
+            events: Events::default(),
             covered: ([0; 2], 0),
             errors: 0,
             running,
@@ -220,7 +226,9 @@ impl Nccl {
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
         self.peers.compare(members, &snapshot.communicators);
         let standings = standings(members, now_ns, self.settings.hang_after);
-        self.peers.hangs.note(members, &standings, now_ns, &self.ownership);
+        for stuck in self.peers.hangs.note(members, &standings, now_ns) {
+            say(stuck, &self.ownership, self.events.get().map(AsRef::as_ref));
+        }
         let beside = Beside { standings: &standings, peers: &self.peers, now_ns };
         for member in members {
             tell(out, member, &beside);
@@ -237,6 +245,11 @@ impl Nccl {
     pub fn loaded(&self) -> ras::Candidates {
         let shared = self.shared.clone();
         Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
+    }
+
+    /// Where to put the desk that hangs are told at.
+    pub fn events(&self) -> Events {
+        Arc::clone(&self.events)
     }
 
     /// What is told of the probes themselves.

@@ -41,6 +41,7 @@ fn happening(kind: EventKind, place: Place, severity: Severity, text: &str) -> H
         process: None,
         gpu_instance: None,
         peer: None,
+        stuck: None,
         message: text.into(),
     }
 }

@@ -261,6 +261,7 @@ fn happening(
         severity: Severity::Warning,
         process: None,
         peer: Some(Box::new(peer)),
+        stuck: None,
         gpu_instance: None,
         message: message.into(),
     }
