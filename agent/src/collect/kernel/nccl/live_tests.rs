@@ -1252,6 +1252,14 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     let early = due.checked_sub(Duration::from_millis(1)).unwrap();
     attaching.follow(&mut libraries, Attach::Full, &shared, early);
     assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
+    // Nobody waits for it while nothing shall be attached.
+    assert!(attaching.enforce(Attach::Nothing, &libraries));
+    assert_eq!(attaching.due(), None);
+    while attaching.detaching() > 0 {
+        attaching.detach_some();
+    }
+    assert!(attaching.enforce(Attach::Full, &libraries));
+    assert_eq!(attaching.due(), Some(due));
     attaching.follow(&mut libraries, Attach::Full, &shared, due);
     assert_eq!((attaching.refused(), attaching.due()), (None, None));
 }
