@@ -155,13 +155,13 @@ fn script(checks: &[Check]) -> String {
         let quoted = args.iter().map(|arg| quote(&arg.to_string_lossy()));
         let words: Vec<_> = std::iter::once((*program).to_owned()).chain(quoted).collect();
         script += &words.join(" ");
-        if let Some(pattern) = idle {
-            let pattern = quote(pattern);
-            script += &format!(
-                " > /tmp/said; code=$?; cat /tmp/said\nif grep -q {pattern} /tmp/said; then code=9; fi\n"
-            );
-        } else {
-            script += "; code=$?\n";
+        match idle.map(quote) {
+            Some(pattern) => {
+                script += " > /tmp/said; code=$?; cat /tmp/said\nif grep -q ";
+                script += &pattern;
+                script += " /tmp/said; then code=9; fi\n";
+            }
+            None => script += "; code=$?\n",
         }
         script += "if [ $code = 0 ]; then echo '@@PASSED ";
         script += name;
