@@ -206,6 +206,12 @@ struct ReaderArgs {
     /// Leave the devices' performance counters alone.
     #[arg(long)]
     without_gpm: bool,
+    /// Tell of all links of a device together only.
+    #[arg(long)]
+    without_links: bool,
+    /// How long one device may keep the others waiting, in milliseconds.
+    #[arg(long, value_name = "NUMBER")]
+    stall_ms: Option<u64>,
 }
 
 #[derive(Debug, Args)]

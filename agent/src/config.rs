@@ -21,6 +21,7 @@ use crate::collect::kernel::nccl;
 use crate::collect::ras;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
+use crate::series::USUAL_LIMIT;
 use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,9 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Below this the agent would cost the workload more than it tells.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A device without links, its processes and the agent's own have as many.
+const LEAST_SERIES: usize = 500;
 
 /// The configuration file, key by key.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -55,6 +59,7 @@ pub struct Raw {
 struct RawAgent {
     interval: Option<String>,
     log: Option<String>,
+    series_limit: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,6 +94,7 @@ struct RawReader {
     enabled: Option<bool>,
     library: Option<PathBuf>,
     gpm: Option<bool>,
+    by_link: Option<bool>,
     deadline: Option<String>,
     retry: Option<String>,
 }
@@ -111,6 +117,8 @@ struct RawTelemetry {
 pub struct Settings {
     /// Time between readings.
     pub interval: Duration,
+    /// Most series there may be.
+    pub series_limit: usize,
     /// What to log: `error` to `trace`, or `tracing`'s filter syntax.
     pub log: String,
     /// Where the host's files are.
@@ -200,6 +208,7 @@ impl Settings {
         };
         Ok(Self {
             interval,
+            series_limit: series_limit(raw.agent.series_limit)?,
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
@@ -215,6 +224,18 @@ impl Settings {
             stdout: raw.sinks.stdout.unwrap_or(false),
             file: raw.sinks.file,
         })
+    }
+}
+
+fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
+    match raw.map(usize::try_from) {
+        None => Ok(USUAL_LIMIT),
+        Some(Ok(limit)) if limit >= LEAST_SERIES => Ok(limit),
+        Some(_) => Err(ConfigError::Value {
+            key: "agent.series_limit".into(),
+            problem: format!("fewer than {LEAST_SERIES} series are not enough for one device"),
+            remedy: format!("use a few thousand for each device; {USUAL_LIMIT} is the default"),
+        }),
     }
 }
 
@@ -321,6 +342,7 @@ fn device_settings(
             library: raw.library,
             paths: paths.clone(),
             gpm: raw.gpm.unwrap_or(usual.gpm),
+            by_link: raw.by_link.unwrap_or(usual.by_link),
             deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
             retry: duration("nvidia.retry", raw.retry, usual.retry)?,
             ..usual

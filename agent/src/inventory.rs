@@ -87,7 +87,9 @@ pub struct InstanceInfo {
 /// How much of a device a MIG instance is, as far as the driver tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceExtent {
-    /// Of the device's seven compute slices, those of the GPU instance.
+    /// Compute slices of the whole device: seven of most.
+    pub device_slices: Option<u32>,
+    /// Of those, the GPU instance's.
     pub gpu_slices: Option<u32>,
     /// Of the GPU instance's slices, those of the compute instance.
     pub compute_slices: Option<u32>,

@@ -15,6 +15,7 @@ mod device;
 mod divide;
 #[cfg(test)]
 mod fixture;
+mod instances;
 mod presence;
 mod reading;
 

@@ -17,9 +17,10 @@ use crate::attribute::suppliers::{self, Suppliers};
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
+use crate::collect::device::capabilities::Capabilities;
 use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
-use crate::collect::device::snapshot::Control;
+use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::events::Counts;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::Waker;
@@ -109,6 +110,7 @@ struct Core {
     readers: Vec<Control>,
     ears: Vec<Ears>,
     interval: Duration,
+    series_limit: usize,
     kernel: Option<device_users::Handle>,
     suppliers: Suppliers,
     job_grants: JobGrants,
@@ -135,6 +137,7 @@ impl Core {
             readers: Vec::new(),
             ears: Vec::new(),
             interval: settings.interval,
+            series_limit: settings.series_limit,
             kernel: None,
             suppliers,
             job_grants: JobGrants::default(),
@@ -180,11 +183,14 @@ impl Core {
     /// Where what happens becomes events; `batches` wakes the pipeline to tell them.
     fn desk(&self, batches: SyncSender<Event>) -> Arc<Desk> {
         let readers = self.readers.clone();
+        let inventory = Arc::clone(&self.inventory);
         let listed = move |gpu| {
             let snapshots = readers.iter().map(Control::snapshot);
             let devices = snapshots.flat_map(|snapshot| snapshot.devices);
             let on = devices.filter(|device| device.gpu == gpu);
-            on.flat_map(|device| device.processes).filter_map(|on| on.process).collect()
+            let place = |on: &ProcessSnapshot| Some(inventory.instance(on.instance?)?.gpu_instance);
+            let on = on.flat_map(|device| device.processes);
+            on.filter_map(|on| Some((on.process?, place(&on)))).collect()
         };
         let readers = self.readers.clone();
         let make_way = move || readers.iter().for_each(|reader| reader.make_way(UNBINDING));
@@ -221,7 +227,11 @@ impl Core {
         };
         let handle = device_users::start(settings.kernel.clone(), &settings.paths, emit);
         let name = || device_users::NAME.into();
-        self.kernel = Some(handle.map_err(|source| RunError::Thread { name: name(), source })?);
+        let handle = handle.map_err(|source| RunError::Thread { name: name(), source })?;
+        if handle.hook().is_none() {
+            self.ownership.ends_are_unannounced();
+        }
+        self.kernel = Some(handle);
         Ok(())
     }
 
@@ -236,10 +246,13 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
-        let nodes = OnceCell::new();
-        self.job_grants.refresh(&self.ownership, |DeviceNumber { major, minor }| {
+        let known = OnceCell::new();
+        self.job_grants.refresh(&self.ownership, |numbers| {
             let (settings, paths) = &self.watched;
-            nodes.get_or_init(|| Nodes::read(settings, paths)).name(Device { major, minor })
+            let read = || (Nodes::read(settings, paths), Capabilities::read(paths));
+            let (nodes, capabilities) = known.get_or_init(read);
+            let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
+            capabilities.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
         });
         let reader = self.readers.iter().find_map(Control::child);
         self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
@@ -260,16 +273,14 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
-    let nccl = core.calls(settings)?;
-    core.watch_kernel(settings, nccl.as_ref().map(|calls| calls.waker.clone()))?;
-    core.refresh();
     let mut collectors = core.readers(settings);
     let desk = core.desk(batches.clone());
-    if let Some(calls) = nccl {
-        // Set once, here.
-        let _ = calls.events.set(Arc::clone(&desk));
-        collectors.push(calls.source);
-        collectors.extend(core.status(settings, calls.loaded, &desk)?);
+    let nccl = core.calls(settings, &desk)?;
+    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
+    core.refresh();
+    if let Some((calls, _, loaded)) = nccl {
+        collectors.push(calls);
+        collectors.extend(core.status(settings, loaded, &desk)?);
     }
     collectors.extend(core.inspector(settings));
     collectors.push(core.own());

@@ -5,18 +5,24 @@
 //! has changed, once for a subject's samples that follow each other; attributes are built only when
 //! a series is new or its own subject's identity or owner has changed.
 
+mod ceiling;
 mod identity;
+
+pub use ceiling::USUAL as USUAL_LIMIT;
 
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::collect::schedule::thread_cpu;
+use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
 use crate::sample::{Batch, Sample, Subject, Value};
+use ceiling::{Ceiling, is_of_device};
 use identity::{Identity, Looked, Names};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -33,6 +39,7 @@ pub struct Enricher {
     /// Start of the counters that begin with the agent.
     agent_start_ns: u64,
     sources: HashMap<&'static str, Source>,
+    ceiling: Ceiling,
     /// What every identity was looked up from when it last changed.
     seen: Option<(Version, u64)>,
     /// Counts those changes.
@@ -48,6 +55,8 @@ struct Source {
     generation: u64,
     /// Of the last batch.
     epoch: u64,
+    /// Series left out of the last batch.
+    refused: usize,
     series: HashMap<Key, Series>,
 }
 
@@ -57,6 +66,12 @@ struct Key {
     metric: &'static MetricDef,
     subject: Subject,
     dims: DimIndexes,
+}
+
+impl Key {
+    fn of(sample: &Sample) -> Self {
+        Self { metric: sample.metric, subject: sample.subject, dims: sample.dims }
+    }
 }
 
 #[derive(Debug)]
@@ -87,6 +102,7 @@ impl Enricher {
             communicators,
             agent_start_ns,
             sources: HashMap::new(),
+            ceiling: Ceiling::new(USUAL_LIMIT),
             seen: None,
             epoch: 0,
             looked_up: Vec::new(),
@@ -100,9 +116,20 @@ impl Enricher {
         Self { communicators, ..self }
     }
 
+    /// With another ceiling on the number of series.
+    #[must_use]
+    pub fn with_limit(self, limit: usize) -> Self {
+        Self { ceiling: Ceiling::new(limit), ..self }
+    }
+
     /// Series alive now.
     pub fn alive(&self) -> usize {
-        self.sources.values().flat_map(|source| source.series.values()).filter(|s| !s.ended).count()
+        self.ceiling.alive()
+    }
+
+    /// How the ceiling stands; `None` while it has never been reached.
+    pub fn report(&self) -> Option<Report> {
+        self.ceiling.report(self.sources.values().map(|source| source.refused).sum())
     }
 
     /// Adds a source's snapshot to `out`: a point for every sample, and an end mark for every
@@ -131,16 +158,19 @@ impl Enricher {
             self.spent += thread_cpu().saturating_sub(began);
         }
         source.epoch = self.epoch;
+        self.ceiling.begin(batch.samples.len(), || source.new_of_devices(batch));
         let mut looked_up = self.looked_up.drain(..);
         for same in subjects() {
             let mut known = Looked { names: &names, identity: looked_up.next() };
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
-                source.take(sample, (time_ns, start_ns), &mut known, out);
+                let to = (&mut self.ceiling, &mut *out);
+                source.take(sample, (time_ns, start_ns), &mut known, to);
             }
         }
-        source.end_missing(unix_ns(batch.time), out);
+        source.refused = self.ceiling.finish();
+        source.end_missing(unix_ns(batch.time), &mut self.ceiling, out);
     }
 
     /// CPU time of looking up owners and devices since this was last asked.
@@ -153,7 +183,7 @@ impl Enricher {
         let now = unix_ns(SystemTime::now());
         for source in self.sources.values_mut() {
             source.generation += 1;
-            source.end_missing(now, out);
+            source.end_missing(now, &mut self.ceiling, out);
         }
     }
 }
@@ -164,23 +194,35 @@ impl Source {
         sample: &Sample,
         (time_ns, start_ns): (u64, u64),
         known: &mut Looked<'_>,
-        out: &mut EnrichedBatch,
+        (ceiling, out): (&mut Ceiling, &mut EnrichedBatch),
     ) {
-        let key = Key { metric: sample.metric, subject: sample.subject, dims: sample.dims };
+        let key = Key::of(sample);
         let value = Cumulative(magnitude(&sample.value));
-        let series = self.series.entry(key).or_insert_with(|| {
-            let identity = known.identity(key.subject);
-            Series {
-                labels: Names::labels(key, identity),
-                identity: identity.clone(),
-                epoch: self.epoch,
-                start_ns,
-                last_ns: time_ns,
-                last: value,
-                generation: 0,
-                ended: false,
+        let series = match self.series.entry(key) {
+            Entry::Occupied(place) => {
+                let series = place.into_mut();
+                if series.ended && !ceiling.admit(key.subject) {
+                    return;
+                }
+                series
             }
-        });
+            Entry::Vacant(place) => {
+                if !ceiling.admit(key.subject) {
+                    return;
+                }
+                let identity = known.identity(key.subject);
+                place.insert(Series {
+                    labels: Names::labels(key, identity),
+                    identity: identity.clone(),
+                    epoch: self.epoch,
+                    start_ns,
+                    last_ns: time_ns,
+                    last: value,
+                    generation: 0,
+                    ended: false,
+                })
+            }
+        };
         // Who is in a communicator changes without any owner's or device's doing.
         if series.epoch != self.epoch || matches!(key.subject, Subject::Member(_)) {
             series.epoch = self.epoch;
@@ -209,7 +251,16 @@ impl Source {
         });
     }
 
-    fn end_missing(&mut self, now_ns: u64, out: &mut EnrichedBatch) {
+    /// How many series of devices a batch would begin.
+    fn new_of_devices(&self, batch: &Batch) -> usize {
+        let is_new = |sample: &Sample| {
+            is_of_device(sample.subject)
+                && self.series.get(&Key::of(sample)).is_none_or(|series| series.ended)
+        };
+        batch.samples.iter().filter(|(_, sample)| is_new(sample)).count()
+    }
+
+    fn end_missing(&mut self, now_ns: u64, ceiling: &mut Ceiling, out: &mut EnrichedBatch) {
         let generation = self.generation;
         self.series.retain(|key, series| {
             if series.generation == generation {
@@ -217,6 +268,7 @@ impl Source {
             }
             if !series.ended {
                 series.ended = true;
+                ceiling.release();
                 out.points.push(series.end(key.metric, now_ns.max(series.last_ns)));
             }
             // Only what counts up has a start worth keeping.
@@ -291,6 +343,7 @@ fn unix_ns(time: SystemTime) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::agent::{DropReason, HOLDERS, SourceState};
     use crate::catalog::attributes as attr;
     use crate::catalog::device::{ENERGY, INFO, POWER};
     use crate::catalog::{instance, process};
@@ -298,7 +351,7 @@ mod tests {
     use crate::inventory::facts::Facts;
     use crate::inventory::{GpuInfo, InstanceInfo};
     use crate::paths::Paths;
-    use crate::sample::GpuProcess;
+    use crate::sample::{Agent, GpuProcess};
     use std::path::Path;
     use std::time::Duration;
 
@@ -392,6 +445,46 @@ mod tests {
         tick(&mut enricher, 20, vec![]);
         let back = tick(&mut enricher, 30, vec![ENERGY.sample(gpu, (), 520.0)]);
         assert_eq!(shape(&back), [("gpu.energy", Some(Value::Double(520.0)), 10, 30)]);
+    }
+
+    #[test]
+    fn beyond_the_ceiling_what_is_new_is_left_out_and_counted_and_devices_come_first() {
+        let (enricher, gpu) = enricher();
+        let mut enricher = enricher.with_limit(3);
+        let on = |pid| {
+            let process = ProcKey { pid, start_ticks: 7 };
+            process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
+        };
+        let tick = |enricher: &mut Enricher, seconds, samples| {
+            let points = tick(enricher, seconds, samples);
+            let alive = points.iter().filter(|point| point.value.is_some());
+            alive.map(|point| point.metric.name).collect::<Vec<_>>()
+        };
+        let (power, energy) = (POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0));
+        let crowd = || vec![on(1), on(2), power.clone(), on(3), energy.clone()];
+        let told = ["gpu.process.info", "gpu.power", "gpu.energy"];
+        assert_eq!(tick(&mut enricher, 10, crowd()), told, "the devices' and the first process");
+        assert_eq!(tick(&mut enricher, 20, crowd()), told, "the same ones go on");
+        let report = enricher.report().unwrap();
+        assert_eq!(report.state, SourceState::Degraded);
+        let reason = "2 series are left out: there are 3 and may be 3 (agent.series_limit)";
+        assert_eq!(report.reason, reason);
+        assert_eq!(report.dropped, [(DropReason::SeriesLimit, 4)]);
+        tick(&mut enricher, 30, vec![power.clone(), energy.clone()]);
+        let report = enricher.report().unwrap();
+        assert_eq!((report.state, report.dropped[0].1), (SourceState::Ready, 4));
+        let next = tick(&mut enricher, 40, vec![on(2), power, energy]);
+        assert_eq!(next, told, "the room of one that ended is another's");
+        assert_eq!(enricher.alive(), 3);
+    }
+
+    #[test]
+    fn what_the_agent_says_of_itself_is_never_left_out() {
+        let (enricher, gpu) = enricher();
+        let mut enricher = enricher.with_limit(0);
+        let own = HOLDERS.sample(Agent, (), 1);
+        let points = tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), own]);
+        assert_eq!(points.iter().map(|p| p.metric.name).collect::<Vec<_>>(), ["gpuwho.holders"]);
     }
 
     #[test]

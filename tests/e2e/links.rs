@@ -95,7 +95,7 @@ fn metrics_are_as_declared(points: &[ReceivedPoint], seen: &mut BTreeSet<String>
 fn bytes_grow_as_the_links_carry(points: &[ReceivedPoint]) {
     for gpu in 0..8_u32 {
         let index = gpu.to_string();
-        let attrs = [("gpu.index", index.as_str()), ("gpu.interconnect.direction", "transmit")];
+        let attrs = [("gpu.index", index.as_str()), ("network.io.direction", "transmit")];
         let told = of(points, "gpu.nvlink.io", &attrs);
         let (first, last) = (told[0], told[told.len() - 1]);
         let bytes = last.number().unwrap() - first.number().unwrap();

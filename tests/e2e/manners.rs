@@ -1,8 +1,10 @@
 //! Drivers that hang, crash, come and go, and an agent that lets go: what somebody at the receiver
 //! sees of it.
 
+mod late;
 mod missing;
 mod release;
+mod reset;
 mod sick;
 mod soak;
 mod upgrade;

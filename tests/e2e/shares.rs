@@ -155,6 +155,50 @@ fn the_shares_of_each_device_add_up_to_it_under_their_owners_names() {
     memory_is_what_the_driver_lists(&scene, &points);
 }
 
+#[test]
+fn the_work_in_a_mig_instance_is_its_only_owner_s_by_its_part_of_the_device() {
+    let mut stage = or_skip!(Stage::new());
+    let collector = or_skip!(Collector::start(&stage.folder().join("collector")));
+    let groups = [
+        stage.pod(&TRAINER).unwrap(),
+        stage.pod(&PodSpec { name: "trainer-1", ..TRAINER }).unwrap(),
+    ];
+    let nvml = FakeNvml::install(stage.folder(), "h100-mig").unwrap();
+    let workers = groups.each_ref().map(|group| Worker::on(group, &[0]).unwrap());
+    nvml.set_processes(0, &workers.each_ref().map(|worker| Some(worker.pid()))).unwrap();
+    let config = Config {
+        interval: Some("500ms".to_owned()),
+        pod_logs: Some(stage.pod_logs()),
+        otlp: Some(Otlp { endpoint: collector.http_endpoint(), protocol: None }),
+        ..Config::default()
+    };
+    let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
+    let owners =
+        groups.each_ref().map(|group| format!("pod {}", group.expected.pod.as_deref().unwrap()));
+    let ready = |points: &[ReceivedPoint]| {
+        let shares = of(points, "gpu.owner.busy.time", &on(0));
+        let named = |owner: &String| shares.iter().filter(|point| who(point).0 == *owner).count();
+        owners.iter().all(|owner| named(owner) >= 6).then(|| points.to_vec())
+    };
+    let points = collector.wait_for(WITHIN, ready).unwrap();
+    let points = points.unwrap_or_else(|| panic!("no shares; agent: {:#?}", agent.log()));
+    for (total, share) in PAIRS {
+        add_up_at_every_moment(&points, 0, total, share);
+    }
+    let span = moments(&points, 0, &owners);
+    let seconds: f64 = increases(&points, "gpu.accounted.time", 0, span).values().sum();
+    let mut found = increases(&points, "gpu.owner.busy.time", 0, span);
+    found.retain(|_, increase| *increase > 0.0);
+    // Each in a half of three sevenths, of which one was at work for 40 % of the time and one for
+    // 50; in the last seventh, which does not count, there is nobody.
+    let expected = owners.iter().zip([0.4, 0.5].map(|busy| busy * 3.0 / 7.0));
+    assert_eq!(found.len(), 2, "{found:?}");
+    for (owner, part) in expected {
+        let told = found[&(owner.clone(), "instance".to_owned())] / seconds;
+        assert!((told - part).abs() < 1e-6, "{owner}: {told} is not {part}");
+    }
+}
+
 fn add_up_at_every_moment(points: &[ReceivedPoint], gpu: u32, total: &str, share: &str) {
     let shares = of(points, share, &on(gpu));
     for point in of(points, total, &on(gpu)) {

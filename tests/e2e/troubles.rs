@@ -6,7 +6,7 @@ use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::program;
 use gpuwho_tests::until::until;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -27,14 +27,15 @@ struct Sick {
 
 impl Sick {
     fn new(scenario: &str) -> Self {
+        Self::with(scenario, Config::default())
+    }
+
+    fn with(scenario: &str, config: Config) -> Self {
         let folder = TempDir::new().unwrap();
         let nvml = FakeNvml::install(folder.path(), scenario).unwrap();
         let file = folder.path().join("points.jsonl");
-        let config = Config {
-            interval: Some("500ms".to_owned()),
-            file: Some(file.clone()),
-            ..Config::default()
-        };
+        let config =
+            Config { interval: Some("500ms".to_owned()), file: Some(file.clone()), ..config };
         let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
         Self { _agent: agent, file, folder }
     }
@@ -132,6 +133,32 @@ fn an_old_driver_sends_what_it_has_and_nothing_it_has_not() {
     let has = |metric: &str| points.iter().any(|point| point["metric"] == metric);
     assert!(has("gpu.utilization") && has("gpu.temperature"));
     assert!(!has("gpu.memory.usage") && !has("gpu.process.count"));
+}
+
+#[test]
+fn no_more_series_are_sent_than_allowed_and_what_is_left_out_is_said() {
+    const LIMIT: usize = 600;
+    let limit = Some(u32::try_from(LIMIT).unwrap());
+    let sick = Sick::with("h100x8", Config { series_limit: limit, ..Config::default() });
+    let left_out = |point: &&Value| {
+        point["metric"] == "gpuwho.dropped"
+            && point["attributes"]["gpuwho.drop.reason"] == "series_limit"
+    };
+    let points =
+        sick.wait("what was left out", |points| points.iter().filter(left_out).count() > 3);
+    let lost: Vec<_> = points.iter().filter(left_out).filter_map(|p| p["value"].as_u64()).collect();
+    assert!(lost[0] > 0 && lost.is_sorted_by(|one, next| one < next), "{lost:?}");
+    let of_devices = |point: &&Value| {
+        point["metric"].as_str().unwrap().starts_with("gpu.") && point["ended"] != true
+    };
+    let series = points.iter().filter(of_devices);
+    let series: BTreeSet<_> =
+        series.map(|point| format!("{}{}", point["metric"], point["attributes"])).collect();
+    assert!((LIMIT / 2..=LIMIT).contains(&series.len()), "{}", series.len());
+    let who: Value = serde_json::from_str(&sick.ask(&["--json"])).unwrap();
+    let ceiling = who["sources"].as_array().unwrap().iter().find(|s| s["name"] == "series");
+    let reason = ceiling.unwrap()["reason"].as_str().unwrap();
+    assert!(reason.ends_with("(agent.series_limit)"), "{reason}");
 }
 
 #[test]

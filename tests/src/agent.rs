@@ -61,6 +61,8 @@ pub struct Otlp {
 pub struct Config {
     /// `agent.interval`, `1s` without.
     pub interval: Option<String>,
+    /// `agent.series_limit`.
+    pub series_limit: Option<u32>,
     /// `paths.pod_logs`.
     pub pod_logs: Option<PathBuf>,
     /// `paths.passwd`.
@@ -92,7 +94,11 @@ impl Config {
     pub fn to_toml(&self, run: &Path, nvml: Option<&FakeNvml>) -> String {
         let mut text = String::new();
         let interval = self.interval.as_deref().unwrap_or("1s");
-        section(&mut text, "agent", &[("interval", Some(interval.into()))]);
+        let keys = [
+            ("interval", Some(interval.into())),
+            ("series_limit", self.series_limit.map(Value::from)),
+        ];
+        section(&mut text, "agent", &keys);
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let paths = [
             ("run", Some(run.display().to_string().into())),

@@ -8,7 +8,7 @@ use crate::until::until;
 use received::{ReceivedPoint, ReceivedRecord};
 use std::env;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -119,15 +119,29 @@ impl Collector {
         parse(whole).map_err(|source| CollectorError::Json { path, source })
     }
 
-    /// Reads until `look` finds what it looks for; `None` after `within`.
+    /// Reads until `look` finds what it looks for; `None` after `within`. Each line is read once, and
+    /// `look` called when there was a new one: a test that waits takes no time from what it tests.
     pub fn wait_for<T>(
         &self,
         within: Duration,
         mut look: impl FnMut(&[ReceivedPoint]) -> Option<T>,
     ) -> Result<Option<T>, CollectorError> {
-        until(within, || match self.points() {
-            Ok(points) => look(&points).map(Ok),
-            Err(error) => Some(Err(error)),
+        let path = self.folder.join("received.jsonl");
+        let (mut points, mut read) = (Vec::new(), 0);
+        until(within, || {
+            let text = match rest(&path, read) {
+                Ok(text) if text.is_empty() && read > 0 => return None,
+                Ok(text) => text,
+                Err(source) => return Some(Err(CollectorError::Os { path: path.clone(), source })),
+            };
+            read += text.len() as u64;
+            match received::parse(&text) {
+                Ok(new) => points.extend(new),
+                Err(source) => {
+                    return Some(Err(CollectorError::Json { path: path.clone(), source }));
+                }
+            }
+            look(&points).map(Ok)
         })
         .transpose()
     }
@@ -186,6 +200,22 @@ impl Drop for Collector {
 pub struct Stopped {
     folder: PathBuf,
     ports: [u16; 2],
+}
+
+/// The whole lines of a file behind a place; none where there is no file yet.
+fn rest(path: &Path, read: u64) -> io::Result<String> {
+    let mut file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        Err(error) => return Err(error),
+    };
+    file.seek(SeekFrom::Start(read))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    // The last line may be half written.
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    text.truncate(whole);
+    String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 fn free_port(folder: &Path) -> Result<u16, CollectorError> {

@@ -144,6 +144,17 @@ impl FakeNvml {
         command.env("FAKE_NVML_NODES", self.nodes())
     }
 
+    /// Takes the library away, as on a host without a driver.
+    pub fn take_away(&self) -> Result<(), NvmlError> {
+        fs::remove_file(self.library()).map_err(|source| self.file_error(source))
+    }
+
+    /// Puts the library where it was.
+    pub fn bring_back(&self) -> Result<(), NvmlError> {
+        install(&program::fake_nvml()?, &self.scenario(), &self.folder)?;
+        Ok(())
+    }
+
     /// Lets the library count its calls; gives the file, which [`nvidia_ml::counts::read`] reads.
     pub fn count_calls(&mut self) -> PathBuf {
         self.counts = true;

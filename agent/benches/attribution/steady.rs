@@ -1,8 +1,9 @@
 //! One tick in which nobody comes and nobody goes.
 
 use crate::scene::{self, BEGAN_NS, Host, Place, SECOND_NS, TICK};
+use gpuwho::attribute::grants::DeviceName;
 use gpuwho::attribute::ownership::Ownership;
-use gpuwho::attribute::slurm::{DeviceNumber, JobGrants};
+use gpuwho::attribute::slurm::JobGrants;
 use gpuwho::catalog::attributes::AttrSet;
 use gpuwho::export::EnrichedBatch;
 use gpuwho::export::otlp::Resource;
@@ -181,8 +182,7 @@ impl Tick {
         assert!(out.points.iter().all(|point| point.value.is_some()), "the scene changed");
         out.points.clear();
         let grants = &self.grants;
-        let name = |_: DeviceNumber| Arc::from("/dev/nvidia0");
-        costs.refresh.of(|| grants.refresh(ownership, name));
+        costs.refresh.of(|| grants.refresh(ownership, |_| vec![DeviceName::Minor(0)]));
         // No search in `/proc`: the host's is of files, which is another cost.
         costs.expire.of(|| ownership.expire(BEGAN_NS + SECOND_NS));
     }

@@ -40,6 +40,8 @@ dims! {
         Implausible = "implausible",
         /// Not a finite number: no receiver takes it.
         NotFinite = "not_finite",
+        /// Its series would have been one more than `agent.series_limit` allows.
+        SeriesLimit = "series_limit",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {

@@ -72,6 +72,7 @@ pub fn markdown() -> String {
             metric(&mut out, def);
         }
     }
+    series(&mut out);
     out.push_str(EVENTS);
     for &kind in event::EventKind::ALL {
         let _ = writeln!(out, "| `{}` | {} | {} |", kind.as_str(), kind.meaning(), kind.action());
@@ -99,6 +100,19 @@ What is said of a device is of the whole device, also with MIG on. What is said 
 names of its own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
 ";
 
+const SERIES: &str = "
+## How many series
+
+At most, where a device has everything: most have a part of it, because what is not supported is not
+sent. Processes, owners and ranks are as many as there are. Of all together there are never more than
+`agent.series_limit`, the agent's own aside: beyond it new series are left out, those of processes,
+owners and ranks before those of devices; `gpuwho.dropped` counts their points as `series_limit`, and
+`gpuwho` and the log say so.
+
+| of each | series at most |
+|---|---|
+";
+
 const EVENTS: &str = "
 ## Log records
 
@@ -113,6 +127,55 @@ are in the agent's table, whose rows name their source.
 |---|---|---|
 ";
 
+/// How many series there can be of each thing, from the closed dimensions.
+fn series(out: &mut String) {
+    out.push_str(SERIES);
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for def in super::all() {
+        let (of, count) = series_of(def);
+        match counts.iter_mut().find(|(known, _)| *known == of) {
+            Some((_, sum)) => *sum += count,
+            None => counts.push((of, count)),
+        }
+    }
+    for (of, count) in counts {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "| {of} | {count} |");
+    }
+}
+
+/// What a metric's series are of, and how many each of it has.
+fn series_of(def: &MetricDef) -> (&'static str, usize) {
+    let all = def.series_per_subject();
+    match def.dims.first().filter(|dim| dim.key.name == attributes::GPU_LINK_INDEX.name) {
+        Some(links) => {
+            let nvlinks = <link::Link as super::OneDim>::DIM.values.len();
+            let of = if links.values.len() == nvlinks {
+                "an NVLink of a device (none with `nvidia.by_link = false`)"
+            } else {
+                "a link of a device to the CPU of its module"
+            };
+            (of, all / links.values.len().max(1))
+        }
+        None => (about(def.subject), all),
+    }
+}
+
+fn about(subject: &str) -> &'static str {
+    match subject {
+        "gpu" => "a device",
+        "instance" => "a MIG instance",
+        "process" => "a process on a device",
+        "owner" => "an owner's part of a device",
+        "recent" => "a process's messages of one size, algorithm and protocol",
+        "grant" => "a device, or a part of one, granted to an owner",
+        "communicator" => "a process's membership in a communicator",
+        "xid" => "an XID code of a device",
+        "source" => "a source of data",
+        _ => "the agent",
+    }
+}
+
 fn metric(out: &mut String, def: &MetricDef) {
     let _ = write!(
         out,
@@ -121,18 +184,7 @@ fn metric(out: &mut String, def: &MetricDef) {
         paragraph(def.description),
         def.unit,
         def.kind.as_str(),
-        match def.subject {
-            "gpu" => "a device",
-            "instance" => "a MIG instance",
-            "process" => "a process on a device",
-            "owner" => "an owner's part of a device",
-            "recent" => "a process's messages of one size, algorithm and protocol",
-            "grant" => "a device, or a part of one, granted to an owner",
-            "communicator" => "a process's membership in a communicator",
-            "xid" => "an XID code of a device",
-            "source" => "a source of data",
-            _ => "the agent",
-        },
+        about(def.subject),
     );
     for dim in def.dims {
         let values: Vec<_> = dim.values.iter().map(|value| format!("`{value}`")).collect();
@@ -189,6 +241,21 @@ mod tests {
     fn the_domains_hold_every_metric() {
         let listed: usize = DOMAINS.iter().map(|(_, metrics)| metrics.len()).sum();
         assert_eq!(listed, all().count());
+    }
+
+    #[test]
+    fn every_series_is_of_something_that_the_table_names() {
+        let mut table = String::new();
+        series(&mut table);
+        let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        let count =
+            |row: &&str| row.rsplit('|').nth(1).and_then(|cell| cell.trim().parse::<usize>().ok());
+        let nvlink = rows.iter().find(|row| row.starts_with("| an NVLink")).and_then(count);
+        let link = |def: &MetricDef| def.name.starts_with("gpu.nvlink.link.");
+        let all: usize = all().filter(|def| link(def)).map(MetricDef::series_per_subject).sum();
+        assert_eq!(nvlink.map(|each| each * 36), Some(all));
+        assert_eq!(rows.iter().filter_map(count).count(), rows.len(), "{rows:#?}");
+        assert_eq!(rows.len(), 12, "{rows:#?}");
     }
 
     #[test]

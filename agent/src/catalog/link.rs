@@ -119,7 +119,7 @@ dims! {
         L15 = "15",
     }
     /// Which way, seen from the device.
-    Direction: attr::GPU_LINK_DIRECTION {
+    Direction: attr::IO_DIRECTION {
         /// Out of the device.
         Transmit = "transmit",
         /// Into the device.
@@ -136,7 +136,8 @@ dims! {
         /// Is up, but must not carry data.
         Disabled = "disabled",
     }
-    /// What went wrong on the links of a device that the driver has a sum of.
+    /// What went wrong on the links of a device. Up to Hopper the driver tells the first five; from
+    /// Blackwell on recoveries and the rest are sums over links.
     TotalError: attr::GPU_LINK_ERROR {
         /// Wrong checksum of a flow control digit.
         CrcFlit = "crc_flit",
@@ -148,6 +149,26 @@ dims! {
         Replay = "replay",
         /// The link was recovered.
         Recovery = "recovery",
+        /// The link could not be recovered and went down.
+        RecoveryFailed = "recovery_failed",
+        /// A malformed packet was received.
+        Malformed = "malformed",
+        /// A packet was received for which there was no buffer.
+        Overrun = "buffer_overrun",
+        /// A packet was received with an error of any kind.
+        Received = "received",
+        /// A packet was received that the other end had marked as bad.
+        Remote = "remote",
+        /// A packet was received with a header that does not fit.
+        General = "header",
+        /// Local errors passed their threshold.
+        Integrity = "link_integrity",
+        /// A packet was not sent.
+        Discarded = "transmit_discarded",
+        /// An error that correction left over.
+        Effective = "effective",
+        /// A wrong symbol was received.
+        Symbol = "symbol",
     }
     /// What went wrong on a link. The first three are told up to Hopper, the rest from Blackwell on.
     LinkError: attr::GPU_LINK_ERROR {
@@ -296,9 +317,9 @@ metrics! {
     /// Payload and what the protocol adds, carried by all NVLinks of a device.
     NVLINK_RAW_IO: Counter<i64> of GpuId, by Direction = "gpu.nvlink.raw.io" ["By"]
         from "fields 140, 141 of all links (KiB)";
-    /// What went wrong on all NVLinks of a device, up to Hopper. Later devices count by link only.
+    /// What went wrong on all NVLinks of a device, also where `nvidia.by_link` is off.
     NVLINK_ERRORS: Counter<i64> of GpuId, by TotalError = "gpu.nvlink.errors" ["{error}"]
-        from "fields 38, 45, 160, 52, 59";
+        from "fields 38, 45, 160, 52, 59; 206 to 214, 219, 221, summed over links";
     /// Codewords that the NVLinks of a device have received, by the number of symbols that had to be
     /// corrected. The higher numbers grow before a link fails. Asked at every thirtieth reading.
     NVLINK_FEC: Counter<i64> of GpuId, by Corrected = "gpu.nvlink.fec.codewords" ["{codeword}"]

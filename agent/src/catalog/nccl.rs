@@ -130,6 +130,17 @@ dims! {
         /// Something that is no answer of any version known.
         NotUnderstood = "not_understood",
     }
+    /// What a hit of a probe costs whoever makes it.
+    HitKind: attr::NCCL_HIT {
+        /// The kernel's part at an entry whose first instruction it carries out itself.
+        Entry = "entry",
+        /// The same where it has to step through the instruction.
+        Stepped = "stepped",
+        /// The kernel's part at a return.
+        Return = "return",
+        /// The agent's own program, at any of them.
+        Program = "program",
+    }
     /// Which probes.
     ProbePart: attr::NCCL_PROBE_PART {
         /// Entries of functions.
@@ -260,8 +271,18 @@ metrics! {
     /// Files that hold a collective library and are mapped by a process that holds a device.
     LIBRARIES: Gauge<i64> of Agent = "nccl.libraries" ["{file}"]
         from "executable mappings in /proc/PID/maps, and the files' symbols";
-    /// Part of the time since the last reading in which the probes were attached.
+    /// Part of the time since the last reading in which the probes were attached, to the moment of
+    /// the reading: what was counted in that time divided by it is what was called, if the program
+    /// did then as it does otherwise. Counts, bytes and intervals go by `entry`, durations by
+    /// `return`. Over longer than a reading divide by the rates of `nccl.probe.attached_time` and
+    /// `nccl.probe.wanted_time`. Where it is 0 nothing is known of the calls.
     COVERAGE: Gauge<f64> of Agent, by ProbePart = "nccl.probe.coverage" ["1"]
+        from "the governor's own clock";
+    /// Time in which the probes were attached and counting while a library was in use.
+    ATTACHED: Counter<f64> of Agent, by ProbePart = "nccl.probe.attached_time" ["s"]
+        from "the governor's own clock";
+    /// Time in which a library was in use.
+    WANTED: Counter<f64> of Agent = "nccl.probe.wanted_time" ["s"]
         from "the governor's own clock";
     /// Times a probe was hit.
     HITS: Counter<i64> of Agent, by ProbePart = "nccl.probe.hits" ["{hit}"]
@@ -269,4 +290,14 @@ metrics! {
     /// What the governor lets the probes do: 1 on the level in force, 0 on the others.
     GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
         from "hits a second and process against nccl.budget";
+    /// Hits a second and process that are allowed, in hits of the cheapest kind: one that the
+    /// kernel steps through counts as many as it costs.
+    BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]
+        from "nccl.budget, or two per cent of a core at nccl.probe.price";
+    /// What one hit of a probe costs whoever makes it.
+    PRICE: Gauge<f64> of Agent, by HitKind = "nccl.probe.price" ["s"]
+        from "a trial on functions of the agent's own; the kernel's run-time statistics of programs";
+    /// CPU time that hits have cost the processes that made them.
+    PAID: Counter<f64> of Agent = "nccl.probe.cpu.time" ["s"]
+        from "hits by function, each at its price";
 }

@@ -67,6 +67,11 @@ metrics! {
     /// the name it was asked for by, and the MIG instance or the replica if it is only a part.
     ALLOCATION_INFO: Gauge<i64> of GpuGrant, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
         from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
+    /// Parts of a device that the kubelet has to grant, used or not: 1 for a whole device, one for
+    /// each replica or MIG instance, 0 for one that its plugin does not offer or calls unhealthy.
+    /// Absent where the kubelet offers no device of the vendor (claims are not in its list).
+    ALLOCATABLE_PARTS: Gauge<i64> of GpuId = "gpu.allocatable" ["{part}"]
+        from "kubelet pod-resources v1 GetAllocatableResources";
     /// Time a device was granted to an owner, by what the owner did with it; the states add up to
     /// the time in which the agent saw the grant. A state holds for the interval that a reading
     /// ends: `active` if the owner kept the device busy in it, however little. An owner without a
@@ -79,9 +84,10 @@ metrics! {
         from "the driver's process lists; openings of device nodes";
     /// An owner's share of `gpu.busy.time`, to which the shares of all owners add up. Split by the
     /// driver's samples of multiprocessor time, scaled to the device's own value: it cannot see how
-    /// many multiprocessors a kernel used, nor engines other than these.
+    /// many multiprocessors a kernel used, nor engines other than these. With MIG on, what a GPU
+    /// instance did is its only owner's.
     OWNER_BUSY_TIME: Counter<f64> of GpuParty, by ShareMethod = "gpu.owner.busy.time" ["s"]
-        from "gpu.utilization and gpu.process.utilization";
+        from "gpu.utilization, gpu.process.utilization and gpu.instance.gr_engine.active";
     /// An owner's share of `gpu.memory.time`, to which the shares of all owners add up: the bytes
     /// its processes hold, times the time. What the driver keeps for itself is nobody's.
     OWNER_MEMORY_TIME: Counter<f64> of GpuParty, by ShareMethod = "gpu.owner.memory.time" ["By.s"]
@@ -97,9 +103,11 @@ metrics! {
     ACCOUNTED_TIME: Counter<f64> of GpuId = "gpu.accounted.time" ["s"]
         from "times of the readings";
     /// Time a device was busy: `gpu.utilization` (general) at the end of each accounted interval,
-    /// times its length. Absent while MIG is on, where the driver has no utilisation.
+    /// times its length. While MIG is on, where the driver has no utilisation, what its GPU
+    /// instances' performance counters say (`gpu.instance.gr_engine.active`), each by its part of
+    /// the device's compute slices; absent where an instance with a process in it does not tell.
     BUSY_TIME: Counter<f64> of GpuId = "gpu.busy.time" ["s"]
-        from "gpu.utilization";
+        from "gpu.utilization; gpu.instance.gr_engine.active";
     /// Busy time of a device for which no owner is known: the part of `gpu.busy.time` that is on
     /// the owner `unattributed`.
     UNATTRIBUTED_TIME: Counter<f64> of GpuId = "gpu.unattributed.time" ["s"]

@@ -2,6 +2,7 @@
 //! use, the PCIe link.
 
 use super::attributes as attr;
+use super::link::Direction;
 use super::{dims, metrics};
 use crate::ids::GpuId;
 
@@ -69,13 +70,6 @@ dims! {
         Microcontroller = "microcontroller",
         /// Elsewhere.
         Other = "other",
-    }
-    /// Which way, seen from the device.
-    PcieDirection: attr::GPU_PCIE_DIRECTION {
-        /// To the host.
-        Transmit = "transmit",
-        /// From the host.
-        Receive = "receive",
     }
     /// What went wrong on the PCIe link. They overlap: what is corrected is counted by its cause,
     /// too.
@@ -173,6 +167,6 @@ metrics! {
         from "fields 95, 169, 173 to 183";
     /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a counter of 32 wraps many
     /// times between two readings.
-    PCIE_IO: Counter<i64> of GpuId, by PcieDirection = "gpu.pcie.io" ["By"]
+    PCIE_IO: Counter<i64> of GpuId, by Direction = "gpu.pcie.io" ["By"]
         from "fields 197, 198 (never nvmlDeviceGetPcieThroughput, which blocks for 20 ms)";
 }

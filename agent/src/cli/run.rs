@@ -57,9 +57,10 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     let settings = child::Settings {
         vendor,
         library: args.library.clone(),
-        stall: child::STALL,
+        stall: args.stall_ms.map_or(child::STALL, Duration::from_millis),
         events: args.events,
         gpm: !args.without_gpm,
+        by_link: !args.without_links,
     };
     child::serve(&settings, socket)?;
     Ok(ExitCode::SUCCESS)

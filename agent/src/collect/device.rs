@@ -52,6 +52,8 @@ pub struct Opening<'a> {
     pub library: &'a Path,
     /// Whether to read the devices' performance counters.
     pub gpm: bool,
+    /// Whether to tell of each link, and not only of all links of a device together.
+    pub by_link: bool,
 }
 
 /// An initialised library.

@@ -167,6 +167,20 @@ mod tests {
     }
 
     #[test]
+    fn too_few_series_for_one_device_are_refused() {
+        assert_eq!(load("", &[]).unwrap().series_limit, 50_000);
+        assert_eq!(load("[agent]\nseries_limit = 2000\n", &[]).unwrap().series_limit, 2000);
+        let error = load("[agent]\nseries_limit = 10\n", &[]).unwrap_err();
+        assert!(error.starts_with("`agent.series_limit`: fewer than 500 series"), "{error}");
+    }
+
+    #[test]
+    fn links_are_told_one_by_one_unless_told_otherwise() {
+        let by_link = |file: &str| load(file, &[]).unwrap().devices[0].1.by_link;
+        assert_eq!([by_link(""), by_link("[nvidia]\nby_link = false\n")], [true, false]);
+    }
+
+    #[test]
     fn collectives_have_a_budget_that_is_not_zero() {
         let file = "[nccl]\nbudget = 500\nhang_after = \"90s\"\n";
         let settings = load(file, &[("GPUWHO_NCCL_ENABLED", "false")]).unwrap().nccl;

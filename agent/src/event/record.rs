@@ -33,7 +33,9 @@ pub fn records(event: &Event) -> Vec<Record> {
     device(event, &mut common);
     peer(event, &mut common);
     stuck(event, &mut common);
+    governed(event, &mut common);
     facts(event, &mut common);
+    usage(event, &mut common);
     let told = |attributes| Record {
         name: event.what.kind.as_str(),
         severity: event.what.severity.number(),
@@ -55,8 +57,13 @@ fn device(event: &Event, set: &mut AttrSet) {
     if let Some(gpu) = &event.gpu {
         set.extend(&gpu.identity());
         set.set_some(&attr::GPU_PCI_ADDRESS, gpu.pci_address.as_deref());
-    } else if let Place::Pci(address) = event.what.place {
-        set.set(&attr::GPU_PCI_ADDRESS, address.to_string().as_str());
+    } else {
+        let address = match event.what.place {
+            Place::Pci(address) => Some(address.to_string()),
+            Place::Port(port) => Some(port.to_string()),
+            Place::Gpu(_) | Place::Host => None,
+        };
+        set.set_some(&attr::GPU_PCI_ADDRESS, address.as_deref());
     }
     set.set_some(&attr::GPU_MIG_GPU_INSTANCE, event.what.gpu_instance.map(i64::from));
 }
@@ -84,6 +91,28 @@ fn stuck(event: &Event, set: &mut AttrSet) {
     set.set(&attr::NCCL_CALL_STATE, if stuck.is_open { "open" } else { "returned" });
     set.set(&attr::NCCL_CALL_AGE, whole(stuck.seconds));
     set.set_some(&attr::NCCL_CALL_LAG, stuck.lag.map(whole));
+}
+
+fn usage(event: &Event, set: &mut AttrSet) {
+    let Some(usage) = &event.what.usage else { return };
+    set.set(&attr::GPU_PROCESS_LIFETIME, usage.seconds);
+    set.set_some(&attr::GPU_PROCESS_MEMORY_PEAK, usage.memory_peak);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_UTILIZATION, usage.busy);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_MEMORY, usage.memory_busy);
+}
+
+fn governed(event: &Event, set: &mut AttrSet) {
+    let Some(governed) = &event.what.governed else { return };
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    set.set(&attr::NCCL_GOVERNOR_BEFORE, governed.before.as_str());
+    set.set(&attr::NCCL_GOVERNOR_LEVEL, governed.level.as_str());
+    set.set(&attr::NCCL_GOVERNOR_CYCLE, i64::from(governed.cycle));
+    set.set(&attr::NCCL_GOVERNOR_RATE, number(governed.rate));
+    set.set(&attr::NCCL_GOVERNOR_BUDGET, number(governed.budget));
+    set.set(&attr::NCCL_GOVERNOR_PRICE, number(governed.hit_ns));
+    set.set_some(&attr::NCCL_GOVERNOR_DEAREST, governed.dearest);
+    set.set_some(&attr::NCCL_LIBRARY, Some(&*governed.libraries).filter(|one| !one.is_empty()));
+    set.set_some(&attr::NCCL_VERSION, Some(&*governed.versions).filter(|one| !one.is_empty()));
 }
 
 fn facts(event: &Event, set: &mut AttrSet) {

@@ -4,6 +4,7 @@
 //! costs one look at the device's processes for each grant.
 
 use super::accounts::NANO;
+use super::instances::GpuInstance;
 use super::presence::Presences;
 use super::reading::{Crew, Reading};
 use crate::attribute::grants::{DeviceName, Grant, GrantId, Grants};
@@ -13,7 +14,7 @@ use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSou
 use crate::ids::{GpuId, InstanceId};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
 use crate::sample::{Batch, GpuGrant, GpuParty};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -36,6 +37,9 @@ pub(super) struct Allocations {
     instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
     bound: BTreeMap<GpuId, Vec<Bound>>,
     unbound: i64,
+    offered: Arc<[DeviceName]>,
+    /// Parts of each device that are offered, of vendors of whose devices there are any.
+    parts: BTreeMap<GpuId, i64>,
     /// When each device was last accounted for.
     seen: BTreeMap<GpuId, SystemTime>,
     spent: BTreeMap<(GpuId, PartyId), Spent>,
@@ -48,14 +52,17 @@ impl Allocations {
     /// Takes the grants as they are now.
     pub(super) fn bind(&mut self, grants: &Grants, inventory: &Inventory) {
         let (lists, devices) = (grants.all(), inventory.all());
-        let instances = inventory.instances();
-        if same(&lists, &self.lists, Arc::ptr_eq)
+        let (instances, offered) = (inventory.instances(), grants.offered());
+        if Arc::ptr_eq(&offered, &self.offered)
+            && same(&lists, &self.lists, Arc::ptr_eq)
             && same(&devices, &self.devices, |a, b| Arc::ptr_eq(&a.1, &b.1))
             && same(&instances, &self.instances, |a, b| Arc::ptr_eq(&a.1, &b.1))
         {
             return;
         }
         (self.lists, self.devices, self.instances) = (lists, devices, instances);
+        self.offered = offered;
+        self.count_parts();
         self.bound.clear();
         self.unbound = 0;
         for grant in self.lists.iter().flat_map(|list| list.iter()) {
@@ -73,6 +80,23 @@ impl Allocations {
         self.spent.retain(|(gpu, party), _| {
             bound.get(gpu).is_some_and(|grants| grants.iter().any(|grant| grant.party == *party))
         });
+    }
+
+    fn count_parts(&mut self) {
+        let Self { offered, devices, instances, parts, .. } = self;
+        parts.clear();
+        for name in offered.iter() {
+            if let Some((gpu, _)) = find(name, devices, instances) {
+                *parts.entry(gpu).or_default() += 1;
+            }
+        }
+        let vendor = |gpu| devices.iter().find(|(of, _)| *of == gpu).map(|(_, info)| &info.vendor);
+        let vendors: BTreeSet<_> = parts.keys().filter_map(|gpu| vendor(*gpu)).collect();
+        for (gpu, info) in devices.iter() {
+            if vendors.contains(&info.vendor) {
+                parts.entry(*gpu).or_default();
+            }
+        }
     }
 
     /// The grants on a device; one for each part of it that was granted.
@@ -103,6 +127,9 @@ impl Allocations {
         let last = self.seen.insert(gpu, out.time);
         let since = last.and_then(|last| out.time.duration_since(last).ok());
         let since_ns = since.filter(|since| *since <= longest).unwrap_or_default().as_nanos();
+        if let Some(parts) = self.parts.get(&gpu) {
+            out.push(metric::ALLOCATABLE_PARTS.sample(gpu, (), *parts));
+        }
         let Some(grants) = self.bound.get(&gpu) else { return };
         for (place, grant) in grants.iter().enumerate() {
             let earlier = || grants.iter().take(place);
@@ -160,8 +187,22 @@ fn state(
         (Some(_), Crew::Several) if reading.sampled() > 0 && !reading.is_served() => {
             AllocationState::Idle
         }
+        (None, _) => state_in_instances(party, reading),
         _ => AllocationState::Unknown,
     }
+}
+
+/// The same on a device in MIG mode: what the instances did that the party is in.
+fn state_in_instances(party: PartyId, reading: &Reading) -> AllocationState {
+    let Some(instances) = reading.gpu_instances() else { return AllocationState::Unknown };
+    let mut busy = instances.iter().filter(|instance| instance.busy > 0);
+    if busy.clone().any(|instance| instance.crew == Crew::One(party)) {
+        return AllocationState::Active;
+    }
+    let may_be = |instance: &GpuInstance| {
+        instance.crew == Crew::Strangers || instance.parties.contains(&party)
+    };
+    if busy.any(may_be) { AllocationState::Unknown } else { AllocationState::Idle }
 }
 
 /// Whether a process on the device may be a party's though it is on another account: one whose
@@ -197,6 +238,12 @@ fn find(
             let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
             info.gpu_instance == *part && is_on && on.next().is_none()
         }
+        DeviceName::Instance { minor, gpu_instance, compute_instance } => {
+            let on = devices.iter().find(|(gpu, _)| info.gpu == *gpu);
+            on.is_some_and(|(_, device)| device.minor == Some(*minor))
+                && info.gpu_instance == *gpu_instance
+                && (compute_instance.is_none() || info.compute_instance == *compute_instance)
+        }
         _ => false,
     };
     let mut parts = instances.iter().filter(|(_, info)| is_it(info));
@@ -208,7 +255,7 @@ fn find(
         DeviceName::Minor(minor) => info.minor == Some(*minor),
         DeviceName::Index(index) => info.index == *index,
         DeviceName::Number(number) => is_numbered(info, number),
-        DeviceName::Part(..) => false,
+        DeviceName::Part(..) | DeviceName::Instance { .. } => false,
         DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
         DeviceName::Pci(address) => {
             info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))

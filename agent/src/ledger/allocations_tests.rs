@@ -11,6 +11,10 @@ fn index(index: u32) -> DeviceName {
     DeviceName::Index(index)
 }
 
+fn instance(minor: u32, gpu_instance: u32, compute_instance: Option<u32>) -> DeviceName {
+    DeviceName::Instance { minor, gpu_instance, compute_instance }
+}
+
 /// A device on which nobody is.
 fn quiet() -> Read {
     Read { busy: Some(0.0), used: Some(1000), ..Read::default() }
@@ -41,6 +45,11 @@ fn a_grant_is_bound_by_every_name_a_device_has() {
         (DeviceName::Number(9), false),
         (DeviceName::Part(0, 1), true),
         (DeviceName::Part(0, 2), false),
+        (instance(7, 1, Some(0)), true),
+        (instance(7, 1, None), true),
+        (instance(7, 1, Some(1)), false),
+        (instance(7, 2, Some(0)), false),
+        (instance(6, 1, Some(0)), false),
     ] {
         let mut rig = Rig::new();
         rig.instance("MIG-0", rig.gpu(0), 1);
@@ -51,6 +60,29 @@ fn a_grant_is_bound_by_every_name_a_device_has() {
         assert_eq!(info == expected, bound, "{name:?}: {info:?}");
         let unbound = rows([("", "", f64::from(u8::from(!bound)))]);
         assert_eq!(rig.told(&batch, "gpuwho.grants.unbound"), unbound, "{name:?}");
+    }
+}
+
+#[test]
+fn what_the_kubelet_has_to_grant_is_counted_by_device() {
+    let mut rig = Rig::new();
+    let parts = "gpu.allocatable";
+    let batch = rig.read(0, &quiet());
+    assert_eq!(rig.told(&batch, parts), rows([]), "nobody tells");
+    rig.instance("MIG-0", rig.gpu(0), 1);
+    let uuid = |uuid| DeviceName::Uuid(GpuUuid::new(uuid));
+    for (offered, expected) in [
+        (vec![uuid("GPU-0")], Some(1.0)),
+        (vec![uuid("GPU-0"), uuid("GPU-0"), uuid("MIG-0")], Some(3.0)),
+        // Another is offered, and this one not: its plugin calls it unhealthy.
+        (vec![uuid("GPU-1")], Some(0.0)),
+        (vec![uuid("GPU-9")], None),
+        (vec![], None),
+    ] {
+        rig.ownership.grants().offer(offered.clone());
+        let batch = rig.read(10, &quiet());
+        let told = rig.told(&batch, parts).into_values().next();
+        assert_eq!(told, expected, "{offered:?}");
     }
 }
 
@@ -103,6 +135,34 @@ fn who_of_several_is_active_is_said_only_where_something_tells() {
         rig.read(0, &read);
         let batch = rig.read(10, &read);
         assert_eq!(states(&rig, &batch), expected, "{samples:?}");
+    }
+}
+
+#[test]
+fn in_mig_mode_the_instances_an_owner_is_in_tell_whether_it_is_active() {
+    for (busy, beside, expected) in [
+        ([0.5, 0.0], 1, [10.0, 0.0, 0.0, 0.0]),
+        ([0.0, 0.5], 1, [0.0, 10.0, 0.0, 0.0]),
+        // Another one in the same instance: whose work it is nothing tells.
+        ([0.5, 0.0], 0, [0.0, 0.0, 0.0, 10.0]),
+        ([0.0, 0.5], 0, [0.0, 10.0, 0.0, 0.0]),
+    ] {
+        let mut rig = Rig::new();
+        let instances = [("MIG-3", 3), ("MIG-2", 2)];
+        let instances = instances.map(|(uuid, slices)| rig.instance(uuid, rig.gpu(0), slices));
+        rig.grant(&[(DeviceName::Uuid(GpuUuid::new("MIG-3")), 7)]);
+        let processes = [(rig.process(1, 7)), rig.process(2, 8)].map(|on| (on, Some(10), None));
+        let read = Read {
+            busy: None,
+            processes: processes.to_vec(),
+            inside: vec![instances[0], instances[beside]],
+            instances: instances.to_vec(),
+            counted: instances.into_iter().zip(busy).collect(),
+            ..quiet()
+        };
+        rig.read(0, &read);
+        let batch = rig.read(10, &read);
+        assert_eq!(states(&rig, &batch), expected, "{busy:?} {beside}");
     }
 }
 

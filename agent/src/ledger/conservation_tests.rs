@@ -14,6 +14,9 @@ use std::collections::HashMap;
 const PIDS: u32 = 12;
 const KNOWN: u32 = 9;
 
+/// The MIG instances of a device.
+const SLICES: [u32; 3] = [4, 2, 1];
+
 /// What one device does in one tick.
 #[derive(Clone, Debug)]
 enum Step {
@@ -28,6 +31,8 @@ struct Reads {
     joules: Option<f64>,
     processes: Vec<(u32, Option<i64>, Option<f64>)>,
     strangers: i64,
+    /// In MIG mode: what each of [`SLICES`] counted; a process is in the one its number leads to.
+    cut: Option<Vec<Option<f64>>>,
 }
 
 /// One tick: how long after the last, what each device does, and to whom the first is granted.
@@ -58,11 +63,16 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         prop::collection::vec(process, 0..6),
         0_i64..2,
+        prop::option::weighted(
+            0.3,
+            prop::collection::vec(prop::option::weighted(0.9, fraction()), SLICES.len()),
+        ),
     );
-    let reads = reads.prop_map(|(busy, used, joules, mut processes, strangers)| {
+    let reads = reads.prop_map(|(busy, used, joules, mut processes, strangers, cut)| {
         processes.sort_by_key(|(pid, ..)| *pid);
         processes.dedup_by_key(|(pid, ..)| *pid);
-        Step::Read(Reads { busy, used, joules, processes, strangers })
+        let busy = busy.filter(|_| cut.is_none());
+        Step::Read(Reads { busy, used, joules, processes, strangers, cut })
     });
     prop_oneof![8 => reads, 1 => Just(Step::Missed)]
 }
@@ -154,11 +164,23 @@ impl Model {
             known.copied().unwrap_or(ProcKey { pid, start_ticks: 1 })
         };
         let processes = reads.processes.iter();
+        let gpu = self.gpu(index);
+        let instances =
+            SLICES.map(|slices| self.rig.instance(&format!("MIG-{index}-{slices}"), gpu, slices));
+        let places = || processes.clone().map(|(pid, ..)| instances[*pid as usize % SLICES.len()]);
+        let counted = reads.cut.iter().flat_map(|counted| instances.into_iter().zip(counted));
         Read {
+            // The last process may be without a place.
+            inside: reads.cut.iter().flat_map(|_| places()).take(4).collect(),
+            instances: reads.cut.iter().flat_map(|_| instances).collect(),
+            counted: counted.filter_map(|(on, busy)| Some((on, (*busy)?))).collect(),
             busy: reads.busy,
             used: reads.used,
             joules: counter,
-            processes: processes.map(|(pid, memory, sm)| (key(*pid), *memory, *sm)).collect(),
+            processes: processes
+                .clone()
+                .map(|(pid, memory, sm)| (key(*pid), *memory, *sm))
+                .collect(),
             strangers: reads.strangers,
             ..Read::default()
         }

@@ -90,8 +90,14 @@ impl Device {
         self.missed = false;
         self.accounted_ns += ns;
         self.accounts.begin(at);
-        if let Some(busy) = reading.busy {
-            divide::busy(reading, parts);
+        let busy = match reading.busy {
+            Some(busy) => {
+                divide::busy(reading, parts);
+                Some(busy)
+            }
+            None => divide::busy_instances(reading, parts),
+        };
+        if let Some(busy) = busy {
             self.share(Resource::Busy, u128::from(busy) * ns / u128::from(WHOLE), parts);
         }
         if let Some(used) = reading.memory {

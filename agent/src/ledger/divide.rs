@@ -5,7 +5,7 @@
 //! [`ShareMethod::Unsplittable`], and belongs to nobody.
 
 use super::allocations::Bound;
-use super::reading::{Crew, OnDevice, Reading};
+use super::reading::{Crew, OnDevice, Reading, WHOLE};
 use crate::attribute::party::PartyId;
 use crate::catalog::share::ShareMethod;
 
@@ -85,6 +85,21 @@ pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
     }
 }
 
+/// Who kept the MIG instances of a device busy, and how busy that is of the device, of
+/// [`WHOLE`]: a GPU instance's work is the only party's in it. `None` where
+/// nothing tells of one that anybody may be in.
+pub(super) fn busy_instances(reading: &Reading, parts: &mut Vec<Part>) -> Option<u64> {
+    parts.clear();
+    let instances = reading.gpu_instances()?;
+    parts.extend(instances.iter().map(|instance| match instance.crew {
+        Crew::One(party) => Part::new(party, ShareMethod::Instance, instance.busy),
+        Crew::Nobody => Part::nobody(instance.busy),
+        Crew::Strangers | Crew::Several => Part::unsplittable(instance.busy),
+    }));
+    let busy: u64 = instances.iter().map(|instance| instance.busy).sum();
+    Some(busy.min(WHOLE))
+}
+
 /// Whose the used memory is, in bytes: what each process holds, and the rest nobody's.
 pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
     parts.clear();
@@ -156,21 +171,17 @@ fn idle(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
 fn instances(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
     parts.clear();
     for slice in &reading.instances {
-        let inside = || reading.processes.iter().filter(|on| on.instance == Some(slice.instance));
-        let granted = || grants.iter().filter(|grant| grant.instance == Some(slice.instance));
-        let only = inside().next().map(|on| on.party);
-        let is_alone = only.is_some_and(|only| inside().all(|on| on.party == only));
-        match (only, granted().next()) {
-            _ if reading.unidentified() > 0 => parts.push(Part::unsplittable(slice.size)),
-            (Some(only), _) if is_alone => {
-                parts.push(Part::new(only, ShareMethod::Instance, slice.size));
-            }
-            (Some(_), _) => parts.push(Part::unsplittable(slice.size)),
-            (None, Some(grant)) if granted().all(|other| other.party == grant.party) => {
-                parts.push(Part::new(grant.party, ShareMethod::Allocated, slice.size));
-            }
-            (None, _) => parts.push(Part::nobody(slice.size)),
-        }
+        let mut granted = grants.iter().filter(|grant| grant.instance == Some(slice.instance));
+        parts.push(match reading.crew_of(|instance| instance == slice.instance) {
+            Crew::One(party) => Part::new(party, ShareMethod::Instance, slice.size),
+            Crew::Strangers | Crew::Several => Part::unsplittable(slice.size),
+            Crew::Nobody => match granted.next() {
+                Some(grant) if granted.all(|other| other.party == grant.party) => {
+                    Part::new(grant.party, ShareMethod::Allocated, slice.size)
+                }
+                _ => Part::nobody(slice.size),
+            },
+        });
     }
 }
 

@@ -2,14 +2,14 @@
 
 use super::Ledger;
 use crate::attribute::fake::FakeHost;
-use crate::attribute::grants::{DeviceName, Grant};
+use crate::attribute::grants::{DeviceName, Grant, GrantWords};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::{Party, PartyId};
 use crate::attribute::{Evidence, Opened, Workload};
 use crate::catalog::device::{self, DeviceState, MemoryState, Task};
 use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::share::{GrantKind, GrantSource};
-use crate::catalog::{NO_DIM, instance};
+use crate::catalog::{NO_DIM, gpm, instance};
 use crate::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
 use crate::inventory::facts::Facts;
 use crate::inventory::{GpuInfo, InstanceExtent, InstanceInfo, Inventory};
@@ -40,6 +40,8 @@ pub(super) struct Read {
     /// The instance of the process at the same place, and the instances there are.
     pub(super) inside: Vec<InstanceId>,
     pub(super) instances: Vec<InstanceId>,
+    /// Fraction of time of the instances whose counters tell.
+    pub(super) counted: Vec<(InstanceId, f64)>,
     /// Those of the processes that are MPS servers.
     pub(super) servers: Vec<ProcKey>,
     /// Processes on the driver's list that nobody knows.
@@ -116,8 +118,7 @@ impl Rig {
             party: self.job(*job),
             source: GrantSource::Slurm,
             kind: GrantKind::Exclusive,
-            resource: None,
-            replica: None,
+            words: GrantWords::default(),
         };
         self.ownership.grants().replace("slurm", grants.iter().map(grant).collect());
     }
@@ -129,7 +130,11 @@ impl Rig {
             gpu_instance: slices,
             compute_instance: Some(0),
             profile: None,
-            extent: InstanceExtent { gpu_slices: Some(slices), ..InstanceExtent::default() },
+            extent: InstanceExtent {
+                device_slices: Some(7),
+                gpu_slices: Some(slices),
+                ..InstanceExtent::default()
+            },
         })
     }
 
@@ -200,6 +205,10 @@ pub(super) fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
     }
     for instance in &read.instances {
         batch.at(at, instance::INFO.sample(*instance, (), 1));
+        let counted = read.counted.iter().filter(|(counted, _)| counted == instance);
+        for (_, busy) in counted {
+            batch.at(at, gpm::INSTANCE_GR_ENGINE_ACTIVE.sample(*instance, (), *busy));
+        }
     }
     for (place, (process, memory, sampled)) in read.processes.iter().enumerate() {
         let on = GpuProcess { gpu, process: *process, instance: read.inside.get(place).copied() };

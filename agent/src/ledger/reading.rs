@@ -1,10 +1,10 @@
 //! What a batch says of each device, as the ledger needs it: whole numbers, and processes with
 //! their parties. What is not a number or not plausible counts as not read.
 
+use super::instances::Slice;
 use crate::attribute::ownership::{Ownership, Version};
 use crate::attribute::party::PartyId;
 use crate::catalog::device::{self, MemoryState, Task};
-use crate::catalog::instance;
 use crate::catalog::process::{self, ProcessTask, ProcessType};
 use crate::catalog::{Dims as _, MetricDef};
 use crate::ids::{GpuId, InstanceId, ProcKey};
@@ -25,7 +25,7 @@ pub(super) struct Reading {
     pub(super) gpu: GpuId,
     /// When it was read; `None` if it was not.
     pub(super) at: Option<SystemTime>,
-    /// Fraction of time it was busy, of [`WHOLE`].
+    /// Fraction of time it was busy, of [`WHOLE`]; none while MIG is on.
     pub(super) busy: Option<u64>,
     /// Bytes used.
     pub(super) memory: Option<u64>,
@@ -42,14 +42,6 @@ pub(super) struct Reading {
     version: Version,
     /// Its MIG instances.
     pub(super) instances: Vec<Slice>,
-}
-
-/// A MIG instance of a device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Slice {
-    pub(super) instance: InstanceId,
-    /// Compute slices; 0 where the driver does not tell.
-    pub(super) size: u32,
 }
 
 /// A process on a device.
@@ -237,14 +229,7 @@ impl Readings {
             match first.subject {
                 Subject::Gpu(gpu) => self.device(gpu, same),
                 Subject::Process(on) => self.process(on, same, ownership),
-                Subject::Instance(instance) => {
-                    let is_info = |(_, sample): &(SystemTime, Sample)| {
-                        std::ptr::eq(sample.metric, instance::INFO.def())
-                    };
-                    if same.iter().any(is_info) {
-                        self.instance(instance, inventory);
-                    }
-                }
+                Subject::Instance(instance) => self.instance(instance, same, inventory),
                 _ => {}
             }
         }
@@ -288,12 +273,16 @@ impl Readings {
         }
     }
 
-    fn instance(&mut self, instance: InstanceId, inventory: &Inventory) {
-        let Some(info) = inventory.instance(instance) else { return };
-        let size = info.extent.compute_slices.or(info.extent.gpu_slices).unwrap_or(0);
-        let place = self.place(info.gpu);
+    fn instance(
+        &mut self,
+        instance: InstanceId,
+        samples: &[(SystemTime, Sample)],
+        inventory: &Inventory,
+    ) {
+        let Some((gpu, slice)) = Slice::told(instance, samples, inventory) else { return };
+        let place = self.place(gpu);
         if let Some(reading) = self.devices.get_mut(place) {
-            reading.instances.push(Slice { instance, size });
+            reading.instances.push(slice);
         }
     }
 
@@ -317,7 +306,7 @@ fn is_about_reading(metric: &'static MetricDef) -> bool {
     std::ptr::eq(metric, device::STATE.def()) || std::ptr::eq(metric, device::READ_AGE.def())
 }
 
-fn fraction(value: &Value) -> Option<u64> {
+pub(super) fn fraction(value: &Value) -> Option<u64> {
     double(value).filter(|value| *value >= 0.0).and_then(|value| whole(value.min(1.0) * 1e9))
 }
 

@@ -9,28 +9,26 @@ use crate::config::Settings;
 use crate::event::desk::Desk;
 use std::sync::Arc;
 
-/// The source of collective calls.
-pub(super) struct Calls {
-    pub(super) source: Box<dyn Collector>,
-    pub(super) waker: Waker,
-    /// The processes that have the library loaded.
-    pub(super) loaded: ras::Candidates,
-    /// Where hangs are told.
-    pub(super) events: nccl::Events,
-}
+/// The source of collective calls, what wakes it, and the processes it looks at.
+pub(super) type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
 
 impl Core {
     /// Makes the source of collective calls, unless it is switched off.
-    pub(super) fn calls(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
+    pub(super) fn calls(
+        &self,
+        settings: &Settings,
+        desk: &Arc<Desk>,
+    ) -> Result<Option<Calls>, RunError> {
         if !settings.nccl.enabled {
             return Ok(None);
         }
         let (asked, paths) = (settings.nccl.clone(), &settings.paths);
         let others = (&self.communicators, &self.answers);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, others, &self.board)
+        let told = (self.board.clone(), Some(Arc::clone(desk)));
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, others, told)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
-        let (loaded, events) = (source.loaded(), source.events());
-        Ok(Some(Calls { source: Box::new(source), waker, loaded, events }))
+        let loaded = source.loaded();
+        Ok(Some((Box::new(source), waker, loaded)))
     }
 
     /// Makes the source of what NCCL itself says, unless it is switched off.

@@ -57,7 +57,8 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
     let mut collectors = core.readers(settings);
     collectors.push(core.own());
     collectors.retain(|collector| wanted(collector.name()));
-    let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone());
+    let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone())
+        .with_limit(settings.series_limit);
     let mut ledger = Ledger::new(settings.interval);
     let nodes = Nodes::read(&settings.kernel, &settings.paths);
     let mut tracker = Tracker::default();

@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// How long a tick's batch waits for the other sources', so that they share a request.
 const GATHER: Duration = Duration::from_millis(300);
 
+/// Under what name is told how the ceiling on series stands, once it was reached.
+const SERIES: &str = "series";
+
 /// Takes batches until told to stop, a tick's together, and ends every series at the end.
 pub(super) fn pump(
     (core, desk): (&Core, &Desk),
@@ -29,6 +32,7 @@ pub(super) fn pump(
     sinks: &mut [Named],
 ) {
     let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone())
+        .with_limit(core.series_limit)
         .with_communicators(Arc::clone(&core.communicators));
     let mut ledger = Ledger::new(core.interval);
     let mut out = EnrichedBatch::default();
@@ -66,6 +70,9 @@ pub(super) fn pump(
             core.refresh();
             core.ownership.expire(boot_time_ns());
         });
+        if let Some(report) = enricher.report() {
+            core.board.put(SERIES, &report);
+        }
         core.gauges.series.store(enricher.alive() as u64, Ordering::Relaxed);
         let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
         *core.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;

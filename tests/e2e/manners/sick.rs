@@ -11,7 +11,9 @@ use tempfile::TempDir;
 /// One device hangs from second 5 to 65 (`three-sick.toml`).
 const SICK: std::ops::Range<f64> = 5.0..65.0;
 const WITHIN: Duration = Duration::from_secs(150);
-const TICK: f64 = 1.0;
+/// Half the usual interval, of which a tenth is more than what a busy machine adds to a reading now and
+/// then: at two seconds that was 0.15 s.
+const TICK: f64 = 5.0;
 
 /// The times of a device's readings of a metric, in the scenario's seconds.
 fn times(points: &[ReceivedPoint], metric: &str, device: &str, epoch: f64) -> Vec<f64> {
@@ -34,12 +36,12 @@ fn one_hung_one_lost_and_one_that_supports_nothing_delay_no_other() {
     let nvml = FakeNvml::install(folder.path(), "three-sick").unwrap().from_now();
     let epoch = nvml.epoch().unwrap();
     let otlp = Otlp { endpoint: collector.grpc_endpoint(), protocol: Some("grpc") };
-    let interval = Some("1s".to_owned());
+    let interval = Some(format!("{TICK}s"));
     let config = Config { interval, otlp: Some(otlp), ..Config::default() };
     let _agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
     let over = |points: &[ReceivedPoint]| {
         let well =
-            times(points, "gpu.power", "2", epoch).last().is_some_and(|at| *at > SICK.end + 3.0);
+            times(points, "gpu.power", "2", epoch).last().is_some_and(|at| *at > SICK.end + TICK);
         well.then(|| points.to_vec())
     };
     let points = collector.wait_for(WITHIN, over).unwrap().expect("the hung device's return");
@@ -60,7 +62,7 @@ fn one_hung_one_lost_and_one_that_supports_nothing_delay_no_other() {
     assert_eq!(times(&points, "gpu.power", "4", epoch), Vec::<f64>::new());
     let ages = of(&points, "gpu.read.age", &[("gpu.index", "2")]);
     let oldest = ages.iter().filter_map(|point| point.number()).fold(0.0, f64::max);
-    assert!(oldest > SICK.end - SICK.start - 3.0, "{oldest}");
+    assert!(oldest > SICK.end - SICK.start - TICK - 1.0, "{oldest}");
 
     for device in ["0", "1", "5", "6", "7"] {
         let mut times = times(&points, "gpu.power", device, epoch);
@@ -74,7 +76,7 @@ fn one_hung_one_lost_and_one_that_supports_nothing_delay_no_other() {
             times.len()
         );
         assert!((mean - TICK).abs() < 0.01 * TICK, "device {device}: {mean} s: {steps:?}");
-        // The first stall moves the devices behind it by a tenth of a second, once.
-        assert!(off <= 2 && longest < 1.5 * TICK, "device {device}: {steps:?}");
+        // The first stall moves the devices behind it by a twentieth, once; the rest is the machine's.
+        assert_eq!(off, 0, "device {device}: {steps:?}");
     }
 }

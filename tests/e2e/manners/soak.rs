@@ -37,7 +37,8 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// What the agent's process holds.
 #[derive(Debug)]
 struct Holdings {
-    files: usize,
+    /// How many of each kind: what they lead to, without numbers.
+    files: BTreeMap<String, usize>,
     threads: usize,
     resident_kb: u64,
 }
@@ -49,11 +50,23 @@ impl Holdings {
             let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
             line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
         };
+        let mut files = BTreeMap::new();
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+        // One that is closed meanwhile leads nowhere.
+        for link in open.filter_map(|file| fs::read_link(file.path()).ok()) {
+            let kind = link.display().to_string().replace(|letter: char| letter.is_numeric(), "");
+            *files.entry(kind).or_default() += 1;
+        }
         Self {
-            files: fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
+            files,
             threads: usize::try_from(number("Threads:")).unwrap(),
             resident_kb: number("VmRSS:"),
         }
+    }
+
+    /// Open files.
+    fn count(&self) -> usize {
+        self.files.values().sum()
     }
 }
 
@@ -64,7 +77,10 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     let file = folder.path().join("points.jsonl");
     let nvml = FakeNvml::install(folder.path(), "h100x8").unwrap();
     let interval = Some("1s".to_owned());
-    let config = Config { interval, file: Some(file.clone()), ..Config::default() };
+    // Whoever else opens devices on this machine meanwhile is no part of what is measured: for each such
+    // process the agent holds files.
+    let nodes = Some(vec![folder.path().join("none").display().to_string()]);
+    let config = Config { interval, nodes, file: Some(file.clone()), ..Config::default() };
     let agent = Agent::start(folder.path(), &config, Some(&nvml)).unwrap();
     // With the thread that hears the library's events, which starts a moment later.
     let whole = |who: &Value| {
@@ -103,12 +119,16 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     let gaps = gaps(&file, begun);
     println!(
         "soak: {length} s, {kills} kills, {restarts} restarts; longest gap {:?}, points {}; \
-         before {before:?}, after {after:?}",
+         {} and {} open files, {} and {} kB resident",
         gaps.values().map(|(gap, _)| gap).max().unwrap(),
         gaps.values().map(|(_, points)| points).sum::<usize>(),
+        before.count(),
+        after.count(),
+        before.resident_kb,
+        after.resident_kb,
     );
     assert!(restarts >= kills, "{restarts} restarts of {kills} kills");
-    assert_eq!((after.files, after.threads), (before.files, before.threads));
+    assert_eq!((&after.files, after.threads), (&before.files, before.threads));
     let growth = after.resident_kb.saturating_sub(before.resident_kb);
     assert!(growth < MOST_GROWTH_KB, "{growth} kB more: {before:?}, {after:?}");
     assert_eq!(gaps.len(), 8, "{gaps:?}");

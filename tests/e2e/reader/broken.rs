@@ -1,7 +1,7 @@
 //! A driver that breaks: random crashes and nonsense, an unsupported reading, a passing error.
 
-use super::failing;
 use super::rig::{Rig, Values};
+use super::{failing, names};
 use gpuwho::catalog::agent::SourceState;
 use gpuwho::catalog::device::DeviceState;
 use gpuwho::collect::Collector as _;
@@ -71,6 +71,27 @@ fn a_hang_that_passes_is_read_again_by_the_same_reader() {
     rig.until(|_, rig| (rig.state(5) == DeviceState::Ok).then_some(()));
     assert!(rig.seconds() >= until);
     assert_eq!(rig.reader.report().restarts, 0);
+}
+
+#[test]
+fn one_device_for_which_the_driver_is_gone_costs_one_loading_anew_and_no_other_device() {
+    let mut rig = Rig::new("h100x8");
+    let well = rig.tick();
+    let gone = "\n[[failure]]\ncall = \"*\"\ndevice = 3\ncode = 1\n";
+    for round in 1..=2 {
+        rig.play_with("h100x8", gone);
+        for _ in 0..4 {
+            let read = rig.tick();
+            let others = (0..8).filter(|device| *device != 3);
+            others.for_each(|device| assert_eq!(names(&read, device), names(&well, device)));
+            assert_eq!(rig.state(3), DeviceState::Lost);
+        }
+        let report = rig.reader.report();
+        assert_eq!((report.state, report.restarts), (SourceState::Degraded, round));
+        rig.play("h100x8");
+        assert_eq!(names(&rig.tick(), 3), names(&well, 3));
+        assert_eq!(rig.reader.report().state, SourceState::Ready);
+    }
 }
 
 #[test]

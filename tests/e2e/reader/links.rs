@@ -83,6 +83,29 @@ fn what_a_link_carried_is_the_sum_of_its_rate() {
 }
 
 #[test]
+fn without_each_link_the_sums_stay_and_only_what_they_need_is_asked() {
+    for (scenario, symbols) in [("h200x8-nvlink", None), ("gb200", Some("symbol"))] {
+        let mut rig = Rig::without_links(scenario);
+        rig.tick();
+        let read = ours(rig.tick());
+        let mut expected = truth::at(&rig.scenario(), rig.seconds());
+        expected.retain(|(name, ..), _| !name.starts_with("gpu.nvlink.link."));
+        let keys = |values: &Values| values.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&read), keys(&expected), "{scenario}");
+        let steady = |values: &Values| {
+            let all = values.clone().into_iter();
+            all.filter(|((name, ..), _)| !grows(name)).collect::<Vec<_>>()
+        };
+        assert_eq!(steady(&read), steady(&expected), "{scenario}");
+        if let Some(word) = symbols {
+            assert!(value(&read, 1, "gpu.nvlink.errors", word) > Some(0.0));
+        }
+        // Speeds and bit error rates, which have no sum.
+        assert_eq!([164, 220, 222].map(|field| rig.calls(&format!("field {field}"))), [0; 3]);
+    }
+}
+
+#[test]
 fn a_link_that_comes_back_is_counted_again() {
     let mut rig = Rig::new("h200x8-nvlink");
     rig.tick();

@@ -44,6 +44,7 @@ fn identity_of_an_instance_is_the_drivers() {
                 profile: Some(instance.profile.clone()),
                 extent: InstanceExtent::default(),
             };
+            info.extent.device_slices = Some(7);
             info.extent.gpu_slices = Some(instance.gpu_slices);
             info.extent.compute_slices = Some(instance.compute_slices);
             info.extent.multiprocessors = Some(instance.multiprocessors);

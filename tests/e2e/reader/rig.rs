@@ -64,6 +64,12 @@ impl Rig {
         Self::of(scenario, 1000.3, Settings { gpm: false, ..usual })
     }
 
+    /// A reader that tells of all links of a device together only.
+    pub(super) fn without_links(scenario: &str) -> Self {
+        let usual = Settings::new(built("gpuwho"), Duration::from_secs(10));
+        Self::of(scenario, 1000.3, Settings { by_link: false, ..usual })
+    }
+
     fn with(scenario: &str, seconds: f64, interval: Duration) -> Self {
         Self::of(scenario, seconds, Settings::new(built("gpuwho"), interval))
     }

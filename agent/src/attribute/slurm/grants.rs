@@ -5,7 +5,7 @@
 
 use super::{DeviceNumber, Granted, Job, Label, Source, Untold};
 use crate::attribute::Workload;
-use crate::attribute::grants::{DeviceName, Grant};
+use crate::attribute::grants::{DeviceName, Grant, GrantWords};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::Party;
 use crate::catalog::share::{GrantKind, GrantSource};
@@ -22,9 +22,13 @@ const RESOURCE: &str = "gres/gpu";
 pub struct JobGrants(Mutex<Vec<Arc<Job>>>);
 
 impl JobGrants {
-    /// Tells the grants of the jobs there are, if any of it has changed. `node` gives the path (or
-    /// `major:minor`) of a device number; it is asked only then.
-    pub fn refresh(&self, ownership: &Ownership, node: impl Fn(DeviceNumber) -> Arc<str>) {
+    /// Tells the grants of the jobs there are, if any of it has changed. `devices` gives the devices
+    /// behind the numbers of their nodes; it is asked only then.
+    pub fn refresh(
+        &self,
+        ownership: &Ownership,
+        devices: impl Fn(&[DeviceNumber]) -> Vec<DeviceName>,
+    ) {
         let mut jobs = ownership.jobs();
         jobs.retain(|job| job.removed_ns.is_none());
         jobs.sort_by(|a, b| a.path.cmp(&b.path));
@@ -32,7 +36,7 @@ impl JobGrants {
         if known.len() == jobs.len() && known.iter().zip(&jobs).all(|(a, b)| Arc::ptr_eq(a, b)) {
             return;
         }
-        ownership.grants().replace(NAME, grants(&jobs, ownership, node));
+        ownership.grants().replace(NAME, grants(&jobs, ownership, devices));
         *known = jobs;
     }
 }
@@ -40,15 +44,12 @@ impl JobGrants {
 fn grants(
     jobs: &[Arc<Job>],
     ownership: &Ownership,
-    node: impl Fn(DeviceNumber) -> Arc<str>,
+    behind: impl Fn(&[DeviceNumber]) -> Vec<DeviceName>,
 ) -> Vec<Grant> {
     let mut grants = Vec::new();
     for job in jobs {
         let (source, devices) = match &job.granted {
-            Granted::Devices { allowed, .. } => {
-                let named = allowed.iter().filter_map(|number| DeviceName::of_node(&node(*number)));
-                (GrantSource::Slurm, named.collect())
-            }
+            Granted::Devices { allowed, .. } => (GrantSource::Slurm, behind(allowed)),
             Granted::Untold(why) => (GrantSource::File, mapped(job, *why)),
         };
         if devices.is_empty() {
@@ -61,8 +62,7 @@ fn grants(
             device,
             party,
             source,
-            resource: Some(Arc::from(RESOURCE)),
-            replica: None,
+            words: GrantWords { resource: Some(Arc::from(RESOURCE)), ..GrantWords::default() },
         }));
     }
     share(&mut grants);
@@ -117,17 +117,18 @@ mod tests {
         Granted::Devices { allowed: allowed.collect(), denied: Vec::new() }
     }
 
+    fn minors(numbers: &[DeviceNumber]) -> Vec<DeviceName> {
+        let devices = numbers.iter().filter(|number| number.minor != 255);
+        devices.map(|number| DeviceName::Minor(number.minor)).collect()
+    }
+
     fn granted(jobs: &[Arc<Job>]) -> Vec<(DeviceName, String, GrantKind)> {
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
-        let name = |number: DeviceNumber| match number.minor {
-            255 => Arc::from("/dev/nvidiactl"),
-            minor => Arc::from(format!("/dev/nvidia{minor}")),
-        };
         let party = |grant: &Grant| match &ownership.party(grant.party).unwrap().party {
             Party::Job(job) => job.to_string(),
             other => panic!("{other:?}"),
         };
-        let grants = grants(jobs, &ownership, name);
+        let grants = grants(jobs, &ownership, minors);
         grants.iter().map(|grant| (grant.device.clone(), party(grant), grant.kind)).collect()
     }
 
@@ -159,9 +160,9 @@ mod tests {
             ]
         );
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
-        let grants = grants(&jobs, &ownership, |number| number.minor.to_string().into());
+        let grants = grants(&jobs, &ownership, |_| Vec::new());
         let sources: Vec<_> = grants.iter().map(|grant| grant.source).collect();
-        assert_eq!(sources, [GrantSource::File; 3], "what no node is named after is not granted");
+        assert_eq!(sources, [GrantSource::File; 3], "what is behind no number is not granted");
     }
 
     #[test]

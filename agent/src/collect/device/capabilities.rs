@@ -9,6 +9,7 @@
 //! Costs a listing and a small read for each instance, when the set of instances changes.
 
 use super::wire::Place;
+use crate::attribute::grants::DeviceName;
 use crate::paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -77,6 +78,30 @@ impl Capabilities {
         }
         let compute_instance = compute_instances.first().copied();
         Some(Place { gpu_instance: *gpu_instances.first()?, compute_instance })
+    }
+
+    /// The devices that the nodes open: of one in MIG mode the instances, else the whole of it.
+    pub fn devices_of(&self, nodes: &[Arc<str>]) -> Vec<DeviceName> {
+        let granted = self.instances_of(nodes);
+        let whole = nodes.iter().filter_map(|node| DeviceName::of_node(node));
+        let whole = whole.filter(|device| {
+            !granted.iter().any(|part| *device == DeviceName::Minor(part.gpu_minor))
+        });
+        // A GPU instance's own node grants nothing beside those of the compute instances in it.
+        let is_around = |outer: &Capability, inner: &Capability| {
+            outer.place.compute_instance.is_none()
+                && inner.place.compute_instance.is_some()
+                && (outer.gpu_minor, outer.place.gpu_instance)
+                    == (inner.gpu_minor, inner.place.gpu_instance)
+        };
+        let parts =
+            granted.iter().filter(|part| !granted.iter().any(|in_it| is_around(part, in_it)));
+        let parts = parts.map(|part| DeviceName::Instance {
+            minor: part.gpu_minor,
+            gpu_instance: part.place.gpu_instance,
+            compute_instance: part.place.compute_instance,
+        });
+        whole.chain(parts).collect()
     }
 
     fn put(&mut self, folder: &Path, capability: Capability) {
@@ -180,6 +205,34 @@ mod tests {
             Capability { gpu_minor: 1, place: place(1, Some(0)) },
         ];
         assert_eq!(capabilities.instances_of(&held), found);
+    }
+
+    #[test]
+    fn of_a_device_in_mig_mode_its_instances_are_opened_and_of_others_the_whole() {
+        let (_root, paths) = proc(TWO_GPUS);
+        let capabilities = Capabilities::read(&paths);
+        let opened = nodes(&[
+            "/dev/nvidia0",
+            "/dev/nvidia2",
+            "/dev/nvidiactl",
+            "/dev/nvidia-caps/nvidia-cap12",
+            "/dev/nvidia-caps/nvidia-cap21",
+            "/dev/nvidia-caps/nvidia-cap22",
+            "237:23",
+        ]);
+        let instance = |gpu_instance, compute_instance| DeviceName::Instance {
+            minor: 0,
+            gpu_instance,
+            compute_instance,
+        };
+        let expected =
+            [DeviceName::Minor(2), instance(1, None), instance(2, Some(0)), instance(2, Some(1))];
+        assert_eq!(capabilities.devices_of(&opened), expected);
+        // Without the driver's word on the nodes.
+        assert_eq!(
+            Capabilities::default().devices_of(&opened),
+            [DeviceName::Minor(0), DeviceName::Minor(2)]
+        );
     }
 
     #[test]

@@ -16,14 +16,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long one device may keep the others waiting. A healthy device takes about 10 ms, most of it
-/// in the two process lists; going on without a slow one costs a thread.
+/// How long one device may keep the others waiting at most. A healthy device takes about 10 ms, most of
+/// it in the two process lists; going on without a slow one costs a thread.
 pub const STALL: Duration = Duration::from_millis(100);
+/// And at least: what a busy machine takes now and then is no reason for another thread.
+const SHORTEST_STALL: Duration = Duration::from_millis(20);
+/// Parts of an interval that a device which begins to hang may move the others by, once.
+const STALLS: u32 = 20;
 /// Longer than any process lives, and still a time the kernel takes.
 const FOR_EVER: Duration = Duration::from_hours(24 * 365);
 /// Status of a child whose reading code panicked.
@@ -42,6 +46,16 @@ pub struct Settings {
     pub events: bool,
     /// Whether to read the devices' performance counters.
     pub gpm: bool,
+    /// Whether to tell of each link.
+    pub by_link: bool,
+}
+
+impl Settings {
+    /// How long one device may keep the others waiting where they are read at an interval: a
+    /// twentieth of it, so that their cadence stays.
+    pub fn stall(interval: Duration) -> Duration {
+        (interval / STALLS).clamp(SHORTEST_STALL, STALL)
+    }
 }
 
 /// Why a child ended early.
@@ -272,13 +286,13 @@ fn open(
     outlet: &mut Outlet,
 ) -> Result<Option<Opened>, ServeError> {
     let (library, open, events) = (settings.library.clone(), settings.vendor.open, events.clone());
-    let gpm = settings.gpm;
+    let how = Opening { library: Path::new(""), gpm: settings.gpm, by_link: settings.by_link };
     let inside = Inside::default();
     let shown = inside.clone();
     spawn("reader:open", move || {
         shown.begin();
         let opened =
-            unless_panicked(|| inside::call(Open, || open(&Opening { library: &library, gpm })));
+            unless_panicked(|| inside::call(Open, || open(&Opening { library: &library, ..how })));
         // The main thread is gone only when the process is.
         let _ = events.send(Event::Opened(opened));
     })?;

@@ -29,6 +29,10 @@ pub(super) struct Program<'a> {
     pub(super) events: bool,
     /// Whether it reads performance counters.
     pub(super) gpm: bool,
+    /// Whether it tells of each link.
+    pub(super) by_link: bool,
+    /// How long one device may keep the others waiting.
+    pub(super) stall: Duration,
 }
 
 /// Why there is no child, or none any more.
@@ -80,6 +84,10 @@ impl Link {
         if !program.gpm {
             command.arg("--without-gpm");
         }
+        if !program.by_link {
+            command.arg("--without-links");
+        }
+        command.arg("--stall-ms").arg(program.stall.as_millis().to_string());
         // The receiver's headers may be secrets; a vendor's library has no use for them.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"OTEL_") {

@@ -79,7 +79,7 @@ struct NvidiaDevice {
     accounts: Accounts,
 }
 
-fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
+fn open(Opening { library, gpm, by_link }: &Opening<'_>) -> Result<Opened, OpenError> {
     let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
     let nvml = nvml.map_err(|error| refusal(&error))?;
     // Lives as long as the child: devices borrow it on threads that may never come back.
@@ -99,7 +99,7 @@ fn open(Opening { library, gpm }: &Opening<'_>) -> Result<Opened, OpenError> {
             ask: Ask::of(index),
             fields,
             readings: Readings::default(),
-            links: Links::default(),
+            links: Links::new(*by_link),
             board: Board::default(),
             processes: ProcessLists::default(),
             gpm: Gpm::new(nvml, *gpm),
@@ -132,7 +132,7 @@ impl DeviceRead for NvidiaDevice {
         let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
         self.read_into(&mut reading);
         reading.outcome = self.ask.outcome();
-        if matches!(reading.outcome, Outcome::Lost(_)) {
+        if matches!(reading.outcome, Outcome::Lost(_) | Outcome::DriverGone(_)) {
             // The handle of a device that came back is another one, and so may its abilities be.
             self.device = None;
             self.gpm.forget();

@@ -12,6 +12,7 @@ mod restart;
 mod supervise;
 
 use super::Vendor;
+use super::child;
 use super::events::Ears;
 use super::link::Leaving;
 pub use super::rows::{HeldNodes, Identify};
@@ -57,6 +58,10 @@ pub struct Settings {
     pub paths: Paths,
     /// Whether to read the devices' performance counters.
     pub gpm: bool,
+    /// Whether to tell of each link, and not only of all links of a device together.
+    pub by_link: bool,
+    /// How long one device may keep the others waiting.
+    pub stall: Duration,
     /// Longest a tick waits for a device.
     pub deadline: Duration,
     /// How often a missing driver or device is looked for, and the devices are counted.
@@ -74,6 +79,8 @@ impl Settings {
             environment: Vec::new(),
             paths: Paths::default(),
             gpm: true,
+            by_link: true,
+            stall: child::Settings::stall(interval),
             deadline: DEADLINE.min(interval / 2),
             retry: RETRY,
             longest_pause: LONGEST_PAUSE,
@@ -101,6 +108,8 @@ pub struct DeviceReader {
     slow: BTreeSet<u32>,
     /// How many devices the library had and says it has, where loading it anew was tried.
     miscount: Option<(u32, u32)>,
+    /// A device says that the driver is gone, and loading the library anew was tried.
+    renewed: bool,
     report: Report,
     calls: u64,
     library_time: Duration,
@@ -131,6 +140,7 @@ impl DeviceReader {
             down: (DeviceState::Failing, "not read yet".to_owned()),
             slow: BTreeSet::new(),
             miscount: None,
+            renewed: false,
             report: Report::of(SourceState::Absent, "not read yet", ""),
             calls: 0,
             library_time: Duration::ZERO,

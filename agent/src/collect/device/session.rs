@@ -19,6 +19,8 @@ pub(super) struct Session {
     pub(super) late: bool,
     /// Calls that have not come back, by device; without one while the library opens.
     pub(super) stuck: BTreeMap<Option<u32>, Stuck>,
+    /// Devices that said in this tick that the driver is gone, and their words.
+    pub(super) gone: BTreeMap<u32, String>,
     /// The kernel driver's devices when the library was loaded.
     pub(super) roster: BTreeSet<OsString>,
     /// When the devices were last counted.
@@ -52,8 +54,16 @@ pub(super) enum Ending {
 
 impl Session {
     pub(super) fn new(link: Link, roster: BTreeSet<OsString>) -> Self {
-        let (stuck, counted) = (BTreeMap::new(), Instant::now());
-        Self { link, devices: None, owed: None, late: false, stuck, roster, counted }
+        Self {
+            link,
+            devices: None,
+            owed: None,
+            late: false,
+            stuck: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            roster,
+            counted: Instant::now(),
+        }
     }
 
     /// Why a device, or the library, does not answer.

@@ -8,7 +8,9 @@
 
 mod arrivals;
 mod attaching;
+mod change;
 mod complete;
+mod cover;
 mod elf;
 mod fields;
 mod governing;
@@ -25,6 +27,7 @@ mod probed;
 mod probes;
 mod refusals;
 mod roll;
+mod runs;
 mod shared;
 mod standing;
 mod state;
@@ -44,23 +47,25 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use complete::{Completion, Sources};
+use cover::Covered;
 pub use governor::Patience;
 use gpuwho_common::nccl::{
-    Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
+    Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
 };
 use host::Host;
 pub use many::Way;
+use maps::Maps;
 use peers::Peers;
+use price::Hits;
 pub use probed::{Probed, place_of};
-use probes::Maps;
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
 use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
 use watch::Running;
 
@@ -95,9 +100,6 @@ impl Default for Settings {
     }
 }
 
-/// Where hangs are told, from when it is there.
-pub type Events = Arc<OnceLock<Arc<Desk>>>;
-
 /// The collector. Dropping it detaches everything.
 #[derive(Debug)]
 pub struct Nccl {
@@ -110,9 +112,9 @@ pub struct Nccl {
     roll: Roll,
     completion: Completion,
     peers: Peers,
-    events: Events,
-    /// Attached and wanted nanoseconds at the last reading.
-    covered: ([u64; 2], u64),
+    desk: Option<Arc<Desk>>,
+    /// For how long the probes were there, at this reading and at the last.
+    covered: [Covered; 2],
     errors: u64,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
@@ -163,12 +165,12 @@ pub fn start(
     paths: &Paths,
     ownership: &Ownership,
     (communicators, answers): (&Arc<Communicators>, &ras::Answers),
-    board: &Board,
+    told: (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Nccl, Waker)> {
     let table = ownership.clone();
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
     let (mut nccl, waker) =
-        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), board)?;
+        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), told)?;
     nccl.completion.answers = answers.clone();
     Ok((nccl, waker))
 }
@@ -179,11 +181,10 @@ impl Nccl {
         paths: &Paths,
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
         candidates: looks::Candidates,
-        board: &Board,
+        told: (Board, Option<Arc<Desk>>),
     ) -> io::Result<(Self, Waker)> {
-        let shared = Shared::default();
-        let (running, waker) =
-            watch::start(&settings, paths, candidates, shared.clone(), board.clone())?;
+        let (shared, desk) = (Shared::default(), told.1.clone());
+        let (running, waker) = watch::start(&settings, paths, candidates, shared.clone(), told)?;
         let nccl = Self {
             settings,
             paths: paths.clone(),
@@ -194,8 +195,8 @@ impl Nccl {
             roll: Roll::default(),
             completion: Completion::default(),
             peers: Peers::default(),
-            events: Events::default(),
-            covered: ([0; 2], 0),
+            desk,
+            covered: [Covered::default(); 2],
             errors: 0,
             running,
         };
@@ -203,6 +204,9 @@ impl Nccl {
     }
 
     fn read(&mut self, out: &mut Batch) -> io::Result<()> {
+        // At the moment of the counts, since they are divided by it.
+        let covered = self.shared.with(|known| known.cover.at(Instant::now()));
+        self.covered = [covered, self.covered[0]];
         let Some(maps) = &mut self.maps else { return Ok(()) };
         let mut snapshot = maps.read()?;
         let now_ns = boot_time_ns();
@@ -227,7 +231,7 @@ impl Nccl {
         self.peers.compare(members, &snapshot.communicators);
         let standings = standings(members, now_ns, self.settings.hang_after);
         for stuck in self.peers.hangs.note(members, &standings, now_ns) {
-            say(stuck, &self.ownership, self.events.get().map(AsRef::as_ref));
+            say(stuck, &self.ownership, self.desk.as_deref());
         }
         let beside = Beside { standings: &standings, peers: &self.peers, now_ns };
         for member in members {
@@ -247,30 +251,36 @@ impl Nccl {
         Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
     }
 
-    /// Where to put the desk that hangs are told at.
-    pub fn events(&self) -> Events {
-        Arc::clone(&self.events)
-    }
-
     /// What is told of the probes themselves.
-    fn probes(&mut self, out: &mut Batch) {
-        let (level, files, counts, covered) = self.shared.with(|known| {
-            (known.level, known.files, known.counts, (known.attached_ns, known.wanted_ns))
-        });
+    fn probes(&self, out: &mut Batch) {
+        let (level, files, counts) =
+            self.shared.with(|known| (known.level, known.files, known.counts));
+        let (price, paid_ns, budget) =
+            self.shared.with(|known| (known.price, known.paid_ns, known.budget));
         out.push(metric::LIBRARIES.sample(Agent, (), count(files)));
         for &one in GovernorLevel::ALL {
             out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == level)));
         }
-        let before = std::mem::replace(&mut self.covered, covered);
-        let wanted = covered.1 - before.1;
-        let parts = ProbePart::ALL.iter().zip([HIT_ENTRY, HIT_RETURN]);
-        for ((part, counter), (now, then)) in parts.zip(covered.0.iter().zip(before.0)) {
-            let hits = counts.get(counter as usize).copied().unwrap_or(0);
+        let hits = Hits::of(&counts);
+        let [now, before] = self.covered;
+        let parts = now.since(before).parts();
+        out.push(metric::WANTED.sample(Agent, (), now.wanted.as_secs_f64()));
+        for (at, part) in ProbePart::ALL.iter().enumerate() {
+            let hits = if *part == ProbePart::Entry { hits.entries() } else { hits.returns };
             out.push(metric::HITS.sample(Agent, *part, count(hits)));
-            if wanted > 0 {
-                let coverage = (now - then) as f64 / wanted as f64;
+            let attached = now.attached.get(at).copied().unwrap_or_default();
+            out.push(metric::ATTACHED.sample(Agent, *part, attached.as_secs_f64()));
+            if let Some(coverage) = parts.and_then(|parts| parts.get(at).copied()) {
                 out.push(metric::COVERAGE.sample(Agent, *part, coverage));
             }
+        }
+        // Before the programs are loaded nothing was hit, and no price is known.
+        if budget != 0 {
+            out.push(metric::BUDGET.sample(Agent, (), count(budget)));
+            for (kind, took) in price.parts() {
+                out.push(metric::PRICE.sample(Agent, kind, took.as_secs_f64()));
+            }
+            out.push(metric::PAID.sample(Agent, (), paid_ns as f64 / 1e9));
         }
     }
 }

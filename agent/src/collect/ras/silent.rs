@@ -254,17 +254,8 @@ fn happening(
     };
     let place = if process.is_some() { ", which is this one" } else { "" };
     let message = format!("NCCL {what} process {pid} on node {host}{place}");
-    Happening {
-        kind,
-        place: Place::Host,
-        code: None,
-        severity: Severity::Warning,
-        process: None,
-        peer: Some(Box::new(peer)),
-        stuck: None,
-        gpu_instance: None,
-        message: message.into(),
-    }
+    let told = Happening::new(kind, Place::Host, Severity::Warning, message);
+    Happening { peer: Some(Box::new(peer)), ..told }
 }
 
 #[cfg(test)]

@@ -104,13 +104,23 @@ fn nvlinks((device, nvlink, seconds): (Device<'_>, &NvLink, f64), rows: &mut Vec
     }
 }
 
-fn sums(errors: &Errors) -> [(&'static str, &Option<Curve>); 5] {
+fn sums(errors: &Errors) -> [(&'static str, &Option<Curve>); 15] {
     [
         ("crc_flit", &errors.crc),
         ("crc_data", &errors.crc_data),
         ("ecc_data", &errors.ecc_data),
         ("replay", &errors.replay),
-        ("recovery", &errors.recovery),
+        ("recovery", if errors.recovery.is_some() { &errors.recovery } else { &errors.recovered }),
+        ("recovery_failed", &errors.lost),
+        ("malformed", &errors.malformed),
+        ("buffer_overrun", &errors.overrun),
+        ("received", &errors.received),
+        ("remote", &errors.remote),
+        ("header", &errors.general),
+        ("link_integrity", &errors.integrity),
+        ("transmit_discarded", &errors.discarded),
+        ("effective", &errors.effective),
+        ("symbol", &errors.symbol),
     ]
 }
 

@@ -12,12 +12,14 @@ mod links;
 pub mod mig;
 pub mod modes;
 pub mod process;
+pub mod system_events;
 pub mod wear;
 
 use crate::chance;
 use crate::counts;
 use crate::nodes;
 use crate::runtime::{self, Call, Code};
+use crate::scenario::driver::Amiss;
 use crate::scenario::failure::About;
 use crate::scenario::{Device, Instance};
 use nvml_wrapper_sys::bindings::{
@@ -104,6 +106,11 @@ fn on_target<T>(
     let device = call.loaded.scenario.device(index).ok_or(INVALID_ARGUMENT)?;
     if !device.is_there(call.seconds) {
         return Err(GPU_IS_LOST);
+    }
+    match device.amiss(call.seconds, call.loaded_at) {
+        Some(Amiss::Lost) => return Err(GPU_IS_LOST),
+        Some(Amiss::Stale) => return Err(UNINITIALIZED),
+        None => {}
     }
     let place = number.map(|number| number % INSTANCE_HANDLES);
     let instance = place.map(|place| device.group.instances.get(place).ok_or(INVALID_ARGUMENT));

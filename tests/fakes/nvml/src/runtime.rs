@@ -40,6 +40,8 @@ pub(crate) struct Call {
     pub(crate) loaded: Arc<Loaded>,
     /// Scenario time in seconds.
     pub(crate) seconds: f64,
+    /// The same when this library was initialised.
+    pub(crate) loaded_at: f64,
 }
 
 impl Call {
@@ -77,10 +79,14 @@ static LIBRARY: OnceLock<(String, i32)> = OnceLock::new();
 
 static LOADED: Mutex<Option<Arc<Loaded>>> = Mutex::new(None);
 
+/// Scenario time of the last `nvmlInit`, as the bits of a double.
+static LOADED_AT: AtomicU64 = AtomicU64::new(0);
+
 /// Reads the scenario; the answer to `nvmlInit`.
 pub(crate) fn start() -> Result<(), ScenarioError> {
     epoch();
     let loaded = load()?;
+    LOADED_AT.store(now().to_bits(), Ordering::Relaxed);
     nodes::open("nvidiactl");
     *LOADED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(loaded));
     Ok(())
@@ -105,7 +111,8 @@ pub(crate) fn begin(name: &str, about: Option<About>) -> Option<Result<Call, Cod
         Some(_) => {}
     }
     take_time(&loaded.scenario, name);
-    let call = Call { loaded, seconds };
+    let loaded_at = f64::from_bits(LOADED_AT.load(Ordering::Relaxed));
+    let call = Call { loaded, seconds, loaded_at };
     Some(call.fails(name, about).map_or(Ok(call), Err))
 }
 

@@ -12,7 +12,7 @@ pub mod links;
 use crate::curve::{Curve, Place};
 use board::{Board, Confidential, Modes};
 use clocks::{Clocks, Held, PowerLimits};
-use driver::DriverChange;
+use driver::{DeviceReset, DriverChange};
 use failure::{Failure, Latency};
 use gpm::Gpm;
 use health::{Ecc, Errors, Pcie, Remapped, Retired, TemperatureLimits};
@@ -43,6 +43,9 @@ pub struct Scenario {
     /// What happens, in this order.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
+    /// What happens to devices as the system has it, in this order.
+    #[serde(default, rename = "system_event")]
+    pub system_events: Vec<SystemEvent>,
     /// How long calls take; the rest take no time.
     #[serde(default, rename = "latency")]
     pub latencies: Vec<Latency>,
@@ -52,6 +55,9 @@ pub struct Scenario {
     /// How driver and library change, in this order.
     #[serde(default, rename = "driver_change")]
     pub changes: Vec<DriverChange>,
+    /// Which devices are reset, each device's in this order.
+    #[serde(default, rename = "reset")]
+    pub resets: Vec<DeviceReset>,
     /// Begins what is random.
     #[serde(default)]
     pub seed: u64,
@@ -175,6 +181,18 @@ pub struct Event {
     pub gpu_instance: Option<u32>,
 }
 
+/// What a set of system events tells, once.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SystemEvent {
+    /// Of which device.
+    pub device: u32,
+    /// Second it happens; not before the events above it. A reader that comes later is not told.
+    pub at: f64,
+    /// One of `nvmlSystemEventType…`; 1 is an unbinding, 2 a binding.
+    pub kind: u64,
+}
+
 /// A MIG instance: a compute instance and the GPU instance around it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -281,6 +299,8 @@ pub struct Device<'a> {
     pub group: &'a Group,
     /// Its index.
     pub index: u32,
+    /// The resets of the scenario, of other devices too.
+    pub resets: &'a [DeviceReset],
 }
 
 /// One process of a scenario.
@@ -347,7 +367,8 @@ impl Scenario {
     /// Every device in index order.
     pub fn devices(&self) -> impl Iterator<Item = Device<'_>> {
         let kinds = self.groups.iter().flat_map(|group| (0..group.count).map(move |_| group));
-        (0..).zip(kinds).map(|(index, group)| Device { group, index })
+        let resets = &self.resets;
+        (0..).zip(kinds).map(move |(index, group)| Device { group, index, resets })
     }
 
     /// The device of an index.
@@ -387,12 +408,12 @@ impl<'a> Device<'a> {
         known.iter().filter(move |instance| instance.lives(seconds))
     }
 
-    /// Energy used since the driver was loaded, in millijoules, as the driver counts it: whole ones.
+    /// Energy used since its counters began, in millijoules, as the driver counts it: whole ones.
     pub fn energy_mj(&self, seconds: f64) -> Option<f64> {
         Some((self.area(self.group.power.as_ref()?, seconds) * 1000.0).floor())
     }
 
-    /// Errors of a memory, corrected and not, since the driver was loaded and since the board was
+    /// Errors of a memory, corrected and not, since the device was last reset and since the board was
     /// made.
     pub fn errors(&self, errors: &Errors, seconds: f64) -> [[u64; 2]; 2] {
         #[expect(
@@ -400,16 +421,22 @@ impl<'a> Device<'a> {
             clippy::cast_sign_loss,
             reason = "counts of a scenario are small and not negative"
         )]
-        let count = |curve: &Curve| self.value(curve, seconds).floor() as u64;
-        let volatile = [count(&errors.corrected), count(&errors.uncorrected)];
-        let [corrected, uncorrected] = volatile;
+        let count = |curve: &Curve, at: f64| self.value(curve, at).floor() as u64;
+        let kinds = [&errors.corrected, &errors.uncorrected];
+        let all = kinds.map(|curve| count(curve, seconds));
+        let reset = self.reset_before(seconds);
+        let forgotten = kinds.map(|curve| reset.map_or(0, |reset| count(curve, reset)));
+        let [corrected, uncorrected] = all;
+        let volatile = [corrected - forgotten[0], uncorrected - forgotten[1]];
         [volatile, [corrected + errors.before[0], uncorrected + errors.before[1]]]
     }
 
-    /// The area under a curve of the group since the driver was loaded.
+    /// The area under a curve of the group since its counters began: when the driver was loaded or
+    /// the device was reset.
     pub fn area(&self, curve: &Curve, seconds: f64) -> f64 {
-        let before = curve.integral(self.group.counters_from, self.place());
-        curve.integral(seconds, self.place()) - before
+        let loaded = self.group.counters_from;
+        let begin = self.reset_before(seconds).map_or(loaded, |reset| reset.max(loaded));
+        curve.integral(seconds, self.place()) - curve.integral(begin, self.place())
     }
 
     /// The mean of a curve of the group over the last second.
@@ -418,7 +445,8 @@ impl<'a> Device<'a> {
         if seconds <= begin {
             return self.value(curve, seconds);
         }
-        (self.area(curve, seconds) - self.area(curve, begin)) / (seconds - begin)
+        let until = |seconds| curve.integral(seconds, self.place());
+        (until(seconds) - until(begin)) / (seconds - begin)
     }
 
     /// Every process this device can have, whether or not it is there.

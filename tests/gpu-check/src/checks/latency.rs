@@ -12,7 +12,7 @@ const CHECK: &str = "time in the driver";
 pub(super) fn check(options: &Options) -> Vec<Row> {
     let Some(vendor) = vendor("nvidia") else { return Vec::new() };
     let library = options.library.as_deref().unwrap_or(Path::new(vendor.library));
-    let mut opened = match (vendor.open)(&Opening { library, gpm: true }) {
+    let mut opened = match (vendor.open)(&Opening { library, gpm: true, by_link: true }) {
         Ok(opened) => opened,
         Err(why) => return vec![Row::fail(CHECK, why)],
     };

@@ -109,6 +109,8 @@ impl Instances {
         let attributes = ask.ask(Call::InstanceAttributes, || there(handle.attributes()));
         let told = attributes.is_some() && name.is_some();
         let extent = attributes.map_or_else(InstanceExtent::default, |told| InstanceExtent {
+            // As many instances as there can be: the least takes one slice.
+            device_slices: self.most,
             gpu_slices: Some(told.gpu_instance_slice_count),
             compute_slices: Some(told.compute_instance_slice_count),
             multiprocessors: Some(told.multiprocessor_count),

@@ -45,6 +45,21 @@ const ERRORS: &[(Field, LinkError)] = &[
     (Field::LinkSymbols, LinkError::Symbol),
 ];
 
+/// What went wrong on a link and is added up here, because the driver has no sum of it.
+const SUMMED: &[(Field, TotalError)] = &[
+    (Field::LinkMalformed, TotalError::Malformed),
+    (Field::LinkOverruns, TotalError::Overrun),
+    (Field::LinkReceiveErrors, TotalError::Received),
+    (Field::LinkRemoteErrors, TotalError::Remote),
+    (Field::LinkGeneralErrors, TotalError::General),
+    (Field::LinkIntegrity, TotalError::Integrity),
+    (Field::LinkDiscards, TotalError::Discarded),
+    (Field::LinkEffective, TotalError::Effective),
+    (Field::LinkSymbols, TotalError::Symbol),
+    (Field::LinkRecovered, TotalError::Recovery),
+    (Field::LinkUnrecovered, TotalError::RecoveryFailed),
+];
+
 /// How recoveries of a link ended.
 const RECOVERIES: &[(Field, Recovery)] =
     &[(Field::LinkRecovered, Recovery::Successful), (Field::LinkUnrecovered, Recovery::Failed)];
@@ -87,8 +102,10 @@ const CHIP_ERRORS: &[(Field, ChipLinkError)] = &[
 ];
 
 /// What is remembered of one device's links.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Links {
+    /// Whether to tell of each NVLink.
+    by_link: bool,
     /// Whether each NVLink was active when last told; empty until their number is known.
     active: Vec<bool>,
     /// How many links lead to the CPU.
@@ -97,13 +114,21 @@ pub(super) struct Links {
     carried: Tally,
     /// Codewords of all links.
     corrected: Tally,
+    /// Errors of all links.
+    errors: Tally,
 }
 
 impl Links {
+    /// Nothing known yet.
+    pub(super) fn new(by_link: bool) -> Self {
+        let (active, tally) = (Vec::new(), Tally::default);
+        Self { by_link, active, to_cpu: 0, carried: tally(), corrected: tally(), errors: tally() }
+    }
+
     /// Says what the fields told, and asks for more when it is known how many links there are.
     pub(super) fn read(&mut self, fields: &mut Fields, ask: &Ask, out: &mut Vec<WireValue>) {
         if ask.renewed() {
-            *self = Self::default();
+            *self = Self::new(self.by_link);
         }
         self.want(fields);
         totals(fields, out);
@@ -134,7 +159,7 @@ impl Links {
             }
             for scope in 0..links {
                 self.active.push(true);
-                of_link().for_each(|field| fields.want(field, scope));
+                of_link(self.by_link).for_each(|field| fields.want(field, scope));
                 fields.want(Field::LinkState, scope);
             }
         }
@@ -156,13 +181,15 @@ impl Links {
             told = true;
             let active = state == ACTIVE;
             if active && !*was_active {
-                of_link().for_each(|field| fields.renew(field, scope));
+                of_link(self.by_link).for_each(|field| fields.renew(field, scope));
             }
             *was_active = active;
             let place = usize::from(state_of(state) as u8);
             states.iter_mut().skip(place).take(1).for_each(|count| *count += 1);
-            push(out, &metric::LINK_ACTIVE, *link, Some(i64::from(active)));
-            nvlink(fields, *link, scope, out);
+            if self.by_link {
+                push(out, &metric::LINK_ACTIVE, *link, Some(i64::from(active)));
+                nvlink(fields, *link, scope, out);
+            }
         }
         for (state, count) in LinkState::ALL.iter().zip(states).filter(|_| told) {
             push(out, &metric::NVLINKS, *state, Some(count));
@@ -184,6 +211,12 @@ impl Links {
                 self.corrected.note((bin, scope), fields.whole_of(field, scope));
             }
             push(out, &metric::NVLINK_FEC, *dim, self.corrected.sum(bin));
+        }
+        for (bin, (field, error)) in (0_u8..).zip(SUMMED) {
+            for scope in scopes() {
+                self.errors.note((bin, scope), fields.whole_of(*field, scope));
+            }
+            push(out, &metric::NVLINK_ERRORS, *error, self.errors.sum(bin));
         }
     }
 }
@@ -212,14 +245,15 @@ impl Tally {
     }
 }
 
-/// Every field of a link but its state.
-fn of_link() -> impl Iterator<Item = Field> {
-    let errors = ERRORS.iter().map(|(field, _)| *field);
-    let recoveries = RECOVERIES.iter().map(|(field, _)| *field);
-    let rates = RATES.iter().map(|(field, _)| *field);
+/// Every field of a link but its state; without those that are of no use but for the link itself.
+fn of_link(by_link: bool) -> impl Iterator<Item = Field> {
+    let summed = SUMMED.iter().map(|(field, _)| *field);
     let carried = CARRIED.iter().flat_map(|(kib, bytes, _)| [*kib, *bytes]);
-    let all = errors.chain(recoveries).chain(rates).chain(carried).chain(CORRECTED);
-    all.chain([Field::LinkSpeed])
+    let errors = ERRORS.iter().map(|(field, _)| *field);
+    let rates = RATES.iter().map(|(field, _)| *field);
+    let own = errors.filter(|error| SUMMED.iter().all(|(field, _)| field != error));
+    let own = own.chain(rates).chain([Field::LinkSpeed]).filter(move |_| by_link);
+    summed.chain(carried).chain(CORRECTED).chain(own)
 }
 
 fn state_of(state: i64) -> LinkState {

@@ -24,6 +24,7 @@ impl DeviceReader {
         let count = self.is_time_to_count(session)?;
         session.link.send(Request::Read { tick: self.tick, count })?;
         session.owed = Some(self.tick);
+        session.gone.clear();
         let mut missing: BTreeSet<u32> = (0..devices).collect();
         while session.owed.is_some() || missing.iter().any(|slot| !self.slow.contains(slot)) {
             let Some(frame) = session.link.receive(deadline)? else { break };
@@ -32,6 +33,7 @@ impl DeviceReader {
             }
         }
         session.late = session.owed.is_some();
+        self.judge_gone(session, devices)?;
         for slot in &missing {
             let why = session.why_late(Some(*slot));
             self.rows.silent(*slot, Away { state: DeviceState::Hung, why });
@@ -96,14 +98,32 @@ impl DeviceReader {
                 let timely = tick == self.tick;
                 self.account(&reading, slot);
                 if let Outcome::DriverGone(why) = &reading.outcome {
-                    return Err(Ending::DriverGone(why.clone()));
+                    if !std::mem::replace(&mut self.renewed, true) {
+                        return Err(Ending::DriverGone(why.clone()));
+                    }
+                    session.gone.insert(slot, why.clone());
                 }
                 plausible::keep(&mut reading, &mut self.report);
-                self.rows.take(slot, &reading, timely, &self.knows);
+                if let Some(gpu) = self.rows.take(slot, &reading, timely, &self.knows) {
+                    reading.ended.iter().for_each(|ended| self.ears.ended(gpu, ended));
+                }
                 return Ok(timely.then_some(slot));
             }
         }
         Ok(None)
+    }
+
+    /// What those devices make of it that said the driver was gone also after the library was loaded
+    /// anew: it is gone if all of them say so. If others answer, it is the device that is lost, and no
+    /// reason to load the library once more.
+    fn judge_gone(&mut self, session: &mut Session, devices: u32) -> Result<(), Ending> {
+        let gone = std::mem::take(&mut session.gone);
+        if let Some(why) = gone.values().next().filter(|_| gone.len() == devices as usize) {
+            return Err(Ending::DriverGone(why.clone()));
+        }
+        // While the child owes an answer, nobody knows.
+        self.renewed &= session.late || !gone.is_empty();
+        Ok(())
     }
 
     /// The library has as many devices as it says now. Where loading it anew has not helped before,

@@ -2,14 +2,16 @@
 //!
 //! Links are closed when there is nothing better to do, since the kernel takes its time for each.
 
+use super::cover::Present;
 use super::governor::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::many::{Many, Way};
 use super::probes::{Attached, Hold, Probes, task_layout};
 use super::refusals::Refusals;
+use super::runs::Runs;
 use super::shared::Shared;
 use crate::paths::Paths;
-use gpuwho_common::nccl::{COUNTERS, TaskLayout};
+use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,8 @@ pub(super) struct Attaching {
     /// Links to close, when there is nothing better to do.
     detaching: Vec<Hold>,
     in_force: Attach,
+    /// Returns that the agent made itself, to try what they cost.
+    tried: u64,
 }
 
 impl Default for Attaching {
@@ -39,6 +43,7 @@ impl Default for Attaching {
             refusals: Refusals::default(),
             detaching: Vec::new(),
             in_force: Attach::Full,
+            tried: 0,
         }
     }
 }
@@ -79,7 +84,7 @@ impl Attaching {
             };
             let (functions, returns) = (attached.functions(), attached.returns());
             let (path, version) = (&library.path, &library.exports.version);
-            let stepped = library.exports.stepped;
+            let stepped = library.exports.stepped.len();
             tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
         }
     }
@@ -152,19 +157,22 @@ impl Attaching {
         self.refusals.due().filter(|_| self.in_force != Attach::Nothing)
     }
 
-    /// Makes what is attached what is wanted, or says that there is nothing to do. What was not
-    /// attached at all is to be followed after this.
-    pub(super) fn enforce(&mut self, wanted: Attach, libraries: &Libraries) -> bool {
+    /// Makes what is attached what is wanted; gives the moment from which on it is so, or `None` where
+    /// there is nothing to do. What was not attached at all is to be followed after this, and to be
+    /// counted again then.
+    pub(super) fn enforce(&mut self, wanted: Attach, libraries: &Libraries) -> Option<Instant> {
         // What is attached twice would count twice.
         let must_wait = self.in_force == Attach::Nothing && !self.detaching.is_empty();
         if wanted == self.in_force || must_wait {
-            return false;
+            return None;
         }
-        self.in_force = wanted;
-        let Some(probes) = &mut self.probes else { return true };
-        if wanted != Attach::Full {
+        let before = std::mem::replace(&mut self.in_force, wanted);
+        let mut moment = Instant::now();
+        let Some(probes) = &mut self.probes else { return Some(moment) };
+        if wanted != Attach::Full && before != Attach::Nothing {
             // An error means that the map is gone, and with it everything.
             let _ = probes.control(wanted);
+            moment = Instant::now();
         }
         match wanted {
             Attach::Nothing => {
@@ -181,11 +189,19 @@ impl Attaching {
                         probes.time_calls(&library.file, &library.exports, attached);
                     }
                 }
-                // As above.
-                let _ = probes.control(wanted);
+                moment = self.count();
             }
         }
-        true
+        Some(moment)
+    }
+
+    /// Counts what is in force, now that it is attached; gives the moment.
+    pub(super) fn count(&mut self) -> Instant {
+        if let Some(probes) = &mut self.probes {
+            // As above.
+            let _ = probes.control(self.in_force);
+        }
+        Instant::now()
     }
 
     /// A few at a time: a library that comes meanwhile is attached first.
@@ -198,9 +214,25 @@ impl Attaching {
         }
     }
 
-    /// Closes a link later.
-    pub(super) fn detach(&mut self, link: Hold) {
-        self.detaching.push(link);
+    /// Closes the links of a trial later, and leaves out the returns it made.
+    pub(super) fn end_trial(&mut self, links: Vec<Hold>, returns: u64) {
+        self.detaching.extend(links);
+        self.tried += returns;
+    }
+
+    /// What the programs have taken so far, while the kernel measured them.
+    pub(super) fn runs(&self, paths: &Paths) -> Runs {
+        self.probes.as_ref().map(|probes| probes.runs(paths)).unwrap_or_default()
+    }
+
+    /// What is there, with libraries that are in use or none.
+    pub(super) fn present(&self, libraries: &Libraries) -> Present {
+        let is_attached = !self.attached.is_empty();
+        Present {
+            wanted: libraries.in_use().next().is_some(),
+            entries: is_attached && self.in_force != Attach::Nothing,
+            returns: is_attached && self.in_force == Attach::Full,
+        }
     }
 
     /// What the programs have counted of themselves so far.
@@ -211,6 +243,9 @@ impl Attaching {
                 let read = probes.counts.get(&counter, 0);
                 *slot = read.map_or(0, |values| values.iter().sum());
             }
+        }
+        if let Some(returns) = counts.get_mut(HIT_RETURN as usize) {
+            *returns = returns.saturating_sub(self.tried);
         }
         counts
     }
@@ -223,11 +258,6 @@ impl Attaching {
     /// What was enforced last.
     pub(super) fn in_force(&self) -> Attach {
         self.in_force
-    }
-
-    /// Whether calls are counted.
-    pub(super) fn is_attached(&self) -> bool {
-        !self.attached.is_empty()
     }
 
     /// Nothing is attached, and nobody minds.

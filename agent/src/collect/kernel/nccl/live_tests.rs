@@ -5,8 +5,9 @@ use super::attaching::Attaching;
 use super::governor::Attach;
 use super::libraries::Libraries;
 use super::many::Way;
+use super::maps::Maps;
 use super::maps::Snapshot;
-use super::probes::{Attached, Maps, Probes, task_layout};
+use super::probes::{Attached, Probes, task_layout};
 use super::shared::Shared;
 use super::{Nccl, Patience, Settings, Waker, locked};
 use crate::attribute::ownership::Ownership;
@@ -15,12 +16,13 @@ use crate::catalog::nccl::{GovernorLevel, KnownBy};
 use crate::collect::Collector as _;
 use crate::collect::status::Board;
 use crate::communicators::{Communicators, MemberFacts, Origin};
+use crate::event::desk::{self, Desk};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
 use gpuwho_common::nccl::{
-    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRY, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS,
-    operation,
+    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRIES, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS,
+    SYMBOLS, operation,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -249,7 +251,8 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
     let hits = |bare: &Bare| {
         let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
-        (of(HIT_ENTRY), of(HIT_RETURN))
+        let rows = u32::try_from(SYMBOLS.len()).unwrap();
+        ((0..rows).map(|row| of(HIT_ENTRIES + row)).sum::<u64>(), of(HIT_RETURN))
     };
     assert_eq!(hits(&bare), (2, 2));
     rank.order("call 10 ncclAllReduce world 10 7");
@@ -271,6 +274,7 @@ struct Source {
     communicators: Arc<Communicators>,
     holders: Arc<Mutex<Vec<ProcKey>>>,
     board: Board,
+    desk: Arc<Desk>,
 }
 
 /// What was told, by metric, process, communicator and dimensions.
@@ -296,9 +300,18 @@ impl Source {
         let settings = Settings { enabled: true, budget, patience, hang_after };
         let candidates = Box::new(move || locked(&listed).clone());
         let (known, board) = ((&ownership, &communicators), Board::default());
-        let started = Nccl::start(settings, &paths, known, candidates, &board);
+        let desk = Arc::new(Desk::new(desk::Sources {
+            inventory: Arc::default(),
+            ownership: ownership.clone(),
+            listed: Box::new(|_| Vec::new()),
+            paths: paths.clone(),
+            wake: Box::new(|| {}),
+            make_way: Box::new(|| {}),
+        }));
+        let told = (board.clone(), Some(Arc::clone(&desk)));
+        let started = Nccl::start(settings, &paths, known, candidates, told);
         let (nccl, waker) = started.unwrap();
-        Some(Self { nccl, waker, communicators, holders, board })
+        Some(Self { nccl, waker, communicators, holders, board, desk })
     }
 
     fn usual() -> Option<Self> {
@@ -703,8 +716,7 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
     let id = ranks[0].order("id");
     let hits = |source: &mut Source| {
         source.until("looked again", |source| source.nccl.shared.with(|known| known.budget != 0));
-        let maps = source.nccl.shared.with(|known| known.counts);
-        maps[0]
+        super::price::Hits::of(&source.nccl.shared.with(|known| known.counts)).entries()
     };
     let before = hits(&mut source);
     for (number, rank) in ranks.iter_mut().enumerate() {
@@ -1140,6 +1152,8 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }
 
+#[path = "governed_tests.rs"]
+mod governed;
 #[test]
 fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     let Some(mut source) = Source::usual() else { return };
@@ -1289,19 +1303,19 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     let why = attaching.refused().unwrap().to_owned();
     assert!(why.starts_with(scenes[0].library().to_str().unwrap()), "{why}");
     // The other one is counted.
-    assert!(attaching.is_attached());
+    assert!(attaching.present(&libraries).entries);
     let due = attaching.due().unwrap();
     std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
     let early = due.checked_sub(Duration::from_millis(1)).unwrap();
     attaching.follow(&mut libraries, Attach::Full, &shared, early);
     assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
     // Nobody waits for it while nothing shall be attached.
-    assert!(attaching.enforce(Attach::Nothing, &libraries));
+    assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
     assert_eq!(attaching.due(), None);
     while attaching.detaching() > 0 {
         attaching.detach_some();
     }
-    assert!(attaching.enforce(Attach::Full, &libraries));
+    assert!(attaching.enforce(Attach::Full, &libraries).is_some());
     assert_eq!(attaching.due(), Some(due));
     attaching.follow(&mut libraries, Attach::Full, &shared, due);
     assert_eq!((attaching.refused(), attaching.due()), (None, None));

@@ -156,17 +156,9 @@ pub(super) fn say(stuck: StuckRank, ownership: &Ownership, desk: Option<&Desk>) 
     let Some(desk) = desk else { return };
     let place = if is_open { "inside" } else { "since" };
     let message = format!("rank is hung: {seconds} s {place} a call of {operation}, {bytes} bytes");
-    let what = Happening {
-        kind: EventKind::RankHung,
-        place: Place::Host,
-        code: None,
-        severity: Severity::Warning,
-        process: Some(Named { pid: process.pid, comm: None }),
-        peer: None,
-        stuck: Some(Box::new(stuck)),
-        gpu_instance: None,
-        message: message.into(),
-    };
+    let told = Happening::new(EventKind::RankHung, Place::Host, Severity::Warning, message);
+    let process = Some(Named::pid(process.pid));
+    let what = Happening { process, stuck: Some(Box::new(stuck)), ..told };
     let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
     desk.take(what, at, Witness::Probes, Instant::now());
 }

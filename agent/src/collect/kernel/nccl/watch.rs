@@ -10,6 +10,7 @@ use super::shared::Shared;
 use super::{Settings, Stirred, Waker, locked, state};
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
+use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use crate::sys::memory;
@@ -47,7 +48,7 @@ pub(super) fn start(
     paths: &Paths,
     candidates: Candidates,
     shared: Shared,
-    board: Board,
+    (board, desk): (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Running, Waker)> {
     let now = Instant::now();
     let watch = Watch {
@@ -55,7 +56,8 @@ pub(super) fn start(
         shared,
         looks: Looks::new(paths.clone(), candidates, now),
         attaching: Attaching::default(),
-        governing: Governing::new(settings, now),
+        governing: Governing::new(settings, paths, now),
+        desk,
         stirred: Stirred::default(),
     };
     let stirred = Arc::clone(&watch.stirred);
@@ -74,6 +76,7 @@ struct Watch {
     looks: Looks,
     attaching: Attaching,
     governing: Governing,
+    desk: Option<Arc<Desk>>,
     stirred: Stirred,
 }
 
@@ -94,8 +97,7 @@ impl Watch {
             if self.looks.look(now) || is_due {
                 self.follow_libraries(now);
             }
-            self.governing.look(now, &self.attaching, &self.looks.libraries, &self.shared);
-            self.enforce();
+            self.govern(now);
             self.attaching.detach_some();
             self.publish();
             match woken.recv_timeout(self.pause(now)) {
@@ -119,22 +121,33 @@ impl Watch {
     fn follow_libraries(&mut self, now: Instant) {
         let wanted = self.governing.attach();
         self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
-        self.governing.set_budget(&mut self.attaching, &self.paths);
+        self.governing.set_price(&mut self.attaching);
+        self.note(Instant::now());
+    }
+
+    /// From a moment on is there what is attached now.
+    fn note(&self, at: Instant) {
+        let present = self.attaching.present(&self.looks.libraries);
+        self.shared.with(|known| known.cover.note(at, present));
     }
 
     /// Makes what is attached what the governor allows.
-    fn enforce(&mut self) {
+    fn govern(&mut self, now: Instant) {
+        let libraries = &self.looks.libraries;
+        let change = self.governing.look(now, &self.attaching, libraries, &self.shared);
+        if let Some(change) = change {
+            change.say(self.desk.as_deref());
+        }
         let (before, wanted) = (self.attaching.in_force(), self.governing.attach());
-        if !self.attaching.enforce(wanted, &self.looks.libraries) {
-            return;
+        let Some(at) = self.attaching.enforce(wanted, libraries) else { return };
+        if before != Attach::Nothing {
+            return self.note(at);
         }
-        let governor = &self.governing.governor;
-        let level = governor.level().as_str();
-        tracing::warn!(level, budget = governor.budget(), "the probes' cost is adjusted");
-        if before == Attach::Nothing {
-            self.follow_libraries(Instant::now());
-            self.shared.with(|known| known.gap_ns = boot_time_ns());
-        }
+        // Not counted before all of it is there, and so not for a part of what is said to be covered.
+        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
+        let at = self.attaching.count();
+        self.note(at);
+        self.shared.with(|known| known.gap_ns = boot_time_ns());
     }
 
     fn publish(&self) {

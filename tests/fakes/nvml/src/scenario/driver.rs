@@ -1,4 +1,4 @@
-//! How driver and library change under whoever uses them.
+//! How driver and library change under whoever uses them, and devices that are reset.
 
 use super::{Device, Scenario};
 use serde::Deserialize;
@@ -15,6 +15,29 @@ pub struct DriverChange {
     pub library: Option<String>,
     /// CUDA version of that library, as it encodes it.
     pub cuda: Option<i32>,
+}
+
+/// A reset of one device while everybody uses it. Every call about it says that it is lost until it is
+/// back; after that a library that was loaded before is not initialised for it, and has to be loaded
+/// anew. Its counters begin anew, those of its InfoROM go on.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceReset {
+    /// The device's index.
+    pub device: u32,
+    /// Second it is lost.
+    pub lost: f64,
+    /// Second it is back.
+    pub back: f64,
+}
+
+/// How a device in the course of a reset is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amiss {
+    /// It answers nobody.
+    Lost,
+    /// It answers those who loaded the library after it was back.
+    Stale,
 }
 
 /// Whether a driver has the field numbers of CUDA 13.0 Update 1.
@@ -55,6 +78,21 @@ impl Scenario {
 }
 
 impl Device<'_> {
+    /// When it was last reset before a time.
+    pub fn reset_before(&self, seconds: f64) -> Option<f64> {
+        let own = self.resets.iter().filter(|reset| reset.device == self.index);
+        own.map(|reset| reset.back).rfind(|back| *back <= seconds)
+    }
+
+    /// What is amiss with it at a time, for a library that was loaded at a time.
+    pub fn amiss(&self, seconds: f64, loaded: f64) -> Option<Amiss> {
+        let own = || self.resets.iter().filter(|reset| reset.device == self.index);
+        if own().any(|reset| (reset.lost..reset.back).contains(&seconds)) {
+            return Some(Amiss::Lost);
+        }
+        self.reset_before(seconds).filter(|back| loaded < *back).map(|_| Amiss::Stale)
+    }
+
     /// Whether the host has it at a time.
     pub fn is_there(&self, seconds: f64) -> bool {
         let group = self.group;

@@ -1,7 +1,8 @@
 //! The PCIe link.
 
 use super::{Of, push};
-use crate::catalog::wear::{self as metric, PcieDirection, PcieError};
+use crate::catalog::link::Direction;
+use crate::catalog::wear::{self as metric, PcieError};
 use crate::collect::device::nvidia::ask::{Ask, Call};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
@@ -47,8 +48,8 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireVa
     for (field, error) in ERRORS {
         push(out, &metric::PCIE_ERRORS, *error, fields.whole(*field));
     }
-    push(out, &metric::PCIE_IO, PcieDirection::Transmit, fields.wide(Field::PcieSent));
-    push(out, &metric::PCIE_IO, PcieDirection::Receive, fields.wide(Field::PcieReceived));
+    push(out, &metric::PCIE_IO, Direction::Transmit, fields.wide(Field::PcieSent));
+    push(out, &metric::PCIE_IO, Direction::Receive, fields.wide(Field::PcieReceived));
 }
 
 /// The most that device and slot have together.
