@@ -60,6 +60,8 @@ pub enum Witness {
     Both,
     /// NCCL's status socket.
     Ras,
+    /// The probes on the collective library.
+    Probes,
     /// The agent, of its own probes.
     Governor,
 }
@@ -72,6 +74,7 @@ impl Witness {
             Self::Nvml => "nvml",
             Self::Both => "nvml+kmsg",
             Self::Ras => "nccl-ras",
+            Self::Probes => "nccl",
             Self::Governor => "nccl-governor",
         }
     }
@@ -131,6 +134,29 @@ pub struct Peer {
     pub beside: Vec<ProcKey>,
 }
 
+/// A rank that does not get on, and the call that it stays in or has made last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StuckRank {
+    /// Its process.
+    pub process: ProcKey,
+    /// The communicator.
+    pub communicator: Option<CommunicatorHash>,
+    /// Rank in it.
+    pub rank: Option<u32>,
+    /// Its ranks.
+    pub ranks: Option<u32>,
+    /// The operation.
+    pub operation: &'static str,
+    /// Size of the message.
+    pub bytes: u64,
+    /// The call has not returned.
+    pub is_open: bool,
+    /// Collectives behind the foremost rank on this node.
+    pub lag: Option<u64>,
+    /// Seconds since the call.
+    pub seconds: u64,
+}
+
 /// What was decided of the probes on collective libraries, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Governed {
@@ -169,6 +195,8 @@ pub struct Happening {
     pub process: Option<Named>,
     /// The process it is about, where that may be on another node.
     pub peer: Option<Box<Peer>>,
+    /// The rank it is about.
+    pub stuck: Option<Box<StuckRank>>,
     /// What was decided of the agent's own probes.
     pub governed: Option<Box<Governed>>,
     /// The MIG GPU instance it was in.
@@ -196,6 +224,7 @@ impl Happening {
             severity,
             process: None,
             peer: None,
+            stuck: None,
             governed: None,
             gpu_instance: None,
             cgroup: None,

@@ -4,7 +4,7 @@
 use gpuwho_common::nccl::Hash;
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
-use gpuwho_tests::collector::received::{ReceivedPoint, of};
+use gpuwho_tests::collector::received::{ReceivedPoint, ReceivedRecord as Record, of};
 use gpuwho_tests::nccl::{Rank, library};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::until::until;
@@ -72,6 +72,15 @@ fn a_rank_from_before_the_agent_arrives_with_its_number() {
         };
         until(WITHIN, arrives).expect("the rank's series");
     }
+}
+
+/// A record of an event; the ranks of other tests are on this host as well.
+fn told_of(collector: &Collector, event: &str, (name, value): (&str, &str)) -> Option<Record> {
+    let records = collector.records().unwrap();
+    let is_it = |record: &Record| {
+        record.event == event && record.attrs.get(name).is_some_and(|is| is == value)
+    };
+    records.into_iter().find(is_it)
 }
 
 /// What a library of 2.29 says of the two ranks here and a third one that is dead.
@@ -153,10 +162,7 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
         let value = told(metric, &[attr, ("nccl.rank", rank)]);
         assert!(is_near(value, wanted), "{metric} {attr:?} of rank {rank}: {value:?}");
     }
-    let dead = || {
-        let records = collector.records().unwrap();
-        records.into_iter().find(|record| record.event == "nccl.peer.dead")
-    };
+    let dead = || told_of(&collector, "nccl.peer.dead", ("nccl.communicator.id", &hash));
     let record = until(WITHIN, dead).expect("the event");
     let attrs = |name: &str| record.attrs.get(name).map_or("", String::as_str);
     let said = ["nccl.communicator.id", "nccl.rank", "nccl.nranks", "nccl.peer.host"].map(attrs);
@@ -212,14 +218,60 @@ fn a_rank_that_was_killed_here_is_named_though_its_process_has_ended() {
     let pid = killed.pid();
     drop(killed);
     std::fs::write(&document, text(&hash, Some(pid))).unwrap();
-    let dead = || {
-        let records = collector.records().unwrap();
-        records.into_iter().find(|record| record.event == "nccl.peer.dead")
-    };
+    let dead = || told_of(&collector, "nccl.peer.dead", ("nccl.communicator.id", &hash));
     let record = until(WITHIN, dead).expect("the event");
     let names = ["process.pid", "nccl.peer.record", "nccl.peer.pid", "nccl.rank", "nccl.nranks"];
     let attrs = names.map(|name| record.attrs.get(name).map_or("", String::as_str));
     let pid = pid.to_string();
     assert_eq!(attrs, [&pid, "itself", &pid, "1", "2"], "{record:?}");
     assert!(record.attrs.contains_key("gpuwho.owner.method"), "{record:?}");
+}
+
+#[test]
+fn a_rank_that_hangs_arrives_as_an_event_with_its_owner_operation_and_size() {
+    if !geteuid().is_root() {
+        gpuwho_tests::skip!("root, to attach probes");
+    }
+    let folder = TempDir::new().unwrap();
+    let collector = or_skip!(Collector::start(&folder.path().join("collector")));
+    let (mut ranks, hash) = world(folder.path(), &[]);
+    let agent = start(folder.path(), &collector, "[nccl]\nhang_after = \"2s\"\n");
+    or_skip!(
+        agent
+            .wait_for_log("counting collective calls", WITHIN)
+            .map_err(|_| "a kernel that lets the agent count collective calls")
+    );
+    let is_known = || {
+        ranks[0].order("call 1 ncclAllReduce world 1024 7").unwrap();
+        ranks[1].order("call 1 ncclAllReduce world 1024 7").unwrap();
+        let points = collector.points().unwrap();
+        let info = of(&points, "nccl.communicator.info", &[("nccl.rank", "1")]);
+        info.first().map(|_| ())
+    };
+    until(WITHIN, is_known).expect("the rank");
+    ranks[1].order("hang").unwrap();
+    ranks[1].begin("call 1 ncclBroadcast world 4096 7").unwrap();
+    // The other one goes on: it has nothing to wait for on the host.
+    let hung = || {
+        ranks[0].order("call 1 ncclAllReduce world 1024 7").unwrap();
+        told_of(&collector, "nccl.rank.hung", ("nccl.communicator.id", &hash))
+    };
+    let record = until(WITHIN, hung).expect("the event");
+    let attr = |name: &str| record.attrs.get(name).map_or("", String::as_str);
+    let pid = ranks[1].pid().to_string();
+    let told = [
+        "process.pid",
+        "nccl.communicator.id",
+        "nccl.rank",
+        "nccl.nranks",
+        "nccl.operation",
+        "nccl.call.bytes",
+        "nccl.call.state",
+    ];
+    let wanted = [pid.as_str(), &hash, "1", "2", "broadcast", "16384", "open"];
+    assert_eq!(told.map(attr), wanted, "{record:?}");
+    assert!(record.attrs.contains_key("gpuwho.owner.method"), "{record:?}");
+    // Two readings, half a second apart, after it has become old enough; a second for a busy host.
+    let age: u64 = attr("nccl.call.age").parse().unwrap();
+    assert!((2..=4).contains(&age), "{record:?}");
 }

@@ -346,6 +346,14 @@ attributes! {
     /// Whose the process and the owner on such a record are: `itself` where that process is or was
     /// on this node, else `peer`, one of the others of its job here (events).
     NCCL_PEER_RECORD = "nccl.peer.record";
+    /// Size in bytes of the message of the call that a rank stays in, or has made last (events).
+    NCCL_CALL_BYTES = "nccl.call.bytes";
+    /// Whether that call has come back: `open` or `returned` (events).
+    NCCL_CALL_STATE = "nccl.call.state";
+    /// Seconds since that call (events).
+    NCCL_CALL_AGE = "nccl.call.age";
+    /// Collectives that the rank is behind the foremost one on its node (events).
+    NCCL_CALL_LAG = "nccl.call.lag";
     /// Device ordinal of the rank in its process.
     NCCL_DEVICE = "nccl.device";
     /// The library's version.

@@ -47,6 +47,8 @@ dims! {
         ProcessEnded = "gpu.process.ended",
         /// NCCL has given up a process of a job.
         PeerDead = "nccl.peer.dead",
+        /// A rank does not get on with a collective.
+        RankHung = "nccl.rank.hung",
         /// The probes on the collective library were cut back for what they cost, or came back.
         GovernorChange = "nccl.governor.change",
         /// A process of a job on this node does not answer NCCL.
@@ -78,6 +80,9 @@ impl EventKind {
             Self::OomKill => "the kernel killed the process for want of host memory",
             Self::ProcessEnded => "the process has left the device; this is its account",
             Self::PeerDead => "a process of the job has not answered the others for a minute",
+            Self::RankHung => {
+                "a rank stays in a call of its collective library, or makes none while others go on"
+            }
             Self::GovernorChange => {
                 "what is seen of collective calls has changed with what seeing it costs"
             }
@@ -99,6 +104,9 @@ impl EventKind {
             Self::OomKill => "raise the memory limit or lower the program's use of host memory",
             Self::PeerDead => {
                 "look at that process and its node; the job cannot go on without it: restart it"
+            }
+            Self::RankHung => {
+                "look where its process is (py-spy, gdb); the others of its communicator wait for it"
             }
             Self::GovernorChange => {
                 "scale counts by nccl.probe.coverage; raise nccl.budget to see more"

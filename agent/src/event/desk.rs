@@ -213,7 +213,9 @@ impl Desk {
             let owner = ownership.known(*pid, at.boot_ns);
             return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
         }
-        if let Some(peer) = &what.peer {
+        if let Some(stuck) = &what.stuck {
+            return Some(by_party(self.owner(stuck.process).into_iter().collect()));
+        } else if let Some(peer) = &what.peer {
             return Some(self.peers(peer));
         }
         if let Some(process) = &what.process {

@@ -32,6 +32,7 @@ pub fn records(event: &Event) -> Vec<Record> {
     let mut common = AttrSet::new();
     device(event, &mut common);
     peer(event, &mut common);
+    stuck(event, &mut common);
     governed(event, &mut common);
     facts(event, &mut common);
     usage(event, &mut common);
@@ -76,6 +77,20 @@ fn peer(event: &Event, set: &mut AttrSet) {
     set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
     set.set_some(&attr::NCCL_RANK, peer.rank.map(i64::from));
     set.set_some(&attr::NCCL_RANKS, peer.ranks.map(i64::from));
+}
+
+fn stuck(event: &Event, set: &mut AttrSet) {
+    let Some(stuck) = &event.what.stuck else { return };
+    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let communicator = stuck.communicator.map(|hash| hash.to_string());
+    set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
+    set.set_some(&attr::NCCL_RANK, stuck.rank.map(i64::from));
+    set.set_some(&attr::NCCL_RANKS, stuck.ranks.map(i64::from));
+    set.set(&attr::NCCL_OPERATION, stuck.operation);
+    set.set(&attr::NCCL_CALL_BYTES, whole(stuck.bytes));
+    set.set(&attr::NCCL_CALL_STATE, if stuck.is_open { "open" } else { "returned" });
+    set.set(&attr::NCCL_CALL_AGE, whole(stuck.seconds));
+    set.set_some(&attr::NCCL_CALL_LAG, stuck.lag.map(whole));
 }
 
 fn usage(event: &Event, set: &mut AttrSet) {

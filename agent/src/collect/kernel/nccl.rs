@@ -60,7 +60,7 @@ use price::Hits;
 pub use probed::{Probed, place_of};
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
-use standing::standings;
+use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
 use std::sync::mpsc::SyncSender;
@@ -112,6 +112,7 @@ pub struct Nccl {
     roll: Roll,
     completion: Completion,
     peers: Peers,
+    desk: Option<Arc<Desk>>,
     /// For how long the probes were there, at this reading and at the last.
     covered: [Covered; 2],
     errors: u64,
@@ -182,7 +183,7 @@ impl Nccl {
         candidates: looks::Candidates,
         told: (Board, Option<Arc<Desk>>),
     ) -> io::Result<(Self, Waker)> {
-        let shared = Shared::default();
+        let (shared, desk) = (Shared::default(), told.1.clone());
         let (running, waker) = watch::start(&settings, paths, candidates, shared.clone(), told)?;
         let nccl = Self {
             settings,
@@ -194,6 +195,7 @@ impl Nccl {
             roll: Roll::default(),
             completion: Completion::default(),
             peers: Peers::default(),
+            desk,
             covered: [Covered::default(); 2],
             errors: 0,
             running,
@@ -228,7 +230,9 @@ impl Nccl {
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
         self.peers.compare(members, &snapshot.communicators);
         let standings = standings(members, now_ns, self.settings.hang_after);
-        self.peers.hangs.note(members, &standings, now_ns, &self.ownership);
+        for stuck in self.peers.hangs.note(members, &standings, now_ns) {
+            say(stuck, &self.ownership, self.desk.as_deref());
+        }
         let beside = Beside { standings: &standings, peers: &self.peers, now_ns };
         for member in members {
             tell(out, member, &beside);

@@ -16,6 +16,7 @@
 //! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
 //! | `pace TIMES RATE OPERATION NAME COUNT DATATYPE` | nanoseconds of a call: median, mean of the quicker 99 % |
 //! | `storm MILLISECONDS OPERATION NAME COUNT DATATYPE` | calls, CPU nanoseconds of one |
+//! | `wild FUNCTION WORD…` | result, if it comes back: up to eleven words wherever arguments are |
 //! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
 //! | `simulate TIMES OPERATION NAME COUNT DATATYPE` | result; a group that is not launched |
 //! | `ras FILE` | `ok`; from now on clients are answered like [`crate::ras`] says |
@@ -140,6 +141,7 @@ impl Rank {
             ["storm", time, operation, name, count, datatype] => {
                 self.storm(time, operation, name, (count, datatype))
             }
+            ["wild", function, ref words @ ..] => self.wild(function, words),
             ["group", times, operation, name, count, datatype] => {
                 self.group((times, operation), name, (count, datatype))
             }
@@ -368,6 +370,21 @@ impl Rank {
             // not touched on a host without devices.
             result = unsafe { function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4) };
         }
+        Ok(result.to_string())
+    }
+
+    /// What no sane program does. The process may not live.
+    fn wild(&self, function: &str, words: &[&str]) -> Result<String, Refused> {
+        let mut all = [0; 11];
+        for (to, from) in all.iter_mut().zip(words) {
+            *to = word(from)?;
+        }
+        let [r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4] = all;
+        // SAFETY: none: that is what it is for. No function takes more than eleven words.
+        let result = unsafe {
+            let function = transmute::<*mut c_void, Operation>(self.symbol(function)?);
+            function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4)
+        };
         Ok(result.to_string())
     }
 

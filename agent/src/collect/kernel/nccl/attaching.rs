@@ -123,6 +123,7 @@ impl Attaching {
             let mut probed =
                 libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
             if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
+                self.refusals.clear(Some(key));
                 self.twins.insert(key.clone(), twin.clone());
                 continue;
             }
@@ -151,9 +152,9 @@ impl Attaching {
         new
     }
 
-    /// When something that was refused is to be tried again.
+    /// When something that was refused is to be tried again; not while nothing shall be attached.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.refusals.due()
+        self.refusals.due().filter(|_| self.in_force != Attach::Nothing)
     }
 
     /// Makes what is attached what is wanted; gives the moment from which on it is so, or `None` where

@@ -803,6 +803,49 @@ fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
     assert_eq!(of.map(|(_, value)| value.clone()), Some(Value::Int(6)));
 }
 
+/// Calls with registers that no program has, each by a process that does not live through it, or
+/// does.
+#[test]
+fn wild_registers_kill_their_own_process_and_leave_nothing() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    ranks[0].order("call 3 ncclAllReduce world 16 7");
+    let (most, kernel, hole) = ("0xffffffffffffffff", "0xffff888000000000", "0xdead0000");
+    let wild = [
+        format!("ncclAllReduce {most} {most} {most} {most} {most} {hole}"),
+        format!("ncclAllGather 0 0 {most} 8 {kernel}"),
+        format!("ncclSend 0 {most} {most} {most} {kernel} {most}"),
+        format!("ncclCommInitRankScalable {hole} 2 1 1 {kernel} {most}"),
+        format!("ncclCommInitRankScalable {hole} {most} {most} {most} {hole} {most}"),
+        format!("ncclCommSplit {hole} {most} {most} {hole} {most}"),
+        format!("ncclCommShrink {kernel} {hole} 0x7fffffff {kernel}"),
+        format!("ncclCommGrow 0 2 {hole} 1 {kernel}"),
+        format!("ncclCommInitAll {kernel} 0x7fffffff {most}"),
+        format!("ncclGetUniqueId {kernel}"),
+        format!("ncclCommGetAsyncError {hole} {kernel}"),
+        format!("ncclCommDestroy {most}"),
+    ];
+    for order in &wild {
+        let mut rank = Rank::with(&scene.library());
+        source.hold(rank.process());
+        rank.begin(&format!("wild {order}"));
+        // It answers, or its end is the answer.
+        let mut answer = String::new();
+        rank.answers.read_line(&mut answer).unwrap();
+        assert!(!answer.starts_with("refused"), "{order}: {answer}");
+    }
+    // Their last words, once.
+    source.read();
+    let told = source.read();
+    assert_eq!(told.int("nccl.rank.sequence", &ranks[0], ""), Some(3));
+    let pids: Vec<u32> = told.all("nccl.communicator.info").into_keys().map(|key| key.0).collect();
+    assert_eq!(pids, [ranks[0].child.id()], "nobody else is a rank");
+    assert_eq!(source.entries(), [1, 1, 1]);
+    assert_eq!(ranks[0].order("call 1 ncclAllReduce world 16 7"), "0");
+    assert_eq!(source.read().int("nccl.rank.sequence", &ranks[0], ""), Some(4));
+}
+
 #[test]
 fn ten_thousand_communicators_fill_the_maps_and_no_more() {
     let Some(mut source) = Source::usual() else { return };
@@ -1266,6 +1309,14 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     let early = due.checked_sub(Duration::from_millis(1)).unwrap();
     attaching.follow(&mut libraries, Attach::Full, &shared, early);
     assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
+    // Nobody waits for it while nothing shall be attached.
+    assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
+    assert_eq!(attaching.due(), None);
+    while attaching.detaching() > 0 {
+        attaching.detach_some();
+    }
+    assert!(attaching.enforce(Attach::Full, &libraries).is_some());
+    assert_eq!(attaching.due(), Some(due));
     attaching.follow(&mut libraries, Attach::Full, &shared, due);
     assert_eq!((attaching.refused(), attaching.due()), (None, None));
 }
@@ -1292,4 +1343,37 @@ fn a_library_is_opened_through_another_of_its_users_when_the_first_has_ended() {
     assert!(can_be_opened(&libraries));
     assert!(libraries.forget(ranks[1].process()));
     assert_eq!(libraries.in_use().count(), 0);
+}
+
+#[test]
+fn a_library_in_a_container_is_opened_below_its_root_where_mappings_cannot_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mounts, proc) = (folder.path().join("mounts"), folder.path().join("proc"));
+    std::fs::create_dir(&mounts).unwrap();
+    let script = "mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/libnccl.so.2\" && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.arg(&mounts).arg(built("libnccl.so")).arg(built("nccl-rank"));
+    let is_possible = Command::new("unshare").args(["--mount", "true"]).status();
+    if !is_possible.is_ok_and(|status| status.success()) {
+        println!("skipped: needs root and unshare");
+        return;
+    }
+    let mut rank = Rank::run(&mut command);
+    let library = mounts.join("libnccl.so.2");
+    assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
+    assert!(!library.exists(), "seen outside its mounts");
+    // All of its folder but `map_files`, which takes a capability of its own.
+    let (real, of) = (format!("/proc/{}", rank.child.id()), rank.child.id().to_string());
+    std::fs::create_dir_all(proc.join(&of)).unwrap();
+    for name in ["maps", "root", "mem"] {
+        std::os::unix::fs::symlink(format!("{real}/{name}"), proc.join(&of).join(name)).unwrap();
+    }
+    let paths = Paths { proc: proc.clone(), ..Paths::default() };
+    let mut libraries = Libraries::default();
+    assert!(libraries.look(&paths, rank.process()));
+    let (_, found) = only(libraries.in_use());
+    assert_eq!(found.path.as_ref(), library.to_str().unwrap());
+    let below = library.strip_prefix("/").unwrap();
+    assert_eq!(found.file, proc.join(&of).join("root").join(below));
 }
