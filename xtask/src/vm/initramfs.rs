@@ -155,22 +155,12 @@ fn script(checks: &[Check]) -> String {
         let quoted = args.iter().map(|arg| quote(&arg.to_string_lossy()));
         let words: Vec<_> = std::iter::once((*program).to_owned()).chain(quoted).collect();
         script += &words.join(" ");
-<<<<<<< HEAD
-        match idle.map(quote) {
-            Some(pattern) => {
-                script += " > /tmp/said; code=$?; cat /tmp/said\nif grep -q ";
-                script += &pattern;
-                script += " /tmp/said; then code=9; fi\n";
-            }
-            None => script += "; code=$?\n",
-=======
         if let Some(pattern) = idle {
             script += " > /tmp/said; code=$?; cat /tmp/said\nif grep -q ";
             script += &quote(pattern);
             script += " /tmp/said; then code=9; fi\n";
         } else {
             script += "; code=$?\n";
->>>>>>> main
         }
         script += "if [ $code = 0 ]; then echo '@@PASSED ";
         script += name;
