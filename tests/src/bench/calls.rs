@@ -131,11 +131,12 @@ mod tests {
     fn the_dearest_function_is_first_and_the_wait_is_not_counted() {
         let count = |calls, wall_ns| Count { calls, wall_ns, ..Count::default() };
         let named = |name: &str, count| (name.to_owned(), count);
-        let before = [named("nvmlA", count(2, 10)), named(WAIT, count(5, 500))].into();
+        let before = [named("nvmlA", count(2, 10)), named(WAITS[0], count(5, 500))].into();
         let after = [
             named("nvmlA", count(4, 2_000_010)),
             named("nvmlB", count(1, 9_000_000)),
-            named(WAIT, count(9, 9_000)),
+            named(WAITS[0], count(9, 9_000)),
+            named(WAITS[1], count(9, 9)),
         ];
         let asked = grown(&before, &after.into());
         assert_eq!(
