@@ -116,8 +116,11 @@ fn an_idle_wait_for_events_is_one_call_and_one_look_every_five_seconds() {
     let mut path = PathBuf::new();
     let scene = Scene::new(or_skip!(Stage::new()), None, |_, nvml| path = nvml.count_calls());
     scene.watching();
-    let calls = |name: &str| counts::read(&path).unwrap().get(name).map_or(0, |count| count.calls);
-    let both = || (calls("nvmlEventSetWait_v2"), calls("nvmlSystemEventSetWait"));
+    let both = || {
+        let counts = counts::read(&path).unwrap();
+        let calls = |name: &str| counts.get(name).map_or(0, |count| count.calls);
+        (calls("nvmlEventSetWait_v2"), calls("nvmlSystemEventSetWait"))
+    };
     // The first wait, which does not wait, has come back.
     until(WITHIN, || (both().1 >= 1).then_some(())).expect("a look");
     let (begun, first) = (Instant::now(), both());
@@ -125,8 +128,8 @@ fn an_idle_wait_for_events_is_one_call_and_one_look_every_five_seconds() {
     let (last, took) = (last.expect("more waits"), begun.elapsed());
     // What was under way has ended at any time, the others have lasted.
     assert!(took >= 2 * PATIENCE, "{first:?} to {last:?} in {took:?}");
-    let waits = last.0 - first.0;
-    assert!((3..=4).contains(&waits), "{first:?} to {last:?}: one look a wait");
+    // A look may have begun between the two counts.
+    assert!((last.0 - first.0).abs_diff(last.1 - first.1) <= 1, "{first:?} to {last:?}");
 }
 
 #[test]

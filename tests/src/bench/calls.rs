@@ -136,6 +136,7 @@ mod tests {
             named("nvmlA", count(4, 2_000_010)),
             named("nvmlB", count(1, 9_000_000)),
             named(WAITS[0], count(9, 9_000)),
+            named(WAITS[1], count(9, 9)),
         ];
         let asked = grown(&before, &after.into());
         assert_eq!(
