@@ -59,25 +59,40 @@ pub const ABORTED: u32 = 3;
 /// [`Activity::end`]: revoked: calls on it fail from now on.
 pub const REVOKED: u32 = 4;
 
-/// Index into the hit counters: entries.
-pub const HIT_ENTRY: u32 = 0;
-/// Index into the hit counters: returns.
-pub const HIT_RETURN: u32 = 1;
-/// Index into the loss counters: no room for a communicator.
-pub const LOST_COMMUNICATOR: u32 = 2;
-/// Index into the loss counters: no room for an operation and size.
-pub const LOST_CALL: u32 = 3;
-/// Index into the loss counters: no room for a thread.
-pub const LOST_THREAD: u32 = 4;
-/// Index into the loss counters: an argument in the caller's memory could not be read.
-pub const LOST_UNREADABLE: u32 = 5;
+/// Index into the counters: returns.
+pub const HIT_RETURN: u32 = 0;
+/// Index into the counters: no room for a communicator.
+pub const LOST_COMMUNICATOR: u32 = 1;
+/// Index into the counters: no room for an operation and size.
+pub const LOST_CALL: u32 = 2;
+/// Index into the counters: no room for a thread.
+pub const LOST_THREAD: u32 = 3;
+/// Index into the counters: an argument in the caller's memory could not be read.
+pub const LOST_UNREADABLE: u32 = 4;
+/// Index into the counters: entries of the first function of [`SYMBOLS`]; those of the others
+/// follow, since a hit does not cost the same at each.
+pub const HIT_ENTRIES: u32 = 5;
 /// Number of counters.
-pub const COUNTERS: u32 = 6;
+#[expect(clippy::cast_possible_truncation, reason = "some tens")]
+pub const COUNTERS: u32 = HIT_ENTRIES + SYMBOLS.len() as u32;
+
+/// Cookie of a function that is none of the library's: nothing is done at its entry.
+pub const TRIED: u64 = u64::MAX;
+/// The same, and its return is wanted.
+pub const TRIED_RETURN: u64 = u64::MAX - 1;
 
 /// Bit of the control word: operations are not counted, while their probes are being detached.
 pub const CONTROL_PAUSED: u32 = 2;
 /// Bit of the control word: calls are timed until they return, so the return probes are there.
 pub const CONTROL_TIMED: u32 = 1;
+/// The control word's lowest bit above the others: there is counted how often it was changed.
+/// The return of a call that began before a change may never be seen.
+pub const CONTROL_ERA: u32 = 4;
+
+/// Index into the changes of handles: by the programs.
+pub const CHANGES_IN_KERNEL: u32 = 0;
+/// Index into the changes of handles: by user space.
+pub const CHANGES_OUTSIDE: u32 = 1;
 
 /// [`Open::what`]: nothing.
 pub const IDLE: u32 = 0;
@@ -255,6 +270,10 @@ abi! {
         class: u32,
         /// What the symbol's row says more.
         detail: u32,
+        /// The control word's count of changes when it began.
+        era: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 
@@ -296,6 +315,26 @@ abi! {
         depth: u32,
         /// Calls in it.
         calls: u32,
+        /// The control word's count of changes when the last group began.
+        era: u32,
+        /// Zero.
+        reserved: u32,
+    }
+}
+
+abi! {
+    /// What the handle that a thread used last stands for, so that it is not looked up again.
+    Used {
+        /// `ncclComm_t`.
+        handle: u64,
+        /// Number of the communicator; 0 if none was used.
+        communicator: u64,
+        /// How often handles had come and gone when it was looked up: it is good until the next.
+        changes: u64,
+        /// How many ranks it has, or [`UNKNOWN`].
+        ranks: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 
@@ -308,6 +347,8 @@ abi! {
         expected: Expected,
         /// The group it has begun.
         group: Group,
+        /// The handle it used last.
+        used: Used,
     }
 }
 

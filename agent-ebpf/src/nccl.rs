@@ -14,10 +14,10 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
-    ARRIVALS, Activity, Arrival, BUCKETS, COUNTERS, CallKey, Calls, Communicator, Expected,
-    GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD,
-    MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Open, SEEN, TaskLayout,
-    Thread, UNKNOWN,
+    ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
+    COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE,
+    Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS,
+    MAX_UNIQUE_IDS, MadeId, Open, SEEN, TaskLayout, Thread, UNKNOWN, Used,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -46,6 +46,9 @@ pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0)
 /// What user space wants at present.
 #[map]
 pub static CONTROL: Array<u32> = Array::with_max_entries(1, 0);
+/// How often a handle has come, gone or learned its size: by programs, and by user space.
+#[map]
+pub static CHANGES: Array<u64> = Array::with_max_entries(2, 0);
 /// A communicator without anything, larger than a program's stack. Never written.
 #[map]
 static NO_COMMUNICATOR: Array<Communicator> = Array::with_max_entries(1, 0);
@@ -61,13 +64,22 @@ pub struct Entry {
     pub task: u64,
     /// Stack pointer.
     pub stack: u64,
+    /// What user space wants at present.
+    pub control: u32,
 }
 
 impl Entry {
     /// Of the running thread.
     #[inline(always)]
     pub fn begin(registers: Registers) -> Self {
-        Self { now: now(), task: bpf_get_current_pid_tgid(), stack: registers.stack() }
+        let (task, stack) = (bpf_get_current_pid_tgid(), registers.stack());
+        Self { now: now(), task, stack, control: control() }
+    }
+
+    /// How often user space has changed what it wants.
+    #[inline(always)]
+    pub fn era(&self) -> u32 {
+        self.control / CONTROL_ERA
     }
 
     /// Thread group.
@@ -103,6 +115,15 @@ pub fn add(slot: *mut u64, by: u64) {
     }
 }
 
+/// Adds to a number that one thread at a time writes, as NCCL demands of the callers of a
+/// communicator: a program that breaks that rule may lose a count. Half the price of the other.
+#[inline(always)]
+pub fn add_alone(slot: *mut u64, by: u64) {
+    // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
+    // are not freed while the program runs (RCU).
+    unsafe { *slot = (*slot).wrapping_add(by) };
+}
+
 /// What user space wants at present.
 #[inline(always)]
 pub fn control() -> u32 {
@@ -126,7 +147,8 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
     // SAFETY: the entry is this thread's own and only this thread writes it; the verifier has
     // seen that the pointer is not null.
     let open = unsafe { &(*thread).open };
-    if open.since_ns != 0 && entry.stack <= open.stack {
+    // The return of a call from before a change may not have been seen: it proves nothing.
+    if open.since_ns != 0 && open.era == entry.era() && entry.stack <= open.stack {
         return None;
     }
     Some(thread)
@@ -142,6 +164,41 @@ pub fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
     }
     let identity = Identity { handle, pid: entry.pid(), origin: SEEN, ..NOBODY };
     make(identity, entry)
+}
+
+/// The same, without a look where the thread used that handle the last time.
+#[inline(always)]
+pub fn communicator_of_last(handle: u64, thread: *mut Thread, entry: &Entry) -> Option<Handle> {
+    // Before the look: what changes during it is seen the next time.
+    let changes = changes();
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        let used = &raw mut (*thread).used;
+        if (*used).handle == handle && (*used).changes == changes && (*used).communicator != 0 {
+            let (communicator, ranks) = ((*used).communicator, (*used).ranks);
+            return Some(Handle { communicator, ranks, reserved: 0 });
+        }
+        let found = communicator_of(handle, entry)?;
+        (*used).handle = handle;
+        (*used).communicator = found.communicator;
+        (*used).ranks = found.ranks;
+        (*used).changes = changes;
+        Some(found)
+    }
+}
+
+#[inline(always)]
+fn changes() -> u64 {
+    let of = |index| CHANGES.get(index).copied().unwrap_or(0);
+    of(CHANGES_IN_KERNEL).wrapping_add(of(CHANGES_OUTSIDE))
+}
+
+/// A handle stands for something else from now on.
+#[inline(always)]
+pub fn handle_changed() {
+    if let Some(slot) = CHANGES.get_ptr_mut(CHANGES_IN_KERNEL) {
+        add(slot, 1);
+    }
 }
 
 /// Adds a communicator, and lets its handle stand for it.
@@ -160,6 +217,7 @@ pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
         count(LOST_COMMUNICATOR);
         return None;
     }
+    handle_changed();
     let made = COMMUNICATORS.get_ptr_mut(&number)?;
     // SAFETY: nobody else has this number; user space takes the entry only once `born_ns` is set,
     // which is written last.
@@ -215,6 +273,8 @@ pub const NOT_OPEN: Open = Open {
     operation: 0,
     class: 0,
     detail: 0,
+    era: 0,
+    reserved: 0,
 };
 
 const NO_THREAD: Thread = Thread {
@@ -229,7 +289,10 @@ const NO_THREAD: Thread = Thread {
         class: 0,
         depth: 0,
         calls: 0,
+        era: 0,
+        reserved: 0,
     },
+    used: Used { handle: 0, communicator: 0, changes: 0, ranks: 0, reserved: 0 },
 };
 
 /// Of whom nothing is known.

@@ -11,8 +11,9 @@ pub mod xid;
 
 use crate::attribute::Owner;
 use crate::catalog::event::EventKind;
+use crate::catalog::nccl::GovernorLevel;
 use crate::communicators::CommunicatorHash;
-use crate::ids::{GpuId, PciAddress};
+use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
 use crate::inventory::GpuInfo;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -59,6 +60,10 @@ pub enum Witness {
     Both,
     /// NCCL's status socket.
     Ras,
+    /// The probes on the collective library.
+    Probes,
+    /// The agent, of its own probes.
+    Governor,
 }
 
 impl Witness {
@@ -69,6 +74,8 @@ impl Witness {
             Self::Nvml => "nvml",
             Self::Both => "nvml+kmsg",
             Self::Ras => "nccl-ras",
+            Self::Probes => "nccl",
+            Self::Governor => "nccl-governor",
         }
     }
 }
@@ -80,6 +87,8 @@ pub enum Place {
     Gpu(GpuId),
     /// An address on the bus.
     Pci(PciAddress),
+    /// A port of the bus, above one device or many.
+    Port(PciPort),
     /// The host.
     Host,
 }
@@ -91,10 +100,19 @@ pub struct Named {
     pub pid: u32,
     /// Its command name, if told.
     pub comm: Option<Box<str>>,
+    /// Its real user id, if told.
+    pub uid: Option<u32>,
+}
+
+impl Named {
+    /// One of which only its number is told.
+    pub fn pid(pid: u32) -> Self {
+        Self { pid, comm: None, uid: None }
+    }
 }
 
 /// A process of a job, on any node, as NCCL names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peer {
     /// Address of its node.
     pub host: Box<str>,
@@ -108,10 +126,62 @@ pub struct Peer {
     pub rank: Option<u32>,
     /// Ranks of that.
     pub ranks: Option<u32>,
+    /// The very process, where it is or was on this node.
+    pub process: Option<ProcKey>,
+    /// Whose that was when it was last seen.
+    pub owner: Option<Arc<Owner>>,
+    /// Other processes of its job on this node.
+    pub beside: Vec<ProcKey>,
+}
+
+/// A rank that does not get on, and the call that it stays in or has made last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StuckRank {
+    /// Its process.
+    pub process: ProcKey,
+    /// The communicator.
+    pub communicator: Option<CommunicatorHash>,
+    /// Rank in it.
+    pub rank: Option<u32>,
+    /// Its ranks.
+    pub ranks: Option<u32>,
+    /// The operation.
+    pub operation: &'static str,
+    /// Size of the message.
+    pub bytes: u64,
+    /// The call has not returned.
+    pub is_open: bool,
+    /// Collectives behind the foremost rank on this node.
+    pub lag: Option<u64>,
+    /// Seconds since the call.
+    pub seconds: u64,
+}
+
+/// What was decided of the probes on collective libraries, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Governed {
+    /// What they were let do before.
+    pub before: GovernorLevel,
+    /// And from now on.
+    pub level: GovernorLevel,
+    /// One second with probes in so many.
+    pub cycle: u32,
+    /// Hits a second and process, measured.
+    pub rate: u64,
+    /// Hits a second and process, allowed.
+    pub budget: u64,
+    /// Nanoseconds that one costs.
+    pub hit_ns: u64,
+    /// The function whose hits cost most.
+    pub dearest: Option<&'static str>,
+    /// Files of the libraries in use, comma-separated.
+    pub libraries: Box<str>,
+    /// Their versions, the same.
+    pub versions: Box<str>,
 }
 
 /// What a source saw.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Happening {
     /// What.
     pub kind: EventKind,
@@ -125,10 +195,56 @@ pub struct Happening {
     pub process: Option<Named>,
     /// The process it is about, where that may be on another node.
     pub peer: Option<Box<Peer>>,
+    /// The rank it is about.
+    pub stuck: Option<Box<StuckRank>>,
+    /// What was decided of the agent's own probes.
+    pub governed: Option<Box<Governed>>,
     /// The MIG GPU instance it was in.
     pub gpu_instance: Option<u32>,
+    /// The cgroup of that process, as the memory controller's hierarchy has it.
+    pub cgroup: Option<Box<str>>,
+    /// What that process has used, where it is about its end.
+    pub usage: Option<Box<Usage>>,
     /// The source's own words.
     pub message: Box<str>,
+}
+
+impl Happening {
+    /// One of which nothing else is told.
+    pub fn new(
+        kind: EventKind,
+        place: Place,
+        severity: Severity,
+        message: impl Into<Box<str>>,
+    ) -> Self {
+        Self {
+            kind,
+            place,
+            code: None,
+            severity,
+            process: None,
+            peer: None,
+            stuck: None,
+            governed: None,
+            gpu_instance: None,
+            cgroup: None,
+            usage: None,
+            message: message.into(),
+        }
+    }
+}
+
+/// What a process has used of a device in all its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Seconds for which it was on the device.
+    pub seconds: f64,
+    /// Bytes of device memory it had at most.
+    pub memory_peak: Option<i64>,
+    /// Fraction of the time in which it had a kernel on the device.
+    pub busy: Option<f64>,
+    /// Fraction of the time in which it had device memory read or written.
+    pub memory_busy: Option<f64>,
 }
 
 /// When something happened, on the two clocks that matter.

@@ -92,6 +92,30 @@ impl fmt::Display for PciAddress {
     }
 }
 
+/// A port of the PCI bus. Unlike a board's, a port's function tells it from the ports beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciPort {
+    /// Where it is.
+    pub address: PciAddress,
+    /// Which of the ports there.
+    pub function: u8,
+}
+
+impl PciPort {
+    /// Reads `0000:17:00.1`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, function) = text.split_once('.')?;
+        Some(Self { address: PciAddress::parse(address)?, function: function.parse().ok()? })
+    }
+}
+
+impl fmt::Display for PciPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PciAddress { domain, bus, device } = self.address;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{}", self.function)
+    }
+}
+
 macro_rules! text_id {
     ($(#[doc = $doc:literal])+ $name:ident) => {
         $(#[doc = $doc])+

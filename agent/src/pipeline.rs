@@ -20,7 +20,7 @@ use crate::collect::device::DEVICES;
 use crate::collect::device::capabilities::Capabilities;
 use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
-use crate::collect::device::snapshot::Control;
+use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::events::Counts;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::Waker;
@@ -183,11 +183,14 @@ impl Core {
     /// Where what happens becomes events; `batches` wakes the pipeline to tell them.
     fn desk(&self, batches: SyncSender<Event>) -> Arc<Desk> {
         let readers = self.readers.clone();
+        let inventory = Arc::clone(&self.inventory);
         let listed = move |gpu| {
             let snapshots = readers.iter().map(Control::snapshot);
             let devices = snapshots.flat_map(|snapshot| snapshot.devices);
             let on = devices.filter(|device| device.gpu == gpu);
-            on.flat_map(|device| device.processes).filter_map(|on| on.process).collect()
+            let place = |on: &ProcessSnapshot| Some(inventory.instance(on.instance?)?.gpu_instance);
+            let on = on.flat_map(|device| device.processes);
+            on.filter_map(|on| Some((on.process?, place(&on)))).collect()
         };
         let readers = self.readers.clone();
         let make_way = move || readers.iter().for_each(|reader| reader.make_way(UNBINDING));
@@ -208,21 +211,27 @@ impl Core {
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
         let ownership = self.ownership.clone();
         let emit = move |evidence| {
-            let is_life = matches!(
-                evidence,
-                Evidence::Opened(_)
-                    | Evidence::Forked { .. }
-                    | Evidence::Execed { .. }
-                    | Evidence::Exited { .. }
-            );
+            let (stirred, has_ended) = match &evidence {
+                Evidence::Opened(opened) => (Some(opened.process), false),
+                Evidence::Forked { child, .. } => (Some(child.process), false),
+                Evidence::Execed { process, .. } => (Some(*process), false),
+                Evidence::Exited { .. } => (None, true),
+                _ => (None, false),
+            };
             ownership.observe(evidence);
-            if let Some(waker) = nccl.as_ref().filter(|_| is_life) {
-                waker.wake();
+            match (&nccl, stirred) {
+                (Some(waker), Some(process)) => waker.stir(process),
+                (Some(waker), None) if has_ended => waker.wake(),
+                _ => {}
             }
         };
         let handle = device_users::start(settings.kernel.clone(), &settings.paths, emit);
         let name = || device_users::NAME.into();
-        self.kernel = Some(handle.map_err(|source| RunError::Thread { name: name(), source })?);
+        let handle = handle.map_err(|source| RunError::Thread { name: name(), source })?;
+        if handle.hook().is_none() {
+            self.ownership.ends_are_unannounced();
+        }
+        self.kernel = Some(handle);
         Ok(())
     }
 
@@ -264,11 +273,11 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
 
     let mut core = Core::new(settings, Register::open(&settings.paths.state));
     core.start_suppliers()?;
-    let nccl = core.calls(settings)?;
-    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
-    core.refresh();
     let mut collectors = core.readers(settings);
     let desk = core.desk(batches.clone());
+    let nccl = core.calls(settings, &desk)?;
+    core.watch_kernel(settings, nccl.as_ref().map(|(_, waker, _)| waker.clone()))?;
+    core.refresh();
     if let Some((calls, _, loaded)) = nccl {
         collectors.push(calls);
         collectors.extend(core.status(settings, loaded, &desk)?);

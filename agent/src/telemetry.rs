@@ -100,6 +100,7 @@ fn described(resource: &Resource) -> opentelemetry_sdk::Resource {
     let attributes = resource.iter().map(|(key, value)| match value {
         AttrValue::Str(text) => KeyValue::new(key.to_owned(), text.to_string()),
         AttrValue::Int(number) => KeyValue::new(key.to_owned(), *number),
+        AttrValue::Double(number) => KeyValue::new(key.to_owned(), number.get()),
     });
     opentelemetry_sdk::Resource::builder_empty().with_attributes(attributes).build()
 }

@@ -1,17 +1,16 @@
 //! What the kernel says about a device arrives once, with whose work it struck, and is counted.
 
-use crate::setting::{TRAINER, wait_for_holder};
-use gpuwho_tests::agent::{Agent, Config, Otlp};
+mod library;
+mod scene;
+
+use gpuwho_tests::agent::Otlp;
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{Attributes, ReceivedRecord, of};
-use gpuwho_tests::kmsg::Kmsg;
-use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
-use gpuwho_tests::stage::{Expected, Stage};
+use gpuwho_tests::stage::Stage;
 use gpuwho_tests::until::until;
-use gpuwho_tests::worker::Worker;
+use scene::{Scene, text};
 use serde_json::Value;
-use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A few ticks and one start of the reader, on a machine under load.
@@ -22,126 +21,13 @@ const PCI: &str = "0000:10:00";
 /// Its UUID.
 const UUID: &str = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000000";
 
-/// A pod's process on the first of eight devices, an agent, and a kernel log.
-struct Scene {
-    // Ended and removed before the stage under them.
-    agent: Option<Agent>,
-    worker: Worker,
-    kmsg: Kmsg,
-    config: Config,
-    nvml: FakeNvml,
-    expected: Expected,
-    stage: Stage,
-}
-
-impl Scene {
-    fn new(mut stage: Stage, otlp: Option<Otlp>, before: impl FnOnce(&mut Kmsg)) -> Self {
-        let pod = stage.pod(&TRAINER).unwrap();
-        let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap();
-        let worker = Worker::on(&pod, &[0]).unwrap();
-        nvml.set_processes(0, &[Some(worker.pid())]).unwrap();
-        let mut kmsg = Kmsg::new(stage.folder()).unwrap();
-        before(&mut kmsg);
-        let config = Config {
-            interval: Some("500ms".to_owned()),
-            pod_logs: Some(stage.pod_logs()),
-            kmsg: Some(kmsg.path()),
-            file: Some(stage.folder().join("told.jsonl")),
-            otlp,
-            ..Config::default()
-        };
-        let expected = pod.expected.clone();
-        let mut scene = Self { agent: None, worker, kmsg, config, nvml, expected, stage };
-        scene.restart();
-        scene
-    }
-
-    /// Another agent after this one.
-    fn restart(&mut self) {
-        drop(self.agent.take());
-        let agent = Agent::start(self.stage.folder(), &self.config, Some(&self.nvml)).unwrap();
-        self.ready(&agent);
-        self.agent = Some(agent);
-    }
-
-    /// Until the agent knows the device and who is on it.
-    fn ready(&self, agent: &Agent) {
-        wait_for_holder(agent, self.worker.pid());
-        let on = |who: &Value| {
-            let devices = who["devices"].as_array()?;
-            let is_used = |device: &Value| {
-                device["processes"].as_array().is_some_and(|processes| !processes.is_empty())
-            };
-            devices.iter().any(is_used).then_some(())
-        };
-        agent.wait_for("the device's processes", WITHIN, on).unwrap();
-    }
-
-    /// The file sink's lines about events so far, one an event. Other tests' processes hold their
-    /// own nodes of the same name at the same time, and are victims as well.
-    fn events(&self) -> Vec<Value> {
-        let mut seen: Vec<(String, Value)> = Vec::new();
-        for line in self.lines("event") {
-            let id = text(&line["attributes"]["gpuwho.event.id"]);
-            let is_mine = line["attributes"]["process.pid"] == self.worker.pid();
-            match seen.iter_mut().find(|(known, _)| *known == id) {
-                Some((_, kept)) if is_mine => *kept = line,
-                Some(_) => {}
-                None => seen.push((id, line)),
-            }
-        }
-        seen.into_iter().map(|(_, line)| line).collect()
-    }
-
-    fn lines(&self, key: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.stage.folder().join("told.jsonl")).unwrap_or_default();
-        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole).to_owned();
-        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        lines.filter(|line| !line[key].is_null()).collect()
-    }
-
-    fn wait_for_events(&self, count: usize) -> Vec<Value> {
-        let enough = || Some(self.events()).filter(|events| events.len() >= count);
-        until(WITHIN, enough).unwrap_or_else(|| panic!("{:#?}", self.events()))
-    }
-
-    /// The last value of an XID's counter in the file.
-    fn xids(&self, code: u64) -> Option<i64> {
-        let points = self.lines("metric");
-        let of_code = |point: &&Value| {
-            point["metric"] == "gpu.xid.errors" && point["attributes"]["gpu.xid.code"] == code
-        };
-        points.iter().rfind(of_code)?["value"].as_i64()
-    }
-
-    fn wait_for_xids(&self, code: u64, count: i64) {
-        let counted = until(WITHIN, || (self.xids(code) == Some(count)).then_some(()));
-        assert!(counted.is_some(), "XID {code}: {:?} instead of {count}", self.xids(code));
-    }
-
-    /// What the pod's attributes on an event must be.
-    fn of_the_pod(&self) -> Vec<(&'static str, String)> {
-        let expected = self.expected.clone();
-        vec![
-            ("k8s.namespace.name", expected.namespace.unwrap()),
-            ("k8s.pod.name", expected.pod.unwrap()),
-            ("k8s.pod.uid", expected.pod_uid.unwrap()),
-            ("process.pid", self.worker.pid().to_string()),
-        ]
-    }
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
 #[test]
 fn an_xid_arrives_at_the_collector_once_with_its_pod_and_its_action() {
     let stage = or_skip!(Stage::new());
     let folder = tempfile::tempdir().unwrap();
     let collector = or_skip!(Collector::start(folder.path()));
     let otlp = Otlp { endpoint: collector.grpc_endpoint(), protocol: Some("grpc") };
-    let mut scene = Scene::new(stage, Some(otlp), |_| {});
+    let mut scene = Scene::new(stage, Some(otlp), |_, _| {});
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let line = format!("NVRM: Xid (PCI:{PCI}): 79, GPU has fallen off the bus.");
     scene.kmsg.say(&line).unwrap();
@@ -185,32 +71,8 @@ fn an_xid_arrives_at_the_collector_once_with_its_pod_and_its_action() {
 }
 
 #[test]
-fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
-    let watching = |who: &Value| {
-        let mut sources = who["sources"].as_array()?.iter();
-        sources.find(|s| s["name"] == "nvml_events" && s["state"] == "ready").map(|_| ())
-    };
-    let agent = scene.agent.as_ref().unwrap();
-    agent.wait_for("the driver's events", WITHIN, watching).unwrap();
-    let happens = "\n[[event]]\ndevice = 0\ndata = 79\n";
-    let scenario = fs::read_to_string(scene.nvml.scenario()).unwrap();
-    fs::write(scene.nvml.scenario(), scenario + happens).unwrap();
-    let line = format!("NVRM: Xid (PCI:{PCI}): 79, GPU has fallen off the bus.");
-    scene.kmsg.say(&line).unwrap();
-    let told = scene.wait_for_events(1);
-    assert_eq!(told[0]["attributes"]["gpuwho.event.source"], "nvml+kmsg", "{told:#?}");
-    assert_eq!(told[0]["body"], line);
-    for (key, value) in scene.of_the_pod() {
-        assert_eq!(text(&told[0]["attributes"][key]), value, "{told:#?}");
-    }
-    scene.wait_for_xids(79, 1);
-    assert_eq!(scene.events().len(), 1);
-}
-
-#[test]
 fn a_device_that_is_taken_from_its_driver_is_let_go_of_and_taken_again() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     let line = "NVRM: Attempting to remove device 0000:10:00.0 with non-zero usage count!";
     scene.kmsg.say(line).unwrap();
     let state = |wanted: &'static str| {
@@ -226,7 +88,7 @@ fn a_device_that_is_taken_from_its_driver_is_let_go_of_and_taken_again() {
 
 #[test]
 fn a_storm_is_told_in_ten_lines_and_counted_whole() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     let pid = scene.worker.pid();
     for _ in 0..200 {
         let line = format!("NVRM: Xid (PCI:{PCI}): 94, pid={pid}, name=worker, Contained: SM.");
@@ -239,7 +101,7 @@ fn a_storm_is_told_in_ten_lines_and_counted_whole() {
 #[test]
 fn old_records_are_told_once_with_their_own_time_and_not_by_the_next_agent() {
     let line = |code| format!("NVRM: Xid (PCI:{PCI}): {code}, Ch 00000008");
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |kmsg| {
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |kmsg, _| {
         kmsg.said(&line(31), Duration::from_hours(1)).unwrap();
         kmsg.said(&line(43), Duration::from_mins(5)).unwrap();
     });
@@ -260,7 +122,7 @@ fn old_records_are_told_once_with_their_own_time_and_not_by_the_next_agent() {
 
 #[test]
 fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
-    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_| {});
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     let pid = scene.worker.pid();
     let killed = |pid: u32| {
         format!(
@@ -274,5 +136,29 @@ fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
     assert_eq!(event["event"], "gpu.process.oom_kill");
     for (key, value) in scene.of_the_pod() {
         assert_eq!(text(&event["attributes"][key]), value, "{event:#}");
+    }
+}
+
+#[test]
+fn a_killed_process_that_the_agent_never_saw_is_told_with_the_pod_whose_cgroup_the_kernel_names() {
+    let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
+    // No process can have these numbers.
+    let (stranger, loader) = (4_194_305, 4_194_306);
+    let killed = |pid: u32, cgroup: &str| {
+        format!(
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
+             oom_memcg={cgroup},task_memcg={cgroup},task=loader,pid={pid},uid=0"
+        )
+    };
+    scene.kmsg.say(&killed(stranger, "/system.slice/other.service")).unwrap();
+    scene.kmsg.say(&killed(loader, &scene.cgroup)).unwrap();
+    let told = scene.wait_for_events(1);
+    let [event] = &told[..] else { panic!("one event: {told:#?}") };
+    let attributes = &event["attributes"];
+    assert_eq!(event["event"], "gpu.process.oom_kill");
+    assert_eq!(attributes["process.pid"], loader, "{event:#}");
+    assert_eq!(attributes["process.executable.name"], "loader", "{event:#}");
+    for (key, value) in scene.of_the_pod().into_iter().filter(|(key, _)| *key != "process.pid") {
+        assert_eq!(text(&attributes[key]), value, "{event:#}");
     }
 }

@@ -1,7 +1,9 @@
 //! Who a process is cannot be mistaken: numbers used again, other namespaces, threads, daemons,
 //! nodes that were handed over, and names that are made to look like another's.
 
-use crate::setting::{TRAINER, holder, owner, wait_for_holder, watch, watch_with, without_kernel};
+use crate::setting::{
+    TRAINER, free_pid, hand_over, holder, owner, wait_for_holder, watch, watch_with, without_kernel,
+};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::stage::{Expected, Group, PodSpec, Stage};
 use gpuwho_tests::until::until;
@@ -83,16 +85,7 @@ fn a_node_handed_over_is_found_with_the_one_who_has_it_now() {
     let broker = stage.service("broker").unwrap();
     let pod = stage.pod(&TRAINER).unwrap();
     let agent = watch_with(&stage, Config { rescan_interval: Some("1s"), ..Config::default() });
-    let socket = stage.folder().join("give");
-    let path = Some(socket.display().to_string());
-    let gives = Script { give: path.clone(), gpus: vec![0], ..Script::default() };
-    let takes = Script { take: path, ..Script::default() };
-    let (giver, taker) = std::thread::scope(|scope| {
-        let giver = scope.spawn(|| Worker::start(Some(&broker), &gives).unwrap());
-        until(Duration::from_secs(10), || socket.exists().then_some(())).unwrap();
-        let taker = Worker::start(Some(&pod), &takes).unwrap();
-        (giver.join().unwrap(), taker)
-    });
+    let (giver, taker) = hand_over(&stage, &broker, &pod, 0);
     assert_eq!(owner(&wait_for_holder(&agent, taker.pid())), pod.expected);
     assert_eq!(owner(&wait_for_holder(&agent, giver.pid())), broker.expected);
 }
@@ -101,11 +94,6 @@ fn a_node_handed_over_is_found_with_the_one_who_has_it_now() {
 fn now_ticks() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(now.tv_sec * 100 + now.tv_nsec / 10_000_000).unwrap()
-}
-
-/// A number that no process has.
-fn free_pid() -> u32 {
-    (20_000..30_000).find(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()).unwrap()
 }
 
 #[test]
@@ -121,7 +109,7 @@ fn one_number_in_50_pods_and_jobs_is_never_taken_for_another() {
     if let Some(reason) = without_kernel(&agent) {
         skip!("{reason}");
     }
-    let pid = free_pid();
+    let pid = free_pid(20_000..30_000);
     // Whose the number was from when on.
     let mut times: BTreeMap<u64, &Expected> = BTreeMap::new();
     for group in &groups {

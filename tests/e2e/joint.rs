@@ -7,5 +7,7 @@ mod cadence;
 mod fooling;
 mod grants;
 mod jobs;
+mod kubelet;
+mod numbers;
 mod pods;
 mod told;

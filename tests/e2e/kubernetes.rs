@@ -175,6 +175,32 @@ fn an_executed_process_and_a_restarted_container_have_their_container_s_names() 
 }
 
 #[test]
+fn a_pod_that_is_deleted_keeps_its_names_and_the_next_of_its_name_has_its_own() {
+    let mut scene = Scene::new(or_skip!(containerd::available()).start().unwrap());
+    let pod = scene.pod("trainer-0");
+    let first = start(&pod, "train", 0);
+    scene.nvml.set_processes(0, &[Some(first.pid)]).unwrap();
+    scene.wait_for_names(first.pid, &first.expected, NAMED_WITHIN);
+    let (pid, expected) = (first.pid, first.expected.clone());
+    // As a StatefulSet's is replaced. The driver still lists the process for a while.
+    drop(first);
+    pod.remove().unwrap();
+    let again = scene.pod("trainer-0");
+    let second = start(&again, "train", 1);
+    assert_ne!(second.expected.pod_uid, expected.pod_uid);
+    scene.wait_for_names(second.pid, &second.expected, NAMED_WITHIN);
+    scene.time_of(TICKS);
+    let ended = wait_for_holder(&scene.agent, pid);
+    assert_eq!((owner(&ended), &ended["exited"]), (expected, &true.into()), "{ended:#}");
+    let uid = &second.expected.pod_uid.clone().unwrap();
+    let of_both = scene.points().into_iter().filter(|point| {
+        point["attributes"]["process.pid"] == pid && point["attributes"]["k8s.pod.uid"] == **uid
+    });
+    assert_eq!(of_both.collect::<Vec<_>>(), Vec::<Value>::new());
+    scene.wait_for_names(second.pid, &second.expected, NAMED_WITHIN);
+}
+
+#[test]
 fn a_process_that_lives_40_ms_is_named() {
     let mut scene = Scene::new(or_skip!(containerd::available()).start().unwrap());
     if let Some(reason) = without_kernel(&scene.agent) {

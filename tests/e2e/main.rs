@@ -24,6 +24,7 @@ mod mig;
 mod nccl;
 mod ownership;
 mod reader;
+mod rules;
 mod setting;
 mod shares;
 mod slurm;

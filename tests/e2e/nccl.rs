@@ -4,7 +4,7 @@
 use gpuwho_common::nccl::Hash;
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
-use gpuwho_tests::collector::received::{ReceivedPoint, of};
+use gpuwho_tests::collector::received::{ReceivedPoint, ReceivedRecord as Record, of};
 use gpuwho_tests::nccl::{Rank, library};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::until::until;
@@ -72,6 +72,15 @@ fn a_rank_from_before_the_agent_arrives_with_its_number() {
         };
         until(WITHIN, arrives).expect("the rank's series");
     }
+}
+
+/// A record of an event; the ranks of other tests are on this host as well.
+fn told_of(collector: &Collector, event: &str, (name, value): (&str, &str)) -> Option<Record> {
+    let records = collector.records().unwrap();
+    let is_it = |record: &Record| {
+        record.event == event && record.attrs.get(name).is_some_and(|is| is == value)
+    };
+    records.into_iter().find(is_it)
 }
 
 /// What a library of 2.29 says of the two ranks here and a third one that is dead.
@@ -153,14 +162,116 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
         let value = told(metric, &[attr, ("nccl.rank", rank)]);
         assert!(is_near(value, wanted), "{metric} {attr:?} of rank {rank}: {value:?}");
     }
-    let dead = || {
-        let records = collector.records().unwrap();
-        records.into_iter().find(|record| record.event == "nccl.peer.dead")
-    };
+    let dead = || told_of(&collector, "nccl.peer.dead", ("nccl.communicator.id", &hash));
     let record = until(WITHIN, dead).expect("the event");
     let attrs = |name: &str| record.attrs.get(name).map_or("", String::as_str);
     let said = ["nccl.communicator.id", "nccl.rank", "nccl.nranks", "nccl.peer.host"].map(attrs);
     assert_eq!(said, [hash.as_str(), "2", "3", "172.16.64.245"]);
     let whose = attrs("process.pid");
     assert!(ranks.iter().any(|rank| rank.pid().to_string() == whose), "{record:?}");
+}
+
+/// What a library of 2.27 says, which knows no JSON, of the second of two ranks.
+fn text(hash: &str, dead: Option<u32>) -> String {
+    const HEALTHY: &str = include_str!("../fixtures/nccl-ras/libnccl-2.27.5-three-ranks.txt");
+    const DEAD: &str = include_str!("../fixtures/nccl-ras/libnccl-2.27.5-one-dead.txt");
+    let Some(pid) = dead else { return HEALTHY.into() };
+    let digits = hash.trim_start_matches("0x");
+    let text = DEAD.replace("1db14a8a713c2fa5", &format!("{digits:0>16}"));
+    text.replace("13033", &pid.to_string()).replace("Rank 2 --", "Rank 1 --")
+}
+
+#[test]
+fn a_rank_that_was_killed_here_is_named_though_its_process_has_ended() {
+    if !geteuid().is_root() {
+        gpuwho_tests::skip!("root, to attach probes");
+    }
+    let folder = TempDir::new().unwrap();
+    let collector = or_skip!(Collector::start(&folder.path().join("collector")));
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("localhost:{port}");
+    let (mut ranks, hash) = world(folder.path(), &[("NCCL_RAS_ADDR", &address)]);
+    let document = folder.path().join("status.txt");
+    std::fs::write(&document, text(&hash, None)).unwrap();
+    for rank in &mut ranks {
+        assert_eq!(rank.order(&format!("ras {}", document.display())).unwrap(), "ok");
+    }
+    let agent = start(folder.path(), &collector, "[nccl]\nras_interval = \"1s\"\n");
+    or_skip!(
+        agent
+            .wait_for_log("counting collective calls", WITHIN)
+            .map_err(|_| "a kernel that lets the agent count collective calls")
+    );
+    let second = ("nccl.rank", "1");
+    let is_known = || {
+        for rank in &mut ranks {
+            rank.order("call 1 ncclAllReduce world 1024 7").unwrap();
+        }
+        let points = collector.points().unwrap();
+        let info = of(&points, "nccl.communicator.info", &[second]);
+        let answered = of(&points, "nccl.ras.queries", &[("nccl.ras.outcome", "answered")]);
+        let has_answered = answered.iter().any(|point| point.number().is_some_and(|n| n >= 2.0));
+        (!info.is_empty() && has_answered).then_some(())
+    };
+    until(WITHIN, is_known).expect("the rank, and NCCL's answers");
+    let killed = ranks.remove(1);
+    let pid = killed.pid();
+    drop(killed);
+    std::fs::write(&document, text(&hash, Some(pid))).unwrap();
+    let dead = || told_of(&collector, "nccl.peer.dead", ("nccl.communicator.id", &hash));
+    let record = until(WITHIN, dead).expect("the event");
+    let names = ["process.pid", "nccl.peer.record", "nccl.peer.pid", "nccl.rank", "nccl.nranks"];
+    let attrs = names.map(|name| record.attrs.get(name).map_or("", String::as_str));
+    let pid = pid.to_string();
+    assert_eq!(attrs, [&pid, "itself", &pid, "1", "2"], "{record:?}");
+    assert!(record.attrs.contains_key("gpuwho.owner.method"), "{record:?}");
+}
+
+#[test]
+fn a_rank_that_hangs_arrives_as_an_event_with_its_owner_operation_and_size() {
+    if !geteuid().is_root() {
+        gpuwho_tests::skip!("root, to attach probes");
+    }
+    let folder = TempDir::new().unwrap();
+    let collector = or_skip!(Collector::start(&folder.path().join("collector")));
+    let (mut ranks, hash) = world(folder.path(), &[]);
+    let agent = start(folder.path(), &collector, "[nccl]\nhang_after = \"2s\"\n");
+    or_skip!(
+        agent
+            .wait_for_log("counting collective calls", WITHIN)
+            .map_err(|_| "a kernel that lets the agent count collective calls")
+    );
+    let is_known = || {
+        ranks[0].order("call 1 ncclAllReduce world 1024 7").unwrap();
+        ranks[1].order("call 1 ncclAllReduce world 1024 7").unwrap();
+        let points = collector.points().unwrap();
+        let info = of(&points, "nccl.communicator.info", &[("nccl.rank", "1")]);
+        info.first().map(|_| ())
+    };
+    until(WITHIN, is_known).expect("the rank");
+    ranks[1].order("hang").unwrap();
+    ranks[1].begin("call 1 ncclBroadcast world 4096 7").unwrap();
+    // The other one goes on: it has nothing to wait for on the host.
+    let hung = || {
+        ranks[0].order("call 1 ncclAllReduce world 1024 7").unwrap();
+        told_of(&collector, "nccl.rank.hung", ("nccl.communicator.id", &hash))
+    };
+    let record = until(WITHIN, hung).expect("the event");
+    let attr = |name: &str| record.attrs.get(name).map_or("", String::as_str);
+    let pid = ranks[1].pid().to_string();
+    let told = [
+        "process.pid",
+        "nccl.communicator.id",
+        "nccl.rank",
+        "nccl.nranks",
+        "nccl.operation",
+        "nccl.call.bytes",
+        "nccl.call.state",
+    ];
+    let wanted = [pid.as_str(), &hash, "1", "2", "broadcast", "16384", "open"];
+    assert_eq!(told.map(attr), wanted, "{record:?}");
+    assert!(record.attrs.contains_key("gpuwho.owner.method"), "{record:?}");
+    // Two readings, half a second apart, after it has become old enough; a second for a busy host.
+    let age: u64 = attr("nccl.call.age").parse().unwrap();
+    assert!((2..=4).contains(&age), "{record:?}");
 }

@@ -1,9 +1,12 @@
 //! Whose a process is, as `gpuwho --json` says it, for processes that really open device nodes.
 
-use crate::setting::{SEEN_WITHIN, TRAINER, holder, owner, wait_for_holder, watch, without_kernel};
+use crate::setting::{
+    SEEN_WITHIN, TRAINER, holder, owner, wait_for_holder, watch, watch_with, without_kernel,
+};
+use gpuwho_tests::agent::Config;
 use gpuwho_tests::stage::{Driver, Expected, Group, PodSpec, Qos, Stage};
 use gpuwho_tests::worker::Worker;
-use gpuwho_tests::worker::script::{Hold, Script};
+use gpuwho_tests::worker::script::{Hold, Opener, Script};
 use gpuwho_tests::{or_skip, skip};
 use std::time::Duration;
 
@@ -119,6 +122,32 @@ fn a_holder_that_is_moved_belongs_to_where_it_is_now() {
         holder(who, worker.pid()).map(owner).filter(|owner| *owner == second.expected)
     });
     assert_eq!(moved.unwrap(), second.expected);
+}
+
+#[test]
+fn without_bpf_scans_find_holders_where_they_go_and_their_end() {
+    let mut stage = or_skip!(Stage::new());
+    let first = stage.pod(&TRAINER).unwrap();
+    let second = stage.pod(&PodSpec { name: "trainer-1", ..TRAINER }).unwrap();
+    let agent = watch_with(&stage, Config { bpf: Some(false), ..Config::default() });
+    assert!(without_kernel(&agent).is_some());
+    let script = Script { gpus: vec![0], opener: Opener::PidNamespace, ..Script::default() };
+    let inside = Worker::start(Some(&first), &script).unwrap();
+    let worker = Worker::on(&first, &[1]).unwrap();
+    for pid in [inside.children()[0], worker.pid()] {
+        assert_eq!(owner(&wait_for_holder(&agent, pid)), first.expected);
+    }
+    worker.move_to(&second).unwrap();
+    let moved = agent.wait_for("the holder's new pod", SEEN_WITHIN, |who| {
+        holder(who, worker.pid()).map(owner).filter(|owner| *owner == second.expected)
+    });
+    assert_eq!(moved.unwrap(), second.expected);
+    let pid = worker.pid();
+    worker.stop();
+    let ended = agent.wait_for("the end", SEEN_WITHIN, |who| {
+        holder(who, pid).filter(|holder| holder["exited"] == true).map(owner)
+    });
+    assert_eq!(ended.unwrap(), second.expected);
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! What the tests of ownership share: an agent that watches a stage, and its answers.
 
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::stage::{Driver, Expected, PodSpec, Qos, Stage};
+use gpuwho_tests::stage::{Driver, Expected, Group, PodSpec, Qos, Stage};
+use gpuwho_tests::until::until;
+use gpuwho_tests::worker::Worker;
+use gpuwho_tests::worker::script::Script;
 use serde_json::Value;
+use std::ops::Range;
+use std::path::Path;
 use std::time::Duration;
 
 /// The agent's evidence comes within milliseconds; this is for a machine under load.
@@ -73,4 +78,24 @@ pub(crate) fn counted_loss(who: &Value) -> u64 {
     let sources = who["sources"].as_array().unwrap().iter();
     let reasons = sources.filter_map(|source| source["dropped"].as_object());
     reasons.flat_map(|reasons| reasons.values()).filter_map(Value::as_u64).sum()
+}
+
+/// A number that no process has, and that the kernel gives nobody soon.
+pub(crate) fn free_pid(mut among: Range<u32>) -> u32 {
+    among.find(|pid| !Path::new(&format!("/proc/{pid}")).exists()).unwrap()
+}
+
+/// A process in the first group opens a GPU's node and gives it over a socket to one in the second,
+/// which opens nothing.
+pub(crate) fn hand_over(stage: &Stage, from: &Group, to: &Group, gpu: u32) -> (Worker, Worker) {
+    let socket = stage.folder().join("give");
+    let path = Some(socket.display().to_string());
+    let gives = Script { give: path.clone(), gpus: vec![gpu], ..Script::default() };
+    let takes = Script { take: path, ..Script::default() };
+    std::thread::scope(|scope| {
+        let giver = scope.spawn(|| Worker::start(Some(from), &gives).unwrap());
+        until(SEEN_WITHIN, || socket.exists().then_some(())).unwrap();
+        let taker = Worker::start(Some(to), &takes).unwrap();
+        (giver.join().unwrap(), taker)
+    })
 }

@@ -40,9 +40,14 @@ impl Rank {
         Ok(rank)
     }
 
+    /// Gives an order whose answer nobody waits for.
+    pub fn begin(&mut self, order: &str) -> io::Result<()> {
+        writeln!(self.orders, "{order}")
+    }
+
     /// Carries out an order and gives the answer.
     pub fn order(&mut self, order: &str) -> io::Result<String> {
-        writeln!(self.orders, "{order}")?;
+        self.begin(order)?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
         if answer.is_empty() || answer.starts_with("refused") {

@@ -2,7 +2,7 @@
 
 use crate::setup::{self, Want};
 use crate::{place, shell};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use std::path::PathBuf;
 
 /// What `cargo xtask build` can be asked.
@@ -68,4 +68,32 @@ pub(crate) fn packages(profile: Profile, names: &[&str]) -> Result<()> {
 /// The built agent.
 pub(crate) fn agent(profile: Profile) -> PathBuf {
     place::target(profile.folder()).join("gpuwho")
+}
+
+/// Builds the unit tests of a package's library; gives the program that they are in.
+pub(crate) fn unit_tests(package: &str) -> Result<PathBuf> {
+    let args = ["test", "--package", package, "--lib", "--no-run", "--message-format=json"];
+    let told = shell::capture(&mut shell::cargo(args))?;
+    executable(&told).with_context(|| format!("cargo names no test program of {package}"))
+}
+
+/// The last program in cargo's messages.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let (_, path) = messages.rsplit_once(r#""executable":""#)?;
+    path.split_once('"').map(|(path, _)| PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::executable;
+    use std::path::PathBuf;
+
+    #[test]
+    fn the_test_program_is_the_one_that_cargo_names() {
+        let told = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+                    {\"executable\":\"/target/debug/deps/gpuwho-1\",\"fresh\":true}\n\
+                    {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(told), Some(PathBuf::from("/target/debug/deps/gpuwho-1")));
+        assert_eq!(executable("{\"executable\":null}"), None);
+    }
 }

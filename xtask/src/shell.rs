@@ -19,8 +19,22 @@ pub(crate) fn program<A: AsRef<OsStr>>(
 
 /// The cargo that runs this task, so that the toolchain is the same.
 pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
-    program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args)
+    let mut command = program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args);
+    // What cargo told this program of itself: a build script that asks for it (ring's does) would
+    // run again whenever cargo is called by hand in between, and all that is built upon it.
+    for (name, _) in env::vars_os() {
+        let told = name
+            .to_str()
+            .is_some_and(|name| TOLD_BY_CARGO.iter().any(|start| name.starts_with(start)));
+        if told {
+            command.env_remove(&name);
+        }
+    }
+    command
 }
+
+/// Where the names of the variables begin that cargo sets for a program it runs.
+const TOLD_BY_CARGO: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
 /// Prints the command, runs it, and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {

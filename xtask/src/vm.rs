@@ -1,4 +1,5 @@
-//! `cargo xtask vm`: the agent's BPF self-test as root in kernels that this machine does not run.
+//! `cargo xtask vm`: the agent's BPF self-test, and its tests with ranks that call a collective
+//! library, as root in kernels that this machine does not run.
 //!
 //! Kernels come from Debian's packages and are only unpacked, never installed. QEMU emulates the
 //! processor: hosted machines seldom have nested virtualisation, and some whose KVM is there
@@ -9,10 +10,11 @@ mod initramfs;
 mod kernels;
 
 use crate::compile::{self, Profile};
+use crate::place;
 use crate::setup::{self, Want};
 use anyhow::{Context as _, Result, bail};
 use boot::Booted;
-use initramfs::Check;
+use initramfs::{Check, PROGRAM, TESTS, Tests};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +26,15 @@ const HOOKS: &[&str] = &["fexit", "cgroup", "syscall"];
 fn self_test(hook: &str) -> Vec<OsString> {
     ["self-test", "bpf", "--hook", hook].map(OsString::from).to_vec()
 }
+
+/// Tests of collective calls that need no more than BPF and the fake library: every kernel tells the
+/// same of the same calls, in each of the ways that it has. Few, since each loads all programs, which
+/// takes an emulated processor some seconds.
+const NCCL_TESTS: &[&str] = &[
+    "rank_size_hash_sequence_calls_and_bytes_are_exact",
+    "split_shrink_and_destroy_are_followed",
+    "a_rank_that_hangs_in_a_call_is_told",
+];
 
 /// Kernels that are tried when none is named: Debian 11, 12, 12 backports, and the newest there is.
 const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "newest"];
@@ -80,8 +91,8 @@ struct Row {
 /// `cargo xtask vm`.
 pub(crate) fn vm(request: &Request) -> Result<Summary> {
     setup::ensure(&["vm"], Want::Must)?;
-    let (program, checks) = guest_program(request)?;
-    let image = initramfs::build(&program, &checks)?;
+    let (program, tests, checks) = guest_program(request)?;
+    let image = initramfs::build(&program, tests.as_ref(), &checks)?;
     let mut catalog = kernels::Catalog::default();
     let (mut rows, mut summary, mut failed) = (Vec::new(), Summary::default(), Vec::new());
     for prefix in request.prefixes() {
@@ -113,17 +124,22 @@ pub(crate) fn vm(request: &Request) -> Result<Summary> {
 }
 
 /// What runs in the guest, one check after the other.
-fn guest_program(request: &Request) -> Result<(PathBuf, Vec<Check>)> {
+fn guest_program(request: &Request) -> Result<(PathBuf, Option<Tests>, Vec<Check>)> {
+    let check = |name, args| Check { name, program: PROGRAM, args, idle: None };
     if let Some(program) = &request.program {
         let program = program.canonicalize().context("the program to run in the guest")?;
-        return Ok((program, vec![Check { name: "program", args: request.args.clone() }]));
+        return Ok((program, None, vec![check("program", request.args.clone())]));
     }
     compile::setup_toolchain()?;
-    compile::packages(Profile::Debug, &["gpuwho"])?;
-    let hooks = HOOKS.iter().map(|hook| Check { name: hook, args: self_test(hook) });
-    let nccl = ["self-test", "nccl"].map(OsString::from).to_vec();
-    let checks = hooks.chain([Check { name: "nccl", args: nccl }]);
-    Ok((compile::agent(Profile::Debug), checks.collect()))
+    compile::packages(Profile::Debug, &["gpuwho", "gpuwho-fake-nccl"])?;
+    let beside = ["nccl-rank", "libnccl.so"].map(|name| place::target("debug").join(name)).to_vec();
+    let tests = Tests { program: compile::unit_tests("gpuwho")?, beside };
+    let hooks = HOOKS.iter().map(|hook| check(hook, self_test(hook)));
+    let nccl = check("nccl", ["self-test", "nccl"].map(OsString::from).to_vec());
+    let options = ["--test-threads=1", "--nocapture"];
+    let args = NCCL_TESTS.iter().chain(&options).map(OsString::from).collect();
+    let ranks = Check { name: "ranks", program: TESTS, args, idle: Some("needs .*BPF") };
+    Ok((compile::agent(Profile::Debug), Some(tests), hooks.chain([nccl, ranks]).collect()))
 }
 
 fn row(version: &str, booted: &Booted) -> Row {

@@ -196,6 +196,8 @@ pub const SYMBOLS: &[Symbol] = &[
     call("WaitSignal", "wait_signal", bare(WAIT_SIGNAL, 2), 22_900),
     other("GroupStart", "group_start", Does::GroupStart, 20_000),
     other("GroupEnd", "group_end", Does::GroupEnd, 20_000),
+    // Ends the group, whose calls were counted, and launches none of them.
+    other("GroupSimulateEnd", "group_simulate_end", Does::GroupEnd, 22_300),
     other("CommInitRank", "init_rank", Does::Birth(INIT_RANK), 20_000),
     other("CommInitRankConfig", "init_rank_config", Does::Birth(INIT_RANK), 21_400),
     other("CommInitRankScalable", "init_rank_scalable", Does::Birth(INIT_SCALABLE), 22_300),

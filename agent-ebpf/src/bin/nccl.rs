@@ -18,15 +18,18 @@ use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use core::ffi::c_void;
-use gpuwho_common::nccl::{ABORTED, DESTROYED, Does, SYMBOLS, Symbol};
+use gpuwho_common::nccl::{ABORTED, DESTROYED, Does, HIT_ENTRIES, SYMBOLS, Symbol, TRIED_RETURN};
 use gpuwho_ebpf::nccl::birth::{asked, birth_began, death_began};
 use gpuwho_ebpf::nccl::call::{called, group_ended, group_started};
+use gpuwho_ebpf::nccl::count;
 use gpuwho_ebpf::registers::Registers;
 
 /// The entry of the symbol at a position of the table; gives whether its return is to be seen.
 /// Apart from the programs, so that the one for all of them has a small stack.
 #[inline(never)]
 fn at_entry<const AT: usize>(context: *mut c_void) -> u64 {
+    const { assert!(AT < SYMBOLS.len()) };
+    count(HIT_ENTRIES + AT as u32);
     let registers = Registers::at(context);
     let wants_return = match const { SYMBOLS[AT].does } {
         Does::Call(call) => called(registers, &call, const { SYMBOLS[AT].wraps }),
@@ -59,7 +62,7 @@ macro_rules! entries {
                         at_entry::<{ Symbol::of_program(stringify!($program)) }>(context) != 0
                     }
                 )+
-                _ => false,
+                _ => at == TRIED_RETURN,
             }
         }
     };
@@ -69,7 +72,8 @@ entries! {
     all_reduce all_reduce_config all_reduce_bias all_gather all_gather_config reduce_scatter
     reduce_scatter_config broadcast broadcast_config bcast reduce reduce_config gather
     gather_config scatter scatter_config all_to_all all_to_all_config all_to_all_rccl
-    all_to_all_v send recv put_signal signal wait_signal group_start group_end init_rank
+    all_to_all_v send recv put_signal signal wait_signal group_start group_end
+    group_simulate_end init_rank
     init_rank_config init_rank_scalable init_all split shrink grow finalize destroy abort revoke
     async_error comm_count comm_user_rank comm_device unique_id
 }

@@ -9,6 +9,7 @@ use aya_ebpf::helpers::generated::{bpf_get_current_comm, bpf_ktime_get_boot_ns};
 use aya_ebpf::macros::{map, uprobe, uretprobe};
 use aya_ebpf::maps::{HashMap, RingBuf};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use core::ffi::c_void;
 use gpuwho_ebpf::registers::Registers;
 
 /// A call: 80 bytes.
@@ -40,6 +41,13 @@ fn nothing(_ctx: ProbeContext) -> u32 {
 
 #[uretprobe]
 fn nothing_returned(_ctx: RetProbeContext) -> u32 {
+    0
+}
+
+/// Entry and return by one program, which wants every return.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "uprobe")]
+extern "C" fn nothing_through(_context: *mut c_void) -> u32 {
     0
 }
 

@@ -1,9 +1,11 @@
 //! Entries of what makes and ends communicators, and of questions about them.
 
-use super::{COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter};
+use super::{
+    COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter, handle_changed,
+};
 use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
-    Ask, BIRTH, Birth, DEATH, Expected, HIT_ENTRY, HandleKey, Hash, IdAt, LOST_UNREADABLE,
+    Ask, BIRTH, Birth, DEATH, Expected, GROWN, HandleKey, Hash, IdAt, LOST_UNREADABLE,
     MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS,
     UNKNOWN, operation,
 };
@@ -11,7 +13,6 @@ use gpuwho_common::nccl::{
 /// A communicator is being made.
 #[inline(always)]
 pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
-    count(HIT_ENTRY);
     let entry = Entry::begin(registers);
     let Some(thread) = enter(&entry) else { return false };
     let argument = |position: usize| {
@@ -60,6 +61,8 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             operation: operation::INIT,
             class: 0,
             detail: birth.origin,
+            era: entry.era(),
+            reserved: 0,
         };
     }
     true
@@ -92,6 +95,10 @@ fn from_parent(
     if how == SHRUNK {
         shrunk(expected, known.ranks, rank, list);
         return 0;
+    }
+    // Who grows keeps its rank, and says -1 where those that are added say theirs.
+    if how == GROWN {
+        expected.rank = rank;
     }
     if how == SPLIT && origin != SEEN { child } else { UNKNOWN }
 }
@@ -141,7 +148,6 @@ pub fn unique_id_hash(address: u64) -> u64 {
 /// A communicator is being ended: from here on its handle stands for nothing.
 #[inline(always)]
 pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
-    count(HIT_ENTRY);
     let entry = Entry::begin(registers);
     let Some(thread) = enter(&entry) else { return false };
     let handle = registers.argument(0).unwrap_or(0);
@@ -159,6 +165,7 @@ pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
     }
     if frees {
         let _ = HANDLES.remove(&key);
+        handle_changed();
     }
     // SAFETY: only this thread writes its entry.
     unsafe {
@@ -172,6 +179,8 @@ pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
             operation: operation::END,
             class: 0,
             detail: end,
+            era: entry.era(),
+            reserved: 0,
         };
     }
     true
@@ -199,7 +208,6 @@ fn asked_inside(registers: Registers, entry: &Entry) -> bool {
 /// Something is asked; the answer is read at the return.
 #[inline(always)]
 pub fn asked(registers: Registers, ask: Ask) -> bool {
-    count(HIT_ENTRY);
     let entry = Entry::begin(registers);
     if matches!(ask, Ask::UniqueId) && asked_inside(registers, &entry) {
         return true;
@@ -224,6 +232,8 @@ pub fn asked(registers: Registers, ask: Ask) -> bool {
             operation: operation::INIT,
             class: 0,
             detail: ask as u32,
+            era: entry.era(),
+            reserved: 0,
         };
     }
     true

@@ -1,13 +1,14 @@
 //! Entries of operations and of groups.
 
 use super::{
-    COMMUNICATORS, Entry, NOT_OPEN, add, calls_of, communicator_of, control, count, enter,
+    COMMUNICATORS, Entry, NOT_OPEN, add_alone, calls_of, communicator_of_last, control, count,
+    enter,
 };
 use crate::registers::Registers;
 use gpuwho_common::nccl::{
     ARRIVALS, Arrival, CALL, CONTROL_PAUSED, CONTROL_TIMED, Call, CallKey, Communicator, GROUP_END,
-    GROUPED_CALL, HIT_ENTRY, LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket,
-    message_bytes, operation, signature, size_class,
+    GROUPED_CALL, LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket, message_bytes,
+    operation, signature, size_class,
 };
 
 /// The same start of a group seen twice: two names of one file fire within one trap.
@@ -28,7 +29,6 @@ struct Asked {
 /// An operation begins; gives whether its return is to be seen.
 #[inline(always)]
 pub fn called(registers: Registers, call: &Call, wraps: bool) -> bool {
-    count(HIT_ENTRY);
     let control = control();
     let is_timed = control & CONTROL_TIMED != 0;
     // Without returns the call inside it could not be told from another one.
@@ -58,7 +58,7 @@ pub fn called(registers: Registers, call: &Call, wraps: bool) -> bool {
 #[inline(never)]
 fn record(asked: &Asked, entry: &Entry) -> u64 {
     let Some(thread) = enter(entry) else { return 0 };
-    let Some(handle) = communicator_of(asked.handle, entry) else { return 0 };
+    let Some(handle) = communicator_of_last(asked.handle, thread, entry) else { return 0 };
     let bytes = sized(asked, handle.ranks);
     let open = Open {
         since_ns: entry.now,
@@ -70,6 +70,8 @@ fn record(asked: &Asked, entry: &Entry) -> u64 {
         operation: asked.operation,
         class: bytes.map_or(UNSIZED, size_class),
         detail: 0,
+        era: entry.era(),
+        reserved: 0,
     };
     if let Some(communicator) = COMMUNICATORS.get_ptr_mut(&open.communicator) {
         note(communicator, &open);
@@ -97,7 +99,7 @@ fn note(communicator: *mut Communicator, open: &Open) {
     // and the index is below the array's length.
     unsafe {
         let activity = &raw mut (*communicator).activity;
-        add(&raw mut (*activity).calls, 1);
+        add_alone(&raw mut (*activity).calls, 1);
         (*activity).last_ns = open.since_ns;
         (*activity).last_bytes = open.bytes;
         (*activity).last_operation = open.operation;
@@ -123,15 +125,15 @@ fn counted(open: &Open) {
     // SAFETY: the entry is not freed while the program runs (RCU); the bucket is below the
     // array's length.
     unsafe {
-        add(&raw mut (*calls).count, 1);
-        add(&raw mut (*calls).bytes, open.bytes);
+        add_alone(&raw mut (*calls).count, 1);
+        add_alone(&raw mut (*calls).bytes, open.bytes);
         let last_ns = (*calls).last_ns;
         (*calls).last_ns = open.since_ns;
         if last_ns != 0 {
             let interval = open.since_ns.saturating_sub(last_ns);
-            add(&raw mut (*calls).interval_ns, interval);
+            add_alone(&raw mut (*calls).interval_ns, interval);
             let buckets = (&raw mut (*calls).interval).cast::<u64>();
-            add(buckets.add(bucket(interval)), 1);
+            add_alone(buckets.add(bucket(interval)), 1);
         }
     }
 }
@@ -143,7 +145,8 @@ fn begun(thread: *mut Thread, open: &Open, asked: &Asked) -> bool {
     // SAFETY: only this thread writes its entry.
     unsafe {
         let group = &raw mut (*thread).group;
-        let is_grouped = (*group).depth > 0;
+        // The end of a group that began before a change may not have been seen.
+        let is_grouped = (*group).depth > 0 && (*group).era == open.era;
         if is_grouped {
             (*group).communicator = open.communicator;
             (*group).bytes = open.bytes;
@@ -164,7 +167,6 @@ fn begun(thread: *mut Thread, open: &Open, asked: &Asked) -> bool {
 /// A group begins; its return says nothing.
 #[inline(always)]
 pub fn group_started(registers: Registers) -> bool {
-    count(HIT_ENTRY);
     let entry = Entry::begin(registers);
     let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
@@ -177,6 +179,11 @@ pub fn group_started(registers: Registers) -> bool {
         }
         (*group).began_ns = entry.now;
         (*group).stack = entry.stack;
+        if (*group).era != entry.era() {
+            (*group).era = entry.era();
+            (*group).depth = 0;
+            (*group).calls = 0;
+        }
         (*group).depth = (*group).depth.wrapping_add(1);
     }
     false
@@ -185,13 +192,12 @@ pub fn group_started(registers: Registers) -> bool {
 /// A group ends; the outermost end launches it, and its return is to be seen.
 #[inline(always)]
 pub fn group_ended(registers: Registers) -> bool {
-    count(HIT_ENTRY);
     let entry = Entry::begin(registers);
     let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
     unsafe {
         let group = (*thread).group;
-        if group.depth == 0 {
+        if group.depth == 0 || group.era != entry.era() {
             return false;
         }
         (*thread).group.depth = group.depth - 1;
@@ -201,7 +207,7 @@ pub fn group_ended(registers: Registers) -> bool {
             return false;
         }
         (*thread).group.calls = 0;
-        if control() & CONTROL_TIMED == 0 {
+        if entry.control & CONTROL_TIMED == 0 {
             return false;
         }
         (*thread).open = Open {
@@ -214,6 +220,8 @@ pub fn group_ended(registers: Registers) -> bool {
             operation: group.operation,
             class: group.class,
             detail: group.calls,
+            era: entry.era(),
+            reserved: 0,
         };
     }
     true

@@ -2,14 +2,14 @@
 
 use super::birth::unique_id_hash;
 use super::{
-    COMMUNICATORS, Entry, HANDLES, NOBODY, NOT_OPEN, THREADS, UNIQUE_IDS, add, calls_of, count,
-    make,
+    COMMUNICATORS, Entry, HANDLES, NOBODY, NOT_OPEN, THREADS, UNIQUE_IDS, add_alone, calls_of,
+    count, handle_changed, make,
 };
 use crate::registers::{Registers, read_user};
 use aya_ebpf::bindings::BPF_ANY;
 use gpuwho_common::nccl::{
-    Ask, BIRTH, CALL, CallKey, Communicator, DEATH, Expected, GROUP_END, GROUPED_CALL, HIT_RETURN,
-    HandleKey, Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
+    Ask, BIRTH, CALL, CallKey, Communicator, DEATH, GROUP_END, GROUPED_CALL, HIT_RETURN, HandleKey,
+    Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
     RESULT_IN_PROGRESS, RESULT_OK, Thread, bucket,
 };
 
@@ -20,13 +20,13 @@ pub fn returned(registers: Registers) {
     let entry = Entry::begin(registers);
     let Some(thread) = THREADS.get_ptr_mut(&entry.task) else { return };
     // SAFETY: only this thread writes its entry.
-    let (open, expected) = unsafe { ((*thread).open, (*thread).expected) };
+    let open = unsafe { (*thread).open };
     // The return of a function inside the open one has a lower stack.
     if open.since_ns == 0 {
         return;
     }
     if registers.stack_at_entry() < open.stack {
-        return answered_inside(thread, &open, &expected);
+        return answered_inside(thread, &open);
     }
     // SAFETY: only this thread writes its entry.
     unsafe { (*thread).open = NOT_OPEN };
@@ -34,7 +34,7 @@ pub fn returned(registers: Registers) {
     let is_good = result == RESULT_OK || result == RESULT_IN_PROGRESS;
     match open.what {
         CALL | GROUP_END => timed(&open, entry.now),
-        BIRTH if is_good => return born(&open, &expected, &entry),
+        BIRTH if is_good => return born(&open, thread, &entry),
         QUESTION if result == RESULT_OK => return answered(&open, &entry),
         BIRTH | DEATH | GROUPED_CALL => {}
         _ => return,
@@ -53,9 +53,9 @@ fn timed(open: &Open, now: u64) {
     // SAFETY: the entry is not freed while the program runs (RCU); the bucket is below the
     // array's length.
     unsafe {
-        add(&raw mut (*calls).enqueue_ns, took);
+        add_alone(&raw mut (*calls).enqueue_ns, took);
         let buckets = (&raw mut (*calls).enqueue).cast::<u64>();
-        add(buckets.add(bucket(took)), 1);
+        add_alone(buckets.add(bucket(took)), 1);
     }
 }
 
@@ -64,14 +64,16 @@ fn failed(communicator: u64, result: u32) {
     let Some(communicator) = COMMUNICATORS.get_ptr_mut(&communicator) else { return };
     // SAFETY: the entry is not freed while the program runs (RCU).
     unsafe {
-        add(&raw mut (*communicator).activity.errors, 1);
+        add_alone(&raw mut (*communicator).activity.errors, 1);
         (*communicator).activity.last_error = result;
     }
 }
 
 /// The new handle is where the caller wanted it.
 #[inline(always)]
-fn born(open: &Open, expected: &Expected, entry: &Entry) {
+fn born(open: &Open, thread: *mut Thread, entry: &Entry) {
+    // SAFETY: only this thread writes its entry.
+    let expected = unsafe { (*thread).expected };
     let identity = Identity {
         hash: expected.hash,
         parent: expected.parent,
@@ -113,13 +115,20 @@ fn born_together(open: &Open, identity: &Identity, entry: &Entry) {
 
 /// The unique id from which `ncclCommInitAll` makes its communicators has been written.
 #[inline(always)]
-fn answered_inside(thread: *mut Thread, open: &Open, expected: &Expected) {
-    if open.what == BIRTH && open.detail == MADE_LOCALLY && expected.parent != 0 {
-        let hash = unique_id_hash(expected.parent);
-        // SAFETY: only this thread writes its entry.
+fn answered_inside(thread: *mut Thread, open: &Open) {
+    // SAFETY: only this thread writes its entry.
+    let expected = unsafe { &raw mut (*thread).expected };
+    if open.what == BIRTH && open.detail == MADE_LOCALLY {
+        // SAFETY: as above.
+        let asked_at = unsafe { (*expected).parent };
+        if asked_at == 0 {
+            return;
+        }
+        let hash = unique_id_hash(asked_at);
+        // SAFETY: as above.
         unsafe {
-            (*thread).expected.hash = hash;
-            (*thread).expected.parent = 0;
+            (*expected).hash = hash;
+            (*expected).parent = 0;
         }
     }
 }
@@ -159,6 +168,7 @@ fn learned(communicator: *mut Communicator, ask: u32, value: u32) {
             let key = HandleKey { handle: (*identity).handle, pid: (*identity).pid, reserved: 0 };
             if let Some(handle) = HANDLES.get_ptr_mut(&key) {
                 (*handle).ranks = value;
+                handle_changed();
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A host made of files: 500 pods of one container each, 200 processes in the first hundred of
 //! them, eight devices, and a batch as the device reader emits it.
 
-use gpuwho::attribute::grants::{DeviceName, Grant};
+use gpuwho::attribute::grants::{DeviceName, Grant, GrantWords};
 use gpuwho::attribute::names::{ContainerFacts, PodFacts, Supplier};
 use gpuwho::attribute::ownership::Ownership;
 use gpuwho::attribute::party::Party;
@@ -142,8 +142,11 @@ pub(crate) fn tell(ownership: &Ownership) {
             party: ownership.grantee(party, &Workload::default()),
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
-            resource: Some("nvidia.com/gpu".into()),
-            replica: Some(number.to_string().into()),
+            words: GrantWords {
+                resource: Some("nvidia.com/gpu".into()),
+                replica: Some(number.to_string().into()),
+                ..GrantWords::default()
+            },
         }
     });
     ownership.grants().replace("kubelet", grants.collect());

@@ -4,11 +4,16 @@ use aya::maps::{MapData, RingBuf};
 use aya::programs::UProbe;
 use aya::programs::uprobe::UProbeScope;
 use aya::{Ebpf, EbpfLoader};
+use aya_obj::Object;
+use gpuwho::sys::uprobes::{Kind, Place, attach as attach_to, load as load_as};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +33,28 @@ impl Nothing {
             if and_return { &["nothing", "nothing_returned"] } else { &["nothing"] };
         programs.iter().try_for_each(|program| attach(&mut bpf, program, library))?;
         Ok(Self { _programs: bpf })
+    }
+}
+
+/// A program that does nothing, at entry and return of one session, as the agent's own is.
+pub(crate) struct NothingThrough {
+    _link: OwnedFd,
+}
+
+impl NothingThrough {
+    pub(crate) fn on(library: &Path) -> io::Result<Self> {
+        let object = Object::parse(OBJECT).map_err(io::Error::other)?;
+        let missing = || io::Error::other("no such program");
+        let name = "nothing_through";
+        let program = object.programs.get(name).ok_or_else(missing)?;
+        let code = object.functions.get(&program.function_key()).ok_or_else(missing)?;
+        let program = load_as(name, &code.instructions, &program.license, Kind::Session)
+            .map_err(|(error, _)| error)?;
+        let offset = gpuwho::collect::kernel::nccl::place_of(&File::open(library)?, "AllReduce")?;
+        let library = CString::new(library.as_os_str().as_bytes())?;
+        let places = [Place { offset, cookie: 0 }];
+        let link = attach_to(program.as_fd(), Kind::Session, false, &library, &places)?;
+        Ok(Self { _link: link })
     }
 }
 

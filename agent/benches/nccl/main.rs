@@ -6,9 +6,10 @@
 //! What a call takes is measured around it, by its caller; a median, since interruptions are not
 //! the probe's. The ways:
 //!
-//! - a program that does nothing, on the entry, and on entry and return: what probes cost here,
-//!   whatever is behind them;
-//! - the agent's own, entries only, and with returns;
+//! - a program that does nothing, on the entry, on entry and return, and on both of a session: what
+//!   probes cost here, whatever is behind them (the trap);
+//! - the agent's own, entries only, and with returns; what it is more than the trap is its program,
+//!   and reading the maps once in ten seconds is its consumer;
 //! - a record a call through a ring to a reader that wakes for it, as others do it. Its reader's
 //!   CPU time counts.
 
@@ -18,7 +19,7 @@ mod compared;
 mod ranks;
 mod table;
 
-use compared::{Nothing, Ring};
+use compared::{Nothing, NothingThrough, Ring};
 use gpuwho::collect::kernel::nccl::{Probed, Way};
 use ranks::Ranks;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ use table::Found;
 const RATES: [u32; 5] = [1_000, 2_000, 10_000, 100_000, 0];
 /// Processes at once.
 const PROCESSES: [usize; 2] = [1, 8];
+/// Between two readings of the maps.
+const TICK_SECONDS: f64 = 10.0;
 /// Times that every way has its turn at every rate.
 const ROUNDS: usize = 5;
 
@@ -36,6 +39,7 @@ const ROUNDS: usize = 5;
 enum Arm {
     Untouched,
     Nothing(Nothing),
+    NothingThrough(NothingThrough),
     Ours(Box<Probed>),
     Ring(Ring),
 }
@@ -54,7 +58,7 @@ fn measure() -> std::io::Result<()> {
         let mut arms = arms(folder.path(), processes)?;
         for rate in RATES {
             let mut found: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-            let mut reader = Vec::new();
+            let (mut reader, mut read_out) = (Vec::new(), Vec::new());
             for _ in 0..ROUNDS {
                 for (name, arm, ranks) in &mut arms {
                     let before = spent(arm);
@@ -63,9 +67,16 @@ fn measure() -> std::io::Result<()> {
                     if let Arm::Ring(_) = arm {
                         reader.push((spent(arm) - before) / f64::from(turn.calls));
                     }
+                    if let (Arm::Ours(probed), &table::FULL) = (&*arm, &*name) {
+                        let before = compared::thread_cpu();
+                        probed.read()?;
+                        let calls_a_tick = TICK_SECONDS * turn.calls_a_second;
+                        let spent = (compared::thread_cpu() - before) as f64;
+                        read_out.push(spent / calls_a_tick);
+                    }
                 }
             }
-            println!("{}", Found { processes, rate, calls: found, reader }.row());
+            println!("{}", Found { processes, rate, calls: found, reader, read_out }.row());
         }
     }
     read_out()
@@ -87,6 +98,7 @@ fn arms(
             table::UNTOUCHED => Arm::Untouched,
             table::FLOOR_ENTRY => Arm::Nothing(Nothing::on(&library, false)?),
             table::FLOOR_BOTH => Arm::Nothing(Nothing::on(&library, true)?),
+            table::FLOOR_SESSION => Arm::NothingThrough(NothingThrough::on(&library)?),
             table::ENTRIES => ours(&library, Way::Session, false)?,
             table::FULL => ours(&library, Way::Session, true)?,
             table::EACH => ours(&library, Way::Each, true)?,

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
 /// Turns with pauses are so many in ten seconds.
 const TURNS: u32 = 25;
@@ -16,6 +17,8 @@ pub(crate) struct Turn {
     pub(crate) ns: f64,
     /// Calls of all.
     pub(crate) calls: u32,
+    /// And a second.
+    pub(crate) calls_a_second: f64,
 }
 
 /// The processes.
@@ -59,11 +62,13 @@ impl Ranks {
     /// All of them call at a rate.
     pub(crate) fn turn(&mut self, rate: u32) -> io::Result<Turn> {
         let times = if rate == 0 { UNPAUSED } else { 10 * rate / TURNS };
+        let began = Instant::now();
         let answers = self.order(|_| format!("pace {times} {rate} ncclAllReduce world 1000 7"))?;
         let medians = answers.iter().filter_map(|answer| answer.split(' ').next());
         let medians: Vec<f64> = medians.filter_map(|median| median.parse().ok()).collect();
         let ns = medians.iter().sum::<f64>() / medians.len() as f64;
-        Ok(Turn { ns, calls: times * u32::try_from(self.0.len()).unwrap_or(1) })
+        let calls = times * u32::try_from(self.0.len()).unwrap_or(1);
+        Ok(Turn { ns, calls, calls_a_second: f64::from(calls) / began.elapsed().as_secs_f64() })
     }
 
     /// Gives every process an order, then takes all answers.

@@ -345,8 +345,8 @@ fn is_outside(path: &str) -> bool {
     path == "/.." || path.starts_with("/../")
 }
 
-/// How much a workload says: what the host wrote before what a user or a machine may have
-/// written, then container, pod, Slurm task and everything weaker.
+/// How much a workload says: what the host wrote before what a user, a machine or a service may
+/// have written, then container, pod, Slurm task and everything weaker.
 fn specificity(workload: &Workload) -> u32 {
     let host = is_host_written(workload);
     let slurm = workload.slurm.as_ref();
@@ -367,7 +367,9 @@ fn specificity(workload: &Workload) -> u32 {
 }
 
 fn is_host_written(workload: &Workload) -> bool {
-    workload.machine.is_none() && !workload.user_slice
+    // A job is taken only where slurmd made its directory; its scope is a unit.
+    let is_units = workload.slurm.is_none() && workload.is_in_unit();
+    workload.machine.is_none() && !workload.user_slice && !is_units
 }
 
 /// Whether two paths of one process, both written by the host, name different owners.

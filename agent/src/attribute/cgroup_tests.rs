@@ -307,6 +307,30 @@ fn lines_that_name_two_owners_are_taken_for_none() {
 }
 
 #[test]
+fn what_a_service_names_on_one_line_does_not_outrank_what_the_host_wrote_on_another() {
+    let said = |one: &str, other: &str| {
+        // In either order.
+        let text = |one: &str, other: &str| format!("4:memory:{one}\n0::{other}\n");
+        let [first, second] = [text(one, other), text(other, one)]
+            .map(|text| render_placement(&parse_proc_cgroup(&text)));
+        assert_eq!(first, second);
+        first
+    };
+    let pod = |uid: &str, digit| format!("/kubepods/pod{uid}/{}", id(digit));
+    let service = "/system.slice/theirs.service";
+    let docker = format!("{service}/docker/{}", id('b'));
+    let nested = format!("{service}{}", pod(POD_B, 'b'));
+    for below in [&docker, &nested] {
+        assert_eq!(said("/slurm/uid_1/job_1/step_0", below), "slurm=1/0/- uid=1");
+        let own = format!("pod={POD_A}/guaranteed container={}", id('a'));
+        assert_eq!(said(&pod(POD_A, 'a'), below), own);
+        assert_eq!(said(&format!("/docker/{}", id('a')), below), format!("container={}", id('a')));
+    }
+    // Where the host says nothing more, it is told, and whose it is said to be.
+    assert_eq!(said("/", &docker), format!("container={} unit=theirs.service", id('b')));
+}
+
+#[test]
 fn hostile_lines_say_nothing_or_only_what_the_host_wrote() {
     let said = |text: &str| render_placement(&parse_proc_cgroup(text));
     assert_eq!(said(""), "nothing");

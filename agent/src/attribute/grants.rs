@@ -2,9 +2,10 @@
 //! or not. Each source replaces its own list as a whole; one that is down leaves its last.
 
 use super::party::PartyId;
+use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::share::{GrantKind, GrantSource};
 use crate::ids::GpuUuid;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A device as an allocator names it; it is bound to a device of the inventory where it is used.
@@ -87,19 +88,47 @@ pub struct Grant {
     pub source: GrantSource,
     /// Alone or with others.
     pub kind: GrantKind,
+    /// What else the allocator says of it.
+    pub words: GrantWords,
+}
+
+/// What a grant was asked for by, which part of the device it is, and what came with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GrantWords {
     /// The name it was asked for by: `nvidia.com/gpu`, a claim, a gres.
     pub resource: Option<Arc<str>>,
     /// Which part, where several owners were granted the same device: the replica's number.
     pub replica: Option<Arc<str>>,
+    /// What the driver of a claim calls the device.
+    pub claimed: Option<Arc<Claimed>>,
+    /// What was set aside on the host with it.
+    pub beside: Option<Arc<Beside>>,
 }
 
-/// What a grant was asked for by, and which part of the device it is.
+/// A device of a claim of dynamic resource allocation, as its driver names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct GrantWords {
-    /// As [`Grant::resource`].
-    pub resource: Option<Arc<str>>,
-    /// As [`Grant::replica`].
-    pub replica: Option<Arc<str>>,
+pub struct Claimed {
+    /// `gpu.nvidia.com`, ….
+    pub driver: String,
+    /// The pool of the driver's devices: the node's, as a rule.
+    pub pool: String,
+    /// Its name in the pool.
+    pub device: String,
+    /// CDI names by which the runtime found it.
+    pub cdi: Vec<String>,
+}
+
+/// What a container has for itself on the host, beside its device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Beside {
+    /// NUMA nodes of the device, as its plugin says.
+    pub numa: BTreeSet<i64>,
+    /// CPUs that are its alone (the kubelet's CPU manager).
+    pub cpus: BTreeSet<i64>,
+    /// Bytes of memory that are its alone (the kubelet's memory manager).
+    pub memory: u64,
+    /// NUMA nodes of that memory.
+    pub memory_numa: BTreeSet<i64>,
 }
 
 /// A grant's words by number, which no other words get; meaningless outside this process of the
@@ -107,13 +136,14 @@ pub struct GrantWords {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GrantId(u32);
 
-/// Every grant, by source.
+/// Every grant, by source, and what there is to grant.
 #[derive(Clone, Debug, Default)]
 pub struct Grants(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
     lists: BTreeMap<&'static str, Arc<[Grant]>>,
+    allocatable: Arc<[DeviceName]>,
     ids: HashMap<GrantWords, GrantId>,
     words: HashMap<GrantId, Arc<GrantWords>>,
     /// Words in no list when one was last replaced; their series end meanwhile.
@@ -121,11 +151,46 @@ struct Known {
     next: u32,
 }
 
-impl Grant {
-    /// What it was asked for by.
-    pub fn words(&self) -> GrantWords {
-        GrantWords { resource: self.resource.clone(), replica: self.replica.clone() }
+impl GrantWords {
+    /// Everything that is told, for `gpu.allocation.info`.
+    pub fn describe(&self, set: &mut AttrSet) {
+        set.set_some(&attr::GRANT_RESOURCE, self.resource.clone());
+        set.set_some(&attr::GRANT_REPLICA, self.replica.clone());
+        if let Some(claimed) = &self.claimed {
+            let cdi = claimed.cdi.join(",");
+            for (key, text) in [
+                (&attr::CLAIM_DRIVER, &claimed.driver),
+                (&attr::CLAIM_POOL, &claimed.pool),
+                (&attr::CLAIM_DEVICE, &claimed.device),
+                (&attr::CLAIM_CDI, &cdi),
+            ] {
+                set.set_some(key, Some(text.as_str()).filter(|text| !text.is_empty()));
+            }
+        }
+        if let Some(beside) = &self.beside {
+            set.set_some(&attr::GRANT_NUMA, ranges(&beside.numa));
+            set.set_some(&attr::GRANT_CPUS, ranges(&beside.cpus));
+            let memory = i64::try_from(beside.memory).unwrap_or(i64::MAX);
+            set.set_some(&attr::GRANT_MEMORY, Some(memory).filter(|memory| *memory > 0));
+            set.set_some(&attr::GRANT_MEMORY_NUMA, ranges(&beside.memory_numa));
+        }
     }
+}
+
+/// Numbers as the kernel lists CPUs: `0-3,8`.
+fn ranges(numbers: &BTreeSet<i64>) -> Option<Arc<str>> {
+    let mut ranges: Vec<(i64, i64)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let words = ranges.iter().map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    let words: Vec<_> = words.collect();
+    (!words.is_empty()).then(|| words.join(",").into())
 }
 
 impl Grants {
@@ -137,6 +202,20 @@ impl Grants {
         }
         known.lists.insert(source, grants.into());
         known.number();
+    }
+
+    /// Everything that the node's allocator has to grant, one for each part; nothing where it does
+    /// not tell.
+    pub fn offer(&self, devices: Vec<DeviceName>) {
+        let mut known = self.lock();
+        if *known.allocatable != *devices {
+            known.allocatable = devices.into();
+        }
+    }
+
+    /// What was offered last.
+    pub fn offered(&self) -> Arc<[DeviceName]> {
+        Arc::clone(&self.lock().allocatable)
     }
 
     /// How many a source has listed.
@@ -151,7 +230,7 @@ impl Grants {
 
     /// The number of a listed grant's words.
     pub fn id(&self, grant: &Grant) -> Option<GrantId> {
-        self.lock().ids.get(&grant.words()).copied()
+        self.lock().ids.get(&grant.words).copied()
     }
 
     /// The words of a number; the `Arc` never changes.
@@ -167,14 +246,14 @@ impl Grants {
 impl Known {
     /// Numbers new words, and forgets those that no list has had for two changes.
     fn number(&mut self) {
-        let Self { lists, ids, words, idle, next } = self;
-        let listed = lists.values().flat_map(|list| list.iter()).map(Grant::words);
+        let Self { lists, ids, words, idle, next, .. } = self;
+        let listed = lists.values().flat_map(|list| list.iter()).map(|grant| &grant.words);
         let mut used = HashSet::new();
-        for grant in listed {
-            let id = *ids.entry(grant).or_insert_with_key(|grant| {
+        for told in listed {
+            let id = *ids.entry(told.clone()).or_insert_with(|| {
                 let id = GrantId(*next);
                 *next = next.wrapping_add(1);
-                words.insert(id, Arc::new(grant.clone()));
+                words.insert(id, Arc::new(told.clone()));
                 id
             });
             used.insert(id);
@@ -189,6 +268,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::attributes::AttrValue;
 
     #[test]
     fn only_a_device_s_own_node_has_its_minor() {
@@ -225,14 +305,59 @@ mod tests {
     }
 
     #[test]
+    fn everything_an_allocator_says_is_told_and_what_it_does_not_say_is_not() {
+        let text = |text: &str| AttrValue::from(text);
+        let words = GrantWords {
+            resource: Some("one-gpu".into()),
+            replica: None,
+            claimed: Some(Arc::new(Claimed {
+                driver: "gpu.nvidia.com".into(),
+                pool: "node-a".into(),
+                device: "gpu-3".into(),
+                cdi: vec!["a/b=c".into(), "a/b=d".into()],
+            })),
+            beside: Some(Arc::new(Beside {
+                numa: [1].into(),
+                cpus: [2, 3, 4, 8, 10, 11].into(),
+                memory: 1 << 30,
+                memory_numa: [0, 1].into(),
+            })),
+        };
+        let mut told = AttrSet::new();
+        words.describe(&mut told);
+        let mut expected = AttrSet::new();
+        for (key, value) in [
+            (&attr::GRANT_RESOURCE, text("one-gpu")),
+            (&attr::CLAIM_DRIVER, text("gpu.nvidia.com")),
+            (&attr::CLAIM_POOL, text("node-a")),
+            (&attr::CLAIM_DEVICE, text("gpu-3")),
+            (&attr::CLAIM_CDI, text("a/b=c,a/b=d")),
+            (&attr::GRANT_NUMA, text("1")),
+            (&attr::GRANT_CPUS, text("2-4,8,10-11")),
+            (&attr::GRANT_MEMORY, AttrValue::from(1_i64 << 30)),
+            (&attr::GRANT_MEMORY_NUMA, text("0-1")),
+        ] {
+            expected.set(key, value);
+        }
+        assert_eq!(told, expected);
+        let mut told = AttrSet::new();
+        let nothing = GrantWords {
+            claimed: Some(Arc::default()),
+            beside: Some(Arc::default()),
+            ..GrantWords::default()
+        };
+        nothing.describe(&mut told);
+        assert_eq!(told, AttrSet::new());
+    }
+
+    #[test]
     fn a_source_replaces_its_own_list_only() {
         let grant = |index| Grant {
             device: DeviceName::Index(index),
             party: PartyId::UNATTRIBUTED,
             source: GrantSource::Slurm,
             kind: GrantKind::Exclusive,
-            resource: None,
-            replica: None,
+            words: GrantWords::default(),
         };
         let grants = Grants::default();
         grants.replace("kubelet", vec![grant(0)]);
@@ -249,8 +374,11 @@ mod tests {
             party: PartyId::UNATTRIBUTED,
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
-            resource: Some("nvidia.com/gpu.shared".into()),
-            replica: Some(replica.into()),
+            words: GrantWords {
+                resource: Some("nvidia.com/gpu.shared".into()),
+                replica: Some(replica.into()),
+                ..GrantWords::default()
+            },
         };
         let grants = Grants::default();
         grants.replace("kubelet", vec![grant("0"), grant("1")]);
@@ -258,7 +386,7 @@ mod tests {
         assert_ne!(zero, one);
         grants.replace("kubelet", vec![grant("1")]);
         assert_eq!(grants.id(&grant("1")), Some(one));
-        assert_eq!(grants.words(zero).as_deref(), Some(&grant("0").words()));
+        assert_eq!(grants.words(zero).as_deref(), Some(&grant("0").words));
         grants.replace("kubelet", vec![grant("1"), grant("2")]);
         assert_eq!((grants.words(zero), grants.id(&grant("0"))), (None, None));
         grants.replace("kubelet", vec![grant("0")]);

@@ -35,6 +35,7 @@ impl Identities {
     /// Who is on a list that the driver gave at a moment, no earlier than the list before; those
     /// nobody knows are left out.
     pub fn of(&self, pids: &[u32], seen_at_ns: u64) -> Who {
+        self.ownership.catch_up(seen_at_ns);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Before any look: what changes meanwhile makes the next list be looked at again.
         let version = self.ownership.version();

@@ -153,6 +153,46 @@ fn a_container_that_names_another_s_directory_gets_none_of_its_names() {
 }
 
 #[test]
+fn nobody_is_asked_about_names_that_a_user_or_a_guest_made() {
+    let inner = pod_path(UID, 'a');
+    for (path, asked) in [
+        (inner.clone(), vec![Want::Pod(PodUid::new(UID)), Want::Container(id('a'))]),
+        (format!("/user.slice/user-1000.slice/user@1000.service{inner}"), Vec::new()),
+        (format!("/lxc/guest{inner}"), Vec::new()),
+        (format!("/docker/{}{inner}", id('c')), Vec::new()),
+        (format!("/system.slice/theirs.service{inner}"), Vec::new()),
+    ] {
+        let host = FakeHost::new();
+        host.start(KEY, "python3", &format!("0::{path}\n"));
+        let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
+        let mut wants = table.names().wants();
+        table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
+        let all: Vec<_> = std::iter::from_fn(|| wants.try_recv().ok()).collect();
+        assert_eq!(all, asked, "{path}");
+    }
+}
+
+#[test]
+fn a_container_that_its_runtime_has_in_another_pod_gives_this_one_no_name() {
+    let host = FakeHost::new();
+    let table = holder(&host, &pod_path(UID, 'a'));
+    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
+    table.put_container(Supplier::Cri, container('a', "main", Some(OTHER), None));
+    let owner = table.owner(KEY).unwrap();
+    let pod = owner.workload.pod.as_ref().unwrap();
+    assert_eq!((pod.name.as_deref(), pod.container.as_deref()), (Some("train-0"), None));
+    assert_eq!(owner.workload.facts, None);
+}
+
+#[test]
+fn a_cgroup_is_a_container_s_only_by_whole_names() {
+    let facts = container('a', "web", None, Some("/docker/web"));
+    let is_its = |place| is_about(&facts, &Workload::default(), Some(place));
+    let places = ["/docker/web", "/docker/web/below", "/docker/web2", "/docker"];
+    assert_eq!(places.map(is_its), [true, true, false, false]);
+}
+
+#[test]
 fn a_container_outside_pods_is_named_only_at_its_own_place() {
     let facts = container('a', "web", None, Some(&format!("/docker/{}", id('a'))));
     for (path, name) in [

@@ -4,9 +4,11 @@
 //! that is already gone, the cgroup numbers the kernel captured. The tick only looks up. No lock
 //! is held while anything is read.
 
+mod ends;
+pub mod killed;
+
 use super::grants::Grants;
 use super::hierarchies::Layout;
-use super::lives::Lives;
 use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
@@ -17,8 +19,8 @@ use crate::host::{Clock, boot_time_ns};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Histogram;
+use ends::Ends;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The table, shared by the source that fills it and the enrich stage that reads it.
@@ -32,9 +34,7 @@ struct Shared {
     table: RwLock<Table>,
     grants: Grants,
     latency: Mutex<Histogram>,
-    lives: Lives,
-    /// When every live row was last looked for in `/proc`.
-    swept_ns: AtomicU64,
+    ends: Ends,
 }
 
 /// How many there are of what, for `gpuwho doctor` and the self-metrics.
@@ -67,8 +67,6 @@ pub const LATENCY_BOUNDS: &[f64] =
 const MAX_RETRIES: usize = 256;
 /// One thread observes and one supplies. What is known and not believed is found behind each time.
 const MOST_REPEATS: usize = 2;
-/// How often every live row is looked for, in case the report of its end was lost.
-const SWEEP_NS: u64 = 30_000_000_000;
 
 impl Ownership {
     /// An empty table that reads the host's files at `paths`.
@@ -93,8 +91,7 @@ impl Ownership {
             table: RwLock::default(),
             grants: Grants::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
-            lives: Lives::default(),
-            swept_ns: AtomicU64::new(0),
+            ends: Ends::default(),
         }))
     }
 
@@ -133,6 +130,7 @@ impl Ownership {
     ///
     /// A lookup for a known process; a number seen for the first time is read in `/proc` once.
     pub fn process(&self, pid: u32, seen_at_ns: u64) -> Option<ProcKey> {
+        self.catch_up(seen_at_ns);
         if let Some(process) = self.read().alive_at(pid, seen_at_ns) {
             return Some(process);
         }
@@ -286,13 +284,6 @@ impl Ownership {
         self.0.host.hierarchies.layout()
     }
 
-    /// Evidence was lost, perhaps the end of a process: every holder is looked for in `/proc` now,
-    /// before the driver's next list can name a later process of the same number.
-    pub fn lost_evidence(&self) {
-        self.0.swept_ns.store(0, Ordering::Relaxed);
-        self.sweep(self.0.clock.now());
-    }
-
     /// Once a tick, off the sampling path: forgets what ended long ago, tries again what is not
     /// known yet, and finds the ends that nobody reported.
     pub fn expire(&self, now_ns: u64) {
@@ -350,25 +341,12 @@ impl Ownership {
         if let Some(known) = self.owner(case.owner.process) {
             case.owner.workload.keep_names(&known.workload);
         }
-        case.owner.party = self.0.host.parties.of(&case.owner);
+        case.owner.party = self.0.host.parties.of(&case.owner, |uid| self.0.host.users.name(uid));
         let opened_ns = self.write().settle(case);
         if let Some(opened_ns) = opened_ns {
             let took_ns = self.0.clock.now().saturating_sub(opened_ns);
             let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);
             latency.observe(took_ns as f64 / 1e9);
-        }
-    }
-
-    /// Marks what is no longer in `/proc` as ended.
-    fn sweep(&self, now_ns: u64) {
-        let last_ns = self.0.swept_ns.load(Ordering::Relaxed);
-        let all = last_ns == 0 || now_ns.saturating_sub(last_ns) >= SWEEP_NS;
-        if all {
-            self.0.swept_ns.store(now_ns, Ordering::Relaxed);
-        }
-        let unwatched = self.read().unwatched(all);
-        for process in self.0.lives.missing(&self.0.host.paths, &unwatched, all) {
-            self.write().missing(process, now_ns);
         }
     }
 

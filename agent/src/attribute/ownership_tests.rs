@@ -1,7 +1,8 @@
 use super::*;
-use crate::attribute::fake::{FakeHost, opened, v2};
+use crate::attribute::fake::{FakeHost, of_path, opened, v2};
+use crate::attribute::identities::Identities;
 use crate::attribute::table::{MAX_ENDED, MAX_HOLDERS};
-use crate::attribute::{KernelCgroups, Method, Workload};
+use crate::attribute::{KernelCgroups, Method, Workload, cgroup};
 use crate::catalog::attributes::AttrSet;
 
 const SECOND: u64 = 1_000_000_000;
@@ -339,6 +340,73 @@ fn a_reused_number_ends_a_process_whose_end_was_lost() {
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     table.observe(Evidence::Opened(opened(ProcKey { pid: 7, start_ticks: 500 }, 6, 6 * SECOND)));
     assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(5 * SECOND - 1));
+}
+
+#[test]
+fn a_number_used_again_between_two_scans_is_the_later_process_at_once() {
+    let host = FakeHost::new();
+    let (later, listed) = (ProcKey { start_ticks: 1_100, ..KEY }, ProcKey { pid: 8, ..KEY });
+    let again = ProcKey { pid: 8, ..later };
+    let table = table(&host);
+    table.ends_are_unannounced();
+    for key in [KEY, listed] {
+        host.start(key, "python3", &line(&job_path(1)));
+    }
+    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
+    let identities = Identities::new(&table);
+    assert_eq!(*identities.of(&[7, 8], 10 * SECOND), BTreeMap::from([(7, KEY), (8, listed)]));
+
+    for key in [later, again] {
+        host.start(key, "python3", &line(&job_path(2)));
+    }
+    // The driver's list is the same, and no scan has been since.
+    assert_eq!(*identities.of(&[7, 8], 12 * SECOND), BTreeMap::from([(7, later), (8, again)]));
+    assert_eq!(table.process(7, 12 * SECOND), Some(later));
+    let owner = table.owner(later).unwrap();
+    assert_eq!(of_path(&owner.workload), cgroup::parse_path(&job_path(2)));
+}
+
+#[test]
+fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_ends() {
+    let host = FakeHost::new();
+    let later = ProcKey { start_ticks: 1_100, ..KEY };
+    let table = table(&host);
+    host.start(KEY, "python3", &line(&job_path(1)));
+    let identities = Identities::new(&table);
+    assert_eq!(*identities.of(&[7], 10 * SECOND), BTreeMap::from([(7, KEY)]));
+    host.start(later, "python3", &line(&job_path(2)));
+    assert_eq!(*identities.of(&[7], 12 * SECOND), BTreeMap::from([(7, later)]));
+}
+
+#[test]
+fn a_look_that_a_move_overtook_changes_nothing() {
+    let mut table = Table::default();
+    let found = |case: Option<Case>, job| {
+        let mut case = case.unwrap();
+        case.owner.method = Method::Proc;
+        case.owner.workload = cgroup::parse_path(&job_path(job));
+        case
+    };
+    let before = found(table.opened(&opened(KEY, 5, SECOND), &[]), 1);
+    let after = found(table.moved(KEY, KernelCgroups(vec![v2(6)])), 2);
+    for case in [after, before] {
+        table.settle(case);
+        assert_eq!(table.owner(KEY).unwrap().workload, cgroup::parse_path(&job_path(2)));
+    }
+}
+
+#[test]
+fn the_path_of_a_removed_cgroup_is_forgotten_after_five_minutes() {
+    let host = FakeHost::new();
+    let table = table(&host);
+    let later = ProcKey { pid: 8, ..KEY };
+    announce(&table, 5, &job_path(1));
+    table.observe(Evidence::CgroupRemoved { id: v2(5) });
+    for (process, seconds, method) in [(KEY, 309, Method::Kernel), (later, 311, Method::Pending)] {
+        table.expire(seconds * SECOND);
+        table.observe(Evidence::Opened(opened(process, 5, SECOND)));
+        assert_eq!(table.owner(process).unwrap().method, method, "{seconds} s");
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub enum Party {
     Machine(Arc<str>),
     /// A system service.
     Service(Arc<str>),
-    /// A user's own processes.
+    /// A user's own processes: all in the user's slice, else by their real user id.
     User(u32),
     /// Owners that were not told apart, because there were too many on a device.
     Other,
@@ -98,10 +98,14 @@ impl Default for Parties {
 }
 
 impl Parties {
-    /// The number of a process's party, with its names as they are known now.
-    pub(crate) fn of(&self, owner: &Owner) -> PartyId {
+    /// The number of a process's party, with its names as they are known now; `name` knows users.
+    pub(crate) fn of(&self, owner: &Owner, name: impl FnOnce(u32) -> Option<Arc<str>>) -> PartyId {
         let party = Party::of(owner);
-        let user = matches!(party, Party::User(_)).then(|| owner.user_text());
+        let user = match party {
+            Party::User(uid) if uid == owner.uid => Some(owner.user_text()),
+            Party::User(uid) => Some(name(uid).unwrap_or_else(|| Arc::from(uid.to_string()))),
+            _ => None,
+        };
         self.put(party, &owner.workload, user)
     }
 
@@ -182,9 +186,14 @@ impl Party {
         if owner.method == Method::Pending {
             return Self::Unattributed;
         }
+        // A user's slice is the user's, whatever number sudo or a user namespace gave the process.
+        let user = workload.uid.unwrap_or(owner.uid);
         if let Some(pod) = &workload.pod {
             let (uid, container) = (pod.uid.clone(), pod.container.clone());
-            let within = workload.nested.then(|| Box::new(Self::around(workload, owner.uid)));
+            // Where a nested pod's kubelet runs.
+            let within = workload
+                .nested
+                .then(|| Box::new(Self::place(workload, workload.node.as_ref(), user)));
             return Self::Pod { uid, container, within };
         }
         // What only a process's own environment says charges nobody.
@@ -197,13 +206,7 @@ impl Party {
             let (scheduler, id) = (allocation.scheduler, Arc::clone(&allocation.id));
             return Self::Allocation { scheduler, id };
         }
-        Self::place(workload, workload.container.as_ref(), owner.uid)
-    }
-
-    /// Where a nested pod's kubelet runs.
-    fn around(workload: &Workload, uid: u32) -> Self {
-        // A user's slice is the user's, whatever numbers the pods in it run under.
-        Self::place(workload, workload.node.as_ref(), workload.uid.unwrap_or(uid))
+        Self::place(workload, workload.container.as_ref(), user)
     }
 
     /// The outermost that the host itself has made.

@@ -81,16 +81,40 @@ fn pods_of_one_uid_in_different_clusters_of_a_host_are_different_parties() {
 }
 
 #[test]
+fn what_runs_in_a_users_slice_is_the_users_whoever_it_runs_as() {
+    let parties = Parties::default();
+    let session = "/user.slice/user-1001.slice/session-3.scope";
+    let id = container('a');
+    let rootless = format!("/user.slice/user-1001.slice/user@1001.service/user.slice/{id}");
+    let eve = |uid| (uid == 1001).then(|| Arc::from("eve"));
+    // As herself, by sudo, in a user namespace, in a container of her own.
+    for (path, uid, user) in [
+        (session, 1001, Some("eve")),
+        (session, 0, Some("root")),
+        (session, 165_537, None),
+        (&rootless, 165_537, None),
+    ] {
+        let process = Owner { uid, user: user.map(Arc::from), ..owner(path) };
+        assert_eq!(Party::of(&process), Party::User(1001), "{uid}");
+        let facts = parties.facts(parties.of(&process, eve)).unwrap();
+        let said = facts.attributes.get(&attr::PROCESS_OWNER).map(ToString::to_string);
+        assert_eq!(said.as_deref(), Some("eve"), "{uid}");
+    }
+    // Outside every slice there is only the process's own number.
+    assert_eq!(Party::of(&Owner { uid: 0, ..owner("/") }), Party::User(0));
+}
+
+#[test]
 fn steps_of_a_job_and_restarts_of_a_container_are_one_party() {
     let parties = Parties::default();
     let scope = "/system.slice/slurmstepd.scope/job_7";
-    let task = |task: &str| parties.of(&owner(&format!("{scope}/{task}")));
+    let task = |task: &str| parties.of(&owner(&format!("{scope}/{task}")), |_| None);
     assert_eq!(task("step_0/user/task_0"), task("step_batch/user/task_0"));
 
     let named = |digit| {
         let mut owner = owner(&format!("/kubepods/pod{UID}/{}", container(digit)));
         owner.workload.pod.as_mut().unwrap().container = Some(Arc::from("main"));
-        parties.of(&owner)
+        parties.of(&owner, |_| None)
     };
     assert_eq!(named('a'), named('b'));
     assert_ne!(named('a'), task("step_0/user/task_0"));
@@ -100,13 +124,13 @@ fn steps_of_a_job_and_restarts_of_a_container_are_one_party() {
 fn names_that_change_are_replaced_and_equal_ones_keep_their_pointer() {
     let parties = Parties::default();
     let mut owner = owner(&format!("/kubepods/pod{UID}/{}", container('a')));
-    let id = parties.of(&owner);
+    let id = parties.of(&owner, |_| None);
     let before = parties.facts(id).unwrap();
-    parties.of(&owner);
+    parties.of(&owner, |_| None);
     assert!(Arc::ptr_eq(&before, &parties.facts(id).unwrap()));
 
     owner.workload.pod.as_mut().unwrap().name = Some(Arc::from("train-0"));
-    assert_eq!(parties.of(&owner), id);
+    assert_eq!(parties.of(&owner, |_| None), id);
     let named = parties.facts(id).unwrap();
     let text = |key| named.attributes.get(key).map(ToString::to_string);
     assert_eq!(text(&attr::K8S_POD_NAME).as_deref(), Some("train-0"));
@@ -143,7 +167,8 @@ fn a_party_that_was_just_numbered_is_not_forgotten_before_it_is_used() {
 #[test]
 fn an_allocator_that_tells_less_than_a_process_blanks_nothing() {
     let parties = Parties::default();
-    let id = parties.of(&owner("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"));
+    let job = owner("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0");
+    let id = parties.of(&job, |_| None);
     let before = parties.facts(id).unwrap();
     let job = Party::Job(SlurmJobId::new("7"));
     let workload = parse_path("/system.slice/slurmstepd.scope/job_7");

@@ -10,9 +10,11 @@ use super::{Host, KernelCgroups, Method, Owner};
 use crate::ids::{ContainerId, ProcKey};
 use crate::paths::Paths;
 use procfs::process::Process;
-use rustix::fs::{Dir, DirEntry};
+use rustix::fs::{Dir, DirEntry, readlinkat};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -139,7 +141,12 @@ impl Living {
 
     /// The file it runs, where the agent may look.
     pub(crate) fn program(&self) -> Option<PathBuf> {
-        self.folder.0.exe().ok()
+        if self.thread.is_empty() {
+            return self.folder.0.exe().ok();
+        }
+        // A first thread that has ended has none any more (`get_task_exe_file`).
+        let link = readlinkat(self.folder.file(&self.thread)?, "exe", Vec::new()).ok()?;
+        Some(PathBuf::from(OsString::from_vec(link.into_bytes())))
     }
 
     /// One of its files in `/proc`.

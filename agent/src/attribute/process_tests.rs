@@ -55,6 +55,10 @@ fn a_process_whose_first_thread_has_ended_is_where_its_living_thread_is() {
         let Some(Placement::Known { path, .. }) = living.placement() else { panic!("{state}") };
         assert_eq!((living.key, &*path, living.uid()), (KEY, job, Some(1000)));
     }
+    // So is its program, which the first thread no longer has.
+    std::os::unix::fs::symlink("/usr/bin/train", host.paths.proc.join("7/task/9/exe")).unwrap();
+    let program = Living::find(&host.paths, 7).unwrap().program();
+    assert_eq!(program, Some(PathBuf::from("/usr/bin/train")));
     host.thread(KEY, 9, 'X', "4:memory:/\n");
     assert!(Living::find(&host.paths, 7).is_none());
 }

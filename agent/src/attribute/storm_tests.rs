@@ -7,6 +7,7 @@ use crate::attribute::{KernelCgroups, Method, Workload, cgroup};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::str::FromStr as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Pods and jobs; a cgroup's number is one more than its workload's.
 const WORKLOADS: u64 = 50;
@@ -86,21 +87,27 @@ struct Storm {
     lives: HashMap<ProcKey, Life>,
     /// An end was not reported, and the ring's count of losses has not been read yet.
     has_lost: bool,
+    /// Whether BPF tells every end; a scan comes too late for any.
+    tells_ends: bool,
     clock: Arc<AtomicU64>,
 }
 
 impl Storm {
-    fn new(announced: u64) -> Self {
+    fn new(announced: u64, tells_ends: bool) -> Self {
         let host = FakeHost::new();
         let clock = Arc::new(AtomicU64::new(0));
         let at = Arc::clone(&clock);
         let table = Ownership::with_clock(&host.paths, move || at.load(Ordering::Relaxed));
+        if !tells_ends {
+            table.ends_are_unannounced();
+        }
         for workload in 0..announced {
             let path = Arc::from(path(workload));
             table.observe(Evidence::CgroupMade { id: v2(workload + 1), path });
         }
         let lives = HashMap::new();
-        Self { host, table, now_ns: 1000 * TICK_NS, announced, lives, has_lost: false, clock }
+        let (now_ns, has_lost) = (1000 * TICK_NS, false);
+        Self { host, table, now_ns, announced, lives, has_lost, tells_ends, clock }
     }
 
     fn living(&self, pid: u32) -> Option<ProcKey> {
@@ -156,13 +163,13 @@ impl Storm {
                     return;
                 };
                 let workload = self.lives[&process].workload;
-                self.report(process, None, workload, gone);
+                self.report(process, None, workload, gone && self.tells_ends);
             }
             Step::Fork { parent, pid, gone } => {
                 let Some(parent) = self.living(parent) else { return };
                 let workload = self.lives[&parent].workload;
                 let Some(process) = self.start(pid, workload) else { return };
-                self.report(process, Some(parent), workload, gone);
+                self.report(process, Some(parent), workload, gone && self.tells_ends);
             }
             Step::Exec { pid } => {
                 let Some(process) = self.living(pid) else { return };
@@ -181,6 +188,9 @@ impl Storm {
             Step::Exit { pid, reported } => {
                 let Some(process) = self.living(pid) else { return };
                 self.end(process);
+                if !self.tells_ends {
+                    return;
+                }
                 if reported {
                     self.table.observe(Evidence::Exited { process, at_ns: self.now_ns });
                 } else {
@@ -242,7 +252,18 @@ proptest! {
         announced in 0..=WORKLOADS,
         steps in proptest::collection::vec(step(), 1..120),
     ) {
-        let mut storm = Storm::new(announced);
+        let mut storm = Storm::new(announced, true);
+        for step in &steps {
+            storm.apply(step);
+            storm.check()?;
+        }
+    }
+
+    #[test]
+    fn a_storm_whose_ends_nobody_tells_has_no_wrong_owner(
+        steps in proptest::collection::vec(step(), 1..120),
+    ) {
+        let mut storm = Storm::new(WORKLOADS, false);
         for step in &steps {
             storm.apply(step);
             storm.check()?;

@@ -294,6 +294,22 @@ attributes! {
     GRANT_RESOURCE = "gpu.allocation.resource";
     /// Which part of a device that several owners were granted: the replica's number, the share's id.
     GRANT_REPLICA = "gpu.allocation.replica";
+    /// Driver of the claim of dynamic resource allocation: `gpu.nvidia.com`.
+    CLAIM_DRIVER = "gpu.allocation.claim.driver";
+    /// Pool that the driver took the claim's device from.
+    CLAIM_POOL = "gpu.allocation.claim.pool";
+    /// What the driver calls the claim's device.
+    CLAIM_DEVICE = "gpu.allocation.claim.device";
+    /// CDI names of the claim's device, with commas between them.
+    CLAIM_CDI = "gpu.allocation.claim.cdi_devices";
+    /// NUMA nodes of the device as its plugin says: `0` or `0-1`.
+    GRANT_NUMA = "gpu.allocation.numa_nodes";
+    /// CPUs that the kubelet has set aside for the container: `2-5,8`.
+    GRANT_CPUS = "gpu.allocation.cpus";
+    /// Bytes of memory that the kubelet has set aside for the container.
+    GRANT_MEMORY = "gpu.allocation.memory.size";
+    /// NUMA nodes of that memory.
+    GRANT_MEMORY_NUMA = "gpu.allocation.memory.numa_nodes";
     /// What the owner did with the device it was granted.
     ALLOCATION_STATE = "gpu.allocation.state";
     /// How an owner's share was found.
@@ -327,6 +343,17 @@ attributes! {
     NCCL_PEER_PID = "nccl.peer.pid";
     /// CUDA devices of that process, comma-separated (events).
     NCCL_PEER_DEVICES = "nccl.peer.devices";
+    /// Whose the process and the owner on such a record are: `itself` where that process is or was
+    /// on this node, else `peer`, one of the others of its job here (events).
+    NCCL_PEER_RECORD = "nccl.peer.record";
+    /// Size in bytes of the message of the call that a rank stays in, or has made last (events).
+    NCCL_CALL_BYTES = "nccl.call.bytes";
+    /// Whether that call has come back: `open` or `returned` (events).
+    NCCL_CALL_STATE = "nccl.call.state";
+    /// Seconds since that call (events).
+    NCCL_CALL_AGE = "nccl.call.age";
+    /// Collectives that the rank is behind the foremost one on its node (events).
+    NCCL_CALL_LAG = "nccl.call.lag";
     /// Device ordinal of the rank in its process.
     NCCL_DEVICE = "nccl.device";
     /// The library's version.
@@ -341,6 +368,20 @@ attributes! {
     NCCL_RANK_STATE = "nccl.rank.state";
     /// What the governor lets the probes do.
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
+    /// What the governor let the probes do before (events).
+    NCCL_GOVERNOR_BEFORE = "nccl.governor.state.before";
+    /// One second with probes in so many (events).
+    NCCL_GOVERNOR_CYCLE = "nccl.governor.cycle";
+    /// Hits a second and process that were measured (events).
+    NCCL_GOVERNOR_RATE = "nccl.governor.rate";
+    /// Hits a second and process that are allowed (events).
+    NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
+    /// Nanoseconds that a hit of the cheapest kind costs (events).
+    NCCL_GOVERNOR_PRICE = "nccl.governor.hit_nanoseconds";
+    /// The function whose hits cost most (events).
+    NCCL_GOVERNOR_DEAREST = "nccl.governor.function";
+    /// What of a hit a price is.
+    NCCL_HIT = "nccl.probe.hit";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
     /// First 14 hex digits of the communicator's hash, which is all that NCCL's Inspector writes
@@ -377,6 +418,14 @@ attributes! {
     GPU_XID_CODE = "gpu.xid.code";
     /// The driver's name of an XID (events).
     GPU_XID_NAME = "gpu.xid.name";
+    /// Bytes of device memory that a process had at most in its life (events).
+    GPU_PROCESS_MEMORY_PEAK = "gpu.process.memory.peak";
+    /// Fraction of its life in which a process had a kernel on the device (events).
+    GPU_PROCESS_LIFETIME_UTILIZATION = "gpu.process.lifetime.utilization";
+    /// Fraction of its life in which a process had device memory read or written (events).
+    GPU_PROCESS_LIFETIME_MEMORY = "gpu.process.lifetime.memory.utilization";
+    /// Seconds for which a process was on the device (events).
+    GPU_PROCESS_LIFETIME = "gpu.process.lifetime.duration";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.
@@ -449,6 +498,19 @@ pub enum AttrValue {
     Str(Arc<str>),
     /// A whole number.
     Int(i64),
+    /// A measured number, on records of events.
+    Double(Double),
+}
+
+/// A number that is its bits where it is compared, as a set of attributes is a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Double(u64);
+
+impl Double {
+    /// The number.
+    pub fn get(self) -> f64 {
+        f64::from_bits(self.0)
+    }
 }
 
 impl fmt::Display for AttrValue {
@@ -456,7 +518,14 @@ impl fmt::Display for AttrValue {
         match self {
             Self::Str(text) => f.write_str(text),
             Self::Int(number) => write!(f, "{number}"),
+            Self::Double(number) => write!(f, "{}", number.get()),
         }
+    }
+}
+
+impl From<f64> for AttrValue {
+    fn from(number: f64) -> Self {
+        Self::Double(Double(number.to_bits()))
     }
 }
 

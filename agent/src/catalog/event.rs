@@ -23,6 +23,8 @@ dims! {
         DriverUnloaded = "gpu.driver.unloaded",
         /// A device is being taken from its driver.
         DriverUnbind = "gpu.driver.unbind",
+        /// A device was given to its driver.
+        DriverBind = "gpu.driver.bind",
         /// A device is being reset.
         Reset = "gpu.reset",
         /// Memory errors.
@@ -41,8 +43,16 @@ dims! {
         PcieError = "pcie.aer",
         /// The kernel killed a process on a device for want of host memory.
         OomKill = "gpu.process.oom_kill",
+        /// A process on a device has ended: the driver's account of it.
+        ProcessEnded = "gpu.process.ended",
         /// NCCL has given up a process of a job.
         PeerDead = "nccl.peer.dead",
+        /// A rank does not get on with a collective.
+        RankHung = "nccl.rank.hung",
+        /// The probes on the collective library were cut back for what they cost, or came back.
+        GovernorChange = "nccl.governor.change",
+        /// A process of a job on this node does not answer NCCL.
+        PeerSilent = "nccl.peer.unresponsive",
     }
 }
 
@@ -58,6 +68,7 @@ impl EventKind {
             Self::DriverLoaded => "the kernel driver was loaded",
             Self::DriverUnloaded => "the kernel driver was unloaded",
             Self::DriverUnbind => "the device is being taken from its driver",
+            Self::DriverBind => "the device was given to its driver",
             Self::Reset => "the device is being reset; what ran on it is lost",
             Self::Ecc => "memory errors",
             Self::Unavailable => "the device cannot be used",
@@ -67,7 +78,15 @@ impl EventKind {
             Self::ClockChange => "the device's clocks have changed",
             Self::PcieError => "a PCIe error at the device or a port above it",
             Self::OomKill => "the kernel killed the process for want of host memory",
+            Self::ProcessEnded => "the process has left the device; this is its account",
             Self::PeerDead => "a process of the job has not answered the others for a minute",
+            Self::RankHung => {
+                "a rank stays in a call of its collective library, or makes none while others go on"
+            }
+            Self::GovernorChange => {
+                "what is seen of collective calls has changed with what seeing it costs"
+            }
+            Self::PeerSilent => "a process on this node does not answer the others of its job",
         }
     }
 
@@ -86,10 +105,22 @@ impl EventKind {
             Self::PeerDead => {
                 "look at that process and its node; the job cannot go on without it: restart it"
             }
+            Self::RankHung => {
+                "look where its process is (py-spy, gdb); the others of its communicator wait for it"
+            }
+            Self::GovernorChange => {
+                "scale counts by nccl.probe.coverage; raise nccl.budget to see more"
+            }
+            Self::PeerSilent => {
+                "look whether that process is stopped, swapped out or gone; NCCL gives it up after \
+                 a minute"
+            }
             Self::Reset => "restart the programs that were on the device",
             Self::DriverLoaded
             | Self::DriverUnloaded
             | Self::DriverUnbind
+            | Self::DriverBind
+            | Self::ProcessEnded
             | Self::MigChange
             | Self::PowerChange
             | Self::ClockChange => "",

@@ -130,6 +130,17 @@ dims! {
         /// Something that is no answer of any version known.
         NotUnderstood = "not_understood",
     }
+    /// What a hit of a probe costs whoever makes it.
+    HitKind: attr::NCCL_HIT {
+        /// The kernel's part at an entry whose first instruction it carries out itself.
+        Entry = "entry",
+        /// The same where it has to step through the instruction.
+        Stepped = "stepped",
+        /// The kernel's part at a return.
+        Return = "return",
+        /// The agent's own program, at any of them.
+        Program = "program",
+    }
     /// Which probes.
     ProbePart: attr::NCCL_PROBE_PART {
         /// Entries of functions.
@@ -167,9 +178,11 @@ metrics! {
         from "uprobes on the entries of the library's operations";
     /// Collectives this rank has called on the communicator since it was made: the sequence number
     /// of the last one. The ranks of a communicator call the same ones in the same order, so at
-    /// any moment a rank with a lower number is behind; compare by `nccl.communicator.id`, across
-    /// nodes too. Absent for a communicator that was there before the agent, and after calls were
-    /// missed.
+    /// any moment a rank with a lower number is behind; compare by `nccl.communicator.id`. Nodes
+    /// are read at different moments, so a rank that goes on may seem behind those of another node:
+    /// across nodes only one that stands still is. Calling is not completing: a rank may be far
+    /// ahead of its device. Absent for a communicator that was there before the agent, and after
+    /// calls were missed.
     SEQUENCE: Gauge<i64> of MemberId = "nccl.rank.sequence" ["{call}"]
         from "uprobes on the entries of the library's collectives";
     /// How many collectives this rank is behind the foremost rank of its communicator on this
@@ -179,7 +192,10 @@ metrics! {
     /// Time since the rank called its last operation on the communicator.
     QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
         from "kernel time stamp of the last entry";
-    /// How a rank stands: 1 on the state it is in, 0 on the others.
+    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call, or behind
+    /// the node's foremost rank of the communicator without a call, for as long as
+    /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices
+    /// behind calls that have returned, are idle.
     STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Times this rank was found hung.
@@ -192,7 +208,8 @@ metrics! {
     /// How far apart the ranks of this node came to a collective: last arrival minus first, on the
     /// rank that came last. Its count is how often the rank was the last, its sum the time that
     /// others waited for it. Of each communicator and reading the last 256 collectives at most are
-    /// compared.
+    /// compared, by when they were called, which need not be when they began on the device; ranks
+    /// of other nodes are not.
     SPREAD: Histogram<Histogram> of MemberId = "nccl.arrival.spread" ["s"]
         from "kernel time stamps of the same sequence number on the ranks of this node";
     /// Time by which the rank came later than the first rank of this node, added up over the
@@ -254,8 +271,18 @@ metrics! {
     /// Files that hold a collective library and are mapped by a process that holds a device.
     LIBRARIES: Gauge<i64> of Agent = "nccl.libraries" ["{file}"]
         from "executable mappings in /proc/PID/maps, and the files' symbols";
-    /// Part of the time since the last reading in which the probes were attached.
+    /// Part of the time since the last reading in which the probes were attached, to the moment of
+    /// the reading: what was counted in that time divided by it is what was called, if the program
+    /// did then as it does otherwise. Counts, bytes and intervals go by `entry`, durations by
+    /// `return`. Over longer than a reading divide by the rates of `nccl.probe.attached_time` and
+    /// `nccl.probe.wanted_time`. Where it is 0 nothing is known of the calls.
     COVERAGE: Gauge<f64> of Agent, by ProbePart = "nccl.probe.coverage" ["1"]
+        from "the governor's own clock";
+    /// Time in which the probes were attached and counting while a library was in use.
+    ATTACHED: Counter<f64> of Agent, by ProbePart = "nccl.probe.attached_time" ["s"]
+        from "the governor's own clock";
+    /// Time in which a library was in use.
+    WANTED: Counter<f64> of Agent = "nccl.probe.wanted_time" ["s"]
         from "the governor's own clock";
     /// Times a probe was hit.
     HITS: Counter<i64> of Agent, by ProbePart = "nccl.probe.hits" ["{hit}"]
@@ -263,4 +290,14 @@ metrics! {
     /// What the governor lets the probes do: 1 on the level in force, 0 on the others.
     GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
         from "hits a second and process against nccl.budget";
+    /// Hits a second and process that are allowed, in hits of the cheapest kind: one that the
+    /// kernel steps through counts as many as it costs.
+    BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]
+        from "nccl.budget, or two per cent of a core at nccl.probe.price";
+    /// What one hit of a probe costs whoever makes it.
+    PRICE: Gauge<f64> of Agent, by HitKind = "nccl.probe.price" ["s"]
+        from "a trial on functions of the agent's own; the kernel's run-time statistics of programs";
+    /// CPU time that hits have cost the processes that made them.
+    PAID: Counter<f64> of Agent = "nccl.probe.cpu.time" ["s"]
+        from "hits by function, each at its price";
 }

@@ -67,6 +67,11 @@ metrics! {
     /// the name it was asked for by, and the MIG instance or the replica if it is only a part.
     ALLOCATION_INFO: Gauge<i64> of GpuGrant, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
         from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
+    /// Parts of a device that the kubelet has to grant, used or not: 1 for a whole device, one for
+    /// each replica or MIG instance, 0 for one that its plugin does not offer or calls unhealthy.
+    /// Absent where the kubelet offers no device of the vendor (claims are not in its list).
+    ALLOCATABLE_PARTS: Gauge<i64> of GpuId = "gpu.allocatable" ["{part}"]
+        from "kubelet pod-resources v1 GetAllocatableResources";
     /// Time a device was granted to an owner, by what the owner did with it; the states add up to
     /// the time in which the agent saw the grant. A state holds for the interval that a reading
     /// ends: `active` if the owner kept the device busy in it, however little. An owner without a

@@ -15,7 +15,7 @@ use crate::event::desk::Desk;
 use crate::event::{Moment, Witness};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
-use lines::LastKill;
+use lines::Kills;
 use position::Position;
 use record::{Line, Record};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -59,7 +59,7 @@ pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHan
         overrun: false,
         lost: 0,
         rest: Vec::new(),
-        last_kill: LastKill::default(),
+        kills: Kills::default(),
     };
     thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
 }
@@ -84,7 +84,7 @@ struct Watch {
     lost: u64,
     /// Bytes of a line whose end has not come yet.
     rest: Vec<u8>,
-    last_kill: LastKill,
+    kills: Kills,
 }
 
 impl Watch {
@@ -183,8 +183,9 @@ impl Watch {
         if record.at_us < *first || self.position.is_told(record.sequence) {
             return;
         }
+        self.kills.heed(&record.text, record.at_us);
         let Some(what) = lines::read(&record.text) else { return };
-        if !self.last_kill.is_told(&what, record.at_us) {
+        if let Some(what) = self.kills.told(what, record.at_us) {
             self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
         }
         if let Err(error) = self.position.advance(record.sequence) {

@@ -192,6 +192,7 @@ pub fn unified_root(paths: &Paths) -> Option<PathBuf> {
 
 #[derive(Clone, Debug, Default)]
 struct Known {
+    comm: Arc<str>,
     nodes: BTreeSet<Arc<str>>,
     cgroups: KernelCgroups,
 }
@@ -218,12 +219,15 @@ impl Tracker {
                     known.cgroups = cgroups.clone();
                 }
             }
+            Evidence::Execed { process, comm } => {
+                if let Some(known) = self.0.get_mut(process) {
+                    known.comm = Arc::clone(comm);
+                }
+            }
             Evidence::Exited { process, .. } => {
                 self.0.remove(process);
             }
-            Evidence::Execed { .. }
-            | Evidence::CgroupMade { .. }
-            | Evidence::CgroupRemoved { .. } => {}
+            Evidence::CgroupMade { .. } | Evidence::CgroupRemoved { .. } => {}
         }
     }
 
@@ -254,6 +258,7 @@ impl Tracker {
 
     fn add(&mut self, opened: &Opened) {
         let known = self.0.entry(opened.process).or_default();
+        known.comm = Arc::clone(&opened.comm);
         if !opened.cgroups.0.is_empty() {
             known.cgroups = opened.cgroups.clone();
         }
@@ -274,6 +279,11 @@ impl Tracker {
         if known.is_some_and(|known| known.cgroups.have_moved(&holder.cgroups)) {
             let (process, cgroups) = (holder.process, holder.cgroups.clone());
             news.push(Evidence::Moved { process, cgroups });
+        }
+        // It has become another program, or calls itself otherwise.
+        if known.is_some_and(|known| known.comm != holder.comm) {
+            let (process, comm) = (holder.process, Arc::clone(&holder.comm));
+            news.push(Evidence::Execed { process, comm });
         }
         news
     }
@@ -373,6 +383,21 @@ mod tests {
     fn place(host: &FakeHost, group: &str) -> KernelCgroups {
         let id = fs::metadata(host.paths.cgroup.join("memory").join(group)).unwrap().ino();
         KernelCgroups(vec![CgroupId { hierarchy: Hierarchy::Memory, id }])
+    }
+
+    #[test]
+    fn holder_that_moves_or_becomes_another_program_is_told_so_once() {
+        let (host, nodes) = job_that_holds();
+        fs::create_dir_all(host.paths.cgroup.join("memory/other")).unwrap();
+        let mut tracker = Tracker::default();
+        tracker.scan(&host.paths, &nodes);
+        host.start(LEADER, "vllm", "4:memory:/other\n");
+        let expected = [
+            Evidence::Moved { process: LEADER, cgroups: place(&host, "other") },
+            Evidence::Execed { process: LEADER, comm: Arc::from("vllm") },
+        ];
+        assert_eq!(tracker.scan(&host.paths, &nodes), expected);
+        assert_eq!(tracker.scan(&host.paths, &nodes), []);
     }
 
     #[test]

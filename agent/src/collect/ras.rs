@@ -11,6 +11,7 @@ mod ask;
 mod digest;
 mod listeners;
 mod rounds;
+mod silent;
 mod text;
 
 use crate::catalog::agent::SourceState;
@@ -137,7 +138,8 @@ pub fn start(
     candidates: Candidates,
     desk: Option<Arc<Desk>>,
 ) -> io::Result<Ras> {
-    let rounds = Rounds::new(settings, paths.clone(), answers.clone(), desk);
+    let known = (answers.clone(), Arc::clone(communicators));
+    let rounds = Rounds::new(settings, paths.clone(), known, desk);
     let (going, ended) = sync_channel(0);
     let thread = thread::Builder::new()
         .name("nccl:ras".into())

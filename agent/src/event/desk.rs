@@ -3,31 +3,27 @@
 //! A happening is worked up on the thread that brings it, because its victims may be gone a moment
 //! later. What is to be told waits in a bounded queue until the pipeline takes it.
 
-use super::{Event, Happening, Moment, Place, Victim, Witness};
+mod waiting;
+
+use super::{Event, Happening, Moment, Named, Peer, Place, Victim, Witness};
 use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
+use crate::attribute::ownership::killed::Killed;
 use crate::catalog::event::EventKind;
-use crate::ids::{GpuId, PciAddress, ProcKey};
+use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
 use crate::inventory::{GpuInfo, Inventory};
 use crate::paths::Paths;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
+use waiting::State;
 
-/// Two tellings of one thing come within this time: the driver writes the log line and posts the
-/// event in the same handler, and either reader may be late under load.
-const SAME: Duration = Duration::from_secs(2);
-/// Like events of a device told one by one in a [`WINDOW`]; the others are summed up.
-const MOST_TOLD: u64 = 10;
-/// A summary's time.
-const WINDOW: Duration = Duration::from_mins(1);
-/// Events that may wait for the pipeline, which takes them within a tick.
-const MOST_WAITING: usize = 256;
-/// Kinds, devices and codes kept apart for folding and counting: more than any host has faults.
-const MOST_KEYS: usize = 1024;
 /// Owners that get a record of their own.
 pub const MOST_VICTIMS: usize = 16;
+
+/// Tells who is on a device, and in which of its MIG GPU instances.
+pub type Listed = Box<dyn Fn(GpuId) -> Vec<(ProcKey, Option<u32>)> + Send + Sync>;
 
 /// What the desk asks about devices and processes.
 pub struct Sources {
@@ -35,8 +31,8 @@ pub struct Sources {
     pub inventory: Arc<Inventory>,
     /// Whose processes are.
     pub ownership: Ownership,
-    /// The processes that the driver last listed on a device.
-    pub listed: Box<dyn Fn(GpuId) -> Vec<ProcKey> + Send + Sync>,
+    /// The processes that the driver last listed on a device, each with its MIG GPU instance.
+    pub listed: Listed,
     /// Where the host's files are.
     pub paths: Paths,
     /// Called when there is something to tell.
@@ -69,30 +65,6 @@ pub struct Tally {
     pub lost: u64,
 }
 
-/// What makes two happenings alike.
-type Key = (EventKind, Place, Option<u32>);
-
-#[derive(Debug, Default)]
-struct State {
-    next_id: u64,
-    /// Whether a second source is there, so that its telling is waited for.
-    paired: bool,
-    held: Vec<(Instant, Event)>,
-    folds: HashMap<Key, Fold>,
-    out: VecDeque<Event>,
-    kinds: HashMap<EventKind, u64>,
-    xids: BTreeMap<(Place, u16), u64>,
-    lost: u64,
-}
-
-/// Like events within a window.
-#[derive(Debug)]
-struct Fold {
-    until: Instant,
-    seen: u64,
-    last: Option<Event>,
-}
-
 impl Desk {
     /// An empty desk.
     pub fn new(sources: Sources) -> Self {
@@ -116,35 +88,29 @@ impl Desk {
         if let Some((gpu, _)) = known {
             what.place = Place::Gpu(gpu);
         }
-        if self.state().merge(&what, witness, now) {
+        let Some(struck) = self.victims(&what, at) else { return };
+        if self.state().merge((&what, &struck), witness, now) {
             return;
         }
         if what.kind == EventKind::DriverUnbind {
             (self.sources.make_way)();
         }
-        let Some(struck) = self.victims(&what, at) else { return };
-        let owners = struck.len() as u64;
-        let mut victims = struck;
-        victims.truncate(MOST_VICTIMS);
         let mut state = self.state();
         state.count(&what);
         state.next_id += 1;
-        let event = Event {
+        let mut event = Event {
             what,
             at,
             seen: SystemTime::now(),
             witness,
             gpu: known.map(|(_, info)| info),
-            victims,
-            owners,
+            victims: Vec::new(),
+            owners: 0,
             count: 1,
             id: state.next_id,
         };
-        if state.paired {
-            state.held.push((now + SAME, event));
-        } else {
-            state.tell(event, now);
-        }
+        event.strike(&struck);
+        state.hold(event, now);
         drop(state);
         (self.sources.wake)();
     }
@@ -170,7 +136,7 @@ impl Desk {
     /// Everything, also what waits for its pair or for its minute: at the end.
     pub fn finish(&self) -> Vec<Event> {
         let mut state = self.state();
-        let end = Instant::now() + WINDOW + SAME;
+        let end = Instant::now() + waiting::LONGEST;
         state.release(end);
         state.sum_up(end);
         state.out.drain(..).collect()
@@ -203,25 +169,22 @@ impl Desk {
         match place {
             Place::Gpu(gpu) => inventory.get(gpu).map(|info| (gpu, info)),
             Place::Host => None,
-            Place::Pci(address) => {
+            Place::Pci(address) => inventory.all().into_iter().find(|(_, info)| {
+                info.pci_address.as_deref().and_then(PciAddress::parse) == Some(address)
+            }),
+            Place::Port(port) => {
                 let all = inventory.all();
-                let is_at = |info: &GpuInfo| {
-                    info.pci_address.as_deref().and_then(PciAddress::parse) == Some(address)
-                };
-                let here = all.iter().find(|(_, info)| is_at(info)).cloned();
-                here.or_else(|| {
-                    let mut below = all.iter().filter(|(_, info)| self.is_below(info, address));
-                    match (below.next(), below.next()) {
-                        (Some(only), None) => Some(only.clone()),
-                        _ => None,
-                    }
-                })
+                let mut below = all.iter().filter(|(_, info)| self.is_below(info, port));
+                match (below.next(), below.next()) {
+                    (Some(only), None) => Some(only.clone()),
+                    _ => None,
+                }
             }
         }
     }
 
-    /// Whether a device hangs on the port at an address: sysfs has the way to it in its path.
-    fn is_below(&self, info: &GpuInfo, port: PciAddress) -> bool {
+    /// Whether a device hangs on a port: sysfs has the way to it in its path.
+    fn is_below(&self, info: &GpuInfo, port: PciPort) -> bool {
         let Some(at) = info.pci_address.as_deref().and_then(PciAddress::parse) else {
             return false;
         };
@@ -229,7 +192,7 @@ impl Desk {
         let Ok(way) = std::fs::read_link(link) else { return false };
         way.parent().is_some_and(|ports| {
             let mut names = ports.components().filter_map(|part| part.as_os_str().to_str());
-            names.any(|name| PciAddress::parse(name) == Some(port))
+            names.any(|name| PciPort::parse(name) == Some(port))
         })
     }
 
@@ -237,10 +200,23 @@ impl Desk {
     fn victims(&self, what: &Happening, at: Moment) -> Option<Vec<Victim>> {
         let ownership = &self.sources.ownership;
         if what.kind == EventKind::OomKill {
-            let pid = what.process.as_ref()?.pid;
             // Most of what the kernel kills never touched a device.
-            let owner = ownership.known(pid, at.boot_ns)?;
+            let Named { pid, comm, uid } = what.process.as_ref()?;
+            let by_cgroup = || {
+                let (cgroup, comm) = (what.cgroup.as_deref()?, comm.as_deref()?);
+                ownership.killed(&Killed { cgroup, pid: *pid, comm, uid: *uid })
+            };
+            let owner = ownership.known(*pid, at.boot_ns).or_else(by_cgroup)?;
             return Some(vec![Victim { owner, processes: 1 }]);
+        }
+        if let (EventKind::ProcessEnded, Some(Named { pid, .. })) = (what.kind, &what.process) {
+            let owner = ownership.known(*pid, at.boot_ns);
+            return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
+        }
+        if let Some(stuck) = &what.stuck {
+            return Some(by_party(self.owner(stuck.process).into_iter().collect()));
+        } else if let Some(peer) = &what.peer {
+            return Some(self.peers(peer));
         }
         if let Some(process) = &what.process {
             let key = ownership.process(process.pid, at.boot_ns);
@@ -248,14 +224,30 @@ impl Desk {
             return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
         }
         let Place::Gpu(gpu) = what.place else { return Some(Vec::new()) };
-        Some(by_party(self.on(gpu, at)))
+        Some(by_party(self.on((gpu, what.gpu_instance), at)))
     }
 
-    /// Every process that held a device at a moment, by its open nodes or the driver's list.
-    fn on(&self, gpu: GpuId, at: Moment) -> Vec<Arc<Owner>> {
+    /// The process itself, though it may have ended long before; where it is not known here, the
+    /// others of its job.
+    fn peers(&self, peer: &Peer) -> Vec<Victim> {
+        let itself = peer.process.and_then(|process| self.owner(process));
+        let beside = || peer.beside.iter().filter_map(|process| self.owner(*process)).collect();
+        by_party(itself.or(peer.owner.clone()).map_or_else(beside, |owner| vec![owner]))
+    }
+
+    /// Whose a process is.
+    pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
+        self.sources.ownership.owner(process)
+    }
+
+    /// Every process that held a device at a moment, by its open nodes or the driver's list; of a MIG
+    /// instance those that the list has in it, because the node is the whole device's.
+    fn on(&self, (gpu, instance): (GpuId, Option<u32>), at: Moment) -> Vec<Arc<Owner>> {
         let Sources { ownership, inventory, listed, .. } = &self.sources;
-        let listed = listed(gpu);
-        let minor = inventory.get(gpu).and_then(|info| info.minor);
+        let mut listed = listed(gpu);
+        listed.retain(|(_, place)| instance.is_none() || *place == instance);
+        let listed: Vec<ProcKey> = listed.into_iter().map(|(process, _)| process).collect();
+        let minor = inventory.get(gpu).and_then(|info| info.minor).filter(|_| instance.is_none());
         let node = minor.map(|minor| format!("/nvidia{minor}"));
         let holds = |owner: &Arc<Owner>| {
             let opened = |node: &String| owner.nodes.iter().any(|held| held.ends_with(node));
@@ -277,6 +269,14 @@ impl Desk {
     }
 }
 
+impl Event {
+    /// Sets whom it struck.
+    fn strike(&mut self, victims: &[Victim]) {
+        self.owners = victims.len() as u64;
+        self.victims = victims.iter().take(MOST_VICTIMS).cloned().collect();
+    }
+}
+
 fn by_party(owners: Vec<Arc<Owner>>) -> Vec<Victim> {
     let mut victims: Vec<Victim> = Vec::new();
     for owner in owners {
@@ -286,96 +286,6 @@ fn by_party(owners: Vec<Arc<Owner>>) -> Vec<Victim> {
         }
     }
     victims
-}
-
-impl State {
-    /// Whether this is the other source's telling of what waits.
-    fn merge(&mut self, what: &Happening, witness: Witness, now: Instant) -> bool {
-        let alike = |(until, event): &&mut (Instant, Event)| {
-            *until >= now
-                && event.witness != witness
-                && event.witness != Witness::Both
-                && key(&event.what) == key(what)
-        };
-        let Some((_, event)) = self.held.iter_mut().find(alike) else { return false };
-        event.witness = Witness::Both;
-        if witness == Witness::Kmsg {
-            // The log line says more than the event does.
-            event.what.message = what.message.clone();
-            event.what.process = event.what.process.take().or_else(|| what.process.clone());
-            event.what.gpu_instance = event.what.gpu_instance.or(what.gpu_instance);
-        }
-        true
-    }
-
-    fn count(&mut self, what: &Happening) {
-        *self.kinds.entry(what.kind).or_default() += 1;
-        let code = what.code.filter(|_| what.kind == EventKind::Xid);
-        let Some(code) = code.and_then(|code| u16::try_from(code).ok()) else { return };
-        let key = (what.place, code);
-        if self.xids.len() < MOST_KEYS || self.xids.contains_key(&key) {
-            *self.xids.entry(key).or_default() += 1;
-        } else {
-            self.lost += 1;
-        }
-    }
-
-    /// Told now, or counted into its minute's summary.
-    fn tell(&mut self, event: Event, now: Instant) {
-        let key = key(&event.what);
-        if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
-            self.lost += 1;
-            return;
-        }
-        let fresh = Fold { until: now + WINDOW, seen: 0, last: None };
-        let fold = self.folds.entry(key).or_insert(fresh);
-        fold.seen += 1;
-        if fold.seen > MOST_TOLD {
-            fold.last = Some(event);
-        } else {
-            self.push(event);
-        }
-    }
-
-    /// What has waited for its pair long enough.
-    fn release(&mut self, now: Instant) {
-        let (due, held) = self.held.drain(..).partition(|(until, _)| *until <= now);
-        self.held = held;
-        let due: Vec<(Instant, Event)> = due;
-        for (_, event) in due {
-            self.tell(event, now);
-        }
-    }
-
-    /// The summaries of the minutes that are over.
-    fn sum_up(&mut self, now: Instant) {
-        let mut over = Vec::new();
-        self.folds.retain(|_, fold| {
-            if fold.until > now {
-                return true;
-            }
-            if let Some(mut event) = fold.last.take() {
-                event.count = fold.seen - MOST_TOLD;
-                over.push(event);
-            }
-            false
-        });
-        for event in over {
-            self.push(event);
-        }
-    }
-
-    fn push(&mut self, event: Event) {
-        if self.out.len() >= MOST_WAITING {
-            self.lost += 1;
-            return;
-        }
-        self.out.push_back(event);
-    }
-}
-
-fn key(what: &Happening) -> Key {
-    (what.kind, what.place, what.code)
 }
 
 #[cfg(test)]

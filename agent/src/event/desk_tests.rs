@@ -1,12 +1,14 @@
+use super::waiting::MOST_WAITING;
 use super::*;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::event::Named;
 use crate::event::Severity;
 use crate::event::record::records;
-use crate::ids::GpuUuid;
+use crate::ids::{CgroupId, GpuUuid, Hierarchy};
 use crate::inventory::facts::Facts;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 struct Room {
     desk: Desk,
@@ -78,16 +80,9 @@ impl Room {
 }
 
 fn xid(code: u32) -> Happening {
-    Happening {
-        kind: EventKind::Xid,
-        place: Place::Pci(PciAddress::parse("0000:17:00").unwrap()),
-        code: Some(code),
-        severity: Severity::Critical,
-        process: None,
-        gpu_instance: None,
-        peer: None,
-        message: "NVRM: Xid".into(),
-    }
+    let place = Place::Pci(PciAddress::parse("0000:17:00").unwrap());
+    let seen = Happening::new(EventKind::Xid, place, Severity::Critical, "NVRM: Xid");
+    Happening { code: Some(code), ..seen }
 }
 
 fn pids(event: &Event) -> Vec<(u32, u64)> {
@@ -107,9 +102,24 @@ fn an_xid_without_a_process_strikes_everybody_on_the_device_and_nobody_else() {
 }
 
 #[test]
+fn an_xid_of_a_mig_instance_strikes_those_in_it_and_not_the_rest_of_the_device() {
+    let mut room = room();
+    let key = |pid| ProcKey { pid, start_ticks: 100 };
+    room.desk.sources.listed =
+        Box::new(move |_| vec![(key(10), Some(1)), (key(12), Some(2)), (key(11), None)]);
+    let in_instance = |gpu_instance| Happening { gpu_instance: Some(gpu_instance), ..xid(79) };
+    for gpu_instance in [1, 2, 3] {
+        room.take(in_instance(gpu_instance), Witness::Nvml, 0);
+    }
+    let told = room.desk.drain();
+    let struck: Vec<_> = told.iter().map(pids).collect();
+    assert_eq!(struck, [vec![(10, 1)], vec![(12, 1)], vec![]]);
+}
+
+#[test]
 fn an_xid_of_one_process_strikes_that_one() {
     let room = room();
-    let process = Some(Named { pid: 11, comm: None });
+    let process = Some(Named::pid(11));
     room.take(Happening { process, ..xid(31) }, Witness::Kmsg, 0);
     assert_eq!(pids(&room.desk.drain()[0]), [(11, 1)]);
 }
@@ -139,13 +149,95 @@ fn a_killed_process_that_held_no_device_is_not_told() {
         kind: EventKind::OomKill,
         place: Place::Host,
         code: None,
-        process: Some(Named { pid, comm: None }),
+        process: Some(Named::pid(pid)),
         ..xid(0)
     };
     room.take(killed(999), Witness::Kmsg, 0);
     assert_eq!(room.desk.drain(), []);
     room.take(killed(12), Witness::Kmsg, 0);
     assert_eq!(pids(&room.desk.drain()[0]), [(12, 1)]);
+}
+
+/// A process that opened a device at two seconds, of pod `uid`, in a container's cgroup.
+fn in_pod(room: &Room, pid: u32, cgroup: &str, node: &str) {
+    let ownership = &room.desk.sources.ownership;
+    let id = CgroupId { hierarchy: Hierarchy::V2, id: u64::from(pid) };
+    ownership.observe(Evidence::CgroupMade { id, path: cgroup.into() });
+    ownership.observe(Evidence::Opened(Opened {
+        process: ProcKey { pid, start_ticks: 100 },
+        uid: 7,
+        comm: Arc::from("train"),
+        cgroups: KernelCgroups(vec![id]),
+        node: Arc::from(node),
+        at_ns: 2 * SECOND,
+    }));
+}
+
+const POD: &str = "/kubepods.slice/kubepods-pod0f0e0d0c_0b0a_4908_8706_050403020100.slice";
+
+fn container(digit: char) -> String {
+    format!("{POD}/cri-containerd-{}.scope", digit.to_string().repeat(64))
+}
+
+fn killed(pid: u32, cgroup: &str, uid: Option<u32>) -> Happening {
+    Happening {
+        kind: EventKind::OomKill,
+        place: Place::Host,
+        code: None,
+        process: Some(Named { pid, comm: Some("loader".into()), uid }),
+        cgroup: Some(cgroup.into()),
+        ..xid(0)
+    }
+}
+
+/// PID, user, pod and container of each victim told.
+fn whose(events: &[Event]) -> Vec<(u32, u32, Option<String>, Option<String>)> {
+    let victims = events.iter().flat_map(|event| &event.victims);
+    let rows = victims.map(|Victim { owner, .. }| {
+        let pod = owner.workload.pod.as_ref().map(|pod| pod.uid.to_string());
+        let container = owner.workload.container.as_ref().map(ToString::to_string);
+        (owner.process.pid, owner.uid, pod, container)
+    });
+    rows.collect()
+}
+
+#[test]
+fn a_killed_process_that_nobody_knows_is_told_by_the_cgroup_of_those_on_a_device() {
+    let room = room();
+    in_pod(&room, 20, &container('a'), "/dev/nvidia3");
+    room.take(killed(999, &container('a'), Some(1000)), Witness::Kmsg, 0);
+    let told = room.desk.drain();
+    let pod = Some("0f0e0d0c-0b0a-4908-8706-050403020100".to_owned());
+    assert_eq!(whose(&told), [(999, 1000, pod, Some("a".repeat(64)))]);
+    let neighbour = room.desk.sources.ownership.owner(ProcKey { pid: 20, start_ticks: 100 });
+    assert_eq!(told[0].victims[0].owner.party, neighbour.unwrap().party, "one account");
+    let counted = room.desk.tally().kinds;
+    assert!(counted.contains(&(EventKind::OomKill, 1)), "{counted:?}");
+}
+
+#[test]
+fn a_killed_process_of_a_cgroup_without_a_device_is_not_told() {
+    let room = room();
+    in_pod(&room, 20, &container('a'), "/dev/nvidia3");
+    let other = POD.replace("0f0e", "1f0e");
+    for cgroup in [container('b').as_str(), &other, "/", "/system.slice/cron.service"] {
+        room.take(killed(999, cgroup, Some(1000)), Witness::Kmsg, 0);
+    }
+    assert_eq!(room.desk.drain(), []);
+}
+
+#[test]
+fn a_killed_process_is_told_by_its_cgroup_after_all_of_it_have_ended() {
+    let room = room();
+    in_pod(&room, 20, "/slurm/uid_7/job_5/step_0", "/dev/nvidia3");
+    let process = ProcKey { pid: 20, start_ticks: 100 };
+    room.desk.sources.ownership.observe(Evidence::Exited { process, at_ns: 49 * SECOND });
+    // An old kernel, which does not say whose it was.
+    room.take(killed(999, "/slurm/uid_7/job_5/step_1", None), Witness::Kmsg, 0);
+    let told = room.desk.drain();
+    assert_eq!(whose(&told), [(999, 7, None, None)]);
+    let job = told[0].victims[0].owner.workload.slurm.as_ref().map(|task| task.job.to_string());
+    assert_eq!(job.as_deref(), Some("5"));
 }
 
 #[test]
@@ -160,6 +252,42 @@ fn two_tellings_are_one_event_and_one_count() {
     let [event] = &told[..] else { panic!("one event: {told:?}") };
     assert_eq!((event.witness, &*event.what.message), (Witness::Both, "NVRM: Xid"));
     assert_eq!(room.xids(), [(79, 1)]);
+}
+
+#[test]
+fn a_process_that_the_log_names_is_the_only_victim_whoever_told_first() {
+    for library_first in [true, false] {
+        let room = room();
+        room.desk.pair(true);
+        let library = (xid(31), Witness::Nvml);
+        let log = (Happening { process: Some(Named::pid(11)), ..xid(31) }, Witness::Kmsg);
+        let tellings = if library_first { [library, log] } else { [log, library] };
+        for (what, witness) in tellings {
+            room.take(what, witness, 0);
+        }
+        room.desk.settle(room.at(2));
+        let told = room.desk.drain();
+        let [event] = &told[..] else { panic!("one event: {told:?}") };
+        assert_eq!((event.witness, pids(event)), (Witness::Both, vec![(11, 1)]), "{library_first}");
+    }
+}
+
+#[test]
+fn an_unbinding_that_the_library_tells_seconds_after_the_log_is_one_event_and_makes_way_once() {
+    let mut room = room();
+    let ways = Arc::new(AtomicU64::new(0));
+    let made = Arc::clone(&ways);
+    room.desk.sources.make_way = Box::new(move || {
+        made.fetch_add(1, Ordering::Relaxed);
+    });
+    room.desk.pair(true);
+    let unbind = || Happening { kind: EventKind::DriverUnbind, code: None, ..xid(0) };
+    room.take(unbind(), Witness::Kmsg, 0);
+    room.desk.settle(room.at(5));
+    room.take(unbind(), Witness::Nvml, 6);
+    room.desk.settle(room.at(7));
+    let told: Vec<Witness> = room.desk.drain().iter().map(|event| event.witness).collect();
+    assert_eq!((told, ways.load(Ordering::Relaxed)), (vec![Witness::Both], 1));
 }
 
 #[test]
@@ -219,6 +347,31 @@ fn counts_of_an_unknown_device_wait_until_it_is_known() {
 }
 
 #[test]
+fn an_error_at_a_port_is_of_the_device_below_that_port_and_not_below_the_one_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut room = room();
+    room.desk.sources.paths = Paths::under(folder.path());
+    let devices = room.desk.sources.paths.sys.join("bus/pci/devices");
+    std::fs::create_dir_all(&devices).unwrap();
+    let way = "../../../devices/pci0000:00/0000:00:03.1/0000:17:00.0";
+    std::os::unix::fs::symlink(way, devices.join("0000:17:00.0")).unwrap();
+    let aer = |port| {
+        let place = Place::Port(PciPort::parse(port).unwrap());
+        Happening { kind: EventKind::PcieError, place, code: None, ..xid(0) }
+    };
+    room.take(aer("0000:00:03.1"), Witness::Kmsg, 0);
+    room.take(aer("0000:00:03.2"), Witness::Kmsg, 0);
+    let told = room.desk.drain();
+    let gpus = told.iter().map(|event| (event.gpu.is_some(), pids(event)));
+    assert_eq!(gpus.collect::<Vec<_>>(), [(true, vec![(10, 2)]), (false, vec![])]);
+    let address = records(&told[1])[0]
+        .attributes
+        .iter()
+        .find_map(|(key, value)| (key.name == "gpu.pci.address").then(|| value.to_string()));
+    assert_eq!(address.as_deref(), Some("0000:00:03.2"));
+}
+
+#[test]
 fn a_record_says_what_it_means_what_to_do_and_whose_it_was() {
     let room = room();
     room.take(xid(79), Witness::Kmsg, 0);
@@ -251,4 +404,55 @@ fn a_record_says_what_it_means_what_to_do_and_whose_it_was() {
     let expected = expected.map(|(key, value)| (key, value.to_owned())).into_iter().collect();
     assert_eq!(attributes, expected);
     assert_eq!((record.name, record.severity, record.severity_text), ("gpu.xid", 21, "critical"));
+}
+
+#[test]
+fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
+    use crate::catalog::nccl::GovernorLevel;
+    use crate::event::Governed;
+    let room = room();
+    let governed = Governed {
+        before: GovernorLevel::Full,
+        level: GovernorLevel::Entries,
+        cycle: 1,
+        rate: 40_000,
+        budget: 14_114,
+        hit_ns: 1_417,
+        dearest: Some("AllReduce"),
+        libraries: "/usr/lib/libnccl.so.2".into(),
+        versions: "2.29.7".into(),
+    };
+    let what = Happening {
+        kind: EventKind::GovernorChange,
+        place: Place::Host,
+        code: None,
+        severity: Severity::Warning,
+        governed: Some(Box::new(governed)),
+        message: "calls are counted, durations are not seen".into(),
+        ..xid(0)
+    };
+    room.take(what, Witness::Governor, 0);
+    let event = room.desk.drain().remove(0);
+    let told = records(&event);
+    let [record] = &told[..] else { panic!("one record: {told:?}") };
+    assert_eq!((record.name, record.severity), ("nccl.governor.change", 13));
+    let attributes: BTreeMap<_, _> = record
+        .attributes
+        .iter()
+        .filter(|(key, _)| key.name.starts_with("nccl"))
+        .map(|(key, value)| (key.name, value.to_string()))
+        .collect();
+    let expected = [
+        ("nccl.governor.cycle", "1"),
+        ("nccl.governor.function", "AllReduce"),
+        ("nccl.governor.hit_nanoseconds", "1417"),
+        ("nccl.governor.hits_allowed", "14114"),
+        ("nccl.governor.rate", "40000"),
+        ("nccl.governor.state", "entries"),
+        ("nccl.governor.state.before", "full"),
+        ("nccl.library", "/usr/lib/libnccl.so.2"),
+        ("nccl.version", "2.29.7"),
+    ];
+    let expected = expected.map(|(key, value)| (key, value.to_owned())).into_iter().collect();
+    assert_eq!(attributes, expected);
 }

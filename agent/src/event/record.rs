@@ -1,6 +1,6 @@
 //! An event as log records: one for each owner it struck, or one alone.
 
-use super::{Event, Place, Victim, xid};
+use super::{Event, Peer, Place, Victim, xid};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::event::EventKind;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,7 +32,10 @@ pub fn records(event: &Event) -> Vec<Record> {
     let mut common = AttrSet::new();
     device(event, &mut common);
     peer(event, &mut common);
+    stuck(event, &mut common);
+    governed(event, &mut common);
     facts(event, &mut common);
+    usage(event, &mut common);
     let told = |attributes| Record {
         name: event.what.kind.as_str(),
         severity: event.what.severity.number(),
@@ -46,15 +49,21 @@ pub fn records(event: &Event) -> Vec<Record> {
         named(event, &mut common);
         return vec![told(common)];
     }
-    event.victims.iter().map(|victim| told(struck(&common, victim))).collect()
+    let whose = |victim| struck(&common, victim, event.what.peer.as_deref());
+    event.victims.iter().map(|victim| told(whose(victim))).collect()
 }
 
 fn device(event: &Event, set: &mut AttrSet) {
     if let Some(gpu) = &event.gpu {
         set.extend(&gpu.identity());
         set.set_some(&attr::GPU_PCI_ADDRESS, gpu.pci_address.as_deref());
-    } else if let Place::Pci(address) = event.what.place {
-        set.set(&attr::GPU_PCI_ADDRESS, address.to_string().as_str());
+    } else {
+        let address = match event.what.place {
+            Place::Pci(address) => Some(address.to_string()),
+            Place::Port(port) => Some(port.to_string()),
+            Place::Gpu(_) | Place::Host => None,
+        };
+        set.set_some(&attr::GPU_PCI_ADDRESS, address.as_deref());
     }
     set.set_some(&attr::GPU_MIG_GPU_INSTANCE, event.what.gpu_instance.map(i64::from));
 }
@@ -68,6 +77,42 @@ fn peer(event: &Event, set: &mut AttrSet) {
     set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
     set.set_some(&attr::NCCL_RANK, peer.rank.map(i64::from));
     set.set_some(&attr::NCCL_RANKS, peer.ranks.map(i64::from));
+}
+
+fn stuck(event: &Event, set: &mut AttrSet) {
+    let Some(stuck) = &event.what.stuck else { return };
+    let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let communicator = stuck.communicator.map(|hash| hash.to_string());
+    set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
+    set.set_some(&attr::NCCL_RANK, stuck.rank.map(i64::from));
+    set.set_some(&attr::NCCL_RANKS, stuck.ranks.map(i64::from));
+    set.set(&attr::NCCL_OPERATION, stuck.operation);
+    set.set(&attr::NCCL_CALL_BYTES, whole(stuck.bytes));
+    set.set(&attr::NCCL_CALL_STATE, if stuck.is_open { "open" } else { "returned" });
+    set.set(&attr::NCCL_CALL_AGE, whole(stuck.seconds));
+    set.set_some(&attr::NCCL_CALL_LAG, stuck.lag.map(whole));
+}
+
+fn usage(event: &Event, set: &mut AttrSet) {
+    let Some(usage) = &event.what.usage else { return };
+    set.set(&attr::GPU_PROCESS_LIFETIME, usage.seconds);
+    set.set_some(&attr::GPU_PROCESS_MEMORY_PEAK, usage.memory_peak);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_UTILIZATION, usage.busy);
+    set.set_some(&attr::GPU_PROCESS_LIFETIME_MEMORY, usage.memory_busy);
+}
+
+fn governed(event: &Event, set: &mut AttrSet) {
+    let Some(governed) = &event.what.governed else { return };
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    set.set(&attr::NCCL_GOVERNOR_BEFORE, governed.before.as_str());
+    set.set(&attr::NCCL_GOVERNOR_LEVEL, governed.level.as_str());
+    set.set(&attr::NCCL_GOVERNOR_CYCLE, i64::from(governed.cycle));
+    set.set(&attr::NCCL_GOVERNOR_RATE, number(governed.rate));
+    set.set(&attr::NCCL_GOVERNOR_BUDGET, number(governed.budget));
+    set.set(&attr::NCCL_GOVERNOR_PRICE, number(governed.hit_ns));
+    set.set_some(&attr::NCCL_GOVERNOR_DEAREST, governed.dearest);
+    set.set_some(&attr::NCCL_LIBRARY, Some(&*governed.libraries).filter(|one| !one.is_empty()));
+    set.set_some(&attr::NCCL_VERSION, Some(&*governed.versions).filter(|one| !one.is_empty()));
 }
 
 fn facts(event: &Event, set: &mut AttrSet) {
@@ -92,9 +137,13 @@ fn facts(event: &Event, set: &mut AttrSet) {
     }
 }
 
-fn struck(common: &AttrSet, victim: &Victim) -> AttrSet {
+fn struck(common: &AttrSet, victim: &Victim, peer: Option<&Peer>) -> AttrSet {
     let mut set = common.clone();
     set.extend(&victim.owner.attributes());
+    if let Some(peer) = peer {
+        let is_its_own = peer.process == Some(victim.owner.process);
+        set.set(&attr::NCCL_PEER_RECORD, if is_its_own { "itself" } else { "peer" });
+    }
     if victim.processes > 1 {
         set.set(&attr::EVENT_PROCESSES, i64::try_from(victim.processes).unwrap_or(i64::MAX));
     }

@@ -186,6 +186,7 @@ impl Serialize for Attributes<'_> {
             match value {
                 AttrValue::Str(text) => map.serialize_entry(key.name, &**text)?,
                 AttrValue::Int(number) => map.serialize_entry(key.name, number)?,
+                AttrValue::Double(number) => map.serialize_entry(key.name, &number.get())?,
             }
         }
         map.end()

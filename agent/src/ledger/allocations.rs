@@ -14,7 +14,7 @@ use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSou
 use crate::ids::{GpuId, InstanceId};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
 use crate::sample::{Batch, GpuGrant, GpuParty};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -37,6 +37,9 @@ pub(super) struct Allocations {
     instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
     bound: BTreeMap<GpuId, Vec<Bound>>,
     unbound: i64,
+    offered: Arc<[DeviceName]>,
+    /// Parts of each device that are offered, of vendors of whose devices there are any.
+    parts: BTreeMap<GpuId, i64>,
     /// When each device was last accounted for.
     seen: BTreeMap<GpuId, SystemTime>,
     spent: BTreeMap<(GpuId, PartyId), Spent>,
@@ -49,14 +52,17 @@ impl Allocations {
     /// Takes the grants as they are now.
     pub(super) fn bind(&mut self, grants: &Grants, inventory: &Inventory) {
         let (lists, devices) = (grants.all(), inventory.all());
-        let instances = inventory.instances();
-        if same(&lists, &self.lists, Arc::ptr_eq)
+        let (instances, offered) = (inventory.instances(), grants.offered());
+        if Arc::ptr_eq(&offered, &self.offered)
+            && same(&lists, &self.lists, Arc::ptr_eq)
             && same(&devices, &self.devices, |a, b| Arc::ptr_eq(&a.1, &b.1))
             && same(&instances, &self.instances, |a, b| Arc::ptr_eq(&a.1, &b.1))
         {
             return;
         }
         (self.lists, self.devices, self.instances) = (lists, devices, instances);
+        self.offered = offered;
+        self.count_parts();
         self.bound.clear();
         self.unbound = 0;
         for grant in self.lists.iter().flat_map(|list| list.iter()) {
@@ -74,6 +80,23 @@ impl Allocations {
         self.spent.retain(|(gpu, party), _| {
             bound.get(gpu).is_some_and(|grants| grants.iter().any(|grant| grant.party == *party))
         });
+    }
+
+    fn count_parts(&mut self) {
+        let Self { offered, devices, instances, parts, .. } = self;
+        parts.clear();
+        for name in offered.iter() {
+            if let Some((gpu, _)) = find(name, devices, instances) {
+                *parts.entry(gpu).or_default() += 1;
+            }
+        }
+        let vendor = |gpu| devices.iter().find(|(of, _)| *of == gpu).map(|(_, info)| &info.vendor);
+        let vendors: BTreeSet<_> = parts.keys().filter_map(|gpu| vendor(*gpu)).collect();
+        for (gpu, info) in devices.iter() {
+            if vendors.contains(&info.vendor) {
+                parts.entry(*gpu).or_default();
+            }
+        }
     }
 
     /// The grants on a device; one for each part of it that was granted.
@@ -104,6 +127,9 @@ impl Allocations {
         let last = self.seen.insert(gpu, out.time);
         let since = last.and_then(|last| out.time.duration_since(last).ok());
         let since_ns = since.filter(|since| *since <= longest).unwrap_or_default().as_nanos();
+        if let Some(parts) = self.parts.get(&gpu) {
+            out.push(metric::ALLOCATABLE_PARTS.sample(gpu, (), *parts));
+        }
         let Some(grants) = self.bound.get(&gpu) else { return };
         for (place, grant) in grants.iter().enumerate() {
             let earlier = || grants.iter().take(place);

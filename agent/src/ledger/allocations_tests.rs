@@ -64,6 +64,29 @@ fn a_grant_is_bound_by_every_name_a_device_has() {
 }
 
 #[test]
+fn what_the_kubelet_has_to_grant_is_counted_by_device() {
+    let mut rig = Rig::new();
+    let parts = "gpu.allocatable";
+    let batch = rig.read(0, &quiet());
+    assert_eq!(rig.told(&batch, parts), rows([]), "nobody tells");
+    rig.instance("MIG-0", rig.gpu(0), 1);
+    let uuid = |uuid| DeviceName::Uuid(GpuUuid::new(uuid));
+    for (offered, expected) in [
+        (vec![uuid("GPU-0")], Some(1.0)),
+        (vec![uuid("GPU-0"), uuid("GPU-0"), uuid("MIG-0")], Some(3.0)),
+        // Another is offered, and this one not: its plugin calls it unhealthy.
+        (vec![uuid("GPU-1")], Some(0.0)),
+        (vec![uuid("GPU-9")], None),
+        (vec![], None),
+    ] {
+        rig.ownership.grants().offer(offered.clone());
+        let batch = rig.read(10, &quiet());
+        let told = rig.told(&batch, parts).into_values().next();
+        assert_eq!(told, expected, "{offered:?}");
+    }
+}
+
+#[test]
 fn granted_time_is_in_one_of_four_states_that_add_up_to_it() {
     let mut rig = Rig::new();
     rig.grant(&[(index(0), 7)]);
@@ -83,6 +106,16 @@ fn granted_time_is_in_one_of_four_states_that_add_up_to_it() {
     assert_eq!(states(&rig, &batch), [10.0, 10.0, 10.0, 10.0], "not read");
     let batch = rig.read(50, &Read { busy: None, ..held });
     assert_eq!(states(&rig, &batch), [10.0, 10.0, 10.0, 20.0], "nothing tells whether busy");
+}
+
+#[test]
+fn no_granted_time_is_claimed_through_a_pause() {
+    let mut rig = Rig::new();
+    rig.grant(&[(index(0), 7)]);
+    rig.read(0, &quiet());
+    rig.read(10, &quiet());
+    let batch = rig.read(100, &quiet());
+    assert_eq!(states(&rig, &batch), [0.0, 0.0, 10.0, 0.0]);
 }
 
 #[test]

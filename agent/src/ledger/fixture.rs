@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use crate::attribute::fake::FakeHost;
-use crate::attribute::grants::{DeviceName, Grant};
+use crate::attribute::grants::{DeviceName, Grant, GrantWords};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::{Party, PartyId};
 use crate::attribute::{Evidence, Opened, Workload};
@@ -118,8 +118,7 @@ impl Rig {
             party: self.job(*job),
             source: GrantSource::Slurm,
             kind: GrantKind::Exclusive,
-            resource: None,
-            replica: None,
+            words: GrantWords::default(),
         };
         self.ownership.grants().replace("slurm", grants.iter().map(grant).collect());
     }

@@ -319,6 +319,24 @@ fn a_process_without_a_place_may_be_in_any_instance() {
     is_nearly(&told, &rows([("unattributed", "unsplittable", 1000.0)]));
 }
 
+#[test]
+fn an_instance_s_energy_is_nobody_s_where_two_owners_or_somebody_unknown_may_be_in_it() {
+    let told = |strangers| {
+        let mut rig = Rig::new();
+        let gpu = rig.gpu(0);
+        let instances = [("MIG-3", 3), ("MIG-2", 2)];
+        let [a, b] = instances.map(|(uuid, slices)| rig.instance(uuid, gpu, slices));
+        let processes =
+            [(1, 7), (2, 8), (3, 9)].map(|(pid, job)| (rig.process(pid, job), 100, 0.0));
+        let (inside, instances) = (vec![a, a, b], vec![a, b]);
+        let read = Read { inside, instances, strangers, ..read(&processes) };
+        interval(&mut rig, &Read { busy: None, joules: Some(5000.0), ..read }, ENERGY)
+    };
+    let split = [("job 9", "instance", 400.0), ("unattributed", "unsplittable", 600.0)];
+    assert_eq!(told(0), rows(split));
+    assert_eq!(told(1), rows([("unattributed", "unsplittable", 1000.0)]));
+}
+
 /// Busy seconds, accounted seconds and joules of the device and of nobody.
 fn totals(rig: &mut Rig, steps: &[(u64, Option<f64>)]) -> [f64; 4] {
     let job = rig.process(1, 7);

@@ -14,13 +14,18 @@ pub(super) type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
 
 impl Core {
     /// Makes the source of collective calls, unless it is switched off.
-    pub(super) fn calls(&self, settings: &Settings) -> Result<Option<Calls>, RunError> {
+    pub(super) fn calls(
+        &self,
+        settings: &Settings,
+        desk: &Arc<Desk>,
+    ) -> Result<Option<Calls>, RunError> {
         if !settings.nccl.enabled {
             return Ok(None);
         }
         let (asked, paths) = (settings.nccl.clone(), &settings.paths);
         let others = (&self.communicators, &self.answers);
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, others, &self.board)
+        let told = (self.board.clone(), Some(Arc::clone(desk)));
+        let (source, waker) = nccl::start(asked, paths, &self.ownership, others, told)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
         let loaded = source.loaded();
         Ok(Some((Box::new(source), waker, loaded)))

@@ -145,10 +145,9 @@ impl Names<'_> {
             (Subject::Source(name), _) => set.set(&attr::SOURCE, name),
             (Subject::Xid(xid), _) => set.set(&attr::GPU_XID_CODE, i64::from(xid.code)),
             (Subject::Grant(_), _) => {
-                let words = identity.grant.as_ref();
-                let resource = words.and_then(|words| words.resource.clone());
-                set.set_some(&attr::GRANT_RESOURCE, resource);
-                set.set_some(&attr::GRANT_REPLICA, words.and_then(|words| words.replica.clone()));
+                if let Some(words) = &identity.grant {
+                    words.describe(&mut set);
+                }
             }
             (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
         }

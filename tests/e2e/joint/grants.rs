@@ -1,26 +1,19 @@
-//! What was granted beside what is done with it: devices of a real Slurm's jobs, and those that the
-//! kubelet gives its containers whole, in replicas, as MIG instances and by claims.
+//! What was granted beside what is done with it: devices of a real Slurm's jobs.
 
 use super::jobs::watch;
-use super::told::{Told, longest_gap, words};
-use crate::setting::TRAINER;
+use super::told::words;
 use crate::slurm::cluster;
-use fake_kubelet::{Allocation, Claim, ClaimDevice, Container, Devices, Kubelet, Pod};
-use gpuwho_tests::agent::Config;
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::slurm::{BOB, JobSpec, Plugin, Setup, Slurm};
-use gpuwho_tests::stage::{Group, PodSpec, Stage};
-use gpuwho_tests::worker::Worker;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Duration;
 
-const ALLOCATION: &str = "gpu.allocation.info";
+pub(super) const ALLOCATION: &str = "gpu.allocation.info";
 
 /// Readings over which states are compared.
-const READINGS: usize = 5;
+pub(super) const READINGS: usize = 5;
 
 /// Where attributes about an owner and a grant begin.
 const STARTS: [&str; 7] = [
@@ -33,16 +26,16 @@ const STARTS: [&str; 7] = [
     "k8s.container.name",
 ];
 
-type Row = BTreeMap<String, String>;
+pub(super) type Row = BTreeMap<String, String>;
 
 /// The grants to these owners that points tell of: the jobs of other tests are on the same host.
-fn granted(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
+pub(super) fn granted(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
     let all = points.iter().filter(|point| is_grant(point, ALLOCATION, owners));
     all.filter(|point| point["ended"] != true).map(|point| words(point, &STARTS)).collect()
 }
 
 /// Those that have not ended at the last point.
-fn granted_still(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
+pub(super) fn granted_still(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
     let mut rows = BTreeSet::new();
     for point in points.iter().filter(|point| is_grant(point, ALLOCATION, owners)) {
         let row = words(point, &STARTS);
@@ -52,18 +45,18 @@ fn granted_still(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
 }
 
 /// The job or the pod of a point.
-fn owner(point: &Value) -> &str {
+pub(super) fn owner(point: &Value) -> &str {
     let attributes = &point["attributes"];
     let job = attributes["slurm.job.id"].as_str();
     job.or_else(|| attributes["k8s.pod.name"].as_str()).unwrap_or_default()
 }
 
-fn is_grant(point: &Value, metric: &str, owners: &[&str]) -> bool {
+pub(super) fn is_grant(point: &Value, metric: &str, owners: &[&str]) -> bool {
     point["metric"] == metric && owners.contains(&owner(point))
 }
 
 /// The states of grants that have grown: device, owner, state.
-fn grown(points: &[Value], owners: &[&str]) -> BTreeSet<[String; 3]> {
+pub(super) fn grown(points: &[Value], owners: &[&str]) -> BTreeSet<[String; 3]> {
     let mut values: BTreeMap<[String; 3], Vec<f64>> = BTreeMap::new();
     for point in points.iter().filter(|point| is_grant(point, "gpu.allocation.time", owners)) {
         let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
@@ -74,7 +67,7 @@ fn grown(points: &[Value], owners: &[&str]) -> BTreeSet<[String; 3]> {
     values.into_iter().filter(|(_, values)| grows(values)).map(|(key, _)| key).collect()
 }
 
-fn rows<const N: usize>(all: [[&str; 3]; N]) -> BTreeSet<[String; 3]> {
+pub(super) fn rows<const N: usize>(all: [[&str; 3]; N]) -> BTreeSet<[String; 3]> {
     all.map(|row| row.map(str::to_owned)).into()
 }
 
@@ -164,195 +157,4 @@ fn nothing_is_said_to_be_granted_to_a_v1_job_whose_use_is_its_own() {
     told.wait_for_readings(READINGS);
     assert_eq!(granted(told.points(), &[&id]), BTreeSet::new());
     assert_eq!(grown(told.points(), &[&id]), BTreeSet::new());
-}
-
-/// All that a kubelet grants something here.
-const PODS: [&str; 6] = ["astray", "first", "second", "claimant", "sliced", "whole"];
-
-/// Pods of one container each, and a kubelet that knows them.
-struct Node {
-    // Ended and removed before the stage under them.
-    told: Told,
-    kubelet: Kubelet,
-    _workers: Vec<Worker>,
-    stage: Stage,
-}
-
-/// A pod by name, its grant, and on which device and in which place the driver lists its process.
-type Tenant<'a> = (&'a str, Allocation, Option<(u32, usize)>);
-
-impl Node {
-    fn new(mut stage: Stage, scenario: &str, tenants: &[Tenant<'_>]) -> Self {
-        let folder = stage.folder().to_owned();
-        let kubelet = Kubelet::start(&folder.join("kubelet")).unwrap();
-        let nvml = FakeNvml::install(&folder, scenario).unwrap();
-        let mut listed: BTreeMap<u32, Vec<Option<u32>>> = BTreeMap::new();
-        let mut workers = Vec::new();
-        for (name, allocation, place) in tenants {
-            let group = stage.pod(&PodSpec { name, ..TRAINER }).unwrap();
-            kubelet.set_pod(pod(name, &group, allocation.clone()));
-            let gpus: Vec<_> = place.iter().map(|(gpu, _)| *gpu).collect();
-            let worker = Worker::on(&group, &gpus).unwrap();
-            if let Some((gpu, place)) = *place {
-                let slots = listed.entry(gpu).or_default();
-                slots.resize(slots.len().max(place + 1), None);
-                slots[place] = Some(worker.pid());
-            }
-            workers.push(worker);
-        }
-        for (gpu, pids) in listed {
-            nvml.set_processes(gpu, &pids).unwrap();
-        }
-        let config = Config {
-            more: format!(
-                "[kubernetes]\ncri = []\npods_api = \"{}\"\npod_resources = \"{}\"\n\
-                 [containers]\ndocker = \"\"\npodman = \"\"\n",
-                kubelet.pods_api().display(),
-                kubelet.pod_resources().display()
-            ),
-            ..Config::default()
-        };
-        let told = Told::start_with(&folder, nvml, config);
-        Self { told, kubelet, _workers: workers, stage }
-    }
-
-    /// Waits until exactly these are granted: device, pod and kind.
-    fn wait_for_grants<const N: usize>(&mut self, all: [[&str; 3]; N]) -> BTreeSet<Row> {
-        let wanted: BTreeSet<Row> = all.into_iter().map(grant).collect();
-        self.told.wait(&format!("the grants {wanted:#?}"), |points| {
-            (granted_still(points, &PODS) == wanted).then_some(())
-        });
-        wanted
-    }
-}
-
-fn grant([gpu, pod, kind]: [&str; 3]) -> Row {
-    super::told::expected([
-        ("gpu.index", gpu),
-        ("gpu.allocation.source", "kubelet"),
-        ("gpu.allocation.kind", kind),
-        ("k8s.pod.name", pod),
-        ("k8s.container.name", TRAINER.container),
-    ])
-}
-
-fn pod(name: &str, group: &Group, allocation: Allocation) -> Pod {
-    let expected = &group.expected;
-    let mut pod = Pod::new(TRAINER.namespace, name, expected.pod_uid.as_deref().unwrap());
-    let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
-    pod.containers.push(Container { allocation, ..Container::new(TRAINER.container, &id) });
-    pod
-}
-
-fn devices(resource: &str, ids: &[&str]) -> Allocation {
-    Allocation { devices: vec![Devices::of(resource, ids)], ..Allocation::default() }
-}
-
-fn claim(driver: &str, device: &str) -> Allocation {
-    let device = ClaimDevice {
-        driver: driver.to_owned(),
-        pool: "node-a".to_owned(),
-        device: device.to_owned(),
-        ..ClaimDevice::default()
-    };
-    let (namespace, name) = (TRAINER.namespace.to_owned(), "one-gpu".to_owned());
-    let claims = vec![Claim { namespace, name, devices: vec![device] }];
-    Allocation { claims, ..Allocation::default() }
-}
-
-/// Pods, and by which words they asked for what they were granted.
-fn asked_for(points: &[Value]) -> BTreeSet<[String; 3]> {
-    let words = points.iter().filter(|point| is_grant(point, ALLOCATION, &PODS)).map(|point| {
-        let text = |key: &str| point["attributes"][key].as_str().unwrap_or_default().to_owned();
-        let (resource, replica) = ("gpu.allocation.resource", "gpu.allocation.replica");
-        [owner(point).to_owned(), text(resource), text(replica)]
-    });
-    words.collect()
-}
-
-/// The pods that are on the first device, and what shows it.
-fn running_on_first(points: &[Value]) -> BTreeSet<BTreeMap<String, String>> {
-    let running = points.iter().filter(|point| {
-        point["metric"] == "gpu.owner.processes"
-            && point["attributes"]["gpu.index"] == "0"
-            && point["value"] == 1
-    });
-    running.map(|point| words(point, &["k8s.pod.name", "gpuwho.presence"])).collect()
-}
-
-#[test]
-fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
-    let uuid = |gpu: u32| format!("GPU-4f6b1c1e-8f0a-4c55-9d10-00000000000{gpu}");
-    let (astray, shared) = (uuid(1), uuid(2));
-    let replicas = ["0", "1"].map(|replica| format!("{shared}::{replica}"));
-    let mut node = Node::new(
-        or_skip!(Stage::new()),
-        "h100x8",
-        &[
-            // Got the second and is on the first.
-            ("astray", devices("nvidia.com/gpu", &[&astray]), Some((0, 0))),
-            ("first", devices("nvidia.com/gpu.shared", &[&replicas[0]]), Some((2, 0))),
-            ("second", devices("nvidia.com/gpu.shared", &[&replicas[1]]), None),
-            ("claimant", claim("gpu.nvidia.com", "gpu-3"), Some((3, 0))),
-        ],
-    );
-    let wanted = node.wait_for_grants([
-        ["1", "astray", "exclusive"],
-        ["2", "first", "replica"],
-        ["2", "second", "replica"],
-        ["3", "claimant", "claim"],
-    ]);
-    node.told.wait_for_readings(1);
-    let from = node.told.wait_for_readings(READINGS);
-    let states = rows([
-        ["1", "astray", "unused"],
-        ["2", "first", "active"],
-        ["2", "second", "unused"],
-        ["3", "claimant", "active"],
-    ]);
-    assert_eq!(grown(&node.told.points()[from..], &PODS), states);
-    let asked = asked_for(&node.told.points()[from..]);
-    let wanted_words = rows([
-        ["astray", "nvidia.com/gpu", ""],
-        ["first", "nvidia.com/gpu.shared", "0"],
-        ["second", "nvidia.com/gpu.shared", "1"],
-        ["claimant", "one-gpu", ""],
-    ]);
-    assert_eq!(asked, wanted_words);
-    // What runs is told apart from what was granted.
-    let on_first = running_on_first(&node.told.points()[from..]);
-    let seen = super::told::expected([("k8s.pod.name", "astray"), ("gpuwho.presence", "listed")]);
-    assert!(on_first.contains(&seen), "{on_first:#?}");
-
-    // The kubelet takes connections and answers nobody; a new pod makes the agent ask.
-    node.kubelet.go_deaf().unwrap();
-    node.stage.pod(&PodSpec { name: "late", ..TRAINER }).unwrap();
-    node.told.wait_for_source("pod_resources", "hung", "4 devices of the last list stay granted");
-    node.told.wait_for_readings(2);
-    assert_eq!(granted_still(node.told.points(), &PODS), wanted);
-    let points = &node.told.points()[from..];
-    assert_eq!(granted(points, &PODS), wanted);
-    assert_eq!(grown(points, &PODS), states);
-    let gap = longest_gap(points);
-    assert!(gap < Duration::from_secs(1), "{gap:?} between two readings");
-}
-
-#[test]
-fn a_mig_instance_is_granted_to_its_pod_and_a_pod_that_is_gone_has_nothing() {
-    let instance = "MIG-5c0e8a3b-0000-5a31-9d10-000000000002";
-    let whole = "GPU-a1000000-aaaa-4c55-9d10-000000000003";
-    let mut node = Node::new(
-        or_skip!(Stage::new()),
-        "a100-mig-3g20",
-        &[
-            ("sliced", devices("nvidia.com/mig-3g.20gb", &[instance]), Some((0, 1))),
-            ("whole", devices("nvidia.com/gpu", &[whole]), Some((3, 0))),
-        ],
-    );
-    node.wait_for_grants([["0", "sliced", "instance"], ["3", "whole", "exclusive"]]);
-    let who = node.told.who();
-    let uid = who["holders"].as_array().unwrap().iter().find(|holder| holder["pod"] == "whole");
-    let uid = uid.unwrap()["pod_uid"].as_str().unwrap().to_owned();
-    node.kubelet.remove_pod(&uid).unwrap();
-    node.wait_for_grants([["0", "sliced", "instance"]]);
 }

@@ -1,11 +1,13 @@
 //! Whose the agent says the tasks of a real Slurm are.
 
-use super::{cluster, one};
+use super::{cluster, one, open};
 use crate::setting::{owner, wait_for_holder};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::or_skip;
-use gpuwho_tests::slurm::{BOB, Component, JobId, JobSpec, Plugin, Setup, Slurm, Task};
+use gpuwho_tests::slurm::{ALICE, BOB, Component, JobId, JobSpec, Plugin, Setup, Slurm, Task};
 use gpuwho_tests::stage::Expected;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 /// An agent on the node of a cluster, which knows the cluster's users.
 pub(crate) fn watch(slurm: &Slurm) -> Agent {
@@ -88,4 +90,54 @@ fn each_component_of_a_heterogeneous_v1_job_is_a_job() {
 #[test]
 fn each_component_of_a_heterogeneous_v2_job_is_a_job() {
     each_component_is_a_job(Plugin::V2);
+}
+
+/// What enroot (under pyxis) and Apptainer do to a step without the runtime's help: namespaces in
+/// which its user is root and its number 1, another root directory, and the image's environment,
+/// which knows nothing of Slurm. The cgroup namespace is other runtimes'.
+const CONTAINED: [&str; 11] = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--cgroup",
+    "/bin/sh",
+    "-c",
+    "mount --rbind / /mnt && exec chroot /mnt env -i \"$@\"",
+    "entrypoint",
+];
+
+/// Or why users may not do that here.
+fn users_have_namespaces() -> Result<(), &'static str> {
+    let mut command = Command::new(CONTAINED[0]);
+    let done = command.args(&CONTAINED[1..]).arg("true").uid(ALICE.uid).gid(ALICE.uid).output();
+    let is_done = done.is_ok_and(|output| output.status.success());
+    is_done.then_some(()).ok_or("user namespaces that any user may make")
+}
+
+fn a_contained_step_is_its_jobs(plugin: Plugin) {
+    let slurm = or_skip!(cluster(Setup::of(plugin)));
+    or_skip!(users_have_namespaces());
+    let agent = watch(&slurm);
+    let job = slurm.srun(&JobSpec { prefix: &CONTAINED, ..JobSpec::default() }).unwrap();
+    let mut task = slurm.wait_started(&job, 1).unwrap().remove(0);
+    assert_eq!((task.job(), task.held()), (None, vec![]));
+    let root = std::fs::read_link(format!("/proc/{}/root", task.pid())).unwrap();
+    assert_eq!(root.to_str(), Some("/mnt"));
+    assert_eq!(open(&mut task, 0), Ok(()));
+    let found = wait_for_holder(&agent, task.pid());
+    assert_eq!(owner(&found), expected(&slurm, 0, job.id, ["0", "0"]), "{found:#}");
+    assert_eq!((&found["user"], &found["method"]), (&"alice".into(), &"cgroup".into()));
+}
+
+#[test]
+fn a_v1_step_in_a_container_of_its_own_is_its_jobs() {
+    a_contained_step_is_its_jobs(Plugin::V1);
+}
+
+#[test]
+fn a_v2_step_in_a_container_of_its_own_is_its_jobs() {
+    a_contained_step_is_its_jobs(Plugin::V2);
 }

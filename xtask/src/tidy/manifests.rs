@@ -3,8 +3,9 @@
 use super::Finding;
 use super::tree::Tree;
 
-/// Clients of the Kubernetes API: ownership comes from the node alone, so none may creep in.
-const KUBERNETES_CLIENTS: &[&str] = &["kube", "kube-client", "kube-core", "k8s-openapi"];
+/// Clients of the Kubernetes API, by the start of their names: ownership comes from the node alone,
+/// so none may creep in.
+const KUBERNETES_CLIENTS: &[&str] = &["kube-", "kubert", "kubernetes", "k8s"];
 
 /// The promise "no Kubernetes API access" is checked where every dependency is listed.
 pub(super) fn no_kubernetes_client(tree: &Tree) -> Vec<Finding> {
@@ -12,7 +13,10 @@ pub(super) fn no_kubernetes_client(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(lock.lines()) {
         let name = line.strip_prefix("name = \"").and_then(|rest| rest.strip_suffix('"'));
-        if let Some(name) = name.filter(|name| KUBERNETES_CLIENTS.contains(name)) {
+        let is_client = |name: &&str| {
+            *name == "kube" || KUBERNETES_CLIENTS.iter().any(|start| name.starts_with(start))
+        };
+        if let Some(name) = name.filter(is_client) {
             findings.push(Finding {
                 file: "Cargo.lock".to_owned(),
                 line: number,
@@ -58,9 +62,10 @@ mod tests {
 
     #[test]
     fn a_kubernetes_client_in_the_lock_file_is_found() {
-        let lock = "[[package]]\nname = \"kubelet\"\n\n[[package]]\nname = \"k8s-openapi\"\n";
-        let found = no_kubernetes_client(&Tree::of([("Cargo.lock", lock)]));
-        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [5]);
+        let names = ["kubelet", "k8s-openapi", "fake-kubelet", "kube", "kube-runtime", "cube"];
+        let lock: String = names.map(|name| format!("name = \"{name}\"\n")).concat();
+        let found = no_kubernetes_client(&Tree::of([("Cargo.lock", &lock)]));
+        assert_eq!(found.iter().map(|finding| finding.line).collect::<Vec<_>>(), [2, 4, 5]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The guest's only file system: busybox, one program with its libraries, and an `init`.
+//! The guest's only file system: busybox, the agent and perhaps a test program with what it starts,
+//! each with its libraries, and an `init`.
 
 use crate::{place, shell};
 use anyhow::{Context as _, Result, bail};
@@ -13,7 +14,7 @@ use std::process::Stdio;
 const FOLDERS: &[&str] = &["bin", "dev", "proc", "sys", "tmp", "run", "etc", "root"];
 
 /// Busybox's names that `init` uses.
-const APPLETS: &[&str] = &["sh", "mount", "mkdir", "cat", "ip", "poweroff", "setsid"];
+const APPLETS: &[&str] = &["sh", "mount", "mkdir", "cat", "grep", "ip", "poweroff", "setsid"];
 
 /// The first process: mounts what the agent expects of a host, runs the program, powers off.
 /// cgroup controllers stay on the unified hierarchy, as on every current distribution.
@@ -34,12 +35,27 @@ echo "@@END rc=$?"
 poweroff -f
 "#;
 
-/// One run of the program in the guest.
+/// The agent in the guest.
+pub(super) const PROGRAM: &str = "/program";
+/// The test program there, where cargo would have put it beside what was built.
+pub(super) const TESTS: &str = "/target/deps/tests";
+
+/// One run of a program in the guest.
 pub(super) struct Check {
     /// One word, for the marks on the console and for the table.
     pub(super) name: &'static str,
+    /// Which program.
+    pub(super) program: &'static str,
     /// The program's arguments.
     pub(super) args: Vec<OsString>,
+    /// What shows in its output (a pattern of `grep`) that nothing was checked.
+    pub(super) idle: Option<&'static str>,
+}
+
+/// A test program and the programs and libraries it looks for beside itself.
+pub(super) struct Tests {
+    pub(super) program: PathBuf,
+    pub(super) beside: Vec<PathBuf>,
 }
 
 /// An image on disk, together with the console output beside it, until this is dropped.
@@ -61,8 +77,8 @@ impl Drop for Image {
     }
 }
 
-/// Makes an image that runs the program.
-pub(super) fn build(program: &Path, checks: &[Check]) -> Result<Image> {
+/// Makes an image that runs the programs.
+pub(super) fn build(program: &Path, tests: Option<&Tests>, checks: &[Check]) -> Result<Image> {
     // One folder a process, so that two runs at once do not write the same image.
     let folder = place::cache("kernels")?.join(format!("initramfs-{}", std::process::id()));
     let image = Image { folder };
@@ -74,15 +90,35 @@ pub(super) fn build(program: &Path, checks: &[Check]) -> Result<Image> {
     for applet in APPLETS {
         symlink("busybox", root.join("bin").join(applet)).context("naming a busybox applet")?;
     }
-    copy(program, &root.join("program"))?;
-    shell::run(&mut shell::program("strip", [root.join("program")]))?;
-    for library in libraries(program)? {
-        copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)))?;
+    add(&root, program, PROGRAM)?;
+    strip(&root, PROGRAM)?;
+    if let Some(Tests { program, beside }) = tests {
+        add(&root, program, TESTS)?;
+        strip(&root, TESTS)?;
+        for file in beside {
+            let name = file.file_name().context("a file without a name")?;
+            add(&root, file, &format!("/target/{}", name.display()))?;
+        }
     }
     write_script(&root.join("checks"), &script(checks))?;
     write_script(&root.join("init"), INIT)?;
     pack(&root, &image.path())?;
     Ok(image)
+}
+
+/// A program or library at a place in the guest, and the libraries it needs.
+fn add(root: &Path, file: &Path, at: &str) -> Result<()> {
+    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    copy(file, &inside(Path::new(at)))?;
+    for library in libraries(file)? {
+        copy(&library, &inside(&library))?;
+    }
+    Ok(())
+}
+
+/// The guest's memory holds all of it.
+fn strip(root: &Path, at: &str) -> Result<()> {
+    shell::run(&mut shell::program("strip", [root.join(at.trim_start_matches('/'))]))
 }
 
 fn busybox() -> Result<PathBuf> {
@@ -115,11 +151,18 @@ fn library_paths(text: &str) -> Vec<PathBuf> {
 /// Runs every check, says which passed, and ends with the last failure's exit code.
 fn script(checks: &[Check]) -> String {
     let mut script = "result=0\n".to_owned();
-    for Check { name, args } in checks {
+    for Check { name, program, args, idle } in checks {
         let quoted = args.iter().map(|arg| quote(&arg.to_string_lossy()));
-        let words: Vec<_> = std::iter::once("/program".to_owned()).chain(quoted).collect();
+        let words: Vec<_> = std::iter::once((*program).to_owned()).chain(quoted).collect();
         script += &words.join(" ");
-        script += "; code=$?\nif [ $code = 0 ]; then echo '@@PASSED ";
+        if let Some(pattern) = idle {
+            script += " > /tmp/said; code=$?; cat /tmp/said\nif grep -q ";
+            script += &quote(pattern);
+            script += " /tmp/said; then code=9; fi\n";
+        } else {
+            script += "; code=$?\n";
+        }
+        script += "if [ $code = 0 ]; then echo '@@PASSED ";
         script += name;
         script += "'; else result=$code; fi\n";
     }
@@ -165,7 +208,7 @@ fn pack(root: &Path, image: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Check, library_paths, script};
+    use super::{Check, PROGRAM, library_paths, script};
     use std::ffi::OsString;
     use std::path::PathBuf;
 
@@ -190,12 +233,31 @@ mod tests {
     fn arguments_reach_the_guest_as_they_are() {
         let args = ["self-test", "it's", "$HOME"].map(OsString::from).to_vec();
         let expected = "self-test it's $HOME\n@@PASSED a\n".to_owned();
-        assert_eq!(run(&[Check { name: "a", args }]), (Some(0), expected));
+        let check = Check { name: "a", program: PROGRAM, args, idle: None };
+        assert_eq!(run(&[check]), (Some(0), expected));
+    }
+
+    #[test]
+    fn a_check_that_says_it_has_checked_nothing_has_failed() {
+        let check = |word: &str| Check {
+            name: "a",
+            program: PROGRAM,
+            args: vec![OsString::from(word)],
+            idle: Some("needs .*BPF"),
+        };
+        assert_eq!(run(&[check("done")]), (Some(0), "done\n@@PASSED a\n".to_owned()));
+        let skipped = "skipped: needs root and BPF";
+        assert_eq!(run(&[check(skipped)]), (Some(9), format!("{skipped}\n")));
     }
 
     #[test]
     fn one_failing_check_fails_the_guest_and_the_others_still_run() {
-        let check = |name, word: &str| Check { name, args: vec![OsString::from(word)] };
+        let check = |name, word: &str| Check {
+            name,
+            program: PROGRAM,
+            args: vec![OsString::from(word)],
+            idle: None,
+        };
         let script = script(&[check("a", "3"), check("b", "0")]);
         let script = script.replace("/program", "sh -c 'exit $0'");
         let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();

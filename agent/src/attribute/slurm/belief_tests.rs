@@ -102,6 +102,18 @@ fn a_heterogeneous_component_takes_its_own_facts_out_of_the_leaders_environment(
 }
 
 #[test]
+fn a_leaders_environment_without_components_gives_a_component_what_all_of_them_share() {
+    let (name, mut facts) = numbered(21);
+    facts.put(Label::HetJob, "20", Source::Prolog);
+    let environ = "SLURM_JOB_ID=20\0SLURM_JOB_UID=20001\0SLURM_JOB_USER=alice\0\
+                   SLURM_JOB_PARTITION=gpu\0SLURM_JOB_ACCOUNT=ml\0SLURM_JOB_NAME=het\0\
+                   SLURM_CLUSTER_NAME=lab\0";
+    let claims = Claims::read(environ.as_bytes(), 0).unwrap();
+    let all = believed(&claims, &name, &facts, 20001).unwrap();
+    assert_eq!(all, ["Cluster=lab", "User=alice", "Uid=20001", "Name=het"]);
+}
+
+#[test]
 fn an_environment_that_names_another_job_is_not_believed() {
     let claims = recorded("environ-task-22.05.8.txt");
     assert!(of_job(&claims, 7, 20001).is_some());

@@ -5,7 +5,7 @@
 
 use super::{DeviceNumber, Granted, Job, Label, Source, Untold};
 use crate::attribute::Workload;
-use crate::attribute::grants::{DeviceName, Grant};
+use crate::attribute::grants::{DeviceName, Grant, GrantWords};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::Party;
 use crate::catalog::share::{GrantKind, GrantSource};
@@ -62,8 +62,7 @@ fn grants(
             device,
             party,
             source,
-            resource: Some(Arc::from(RESOURCE)),
-            replica: None,
+            words: GrantWords { resource: Some(Arc::from(RESOURCE)), ..GrantWords::default() },
         }));
     }
     share(&mut grants);

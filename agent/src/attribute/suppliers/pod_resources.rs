@@ -236,8 +236,11 @@ impl Kubelet {
                 let settings = self.desk.settings();
                 let extra = &settings.kubernetes.resources;
                 let names = devices::Names { sys: &settings.paths.sys, extra };
-                let all = answer.devices.iter().map(|devices| names.plugin(devices).len());
-                self.node.known = Some(all.sum());
+                let all = answer.devices.iter().flat_map(|devices| names.plugin(devices));
+                let all: Vec<_> = all.collect();
+                self.node.known = Some(all.len());
+                let named = all.into_iter().filter_map(|offered| offered.device.ok());
+                self.ownership.grants().offer(named.collect());
                 Ok(())
             }
             Err(error) if error.cause == Cause::Unimplemented => {

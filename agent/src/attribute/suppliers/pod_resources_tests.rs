@@ -25,7 +25,7 @@ const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
 
 fn devices(ids: &[&str]) -> ContainerDevices {
     let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
-    ContainerDevices { resource_name: "nvidia.com/gpu".into(), device_ids }
+    ContainerDevices { resource_name: "nvidia.com/gpu".into(), device_ids, topology: None }
 }
 
 fn list(pods: &[&str]) -> Reply {
@@ -36,7 +36,12 @@ fn list(pods: &[&str]) -> Reply {
             devices: vec![devices(&ids.each_ref().map(String::as_str))],
             ..ContainerResources::default()
         };
-        PodResources { name: (*name).into(), namespace: "ml".into(), containers: vec![main] }
+        PodResources {
+            name: (*name).into(),
+            namespace: "ml".into(),
+            containers: vec![main],
+            ..PodResources::default()
+        }
     });
     Reply::Message(ListPodResourcesResponse { pod_resources: pods.collect() }.encode_to_vec())
 }
@@ -192,7 +197,12 @@ fn one(name: &str, ids: &[&str]) -> Reply {
         devices: vec![devices(ids)],
         ..ContainerResources::default()
     };
-    let pod = PodResources { name: name.into(), namespace: "ml".into(), containers: vec![main] };
+    let pod = PodResources {
+        name: name.into(),
+        namespace: "ml".into(),
+        containers: vec![main],
+        ..PodResources::default()
+    };
     Reply::Message(GetPodResourcesResponse { pod_resources: Some(pod) }.encode_to_vec())
 }
 

@@ -5,14 +5,14 @@
 //! while nothing happens: the child's wakes every [`PATIENCE`], and the child's end does not wait
 //! for it.
 
-use super::wire::{Inbox, Outbox};
+use super::wire::{Ended, Inbox, Outbox};
 use crate::catalog::agent::SourceState;
 use crate::catalog::event::EventKind;
 use crate::collect::status::{Board, Report};
 use crate::event::desk::Desk;
-use crate::event::{Happening, Moment, Place, Severity, Witness};
+use crate::event::{Happening, Moment, Named, Place, Severity, Usage, Witness};
 use crate::host::boot_time_ns;
-use crate::ids::PciAddress;
+use crate::ids::{GpuId, PciAddress};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,7 +20,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Between two attempts after a failed wait: a device that is lost fails at once, again and again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -122,6 +122,14 @@ impl Ears {
         self.0.get().is_some()
     }
 
+    /// A process has left a device; the reading of that device told it.
+    pub(super) fn ended(&self, gpu: GpuId, ended: &Ended) {
+        let Some((desk, _)) = self.0.get() else { return };
+        let time = UNIX_EPOCH + Duration::from_nanos(ended.ended_ns);
+        let at = Moment { time, boot_ns: ended.seen_ns };
+        desk.take(account(gpu, ended), at, Witness::Nvml, Instant::now());
+    }
+
     /// Hears a child until it ends.
     pub(super) fn hear(&self, from: Option<impl Read + Send + 'static>) {
         let (Some((desk, board)), Some(mut from)) = (self.0.get().cloned(), from) else { return };
@@ -167,6 +175,17 @@ fn take(told: Told, desk: &Desk, board: &Board) {
     }
 }
 
+fn account(gpu: GpuId, ended: &Ended) -> Happening {
+    let Ended { pid, seconds, memory_peak, busy, memory_busy, .. } = *ended;
+    let message = format!("process {pid} has left the device after {seconds} s");
+    Happening {
+        process: Some(Named::pid(pid)),
+        gpu_instance: ended.place.map(|place| place.gpu_instance),
+        usage: Some(Box::new(Usage { seconds, memory_peak, busy, memory_busy })),
+        ..Happening::new(EventKind::ProcessEnded, Place::Gpu(gpu), Severity::Info, message)
+    }
+}
+
 fn happening(seen: Seen) -> Option<Happening> {
     let kind = EventKind::ALL.get(usize::from(seen.kind)).copied()?;
     let severity = match seen.severity {
@@ -174,16 +193,9 @@ fn happening(seen: Seen) -> Option<Happening> {
         1 => Severity::Warning,
         _ => Severity::Critical,
     };
-    Some(Happening {
-        kind,
-        place: PciAddress::parse(&seen.pci).map_or(Place::Host, Place::Pci),
-        code: seen.code,
-        severity,
-        process: None,
-        gpu_instance: seen.gpu_instance,
-        peer: None,
-        message: seen.message.into(),
-    })
+    let place = PciAddress::parse(&seen.pci).map_or(Place::Host, Place::Pci);
+    let told = Happening::new(kind, place, severity, seen.message);
+    Some(Happening { code: seen.code, gpu_instance: seen.gpu_instance, ..told })
 }
 
 impl Seen {
@@ -234,6 +246,34 @@ mod tests {
         };
         follow(&mut Script(script.into()), &mut tell);
         assert_eq!(told, ["watching", "Some(79)", "GPU is lost", "watching", "Some(45)"]);
+    }
+
+    /// An hour without events, and then one; each wait lasts as long as it may.
+    struct Idle {
+        clock: Duration,
+        waits: u32,
+    }
+
+    impl Watch for Idle {
+        fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String> {
+            self.clock += patience;
+            self.waits += 1;
+            Ok((self.clock >= Duration::from_hours(1)).then(|| seen(79)))
+        }
+    }
+
+    #[test]
+    fn an_idle_hour_is_one_wake_in_five_seconds() {
+        let mut idle = Idle { clock: Duration::ZERO, waits: 0 };
+        let begun = Instant::now();
+        let mut told = 0;
+        follow(&mut idle, &mut |_| {
+            told += 1;
+            told < 2
+        });
+        // One that does not wait tells that it can.
+        assert_eq!((idle.waits, told), (1 + 3600 / 5, 2));
+        assert!(begun.elapsed() < AGAIN, "and it sleeps nowhere else");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! status and the age of every device going whatever happens to it, also of one that is remembered
 //! from before and that the driver does not list.
 
+mod absence;
 mod row;
 
 use super::capabilities::Capabilities;
@@ -13,9 +14,9 @@ use crate::catalog::gpm::CounterState;
 use crate::host::boot_time_ns;
 use crate::ids::{GpuId, ProcKey};
 use crate::inventory::Inventory;
-use crate::inventory::register::Known;
 use crate::paths::Paths;
 use crate::sample::Batch;
+use absence::absence;
 use row::Row;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -120,14 +121,20 @@ impl Rows {
             let unnamed = self.unnamed.get(&index).or_else(|| self.unnamed.values().next());
             let known =
                 known.iter().find(|known| info.as_ref().is_some_and(|i| i.uuid == known.uuid));
-            let away = absence(known, unnamed);
+            let away = absence(known, unnamed, &self.paths);
             row.set(away.state, &away.why);
         }
     }
 
     /// Takes a reading. One that answers an earlier tick brings its values, with their own time,
-    /// but says nothing about how the device is now.
-    pub(super) fn take(&mut self, slot: u32, reading: &Reading, timely: bool, knows: &Knows) {
+    /// but says nothing about how the device is now. Gives the device, if it is known.
+    pub(super) fn take(
+        &mut self,
+        slot: u32,
+        reading: &Reading,
+        timely: bool,
+        knows: &Knows,
+    ) -> Option<GpuId> {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         let told = reading.identity.clone().map(|info| {
             knows.inventory.register().identified(&info, time);
@@ -136,7 +143,7 @@ impl Rows {
         let Some(gpu) = told.or_else(|| self.slots.get(&slot).copied()) else {
             let (state, why) = (state(&reading.outcome), why(&reading.outcome).to_owned());
             self.unnamed.insert(slot, Away { state, why });
-            return;
+            return None;
         };
         self.unnamed.remove(&slot);
         self.slots.insert(slot, gpu);
@@ -154,6 +161,7 @@ impl Rows {
         if timely {
             row.set(state(&reading.outcome), why(&reading.outcome));
         }
+        Some(gpu)
     }
 
     /// Brings in the devices that are remembered and leaves out those that were forgotten. Cheap
@@ -264,22 +272,6 @@ impl Rows {
     pub(super) fn any_ok(&self) -> bool {
         self.count(DeviceState::Ok) > 0
     }
-}
-
-/// Why a device is at no position: the library has one that does not say who it is, another took its
-/// place, or it is gone.
-fn absence(known: Option<&Known>, unnamed: Option<&Away>) -> Away {
-    if let Some(by) = known.and_then(|known| known.replaced_by.as_ref()) {
-        let why = format!("{by} is at its PCI address");
-        return Away { state: DeviceState::Replaced, why };
-    }
-    if let Some(away) = unnamed {
-        let why = format!("not among those that say who they are: {}", away.why);
-        return Away { state: away.state, why };
-    }
-    let at = known.and_then(|known| known.pci_address.as_deref()).unwrap_or("an unknown address");
-    let why = format!("the driver no longer lists it (was at {at}); `gpuwho forget` ends this");
-    Away { state: DeviceState::Missing, why }
 }
 
 /// Whether a device in a state is up; nothing is said of one that nobody expects to answer.

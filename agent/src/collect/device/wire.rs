@@ -125,6 +125,8 @@ pub struct Reading {
     pub instances: Vec<InstanceReading>,
     /// Readings of processes on it.
     pub processes: Vec<ProcessValue>,
+    /// Processes that have left it since the last reading, where the driver keeps accounts.
+    pub ended: Vec<Ended>,
     /// What it cost.
     pub cost: Cost,
 }
@@ -169,6 +171,27 @@ pub struct ProcessValue {
     pub place: Option<Place>,
     /// The reading.
     pub value: WireValue,
+}
+
+/// The driver's account of a process that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The process as the driver names it.
+    pub pid: u32,
+    /// The MIG instance it was in, where the driver told.
+    pub place: Option<Place>,
+    /// A moment at which it was there, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub seen_ns: u64,
+    /// When it left the device, in nanoseconds since the epoch.
+    pub ended_ns: u64,
+    /// Seconds for which it was on the device.
+    pub seconds: f64,
+    /// Bytes of device memory it had at most.
+    pub memory_peak: Option<i64>,
+    /// Fraction of the time in which it had a kernel on the device.
+    pub busy: Option<f64>,
+    /// Fraction of the time in which it had device memory read or written.
+    pub memory_busy: Option<f64>,
 }
 
 /// What reading a device cost.

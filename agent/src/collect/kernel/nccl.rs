@@ -8,7 +8,9 @@
 
 mod arrivals;
 mod attaching;
+mod change;
 mod complete;
+mod cover;
 mod elf;
 mod fields;
 mod governing;
@@ -23,7 +25,9 @@ mod peers;
 mod price;
 mod probed;
 mod probes;
+mod refusals;
 mod roll;
+mod runs;
 mod shared;
 mod standing;
 mod state;
@@ -37,28 +41,31 @@ use crate::collect::Collector;
 use crate::collect::ras;
 use crate::collect::status::{Board, Report};
 use crate::communicators::Communicators;
+use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use complete::{Completion, Sources};
+use cover::Covered;
 pub use governor::Patience;
 use gpuwho_common::nccl::{
-    Communicator, HIT_ENTRY, HIT_RETURN, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
+    Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
 };
 use host::Host;
 pub use many::Way;
+use maps::Maps;
 use peers::Peers;
+use price::Hits;
 pub use probed::{Probed, place_of};
-use probes::Maps;
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
-use standing::standings;
+use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
 use watch::Running;
 
@@ -105,26 +112,51 @@ pub struct Nccl {
     roll: Roll,
     completion: Completion,
     peers: Peers,
-    /// Attached and wanted nanoseconds at the last reading.
-    covered: ([u64; 2], u64),
+    desk: Option<Arc<Desk>>,
+    /// For how long the probes were there, at this reading and at the last.
+    covered: [Covered; 2],
     errors: u64,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
 }
 
+/// Processes that have become another program or opened another device since the last look.
+type Stirred = Arc<Mutex<HashSet<ProcKey>>>;
+/// More are found by the looks that come anyway.
+const MOST_STIRRED: usize = 1_024;
+
 /// Says that a process has opened a device, became another program or ended: libraries are looked
 /// for at once.
 #[derive(Clone, Debug)]
-pub struct Waker(std::sync::Weak<SyncSender<()>>);
+pub struct Waker {
+    wake: Weak<SyncSender<()>>,
+    stirred: Stirred,
+}
 
 impl Waker {
+    /// Wakes the thread, unless it is awake or gone. What it finds in this process it will look
+    /// for as often as in one that is new.
+    pub fn stir(&self, process: ProcKey) {
+        let mut stirred = locked(&self.stirred);
+        if stirred.len() < MOST_STIRRED {
+            stirred.insert(process);
+        }
+        drop(stirred);
+        self.wake();
+    }
+
     /// Wakes the thread, unless it is awake or gone.
     pub fn wake(&self) {
-        if let Some(wake) = self.0.upgrade() {
+        if let Some(wake) = self.wake.upgrade() {
             // Full: it will look anyway.
             let _ = wake.try_send(());
         }
     }
+}
+
+/// A set is whole whatever panicked beside it.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts looking for libraries among the processes that hold a device.
@@ -133,12 +165,12 @@ pub fn start(
     paths: &Paths,
     ownership: &Ownership,
     (communicators, answers): (&Arc<Communicators>, &ras::Answers),
-    board: &Board,
+    told: (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Nccl, Waker)> {
     let table = ownership.clone();
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
     let (mut nccl, waker) =
-        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), board)?;
+        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), told)?;
     nccl.completion.answers = answers.clone();
     Ok((nccl, waker))
 }
@@ -149,11 +181,10 @@ impl Nccl {
         paths: &Paths,
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
         candidates: looks::Candidates,
-        board: &Board,
+        told: (Board, Option<Arc<Desk>>),
     ) -> io::Result<(Self, Waker)> {
-        let shared = Shared::default();
-        let (running, waker) =
-            watch::start(&settings, paths, candidates, shared.clone(), board.clone())?;
+        let (shared, desk) = (Shared::default(), told.1.clone());
+        let (running, waker) = watch::start(&settings, paths, candidates, shared.clone(), told)?;
         let nccl = Self {
             settings,
             paths: paths.clone(),
@@ -164,7 +195,8 @@ impl Nccl {
             roll: Roll::default(),
             completion: Completion::default(),
             peers: Peers::default(),
-            covered: ([0; 2], 0),
+            desk,
+            covered: [Covered::default(); 2],
             errors: 0,
             running,
         };
@@ -172,6 +204,9 @@ impl Nccl {
     }
 
     fn read(&mut self, out: &mut Batch) -> io::Result<()> {
+        // At the moment of the counts, since they are divided by it.
+        let covered = self.shared.with(|known| known.cover.at(Instant::now()));
+        self.covered = [covered, self.covered[0]];
         let Some(maps) = &mut self.maps else { return Ok(()) };
         let mut snapshot = maps.read()?;
         let now_ns = boot_time_ns();
@@ -195,7 +230,9 @@ impl Nccl {
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
         self.peers.compare(members, &snapshot.communicators);
         let standings = standings(members, now_ns, self.settings.hang_after);
-        self.peers.hangs.note(members, &standings, now_ns, &self.ownership);
+        for stuck in self.peers.hangs.note(members, &standings, now_ns) {
+            say(stuck, &self.ownership, self.desk.as_deref());
+        }
         let beside = Beside { standings: &standings, peers: &self.peers, now_ns };
         for member in members {
             tell(out, member, &beside);
@@ -215,24 +252,35 @@ impl Nccl {
     }
 
     /// What is told of the probes themselves.
-    fn probes(&mut self, out: &mut Batch) {
-        let (level, files, counts, covered) = self.shared.with(|known| {
-            (known.level, known.files, known.counts, (known.attached_ns, known.wanted_ns))
-        });
+    fn probes(&self, out: &mut Batch) {
+        let (level, files, counts) =
+            self.shared.with(|known| (known.level, known.files, known.counts));
+        let (price, paid_ns, budget) =
+            self.shared.with(|known| (known.price, known.paid_ns, known.budget));
         out.push(metric::LIBRARIES.sample(Agent, (), count(files)));
         for &one in GovernorLevel::ALL {
             out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == level)));
         }
-        let before = std::mem::replace(&mut self.covered, covered);
-        let wanted = covered.1 - before.1;
-        let parts = ProbePart::ALL.iter().zip([HIT_ENTRY, HIT_RETURN]);
-        for ((part, counter), (now, then)) in parts.zip(covered.0.iter().zip(before.0)) {
-            let hits = counts.get(counter as usize).copied().unwrap_or(0);
+        let hits = Hits::of(&counts);
+        let [now, before] = self.covered;
+        let parts = now.since(before).parts();
+        out.push(metric::WANTED.sample(Agent, (), now.wanted.as_secs_f64()));
+        for (at, part) in ProbePart::ALL.iter().enumerate() {
+            let hits = if *part == ProbePart::Entry { hits.entries() } else { hits.returns };
             out.push(metric::HITS.sample(Agent, *part, count(hits)));
-            if wanted > 0 {
-                let coverage = (now - then) as f64 / wanted as f64;
+            let attached = now.attached.get(at).copied().unwrap_or_default();
+            out.push(metric::ATTACHED.sample(Agent, *part, attached.as_secs_f64()));
+            if let Some(coverage) = parts.and_then(|parts| parts.get(at).copied()) {
                 out.push(metric::COVERAGE.sample(Agent, *part, coverage));
             }
+        }
+        // Before the programs are loaded nothing was hit, and no price is known.
+        if budget != 0 {
+            out.push(metric::BUDGET.sample(Agent, (), count(budget)));
+            for (kind, took) in price.parts() {
+                out.push(metric::PRICE.sample(Agent, kind, took.as_secs_f64()));
+            }
+            out.push(metric::PAID.sample(Agent, (), paid_ns as f64 / 1e9));
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Lines as drivers and kernels in the field wrote them.
+//! Lines as drivers and kernels in the field wrote them, or as their sources say that they do; those
+//! say beside them which release they are of.
 
 use super::*;
+use crate::ids::PciPort;
 
 fn pci(text: &str) -> Place {
     Place::Pci(PciAddress::parse(text).unwrap())
@@ -74,10 +76,20 @@ fn an_xid_without_a_process() {
 
 #[test]
 fn an_xid_in_a_mig_instance_names_it() {
-    let text = "NVRM: Xid (PCI:0000:87:00 GPU-I:0d): 94, pid=7, name=train, Contained: SM (0x1).";
-    let process = Some((7, Some("train".to_owned())));
-    let read = (EventKind::Xid, pci("0000:87:00"), Some(94), Severity::Warning, process, Some(13));
-    assert_eq!(told(text), Some(read));
+    // 515.43 to 595.45: the number is decimal, `%02u`.
+    for (text, gpu_instance) in [
+        ("NVRM: Xid (PCI:0000:87:00 GPU-I:05): 94, pid=7, name=train, Contained: SM (0x1).", 5),
+        (
+            "NVRM: Xid (PCI:0000:87:00 GPU-I:13 GPU-CI:00): 94, pid=7, name=train, Contained: SM.",
+            13,
+        ),
+    ] {
+        let process = Some((7, Some("train".to_owned())));
+        let place = pci("0000:87:00");
+        let read =
+            (EventKind::Xid, place, Some(94), Severity::Warning, process, Some(gpu_instance));
+        assert_eq!(told(text), Some(read), "{text}");
+    }
 }
 
 #[test]
@@ -104,17 +116,60 @@ fn the_drivers_other_words() {
             Place::Host,
             Severity::Critical,
         ),
+        // 525 to 545.
+        (
+            "NVRM: GPU6 _kgspLogXid119: ********************************* GSP Failure **********************************",
+            EventKind::DriverTimeout,
+            Place::Host,
+            Severity::Critical,
+        ),
+        // 595.
         (
             "NVRM: GPU6 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 812751949 heartbeat 1899482 heartbeatWithOffsetMs 812745879 diff 6070 timeout 5200",
             EventKind::DriverTimeout,
             Place::Host,
             Severity::Critical,
         ),
+    ] {
+        assert_eq!(told(text), Some((kind, place, None, severity, None, None)), "{text}");
+    }
+}
+
+#[test]
+fn the_drivers_coming_and_going() {
+    for (text, kind, place, severity) in [
         (
             "NVRM: Attempting to remove device 0000:17:00.0 with non-zero usage count!",
             EventKind::DriverUnbind,
             pci("0000:17:00"),
             Severity::Warning,
+        ),
+        // 515.43 to 515.57.
+        (
+            "NVRM: Attempting to remove minor device 3 with non-zero usage count!",
+            EventKind::DriverUnbind,
+            Place::Host,
+            Severity::Warning,
+        ),
+        // 515.43 to 595.45, `nv-procfs.c`.
+        (
+            "NVRM: GPU 0000:17:00.0: Could not acquire UnbindLock",
+            EventKind::DriverUnbind,
+            pci("0000:17:00"),
+            Severity::Warning,
+        ),
+        (
+            "NVRM: GPU 0000:17:00.0: UnbindLock acquired",
+            EventKind::DriverUnbind,
+            pci("0000:17:00"),
+            Severity::Warning,
+        ),
+        // 515.
+        (
+            "nvidia-nvlink: Unregistered the Nvlink Core, major device number 511",
+            EventKind::DriverUnloaded,
+            Place::Host,
+            Severity::Info,
         ),
         (
             "nvidia-nvlink: Unregistered Nvlink Core, major device number 511",
@@ -135,28 +190,64 @@ fn the_drivers_other_words() {
 
 #[test]
 fn a_pcie_error_is_told_once_and_where_it_was() {
-    let aer = |text, address, severity| {
-        let read = (EventKind::PcieError, pci(address), None, severity, None, None);
+    let port = |address| Place::Port(PciPort::parse(address).unwrap());
+    for (text, place, severity) in [
+        // Linux 6.1 and before.
+        (
+            "pcieport 0000:00:03.1: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)",
+            port("0000:00:03.1"),
+            Severity::Critical,
+        ),
+        (
+            "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+            port("0000:00:1c.0"),
+            Severity::Info,
+        ),
+        // Linux 6.12.
+        (
+            "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)",
+            port("0000:00:1c.0"),
+            Severity::Info,
+        ),
+        (
+            "nvidia 0000:03:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer, (Requester ID)",
+            pci("0000:03:00"),
+            Severity::Warning,
+        ),
+        (
+            "nvidia 0000:03:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Inaccessible, (Unregistered Agent ID)",
+            pci("0000:03:00"),
+            Severity::Critical,
+        ),
+        // Linux 6.1 and 6.12, `pci_print_aer`: where the firmware gets the errors first.
+        (
+            "nvidia 0000:03:00.0: AER: aer_status: 0x00100000, aer_mask: 0x00000000",
+            pci("0000:03:00"),
+            Severity::Warning,
+        ),
+        // Linux 6.1 and 6.12, `dpc_process_error`.
+        (
+            "pcieport 0000:00:03.1: DPC: containment event, status:0x1f01 source:0x0000",
+            port("0000:00:03.1"),
+            Severity::Critical,
+        ),
+        (
+            "pcieport 0000:00:03.1: DPC: containment event, status:0x1f05, ERR_FATAL received from 0000:03:00.0",
+            port("0000:00:03.1"),
+            Severity::Critical,
+        ),
+    ] {
+        let read = (EventKind::PcieError, place, None, severity, None, None);
         assert_eq!(told(text), Some(read), "{text}");
-    };
-    aer(
-        "pcieport 0000:00:03.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Requester ID)",
-        "0000:00:03",
-        Severity::Critical,
-    );
-    aer(
-        "pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
-        "0000:00:1c",
-        Severity::Info,
-    );
-    aer(
-        "nvidia 0000:03:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer, (Requester ID)",
-        "0000:03:00",
-        Severity::Warning,
-    );
+    }
     for text in [
         "pcieport 0000:00:03.1: AER: Correctable error message received from 0000:00:00.0",
         "pcieport 0000:00:03.0:   device [8086:6f08] error status/mask=00004020/00000000",
+        "nvidia 0000:03:00.0: AER:    [20] UnsupReq               (First)",
+        "nvidia 0000:03:00.0: AER: aer_layer=Transaction Layer, aer_agent=Requester ID",
+        "nvidia 0000:03:00.0: AER: aer_uncor_severity: 0x004ef030",
+        "pcieport 0000:00:03.1: DPC: unmasked uncorrectable error detected",
+        "pcieport 0000:00:03.1: DPC: enabled with IRQ 27",
         "nvme 0000:05:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
     ] {
         assert_eq!(told(text), None, "{text}");
@@ -164,82 +255,174 @@ fn a_pcie_error_is_told_once_and_where_it_was() {
 }
 
 #[test]
-fn amds_words_and_not_its_totals() {
-    for (text, kind, severity) in [
+fn amds_words() {
+    const ECC: EventKind = EventKind::Ecc;
+    const HANG: EventKind = EventKind::DriverTimeout;
+    for (words, kind, severity) in [
+        // Linux 6.12: with the event's number, and errors since the last look.
         (
-            "amdgpu 0000:83:00.0: amdgpu: socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block",
-            EventKind::Ecc,
+            "{7}socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block",
+            ECC,
             Severity::Critical,
         ),
         (
-            "amdgpu 0000:83:00.0: amdgpu: 4 correctable hardware errors detected in gfx block",
-            EventKind::Ecc,
+            "{8}socket: 0, die: 0, 3 new deferred hardware errors detected in umc block",
+            ECC,
+            Severity::Warning,
+        ),
+        (
+            "{9}socket: 0, die: 1, 4 new correctable hardware errors detected in umc block",
+            ECC,
+            Severity::Info,
+        ),
+        ("{9}GPU reset for gfx RAS poison consumption is issued!", ECC, Severity::Warning),
+        ("RAS records:33 exceed threshold:32", ECC, Severity::Critical),
+        ("RAS records:30 exceeds 90% of threshold:32", ECC, Severity::Warning),
+        ("ring comp_1.0.0 timeout, signaled seq=12, emitted seq=14", HANG, Severity::Warning),
+        // The RAS module of the newest kernels, 2025.
+        (
+            "{9} socket: 0, die: 1, 1 new poison consumption detected in gfx block",
+            ECC,
+            Severity::Warning,
+        ),
+        // Linux 6.1.
+        (
+            "socket: 0, die: 0 2 uncorrectable hardware errors detected in umc block",
+            ECC,
+            Severity::Critical,
+        ),
+        (
+            "4 correctable hardware errors detected in gfx block, no user action is needed.",
+            ECC,
             Severity::Info,
         ),
         (
-            "amdgpu 0000:83:00.0: amdgpu: uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
-            EventKind::Ecc,
+            "uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+            ECC,
             Severity::Critical,
         ),
-        ("amdgpu 0000:83:00.0: amdgpu: GPU reset begin!", EventKind::Reset, Severity::Critical),
-        (
-            "amdgpu 0000:83:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=12, emitted seq=14",
-            EventKind::DriverTimeout,
-            Severity::Warning,
-        ),
+        ("Saved bad pages 33 reaches threshold value 32", ECC, Severity::Critical),
+        ("GPU reset begin!", EventKind::Reset, Severity::Critical),
+        // The first kernels with RAS, 2019.
+        ("2 uncorrectable errors detected in umc block", ECC, Severity::Critical),
+        ("2 correctable errors detected in umc block", ECC, Severity::Info),
     ] {
+        let text = format!("amdgpu 0000:83:00.0: amdgpu: {words}");
         let read = (kind, pci("0000:83:00"), None, severity, None, None);
-        assert_eq!(told(text), Some(read), "{text}");
+        assert_eq!(told(&text), Some(read), "{text}");
     }
-    let total = "amdgpu 0000:83:00.0: amdgpu: socket: 0, die: 0, 3 uncorrectable hardware errors detected in total in umc block";
-    assert_eq!(told(total), None);
 }
+
+#[test]
+fn a_hang_whose_line_does_not_say_of_which_device() {
+    // Linux 6.1 prints it without the device.
+    let hang = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3";
+    let read = (EventKind::DriverTimeout, Place::Host, None, Severity::Warning, None, None);
+    assert_eq!(told(hang), Some(read));
+}
+
+#[test]
+fn amds_totals_and_recoveries_are_nothing_new() {
+    for words in [
+        "socket: 0, die: 0, 3 uncorrectable hardware errors detected in total in umc block",
+        "{7}socket: 0, die: 0, 3 deferred hardware errors detected in total in umc block",
+        "ring gfx_0.0.0 timeout, but soft recovered",
+        "GPU jobs stop begin!",
+    ] {
+        assert_eq!(told(&format!("amdgpu 0000:83:00.0: amdgpu: {words}")), None, "{words}");
+    }
+    let recovered =
+        "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, but soft recovered";
+    assert_eq!(told(recovered), None);
+}
+
+/// Number, name, user and cgroup.
+type KilledAs<'a> = (u32, &'a str, Option<u32>, Option<&'a str>);
 
 #[test]
 fn a_killed_process_is_named_whatever_it_calls_itself() {
-    for (text, pid, comm) in [
+    let rows: [(&str, KilledAs<'_>); 6] = [
+        // Linux 6.1 and 6.12.
         (
-            "Out of memory: Killed process 4321 (python) total-vm:33554432kB, anon-rss:31457280kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:61440kB oom_score_adj:0",
-            4321,
-            "python",
+            "Out of memory: Killed process 4321 (python) total-vm:33554432kB, anon-rss:31457280kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:61440kB oom_score_adj:0",
+            (4321, "python", Some(1000), None),
         ),
+        (
+            "Out of memory (oom_kill_allocating_task): Killed process 9 (a) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:0",
+            (9, "a", Some(0), None),
+        ),
+        // Before the user was there.
         (
             "Memory cgroup out of memory: Killed process 77 (a) total-vm:(b) total-vm:1kB, anon-rss:1kB, file-rss:0kB",
-            77,
-            "a) total-vm:(b",
+            (77, "a) total-vm:(b", None, None),
         ),
+        // Linux 4.18 to 5.0.
         (
             "Killed process 5 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB",
-            5,
-            "python",
+            (5, "python", None, None),
         ),
+        // Since Linux 5.0.
         (
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=cri-containerd-0a.scope,mems_allowed=0-1,oom_memcg=/kubepods.slice/a,task_memcg=/kubepods.slice/a/b,task=python,pid=4321,uid=1000",
-            4321,
-            "python",
+            (4321, "python", Some(1000), Some("/kubepods.slice/a/b")),
         ),
         (
             "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/slurm/uid_7/job_5,task=a,pid=1,uid=2,pid=88,uid=0",
-            88,
-            "a,pid=1,uid=2",
+            (88, "a,pid=1,uid=2", Some(0), Some("/slurm/uid_7/job_5")),
         ),
-    ] {
-        let process = Some((pid, Some(comm.to_owned())));
-        let read = (EventKind::OomKill, Place::Host, None, Severity::Warning, process, None);
-        assert_eq!(told(text), Some(read), "{text}");
+    ];
+    for (text, (pid, comm, uid, cgroup)) in rows {
+        let expected = Happening {
+            process: Some(Named { pid, comm: Some(comm.into()), uid }),
+            cgroup: cgroup.map(Box::from),
+            ..Happening::new(EventKind::OomKill, Place::Host, Severity::Warning, text)
+        };
+        assert_eq!(read(text), Some(expected));
     }
 }
 
+/// Who is told to be killed, with which cgroup, of lines at their times in seconds.
+fn report(lines: &[(u64, &str)]) -> Vec<(u32, Option<String>)> {
+    let mut kills = Kills::default();
+    let told = lines.iter().filter_map(|(second, text)| {
+        let at_us = second * 1_000_000;
+        kills.heed(text, at_us);
+        let what = kills.told(read(text)?, at_us)?;
+        Some((what.process?.pid, what.cgroup.map(String::from)))
+    });
+    told.collect()
+}
+
+const SUMMARY: &str = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=b,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=python,pid=7,uid=0";
+const KILLED: &str = "Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB, anon-rss:1kB, UID:0 pgtables:1kB";
+const KILLED_TOO: &str = "Memory cgroup out of memory: Killed process 8 (python) total-vm:1kB, anon-rss:1kB, UID:0 pgtables:1kB";
+
 #[test]
 fn two_lines_about_one_kill_are_one_event() {
-    let kill = |pid| {
-        read(&format!("Out of memory: Killed process {pid} (a) total-vm:1kB, anon-rss:1kB"))
-            .unwrap()
-    };
-    let mut last = LastKill::default();
-    let told = [(7, 0), (7, 900), (8, 1_000), (8, 2_001_000), (8, 4_001_001)]
-        .map(|(pid, at_us)| last.is_told(&kill(pid), at_us));
-    assert_eq!(told, [false, true, false, true, false]);
+    let b = || Some("/a/b".to_owned());
+    assert_eq!(report(&[(0, SUMMARY), (1, KILLED), (2, KILLED_TOO)]), [(7, b()), (8, None)]);
+    assert_eq!(report(&[(0, SUMMARY), (3, KILLED)]), [(7, b()), (7, None)], "seconds apart");
+}
+
+#[test]
+fn all_that_a_group_kill_takes_have_its_cgroup() {
+    // Linux 6.1 and 6.12, with `memory.oom.group`.
+    let group = "Tasks in /a/b are going to be killed due to memory.oom.group set";
+    let told = report(&[(0, SUMMARY), (0, KILLED), (0, group), (0, KILLED_TOO), (9, KILLED)]);
+    let b = || Some("/a/b".to_owned());
+    assert_eq!(told, [(7, b()), (8, b()), (7, None)]);
+}
+
+#[test]
+fn an_old_kernels_line_before_the_kill_has_its_cgroup() {
+    // Linux 4.18 to 4.20.
+    let told = report(&[
+        (0, "Task in /a/c killed as a result of limit of /a"),
+        (0, "Memory cgroup out of memory: Kill process 7 (python) score 1000 or sacrifice child"),
+        (0, "Killed process 7 (python) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB"),
+        (1, SUMMARY),
+    ]);
+    assert_eq!(told, [(7, Some("/a/c".to_owned()))]);
 }
 
 #[test]

@@ -5,17 +5,17 @@
 //! job. So where there is none in time, or local processes that listen are not in it, it is asked
 //! again, three times at most.
 
-use super::answer::{Answer, Lost, Process};
+use super::answer::{Answer, Process};
 use super::ask::{AskError, ask};
 use super::digest::{digest, local_ranks};
 use super::listeners::{Standing, look, network, own_network};
+use super::silent::{self, Names, Told};
 use super::{Answers, Job, Settings};
 use crate::catalog::agent::SourceState;
-use crate::catalog::event::EventKind;
 use crate::catalog::nccl::RasOutcome;
 use crate::collect::proc_scan::is_alive;
+use crate::communicators::Communicators;
 use crate::event::desk::Desk;
-use crate::event::{Happening, Moment, Named, Peer, Place, Severity, Witness};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -24,7 +24,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Between two looks at the clock.
 const BEAT: Duration = Duration::from_secs(1);
@@ -34,8 +34,6 @@ const NODES_SHARE: Duration = Duration::from_secs(10);
 const MOST_JOBS: usize = 3;
 /// Rounds for which an answer is told that nobody has confirmed: another job has answered.
 const ROUNDS_TOLD: u32 = 4;
-/// Processes given up that are remembered as told.
-const MOST_DEAD: usize = 4_096;
 /// The first look at a process that does not listen comes again after this, then each after twice
 /// the time.
 const SOON: Duration = Duration::from_secs(1);
@@ -58,9 +56,11 @@ struct Seen {
 #[derive(Debug)]
 struct Turn {
     next: Instant,
+    /// Time between two questions.
+    apart: Duration,
     failed: u32,
     jobs: Vec<Job>,
-    dead: HashSet<Process>,
+    told: Told,
     /// Who was in no answer although it was asked again.
     elsewhere: BTreeSet<ProcKey>,
 }
@@ -91,18 +91,20 @@ pub(super) struct Rounds {
     own: Option<u64>,
     seen: HashMap<ProcKey, Seen>,
     turns: HashMap<Port, Turn>,
+    names: Names,
 }
 
 impl Rounds {
     pub(super) fn new(
         settings: Settings,
         paths: Paths,
-        answers: Answers,
+        (answers, communicators): (Answers, Arc<Communicators>),
         desk: Option<Arc<Desk>>,
     ) -> Self {
         let own = own_network(&paths);
-        let (seen, turns) = (HashMap::new(), HashMap::new());
-        Self { settings, paths, answers, desk, own, seen, turns }
+        let (seen, turns, names) =
+            (HashMap::new(), HashMap::new(), Names::new(communicators, desk.clone()));
+        Self { settings, paths, answers, desk, own, seen, turns, names }
     }
 
     /// Runs until nobody keeps the other end of `ended`.
@@ -131,7 +133,17 @@ impl Rounds {
     /// Finds out where new processes listen, and forgets those that are gone.
     fn look(&mut self, candidates: Vec<ProcKey>, now: Instant) {
         let candidates: HashSet<ProcKey> = candidates.into_iter().collect();
-        self.seen.retain(|process, _| candidates.contains(process));
+        let names = &mut self.names;
+        self.seen.retain(|process, seen| {
+            let is_there = candidates.contains(process);
+            if !is_there {
+                // What is known of it will be forgotten soon.
+                names.note(*process, seen.standing.as_ref());
+            }
+            is_there
+        });
+        let apart = self.turns.values().map(|turn| turn.apart).max().unwrap_or_default();
+        names.forget(now, apart, |process| candidates.contains(process));
         for process in candidates {
             let new = Seen { standing: None, next_look: now, wait: SOON };
             let seen = self.seen.entry(process).or_insert(new);
@@ -140,6 +152,7 @@ impl Rounds {
                 continue;
             }
             seen.standing = look(&self.paths, process);
+            self.names.note(process, seen.standing.as_ref());
             seen.next_look = now + seen.wait;
             seen.wait = (seen.wait * 2).min(self.settings.every);
         }
@@ -150,9 +163,10 @@ impl Rounds {
             let next = now + part_of(self.settings.every / 10);
             self.turns.entry(port).or_insert_with(|| Turn {
                 next,
+                apart: Duration::ZERO,
                 failed: 0,
                 jobs: Vec::new(),
-                dead: HashSet::new(),
+                told: Told::default(),
                 elsewhere: BTreeSet::new(),
             });
         }
@@ -164,6 +178,7 @@ impl Rounds {
         let on_port: Vec<ProcKey> = self.on(port);
         for process in &on_port {
             let standing = look(&self.paths, *process);
+            self.names.note(*process, standing.as_ref());
             if let Some(seen) = self.seen.get_mut(process) {
                 seen.standing = standing;
             }
@@ -189,10 +204,9 @@ impl Rounds {
         let wait = if nodes > 1 { every.max(NODES_SHARE.saturating_mul(nodes)) } else { every };
         turn.renew(answers.iter().map(|(job, ..)| job.clone()), wait * ROUNDS_TOLD);
         let wait = wait.saturating_mul(1 << turn.failed.min(4));
+        turn.apart = wait;
         turn.next = Instant::now() + wait.saturating_sub(part_of(wait / 10));
-        for (_, here, answer) in &answers {
-            self.tell_dead(port, here, answer);
-        }
+        self.tell_silent(port, &answers);
     }
 
     /// One answer a job, and why there is none.
@@ -270,19 +284,17 @@ impl Rounds {
         on.map(|(process, _)| *process).filter(|process| is_alive(&self.paths, *process)).collect()
     }
 
-    /// Says once of each process that NCCL has given it up.
-    fn tell_dead(&mut self, port: Port, here: &HashMap<Process, ProcKey>, answer: &Answer) {
+    /// Tells of those who do not answer.
+    fn tell_silent(&mut self, port: Port, answers: &[Heard]) {
         let Some(desk) = self.desk.clone() else { return };
-        let mine = answer.communicators.iter().flat_map(|one| &one.ranks);
-        let mine = mine.filter_map(|rank| here.get(rank.process.as_ref()?)).min();
-        let victim = mine.copied().or_else(|| self.on(port).into_iter().min());
+        let listening = self.on(port);
         let Some(turn) = self.turns.get_mut(&port) else { return };
-        for lost in &answer.dead {
-            if turn.dead.len() >= MOST_DEAD || !turn.dead.insert(lost.process.clone()) {
-                continue;
-            }
-            let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
-            desk.take(given_up(lost, answer, victim), at, Witness::Ras, Instant::now());
+        for (_, here, answer) in answers {
+            let heard = silent::Heard { network: port.0, answer, here, listening: &listening };
+            turn.told.tell(&heard, &self.names, &desk);
+        }
+        if !answers.is_empty() {
+            turn.told.settle(&answers.iter().map(|(.., answer)| answer).collect::<Vec<_>>());
         }
     }
 
@@ -322,33 +334,4 @@ fn port_of(seen: &Seen) -> Option<Port> {
 fn part_of(time: Duration) -> Duration {
     let chance = RandomState::new().hash_one(0_u8) % 1_000;
     time.mul_f64(chance as f64 / 1_000.0)
-}
-
-fn given_up(lost: &Lost, answer: &Answer, victim: Option<ProcKey>) -> Happening {
-    let rank = answer.communicators.iter().find_map(|communicator| {
-        let is_it =
-            |absent: &&super::answer::Absent| absent.process.as_ref() == Some(&lost.process);
-        let absent = communicator.absent.iter().find(is_it)?;
-        Some((communicator, absent.rank))
-    });
-    let Process { host, pid } = &lost.process;
-    let peer = Peer {
-        host: (&**host).into(),
-        pid: *pid,
-        devices: lost.devices.clone(),
-        communicator: rank.map(|(communicator, _)| communicator.hash),
-        rank: rank.map(|(_, rank)| rank),
-        ranks: rank.and_then(|(communicator, _)| communicator.size),
-    };
-    let message = format!("NCCL considers process {pid} on node {host} dead");
-    Happening {
-        kind: EventKind::PeerDead,
-        place: Place::Host,
-        code: None,
-        severity: Severity::Warning,
-        process: victim.map(|process| Named { pid: process.pid, comm: None }),
-        peer: Some(Box::new(peer)),
-        gpu_instance: None,
-        message: message.into(),
-    }
 }

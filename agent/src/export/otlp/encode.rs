@@ -320,6 +320,7 @@ pub(super) fn put_attribute(out: &mut Vec<u8>, field: u8, key: &str, value: &Att
     let any_len = match value {
         AttrValue::Str(text) => framed_len(text.len()),
         AttrValue::Int(number) => 1 + varint_len(number.cast_unsigned()),
+        AttrValue::Double(_) => 1 + size_of::<f64>(),
     };
     put_frame(out, field, framed_len(key.len()) + framed_len(any_len));
     put_bytes(out, 1, key.as_bytes());
@@ -330,6 +331,7 @@ pub(super) fn put_attribute(out: &mut Vec<u8>, field: u8, key: &str, value: &Att
             out.push(tag(3, VARINT));
             put_varint(out, number.cast_unsigned());
         }
+        AttrValue::Double(number) => put_fixed64(out, 4, number.get().to_le_bytes()),
     }
 }
 

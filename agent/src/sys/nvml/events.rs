@@ -1,13 +1,24 @@
-//! The event set.
+//! The event set, and the set of the system's own events.
 
-use super::{handle, layout};
+use super::{handle, layout, version_word};
+use crate::ids::PciAddress;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     nvmlEventData_t, nvmlEventSet_t, nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
+    nvmlSystemEventData_v1_t, nvmlSystemEventSet_t, nvmlSystemEventSetCreateRequest_v1_t,
+    nvmlSystemEventSetFreeRequest_v1_t, nvmlSystemEventSetWaitRequest_v1_t,
+    nvmlSystemRegisterEventRequest_v1_t,
 };
+use std::ptr::null_mut;
 
 layout!(nvmlEventData_t, 32, eventType at 8, eventData at 16, gpuInstanceId at 24);
+layout!(nvmlSystemEventSetCreateRequest_v1_t, 16, version at 0, set at 8);
+layout!(nvmlSystemEventSetFreeRequest_v1_t, 16, version at 0, set at 8);
+layout!(nvmlSystemRegisterEventRequest_v1_t, 24, version at 0, eventTypes at 8, set at 16);
+layout!(nvmlSystemEventData_v1_t, 16, eventType at 0, gpuId at 8);
+layout!(nvmlSystemEventSetWaitRequest_v1_t, 32, version at 0, timeoutms at 4, set at 8, data at 16,
+    dataSize at 24, numEvent at 28);
 
 /// A set of devices whose events are waited for. The wrapper's own drops the bits of event types
 /// that it does not know.
@@ -36,7 +47,7 @@ impl EventSet {
     /// An empty set.
     pub fn new(nvml: &'static Nvml) -> Result<Self, NvmlError> {
         let call = nvml_sym(nvml.lib().nvmlEventSetCreate.as_ref())?;
-        let mut set = std::ptr::null_mut();
+        let mut set = null_mut();
         // SAFETY: `set` is where the answer goes.
         nvml_try(unsafe { call(&raw mut set) })?;
         Ok(Self { nvml, set })
@@ -79,6 +90,95 @@ impl Drop for EventSet {
     }
 }
 
+/// System events that one look takes; more come with the next.
+const AT_ONCE: usize = 16;
+
+/// The set of the system's own events: devices bound to the driver and taken from it (drivers of
+/// 2025 and later).
+pub struct SystemEventSet {
+    nvml: &'static Nvml,
+    set: nvmlSystemEventSet_t,
+}
+
+// SAFETY: NVML is thread-safe (`nvml.h`), and a set is bound to no thread.
+unsafe impl Send for SystemEventSet {}
+
+/// One system event as the library gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawSystemEvent {
+    /// Which event.
+    pub kind: u64,
+    /// The address of the device.
+    pub device: PciAddress,
+}
+
+impl SystemEventSet {
+    /// A set that gets events of these types from now on.
+    pub fn of(nvml: &'static Nvml, types: u64) -> Result<Self, NvmlError> {
+        let create = nvml_sym(nvml.lib().nvmlSystemEventSetCreate.as_ref())?;
+        let register = nvml_sym(nvml.lib().nvmlSystemRegisterEvents.as_ref())?;
+        let version = version_word::<nvmlSystemEventSetCreateRequest_v1_t>(1);
+        let mut made = nvmlSystemEventSetCreateRequest_v1_t { version, set: null_mut() };
+        // SAFETY: `made` says its version, and is where the answer goes.
+        nvml_try(unsafe { create(&raw mut made) })?;
+        // From here on it is given back, whatever comes of the rest.
+        let this = Self { nvml, set: made.set };
+        let version = version_word::<nvmlSystemRegisterEventRequest_v1_t>(1);
+        let mut wanted =
+            nvmlSystemRegisterEventRequest_v1_t { version, eventTypes: types, set: this.set };
+        // SAFETY: `wanted` says its version, and the set is the library's own.
+        nvml_try(unsafe { register(&raw mut wanted) })?;
+        Ok(this)
+    }
+
+    /// What has happened since the last look; does not wait.
+    pub fn look(&mut self) -> Result<Vec<RawSystemEvent>, NvmlError> {
+        let call = nvml_sym(self.nvml.lib().nvmlSystemEventSetWait.as_ref())?;
+        let mut data = [nvmlSystemEventData_v1_t { eventType: 0, gpuId: 0 }; AT_ONCE];
+        let mut request = nvmlSystemEventSetWaitRequest_v1_t {
+            version: version_word::<nvmlSystemEventSetWaitRequest_v1_t>(1),
+            // `nvml.h`: "If timeoutms is zero, skip waiting for event."
+            timeoutms: 0,
+            set: self.set,
+            data: data.as_mut_ptr(),
+            dataSize: u32::try_from(AT_ONCE).unwrap_or_default(),
+            numEvent: 0,
+        };
+        // SAFETY: the request says its version, the set is the library's own, and `data` is an array
+        // of the length beside it.
+        match unsafe { call(&raw mut request) } {
+            TIMEOUT => Ok(Vec::new()),
+            code => {
+                nvml_try(code)?;
+                let count = usize::try_from(request.numEvent).unwrap_or(AT_ONCE);
+                Ok(data.iter().take(count).map(RawSystemEvent::from).collect())
+            }
+        }
+    }
+}
+
+impl From<&nvmlSystemEventData_v1_t> for RawSystemEvent {
+    /// "gpuId in PCI format": as the driver makes it of the address (`gpuGenerate32BitId` of the open
+    /// kernel modules; `NV0000_BUSDEVICE_…` of `ctrl0000vgpu.h`).
+    fn from(data: &nvmlSystemEventData_v1_t) -> Self {
+        let [high, low, bus, device] = data.gpuId.to_be_bytes();
+        let domain = u32::from(u16::from_be_bytes([high, low]));
+        Self { kind: data.eventType, device: PciAddress { domain, bus, device } }
+    }
+}
+
+impl Drop for SystemEventSet {
+    fn drop(&mut self) {
+        if let Ok(call) = &self.nvml.lib().nvmlSystemEventSetFree {
+            let version = version_word::<nvmlSystemEventSetFreeRequest_v1_t>(1);
+            let mut request = nvmlSystemEventSetFreeRequest_v1_t { version, set: self.set };
+            // SAFETY: the set is the library's own and is used no more. One that cannot be freed
+            // goes with the process.
+            let _ = unsafe { call(&raw mut request) };
+        }
+    }
+}
+
 /// The event types a device has.
 pub fn supported_events(device: &Device<'_>) -> Result<u64, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSupportedEventTypes.as_ref())?;
@@ -86,4 +186,16 @@ pub fn supported_events(device: &Device<'_>) -> Result<u64, NvmlError> {
     // SAFETY: the handle is the library's own, and `types` is where the answer goes.
     nvml_try(unsafe { call(handle(device), &raw mut types) })?;
     Ok(types)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_event_has_the_address_of_its_device() {
+        let data = nvmlSystemEventData_v1_t { eventType: 1, gpuId: 0x0002_c105 };
+        let device = PciAddress::parse("0002:c1:05").unwrap();
+        assert_eq!(RawSystemEvent::from(&data), RawSystemEvent { kind: 1, device });
+    }
 }

@@ -33,6 +33,9 @@ pub struct Comm {
     pub device: c_int,
     /// Communicators made from it.
     children: u32,
+    /// What its grown children have their hashes from: the first word of its unique id, or its
+    /// hash.
+    base: u64,
     /// What `ncclCommGetAsyncError` tells.
     pub async_error: u32,
 }
@@ -43,7 +46,7 @@ pub type Handle = *mut Comm;
 const MAGIC: u64 = 0x0280_0280_0280_0280;
 
 impl Comm {
-    fn make(hash: u64, rank: c_int, ranks: c_int) -> Handle {
+    fn make((hash, base): (u64, u64), rank: c_int, ranks: c_int) -> Handle {
         let made = Self {
             magic: MAGIC,
             channels: [0; 1700],
@@ -52,9 +55,15 @@ impl Comm {
             ranks,
             device: rank % 8,
             children: 0,
+            base,
             async_error: 0,
         };
         Box::into_raw(Box::new(made))
+    }
+
+    /// What the next communicator grown from this one has its hash from.
+    fn next_base(&self) -> u64 {
+        combine(self.base, u64::from(self.children) + 1)
     }
 
     /// The hash of the next communicator made from this one.
@@ -62,6 +71,11 @@ impl Comm {
         self.children += 1;
         Hash::of_child(self.hash, self.children, color)
     }
+}
+
+/// `hashCombine` of `src/misc/utils.cc`.
+fn combine(base: u64, value: u64) -> u64 {
+    Hash::START.item(8).word(base).item(8).word(value).digest()
 }
 
 /// # Safety
@@ -160,6 +174,13 @@ operations! {
     ncclSend(buffer: Buffer, count: usize, datatype: u32, peer: c_int, comm: Handle, stream: Stream) on comm;
     ncclRecv(buffer: Buffer, count: usize, datatype: u32, peer: c_int, comm: Handle, stream: Stream) on comm;
     ncclAllReduceConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, op: u32, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclAllGatherConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclReduceScatterConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, op: u32, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclBroadcastConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, root: c_int, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclReduceConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, op: u32, root: c_int, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclAlltoAllConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclGatherConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, root: c_int, comm: Handle, stream: Stream, config: Buffer) on comm;
+    ncclScatterConfig(send: Buffer, recv: Buffer, count: usize, datatype: u32, root: c_int, comm: Handle, stream: Stream, config: Buffer) on comm;
     ncclPutSignal(local: Buffer, count: usize, datatype: u32, peer: c_int, window: Buffer, offset: usize, signal: c_int, context: c_int, flags: u32, comm: Handle, stream: Stream) on comm;
     ncclSignal(peer: c_int, signal: c_int, context: c_int, flags: u32, comm: Handle, stream: Stream) on comm;
     ncclWaitSignal(count: c_int, signals: Buffer, comm: Handle, stream: Stream) on comm;
@@ -202,6 +223,14 @@ pub extern "C" fn ncclGroupEnd() -> u32 {
     std::hint::black_box(plan::carry_out())
 }
 
+/// `ncclGroupSimulateEnd`: ends the group and launches nothing.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn ncclGroupSimulateEnd(info: Buffer) -> u32 {
+    std::hint::black_box(info);
+    std::hint::black_box(SUCCESS)
+}
+
 /// `ncclGetVersion`.
 ///
 /// # Safety
@@ -221,6 +250,11 @@ pub extern "C" fn ncclGetErrorString(code: u32) -> *const c_char {
 }
 
 impl UniqueId {
+    /// Its first word, which NCCL calls the magic of its handle.
+    fn first(&self) -> u64 {
+        self.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
     fn hash(&self) -> u64 {
         let mut words = [0; 16];
         for (word, bytes) in words.iter_mut().zip(self.0.as_chunks::<8>().0) {
@@ -258,7 +292,7 @@ unsafe fn init(to: *mut Handle, ranks: c_int, id: &UniqueId, rank: c_int) -> u32
         return INVALID_ARGUMENT;
     }
     // SAFETY: as promised by the caller.
-    unsafe { to.write(Comm::make(id.hash(), rank, ranks)) };
+    unsafe { to.write(Comm::make((id.hash(), id.first()), rank, ranks)) };
     plan::carry_out()
 }
 
@@ -333,8 +367,9 @@ pub unsafe extern "C" fn ncclCommInitAll(to: *mut Handle, count: c_int, devices:
     std::hint::black_box(unsafe { ncclGetUniqueId(&raw mut id) });
     LAST_OWN_ID.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&id.0);
     for rank in 0..count {
+        let made = Comm::make((id.hash(), id.first()), rank, count);
         // SAFETY: the caller promises room for `count` handles.
-        unsafe { to.add(rank.unsigned_abs() as usize).write(Comm::make(id.hash(), rank, count)) };
+        unsafe { to.add(rank.unsigned_abs() as usize).write(made) };
     }
     plan::carry_out()
 }
@@ -382,7 +417,7 @@ pub unsafe extern "C" fn ncclCommSplit(
         let child = if color < 0 {
             ptr::null_mut()
         } else {
-            Comm::make(hash, (*parent).rank, (*parent).ranks)
+            Comm::make((hash, hash), (*parent).rank, (*parent).ranks)
         };
         to.write(child);
     }
@@ -415,7 +450,72 @@ pub unsafe extern "C" fn ncclCommShrink(
         let before = list.filter(|other| *other < (*parent).rank).count();
         let before = c_int::try_from(before).unwrap_or(0);
         let hash = (*parent).of_child(0);
-        to.write(Comm::make(hash, (*parent).rank - before, (*parent).ranks - count));
+        let (rank, ranks) = ((*parent).rank - before, (*parent).ranks - count);
+        to.write(Comm::make((hash, hash), rank, ranks));
+    }
+    plan::carry_out()
+}
+
+/// `ncclCommGetUniqueId`: for those that will be added to a communicator.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommGetUniqueId(comm: Handle, id: *mut UniqueId) -> u32 {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        match checked(comm) {
+            Ok(comm) => {
+                let mut bytes = [0; 128];
+                let base = (*comm).next_base().to_le_bytes();
+                bytes.iter_mut().zip(base).for_each(|(to, from)| *to = from);
+                id.write(UniqueId(bytes));
+                SUCCESS
+            }
+            Err(code) => code,
+        }
+    }
+}
+
+/// `ncclCommGrow`: who is in the communicator keeps its rank and says -1, who is added has none
+/// and says which it will be.
+///
+/// # Safety
+///
+/// As in `nccl.h`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn ncclCommGrow(
+    comm: Handle,
+    ranks: c_int,
+    id: *const UniqueId,
+    rank: c_int,
+    to: *mut Handle,
+    config: Buffer,
+) -> u32 {
+    std::hint::black_box(config);
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let (base, rank) = if comm.is_null() {
+            if id.is_null() || !(0..ranks).contains(&rank) {
+                return INVALID_ARGUMENT;
+            }
+            ((*id).first(), rank)
+        } else {
+            match checked(comm) {
+                Ok(parent) if rank == -1 && ranks > (*parent).ranks => {
+                    let base = (*parent).next_base();
+                    (*parent).children += 1;
+                    (base, (*parent).rank)
+                }
+                Ok(_) => return INVALID_ARGUMENT,
+                Err(code) => return code,
+            }
+        };
+        let hash = combine(base, u64::from(ranks.unsigned_abs()));
+        to.write(Comm::make((hash, base), rank, ranks));
     }
     plan::carry_out()
 }

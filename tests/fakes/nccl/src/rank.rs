@@ -8,12 +8,17 @@
 //! | `init NAME RANKS RANK ID [config or scalable]` | result |
 //! | `all NAME RANKS` | result; the communicators are `NAME0`, `NAME1`, … |
 //! | `split NAME COLOR KEY NEW`, `shrink NAME NEW RANK…` | result |
+//! | `grow-id NAME` | the id for those that will be added, in hex |
+//! | `grow NAME NEW RANKS` | result; for who is in it |
+//! | `join NEW RANKS RANK ID` | result; for who is added |
 //! | `finalize NAME`, `destroy NAME`, `abort NAME`, `revoke NAME` | result |
 //! | `count NAME`, `rank NAME`, `error NAME` | result and answer |
 //! | `call TIMES OPERATION NAME COUNT DATATYPE` | last result |
 //! | `pace TIMES RATE OPERATION NAME COUNT DATATYPE` | nanoseconds of a call: median, mean of the quicker 99 % |
 //! | `storm MILLISECONDS OPERATION NAME COUNT DATATYPE` | calls, CPU nanoseconds of one |
+//! | `wild FUNCTION WORD…` | result, if it comes back: up to eleven words wherever arguments are |
 //! | `group TIMES OPERATION NAME COUNT DATATYPE` | result |
+//! | `simulate TIMES OPERATION NAME COUNT DATATYPE` | result; a group that is not launched |
 //! | `ras FILE` | `ok`; from now on clients are answered like [`crate::ras`] says |
 //! | `take NANOSECONDS`, `hang`, `fail RESULT`, `break NAME RESULT` | `ok` |
 //!
@@ -81,6 +86,10 @@ type InitAll = unsafe extern "C" fn(*mut Handle, c_int, *const c_int) -> u32;
 type Split = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle, *const c_void) -> u32;
 type Shrink =
     unsafe extern "C" fn(Handle, *const c_int, c_int, *mut Handle, *const c_void, c_int) -> u32;
+type Grow =
+    unsafe extern "C" fn(Handle, c_int, *const UniqueId, c_int, *mut Handle, *const c_void) -> u32;
+type IdOf = unsafe extern "C" fn(Handle, *mut UniqueId) -> u32;
+type WithInfo = unsafe extern "C" fn(*const c_void) -> u32;
 type OnHandle = unsafe extern "C" fn(Handle, c_int) -> u32;
 type Question = unsafe extern "C" fn(Handle, *mut u32) -> u32;
 type Bare = unsafe extern "C" fn() -> u32;
@@ -111,6 +120,11 @@ impl Rank {
             ["all", name, ranks] => self.init_all(name, ranks),
             ["split", name, color, key, new] => self.split(name, (color, key), new),
             ["shrink", name, new, ref excluded @ ..] => self.shrink(name, new, excluded),
+            ["grow-id", name] => self.grow_id(name),
+            ["grow", name, new, ranks] => self.grow(name, new, (ranks, "-1"), None),
+            ["join", new, ranks, rank, id] => {
+                self.grow("-", new, (ranks, rank), Some(parse_id(id)?))
+            }
             ["finalize", name] => self.end("ncclCommFinalize", name, false),
             ["revoke", name] => self.end("ncclCommRevoke", name, false),
             ["destroy", name] => self.end("ncclCommDestroy", name, true),
@@ -127,8 +141,12 @@ impl Rank {
             ["storm", time, operation, name, count, datatype] => {
                 self.storm(time, operation, name, (count, datatype))
             }
+            ["wild", function, ref words @ ..] => self.wild(function, words),
             ["group", times, operation, name, count, datatype] => {
                 self.group((times, operation), name, (count, datatype))
+            }
+            ["simulate", times, operation, name, count, datatype] => {
+                self.simulate((times, operation), name, (count, datatype))
             }
             ["ras", file] => {
                 crate::ras::listen(file.into()).map_err(|error| refused(error.to_string()))
@@ -182,9 +200,7 @@ impl Rank {
         if result != 0 {
             return Err(refused(format!("result {result}")));
         }
-        let digit = |half: u8| char::from_digit(half.into(), 16);
-        let halves = id.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        Ok(halves.filter_map(digit).collect())
+        Ok(hex(&id))
     }
 
     fn init(
@@ -273,6 +289,36 @@ impl Rank {
         Ok(self.keep(child, new, result))
     }
 
+    fn grow_id(&self, name: &str) -> Result<String, Refused> {
+        let (function, parent) = (self.symbol("ncclCommGetUniqueId")?, self.handle(name)?);
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the symbol has this type; the id has room for the answer.
+        let result = unsafe { transmute::<*mut c_void, IdOf>(function)(parent, &raw mut id) };
+        if result == 0 { Ok(hex(&id)) } else { Err(refused(format!("result {result}"))) }
+    }
+
+    fn grow(
+        &mut self,
+        name: &str,
+        child: &str,
+        (ranks, rank): (&str, &str),
+        id: Option<UniqueId>,
+    ) -> Result<String, Refused> {
+        let (mut new, parent): (Handle, _) = (ptr::null_mut(), self.handle(name)?);
+        // SAFETY: the symbol has this type; pointers are to locals that outlive the call.
+        let result = unsafe {
+            transmute::<*mut c_void, Grow>(self.symbol("ncclCommGrow")?)(
+                parent,
+                int(ranks)?,
+                id.as_ref().map_or(ptr::null(), ptr::from_ref),
+                int(rank)?,
+                &raw mut new,
+                ptr::null(),
+            )
+        };
+        Ok(self.keep(child, new, result))
+    }
+
     fn keep(&mut self, name: &str, handle: Handle, result: u32) -> String {
         if !handle.is_null() {
             self.communicators.insert(name.to_owned(), handle);
@@ -324,6 +370,21 @@ impl Rank {
             // not touched on a host without devices.
             result = unsafe { function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4) };
         }
+        Ok(result.to_string())
+    }
+
+    /// What no sane program does. The process may not live.
+    fn wild(&self, function: &str, words: &[&str]) -> Result<String, Refused> {
+        let mut all = [0; 11];
+        for (to, from) in all.iter_mut().zip(words) {
+            *to = word(from)?;
+        }
+        let [r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4] = all;
+        // SAFETY: none: that is what it is for. No function takes more than eleven words.
+        let result = unsafe {
+            let function = transmute::<*mut c_void, Operation>(self.symbol(function)?);
+            function(r0, r1, r2, r3, r4, r5, s0, s1, s2, s3, s4)
+        };
         Ok(result.to_string())
     }
 
@@ -397,9 +458,24 @@ impl Rank {
         // SAFETY: as above.
         Ok(unsafe { transmute::<*mut c_void, Bare>(end)() }.to_string())
     }
+
+    fn simulate(
+        &self,
+        calls: (&str, &str),
+        name: &str,
+        size: (&str, &str),
+    ) -> Result<String, Refused> {
+        let begin = self.symbol("ncclGroupStart")?;
+        let end = self.symbol("ncclGroupSimulateEnd")?;
+        // SAFETY: it takes nothing.
+        unsafe { transmute::<*mut c_void, Bare>(begin)() };
+        self.call(calls, name, size)?;
+        // SAFETY: the symbol takes where the answer goes, or null.
+        Ok(unsafe { transmute::<*mut c_void, WithInfo>(end)(ptr::null()) }.to_string())
+    }
 }
 
-/// The words of a call, each in its place.
+/// The words of a call, each in its place; a configuration comes last.
 fn arguments(operation: &str, count: usize, datatype: usize, comm: Handle) -> Option<[usize; 11]> {
     const BUFFER: usize = 0x7f00_0000_0000;
     let comm = comm.expose_provenance();
@@ -409,9 +485,15 @@ fn arguments(operation: &str, count: usize, datatype: usize, comm: Handle) -> Op
         | "ncclBroadcast"
         | "ncclGather"
         | "ncclScatter"
-        | "ncclAllReduceConfig" => &[BUFFER, BUFFER, count, datatype, 0, comm, 0x77],
-        "ncclAllGather" | "ncclAlltoAll" => &[BUFFER, BUFFER, count, datatype, comm, 0x77],
-        "ncclReduce" => &[BUFFER, BUFFER, count, datatype, 0, 0, comm, 0x77],
+        | "ncclAllReduceConfig"
+        | "ncclReduceScatterConfig"
+        | "ncclBroadcastConfig"
+        | "ncclGatherConfig"
+        | "ncclScatterConfig" => &[BUFFER, BUFFER, count, datatype, 0, comm, 0x77],
+        "ncclAllGather" | "ncclAlltoAll" | "ncclAllGatherConfig" | "ncclAlltoAllConfig" => {
+            &[BUFFER, BUFFER, count, datatype, comm, 0x77]
+        }
+        "ncclReduce" | "ncclReduceConfig" => &[BUFFER, BUFFER, count, datatype, 0, 0, comm, 0x77],
         "ncclBcast" | "ncclSend" | "ncclRecv" => &[BUFFER, count, datatype, 0, comm, 0x77],
         "ncclPutSignal" => &[BUFFER, count, datatype, 0, 0, 0, 0, 0, 0, comm, 0x77],
         "ncclSignal" => &[0, 0, 0, 0, comm, 0x77],
@@ -429,6 +511,12 @@ fn thread_cpu() -> u128 {
     // SAFETY: the record is a local that outlives the call.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
+}
+
+fn hex(id: &UniqueId) -> String {
+    let digit = |half: u8| char::from_digit(half.into(), 16);
+    let halves = id.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    halves.filter_map(digit).collect()
 }
 
 fn parse_id(hex: &str) -> Result<UniqueId, Refused> {

@@ -12,6 +12,7 @@ mod links;
 pub mod mig;
 pub mod modes;
 pub mod process;
+pub mod system_events;
 pub mod wear;
 
 use crate::chance;

@@ -43,6 +43,9 @@ pub struct Scenario {
     /// What happens, in this order.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
+    /// What happens to devices as the system has it, in this order.
+    #[serde(default, rename = "system_event")]
+    pub system_events: Vec<SystemEvent>,
     /// How long calls take; the rest take no time.
     #[serde(default, rename = "latency")]
     pub latencies: Vec<Latency>,
@@ -176,6 +179,18 @@ pub struct Event {
     pub data: u64,
     /// The MIG GPU instance.
     pub gpu_instance: Option<u32>,
+}
+
+/// What a set of system events tells, once.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SystemEvent {
+    /// Of which device.
+    pub device: u32,
+    /// Second it happens; not before the events above it. A reader that comes later is not told.
+    pub at: f64,
+    /// One of `nvmlSystemEventType…`; 1 is an unbinding, 2 a binding.
+    pub kind: u64,
 }
 
 /// A MIG instance: a compute instance and the GPU instance around it.

@@ -5,15 +5,15 @@
 //! twice, and one whose devices are others than a moment ago wait until its pod is known.
 
 use super::devices::{Granted, Names, Unnamed};
-use super::wire::PodResources;
-use crate::attribute::grants::{DeviceName, Grant};
+use super::wire::{ContainerResources, PodResources, TopologyInfo};
+use crate::attribute::grants::{Beside, DeviceName, Grant};
 use crate::attribute::names::PodFacts;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::Party;
 use crate::attribute::{Pod, Workload};
 use crate::catalog::share::{GrantKind, GrantSource};
 use crate::ids::PodUid;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -27,6 +27,9 @@ const SETTLED: Duration = Duration::from_secs(90);
 pub(super) struct Binding {
     bound: HashMap<PodName, Bound>,
 }
+
+/// The kind of memory that is no huge pages (`v1.ResourceMemory`).
+const PLAIN_MEMORY: &str = "memory";
 
 type PodName = (String, String);
 
@@ -149,8 +152,7 @@ impl Outcome {
             party: ownership.grantee(party, &workload),
             source: GrantSource::Kubelet,
             kind: granted.kind,
-            resource: Some(granted.resource),
-            replica: granted.replica,
+            words: granted.words,
         });
     }
 
@@ -176,14 +178,35 @@ fn is_alone(kind: GrantKind) -> bool {
 fn granted(pod: &PodResources, names: &Names<'_>) -> Vec<(String, Granted)> {
     let mut all = Vec::new();
     for container in &pod.containers {
+        let host = beside(pod, container);
         let plugins = container.devices.iter().flat_map(|devices| names.plugin(devices));
         let claims = container.dynamic_resources.iter().flat_map(|dynamic| {
             let claim = |resource| names.claim(&dynamic.claim_name, resource);
             dynamic.claim_resources.iter().filter_map(claim)
         });
-        all.extend(plugins.chain(claims).map(|one| (container.name.clone(), one)));
+        all.extend(plugins.chain(claims).map(|mut one| {
+            let beside = Beside { numa: std::mem::take(&mut one.numa), ..host.clone() };
+            one.words.beside = (beside != Beside::default()).then(|| Arc::new(beside));
+            (container.name.clone(), one)
+        }));
     }
     all
+}
+
+/// What a container has for itself on the host; where the pod has it as a whole (resources of the
+/// pod's level), that.
+fn beside(pod: &PodResources, container: &ContainerResources) -> Beside {
+    let cpus = Some(&container.cpu_ids).filter(|cpus| !cpus.is_empty()).unwrap_or(&pod.cpu_ids);
+    let memory = Some(&container.memory).filter(|all| !all.is_empty()).unwrap_or(&pod.memory);
+    // The others are huge pages, which are counted in pages of their own.
+    let plain = || memory.iter().filter(|block| block.memory_type == PLAIN_MEMORY);
+    let nodes = plain().filter_map(|block| block.topology.as_ref());
+    Beside {
+        numa: BTreeSet::new(),
+        cpus: cpus.iter().copied().collect(),
+        memory: plain().map(|block| block.size).fold(0, u64::saturating_add),
+        memory_numa: nodes.flat_map(TopologyInfo::ids).collect(),
+    }
 }
 
 #[cfg(test)]

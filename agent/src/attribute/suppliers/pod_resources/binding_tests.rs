@@ -1,5 +1,5 @@
 use super::super::wire::{
-    CdiDevice, ClaimResource, ContainerDevices, ContainerResources, DynamicResource,
+    CdiDevice, ClaimResource, ContainerDevices, ContainerMemory, DynamicResource, NumaNode,
 };
 use super::*;
 use crate::attribute::names::{Change, Supplier};
@@ -37,10 +37,21 @@ fn line(pod: &str, devices: &[(&str, &str)]) -> PodResources {
     let devices = devices.iter().map(|(resource, id)| ContainerDevices {
         resource_name: (*resource).into(),
         device_ids: vec![(*id).into()],
+        topology: None,
     });
     let devices = devices.collect();
     let main = ContainerResources { name: "main".into(), devices, ..ContainerResources::default() };
-    PodResources { name: pod.into(), namespace: "ml".into(), containers: vec![main] }
+    let containers = vec![main];
+    PodResources { name: pod.into(), namespace: "ml".into(), containers, ..PodResources::default() }
+}
+
+fn on_nodes(ids: &[i64]) -> TopologyInfo {
+    let nodes = ids.iter().map(|id| NumaNode { id: *id });
+    TopologyInfo { nodes: nodes.collect() }
+}
+
+fn memory(kind: &str, size: u64, ids: &[i64]) -> ContainerMemory {
+    ContainerMemory { memory_type: kind.into(), size, topology: Some(on_nodes(ids)) }
 }
 
 /// Who was granted what, in words.
@@ -50,8 +61,8 @@ fn told(outcome: &Outcome, ownership: &Ownership) -> Vec<String> {
         let facts = ownership.party(grant.party).unwrap();
         let Party::Pod { uid, container, within: None } = &facts.party else { panic!("{facts:?}") };
         let container = container.as_deref().unwrap_or_default();
-        let (kind, resource) = (grant.kind.as_str(), grant.resource.as_deref().unwrap());
-        let replica = grant.replica.as_deref().unwrap_or("-");
+        let (kind, resource) = (grant.kind.as_str(), grant.words.resource.as_deref().unwrap());
+        let replica = grant.words.replica.as_deref().unwrap_or("-");
         told.push(format!("{uid}/{container} {kind} {:?} {resource} {replica}", grant.device));
     }
     told
@@ -73,6 +84,7 @@ fn whole_devices_instances_replicas_and_claims_go_to_their_pods() {
         claim_resources: vec![ClaimResource {
             cdi_devices: vec![CdiDevice { name: "k8s.gpu.nvidia.com/claim=8f4b-gpu-3".into() }],
             driver_name: "gpu.nvidia.com".into(),
+            pool_name: "node-a".into(),
             device_name: "gpu-3".into(),
             share_id: Some("s1".into()),
         }],
@@ -93,6 +105,39 @@ fn whole_devices_instances_replicas_and_claims_go_to_their_pods() {
     ];
     assert_eq!(told(&outcome, &ownership), wanted);
     assert_eq!((outcome.waiting, outcome.contested, outcome.unnamed.len()), (0, 0, 0));
+}
+
+#[test]
+fn what_a_container_has_for_itself_on_the_host_goes_with_its_device() {
+    let ownership = ownership();
+    let mut list = vec![line("whole", &[("nvidia.com/gpu", GPU)])];
+    list.push(line("of-pod", &[("nvidia.com/gpu", OTHER)]));
+    list.push(line("plain", &[("nvidia.com/gpu", MIG)]));
+    for (uid, name) in [("u1", "whole"), ("u2", "of-pod"), ("u3", "plain")] {
+        runs(&ownership, uid, name);
+    }
+    let container = &mut list[0].containers[0];
+    container.devices[0].topology = Some(on_nodes(&[1]));
+    container.cpu_ids = vec![9, 8];
+    let huge = memory("hugepages-1Gi", 1 << 30, &[3]);
+    container.memory = vec![memory("memory", 100, &[0]), memory("memory", 11, &[1]), huge];
+    // The pod's own, where the container has none.
+    list[0].cpu_ids = vec![1];
+    list[1].cpu_ids = vec![4];
+    list[1].memory = vec![memory("memory", 7, &[])];
+    let outcome = Binding::default().bind(list, &names(), &ownership);
+    let beside = outcome.grants.iter().map(|grant| grant.words.beside.as_deref().cloned());
+    let expected = [
+        Some(Beside {
+            numa: [1].into(),
+            cpus: [8, 9].into(),
+            memory: 111,
+            memory_numa: [0, 1].into(),
+        }),
+        Some(Beside { cpus: [4].into(), memory: 7, ..Beside::default() }),
+        None,
+    ];
+    assert_eq!(beside.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! that the inventory knows. Each has its own way, and the same text means different things to
 //! different ones: a table by resource and by driver. What is of no known form is not guessed at.
 
-use super::wire::{ClaimResource, ContainerDevices};
-use crate::attribute::grants::DeviceName;
+use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
+use crate::attribute::grants::{Claimed, DeviceName, GrantWords};
 use crate::catalog::share::GrantKind;
 use crate::ids::GpuUuid;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,9 +16,9 @@ pub(super) struct Granted {
     /// Which, or why that cannot be said.
     pub(super) device: Result<DeviceName, Unnamed>,
     pub(super) kind: GrantKind,
-    /// The resource or the claim.
-    pub(super) resource: Arc<str>,
-    pub(super) replica: Option<Arc<str>>,
+    pub(super) words: GrantWords,
+    /// NUMA nodes of the device.
+    pub(super) numa: BTreeSet<i64>,
     /// The name as the kubelet has it: two that are the same are the same grant.
     pub(super) id: String,
 }
@@ -99,7 +100,10 @@ impl Names<'_> {
         let resource: Arc<str> = resource.into();
         let granted = |id: &String| {
             let (device, kind, replica) = naming(self, id);
-            Granted { device, kind, resource: Arc::clone(&resource), replica, id: id.clone() }
+            let resource = Some(Arc::clone(&resource));
+            let words = GrantWords { resource, replica, ..GrantWords::default() };
+            let numa = devices.topology.as_ref().map(TopologyInfo::ids).unwrap_or_default();
+            Granted { device, kind, words, numa, id: id.clone() }
         };
         devices.device_ids.iter().map(granted).collect()
     }
@@ -115,13 +119,19 @@ impl Names<'_> {
             let cdi = granted.cdi_devices.iter().find_map(|device| by_cdi(&device.name));
             device = cdi.ok_or(Unnamed::Form);
         }
-        Some(Granted {
-            device,
-            kind: GrantKind::Claim,
-            resource: claim.into(),
+        let claimed = Claimed {
+            driver: granted.driver_name.clone(),
+            pool: granted.pool_name.clone(),
+            device: granted.device_name.clone(),
+            cdi: granted.cdi_devices.iter().map(|device| device.name.clone()).collect(),
+        };
+        let words = GrantWords {
+            resource: Some(claim.into()),
             replica: granted.share_id.as_deref().map(Into::into),
-            id,
-        })
+            claimed: Some(Arc::new(claimed)),
+            ..GrantWords::default()
+        };
+        Some(Granted { device, kind: GrantKind::Claim, words, numa: BTreeSet::new(), id })
     }
 
     fn extra(&self, resource: &str) -> Option<Naming> {

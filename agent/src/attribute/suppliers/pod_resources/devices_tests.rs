@@ -8,10 +8,14 @@ fn plugin(resource: &str, id: &str) -> Option<Named> {
     let dir = tempfile::tempdir().unwrap();
     drm(dir.path(), "card1", "0000:4d:00.0");
     let names = Names { sys: dir.path(), extra: &["example.com/npu".into(), "corp/*".into()] };
-    let devices = ContainerDevices { resource_name: resource.into(), device_ids: vec![id.into()] };
+    let devices = ContainerDevices {
+        resource_name: resource.into(),
+        device_ids: vec![id.into()],
+        topology: None,
+    };
     let granted = names.plugin(&devices).pop()?;
-    assert_eq!((&*granted.resource, granted.id.as_str()), (resource, id));
-    Some((granted.device, granted.kind, granted.replica))
+    assert_eq!((granted.words.resource.as_deref(), granted.id.as_str()), (Some(resource), id));
+    Some((granted.device, granted.kind, granted.words.replica))
 }
 
 fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, Unnamed>> {
@@ -22,11 +26,23 @@ fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, 
     let resource = ClaimResource {
         cdi_devices: cdi.iter().map(|name| CdiDevice { name: (*name).into() }).collect(),
         driver_name: driver.into(),
+        pool_name: "node-a".into(),
         device_name: device.into(),
         share_id: None,
     };
     let granted = names.claim("my-claim", &resource)?;
-    assert_eq!((&*granted.resource, granted.kind), ("my-claim", GrantKind::Claim));
+    let claimed = Claimed {
+        driver: driver.into(),
+        pool: "node-a".into(),
+        device: device.into(),
+        cdi: cdi.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let words = GrantWords {
+        resource: Some("my-claim".into()),
+        claimed: Some(Arc::new(claimed)),
+        ..GrantWords::default()
+    };
+    assert_eq!((&granted.words, granted.kind), (&words, GrantKind::Claim));
     Some(granted.device)
 }
 

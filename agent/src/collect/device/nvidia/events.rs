@@ -2,11 +2,18 @@
 //!
 //! Performance states are left out: they change with the load, many times a second. What this
 //! driver or device does not know is not asked for.
+//!
+//! Beside it the set of the system's own events, where the driver has it: devices bound and unbound.
+//! It is looked into after each wait for the devices' events, whatever came of that: a call that does
+//! not wait, and no wake of its own. So an unbinding is known up to one wait late; where the kernel
+//! log can be read, its line is there at once.
 
 use crate::catalog::event::EventKind;
 use crate::collect::device::events::{Seen, Watch};
 use crate::event::{Severity, xid};
-use crate::sys::nvml::events::{EventSet, RawEvent, supported_events};
+use crate::sys::nvml::events::{
+    EventSet, RawEvent, RawSystemEvent, SystemEventSet, supported_events,
+};
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{
     nvmlEventMigConfigChange, nvmlEventTypeClock, nvmlEventTypeDoubleBitEccError,
@@ -15,7 +22,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlEventTypeGpuUnavailableError, nvmlEventTypeNonFatalPoisonError,
     nvmlEventTypePowerSourceChange, nvmlEventTypeSingleBitEccError,
     nvmlEventTypeSingleBitEccErrorStorm, nvmlEventTypeXidCriticalError,
+    nvmlSystemEventTypeGpuDriverBind, nvmlSystemEventTypeGpuDriverUnbind,
 };
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// An event type, what it is, and how bad.
@@ -88,11 +97,31 @@ const TYPES: &[Row] = &[
     (nvmlEventTypeClock, EventKind::ClockChange, Severity::Info, "clocks changed"),
 ];
 
-/// The set and the devices in it.
+/// Every type of system event (`nvml.h` of CUDA 13.0).
+const SYSTEM_TYPES: &[Row] = &[
+    (
+        nvmlSystemEventTypeGpuDriverUnbind,
+        EventKind::DriverUnbind,
+        Severity::Warning,
+        "the GPU is being unbound from its driver",
+    ),
+    (
+        nvmlSystemEventTypeGpuDriverBind,
+        EventKind::DriverBind,
+        Severity::Info,
+        "the GPU was bound to its driver",
+    ),
+];
+
+/// The sets and the devices in them.
 struct Events {
     set: EventSet,
+    /// None where the driver has none, or it failed.
+    system: Option<SystemEventSet>,
     /// Handles and PCI addresses.
     devices: Vec<(usize, String)>,
+    /// What was seen and is not told yet.
+    seen: VecDeque<Seen>,
 }
 
 /// Registers every device; why not, where there is none that has events.
@@ -115,18 +144,36 @@ pub(super) fn watch(nvml: &'static Nvml, count: u32) -> Result<Box<dyn Watch>, S
     if devices.is_empty() {
         return Err(why);
     }
-    Ok(Box::new(Events { set, devices }))
+    let wanted = SYSTEM_TYPES.iter().map(|row| u64::from(row.0)).sum();
+    // A driver without it has the kernel log's line.
+    let system = SystemEventSet::of(nvml, wanted).ok();
+    Ok(Box::new(Events { set, system, devices, seen: VecDeque::new() }))
 }
 
 impl Watch for Events {
     fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String> {
+        if let Some(seen) = self.seen.pop_front() {
+            return Ok(Some(seen));
+        }
         let milliseconds = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-        let raw = self.set.wait(milliseconds).map_err(|error| error.to_string())?;
-        Ok(raw.and_then(|raw| self.seen(&raw)))
+        let raw = self.set.wait(milliseconds);
+        self.look_at_system();
+        let raw = raw.map_err(|error| error.to_string())?;
+        let seen = raw.and_then(|raw| self.seen(&raw));
+        Ok(seen.or_else(|| self.seen.pop_front()))
     }
 }
 
 impl Events {
+    fn look_at_system(&mut self) {
+        let Some(system) = &mut self.system else { return };
+        match system.look() {
+            Ok(events) => self.seen.extend(events.iter().filter_map(of_system)),
+            // It would fail after each wait: the kernel log has what it told.
+            Err(_) => self.system = None,
+        }
+    }
+
     fn seen(&self, raw: &RawEvent) -> Option<Seen> {
         let row = TYPES.iter().find(|row| u64::from(row.0) == raw.kind)?;
         let device = self.devices.iter().find(|(handle, _)| *handle == raw.device);
@@ -143,4 +190,10 @@ impl Events {
         let seen = Seen::new(pci, kind, severity, message);
         Some(Seen { code: Some(code), gpu_instance, ..seen })
     }
+}
+
+fn of_system(raw: &RawSystemEvent) -> Option<Seen> {
+    let row = SYSTEM_TYPES.iter().find(|row| u64::from(row.0) == raw.kind)?;
+    let (_, kind, severity, words) = *row;
+    Some(Seen::new(&raw.device.to_string(), kind, severity, words.to_owned()))
 }

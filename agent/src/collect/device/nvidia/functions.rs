@@ -111,6 +111,7 @@ calls! {
     AccountingMode = nvmlDeviceGetAccountingMode,
     AccountingBuffer = nvmlDeviceGetAccountingBufferSize,
     Account = nvmlDeviceGetAccountingStats,
+    AccountingPids = nvmlDeviceGetAccountingPids,
     EncoderSessions = nvmlDeviceGetEncoderStats,
     CaptureSessions = nvmlDeviceGetFBCStats,
     ConfidentialReady = nvmlSystemGetConfComputeGpusReadyState,

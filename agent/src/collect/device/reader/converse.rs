@@ -104,7 +104,9 @@ impl DeviceReader {
                     session.gone.insert(slot, why.clone());
                 }
                 plausible::keep(&mut reading, &mut self.report);
-                self.rows.take(slot, &reading, timely, &self.knows);
+                if let Some(gpu) = self.rows.take(slot, &reading, timely, &self.knows) {
+                    reading.ended.iter().for_each(|ended| self.ears.ended(gpu, ended));
+                }
                 return Ok(timely.then_some(slot));
             }
         }

@@ -2,20 +2,21 @@
 //!
 //! Links are closed when there is nothing better to do, since the kernel takes its time for each.
 
+use super::cover::Present;
 use super::governor::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::many::{Many, Way};
-use super::probes::{Attached, Hold, ProbeError, Probes, task_layout};
+use super::probes::{Attached, Hold, Probes, task_layout};
+use super::refusals::Refusals;
+use super::runs::Runs;
 use super::shared::Shared;
 use crate::paths::Paths;
-use gpuwho_common::nccl::{COUNTERS, TaskLayout};
+use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// How long links are closed before something else has its turn.
 const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
-/// Between tries to load programs that the kernel has refused.
-const AGAIN: Duration = Duration::from_mins(5);
 
 /// The programs and where they are attached.
 pub(super) struct Attaching {
@@ -24,10 +25,12 @@ pub(super) struct Attaching {
     attached: HashMap<FileKey, Attached>,
     /// Files that another one's probes are on, since both are the same.
     twins: HashMap<FileKey, FileKey>,
-    refused: Option<(String, Instant)>,
+    refusals: Refusals,
     /// Links to close, when there is nothing better to do.
     detaching: Vec<Hold>,
     in_force: Attach,
+    /// Returns that the agent made itself, to try what they cost.
+    tried: u64,
 }
 
 impl Default for Attaching {
@@ -37,9 +40,10 @@ impl Default for Attaching {
             probes: None,
             attached: HashMap::new(),
             twins: HashMap::new(),
-            refused: None,
+            refusals: Refusals::default(),
             detaching: Vec::new(),
             in_force: Attach::Full,
+            tried: 0,
         }
     }
 }
@@ -50,8 +54,15 @@ impl Attaching {
         self.layout = task_layout(paths);
     }
 
-    /// Attaches to what is new and detaches from what nobody maps any more.
-    pub(super) fn follow(&mut self, libraries: &mut Libraries, wanted: Attach, shared: &Shared) {
+    /// Attaches to what is new or was refused some time ago, and detaches from what nobody maps any
+    /// more.
+    pub(super) fn follow(
+        &mut self,
+        libraries: &mut Libraries,
+        wanted: Attach,
+        shared: &Shared,
+        now: Instant,
+    ) {
         let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| key.clone()).collect();
         let gone: Vec<FileKey> =
             self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
@@ -61,26 +72,49 @@ impl Attaching {
             let links = self.attached.remove(&key).map(Attached::into_holds);
             self.detaching.extend(links.unwrap_or_default());
         }
-        let is_tried_again = |until: &Instant| Instant::now() >= *until;
-        if self.refused.as_ref().is_some_and(|(_, until)| !is_tried_again(until)) {
+        self.refusals.retain(&in_use);
+        if wanted == Attach::Nothing || in_use.is_empty() || !self.load(shared, now) {
             return;
         }
-        self.refused = None;
-        if wanted == Attach::Nothing {
-            return;
-        }
-        if let Err(error) = self.attach_new(libraries, wanted == Attach::Full, shared) {
-            tracing::warn!(%error, "collective calls cannot be counted");
-            self.refused = Some((error.to_string(), Instant::now() + AGAIN));
+        for key in self.attach_new(libraries, wanted == Attach::Full, now) {
+            libraries.tell_version(&key);
+            let library = libraries.in_use().find(|(known, _)| **known == key);
+            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+                continue;
+            };
+            let (functions, returns) = (attached.functions(), attached.returns());
+            let (path, version) = (&library.path, &library.exports.version);
+            let stepped = library.exports.stepped.len();
+            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
         }
     }
 
-    fn attach_new(
-        &mut self,
-        libraries: &mut Libraries,
-        timed: bool,
-        shared: &Shared,
-    ) -> Result<(), ProbeError> {
+    /// Loads the programs once; false while the kernel does not take them.
+    fn load(&mut self, shared: &Shared, now: Instant) -> bool {
+        if self.probes.is_some() {
+            return true;
+        }
+        if self.refusals.is_early(None, now) {
+            return false;
+        }
+        match Probes::load(self.layout, Way::Session) {
+            Ok((probes, maps)) => {
+                self.refusals.clear(None);
+                self.probes = Some(probes);
+                shared.with(|known| known.maps = Some(maps));
+                true
+            }
+            Err(error) => {
+                if self.refusals.note(None, error.to_string(), now) {
+                    tracing::warn!(%error, "collective calls cannot be counted");
+                }
+                false
+            }
+        }
+    }
+
+    /// The files that are probed from now on. One that is refused keeps no other from it.
+    fn attach_new(&mut self, libraries: &Libraries, timed: bool, now: Instant) -> Vec<FileKey> {
         let mut new = Vec::new();
         for (key, library) in libraries.in_use() {
             if self.attached.contains_key(key) || self.twins.contains_key(key) {
@@ -89,49 +123,56 @@ impl Attaching {
             let mut probed =
                 libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
             if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
+                self.refusals.clear(Some(key));
                 self.twins.insert(key.clone(), twin.clone());
                 continue;
             }
-            if self.probes.is_none() {
-                let (probes, maps) = Probes::load(self.layout, Way::Session)?;
-                self.probes = Some(probes);
-                shared.with(|known| known.maps = Some(maps));
-            }
             let Some(probes) = &mut self.probes else { continue };
-            let attached = probes.attach(&library.file, &library.exports, timed)?;
-            for (name, why) in &attached.refused {
-                tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
-            }
-            self.attached.insert(key.clone(), attached);
-            new.push(key.clone());
-        }
-        for key in new {
-            libraries.tell_version(&key);
-            let library = libraries.in_use().find(|(known, _)| **known == key);
-            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+            if self.refusals.is_early(Some(key), now) {
                 continue;
-            };
-            let (functions, returns) = (attached.functions(), attached.returns());
-            let (path, version) = (&library.path, &library.exports.version);
-            let stepped = library.exports.stepped;
-            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
+            }
+            match probes.attach(&library.file, &library.exports, timed) {
+                Ok(attached) => {
+                    for (name, why) in &attached.refused {
+                        tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
+                    }
+                    self.refusals.clear(Some(key));
+                    self.attached.insert(key.clone(), attached);
+                    new.push(key.clone());
+                }
+                Err(error) => {
+                    let path = &library.path;
+                    let why = format!("{path}: {error}");
+                    if self.refusals.note(Some(key.clone()), why, now) {
+                        tracing::warn!(%path, %error, "a library's calls cannot be counted");
+                    }
+                }
+            }
         }
-        Ok(())
+        new
     }
 
-    /// Makes what is attached what is wanted, or says that there is nothing to do. What was not
-    /// attached at all is to be followed after this.
-    pub(super) fn enforce(&mut self, wanted: Attach, libraries: &Libraries) -> bool {
+    /// When something that was refused is to be tried again; not while nothing shall be attached.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.refusals.due().filter(|_| self.in_force != Attach::Nothing)
+    }
+
+    /// Makes what is attached what is wanted; gives the moment from which on it is so, or `None` where
+    /// there is nothing to do. What was not attached at all is to be followed after this, and to be
+    /// counted again then.
+    pub(super) fn enforce(&mut self, wanted: Attach, libraries: &Libraries) -> Option<Instant> {
         // What is attached twice would count twice.
         let must_wait = self.in_force == Attach::Nothing && !self.detaching.is_empty();
         if wanted == self.in_force || must_wait {
-            return false;
+            return None;
         }
-        self.in_force = wanted;
-        let Some(probes) = &mut self.probes else { return true };
-        if wanted != Attach::Full {
+        let before = std::mem::replace(&mut self.in_force, wanted);
+        let mut moment = Instant::now();
+        let Some(probes) = &mut self.probes else { return Some(moment) };
+        if wanted != Attach::Full && before != Attach::Nothing {
             // An error means that the map is gone, and with it everything.
             let _ = probes.control(wanted);
+            moment = Instant::now();
         }
         match wanted {
             Attach::Nothing => {
@@ -148,11 +189,19 @@ impl Attaching {
                         probes.time_calls(&library.file, &library.exports, attached);
                     }
                 }
-                // As above.
-                let _ = probes.control(wanted);
+                moment = self.count();
             }
         }
-        true
+        Some(moment)
+    }
+
+    /// Counts what is in force, now that it is attached; gives the moment.
+    pub(super) fn count(&mut self) -> Instant {
+        if let Some(probes) = &mut self.probes {
+            // As above.
+            let _ = probes.control(self.in_force);
+        }
+        Instant::now()
     }
 
     /// A few at a time: a library that comes meanwhile is attached first.
@@ -165,9 +214,25 @@ impl Attaching {
         }
     }
 
-    /// Closes a link later.
-    pub(super) fn detach(&mut self, link: Hold) {
-        self.detaching.push(link);
+    /// Closes the links of a trial later, and leaves out the returns it made.
+    pub(super) fn end_trial(&mut self, links: Vec<Hold>, returns: u64) {
+        self.detaching.extend(links);
+        self.tried += returns;
+    }
+
+    /// What the programs have taken so far, while the kernel measured them.
+    pub(super) fn runs(&self, paths: &Paths) -> Runs {
+        self.probes.as_ref().map(|probes| probes.runs(paths)).unwrap_or_default()
+    }
+
+    /// What is there, with libraries that are in use or none.
+    pub(super) fn present(&self, libraries: &Libraries) -> Present {
+        let is_attached = !self.attached.is_empty();
+        Present {
+            wanted: libraries.in_use().next().is_some(),
+            entries: is_attached && self.in_force != Attach::Nothing,
+            returns: is_attached && self.in_force == Attach::Full,
+        }
     }
 
     /// What the programs have counted of themselves so far.
@@ -178,6 +243,9 @@ impl Attaching {
                 let read = probes.counts.get(&counter, 0);
                 *slot = read.map_or(0, |values| values.iter().sum());
             }
+        }
+        if let Some(returns) = counts.get_mut(HIT_RETURN as usize) {
+            *returns = returns.saturating_sub(self.tried);
         }
         counts
     }
@@ -190,11 +258,6 @@ impl Attaching {
     /// What was enforced last.
     pub(super) fn in_force(&self) -> Attach {
         self.in_force
-    }
-
-    /// Whether calls are counted.
-    pub(super) fn is_attached(&self) -> bool {
-        !self.attached.is_empty()
     }
 
     /// Nothing is attached, and nobody minds.
@@ -212,9 +275,9 @@ impl Attaching {
         self.detaching.len()
     }
 
-    /// Why the kernel does not take the programs.
+    /// Why the kernel does not take the programs, or a file's probes.
     pub(super) fn refused(&self) -> Option<&str> {
-        self.refused.as_ref().map(|(why, _)| why.as_str())
+        self.refusals.why()
     }
 
     /// How many files are in use, those that are the same counted once.

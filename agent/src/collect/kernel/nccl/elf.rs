@@ -45,8 +45,8 @@ const MOST_CODE: u64 = 16 << 10;
 pub(super) struct Exports {
     /// Rows of the table of symbols, with the place of each in the file.
     pub entries: Vec<(usize, u64)>,
-    /// Of these, the functions whose first instruction the kernel has to step through.
-    pub stepped: usize,
+    /// Of these rows, those of functions whose first instruction the kernel has to step through.
+    pub stepped: Vec<usize>,
     /// `2.27.5+cuda12.9`; `>=2.27`, as the set of functions tells, until the constants are read.
     pub version: Arc<str>,
     /// The linker's id of the file, in hex.
@@ -63,11 +63,11 @@ pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
     if places.is_empty() {
         return Ok(None);
     }
-    let (mut entries, mut stepped) = (Vec::new(), 0);
+    let (mut entries, mut stepped) = (Vec::new(), Vec::new());
     for (row, offset) in places {
         let (offset, is_stepped) = cheapest_place(file, offset)?;
         entries.push((row, offset));
-        stepped += usize::from(is_stepped);
+        stepped.extend(is_stepped.then_some(row));
     }
     let version = at_least(&entries);
     Ok(Some(Exports { entries, stepped, version, build_id: image.build_id()?.map(Arc::from) }))

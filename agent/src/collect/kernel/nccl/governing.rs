@@ -1,41 +1,61 @@
 //! Once a second, while a library is in use or something was given up: how often the probes were
-//! hit, for how long they were attached, and what the governor says to that. With neither nothing
-//! is read and nobody waits for it.
+//! hit, what that has cost, and what the governor says to it. With neither nothing is read and nobody
+//! waits for it.
 
 use super::Settings;
 use super::attaching::Attaching;
+use super::change::Change;
 use super::governor::{Attach, Governor, LOOK_EVERY};
 use super::libraries::Libraries;
-use super::price;
-use super::probes::Hold;
+use super::price::{self, Hits, Price};
+use super::runs::Runner;
 use super::shared::Shared;
+use crate::catalog::nccl::GovernorLevel;
 use crate::paths::Paths;
-use gpuwho_common::nccl::{HIT_ENTRY, HIT_RETURN};
+use gpuwho_common::nccl::COUNTERS;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
+
+/// Attached for less than this, a rate is none.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// The governor and what it was told last.
 pub(super) struct Governing {
     pub governor: Governor,
-    /// A budget was asked for or found out.
-    has_budget: bool,
+    paths: Paths,
+    /// The operator has set the budget.
+    is_asked: bool,
+    is_tried: bool,
+    price: Price,
+    runner: Runner,
     looked: Looked,
+    /// Level and cycle that were told.
+    told: (GovernorLevel, u32),
 }
 
 /// The counters at the last look.
 struct Looked {
     at: Instant,
-    hits: u64,
+    hits: Hits,
+    /// For how long entries had been attached.
+    attached: Duration,
     /// Whether there was something to govern.
     is_busy: bool,
 }
 
 impl Governing {
-    pub(super) fn new(settings: &Settings, now: Instant) -> Self {
-        let budget = settings.budget.unwrap_or(price::budget(price::USUAL));
+    pub(super) fn new(settings: &Settings, paths: &Paths, now: Instant) -> Self {
+        let budget = settings.budget.unwrap_or(price::USUAL.budget());
+        let hits = Hits::of(&[0; COUNTERS as usize]);
         Self {
             governor: Governor::new(budget, settings.patience),
-            has_budget: settings.budget.is_some(),
-            looked: Looked { at: now, hits: 0, is_busy: false },
+            paths: paths.clone(),
+            is_asked: settings.budget.is_some(),
+            is_tried: false,
+            price: price::USUAL,
+            runner: Runner::default(),
+            looked: Looked { at: now, hits, attached: Duration::ZERO, is_busy: false },
+            told: (GovernorLevel::Full, 1),
         }
     }
 
@@ -46,77 +66,133 @@ impl Governing {
 
     /// When the next look is due, if any is.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.looked.is_busy.then(|| self.looked.at + LOOK_EVERY)
+        let look = self.looked.is_busy.then(|| self.looked.at + LOOK_EVERY)?;
+        Some(self.governor.due().map_or(look, |phase| phase.min(look)))
     }
 
-    /// Finds out what a hit costs, once, unless a budget was asked for.
-    pub(super) fn set_budget(&mut self, attaching: &mut Attaching, paths: &Paths) {
-        if self.has_budget {
+    /// Finds out what hits cost, once, and from that the budget, unless one was asked for.
+    pub(super) fn set_price(&mut self, attaching: &mut Attaching) {
+        if self.is_tried {
             return;
         }
         let Some(many) = attaching.many() else { return };
-        self.has_budget = true;
-        match price::of_a_hit(many, paths) {
-            Ok((hit, link)) => {
-                attaching.detach(Hold::Many(link));
-                self.governor.allow(price::budget(hit));
-                let (hit_ns, budget) = (hit.as_nanos(), self.governor.budget());
-                tracing::info!(hit_ns, budget, "hits a second and process are allowed");
+        self.is_tried = true;
+        match price::tried(many, &self.paths) {
+            Ok((found, links)) => {
+                attaching.end_trial(links, price::TRIED_RETURNS);
+                self.price = found;
+                self.allow();
+                let budget = self.governor.budget();
+                let ns = |time: Duration| time.as_nanos();
+                let (entry_ns, stepped_ns) = (ns(found.entry), ns(found.stepped));
+                let return_ns = ns(found.returned);
+                tracing::info!(
+                    entry_ns,
+                    stepped_ns,
+                    return_ns,
+                    budget,
+                    "hits a second and process are allowed"
+                );
             }
             Err(error) => tracing::debug!(%error, "the price of a hit is not known"),
         }
     }
 
-    /// Tells the governor the hits, and everybody the counters, when it is time.
+    fn allow(&mut self) {
+        if !self.is_asked {
+            self.governor.allow(self.price.budget());
+        }
+    }
+
+    /// Tells the governor the hits, and everybody the counters, when it is time; gives what that has
+    /// changed.
     pub(super) fn look(
         &mut self,
         now: Instant,
         attaching: &Attaching,
         libraries: &Libraries,
         shared: &Shared,
-    ) {
+    ) -> Option<Change> {
         let is_wanted = libraries.in_use().next().is_some();
         let is_busy = is_wanted || attaching.detaching() > 0 || !attaching.is_idle();
         if !self.looked.is_busy {
             // Nothing was hit, and the time until now is nobody's.
             (self.looked.at, self.looked.is_busy) = (now, is_busy);
-            return;
+            return None;
         }
-        let passed = now.duration_since(self.looked.at);
-        if passed < LOOK_EVERY {
-            return;
+        let phase_is_over = self.governor.due().is_some_and(|due| now >= due);
+        if now.duration_since(self.looked.at) < LOOK_EVERY && !phase_is_over {
+            return None;
         }
         let counts = attaching.counts();
-        let place = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
-        let hits = place(HIT_ENTRY) + place(HIT_RETURN);
-        let new = hits.saturating_sub(self.looked.hits);
-        self.looked = Looked { at: now, hits, is_busy };
-        let is_attached = attaching.is_attached();
-        let is_timed = is_attached && attaching.in_force() == Attach::Full;
-        let callers = shared.with(|known| {
-            let ns = u64::try_from(passed.as_nanos()).unwrap_or(0);
-            let [entries, returns] = &mut known.attached_ns;
-            if is_wanted {
-                known.wanted_ns += ns;
-                *entries += if is_attached { ns } else { 0 };
-                *returns += if is_timed { ns } else { 0 };
-            }
-            known.counts = counts;
-            known.callers
-        });
-        if attaching.in_force() == self.governor.attach() {
-            let users = libraries.users().len() as u64;
-            self.governor.look(rate(new, passed, callers, users), now);
+        let hits = Hits::of(&counts);
+        let new = hits.since(&self.looked.hits);
+        let is_hit = new.entries() > 0;
+        if let Some(program) = self.runner.look(now, is_hit, || attaching.runs(&self.paths)) {
+            self.price.program = program;
+            self.allow();
         }
+        let (paid_ns, dearest) = self.price.paid(&new, &stepped(libraries));
+        let price = self.price;
+        let (callers, attached) = shared.with(|known| {
+            known.counts = counts;
+            known.price = price;
+            known.paid_ns += paid_ns;
+            let [entries, _] = known.cover.at(now).attached;
+            (known.callers, entries)
+        });
+        let passed = attached.saturating_sub(self.looked.attached);
+        self.looked = Looked { at: now, hits, attached, is_busy };
+        if attaching.in_force() != self.governor.attach() {
+            return None;
+        }
+        let plain = paid_ns / price.plain().as_nanos().max(1);
+        let rate = rate(plain, passed, callers, libraries.users().len() as u64);
+        self.governor.look(rate, now);
+        self.changed(rate, dearest, libraries)
+    }
+
+    /// What is worth saying: another level, or a cycle of twice or half the length.
+    fn changed(
+        &mut self,
+        rate: u64,
+        dearest: Option<&'static str>,
+        libraries: &Libraries,
+    ) -> Option<Change> {
+        let (level, cycle) = (self.governor.level(), self.governor.cycle());
+        let (before, cycle_before) = self.told;
+        let is_alike = cycle < 2 * cycle_before && cycle_before < 2 * cycle;
+        if level == before && is_alike {
+            return None;
+        }
+        self.told = (level, cycle);
+        Some(Change {
+            before,
+            level,
+            cycle,
+            rate,
+            budget: self.governor.budget(),
+            price: self.price,
+            dearest,
+            libraries: Change::names(libraries),
+        })
     }
 }
 
-/// Hits a second and process. By the processes that have communicators, since those that only map
-/// the library, like a job's data loaders, make no calls; until the collector has read who has, by
-/// those that map it.
-fn rate(hits: u64, passed: Duration, callers: u64, users: u64) -> u64 {
+/// The functions that the kernel steps through in one of the libraries in use.
+fn stepped(libraries: &Libraries) -> HashSet<usize> {
+    libraries.in_use().flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
+}
+
+/// Plain hits a second and process. By the processes that have communicators, since those that only
+/// map the library, like a job's data loaders, make no calls; until the collector has read who has,
+/// by those that map it.
+fn rate(hits: u128, passed: Duration, callers: u64, users: u64) -> u64 {
+    if passed < SHORTEST {
+        return 0;
+    }
     let processes = if callers == 0 { users.max(1) } else { callers };
-    let rate = u128::from(hits) * 1_000 / passed.as_millis().max(1) / u128::from(processes);
+    let rate = hits * 1_000 / passed.as_millis().max(1) / u128::from(processes);
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
@@ -131,28 +207,31 @@ mod tests {
         assert_eq!(rate(8_000, second, 8, 72), 1_000);
         assert_eq!(rate(8_000, second, 0, 8), 1_000);
         assert_eq!(rate(8_000, 2 * second, 0, 0), 4_000);
-        assert_eq!(rate(u64::MAX, Duration::ZERO, 1, 1), u64::MAX);
+        assert_eq!(rate(u128::from(u64::MAX), second, 1, 1), u64::MAX);
+        // A moment with probes tells nothing.
+        assert_eq!(rate(8_000, Duration::from_millis(99), 1, 1), 0);
     }
 
     #[test]
     fn without_a_library_there_is_nothing_to_wait_for() {
         let now = Instant::now();
-        let mut governing = Governing::new(&Settings::default(), now);
+        let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
         let (attaching, libraries) = (Attaching::default(), Libraries::default());
         let shared = Shared::default();
         for second in 1..100 {
-            governing.look(now + second * LOOK_EVERY, &attaching, &libraries, &shared);
+            let look = now + second * LOOK_EVERY;
+            assert!(governing.look(look, &attaching, &libraries, &shared).is_none());
             assert_eq!(governing.due(), None);
         }
-        assert_eq!(shared.with(|known| (known.wanted_ns, known.attached_ns)), (0, [0, 0]));
+        assert_eq!(shared.with(|known| known.paid_ns), 0);
     }
 
     #[test]
     fn what_was_given_up_is_looked_at_each_second_also_while_nothing_is_attached() {
         let now = Instant::now();
-        let mut governing = Governing::new(&Settings::default(), now);
+        let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
         let (mut attaching, libraries) = (Attaching::default(), Libraries::default());
-        assert!(attaching.enforce(Attach::Nothing, &libraries));
+        assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
         governing.look(now, &attaching, &libraries, &Shared::default());
         assert_eq!(governing.due(), Some(now + LOOK_EVERY));
     }

@@ -1,5 +1,5 @@
 //! How much the probes may cost: from the hits a second and process that the programs
-//! counted, and what one costs here, to what may be attached. First the returns of operations go,
+//! counted, each as many as it costs, to what may be attached. First the returns of operations go,
 //! then the entries are there some of the time only, then nothing for some minutes.
 
 use crate::catalog::nccl::GovernorLevel;
@@ -9,6 +9,13 @@ use std::time::{Duration, Instant};
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The most seconds without probes for one with.
 const LONGEST_CYCLE: u32 = 32;
+/// Seconds with probes, one a cycle, within the budget before they are always there again. To come
+/// back at the first would be to see what is quiet, and, once it is not, to go when it is over: what
+/// is counted by turns stands for all only where the load does not choose the turns.
+const CALM_TURNS: u32 = 10;
+/// The golden ratio's part behind the point, of 2³²: its multiples, modulo one, are spread evenly
+/// however many there are.
+const SPREAD: u32 = 0x9e37_79b9;
 
 /// How long less is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +57,15 @@ pub(super) struct Governor {
     until: Option<Instant>,
     is_on: bool,
     calm: u32,
+    /// Pauses so far.
+    pauses: u32,
 }
 
 impl Governor {
     /// With everything allowed.
     pub(super) fn new(budget: u64, patience: Patience) -> Self {
         let (level, budget) = (GovernorLevel::Full, budget.max(1));
-        Self { budget, patience, level, cycle: 1, until: None, is_on: true, calm: 0 }
+        Self { budget, patience, level, cycle: 1, until: None, is_on: true, calm: 0, pauses: 0 }
     }
 
     /// Hits a second and process that are allowed.
@@ -77,6 +86,11 @@ impl Governor {
     /// One second with probes in so many; 1 where they are always there.
     pub(super) fn cycle(&self) -> u32 {
         self.cycle
+    }
+
+    /// When the present phase ends, where it does.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.until
     }
 
     /// What is to be attached now.
@@ -127,17 +141,34 @@ impl Governor {
         }
         self.enter(GovernorLevel::Cycled, now);
         self.cycle = cycle.max(2);
+        self.rest(now);
+    }
+
+    fn rest(&mut self, now: Instant) {
         self.is_on = false;
-        self.until = Some(now + LOOK_EVERY * (self.cycle - 1));
+        self.until = Some(now + self.pause());
+    }
+
+    /// The seconds of a cycle without probes, half as many to half as many more: were all alike, a
+    /// job whose steps take as long as a cycle would be seen in the same part of each.
+    fn pause(&mut self) -> Duration {
+        let place = (1 << 31_u32) ^ self.pauses.wrapping_mul(SPREAD);
+        self.pauses = self.pauses.wrapping_add(1);
+        let part = f64::from(place) / f64::from(u32::MAX);
+        (LOOK_EVERY * (self.cycle - 1)).mul_f64(0.5 + part)
     }
 
     /// Of a cycle, the second with probes has been measured, or the rest is over.
     fn turn(&mut self, rate: u64, now: Instant) {
         if self.is_on {
-            if rate <= self.budget {
+            if rate > self.budget {
+                return self.slow_down(rate, now);
+            }
+            self.calm += 1;
+            if self.calm >= self.patience.calm_looks.min(CALM_TURNS) {
                 return self.enter(GovernorLevel::Entries, now);
             }
-            return self.slow_down(rate, now);
+            return self.rest(now);
         }
         if self.until.is_some_and(|until| now >= until) {
             self.is_on = true;
@@ -167,9 +198,9 @@ mod tests {
         assert_eq!(governor.attach(), Attach::Nothing);
         governor.look(0, after(start, 4));
         assert_eq!(governor.attach(), Attach::Nothing);
-        governor.look(0, after(start, 5));
+        governor.look(0, after(start, 6));
         assert_eq!(governor.attach(), Attach::Entries);
-        governor.look(1_000_000, after(start, 6));
+        governor.look(1_000_000, after(start, 7));
         assert_eq!(
             (governor.level(), governor.attach()),
             (GovernorLevel::Detached, Attach::Nothing)
@@ -192,6 +223,21 @@ mod tests {
             governor.look(300, after(start, 302 + second));
         }
         assert_eq!(governor.attach(), Attach::Full);
+    }
+
+    #[test]
+    fn pauses_differ_and_are_a_cycles_on_the_whole() {
+        let mut governor = Governor::new(1_000, Patience::default());
+        governor.cycle = 5;
+        let pauses: Vec<Duration> = (0..1_000).map(|_| governor.pause()).collect();
+        let is_within = |pause: &Duration| (2.0..=6.0).contains(&pause.as_secs_f64());
+        assert!(pauses.iter().all(is_within));
+        let mean = pauses.iter().sum::<Duration>() / 1_000;
+        assert!((mean.as_secs_f64() - 4.0).abs() < 0.01, "{mean:?}");
+        let longest = pauses.iter().max().unwrap();
+        let shortest = pauses.iter().min().unwrap();
+        let range = longest.saturating_sub(*shortest);
+        assert!(range > Duration::from_millis(3_900), "{shortest:?} {longest:?}");
     }
 
     #[test]

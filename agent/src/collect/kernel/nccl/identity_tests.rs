@@ -185,3 +185,44 @@ fn every_symbol_has_a_name_and_a_program_of_its_own() {
     let programs: HashSet<&str> = SYMBOLS.iter().map(|symbol| symbol.program).collect();
     assert_eq!((names.len(), programs.len()), (SYMBOLS.len(), SYMBOLS.len()));
 }
+
+/// What the newest library exports, and why the rest of it is not probed.
+#[test]
+fn every_function_of_the_newest_library_is_probed_or_says_nothing_of_calls() {
+    const EXPORTS: &str = include_str!("../../../../../tests/fixtures/nccl/exports-2.32.3.txt");
+    // Memory and windows, settings, errors, and what kernels are given to talk by themselves.
+    let beginnings = [
+        "CommRegister",
+        "CommDeregister",
+        "CommWindow",
+        "CommMemStats",
+        "CommQueryProperties",
+        // Memory of a communicator is given back, and taken again; it stays what it is.
+        "CommSuspend",
+        "CommResume",
+        // An id for those that will be added: they bring it to `CommGrow`.
+        "CommGetUniqueId",
+        "DevComm",
+        "Get",
+        "Gin",
+        "LLA2A",
+        "Lsa",
+        "Mem",
+        "Param",
+        "RedOp",
+        "ResetDebugInit",
+        "SetEncryption",
+        "Team",
+        "WinGet",
+    ];
+    let names: Vec<&str> = EXPORTS.lines().map(|name| name.trim_start_matches("nccl")).collect();
+    let is_probed = |name: &str| SYMBOLS.iter().any(|symbol| symbol.name == name);
+    let says_nothing = |name: &str| beginnings.iter().any(|begin| name.starts_with(begin));
+    let unknown: Vec<&&str> =
+        names.iter().filter(|name| !is_probed(name) && !says_nothing(name)).collect();
+    assert_eq!(unknown, [""; 0].iter().collect::<Vec<_>>());
+    // Whatever is probed is there, but for what RCCL alone has.
+    let missing: Vec<&str> =
+        SYMBOLS.iter().map(|symbol| symbol.name).filter(|name| !names.contains(name)).collect();
+    assert_eq!(missing, ["AllReduceWithBias", "AllToAll", "AllToAllv"]);
+}

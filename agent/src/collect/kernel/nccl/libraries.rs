@@ -35,8 +35,10 @@ pub(super) struct FileKey {
 pub(super) struct Library {
     /// The path as the first process that mapped it sees it.
     pub path: Arc<str>,
-    /// Where it was opened; good as long as that process maps it.
+    /// Where it can be opened; good as long as `opener` maps it.
     pub file: PathBuf,
+    /// The process through which it is opened.
+    opener: ProcKey,
     /// What it offers.
     pub exports: Exports,
     /// Where it keeps what a communicator is, as far as its code tells.
@@ -72,6 +74,26 @@ impl Library {
             && self.is_probed().unwrap_or(false)
     }
 
+    /// It is opened through another of its users when the one that it was opened through has let it
+    /// go.
+    fn leave(&mut self, process: ProcKey, key: &FileKey) {
+        if self.opener != process {
+            return;
+        }
+        let Some(proc) = self.memory.path.ancestors().nth(2).map(Path::to_owned) else { return };
+        let place_of = |user: &ProcKey| {
+            let folder = proc.join(user.pid.to_string());
+            let maps = fs::read(folder.join("maps")).ok()?;
+            let maps = String::from_utf8_lossy(&maps);
+            let mapping = maps.lines().filter_map(mapping).find(|one| one.key == *key)?;
+            let (file, _) = place(&folder, &mapping)?;
+            Some((file, memory(&folder, &mapping)?, *user))
+        };
+        if let Some((file, memory, opener)) = self.users.iter().find_map(place_of) {
+            (self.file, self.memory, self.opener) = (file, memory, opener);
+        }
+    }
+
     /// Whether the code in memory is not the code in the file.
     fn is_probed(&self) -> io::Result<bool> {
         let Some((_, offset)) = self.exports.entries.first() else { return Ok(false) };
@@ -100,6 +122,8 @@ pub(super) struct Libraries {
     others: HashSet<FileKey>,
     /// Files each process maps.
     mapped: HashMap<ProcKey, HashSet<FileKey>>,
+    /// How many processes map each of them.
+    mappers: HashMap<FileKey, usize>,
 }
 
 impl Libraries {
@@ -114,8 +138,13 @@ impl Libraries {
             if !mapped.insert(mapping.key.clone()) {
                 continue;
             }
-            if let Some(library) = self.library(&folder, mapping) {
+            if let Some(library) = self.library((&folder, process), mapping) {
                 changed |= library.users.insert(process);
+            }
+        }
+        for key in &mapped {
+            if !self.mapped.get(&process).is_some_and(|before| before.contains(key)) {
+                *self.mappers.entry(key.clone()).or_insert(0) += 1;
             }
         }
         let before = self.mapped.insert(process, mapped).unwrap_or_default();
@@ -127,7 +156,7 @@ impl Libraries {
     }
 
     /// The library that a mapped file is.
-    fn library(&mut self, process: &Path, mapping: Mapping<'_>) -> Option<&mut Library> {
+    fn library(&mut self, process: (&Path, ProcKey), mapping: Mapping<'_>) -> Option<&mut Library> {
         if self.others.contains(&mapping.key) {
             return None;
         }
@@ -186,11 +215,16 @@ impl Libraries {
     fn leave(&mut self, process: ProcKey, files: impl IntoIterator<Item = FileKey>) -> bool {
         let mut changed = false;
         for key in files {
-            let is_mapped = self.mapped.values().any(|mapped| mapped.contains(&key));
+            let others = self.mappers.get_mut(&key).map_or(0, |mappers| {
+                *mappers = mappers.saturating_sub(1);
+                *mappers
+            });
             if let Some(library) = self.known.get_mut(&key) {
                 changed |= library.users.remove(&process);
+                library.leave(process, &key);
             }
-            if !is_mapped {
+            if others == 0 {
+                self.mappers.remove(&key);
                 self.known.remove(&key);
                 self.others.remove(&key);
             }
@@ -200,20 +234,28 @@ impl Libraries {
 }
 
 /// Reads the functions of a mapped file. One that cannot be opened or read is no library.
-fn open(process: &Path, mapping: &Mapping<'_>) -> Option<Library> {
-    let in_root = mapping.path.trim_end_matches(" (deleted)").trim_start_matches('/');
-    let places =
-        [process.join("map_files").join(mapping.range), process.join("root").join(in_root)];
-    let (file, opened) =
-        places.into_iter().find_map(|place| Some((place.clone(), File::open(place).ok()?)))?;
+fn open((process, opener): (&Path, ProcKey), mapping: &Mapping<'_>) -> Option<Library> {
+    let (file, opened) = place(process, mapping)?;
     let exports = exports(&opened).ok().flatten()?;
     let fields = fields(&opened).ok().flatten();
     let found = opened.metadata().ok()?;
     let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
-    let begin = u64::from_str_radix(mapping.range.split('-').next()?, 16).ok()?;
-    let memory = Memory { path: process.join("mem"), base: begin.wrapping_sub(mapping.offset) };
     let (path, users) = (Arc::from(mapping.path), HashSet::new());
-    Some(Library { path, file, exports, fields, users, stamp: (found.len(), times), memory })
+    let (stamp, memory) = ((found.len(), times), memory(process, mapping)?);
+    Some(Library { path, file, opener, exports, fields, users, stamp, memory })
+}
+
+/// Where a mapped file can be opened, and opened there.
+fn place(process: &Path, mapping: &Mapping<'_>) -> Option<(PathBuf, File)> {
+    let in_root = mapping.path.trim_end_matches(" (deleted)").trim_start_matches('/');
+    let places =
+        [process.join("map_files").join(mapping.range), process.join("root").join(in_root)];
+    places.into_iter().find_map(|place| Some((place.clone(), File::open(place).ok()?)))
+}
+
+fn memory(process: &Path, mapping: &Mapping<'_>) -> Option<Memory> {
+    let begin = u64::from_str_radix(mapping.range.split('-').next()?, 16).ok()?;
+    Some(Memory { path: process.join("mem"), base: begin.wrapping_sub(mapping.offset) })
 }
 
 /// A line of `/proc/PID/maps`: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.

@@ -1,29 +1,34 @@
 //! The probe in the running kernel against the fake library: real processes as ranks, real
 //! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
 
+use super::attaching::Attaching;
 use super::governor::Attach;
 use super::libraries::Libraries;
 use super::many::Way;
+use super::maps::Maps;
 use super::maps::Snapshot;
-use super::probes::{Attached, Maps, Probes, task_layout};
-use super::{Nccl, Patience, Settings, Waker};
+use super::probes::{Attached, Probes, task_layout};
+use super::shared::Shared;
+use super::{Nccl, Patience, Settings, Waker, locked};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
 use crate::collect::Collector as _;
 use crate::collect::status::Board;
 use crate::communicators::{Communicators, MemberFacts, Origin};
+use crate::event::desk::{self, Desk};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
 use gpuwho_common::nccl::{
-    BUCKETS, Calls, Communicator, HIT_ENTRY, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS, operation,
+    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRIES, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS,
+    SYMBOLS, operation,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -246,7 +251,8 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
     let hits = |bare: &Bare| {
         let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
-        (of(HIT_ENTRY), of(HIT_RETURN))
+        let rows = u32::try_from(SYMBOLS.len()).unwrap();
+        ((0..rows).map(|row| of(HIT_ENTRIES + row)).sum::<u64>(), of(HIT_RETURN))
     };
     assert_eq!(hits(&bare), (2, 2));
     rank.order("call 10 ncclAllReduce world 10 7");
@@ -268,6 +274,7 @@ struct Source {
     communicators: Arc<Communicators>,
     holders: Arc<Mutex<Vec<ProcKey>>>,
     board: Board,
+    desk: Arc<Desk>,
 }
 
 /// What was told, by metric, process, communicator and dimensions.
@@ -293,9 +300,18 @@ impl Source {
         let settings = Settings { enabled: true, budget, patience, hang_after };
         let candidates = Box::new(move || locked(&listed).clone());
         let (known, board) = ((&ownership, &communicators), Board::default());
-        let started = Nccl::start(settings, &paths, known, candidates, &board);
+        let desk = Arc::new(Desk::new(desk::Sources {
+            inventory: Arc::default(),
+            ownership: ownership.clone(),
+            listed: Box::new(|_| Vec::new()),
+            paths: paths.clone(),
+            wake: Box::new(|| {}),
+            make_way: Box::new(|| {}),
+        }));
+        let told = (board.clone(), Some(Arc::clone(&desk)));
+        let started = Nccl::start(settings, &paths, known, candidates, told);
         let (nccl, waker) = started.unwrap();
-        Some(Self { nccl, waker, communicators, holders, board })
+        Some(Self { nccl, waker, communicators, holders, board, desk })
     }
 
     fn usual() -> Option<Self> {
@@ -305,7 +321,7 @@ impl Source {
     /// Lets the source know of a process, as evidence of an opened device does.
     fn hold(&mut self, process: ProcKey) {
         locked(&self.holders).push(process);
-        self.waker.wake();
+        self.waker.stir(process);
     }
 
     fn until(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
@@ -347,10 +363,6 @@ impl Source {
         let snapshot = self.nccl.maps.as_ref().unwrap().read().unwrap();
         [snapshot.communicators.len(), snapshot.calls.len(), snapshot.threads.len()]
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Told {
@@ -704,8 +716,7 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
     let id = ranks[0].order("id");
     let hits = |source: &mut Source| {
         source.until("looked again", |source| source.nccl.shared.with(|known| known.budget != 0));
-        let maps = source.nccl.shared.with(|known| known.counts);
-        maps[0]
+        super::price::Hits::of(&source.nccl.shared.with(|known| known.counts)).entries()
     };
     let before = hits(&mut source);
     for (number, rank) in ranks.iter_mut().enumerate() {
@@ -790,6 +801,49 @@ fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
     let again = source.read().all("nccl.collective.calls");
     let of = again.iter().find(|((_, hash, d), _)| hash == "-" && d == "all_reduce lt_4KiB");
     assert_eq!(of.map(|(_, value)| value.clone()), Some(Value::Int(6)));
+}
+
+/// Calls with registers that no program has, each by a process that does not live through it, or
+/// does.
+#[test]
+fn wild_registers_kill_their_own_process_and_leave_nothing() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    ranks[0].order("call 3 ncclAllReduce world 16 7");
+    let (most, kernel, hole) = ("0xffffffffffffffff", "0xffff888000000000", "0xdead0000");
+    let wild = [
+        format!("ncclAllReduce {most} {most} {most} {most} {most} {hole}"),
+        format!("ncclAllGather 0 0 {most} 8 {kernel}"),
+        format!("ncclSend 0 {most} {most} {most} {kernel} {most}"),
+        format!("ncclCommInitRankScalable {hole} 2 1 1 {kernel} {most}"),
+        format!("ncclCommInitRankScalable {hole} {most} {most} {most} {hole} {most}"),
+        format!("ncclCommSplit {hole} {most} {most} {hole} {most}"),
+        format!("ncclCommShrink {kernel} {hole} 0x7fffffff {kernel}"),
+        format!("ncclCommGrow 0 2 {hole} 1 {kernel}"),
+        format!("ncclCommInitAll {kernel} 0x7fffffff {most}"),
+        format!("ncclGetUniqueId {kernel}"),
+        format!("ncclCommGetAsyncError {hole} {kernel}"),
+        format!("ncclCommDestroy {most}"),
+    ];
+    for order in &wild {
+        let mut rank = Rank::with(&scene.library());
+        source.hold(rank.process());
+        rank.begin(&format!("wild {order}"));
+        // It answers, or its end is the answer.
+        let mut answer = String::new();
+        rank.answers.read_line(&mut answer).unwrap();
+        assert!(!answer.starts_with("refused"), "{order}: {answer}");
+    }
+    // Their last words, once.
+    source.read();
+    let told = source.read();
+    assert_eq!(told.int("nccl.rank.sequence", &ranks[0], ""), Some(3));
+    let pids: Vec<u32> = told.all("nccl.communicator.info").into_keys().map(|key| key.0).collect();
+    assert_eq!(pids, [ranks[0].child.id()], "nobody else is a rank");
+    assert_eq!(source.entries(), [1, 1, 1]);
+    assert_eq!(ranks[0].order("call 1 ncclAllReduce world 16 7"), "0");
+    assert_eq!(source.read().int("nccl.rank.sequence", &ranks[0], ""), Some(4));
 }
 
 #[test]
@@ -1096,4 +1150,230 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     assert_eq!(ranks[0].order("call 1 ncclAllReduce later 1024 7"), "0");
     let told = source.read();
     assert_eq!(told.members(ranks[0].child.id()).len(), 3);
+}
+
+#[path = "governed_tests.rs"]
+mod governed;
+#[test]
+fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, world) = world(&mut source, &scene, 2);
+    ranks.push(Rank::with(&scene.library()));
+    source.hold(ranks[2].process());
+    source.until("all looked at", |source| {
+        source.nccl.shared.with(|known| known.libraries.len()) == 3
+    });
+    // The first growth: its id begins with a hash of the parent's and of the number of the child.
+    let id = ranks[0].order("grow-id world");
+    let base = first_word(&id);
+    source.read();
+    // Who is in it has a rank already, and may not ask for fewer.
+    assert_eq!(ranks[0].order("grow world none 2"), "4");
+    for rank in &mut ranks[..2] {
+        assert_eq!(rank.order("grow world large 3"), "0");
+    }
+    assert_eq!(ranks[2].order(&format!("join large 3 2 {id}")), "0");
+    // The arguments and the parent tell, before anything is read from anybody's memory.
+    let seen = source.nccl.maps.as_ref().unwrap().read().unwrap();
+    for (number, rank) in (0..).zip(&ranks) {
+        let mut grown = of_pid(&seen, rank.child.id());
+        grown.retain(|(_, communicator)| communicator.identity.origin == GROWN);
+        let (_, communicator) = only(grown);
+        assert_eq!((communicator.identity.rank, communicator.identity.ranks), (number, 3));
+    }
+    for rank in &mut ranks {
+        assert_eq!(rank.order("call 2 ncclAllGather large 100 7"), "0");
+    }
+    let told = source.read();
+    let hash = Hash::START.item(8).word(base).item(8).word(3).digest();
+    for (number, rank) in ranks.iter().enumerate() {
+        let mut grown = told.members(rank.child.id());
+        grown.retain(|facts| facts.origin == Origin::Grow);
+        let facts = only(grown);
+        let parent = (number < 2).then_some(world);
+        assert_eq!(
+            (facts.rank, facts.ranks, facts.hash.map(|hash| hash.0), facts.parent.map(|p| p.0)),
+            (u32::try_from(number).ok(), Some(3), Some(hash), parent)
+        );
+        let of = told.all("nccl.collective.bytes");
+        let key = (rank.child.id(), format!("{hash:#x}"), "all_gather lt_4KiB".to_owned());
+        assert_eq!(of.get(&key), Some(&Value::Int(2 * 3 * 400)));
+    }
+}
+
+/// What a unique id begins with.
+fn first_word(id: &str) -> u64 {
+    u64::from_str_radix(&id[..16], 16).unwrap().swap_bytes()
+}
+
+#[test]
+fn calls_with_a_configuration_are_the_same_operations_counted_once() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 2);
+    // Ten floats, and whether they are one rank's part of two.
+    let operations = [
+        ("AllReduce", "all_reduce", 40),
+        ("AllGather", "all_gather", 80),
+        ("ReduceScatter", "reduce_scatter", 80),
+        ("Broadcast", "broadcast", 40),
+        ("Reduce", "reduce", 40),
+        ("AlltoAll", "all_to_all", 80),
+        ("Gather", "gather", 80),
+        ("Scatter", "scatter", 80),
+    ];
+    let rank = &mut ranks[0];
+    for (name, _, _) in operations {
+        assert_eq!(rank.order(&format!("call 2 nccl{name} world 10 7")), "0");
+        assert_eq!(rank.order(&format!("call 3 nccl{name}Config world 10 7")), "0");
+    }
+    let told = source.read();
+    for (name, operation, bytes) in operations {
+        let dims = format!("{operation} lt_4KiB");
+        let of = |metric: &str| told.int(metric, rank, &dims);
+        let found = (of("nccl.collective.calls"), of("nccl.collective.bytes"));
+        assert_eq!(found, (Some(5), Some(5 * bytes)), "{name}");
+    }
+    assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(40));
+}
+
+#[test]
+fn a_group_that_is_only_simulated_ends_as_well() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    assert_eq!(rank.order("simulate 2 ncclAllReduce world 10 7"), "0");
+    // Outside the group again, so each is timed.
+    assert_eq!(rank.order("call 3 ncclBroadcast world 10 7"), "0");
+    let told = source.read();
+    let enqueue = "nccl.collective.enqueue.duration";
+    assert_eq!(told.histogram(enqueue, rank, "broadcast lt_4KiB").unwrap().count(), 3);
+}
+
+#[test]
+fn a_communicator_is_there_until_it_is_destroyed_or_aborted_whatever_it_is_told_before() {
+    let Some(mut source) = Source::usual() else { return };
+    let scene = Scene::new();
+    let (mut ranks, _) = world(&mut source, &scene, 1);
+    let rank = &mut ranks[0];
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init other 1 0 {id} scalable")), "0");
+    for order in ["finalize world", "revoke other"] {
+        assert_eq!(rank.order(order), "0");
+    }
+    assert_eq!(source.read().members(rank.child.id()).len(), 2);
+    for (order, left) in [("destroy world", 1), ("abort other", 0)] {
+        assert_eq!(rank.order(order), "0");
+        source.read();
+        assert_eq!(source.read().members(rank.child.id()).len(), left, "{order}");
+    }
+    assert_eq!(source.entries(), [0, 0, 1]);
+}
+
+#[test]
+fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
+    if Source::usual().is_none() {
+        return;
+    }
+    let scenes = [Scene::new(), Scene::new()];
+    let ranks = scenes.each_ref().map(|scene| Rank::with(&scene.library()));
+    // The processes as files, so that one library cannot be opened for a while.
+    let folder = tempfile::tempdir().unwrap();
+    let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
+    let mut ways = Vec::new();
+    let mut libraries = Libraries::default();
+    for (rank, scene) in ranks.iter().zip(&scenes) {
+        let of = folder.path().join(rank.child.id().to_string());
+        std::fs::create_dir_all(of.join("map_files")).unwrap();
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.child.id())).unwrap();
+        let name = scene.library().display().to_string();
+        let mapped = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(&name));
+        let mapped = mapped.unwrap();
+        std::fs::write(of.join("maps"), mapped).unwrap();
+        let way = of.join("map_files").join(mapped.split(' ').next().unwrap());
+        std::os::unix::fs::symlink(scene.library(), &way).unwrap();
+        assert!(libraries.look(&paths, rank.process()));
+        ways.push(way);
+    }
+    std::fs::remove_file(&ways[0]).unwrap();
+    let (mut attaching, shared, now) = (Attaching::default(), Shared::default(), Instant::now());
+    attaching.follow(&mut libraries, Attach::Full, &shared, now);
+    let why = attaching.refused().unwrap().to_owned();
+    assert!(why.starts_with(scenes[0].library().to_str().unwrap()), "{why}");
+    // The other one is counted.
+    assert!(attaching.present(&libraries).entries);
+    let due = attaching.due().unwrap();
+    std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
+    let early = due.checked_sub(Duration::from_millis(1)).unwrap();
+    attaching.follow(&mut libraries, Attach::Full, &shared, early);
+    assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
+    // Nobody waits for it while nothing shall be attached.
+    assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
+    assert_eq!(attaching.due(), None);
+    while attaching.detaching() > 0 {
+        attaching.detach_some();
+    }
+    assert!(attaching.enforce(Attach::Full, &libraries).is_some());
+    assert_eq!(attaching.due(), Some(due));
+    attaching.follow(&mut libraries, Attach::Full, &shared, due);
+    assert_eq!((attaching.refused(), attaching.due()), (None, None));
+}
+
+#[test]
+fn a_library_is_opened_through_another_of_its_users_when_the_first_has_ended() {
+    let scene = Scene::new();
+    let paths = Paths::default();
+    let mut ranks = [Rank::with(&scene.library()), Rank::with(&scene.library())];
+    let mut libraries = Libraries::default();
+    for rank in &ranks {
+        assert!(libraries.look(&paths, rank.process()));
+    }
+    let can_be_opened = |libraries: &Libraries| {
+        let (_, library) = only(libraries.in_use());
+        std::fs::File::open(&library.file).is_ok()
+    };
+    assert!(can_be_opened(&libraries));
+    let first = ranks[0].process();
+    ranks[0].child.kill().unwrap();
+    ranks[0].child.wait().unwrap();
+    assert!(!can_be_opened(&libraries), "the first one's files are gone with it");
+    assert!(libraries.forget(first));
+    assert!(can_be_opened(&libraries));
+    assert!(libraries.forget(ranks[1].process()));
+    assert_eq!(libraries.in_use().count(), 0);
+}
+
+#[test]
+fn a_library_in_a_container_is_opened_below_its_root_where_mappings_cannot_be_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mounts, proc) = (folder.path().join("mounts"), folder.path().join("proc"));
+    std::fs::create_dir(&mounts).unwrap();
+    let script = "mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/libnccl.so.2\" && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.arg(&mounts).arg(built("libnccl.so")).arg(built("nccl-rank"));
+    let is_possible = Command::new("unshare").args(["--mount", "true"]).status();
+    if !is_possible.is_ok_and(|status| status.success()) {
+        println!("skipped: needs root and unshare");
+        return;
+    }
+    let mut rank = Rank::run(&mut command);
+    let library = mounts.join("libnccl.so.2");
+    assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
+    assert!(!library.exists(), "seen outside its mounts");
+    // All of its folder but `map_files`, which takes a capability of its own.
+    let (real, of) = (format!("/proc/{}", rank.child.id()), rank.child.id().to_string());
+    std::fs::create_dir_all(proc.join(&of)).unwrap();
+    for name in ["maps", "root", "mem"] {
+        std::os::unix::fs::symlink(format!("{real}/{name}"), proc.join(&of).join(name)).unwrap();
+    }
+    let paths = Paths { proc: proc.clone(), ..Paths::default() };
+    let mut libraries = Libraries::default();
+    assert!(libraries.look(&paths, rank.process()));
+    let (_, found) = only(libraries.in_use());
+    assert_eq!(found.path.as_ref(), library.to_str().unwrap());
+    let below = library.strip_prefix("/").unwrap();
+    assert_eq!(found.file, proc.join(&of).join("root").join(below));
 }

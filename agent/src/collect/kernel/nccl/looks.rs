@@ -2,7 +2,8 @@
 //!
 //! A process that is new is looked at ten times a second, because Python loads libraries late, and
 //! later each tenth of the time that it has been known, at last every thirty seconds: on one grid
-//! for all, so that they share a wake. A look is one line, `/proc/PID/statm`, read from a file that
+//! for all, so that they share a wake. One that becomes another program or opens another device is
+//! as good as new. A look is one line, `/proc/PID/statm`, read from a file that
 //! is kept open, which saves six sevenths of the time. Only where that shows other mappings `stat`
 //! and `status` are read, and the mappings themselves only where the code has grown or shrunk: 200
 //! processes are 200 reads each thirty seconds, of about 1.5 µs each.
@@ -69,6 +70,15 @@ impl Looks {
     pub(super) fn new(paths: Paths, candidates: Candidates, began: Instant) -> Self {
         let (libraries, seen) = (Libraries::default(), HashMap::new());
         Self { libraries, paths, candidates, seen, began }
+    }
+
+    /// A process that is known does what a new one does: it has become another program, or has
+    /// opened a device that it had not. It is looked at anew, and as often as if it were new.
+    pub(super) fn stir(&mut self, process: ProcKey, now: Instant) {
+        if let Some(seen) = self.seen.get_mut(&process) {
+            (seen.since, seen.due) = (now, now);
+            (seen.mapped, seen.code_kb) = (None, None);
+        }
     }
 
     /// Looks at those whose time has come; true if somebody maps a library that did not, or the

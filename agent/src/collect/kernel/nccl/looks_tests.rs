@@ -121,6 +121,23 @@ fn a_process_is_looked_at_less_often_the_longer_it_is_known() {
 }
 
 #[test]
+fn a_process_that_becomes_another_program_is_looked_at_as_often_as_a_new_one() {
+    let mut scene = Scene::new();
+    scene.look(Duration::ZERO);
+    let hour = Duration::from_hours(1);
+    scene.look(hour);
+    assert_eq!(scene.looks.due(), Some(after(scene.looks.began, OLD_EVERY, scene.now)));
+    scene.looks.stir(process(12), scene.now);
+    // Its size may be what it was.
+    let all = reads([("maps", 1), ("stat", 1), ("statm", 1), ("status", 1)]);
+    assert_eq!(scene.look(Duration::ZERO), (all, false));
+    assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 1)]), false));
+    // Nobody is made a candidate by it.
+    scene.looks.stir(process(99), scene.now);
+    assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 1)]), false));
+}
+
+#[test]
 fn processes_that_came_one_by_one_share_their_wakes() {
     let (began, folder) = (Instant::now(), tempfile::tempdir().unwrap());
     let known = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));

@@ -1,14 +1,26 @@
 //! Reads and clears the maps of the probe `nccl`, in batches.
 
 use super::complete::Completed;
-use super::probes::Maps;
 use crate::sys;
 use aya::Pod;
-use aya::maps::{HashMap, Map, MapData};
-use gpuwho_common::nccl::{CallKey, Calls, Communicator, Handle, HandleKey, MadeId, Thread};
+use aya::maps::{Array, HashMap, Map, MapData};
+use gpuwho_common::nccl::{
+    CHANGES_OUTSIDE, CallKey, Calls, Communicator, Handle, HandleKey, MadeId, Thread,
+};
 use std::collections::HashMap as Found;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
+
+/// The maps that hold what was counted.
+#[derive(Debug)]
+pub(super) struct Maps {
+    pub handles: Map,
+    pub communicators: Map,
+    pub calls: Map,
+    pub threads: Map,
+    pub unique_ids: Map,
+    pub changes: Map,
+}
 
 /// Everything that the maps hold at one moment.
 #[derive(Debug, Default)]
@@ -53,6 +65,7 @@ impl Maps {
             let key = HandleKey { handle: identity.handle, pid: identity.pid, reserved: 0 };
             if handles.get(&key, 0).is_ok_and(|handle| handle.communicator == number) {
                 let _ = handles.remove(&key);
+                self.handle_changed();
             }
         }
         if let Ok(mut counted) = typed::<CallKey, Calls>(&mut self.calls) {
@@ -73,6 +86,17 @@ impl Maps {
         {
             // A failure leaves the sizes unknown, as they are.
             let _ = handles.insert(key, Handle { ranks, ..known }, 0);
+            self.handle_changed();
+        }
+    }
+
+    /// Lets no thread go on with what it knew of its handle.
+    fn handle_changed(&mut self) {
+        if let Ok(mut all) = Array::<&mut MapData, u64>::try_from(&mut self.changes)
+            && let Ok(changes) = all.get(&CHANGES_OUTSIDE, 0)
+        {
+            // Refused only where the map is gone, and with it everything.
+            let _ = all.set(CHANGES_OUTSIDE, changes.wrapping_add(1), 0);
         }
     }
 

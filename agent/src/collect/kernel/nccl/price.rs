@@ -1,51 +1,156 @@
-//! What a hit costs on this machine, tried on a function of the agent's own: a trap is 0.3 µs on one
-//! processor and several on another, or in a virtual machine. Some milliseconds, once.
+//! What hits cost on this machine. What the kernel takes for one is tried on functions of the agent's
+//! own: a trap is 0.3 µs on one processor and several on another, or in a virtual machine, and tenfold
+//! where the kernel has to step through an instruction. What the programs take is the kernel's own
+//! measure. Some milliseconds once, and a second of statistics now and then.
 
 use super::many::Many;
+use super::probes::Hold;
+use crate::catalog::nccl::HitKind;
 use crate::paths::Paths;
-use crate::sys::uprobes::{Place, tried, tried_at};
+use crate::sys::uprobes::{Place, Trial};
+use gpuwho_common::nccl::{COUNTERS, HIT_ENTRIES, HIT_RETURN, SYMBOLS, TRIED, TRIED_RETURN};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Of each second, for the probes of a process: two per cent of a core.
 const SHARE: Duration = Duration::from_millis(20);
-/// A hit where it could not be tried.
-pub(super) const USUAL: Duration = Duration::from_nanos(1_500);
-/// The agent's own program at a hit, between two others (`cargo bench --bench nccl`).
-const PROGRAM: Duration = Duration::from_nanos(500);
 /// Calls in a row, and how often: the quickest row counts, since others only take time away.
-const CALLS: u32 = 200;
-const ROWS: usize = 9;
+const CALLS: u32 = 100;
+const ROWS: u32 = 9;
+/// Returns that a trial adds to the programs' count.
+pub(super) const TRIED_RETURNS: u64 = (CALLS * ROWS) as u64;
 
-/// The hits a second that are the share at a price.
-pub(super) fn budget(hit: Duration) -> u64 {
-    u64::try_from(SHARE.as_nanos() / hit.as_nanos().max(1)).unwrap_or(u64::MAX)
+/// The kernel's part of a hit by its kind, and the programs' at any of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Price {
+    /// At an instruction that the kernel carries out itself.
+    pub entry: Duration,
+    /// At one that it steps through.
+    pub stepped: Duration,
+    pub returned: Duration,
+    pub program: Duration,
 }
 
-/// The price of a hit at an entry, and the link to be closed when there is time.
-pub(super) fn of_a_hit(many: &Many, paths: &Paths) -> io::Result<(Duration, OwnedFd)> {
+/// Where nothing could be tried: two processors' mean, and the programs' share between two others
+/// (`cargo bench --bench nccl`).
+pub(super) const USUAL: Price = Price {
+    entry: Duration::from_micros(1),
+    stepped: Duration::from_micros(8),
+    returned: Duration::from_nanos(800),
+    program: Duration::from_nanos(500),
+};
+
+/// Hits by function, and returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hits {
+    entries: [u64; SYMBOLS.len()],
+    pub returns: u64,
+}
+
+impl Hits {
+    /// Of the programs' counters.
+    pub(super) fn of(counts: &[u64; COUNTERS as usize]) -> Self {
+        let mut entries = [0; SYMBOLS.len()];
+        let by_function = counts.get(HIT_ENTRIES as usize..).unwrap_or_default();
+        entries.iter_mut().zip(by_function).for_each(|(to, from)| *to = *from);
+        let returns = counts.get(HIT_RETURN as usize).copied().unwrap_or(0);
+        Self { entries, returns }
+    }
+
+    /// Those since an earlier moment.
+    pub(super) fn since(mut self, before: &Self) -> Self {
+        let pairs = self.entries.iter_mut().zip(before.entries);
+        pairs.for_each(|(now, then)| *now = now.saturating_sub(then));
+        self.returns = self.returns.saturating_sub(before.returns);
+        self
+    }
+
+    /// Entries of all functions.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries.iter().sum()
+    }
+}
+
+impl Price {
+    /// A hit of the cheapest kind, in which the budget is counted.
+    pub(super) fn plain(&self) -> Duration {
+        self.entry + self.program
+    }
+
+    /// The plain hits a second that are the share.
+    pub(super) fn budget(&self) -> u64 {
+        u64::try_from(SHARE.as_nanos() / self.plain().as_nanos().max(1)).unwrap_or(u64::MAX)
+    }
+
+    /// Nanoseconds that hits have cost those that made them, and the function with most of them.
+    /// `stepped` are the functions that the kernel steps through in a library in use.
+    pub(super) fn paid(
+        &self,
+        hits: &Hits,
+        stepped: &HashSet<usize>,
+    ) -> (u128, Option<&'static str>) {
+        let (mut sum, mut most) = (0, (0, None));
+        for ((row, symbol), count) in SYMBOLS.iter().enumerate().zip(hits.entries) {
+            let trap = if stepped.contains(&row) { self.stepped } else { self.entry };
+            let paid = u128::from(count) * (trap + self.program).as_nanos();
+            sum += paid;
+            if paid > most.0 {
+                most = (paid, Some(symbol.name));
+            }
+        }
+        (sum + u128::from(hits.returns) * (self.returned + self.program).as_nanos(), most.1)
+    }
+
+    /// By kind, in the catalogue's order.
+    pub(super) fn parts(&self) -> [(HitKind, Duration); 4] {
+        [
+            (HitKind::Entry, self.entry),
+            (HitKind::Stepped, self.stepped),
+            (HitKind::Return, self.returned),
+            (HitKind::Program, self.program),
+        ]
+    }
+}
+
+/// The kernel's part of hits, tried, and the links to be closed when there is time.
+pub(super) fn tried(many: &Many, paths: &Paths) -> io::Result<(Price, Vec<Hold>)> {
     let maps = fs::read_to_string(paths.proc.join("self/maps"))?;
-    let place = offset(&maps, tried_at()).ok_or_else(|| io::Error::other("not in a file"))?;
-    let without = quickest();
-    // A row that the table does not have: the program finds nothing to do.
-    let place = Place { offset: place, cookie: u64::MAX };
-    let link = many.entries(Path::new("/proc/self/exe"), &[place])?;
-    let with = quickest();
-    Ok((with.saturating_sub(without) + PROGRAM, link))
+    let place = |trial: Trial, cookie| {
+        let offset = offset(&maps, trial.address());
+        offset
+            .map(|offset| Place { offset, cookie })
+            .ok_or_else(|| io::Error::other("not in a file"))
+    };
+    let through = place(Trial::Returning, TRIED_RETURN)?;
+    let places = [place(Trial::CarriedOut, TRIED)?, place(Trial::Stepped, TRIED)?, through];
+    let trials = [Trial::CarriedOut, Trial::Stepped, Trial::Returning];
+    let without = trials.map(quickest);
+    let this = Path::new("/proc/self/exe");
+    // Returns first: a session has none of its own.
+    let returns = many.returns(this, &[through])?;
+    let entries = many.entries(this, &places)?;
+    let with = trials.map(quickest);
+    let [entry, stepped, both] = [0, 1, 2].map(|at: usize| {
+        let of = |all: &[Duration; 3]| all.get(at).copied().unwrap_or_default();
+        of(&with).saturating_sub(of(&without))
+    });
+    let holds = returns.into_iter().chain([entries]).map(Hold::Many).collect();
+    let (stepped, returned) = (stepped.max(entry), both.saturating_sub(entry));
+    Ok((Price { entry, stepped, returned, program: USUAL.program }, holds))
 }
 
-fn quickest() -> Duration {
+fn quickest(trial: Trial) -> Duration {
     let row = || {
         let begun = Instant::now();
         for _ in 0..CALLS {
-            tried();
+            trial.call();
         }
         begun.elapsed() / CALLS
     };
-    std::iter::repeat_with(row).take(ROWS).min().unwrap_or_default()
+    std::iter::repeat_with(row).take(ROWS as usize).min().unwrap_or_default()
 }
 
 /// The place in its file of an address of this process.
@@ -63,10 +168,45 @@ fn offset(maps: &str, address: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn price(entry: u64, stepped: u64) -> Price {
+        let ns = Duration::from_nanos;
+        Price { entry: ns(entry), stepped: ns(stepped), returned: ns(700), program: ns(300) }
+    }
+
+    fn hits(of: &[(&str, u64)], returns: u64) -> Hits {
+        let mut entries = [0; SYMBOLS.len()];
+        for (name, count) in of {
+            entries[SYMBOLS.iter().position(|symbol| symbol.name == *name).unwrap()] = *count;
+        }
+        Hits { entries, returns }
+    }
+
     #[test]
     fn a_dear_trap_buys_fewer_hits() {
-        assert_eq!(budget(Duration::from_nanos(500)), 40_000);
-        assert_eq!(budget(Duration::from_micros(12)), 1_666);
+        assert_eq!(price(200, 200).budget(), 40_000);
+        assert_eq!(price(11_700, 11_700).budget(), 1_666);
+    }
+
+    #[test]
+    fn a_function_that_is_stepped_through_costs_what_that_takes() {
+        let row = SYMBOLS.iter().position(|symbol| symbol.name == "Bcast").unwrap();
+        let stepped = HashSet::from([row]);
+        let hits = hits(&[("AllReduce", 900), ("Bcast", 100)], 1_000);
+        let (paid, most) = price(900, 11_700).paid(&hits, &stepped);
+        assert_eq!((paid, most), (900 * 1_200 + 100 * 12_000 + 1_000 * 1_000, Some("Bcast")));
+        let (paid, most) = price(900, 11_700).paid(&hits, &HashSet::new());
+        assert_eq!((paid, most), (1_000 * 1_200 + 1_000 * 1_000, Some("AllReduce")));
+    }
+
+    #[test]
+    fn hits_are_taken_from_their_places_among_the_counters() {
+        let mut counts = [0; COUNTERS as usize];
+        counts[HIT_RETURN as usize] = 5;
+        counts[HIT_ENTRIES as usize] = 7;
+        let now = Hits::of(&counts);
+        assert_eq!(now, hits(&[("AllReduce", 7)], 5));
+        let new = now.since(&hits(&[("AllReduce", 3)], 1));
+        assert_eq!((new.entries(), new.returns), (4, 4));
     }
 
     #[test]

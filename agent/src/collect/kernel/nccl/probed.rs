@@ -3,7 +3,8 @@
 use super::elf::exports;
 use super::governor::Attach;
 use super::many::Way;
-use super::probes::{Attached, Maps, Probes, task_layout};
+use super::maps::Maps;
+use super::probes::{Attached, Probes, task_layout};
 use crate::paths::Paths;
 use gpuwho_common::nccl::SYMBOLS;
 use std::fs::File;

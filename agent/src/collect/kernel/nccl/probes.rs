@@ -10,17 +10,21 @@ use super::super::load::first_line;
 use super::elf::Exports;
 use super::governor::Attach;
 use super::many::{Many, Way};
+use super::maps::Maps;
+use super::runs::Runs;
 use crate::paths::Paths;
 use crate::sys::uprobes::Place;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use aya::programs::uprobe::{UProbeLink, UProbeLinkId, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use gpuwho_common::nccl::{CONTROL_PAUSED, CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout};
+use gpuwho_common::nccl::{
+    CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout,
+};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// The object that the build embedded; empty where there was no BPF toolchain.
@@ -59,22 +63,14 @@ pub enum ProbeError {
     Missing(&'static str),
 }
 
-/// The maps that hold what was counted.
-#[derive(Debug)]
-pub(super) struct Maps {
-    pub handles: aya::maps::Map,
-    pub communicators: aya::maps::Map,
-    pub calls: aya::maps::Map,
-    pub threads: aya::maps::Map,
-    pub unique_ids: aya::maps::Map,
-}
-
 /// The programs, loaded.
 pub(super) struct Probes {
     bpf: Ebpf,
     many: Option<Many>,
     loaded: HashSet<&'static str>,
     control: Array<MapData, u32>,
+    /// Times the control word was written.
+    era: u32,
     pub counts: PerCpuArray<MapData, u64>,
 }
 
@@ -151,12 +147,13 @@ impl Probes {
             calls: take(&mut bpf, "CALLS")?,
             threads: take(&mut bpf, "THREADS")?,
             unique_ids: take(&mut bpf, "UNIQUE_IDS")?,
+            changes: take(&mut bpf, "CHANGES")?,
         };
         let control = Array::try_from(take(&mut bpf, "CONTROL")?)
             .map_err(|source| ProbeError::Map { name: "CONTROL", source })?;
         let counts = PerCpuArray::try_from(take(&mut bpf, "COUNTS")?)
             .map_err(|source| ProbeError::Map { name: "COUNTS", source })?;
-        let mut probes = Self { bpf, many, loaded: HashSet::new(), control, counts };
+        let mut probes = Self { bpf, many, loaded: HashSet::new(), control, era: 0, counts };
         probes.control(Attach::Full)?;
         Ok((probes, maps))
     }
@@ -183,13 +180,22 @@ impl Probes {
             Attach::Entries => 0,
             Attach::Nothing => CONTROL_PAUSED,
         };
-        let set = self.control.set(0, word, 0);
+        self.era = self.era.wrapping_add(1);
+        let set = self.control.set(0, word | self.era.wrapping_mul(CONTROL_ERA), 0);
         set.map_err(|source| ProbeError::Map { name: "CONTROL", source })
     }
 
     /// The programs for all functions, where the kernel takes them.
     pub(super) fn many(&self) -> Option<&Many> {
         self.many.as_ref()
+    }
+
+    /// What the programs have taken so far, while the kernel measured them.
+    pub(super) fn runs(&self, paths: &Paths) -> Runs {
+        let programs = self.bpf.programs().filter_map(|(_, program)| program.fd().ok());
+        let mut programs: Vec<BorrowedFd<'_>> = programs.map(|program| program.as_fd()).collect();
+        programs.extend(self.many.iter().flat_map(Many::programs));
+        Runs::of(&programs, paths)
     }
 
     /// How functions are probed.

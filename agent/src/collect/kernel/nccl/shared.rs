@@ -1,7 +1,9 @@
 //! What the thread that attaches and the collector that reads know of each other.
 
+use super::cover::Cover;
 use super::fields::Fields;
-use super::probes::Maps;
+use super::maps::Maps;
+use super::price::{Price, USUAL};
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Report;
@@ -33,10 +35,12 @@ pub(super) struct Known {
     pub counts: [u64; COUNTERS as usize],
     /// Calls before this moment may have been missed.
     pub gap_ns: u64,
-    /// Nanoseconds in which entries, and returns, were attached.
-    pub attached_ns: [u64; 2],
-    /// Nanoseconds in which they should have been.
-    pub wanted_ns: u64,
+    /// For how long entries, and returns, were there, and should have been.
+    pub cover: Cover,
+    /// What hits cost.
+    pub price: Price,
+    /// Nanoseconds that hits have cost those that made them.
+    pub paid_ns: u128,
     /// Processes that have communicators, as the collector saw at its last reading.
     pub callers: u64,
     /// The maps, once, when they are there.
@@ -56,8 +60,9 @@ impl Default for Known {
             fields: HashMap::new(),
             counts: [0; COUNTERS as usize],
             gap_ns: 0,
-            attached_ns: [0; 2],
-            wanted_ns: 0,
+            cover: Cover::default(),
+            price: USUAL,
+            paid_ns: 0,
             callers: 0,
             maps: None,
         }

@@ -2,13 +2,17 @@
 //! device; but a rank that stays in one call, or makes no call while its peers on this node have
 //! gone on, is stuck on the host's side, or the device's queue is full behind it.
 
-use super::roll::{Member, seconds};
+use super::roll::Member;
 use crate::attribute::ownership::Ownership;
+use crate::catalog::event::EventKind;
 use crate::catalog::nccl::{Operation, RankState};
 use crate::communicators::{CommunicatorHash, MemberId};
+use crate::event::desk::Desk;
+use crate::event::{Happening, Moment, Named, Place, Severity, StuckRank, Witness};
+use crate::host::boot_time_ns;
 use gpuwho_common::nccl::operation;
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How a rank stands at a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,20 +77,20 @@ pub(super) fn standings(
 }
 
 impl Hangs {
-    /// Says once who has got stuck and who goes on, with whose it is, and counts.
+    /// Gives those who have got stuck, once each, says who goes on, and counts.
     pub(super) fn note(
         &mut self,
         members: &[Member],
         standings: &HashMap<MemberId, Standing>,
         now_ns: u64,
-        ownership: &Ownership,
-    ) {
+    ) -> Vec<StuckRank> {
+        let mut new = Vec::new();
         for member in members {
             let standing = standings.get(&member.id);
             let is_hung = standing.is_some_and(|standing| standing.state == RankState::Hung);
             if is_hung && self.hung.insert(member.id) {
                 *self.count.entry(member.id).or_insert(0) += 1;
-                say(member, standing.and_then(|standing| standing.lag), now_ns, ownership);
+                new.push(stuck(member, standing.and_then(|standing| standing.lag), now_ns));
             }
             if !is_hung && self.hung.remove(&member.id) {
                 let process = member.facts.process;
@@ -94,6 +98,7 @@ impl Hangs {
                 tracing::info!(%process, rank = member.facts.rank, ended, "rank is hung no more");
             }
         }
+        new
     }
 
     /// Times a rank was found hung.
@@ -108,30 +113,54 @@ impl Hangs {
     }
 }
 
-fn say(member: &Member, lag: Option<u64>, now_ns: u64, ownership: &Ownership) {
+fn stuck(member: &Member, lag: Option<u64>, now_ns: u64) -> StuckRank {
     let facts = &member.facts;
-    let owner = ownership.owner(facts.process);
-    let workload = owner.as_ref().map(|owner| &owner.workload);
-    let pod = workload.and_then(|workload| workload.pod.as_ref()?.name.clone());
-    let job = workload.and_then(|workload| Some(workload.slurm.as_ref()?.job.to_string()));
     let (called, bytes, since_ns) = match member.open {
         Some(open) => (open.operation, open.bytes, open.since_ns),
         None => (member.last_operation, member.last_bytes, member.last_ns),
     };
+    StuckRank {
+        process: facts.process,
+        communicator: facts.hash,
+        rank: facts.rank,
+        ranks: facts.ranks,
+        operation: operation_name(called),
+        bytes,
+        is_open: member.open.is_some(),
+        lag,
+        seconds: now_ns.saturating_sub(since_ns) / 1_000_000_000,
+    }
+}
+
+/// Says it in the agent's log with whose it is, and as an event.
+pub(super) fn say(stuck: StuckRank, ownership: &Ownership, desk: Option<&Desk>) {
+    let owner = ownership.owner(stuck.process);
+    let workload = owner.as_ref().map(|owner| &owner.workload);
+    let pod = workload.and_then(|workload| workload.pod.as_ref()?.name.clone());
+    let job = workload.and_then(|workload| Some(workload.slurm.as_ref()?.job.to_string()));
+    let StuckRank { process, rank, ranks, operation, bytes, is_open, lag, seconds, .. } = stuck;
     tracing::warn!(
-        process = %facts.process,
+        %process,
         pod = pod.as_deref(),
         job = job.as_deref(),
-        communicator = facts.hash.map(tracing::field::display),
-        rank = facts.rank,
-        ranks = facts.ranks,
-        operation = operation_name(called),
+        communicator = stuck.communicator.map(tracing::field::display),
+        rank,
+        ranks,
+        operation,
         bytes,
-        in_call = member.open.is_some(),
+        in_call = is_open,
         lag,
-        seconds = seconds(now_ns.saturating_sub(since_ns)),
+        seconds,
         "rank is hung in a collective"
     );
+    let Some(desk) = desk else { return };
+    let place = if is_open { "inside" } else { "since" };
+    let message = format!("rank is hung: {seconds} s {place} a call of {operation}, {bytes} bytes");
+    let told = Happening::new(EventKind::RankHung, Place::Host, Severity::Warning, message);
+    let process = Some(Named::pid(process.pid));
+    let what = Happening { process, stuck: Some(Box::new(stuck)), ..told };
+    let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
+    desk.take(what, at, Witness::Probes, Instant::now());
 }
 
 /// The word for an operation of the programs'.

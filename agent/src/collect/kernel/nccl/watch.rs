@@ -7,9 +7,10 @@ use super::governing::Governing;
 use super::governor::Attach;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
-use super::{Settings, Waker, state};
+use super::{Settings, Stirred, Waker, locked, state};
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
+use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use crate::sys::memory;
@@ -47,7 +48,7 @@ pub(super) fn start(
     paths: &Paths,
     candidates: Candidates,
     shared: Shared,
-    board: Board,
+    (board, desk): (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Running, Waker)> {
     let now = Instant::now();
     let watch = Watch {
@@ -55,13 +56,16 @@ pub(super) fn start(
         shared,
         looks: Looks::new(paths.clone(), candidates, now),
         attaching: Attaching::default(),
-        governing: Governing::new(settings, now),
+        governing: Governing::new(settings, paths, now),
+        desk,
+        stirred: Stirred::default(),
     };
+    let stirred = Arc::clone(&watch.stirred);
     let (wake, woken) = sync_channel(1);
     let thread =
         thread::Builder::new().name(THREAD.into()).spawn(move || watch.run(&woken, &board))?;
     let wake = Arc::new(wake);
-    let waker = Waker(Arc::downgrade(&wake));
+    let waker = Waker { wake: Arc::downgrade(&wake), stirred };
     Ok((Running { wake: Some(wake), thread: Some(thread) }, waker))
 }
 
@@ -72,6 +76,8 @@ struct Watch {
     looks: Looks,
     attaching: Attaching,
     governing: Governing,
+    desk: Option<Arc<Desk>>,
+    stirred: Stirred,
 }
 
 impl Watch {
@@ -83,11 +89,15 @@ impl Watch {
         board.clock(THREAD);
         loop {
             let now = Instant::now();
-            if self.looks.look(now) {
-                self.follow_libraries();
+            let stirred = std::mem::take(&mut *locked(&self.stirred));
+            for process in stirred {
+                self.looks.stir(process, now);
             }
-            self.governing.look(now, &self.attaching, &self.looks.libraries, &self.shared);
-            self.enforce();
+            let is_due = self.attaching.due().is_some_and(|due| due <= now);
+            if self.looks.look(now) || is_due {
+                self.follow_libraries(now);
+            }
+            self.govern(now);
             self.attaching.detach_some();
             self.publish();
             match woken.recv_timeout(self.pause(now)) {
@@ -103,29 +113,41 @@ impl Watch {
             return Duration::ZERO;
         }
         let longest = now + OLD_EVERY;
-        let due = self.looks.due().into_iter().chain(self.governing.due());
+        let due =
+            self.looks.due().into_iter().chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
-    fn follow_libraries(&mut self) {
+    fn follow_libraries(&mut self, now: Instant) {
         let wanted = self.governing.attach();
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared);
-        self.governing.set_budget(&mut self.attaching, &self.paths);
+        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
+        self.governing.set_price(&mut self.attaching);
+        self.note(Instant::now());
+    }
+
+    /// From a moment on is there what is attached now.
+    fn note(&self, at: Instant) {
+        let present = self.attaching.present(&self.looks.libraries);
+        self.shared.with(|known| known.cover.note(at, present));
     }
 
     /// Makes what is attached what the governor allows.
-    fn enforce(&mut self) {
+    fn govern(&mut self, now: Instant) {
+        let libraries = &self.looks.libraries;
+        let change = self.governing.look(now, &self.attaching, libraries, &self.shared);
+        if let Some(change) = change {
+            change.say(self.desk.as_deref());
+        }
         let (before, wanted) = (self.attaching.in_force(), self.governing.attach());
-        if !self.attaching.enforce(wanted, &self.looks.libraries) {
-            return;
+        let Some(at) = self.attaching.enforce(wanted, libraries) else { return };
+        if before != Attach::Nothing {
+            return self.note(at);
         }
-        let governor = &self.governing.governor;
-        let level = governor.level().as_str();
-        tracing::warn!(level, budget = governor.budget(), "the probes' cost is adjusted");
-        if before == Attach::Nothing {
-            self.follow_libraries();
-            self.shared.with(|known| known.gap_ns = boot_time_ns());
-        }
+        // Not counted before all of it is there, and so not for a part of what is said to be covered.
+        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
+        let at = self.attaching.count();
+        self.note(at);
+        self.shared.with(|known| known.gap_ns = boot_time_ns());
     }
 
     fn publish(&self) {

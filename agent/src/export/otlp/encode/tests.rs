@@ -115,6 +115,7 @@ fn key_value(key: &str, value: &AttrValue) -> KeyValue {
     let value = match value {
         AttrValue::Str(text) => AnyValue::StringValue(text.to_string()),
         AttrValue::Int(number) => AnyValue::IntValue(*number),
+        AttrValue::Double(number) => AnyValue::DoubleValue(number.get()),
     };
     KeyValue { key: key.to_owned(), value: Some(Any { value: Some(value) }), ..KeyValue::default() }
 }
@@ -172,6 +173,7 @@ fn attr_value() -> impl Strategy<Value = AttrValue> {
     prop_oneof![
         "\\PC{0,200}".prop_map(|text| AttrValue::from(text.as_str())),
         any::<i64>().prop_map(AttrValue::Int),
+        any::<f64>().prop_map(AttrValue::from),
     ]
 }
 

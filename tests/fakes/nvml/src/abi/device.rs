@@ -75,7 +75,7 @@ fn reasons(
     })
 }
 
-fn pci(device: Device<'_>) -> nvmlPciInfo_t {
+pub(super) fn pci(device: Device<'_>) -> nvmlPciInfo_t {
     // SAFETY: a C structure of integers and bytes, for which all zero is a value.
     let mut info: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
     let address = device.text(&device.group.pci);

@@ -114,23 +114,31 @@ fn samples(
         .collect()
 }
 
-/// The account of a process, if the device keeps accounts.
-fn account(call: &Call, device: Device<'_>, pid: u32) -> Result<nvmlAccountingStats_t, Code> {
+/// The processes that a device has an account of, with their PIDs: those that were there at any time.
+fn accounted<'a>(call: &Call, device: Device<'a>) -> Result<Vec<(u32, Process<'a>)>, Code> {
     if device.group.modes.accounting != Some(true) {
         return Err(NOT_SUPPORTED);
     }
-    let found = living(call, device).find(|(known, _)| *known == pid).ok_or(NOT_FOUND)?;
-    let process = found.1;
-    let value = |curve| process.value(curve, call.seconds);
-    let peak = process.group.peak.as_ref().or(process.group.memory.as_ref());
+    let known = device.processes().filter(|process| process.group.from <= call.seconds);
+    Ok(known.filter_map(|process| Some((pids::resolve(&process)?, process))).collect())
+}
+
+/// The account of a process, if the device keeps accounts.
+fn account(call: &Call, device: Device<'_>, pid: u32) -> Result<nvmlAccountingStats_t, Code> {
+    let mut found = accounted(call, device)?.into_iter();
+    let (_, process) = found.find(|(known, _)| *known == pid).ok_or(NOT_FOUND)?;
+    let group = process.group;
+    let ended = group.until.filter(|until| *until <= call.seconds);
+    let value = |curve| process.value(curve, ended.unwrap_or(call.seconds));
+    let peak = group.peak.as_ref().or(group.memory.as_ref());
     Ok(nvmlAccountingStats_t {
-        gpuUtilization: whole32(value(&process.group.sm)),
-        memoryUtilization: whole32(value(&process.group.memory_controller)),
+        gpuUtilization: whole32(value(&group.sm)),
+        memoryUtilization: whole32(value(&group.memory_controller)),
         maxMemoryUsage: peak.map_or(UNKNOWN_MEMORY, |curve| whole(value(curve))),
         // Told when it has ended.
-        time: 0,
-        startTime: whole((runtime::epoch() + process.group.from) * 1e6),
-        isRunning: 1,
+        time: ended.map_or(0, |until| whole((until - group.from) * 1e3)),
+        startTime: whole((runtime::epoch() + group.from) * 1e6),
+        isRunning: c_uint::from(ended.is_none()),
         reserved: [0; 5],
     })
 }
@@ -139,6 +147,13 @@ exports! {
     /// The account of a process, where accounting is on.
     fn nvmlDeviceGetAccountingStats(device: nvmlDevice_t, pid: c_uint, to: *mut nvmlAccountingStats_t) |name|
         on_device(name, device, |call, device| put(to, account(call, device, pid)?));
+    /// The processes of which there is an account.
+    fn nvmlDeviceGetAccountingPids(device: nvmlDevice_t, count: *mut c_uint, to: *mut c_uint) |name| {
+        let pids = on_device(name, device, |call, device| {
+            Ok(accounted(call, device)?.into_iter().map(|(pid, _)| pid).collect::<Vec<c_uint>>())
+        })?;
+        hand_over(&pids, pids.len(), count, to)
+    };
     /// Processes with compute contexts.
     fn nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, to: *mut nvmlProcessInfo_t) |name|
         list(name, device, (count, to), List::Compute);

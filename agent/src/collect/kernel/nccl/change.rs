@@ -1,0 +1,158 @@
+//! What the governor has changed, said once: in the log, and as an event to whoever scales rates by
+//! coverage or wonders where durations went.
+
+use super::libraries::Libraries;
+use super::price::Price;
+use crate::catalog::event::EventKind;
+use crate::catalog::nccl::GovernorLevel;
+use crate::event::desk::Desk;
+use crate::event::{Governed, Happening, Moment, Place, Severity, Witness};
+use crate::host::boot_time_ns;
+use std::time::{Instant, SystemTime};
+
+/// Libraries that are named; a host has one or two in use.
+const MOST_NAMED: usize = 4;
+
+/// A change.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Change {
+    pub before: GovernorLevel,
+    pub level: GovernorLevel,
+    /// One second with probes in so many.
+    pub cycle: u32,
+    /// Plain hits a second and process, as measured, and as allowed.
+    pub rate: u64,
+    pub budget: u64,
+    pub price: Price,
+    /// The function whose hits have cost most.
+    pub dearest: Option<&'static str>,
+    /// Paths and versions.
+    pub libraries: (String, String),
+}
+
+impl Change {
+    /// Paths and versions of the libraries in use.
+    pub(super) fn names(libraries: &Libraries) -> (String, String) {
+        let mut all: Vec<(&str, &str)> = libraries
+            .in_use()
+            .map(|(_, library)| (&*library.path, &*library.exports.version))
+            .collect();
+        all.sort_unstable();
+        all.truncate(MOST_NAMED);
+        let (paths, mut versions): (Vec<&str>, Vec<&str>) = all.into_iter().unzip();
+        versions.dedup();
+        (paths.join(", "), versions.join(", "))
+    }
+
+    /// Says it.
+    pub(super) fn say(self, desk: Option<&Desk>) {
+        let (level, budget) = (self.level.as_str(), self.budget);
+        let (before, cycle, rate) = (self.before.as_str(), self.cycle, self.rate);
+        let libraries = &self.libraries.0;
+        tracing::warn!(
+            before,
+            level,
+            cycle,
+            rate,
+            budget,
+            dearest = self.dearest,
+            libraries,
+            "the probes' cost is adjusted"
+        );
+        if let Some(desk) = desk {
+            let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
+            desk.take(self.happening(), at, Witness::Governor, Instant::now());
+        }
+    }
+
+    fn happening(self) -> Happening {
+        let seen = match self.level {
+            GovernorLevel::Full | GovernorLevel::Off => "calls are counted and timed".to_owned(),
+            GovernorLevel::Entries => "calls are counted, durations are not seen".to_owned(),
+            GovernorLevel::Cycled => {
+                format!("calls are counted one second in {}", self.cycle)
+            }
+            GovernorLevel::Detached => "calls are not counted for some minutes".to_owned(),
+        };
+        let (rate, budget) = (self.rate, self.budget);
+        let message = format!("{seen}: {rate} hits a second and process, {budget} allowed");
+        let less = what_is_left(self.level) < what_is_left(self.before);
+        let severity = if less { Severity::Warning } else { Severity::Info };
+        let governed = Governed {
+            before: self.before,
+            level: self.level,
+            cycle: self.cycle,
+            rate,
+            budget,
+            hit_ns: u64::try_from(self.price.plain().as_nanos()).unwrap_or(u64::MAX),
+            dearest: self.dearest,
+            libraries: self.libraries.0.into(),
+            versions: self.libraries.1.into(),
+        };
+        let told = Happening::new(EventKind::GovernorChange, Place::Host, severity, message);
+        Happening { governed: Some(Box::new(governed)), ..told }
+    }
+}
+
+/// The more, the more is seen.
+fn what_is_left(level: GovernorLevel) -> u8 {
+    match level {
+        GovernorLevel::Off | GovernorLevel::Detached => 0,
+        GovernorLevel::Cycled => 1,
+        GovernorLevel::Entries => 2,
+        GovernorLevel::Full => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::price::USUAL;
+    use super::*;
+
+    fn change(before: GovernorLevel, level: GovernorLevel) -> Change {
+        Change {
+            before,
+            level,
+            cycle: 4,
+            rate: 40_000,
+            budget: 13_333,
+            price: USUAL,
+            dearest: Some("Bcast"),
+            libraries: ("/usr/lib/libnccl.so.2".into(), "2.29.7".into()),
+        }
+    }
+
+    #[test]
+    fn an_event_names_library_step_rate_price_and_budget() {
+        let told = change(GovernorLevel::Entries, GovernorLevel::Cycled).happening();
+        assert_eq!(
+            told,
+            Happening {
+                governed: Some(Box::new(Governed {
+                    before: GovernorLevel::Entries,
+                    level: GovernorLevel::Cycled,
+                    cycle: 4,
+                    rate: 40_000,
+                    budget: 13_333,
+                    hit_ns: 1_500,
+                    dearest: Some("Bcast"),
+                    libraries: "/usr/lib/libnccl.so.2".into(),
+                    versions: "2.29.7".into(),
+                })),
+                ..Happening::new(
+                    EventKind::GovernorChange,
+                    Place::Host,
+                    Severity::Warning,
+                    "calls are counted one second in 4: 40000 hits a second and process, \
+                          13333 allowed"
+                )
+            }
+        );
+    }
+
+    #[test]
+    fn what_comes_back_is_no_warning() {
+        let back = change(GovernorLevel::Detached, GovernorLevel::Entries).happening();
+        assert_eq!(back.severity, Severity::Info);
+    }
+}
