@@ -1,10 +1,8 @@
 //! A containerd that has the CRI's event stream, for the tests of it: version 1.7, beside the
 //! system's where that is older, unpacked into the cache and not installed.
 
-use crate::apt::{Apt, Archive};
-use crate::{place, shell};
-use anyhow::{Context as _, Result};
-use std::fs;
+use crate::{shell, unpacked};
+use anyhow::Result;
 use std::path::PathBuf;
 
 /// The variable that tells the tests in which folder its programs are.
@@ -13,34 +11,14 @@ pub(crate) const VARIABLE: &str = "GPUWHO_CONTAINERD";
 /// Oldest version with the event stream.
 const OLDEST: (u32, u32) = (1, 7);
 
-/// The Debian release that has it.
-const SUITES: &[(Archive, &str)] = &[(Archive::Main, "trixie")];
-
-/// Part of what is unpacked, and the last of it that tests need.
-const PROGRAM: &str = "usr/bin/containerd";
-
 /// The folder of its programs; none where the system's containerd will do.
 pub(crate) fn for_tests() -> Result<Option<PathBuf>> {
     let system = shell::capture(&mut shell::program("containerd", ["--version"]));
     if system.ok().and_then(|text| parse_version(&text)).is_some_and(|version| version >= OLDEST) {
         return Ok(None);
     }
-    let cache = place::cache("containerd")?;
-    let kept = cache.join("trixie");
-    if !kept.join(PROGRAM).is_file() {
-        let apt = Apt::fetch(&cache.join("apt"), SUITES)?;
-        // Unpacked beside the final name and moved, so that an interrupted one is never used.
-        let work = cache.join(format!("unpack-{}", std::process::id()));
-        fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
-        let moved = apt.unpack("containerd", &work).and_then(|()| {
-            fs::rename(&work, &kept).with_context(|| format!("moving to {}", kept.display()))
-        });
-        if moved.is_err() && work.exists() {
-            fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
-        }
-        moved?;
-    }
-    Ok(kept.join(PROGRAM).parent().map(PathBuf::from))
+    let program = unpacked::program("containerd", "usr/bin/containerd")?;
+    Ok(program.parent().map(PathBuf::from))
 }
 
 /// The version in `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3`.

@@ -1,7 +1,7 @@
 //! Every repository task: `cargo xtask setup`, `build`, `test`, `run`, `ci` and the rest.
 //!
 //! Tasks set up what they need themselves; nothing is downloaded outside `setup`'s parts, the
-//! kernels of `vm`, the newer containerd of `test` and the Go modules of `collector`, all of which
+//! kernels of `vm`, programs that `test` unpacks and the Go modules of `collector`, all of which
 //! land in one cache folder that every clone on the machine shares.
 
 mod apt;
@@ -20,6 +20,7 @@ mod shell;
 mod soak;
 mod test;
 mod tidy;
+mod unpacked;
 mod vm;
 
 use anyhow::Result;

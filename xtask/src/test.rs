@@ -5,7 +5,7 @@
 
 use crate::compile::{self, Profile};
 use crate::setup::{self, Want};
-use crate::{collector, containerd, shell};
+use crate::{collector, containerd, shell, unpacked};
 use anyhow::{Context as _, Result, bail};
 use std::ffi::OsString;
 use std::fmt;
@@ -18,6 +18,9 @@ const FAKES: &[&str] =
 
 /// The variable that tells the tests where the real NCCL is.
 const NCCL_VARIABLE: &str = "GPUWHO_TEST_NCCL";
+
+/// The variable that tells the tests where `promtool` is, if it is not on the path.
+const PROMTOOL_VARIABLE: &str = "GPUWHO_PROMTOOL";
 
 /// What a test prints, with the reason behind it, when it cannot run on this machine.
 const SKIPPED: &str = "skipped: needs ";
@@ -52,6 +55,14 @@ pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
             folder.map(|folder| command.env(containerd::VARIABLE, folder));
         }
         Err(error) => eprintln!("warning: the tests of containerd's events are skipped: {error:#}"),
+    }
+    if shell::on_path("promtool").is_none() {
+        match unpacked::program("prometheus", "usr/bin/promtool") {
+            Ok(path) => {
+                command.env(PROMTOOL_VARIABLE, path);
+            }
+            Err(error) => eprintln!("warning: the tests of the rules are skipped: {error:#}"),
+        }
     }
     if let Some(library) = setup::nccl() {
         command.env(NCCL_VARIABLE, library);

@@ -1,0 +1,31 @@
+//! Programs of Debian packages that tests need and nobody wants installed: unpacked into the cache.
+//! No service starts, and the machine's package state stays as it is.
+
+use crate::apt::{Apt, Archive};
+use crate::place;
+use anyhow::{Context as _, Result};
+use std::fs;
+use std::path::PathBuf;
+
+/// The Debian release they are from.
+const SUITE: &str = "trixie";
+
+/// A program of a package, at its path below the root.
+pub(crate) fn program(package: &str, path: &str) -> Result<PathBuf> {
+    let cache = place::cache(package)?;
+    let kept = cache.join(SUITE);
+    if !kept.join(path).is_file() {
+        let apt = Apt::fetch(&cache.join("apt"), &[(Archive::Main, SUITE)])?;
+        // Unpacked beside the final name and moved, so that an interrupted one is never used.
+        let work = cache.join(format!("unpack-{}", std::process::id()));
+        fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
+        let moved = apt.unpack(package, &work).and_then(|()| {
+            fs::rename(&work, &kept).with_context(|| format!("moving to {}", kept.display()))
+        });
+        if moved.is_err() && work.exists() {
+            fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
+        }
+        moved?;
+    }
+    Ok(kept.join(path))
+}
