@@ -27,6 +27,8 @@ const NOT_ON_H100: &[&str] = &[
     // Told where accounting is on.
     "gpu.process.memory.peak",
     "gpu.process.lifetime.utilization",
+    // Told where there is a kubelet.
+    "gpu.allocatable",
 ];
 
 /// Real workers in real groups, each alone on the first slot of its GPU.

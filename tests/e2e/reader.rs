@@ -92,6 +92,17 @@ fn identity_is_the_drivers() {
 }
 
 #[test]
+fn each_fan_of_a_board_is_read_and_how_many_there_are_is_asked_once() {
+    let mut rig = Rig::new("rtx-pro-fans");
+    rig.tick();
+    let read = rig.tick();
+    let fans = read.iter().filter(|((name, ..), _)| name == "gpu.fan.speed_ratio");
+    let fans: Vec<_> = fans.map(|((.., fan), ratio)| (fan.as_str(), *ratio)).collect();
+    assert_eq!(fans, [("0", 0.34), ("1", 0.57)]);
+    assert_eq!((rig.calls("nvmlDeviceGetNumFans"), rig.calls("nvmlDeviceGetFanSpeed_v2")), (1, 4));
+}
+
+#[test]
 fn a_device_that_did_not_tell_its_name_is_asked_again() {
     let mut rig = Rig::new("h100x8");
     rig.play_with("h100x8", &failing("nvmlDeviceGetUUID", 999));

@@ -66,6 +66,8 @@ attributes! {
     GPU_TASK = "gpu.task";
     /// Part of the device memory.
     GPU_MEMORY_STATE = "gpu.memory.state";
+    /// Which fan.
+    GPU_FAN = "gpu.fan.id";
     /// Where the temperature was measured.
     GPU_TEMPERATURE_SENSOR = "gpu.temperature.sensor";
     /// Which limit.

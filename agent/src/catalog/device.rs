@@ -52,6 +52,17 @@ dims! {
         /// The memory stacks.
         Memory = "memory",
     }
+    /// Which fan, as the driver numbers them.
+    Fan: attr::GPU_FAN {
+        /// The first.
+        First = "0",
+        /// The second.
+        Second = "1",
+        /// The third.
+        Third = "2",
+        /// The fourth.
+        Fourth = "3",
+    }
     /// Which power limit.
     Limit: attr::GPU_LIMIT_TYPE {
         /// The limit the operator set.
@@ -213,9 +224,9 @@ metrics! {
     /// Performance state, 0 (fastest) to 15.
     POWER_STATE: Gauge<i64> of GpuId = "gpu.power.state" ["{state}"]
         from "nvmlDeviceGetPerformanceState";
-    /// Fan speed as a fraction of its maximum; absent on passively cooled boards.
-    FAN_SPEED: Gauge<f64> of GpuId = "gpu.fan.speed_ratio" ["1"]
-        from "nvmlDeviceGetFanSpeed_v2 (fan 0, percent)";
+    /// Speed that each fan is set to, as a fraction of its maximum; absent on passively cooled boards.
+    FAN_SPEED: Gauge<f64> of GpuId, by Fan = "gpu.fan.speed_ratio" ["1"]
+        from "nvmlDeviceGetNumFans, nvmlDeviceGetFanSpeed_v2 (percent)";
     /// Processes the driver lists on the device.
     PROCESS_COUNT: Gauge<i64> of GpuId = "gpu.process.count" ["{process}"]
         from "nvmlDeviceGetComputeRunningProcesses_v3, GetGraphicsRunningProcesses_v3";

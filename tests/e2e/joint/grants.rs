@@ -28,17 +28,30 @@ const STARTS: [&str; 7] = [
 
 pub(super) type Row = BTreeMap<String, String>;
 
+/// What a point says of a grant. Jobs of other tests may have a device of the same number for a while,
+/// so that it is a part for each.
+fn row(point: &Value) -> Row {
+    let mut row = words(point, &STARTS);
+    if row.get("gpu.allocation.source").is_some_and(|source| source == "slurm")
+        && let Some(kind) = row.get_mut("gpu.allocation.kind")
+        && kind == "replica"
+    {
+        "exclusive".clone_into(kind);
+    }
+    row
+}
+
 /// The grants to these owners that points tell of: the jobs of other tests are on the same host.
 pub(super) fn granted(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
     let all = points.iter().filter(|point| is_grant(point, ALLOCATION, owners));
-    all.filter(|point| point["ended"] != true).map(|point| words(point, &STARTS)).collect()
+    all.filter(|point| point["ended"] != true).map(row).collect()
 }
 
 /// Those that have not ended at the last point.
 pub(super) fn granted_still(points: &[Value], owners: &[&str]) -> BTreeSet<Row> {
     let mut rows = BTreeSet::new();
     for point in points.iter().filter(|point| is_grant(point, ALLOCATION, owners)) {
-        let row = words(point, &STARTS);
+        let row = row(point);
         let _known = if point["ended"] == true { rows.remove(&row) } else { rows.insert(row) };
     }
     rows

@@ -7,9 +7,9 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// A certificate file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +41,23 @@ pub(crate) enum TlsFileError {
     NoSystemRoots(io::Error),
 }
 
-/// When the files were last written: a change means reading them again.
-pub(super) type Stamp = [Option<SystemTime>; 3];
+/// Which files they are and when they were last written: a change means reading them again.
+pub(super) type Stamp = [Option<Written>; 3];
+
+/// A file as it was found. Its number tells two apart that were written within one tick of the
+/// file system's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    inode: u64,
+    at: (i64, i64),
+}
 
 /// The present stamp of the files.
 pub(super) fn stamp(files: &TlsFiles) -> Stamp {
-    let written = |path: &PathBuf| path.metadata().and_then(|meta| meta.modified()).ok();
+    let written = |path: &PathBuf| {
+        let meta = path.metadata().ok()?;
+        Some(Written { inode: meta.ino(), at: (meta.mtime(), meta.mtime_nsec()) })
+    };
     let (certificate, key) = match &files.client {
         Some((certificate, key)) => (written(certificate), written(key)),
         None => (None, None),

@@ -138,8 +138,9 @@ pub struct Group {
     pub pcie: Option<Pcie>,
     /// Performance state.
     pub power_state: Option<u32>,
-    /// Fan percentage.
-    pub fan: Option<Curve>,
+    /// Percentage of each fan.
+    #[serde(default)]
+    pub fans: Vec<Curve>,
     /// What the board is.
     #[serde(default)]
     pub board: Board,

@@ -88,6 +88,7 @@ calls! {
     HighestMemory = nvmlDeviceGetMaxClockInfo,
     HighestVideo = nvmlDeviceGetMaxClockInfo,
     PowerState = nvmlDeviceGetPerformanceState,
+    Fans = nvmlDeviceGetNumFans,
     Fan = nvmlDeviceGetFanSpeed_v2,
     ComputeProcesses = nvmlDeviceGetComputeRunningProcesses_v3,
     GraphicsProcesses = nvmlDeviceGetGraphicsRunningProcesses_v3,

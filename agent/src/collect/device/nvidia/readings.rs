@@ -12,7 +12,7 @@ mod thermal;
 use super::ask::{Ask, Call, Pace};
 use super::fields::Fields;
 use super::kept::Kept;
-use crate::catalog::device::{self as metric, ApertureState, MemoryState, Task};
+use crate::catalog::device::{self as metric, ApertureState, Fan, MemoryState, Task};
 use crate::catalog::{Dims, Metric, Number};
 use crate::collect::device::wire::WireValue;
 use crate::sample::Subject;
@@ -34,6 +34,8 @@ type Of<'a> = (&'a Device<'a>, &'a Fields);
 #[derive(Debug)]
 pub(super) struct Readings {
     clocks: Clocks,
+    /// How many fans there are, where the driver tells.
+    fans: Option<u32>,
     /// What never changes.
     once: Kept,
     /// What changes seldom.
@@ -46,6 +48,7 @@ impl Default for Readings {
     fn default() -> Self {
         Self {
             clocks: Clocks::default(),
+            fans: None,
             once: Kept::new(Pace::Once),
             slow: Kept::new(Pace::Slow),
             medium: Kept::new(Pace::Medium),
@@ -78,8 +81,18 @@ impl Readings {
             ecc::spare_rows(device, ask, out);
         });
         self.medium.read(ask, out, |ask, out| ecc::sram(device, ask, out));
-        let fan = ask.ask(Call::Fan, || device.fan_speed(0));
-        push(out, &metric::FAN_SPEED, (), ask.credible(fan, 0..=FASTEST_FAN).map(fraction));
+        self.fans(device, ask, out);
+    }
+
+    /// Each fan; of a driver that does not tell how many there are, the first.
+    fn fans(&mut self, device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+        if self.fans.is_none() {
+            self.fans = ask.ask(Call::Fans, || device.num_fans());
+        }
+        for (number, &fan) in (0..self.fans.unwrap_or(1)).zip(Fan::ALL) {
+            let speed = ask.ask(Call::Fan, || device.fan_speed(number));
+            push(out, &metric::FAN_SPEED, fan, ask.credible(speed, 0..=FASTEST_FAN).map(fraction));
+        }
     }
 }
 

@@ -293,11 +293,18 @@ exports! {
     /// Performance state.
     fn nvmlDeviceGetPerformanceState(device: nvmlDevice_t, to: *mut nvmlPstates_t) |name|
         on_device(name, device, |_, device| put(to, device.group.power_state.ok_or(NOT_SUPPORTED)?));
-    /// Fan percentage; every device that has fans has one.
-    fn nvmlDeviceGetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, to: *mut c_uint) |name| {
-        if fan != 0 {
-            return Err(INVALID_ARGUMENT);
-        }
-        number(name, device, to, |group| group.fan.as_ref())
-    };
+    /// How many fans there are.
+    fn nvmlDeviceGetNumFans(device: nvmlDevice_t, to: *mut c_uint) |name|
+        on_device(name, device, |_, device| match device.group.fans.len() {
+            0 => Err(NOT_SUPPORTED),
+            fans => put(to, u32::try_from(fans).unwrap_or(c_uint::MAX)),
+        });
+    /// Percentage of a fan.
+    fn nvmlDeviceGetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, to: *mut c_uint) |name|
+        on_device(name, device, |call, device| {
+            let fans = &device.group.fans;
+            let missing = if fans.is_empty() { NOT_SUPPORTED } else { INVALID_ARGUMENT };
+            let curve = fans.get(fan as usize).ok_or(missing)?;
+            put(to, whole32(device.value(curve, call.seconds)))
+        });
 }
