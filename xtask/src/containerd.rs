@@ -17,7 +17,7 @@ pub(crate) fn for_tests() -> Result<Option<PathBuf>> {
     if system.ok().and_then(|text| parse_version(&text)).is_some_and(|version| version >= OLDEST) {
         return Ok(None);
     }
-    let program = unpacked::program("containerd", "usr/bin/containerd")?;
+    let program = unpacked::program("containerd", "trixie", "usr/bin/containerd")?;
     Ok(program.parent().map(PathBuf::from))
 }
 

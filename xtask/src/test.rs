@@ -57,7 +57,7 @@ pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
         Err(error) => eprintln!("warning: the tests of containerd's events are skipped: {error:#}"),
     }
     if shell::on_path("promtool").is_none() {
-        match unpacked::program("prometheus", "usr/bin/promtool") {
+        match unpacked::program("prometheus", "bookworm", "usr/bin/promtool") {
             Ok(path) => {
                 command.env(PROMTOOL_VARIABLE, path);
             }

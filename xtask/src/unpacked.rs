@@ -3,23 +3,21 @@
 
 use crate::apt::{Apt, Archive};
 use crate::place;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::PathBuf;
 
-/// The Debian release they are from.
-const SUITE: &str = "trixie";
-
-/// A program of a package, at its path below the root.
-pub(crate) fn program(package: &str, path: &str) -> Result<PathBuf> {
+/// A program of a package of a Debian release, at its path below the root.
+pub(crate) fn program(package: &str, suite: &str, path: &str) -> Result<PathBuf> {
     let cache = place::cache(package)?;
-    let kept = cache.join(SUITE);
+    let kept = cache.join(suite);
     if !kept.join(path).is_file() {
-        let apt = Apt::fetch(&cache.join("apt"), &[(Archive::Main, SUITE)])?;
+        let apt = Apt::fetch(&cache.join("apt"), &[(Archive::Main, suite)])?;
         // Unpacked beside the final name and moved, so that an interrupted one is never used.
         let work = cache.join(format!("unpack-{}", std::process::id()));
         fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
         let moved = apt.unpack(package, &work).and_then(|()| {
+            ensure!(work.join(path).is_file(), "{package} of {suite} has no {path}");
             fs::rename(&work, &kept).with_context(|| format!("moving to {}", kept.display()))
         });
         if moved.is_err() && work.exists() {

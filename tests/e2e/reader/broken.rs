@@ -34,6 +34,7 @@ fn sixteen_devices_of_a_driver_that_breaks_at_random_are_read_and_nonsense_is_le
         worst = worst.max(read.len());
     }
     let report = rig.reader.report();
+    println!("{whole} of 60 ticks whole, {worst} values at most: {report:?}");
     assert!(report.restarts > 3 && report.errors > report.restarts, "{report:?}");
     assert!(whole > 30, "{whole} ticks of 60 had all sixteen; {report:?}");
     assert!(worst > 16 * 20, "{worst}");
