@@ -19,8 +19,10 @@ fn is_possible((name, ..): &(String, u32, u32, String), value: f64) -> bool {
 #[test]
 fn sixteen_devices_of_a_driver_that_breaks_at_random_are_read_and_nonsense_is_left_out() {
     let mut rig = Rig::new("random-crashes");
-    let (mut whole, mut worst) = (0, 0);
-    for _ in 0..60 {
+    let (mut ticks, mut whole, mut worst) = (0, 0, 0);
+    // Chance decides how often it breaks: once in five ticks, as a rule.
+    while ticks < 60 || (ticks < 1_000 && rig.reader.report().restarts <= 3) {
+        ticks += 1;
         let read = rig.tick();
         let wrong: Values = read
             .iter()
@@ -34,9 +36,9 @@ fn sixteen_devices_of_a_driver_that_breaks_at_random_are_read_and_nonsense_is_le
         worst = worst.max(read.len());
     }
     let report = rig.reader.report();
-    println!("{whole} of 60 ticks whole, {worst} values at most: {report:?}");
+    println!("{whole} of {ticks} ticks whole, {worst} values at most: {report:?}");
     assert!(report.restarts > 3 && report.errors > report.restarts, "{report:?}");
-    assert!(whole > 30, "{whole} ticks of 60 had all sixteen; {report:?}");
+    assert!(whole * 2 > ticks, "{whole} ticks of {ticks} had all sixteen; {report:?}");
     assert!(worst > 16 * 20, "{worst}");
 }
 
