@@ -450,13 +450,9 @@ impl Rank {
         name: &str,
         size: (&str, &str),
     ) -> Result<String, Refused> {
-        let begin = self.symbol("ncclGroupStart")?;
         let end = self.symbol("ncclGroupEnd")?;
-        // SAFETY: both take nothing.
-        unsafe { transmute::<*mut c_void, Bare>(begin)() };
-        self.call(calls, name, size)?;
-        // SAFETY: as above.
-        Ok(unsafe { transmute::<*mut c_void, Bare>(end)() }.to_string())
+        // SAFETY: the symbol takes nothing.
+        self.in_group(calls, name, size, || unsafe { transmute::<*mut c_void, Bare>(end)() })
     }
 
     fn simulate(
@@ -465,13 +461,26 @@ impl Rank {
         name: &str,
         size: (&str, &str),
     ) -> Result<String, Refused> {
-        let begin = self.symbol("ncclGroupStart")?;
         let end = self.symbol("ncclGroupSimulateEnd")?;
-        // SAFETY: it takes nothing.
+        self.in_group(calls, name, size, || {
+            // SAFETY: the symbol takes where the answer goes, or null.
+            unsafe { transmute::<*mut c_void, WithInfo>(end)(ptr::null()) }
+        })
+    }
+
+    /// Calls in a group that is ended so.
+    fn in_group(
+        &self,
+        calls: (&str, &str),
+        name: &str,
+        size: (&str, &str),
+        end: impl FnOnce() -> u32,
+    ) -> Result<String, Refused> {
+        let begin = self.symbol("ncclGroupStart")?;
+        // SAFETY: the symbol takes nothing.
         unsafe { transmute::<*mut c_void, Bare>(begin)() };
         self.call(calls, name, size)?;
-        // SAFETY: the symbol takes where the answer goes, or null.
-        Ok(unsafe { transmute::<*mut c_void, WithInfo>(end)(ptr::null()) }.to_string())
+        Ok(end().to_string())
     }
 }
 

@@ -152,6 +152,24 @@ fn a_storm_is_over_for_its_makers_within_seconds_and_costs_the_agent_next_to_not
     assert!(spent < 0.01, "{spent}");
 }
 
+/// Takes the probes off once the programs have seen something begin.
+fn let_go_when(bare: &mut Bare, has_begun: impl Fn(&Bare) -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !has_begun(bare) {
+        assert!(Instant::now() < end, "it does not begin");
+    }
+    bare.probes.control(Attach::Nothing).unwrap();
+    drop(std::mem::take(&mut bare.attached).into_holds());
+}
+
+fn attach_again(bare: &mut Bare, rank: &Rank) {
+    let mut libraries = Libraries::default();
+    libraries.look(&Paths::default(), rank.process());
+    let library = libraries.in_use().next().unwrap().1;
+    bare.attached = bare.probes.attach(&library.file, &library.exports, true).unwrap();
+    bare.probes.control(Attach::Full).unwrap();
+}
+
 #[test]
 fn a_call_whose_return_was_not_seen_hides_no_later_one() {
     let scene = Scene::new();
@@ -163,20 +181,11 @@ fn a_call_whose_return_was_not_seen_hides_no_later_one() {
     rank.begin("call 1 ncclAllReduce world 16 7");
     let pid = rank.child.id();
     let is_open = |bare: &Bare| bare.read().threads.iter().any(|(_, one)| one.open.since_ns != 0);
-    let end = Instant::now() + DEADLINE;
-    while !is_open(&bare) {
-        assert!(Instant::now() < end, "the call does not begin");
-    }
-    bare.probes.control(Attach::Nothing).unwrap();
-    drop(std::mem::take(&mut bare.attached).into_holds());
+    let_go_when(&mut bare, is_open);
     assert_eq!(rank.answer(), "0");
     assert!(is_open(&bare), "its return was seen");
     rank.order("take 0");
-    let mut libraries = Libraries::default();
-    libraries.look(&Paths::default(), rank.process());
-    let library = libraries.in_use().next().unwrap().1;
-    bare.attached = bare.probes.attach(&library.file, &library.exports, true).unwrap();
-    bare.probes.control(Attach::Full).unwrap();
+    attach_again(&mut bare, &rank);
     assert_eq!(rank.order("call 5 ncclAllReduce world 16 7"), "0");
     let snapshot = bare.read();
     let (number, found) = only(of_pid(&snapshot, pid));
@@ -195,19 +204,10 @@ fn a_group_whose_end_was_not_seen_is_no_group_for_later_calls() {
     rank.order("take 300000000");
     rank.begin("group 2 ncclAllReduce world 16 7");
     let depth = |bare: &Bare| bare.read().threads.iter().any(|(_, one)| one.group.depth == 1);
-    let end = Instant::now() + DEADLINE;
-    while !depth(&bare) {
-        assert!(Instant::now() < end, "the group does not begin");
-    }
-    bare.probes.control(Attach::Nothing).unwrap();
-    drop(std::mem::take(&mut bare.attached).into_holds());
+    let_go_when(&mut bare, depth);
     rank.answer();
     rank.order("take 0");
-    let mut libraries = Libraries::default();
-    libraries.look(&Paths::default(), rank.process());
-    let library = libraries.in_use().next().unwrap().1;
-    bare.attached = bare.probes.attach(&library.file, &library.exports, true).unwrap();
-    bare.probes.control(Attach::Full).unwrap();
+    attach_again(&mut bare, &rank);
     assert_eq!(rank.order("call 3 ncclReduce world 16 7"), "0");
     rank.order("group 2 ncclBroadcast world 16 7");
     let snapshot = bare.read();
