@@ -237,17 +237,19 @@ metrics! {
         from "answers of ncclCommGetAsyncError to the program";
     /// Operations that the rank has launched on the communicator since it was made, as NCCL itself
     /// counts them (its status socket, 2.28.7 and later; the five classic collectives): also those
-    /// before the agent. Read every `nccl.ras_interval`; until the next answer the same.
+    /// before the agent. Read every `nccl.ras_interval`; until the next answer the same. From 2.26
+    /// to 2.28.3 of ranks and operations only in which the ranks differ.
     LAUNCHED: Gauge<i64> of MemberId, by Operation = "nccl.rank.launched" ["{call}"]
-        from "collective_counts of VERBOSE STATUS in JSON on NCCL's RAS socket";
+        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
     /// How many operations this rank has launched less than the foremost rank of the communicator
     /// on any node, at NCCL's last answer. Ranks answer within moments of each other, not at one,
-    /// so a small number is nothing; one that stays or grows is a straggler.
+    /// so a small number is nothing; one that stays or grows is a straggler. With text answers
+    /// (2.24 to 2.28.3) of ranks only that NCCL lists since they differ from most.
     BEHIND: Gauge<i64> of MemberId = "nccl.rank.behind" ["{call}"]
-        from "collective_counts of VERBOSE STATUS in JSON on NCCL's RAS socket";
+        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
     /// Ranks of the communicator, on all nodes, by how they are in NCCL's own account. The same on
     /// every rank: take the largest by `nccl.communicator.id`. With text answers (NCCL 2.24 to
-    /// 2.28.3) on communicators that lack a rank only.
+    /// 2.28.3) only on communicators that lack a rank or whose ranks differ.
     PRESENCE: Gauge<i64> of MemberId, by RankPresence = "nccl.communicator.ranks" ["{rank}"]
         from "VERBOSE STATUS on NCCL's RAS socket";
     /// Communicators that processes of this node are in, a rank each, by what tells which they are.
