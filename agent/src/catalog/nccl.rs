@@ -157,7 +157,7 @@ metrics! {
         from "arguments and answers of ncclCommInit*, Split, Shrink, Grow, Count, UserRank";
     /// Operations called, by operation and message size. Calls inside another call of the library
     /// do not count. While the governor has the probes detached, calls are missed: divide by
-    /// `nccl.probe.coverage`.
+    /// `nccl.communicator.coverage`.
     CALLS: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.collective.calls" ["{call}"]
         from "uprobes on the entries of the library's operations";
     /// Sizes of the messages, added up: elements times element size, and for all_gather,
@@ -273,17 +273,24 @@ metrics! {
     /// Files that hold a collective library and are mapped by a process that holds a device.
     LIBRARIES: Gauge<i64> of Agent = "nccl.libraries" ["{file}"]
         from "executable mappings in /proc/PID/maps, and the files' symbols";
-    /// Part of the time since the last reading in which the probes were attached, to the moment of
-    /// the reading: what was counted in that time divided by it is what was called, if the program
-    /// did then as it does otherwise. Counts, bytes and intervals go by `entry`, durations by
-    /// `return`. Over longer than a reading divide by the rates of `nccl.probe.attached_time` and
-    /// `nccl.probe.wanted_time`. Where it is 0 nothing is known of the calls.
+    /// Part of the time since the last reading in which the probes were on the library of the
+    /// communicator, to the moment of the reading: what was counted in that time divided by it is
+    /// what was called, if the program did then as it does otherwise. Counts, bytes and intervals go
+    /// by `entry`, durations by `return`. Readings are as far apart as each other, so over longer
+    /// divide by its mean. Where it is 0 nothing is known of the calls. Absent where a process has
+    /// several libraries and the kernel (before 6.6) does not tell which was called.
+    MEMBER_COVERAGE: Gauge<f64> of MemberId, by ProbePart = "nccl.communicator.coverage" ["1"]
+        from "the governor's own clock, by the library's file";
+    /// The same of the host: part of the time in which the probes were attached, the mean of all
+    /// libraries in use. Of a communicator's own, which may be refused or found later than another,
+    /// `nccl.communicator.coverage` tells.
     COVERAGE: Gauge<f64> of Agent, by ProbePart = "nccl.probe.coverage" ["1"]
         from "the governor's own clock";
-    /// Time in which the probes were attached and counting while a library was in use.
+    /// Time in which the probes were attached and counting while a library was in use; of several,
+    /// added up.
     ATTACHED: Counter<f64> of Agent, by ProbePart = "nccl.probe.attached_time" ["s"]
         from "the governor's own clock";
-    /// Time in which a library was in use.
+    /// Time in which a library was in use; of several, added up.
     WANTED: Counter<f64> of Agent = "nccl.probe.wanted_time" ["s"]
         from "the governor's own clock";
     /// Times a probe was hit.
@@ -291,9 +298,9 @@ metrics! {
         from "counters in the programs";
     /// What the governor lets the probes do: 1 on the level in force, 0 on the others.
     GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
-        from "hits a second and process against nccl.budget";
-    /// Hits a second and process that are allowed, in hits of the cheapest kind: one that the
-    /// kernel steps through counts as many as it costs.
+        from "hits a second of the busiest process against nccl.budget";
+    /// Hits a second that each process is allowed, over all libraries that it has loaded, in hits of
+    /// the cheapest kind: one that the kernel steps through counts as many as it costs.
     BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]
         from "nccl.budget, or two per cent of a core at nccl.probe.price";
     /// What one hit of a probe costs whoever makes it.

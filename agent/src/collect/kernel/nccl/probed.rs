@@ -5,6 +5,7 @@ use super::governor::Attach;
 use super::many::Way;
 use super::maps::Maps;
 use super::probes::{Attached, Probes, task_layout};
+use super::target::Target;
 use crate::paths::Paths;
 use gpuwho_common::nccl::SYMBOLS;
 use std::fs::File;
@@ -38,7 +39,8 @@ impl Probed {
         probes
             .control(if timed { Attach::Full } else { Attach::Entries })
             .map_err(io::Error::other)?;
-        let attached = probes.attach(file, &exports, timed).map_err(io::Error::other)?;
+        let target = Target { file, exports: &exports, number: 1 };
+        let attached = probes.attach(&target, timed).map_err(io::Error::other)?;
         Ok(Self { _attached: attached, _probes: probes, maps })
     }
 
