@@ -89,6 +89,12 @@ pub const CONTROL_TIMED: u32 = 1;
 /// The return of a call that began before a change may never be seen.
 pub const CONTROL_ERA: u32 = 4;
 
+/// For so long the calls of a thread are counted to tell how fast it calls: short beside a phase of
+/// a job, long beside a call.
+pub const STRETCH_NS: u64 = 100_000_000;
+/// Of the calls of a thread that calls fast so many are one that is timed, by chance; a power of two.
+pub const TIMED_ONE_IN: u32 = 8;
+
 /// Index into the changes of handles: by the programs.
 pub const CHANGES_IN_KERNEL: u32 = 0;
 /// Index into the changes of handles: by user space.
@@ -272,8 +278,8 @@ abi! {
         detail: u32,
         /// The control word's count of changes when it began.
         era: u32,
-        /// Zero.
-        reserved: u32,
+        /// 1: its return is not seen, so it may have been over for long.
+        unseen: u32,
     }
 }
 
@@ -339,6 +345,18 @@ abi! {
 }
 
 abi! {
+    /// How fast a thread calls.
+    Pace {
+        /// When the present stretch began; a stretch is at least [`STRETCH_NS`] long.
+        since_ns: u64,
+        /// Calls in it.
+        calls: u32,
+        /// 1: there were so many in the one before that not each of these is timed.
+        is_fast: u32,
+    }
+}
+
+abi! {
     /// A thread that calls the library. Written by that thread only.
     Thread {
         /// The call it is in.
@@ -349,6 +367,8 @@ abi! {
         group: Group,
         /// The handle it used last.
         used: Used,
+        /// How fast it calls.
+        pace: Pace,
     }
 }
 
@@ -379,4 +399,4 @@ impl TaskLayout {
     pub const UNKNOWN: Self = Self { leader: 0, start: 0 };
 }
 
-const _: () = assert!(ARRIVALS.is_power_of_two());
+const _: () = assert!(ARRIVALS.is_power_of_two() && TIMED_ONE_IN.is_power_of_two());

@@ -17,12 +17,16 @@ use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
     COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE,
     Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS,
-    MAX_UNIQUE_IDS, MadeId, Open, SEEN, TaskLayout, Thread, UNKNOWN, Used,
+    MAX_UNIQUE_IDS, MadeId, Open, Pace, SEEN, STRETCH_NS, TaskLayout, Thread, UNKNOWN, Used,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
 #[unsafe(no_mangle)]
 static TASK_LAYOUT: TaskLayout = TaskLayout::UNKNOWN;
+/// A thread whose calls come at less than this from each other, on the mean of a stretch, calls fast;
+/// 0: none does. At most a second.
+#[unsafe(no_mangle)]
+static FAST_NS: u64 = 0;
 
 /// What each handle stands for.
 #[map]
@@ -55,6 +59,9 @@ static NO_COMMUNICATOR: Array<Communicator> = Array::with_max_entries(1, 0);
 /// No calls. Never written.
 #[map]
 static NO_CALLS: Array<Calls> = Array::with_max_entries(1, 0);
+
+/// The same call seen twice: two names of one file fire within one trap.
+pub const SAME_MOMENT_NS: u64 = 1_000;
 
 /// A call as its entry found it.
 pub struct Entry {
@@ -148,10 +155,32 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
     // seen that the pointer is not null.
     let open = unsafe { &(*thread).open };
     // The return of a call from before a change may not have been seen: it proves nothing.
-    if open.since_ns != 0 && open.era == entry.era() && entry.stack <= open.stack {
-        return None;
+    if open.since_ns == 0 || open.era != entry.era() {
+        return Some(thread);
     }
-    Some(thread)
+    let is_same = if open.unseen == 0 {
+        entry.stack <= open.stack
+    } else {
+        entry.stack == open.stack && entry.now.saturating_sub(open.since_ns) < SAME_MOMENT_NS
+    };
+    if is_same { None } else { Some(thread) }
+}
+
+/// Whether a thread calls fast, this call included.
+#[inline(always)]
+pub fn is_fast(thread: *mut Thread, entry: &Entry) -> bool {
+    // SAFETY: the static is initialised; user space replaced its bytes before loading.
+    let fast_ns = unsafe { core::ptr::read_volatile(&raw const FAST_NS) };
+    // SAFETY: only this thread writes its entry.
+    let pace = unsafe { &mut (*thread).pace };
+    let length = entry.now.saturating_sub(pace.since_ns);
+    if length >= STRETCH_NS {
+        pace.is_fast = u32::from(u64::from(pace.calls).wrapping_mul(fast_ns) > length);
+        pace.calls = 0;
+        pace.since_ns = entry.now;
+    }
+    pace.calls = pace.calls.wrapping_add(1);
+    pace.is_fast != 0
 }
 
 /// The communicator of a handle. One that was made before the probe was there begins here.
@@ -274,7 +303,7 @@ pub const NOT_OPEN: Open = Open {
     class: 0,
     detail: 0,
     era: 0,
-    reserved: 0,
+    unseen: 0,
 };
 
 const NO_THREAD: Thread = Thread {
@@ -293,6 +322,7 @@ const NO_THREAD: Thread = Thread {
         reserved: 0,
     },
     used: Used { handle: 0, communicator: 0, changes: 0, ranks: 0, reserved: 0 },
+    pace: Pace { since_ns: 0, calls: 0, is_fast: 0 },
 };
 
 /// Of whom nothing is known.

@@ -21,6 +21,8 @@ const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
 /// The programs and where they are attached.
 pub(super) struct Attaching {
     layout: TaskLayout,
+    /// Calls a second of a thread, above which some are timed.
+    timed_rate: u32,
     probes: Option<Probes>,
     attached: HashMap<FileKey, Attached>,
     /// Files that another one's probes are on, since both are the same.
@@ -33,10 +35,13 @@ pub(super) struct Attaching {
     tried: u64,
 }
 
-impl Default for Attaching {
-    fn default() -> Self {
+impl Attaching {
+    /// Of a thread that calls faster than this a second some calls are timed; 0: all of every
+    /// thread.
+    pub(super) fn new(timed_rate: u32) -> Self {
         Self {
             layout: TaskLayout::UNKNOWN,
+            timed_rate,
             probes: None,
             attached: HashMap::new(),
             twins: HashMap::new(),
@@ -46,9 +51,7 @@ impl Default for Attaching {
             tried: 0,
         }
     }
-}
 
-impl Attaching {
     /// Finds out where the kernel keeps what the programs read.
     pub(super) fn prepare(&mut self, paths: &Paths) {
         self.layout = task_layout(paths);
@@ -97,7 +100,7 @@ impl Attaching {
         if self.refusals.is_early(None, now) {
             return false;
         }
-        match Probes::load(self.layout, Way::Session) {
+        match Probes::load(self.layout, Way::Session, self.timed_rate) {
             Ok((probes, maps)) => {
                 self.refusals.clear(None);
                 self.probes = Some(probes);

@@ -216,7 +216,7 @@ mod tests {
     fn without_a_library_there_is_nothing_to_wait_for() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (attaching, libraries) = (Attaching::default(), Libraries::default());
+        let (attaching, libraries) = (Attaching::new(0), Libraries::default());
         let shared = Shared::default();
         for second in 1..100 {
             let look = now + second * LOOK_EVERY;
@@ -230,7 +230,7 @@ mod tests {
     fn what_was_given_up_is_looked_at_each_second_also_while_nothing_is_attached() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (mut attaching, libraries) = (Attaching::default(), Libraries::default());
+        let (mut attaching, libraries) = (Attaching::new(0), Libraries::default());
         assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
         governing.look(now, &attaching, &libraries, &Shared::default());
         assert_eq!(governing.due(), Some(now + LOOK_EVERY));

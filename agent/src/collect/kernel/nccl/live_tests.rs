@@ -123,6 +123,11 @@ struct Bare {
 
 impl Bare {
     fn on(rank: &Rank, best: Way) -> Option<Self> {
+        Self::timing(0, rank, best)
+    }
+
+    /// Times calls of threads that make more than so many a second now and then.
+    fn timing(timed_rate: u32, rank: &Rank, best: Way) -> Option<Self> {
         let paths = Paths::default();
         let mut libraries = Libraries::default();
         assert!(libraries.look(&paths, rank.process()));
@@ -131,7 +136,7 @@ impl Bare {
         let library = libraries.in_use().next().unwrap().1;
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
-        let loaded = Probes::load(task_layout(&paths), best);
+        let loaded = Probes::load(task_layout(&paths), best, timed_rate);
         let (mut probes, maps) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
@@ -297,7 +302,7 @@ impl Source {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
-        let settings = Settings { enabled: true, budget, patience, hang_after };
+        let settings = Settings { budget, patience, hang_after, ..Settings::default() };
         let candidates = Box::new(move || locked(&listed).clone());
         let (known, board) = ((&ownership, &communicators), Board::default());
         let desk = Arc::new(Desk::new(desk::Sources {
@@ -1152,6 +1157,9 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }
 
+#[path = "paced_tests.rs"]
+mod paced_tests;
+
 #[path = "governed_tests.rs"]
 mod governed;
 #[test]
@@ -1298,7 +1306,7 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
         ways.push(way);
     }
     std::fs::remove_file(&ways[0]).unwrap();
-    let (mut attaching, shared, now) = (Attaching::default(), Shared::default(), Instant::now());
+    let (mut attaching, shared, now) = (Attaching::new(0), Shared::default(), Instant::now());
     attaching.follow(&mut libraries, Attach::Full, &shared, now);
     let why = attaching.refused().unwrap().to_owned();
     assert!(why.starts_with(scenes[0].library().to_str().unwrap()), "{why}");

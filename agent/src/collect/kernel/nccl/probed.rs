@@ -26,12 +26,15 @@ impl std::fmt::Debug for Probed {
 
 impl Probed {
     /// Attaches in one of the ways, or in the best of those behind it that the kernel has; with or
-    /// without the returns of operations.
-    pub fn on(file: &Path, way: Way, timed: bool) -> io::Result<Self> {
+    /// without the returns of operations: of a thread that makes more calls a second than
+    /// `Some(rate)`, some, with 0 all.
+    pub fn on(file: &Path, way: Way, timed_rate: Option<u32>) -> io::Result<Self> {
+        let timed = timed_rate.is_some();
         let exports = exports(&File::open(file)?)?;
         let exports = exports.ok_or_else(|| io::Error::other("no collective library"))?;
         let (mut probes, maps) =
-            Probes::load(task_layout(&Paths::default()), way).map_err(io::Error::other)?;
+            Probes::load(task_layout(&Paths::default()), way, timed_rate.unwrap_or(0))
+                .map_err(io::Error::other)?;
         probes
             .control(if timed { Attach::Full } else { Attach::Entries })
             .map_err(io::Error::other)?;

@@ -19,7 +19,7 @@ use aya::programs::uprobe::{UProbeLink, UProbeLinkId, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use gpuwho_common::nccl::{
-    CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout,
+    Ask, CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::collections::HashSet;
@@ -29,6 +29,9 @@ use std::path::Path;
 
 /// The object that the build embedded; empty where there was no BPF toolchain.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nccl"));
+
+/// Nanoseconds of a second.
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The program of every return.
 const RETURNED: &str = "returned";
@@ -125,8 +128,13 @@ impl Attached {
 
 impl Probes {
     /// Loads the maps and, of the ways from `best` on, the best that the kernel has; gives the maps
-    /// to read apart.
-    pub(super) fn load(layout: TaskLayout, best: Way) -> Result<(Self, Maps), ProbeError> {
+    /// to read apart. Of a thread that calls faster than `timed_rate` a second some calls are timed
+    /// where leaving a return out saves something; 0: all of every thread.
+    pub(super) fn load(
+        layout: TaskLayout,
+        best: Way,
+        timed_rate: u32,
+    ) -> Result<(Self, Maps), ProbeError> {
         if OBJECT.is_empty() {
             return Err(ProbeError::NotBuilt);
         }
@@ -135,6 +143,11 @@ impl Probes {
         let mut bpf = EbpfLoader::new()
             .btf(None)
             .override_global("TASK_LAYOUT", &layout, true)
+            .override_global(
+                "FAST_NS",
+                &SECOND_NS.checked_div(timed_rate.into()).unwrap_or(0),
+                true,
+            )
             .load(OBJECT)
             .map_err(Box::new)?;
         let (many, refused) = Many::load(&bpf, best);
@@ -161,7 +174,7 @@ impl Probes {
     /// Loads every program, as far as the kernel takes them; gives how many there are, and how
     /// functions will be probed.
     pub(super) fn try_all(paths: &Paths) -> Result<(usize, Way), ProbeError> {
-        let (mut probes, _maps) = Self::load(task_layout(paths), Way::Session)?;
+        let (mut probes, _maps) = Self::load(task_layout(paths), Way::Session, 0)?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
         let programs: Vec<&'static str> = programs.collect();
         for &program in &programs {
@@ -371,8 +384,13 @@ fn is_timed(symbol: &Symbol) -> bool {
     matches!(symbol.does, Does::Call(_) | Does::GroupEnd)
 }
 
+/// Those whose returns are seen also where operations are not timed.
 fn is_about_communicators(symbol: &Symbol) -> bool {
-    matches!(symbol.does, Does::Birth(_) | Does::Death(_) | Does::Question(_))
+    match symbol.does {
+        Does::Birth(_) | Does::Death(_) => true,
+        Does::Question(ask) => ask != Ask::Words,
+        Does::Call(_) | Does::GroupStart | Does::GroupEnd => false,
+    }
 }
 
 fn take(bpf: &mut Ebpf, name: &'static str) -> Result<aya::maps::Map, ProbeError> {

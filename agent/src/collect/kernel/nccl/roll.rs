@@ -137,7 +137,7 @@ impl Roll {
                 let identity = &one.communicator.identity;
                 reading.sized.push((identity.handle, identity.pid, ranks));
             }
-            if is_over(one, processes) {
+            if is_over(one, &mine, processes) {
                 let keys: Vec<CallKey> = mine.iter().map(|(key, _)| *key).collect();
                 if one.facts.hash.is_none() {
                     self.keep(one, &mine);
@@ -257,11 +257,12 @@ impl Member {
     }
 }
 
-/// Ended, or its process is gone, or it never was: a handle that the library refused each time.
-fn is_over(one: &Identified, processes: &dyn Processes) -> bool {
+/// Ended, or its process is gone, or it never was: a handle that the library refused each time that
+/// its answer was seen.
+fn is_over(one: &Identified, calls: &[(CallKey, Calls)], processes: &dyn Processes) -> bool {
     let Communicator { identity, activity, .. } = &one.communicator;
-    let is_refused =
-        identity.origin == SEEN && activity.calls != 0 && activity.errors >= activity.calls;
+    let seen: u64 = calls.iter().flat_map(|(_, counted)| counted.enqueue).sum();
+    let is_refused = identity.origin == SEEN && seen != 0 && activity.errors >= seen;
     activity.ended_ns != 0 || is_refused || !processes.is_alive(one.key.process)
 }
 
@@ -290,7 +291,8 @@ fn opened(
             continue;
         };
         let open = &thread.open;
-        if open.since_ns == 0 || matches!(open.what, IDLE | QUESTION) {
+        // Of a call whose return is not seen nobody knows whether it is over.
+        if open.since_ns == 0 || open.unseen != 0 || matches!(open.what, IDLE | QUESTION) {
             continue;
         }
         let call =

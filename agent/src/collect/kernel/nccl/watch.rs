@@ -55,7 +55,7 @@ pub(super) fn start(
         paths: paths.clone(),
         shared,
         looks: Looks::new(paths.clone(), candidates, now),
-        attaching: Attaching::default(),
+        attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
         desk,
         stirred: Stirred::default(),
