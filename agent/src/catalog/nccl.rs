@@ -72,6 +72,9 @@ dims! {
         /// Inside one call that is timed for longer than `nccl.hang_after`, or so long without a
         /// call while other ranks of the node have gone on.
         Hung = "hung",
+        /// It has not called for as long, and whether its last call has returned was not seen: that
+        /// one was not timed, or the governor had given up times.
+        Unknown = "unknown",
     }
     /// What the governor lets the probes do.
     GovernorLevel: attr::NCCL_GOVERNOR_LEVEL {
@@ -197,7 +200,7 @@ metrics! {
     /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call that is timed, or behind
     /// the node's foremost rank of the communicator without a call, for as long as
     /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices
-    /// behind calls that have returned, are idle.
+    /// behind calls that have returned, are idle; behind one that was not timed, unknown.
     STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Times this rank was found hung.
