@@ -61,8 +61,9 @@ static NO_COMMUNICATOR: Array<Communicator> = Array::with_max_entries(1, 0);
 #[map]
 static NO_CALLS: Array<Calls> = Array::with_max_entries(1, 0);
 
-/// The same call seen twice: two names of one file fire within one trap.
-pub const SAME_MOMENT_NS: u64 = 1_000;
+/// The same call seen twice: two names of one file fire within one trap, one after the other. Longer
+/// than the program takes, shorter than a trap and the program.
+const SAME_MOMENT_NS: u64 = 500;
 
 /// A call as its entry found it.
 pub struct Entry {

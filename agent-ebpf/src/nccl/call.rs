@@ -1,8 +1,7 @@
 //! Entries of operations and of groups.
 
 use super::{
-    COMMUNICATORS, Entry, SAME_MOMENT_NS, add_alone, calls_of, communicator_of_last, control,
-    count, enter, is_fast,
+    COMMUNICATORS, Entry, add_alone, calls_of, communicator_of_last, control, count, enter, is_fast,
 };
 use crate::registers::Registers;
 use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
@@ -11,6 +10,9 @@ use gpuwho_common::nccl::{
     GROUPED_CALL, LOST_CALL, NOWHERE, Open, TIMED_ONE_IN, Thread, UNKNOWN, UNSIZED, bucket,
     message_bytes, operation, signature, size_class,
 };
+
+/// The same start of a group seen twice: two names of one file fire within one trap.
+const SAME_START_NS: u64 = 1_000;
 
 /// The arguments of an operation.
 struct Asked {
@@ -210,7 +212,7 @@ pub fn group_started(registers: Registers) -> bool {
     unsafe {
         let group = &raw mut (*thread).group;
         let is_again = (*group).stack == entry.stack
-            && entry.now.saturating_sub((*group).began_ns) < SAME_MOMENT_NS;
+            && entry.now.saturating_sub((*group).began_ns) < SAME_START_NS;
         if is_again {
             return false;
         }

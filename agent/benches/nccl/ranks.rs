@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Turns with pauses are so many in ten seconds.
 const TURNS: u32 = 25;
@@ -69,6 +69,20 @@ impl Ranks {
         let ns = means.iter().sum::<f64>() / means.len() as f64;
         let calls = times * u32::try_from(self.0.len()).unwrap_or(1);
         Ok(Turn { ns, calls, calls_a_second: f64::from(calls) / began.elapsed().as_secs_f64() })
+    }
+
+    /// The processes.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.0.iter().map(|(child, ..)| child.id()).collect()
+    }
+
+    /// All of them call at a rate, turn after turn, for so long; gives the calls.
+    pub(crate) fn turns(&mut self, rate: u32, time: Duration) -> io::Result<u64> {
+        let (end, mut calls) = (Instant::now() + time, 0);
+        while Instant::now() < end {
+            calls += u64::from(self.turn(rate)?.calls);
+        }
+        Ok(calls)
     }
 
     /// Gives every process an order, then takes all answers.

@@ -69,9 +69,12 @@ dims! {
         Idle = "idle",
         /// A rank of the same communicator on this node is hung, this one is not.
         Waiting = "waiting",
-        /// Inside one call for longer than `nccl.hang_after`, or so long without a call while
-        /// other ranks of the node have gone on.
+        /// Inside one call that is timed for longer than `nccl.hang_after`, or so long without a
+        /// call while other ranks of the node have gone on.
         Hung = "hung",
+        /// It has not called for as long, and whether its last call has returned was not seen: that
+        /// one was not timed, or the governor had given up times.
+        Unknown = "unknown",
     }
     /// What the governor lets the probes do.
     GovernorLevel: attr::NCCL_GOVERNOR_LEVEL {
@@ -168,7 +171,9 @@ metrics! {
     /// Host time from a call's entry to its return: enqueueing, not completion. Calls inside a
     /// group return at once; the group's launch is counted once, in the ncclGroupEnd that ends it,
     /// on the last call of the group. Long times mean a full stream, lazy connecting or a blocked
-    /// proxy.
+    /// proxy. Of a thread that makes more than `nccl.timed_rate` (500) calls a second one call in
+    /// eight is timed, by chance, on kernels from 6.13 on: take shares and means of it, and the number
+    /// of calls from `nccl.collective.calls`.
     ENQUEUE: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
         "nccl.collective.enqueue.duration" ["s"]
         from "uprobes on entries and returns of the library's operations";
@@ -192,17 +197,18 @@ metrics! {
     /// Time since the rank called its last operation on the communicator.
     QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
         from "kernel time stamp of the last entry";
-    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call, or behind
+    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call that is timed, or behind
     /// the node's foremost rank of the communicator without a call, for as long as
     /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices
-    /// behind calls that have returned, are idle.
+    /// behind calls that have returned, are idle; behind one that was not timed, unknown.
     STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Times this rank was found hung.
     HANGS: Counter<i64> of MemberId = "nccl.rank.hangs" ["{hang}"]
         from "changes of nccl.rank.status to hung";
     /// Age of the oldest call on the communicator that has not returned, also of one that makes or
-    /// ends it. Absent when there is none.
+    /// ends it. Absent when there is none, and for calls that are not timed (see
+    /// `nccl.collective.enqueue.duration`), of which nobody knows whether they are over.
     OPEN_AGE: Gauge<f64> of MemberId = "nccl.rank.open_call.age" ["s"]
         from "uprobes on entries and returns, read out while the call is open";
     /// How far apart the ranks of this node came to a collective: last arrival minus first, on the
@@ -228,9 +234,10 @@ metrics! {
     /// collectives are not found.
     STEP: Histogram<Histogram> of MemberId = "nccl.step.interval" ["s"]
         from "operation, size and time of the last 256 collectives of each rank";
-    /// Calls that returned an error, other than in progress.
+    /// Calls that returned an error, other than in progress. Of a call that was not timed its thread
+    /// tells by asking what the result means, as every framework does.
     ERRORS: Counter<i64> of MemberId = "nccl.call.errors" ["{error}"]
-        from "results of the library's functions";
+        from "results of the library's functions; arguments of ncclGetErrorString";
     /// The communicator's asynchronous error, as `ncclResult_t` numbers it; 0 is none. Absent
     /// until the program has asked for it.
     ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["1"]

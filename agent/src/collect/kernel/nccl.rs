@@ -59,7 +59,7 @@ pub use many::Way;
 use maps::Maps;
 use peers::Peers;
 use price::Hits;
-pub use probed::{Probed, place_of};
+pub use probed::{Governed, Probed, place_of};
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
 use standing::{say, standings};

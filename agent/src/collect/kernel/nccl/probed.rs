@@ -1,16 +1,28 @@
-//! The probes on one file, without anybody who looks for libraries: what benchmarks measure.
+//! What benchmarks measure: the probes on one file without anybody who looks for libraries, and the
+//! whole source on processes that it is given.
 
 use super::elf::exports;
 use super::governor::Attach;
 use super::many::Way;
 use super::maps::Maps;
+use super::price::Hits;
 use super::probes::{Attached, Probes, task_layout};
 use super::target::Target;
+use super::{NAME, Nccl, Settings};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::nccl::GovernorLevel;
+use crate::collect::Collector as _;
+use crate::collect::proc_scan::living;
+use crate::collect::status::Board;
+use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::sample::Batch;
 use gpuwho_common::nccl::SYMBOLS;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Probes on a library's file. Dropping it detaches them.
 pub struct Probed {
@@ -48,6 +60,40 @@ impl Probed {
     pub fn read(&self) -> io::Result<u64> {
         let snapshot = self.maps.read()?;
         Ok(snapshot.communicators.iter().map(|(_, one)| one.activity.calls).sum())
+    }
+}
+
+/// The source as it is by default, with its governor. Dropping it detaches everything.
+#[derive(Debug)]
+pub struct Governed(Nccl);
+
+impl Governed {
+    /// For the libraries of these processes.
+    pub fn of(pids: &[u32]) -> io::Result<Self> {
+        let paths = Paths::default();
+        let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
+        let processes: Vec<ProcKey> = pids.iter().filter_map(|pid| living(&paths, *pid)).collect();
+        let (nccl, _waker) = Nccl::start(
+            Settings::default(),
+            &paths,
+            (&ownership, &communicators),
+            Box::new(move || processes.clone()),
+            (Board::default(), None),
+        )?;
+        Ok(Self(nccl))
+    }
+
+    /// What a tick does.
+    pub fn read(&mut self) {
+        self.0.collect(&mut Batch::new(NAME, SystemTime::now()));
+    }
+
+    /// Entries and returns that were hit so far, as of the last look of the governor, and what it
+    /// allows.
+    pub fn hits(&self) -> (u64, u64, GovernorLevel) {
+        let (counts, level) = self.0.shared.with(|known| (known.counts, known.level));
+        let hits = Hits::of(&counts);
+        (hits.entries(), hits.returns, level)
     }
 }
 

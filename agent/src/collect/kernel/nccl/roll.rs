@@ -27,12 +27,14 @@ pub(super) trait Processes {
     fn gap_ns(&self, process: ProcKey, file: u32) -> u64;
 }
 
-/// A call that has not returned.
+/// A call that was not seen returning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenCall {
     pub since_ns: u64,
     pub operation: u32,
     pub bytes: u64,
+    /// Its return would have been seen: it is still open.
+    pub is_certain: bool,
 }
 
 /// Calls by operation and class.
@@ -54,12 +56,18 @@ pub(super) struct Member {
     pub last_ns: u64,
     pub last_operation: u32,
     pub last_bytes: u64,
-    pub open: Option<OpenCall>,
+    /// The oldest that is open, else one of which nobody knows.
+    pub call: Option<OpenCall>,
     /// Ended, or its process is gone: this reading is its last.
     pub has_ended: bool,
 }
 
 impl Member {
+    /// The oldest call that is open.
+    pub(super) fn open(&self) -> Option<OpenCall> {
+        self.call.filter(|call| call.is_certain)
+    }
+
     /// One of which nothing was seen yet.
     pub(super) fn silent(id: MemberId, facts: MemberFacts) -> Self {
         Self {
@@ -73,7 +81,7 @@ impl Member {
             last_ns: 0,
             last_operation: 0,
             last_bytes: 0,
-            open: None,
+            call: None,
             has_ended: false,
         }
     }
@@ -297,15 +305,19 @@ fn opened(
         if open.since_ns == 0 || open.unseen != 0 || matches!(open.what, IDLE | QUESTION) {
             continue;
         }
-        let call =
-            OpenCall { since_ns: open.since_ns, operation: open.operation, bytes: open.bytes };
+        let call = OpenCall {
+            since_ns: open.since_ns,
+            operation: open.operation,
+            bytes: open.bytes,
+            is_certain: open.unseen == 0,
+        };
         if open.what == BIRTH {
             let member = unborn((*task, process), thread, communicators);
-            members.entry(MemberKey { process, number: *task | UNBORN }).or_insert(member).open =
+            members.entry(MemberKey { process, number: *task | UNBORN }).or_insert(member).call =
                 Some(OpenCall { bytes: 0, ..call });
         } else if let Some(member) = on(members, open, process) {
-            let older = member.open.filter(|other| other.since_ns < call.since_ns);
-            member.open = Some(older.unwrap_or(call));
+            let order = |call: &OpenCall| (!call.is_certain, call.since_ns);
+            member.call = member.call.into_iter().chain([call]).min_by_key(order);
         }
     }
     gone

@@ -3,7 +3,7 @@
 
 use super::elf::Exports;
 use crate::sys::uprobes::Place;
-use gpuwho_common::nccl::{COOKIE_LIBRARY, COOKIE_STEPPED, Does, SYMBOLS, Symbol};
+use gpuwho_common::nccl::{Ask, COOKIE_LIBRARY, COOKIE_STEPPED, Does, SYMBOLS, Symbol};
 use std::path::Path;
 
 /// A library's file.
@@ -38,9 +38,13 @@ pub(super) fn is_timed(symbol: &Symbol) -> bool {
     matches!(symbol.does, Does::Call(_) | Does::GroupEnd)
 }
 
-/// What makes and ends communicators, and asks about them.
+/// Those whose returns are seen also where operations are not timed.
 pub(super) fn is_about_communicators(symbol: &Symbol) -> bool {
-    matches!(symbol.does, Does::Birth(_) | Does::Death(_) | Does::Question(_))
+    match symbol.does {
+        Does::Birth(_) | Does::Death(_) => true,
+        Does::Question(ask) => ask != Ask::Words,
+        Does::Call(_) | Does::GroupStart | Does::GroupEnd => false,
+    }
 }
 
 /// Where functions are probed, and what the programs are told there.
