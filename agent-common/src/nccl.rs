@@ -72,14 +72,24 @@ pub const LOST_UNREADABLE: u32 = 4;
 /// Index into the counters: entries of the first function of [`SYMBOLS`]; those of the others
 /// follow, since a hit does not cost the same at each.
 pub const HIT_ENTRIES: u32 = 5;
+/// Index into the counters: entries of the first function at an instruction that the kernel steps
+/// through, as far as the cookie says it; those of the others follow. They are in no other counter.
+pub const HIT_STEPPED: u32 = HIT_ENTRIES + FUNCTIONS;
 /// Number of counters.
+pub const COUNTERS: u32 = HIT_STEPPED + FUNCTIONS;
 #[expect(clippy::cast_possible_truncation, reason = "some tens")]
-pub const COUNTERS: u32 = HIT_ENTRIES + SYMBOLS.len() as u32;
+const FUNCTIONS: u32 = SYMBOLS.len() as u32;
 
+/// Bits of a cookie that are a position in [`SYMBOLS`].
+pub const COOKIE_ROW: u64 = 0xffff;
+/// Bit of a cookie: the kernel steps through the instruction.
+pub const COOKIE_STEPPED: u64 = 1 << 16;
+/// From here on a cookie is the number of the library's file.
+pub const COOKIE_LIBRARY: u32 = 32;
 /// Cookie of a function that is none of the library's: nothing is done at its entry.
-pub const TRIED: u64 = u64::MAX;
+pub const TRIED: u64 = COOKIE_ROW;
 /// The same, and its return is wanted.
-pub const TRIED_RETURN: u64 = u64::MAX - 1;
+pub const TRIED_RETURN: u64 = COOKIE_ROW - 1;
 
 /// Bit of the control word: operations are not counted, while their probes are being detached.
 pub const CONTROL_PAUSED: u32 = 2;
@@ -168,6 +178,11 @@ abi! {
         child: u32,
         /// Device ordinal in the process, or [`UNKNOWN`].
         device: u32,
+        /// Number of the library's file in which it was made or first seen; 0 where the kernel does
+        /// not tell.
+        library: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 
@@ -298,6 +313,10 @@ abi! {
         color: u32,
         /// Key.
         key: u32,
+        /// Number of the library's file, or 0.
+        library: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 
@@ -369,6 +388,8 @@ abi! {
         used: Used,
         /// How fast it calls.
         pace: Pace,
+        /// Entries of functions so far.
+        hits: u64,
     }
 }
 

@@ -15,9 +15,10 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
-    COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE,
-    Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS,
-    MAX_UNIQUE_IDS, MadeId, Open, Pace, SEEN, STRETCH_NS, TaskLayout, Thread, UNKNOWN, Used,
+    COOKIE_LIBRARY, COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle,
+    HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS,
+    MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Open, Pace, SEEN, STRETCH_NS, TaskLayout, Thread, UNKNOWN,
+    Used,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -74,6 +75,8 @@ pub struct Entry {
     pub stack: u64,
     /// What user space wants at present.
     pub control: u32,
+    /// Number of the library's file; 0 where it is not known.
+    pub library: u32,
 }
 
 impl Entry {
@@ -81,7 +84,8 @@ impl Entry {
     #[inline(always)]
     pub fn begin(registers: Registers) -> Self {
         let (task, stack) = (bpf_get_current_pid_tgid(), registers.stack());
-        Self { now: now(), task, stack, control: control() }
+        let library = (registers.cookie() >> COOKIE_LIBRARY) as u32;
+        Self { now: now(), task, stack, control: control(), library }
     }
 
     /// How often user space has changed what it wants.
@@ -154,7 +158,10 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
     };
     // SAFETY: the entry is this thread's own and only this thread writes it; the verifier has
     // seen that the pointer is not null.
-    let open = unsafe { &(*thread).open };
+    let open = unsafe {
+        add_alone(&raw mut (*thread).hits, 1);
+        &(*thread).open
+    };
     // The return of a call from before a change may not have been seen: it proves nothing.
     if open.since_ns == 0 || open.era != entry.era() {
         return Some(thread);
@@ -192,7 +199,8 @@ pub fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
     if let Some(found) = unsafe { HANDLES.get(&key) } {
         return Some(*found);
     }
-    let identity = Identity { handle, pid: entry.pid(), origin: SEEN, ..NOBODY };
+    let (pid, library) = (entry.pid(), entry.library);
+    let identity = Identity { handle, pid, origin: SEEN, library, ..NOBODY };
     make(identity, entry)
 }
 
@@ -309,7 +317,16 @@ pub const NOT_OPEN: Open = Open {
 
 const NO_THREAD: Thread = Thread {
     open: NOT_OPEN,
-    expected: Expected { hash: 0, parent: 0, rank: 0, ranks: 0, color: 0, key: 0 },
+    expected: Expected {
+        hash: 0,
+        parent: 0,
+        rank: 0,
+        ranks: 0,
+        color: 0,
+        key: 0,
+        library: 0,
+        reserved: 0,
+    },
     group: Group {
         began_ns: 0,
         stack: 0,
@@ -324,6 +341,7 @@ const NO_THREAD: Thread = Thread {
     },
     used: Used { handle: 0, communicator: 0, changes: 0, ranks: 0, reserved: 0 },
     pace: Pace { since_ns: 0, calls: 0, is_fast: 0 },
+    hits: 0,
 };
 
 /// Of whom nothing is known.
@@ -341,6 +359,8 @@ pub const NOBODY: Identity = Identity {
     key: 0,
     child: UNKNOWN,
     device: UNKNOWN,
+    library: 0,
+    reserved: 0,
 };
 
 // What the maps above are made of, so that a change of the records is seen here.

@@ -18,7 +18,10 @@ use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use core::ffi::c_void;
-use gpuwho_common::nccl::{ABORTED, DESTROYED, Does, HIT_ENTRIES, SYMBOLS, Symbol, TRIED_RETURN};
+use gpuwho_common::nccl::{
+    ABORTED, COOKIE_ROW, COOKIE_STEPPED, DESTROYED, Does, HIT_ENTRIES, HIT_STEPPED, SYMBOLS,
+    Symbol, TRIED_RETURN,
+};
 use gpuwho_ebpf::nccl::birth::{asked, birth_began, death_began};
 use gpuwho_ebpf::nccl::call::{called, group_ended, group_started};
 use gpuwho_ebpf::nccl::count;
@@ -28,10 +31,11 @@ use gpuwho_ebpf::registers::Registers;
 /// it can be left out.
 /// Apart from the programs, so that the one for all of them has a small stack.
 #[inline(never)]
-fn at_entry<const AT: usize>(context: *mut c_void, can_skip: bool) -> u64 {
+fn at_entry<const AT: usize>(context: *mut c_void, cookie: u64, can_skip: bool) -> u64 {
     const { assert!(AT < SYMBOLS.len()) };
-    count(HIT_ENTRIES + AT as u32);
-    let registers = Registers::at(context);
+    let is_stepped = cookie & COOKIE_STEPPED != 0;
+    count(AT as u32 + if is_stepped { HIT_STEPPED } else { HIT_ENTRIES });
+    let registers = Registers::with(context, cookie);
     let wants_return = match const { SYMBOLS[AT].does } {
         Does::Call(call) => called(registers, &call, const { SYMBOLS[AT].wraps }, can_skip),
         Does::GroupStart => group_started(registers),
@@ -49,21 +53,23 @@ macro_rules! entries {
         $(
             #[uprobe]
             fn $program(ctx: ProbeContext) -> u32 {
-                at_entry::<{ Symbol::of_program(stringify!($program)) }>(ctx.as_ptr(), false);
+                at_entry::<{ Symbol::of_program(stringify!($program)) }>(ctx.as_ptr(), 0, false);
                 0
             }
         )+
 
-        /// The entry of the symbol at a position.
+        /// The entry of the symbol that a cookie says.
         #[inline(always)]
-        fn dispatch(at: u64, context: *mut c_void, can_skip: bool) -> bool {
-            match at {
+        fn dispatch(cookie: u64, context: *mut c_void, can_skip: bool) -> bool {
+            match cookie & COOKIE_ROW {
                 $(
                     at if at == const { Symbol::of_program(stringify!($program)) as u64 } => {
-                        at_entry::<{ Symbol::of_program(stringify!($program)) }>(context, can_skip) != 0
+                        at_entry::<{ Symbol::of_program(stringify!($program)) }>(
+                            context, cookie, can_skip,
+                        ) != 0
                     }
                 )+
-                _ => at == TRIED_RETURN,
+                other => other == TRIED_RETURN,
             }
         }
     };

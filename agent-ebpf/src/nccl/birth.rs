@@ -34,6 +34,8 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
         ranks: number(birth.ranks),
         color: number(birth.color),
         key: number(birth.key),
+        library: entry.library,
+        reserved: 0,
     };
     let id = match birth.id {
         IdAt::None => None,

@@ -88,6 +88,7 @@ fn born(open: &Open, thread: *mut Thread, entry: &Entry) {
         color: expected.color,
         key: expected.key,
         child: open.bytes as u32,
+        library: expected.library,
         ..NOBODY
     };
     if open.detail == MADE_LOCALLY {

@@ -65,6 +65,12 @@ struct Memory {
 }
 
 impl Library {
+    /// Version and path, as they are told.
+    pub(super) fn told(&self) -> (Arc<str>, Arc<str>) {
+        let version = self.exports.version.split('+').next().unwrap_or_default();
+        (version.into(), Arc::clone(&self.path))
+    }
+
     /// Whether this is the file that another library's probes are on, though it goes by another
     /// device.
     pub(super) fn is_twin(&self, other: &Self) -> bool {

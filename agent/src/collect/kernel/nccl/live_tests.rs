@@ -9,6 +9,7 @@ use super::maps::Maps;
 use super::maps::Snapshot;
 use super::probes::{Attached, Probes, task_layout};
 use super::shared::Shared;
+use super::target::Target;
 use super::{Nccl, Patience, Settings, Waker, locked};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
@@ -148,7 +149,8 @@ impl Bare {
             println!("skipped: needs a kernel with {}", best.as_str());
             return None;
         }
-        let attached = probes.attach(&library.file, &library.exports, true).unwrap();
+        let target = Target { file: &library.file, exports: &library.exports, number: 1 };
+        let attached = probes.attach(&target, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
         Some(Self { probes, maps, attached })
     }
@@ -257,7 +259,7 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     let hits = |bare: &Bare| {
         let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
         let rows = u32::try_from(SYMBOLS.len()).unwrap();
-        ((0..rows).map(|row| of(HIT_ENTRIES + row)).sum::<u64>(), of(HIT_RETURN))
+        ((0..2 * rows).map(|row| of(HIT_ENTRIES + row)).sum::<u64>(), of(HIT_RETURN))
     };
     assert_eq!(hits(&bare), (2, 2));
     rank.order("call 10 ncclAllReduce world 10 7");
@@ -1162,6 +1164,10 @@ mod paced_tests;
 
 #[path = "governed_tests.rs"]
 mod governed;
+
+#[path = "several_tests.rs"]
+mod several;
+
 #[test]
 fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     let Some(mut source) = Source::usual() else { return };
@@ -1311,7 +1317,13 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     let why = attaching.refused().unwrap().to_owned();
     assert!(why.starts_with(scenes[0].library().to_str().unwrap()), "{why}");
     // The other one is counted.
-    assert!(attaching.present(&libraries).entries);
+    let present = |attaching: &Attaching, libraries: &Libraries| {
+        let mut present: Vec<bool> =
+            attaching.present(libraries).into_values().map(|one| one.entries).collect();
+        present.sort_unstable();
+        present
+    };
+    assert_eq!(present(&attaching, &libraries), [false, true]);
     let due = attaching.due().unwrap();
     std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
     let early = due.checked_sub(Duration::from_millis(1)).unwrap();
@@ -1327,6 +1339,7 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     assert_eq!(attaching.due(), Some(due));
     attaching.follow(&mut libraries, Attach::Full, &shared, due);
     assert_eq!((attaching.refused(), attaching.due()), (None, None));
+    assert_eq!(present(&attaching, &libraries), [true, true]);
 }
 
 #[test]

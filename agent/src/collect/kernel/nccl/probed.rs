@@ -7,6 +7,7 @@ use super::many::Way;
 use super::maps::Maps;
 use super::price::Hits;
 use super::probes::{Attached, Probes, task_layout};
+use super::target::Target;
 use super::{NAME, Nccl, Settings};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::nccl::GovernorLevel;
@@ -50,7 +51,8 @@ impl Probed {
         probes
             .control(if timed { Attach::Full } else { Attach::Entries })
             .map_err(io::Error::other)?;
-        let attached = probes.attach(file, &exports, timed).map_err(io::Error::other)?;
+        let target = Target { file, exports: &exports, number: 1 };
+        let attached = probes.attach(&target, timed).map_err(io::Error::other)?;
         Ok(Self { _attached: attached, _probes: probes, maps })
     }
 

@@ -21,8 +21,10 @@ pub(super) trait Processes {
     fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey>;
     /// Whether it is still there.
     fn is_alive(&self, process: ProcKey) -> bool;
-    /// Version and file of its library.
-    fn library(&self, process: ProcKey) -> Option<(Arc<str>, Arc<str>)>;
+    /// Version and file of its library: of the file of this number, where that is not 0.
+    fn library(&self, process: ProcKey, file: u32) -> Option<(Arc<str>, Arc<str>)>;
+    /// Before this moment its calls in that file may have been missed.
+    fn gap_ns(&self, process: ProcKey, file: u32) -> u64;
 }
 
 /// A call that was not seen returning.
@@ -122,13 +124,12 @@ struct Kept {
 }
 
 impl Roll {
-    /// Reads a snapshot. Calls were missed before `gap_ns`.
+    /// Reads a snapshot.
     pub(super) fn read(
         &mut self,
         snapshot: &Snapshot,
         processes: &dyn Processes,
         communicators: &Communicators,
-        gap_ns: u64,
     ) -> Reading {
         self.forget_told(communicators);
         let mut reading = Reading::default();
@@ -140,7 +141,8 @@ impl Roll {
             let member =
                 members.entry(one.key).or_insert_with(|| self.member(id, one.key, &one.facts));
             let mine = calls.remove(&one.number).unwrap_or_default();
-            member.add(one, &mine, gap_ns);
+            let library = one.communicator.identity.library;
+            member.add(one, &mine, processes.gap_ns(one.key.process, library));
             if let Some(ranks) = one.newly_sized {
                 let identity = &one.communicator.identity;
                 reading.sized.push((identity.handle, identity.pid, ranks));
@@ -299,7 +301,8 @@ fn opened(
             continue;
         };
         let open = &thread.open;
-        if open.since_ns == 0 || matches!(open.what, IDLE | QUESTION) {
+        // Of a call whose return is not seen nobody knows whether it is over.
+        if open.since_ns == 0 || open.unseen != 0 || matches!(open.what, IDLE | QUESTION) {
             continue;
         }
         let call = OpenCall {

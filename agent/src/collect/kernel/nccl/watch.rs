@@ -12,6 +12,7 @@ use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
 use std::collections::HashMap;
@@ -127,8 +128,8 @@ impl Watch {
 
     /// From a moment on is there what is attached now.
     fn note(&self, at: Instant) {
-        let present = self.attaching.present(&self.looks.libraries);
-        self.shared.with(|known| known.cover.note(at, present));
+        let (present, boot_ns) = (self.attaching.present(&self.looks.libraries), boot_time_ns());
+        self.shared.with(|known| known.covers.note(at, boot_ns, &present));
     }
 
     /// Makes what is attached what the governor allows.
@@ -147,7 +148,20 @@ impl Watch {
         self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
         let at = self.attaching.count();
         self.note(at);
-        self.shared.with(|known| known.gap_ns = boot_time_ns());
+    }
+
+    /// Files by number, and the number of each process that maps one only.
+    fn numbered(&self) -> (HashMap<u32, (Arc<str>, Arc<str>)>, HashMap<ProcKey, u32>) {
+        let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
+        for (key, library) in self.looks.libraries.in_use() {
+            let Some(number) = self.attaching.number_of(key) else { continue };
+            files.insert(number, library.told());
+            for process in &library.users {
+                let only = of.entry(*process).or_insert(Some(number));
+                *only = only.filter(|other| *other == number);
+            }
+        }
+        (files, of.into_iter().filter_map(|(process, only)| Some((process, only?))).collect())
     }
 
     fn publish(&self) {
@@ -155,11 +169,11 @@ impl Watch {
         let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in found.users() {
             if let Some(library) = found.of(process) {
-                let version = library.exports.version.split('+').next().unwrap_or_default();
-                libraries.insert(process, (version.into(), Arc::clone(&library.path)));
+                libraries.insert(process, library.told());
                 fields.extend(found.fields_of(process).map(|fields| (process, fields)));
             }
         }
+        let (files_by_number, only) = self.numbered();
         let governor = &self.governing.governor;
         let files = self.attaching.files(found);
         let level = if self.attaching.is_idle() { GovernorLevel::Off } else { governor.level() };
@@ -174,6 +188,8 @@ impl Watch {
             known.files = files;
             known.looked += 1;
             known.libraries = libraries;
+            known.files_by_number = files_by_number;
+            known.only = only;
             known.fields = fields;
         });
     }
