@@ -15,6 +15,7 @@ mod elf;
 mod fields;
 mod governing;
 mod governor;
+mod hooks;
 mod host;
 mod identity;
 mod libraries;
@@ -63,7 +64,7 @@ use shared::Shared;
 use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
-use std::sync::mpsc::SyncSender;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
@@ -129,7 +130,7 @@ const MOST_STIRRED: usize = 1_024;
 /// for at once.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    wake: Weak<SyncSender<()>>,
+    wake: Weak<OwnedFd>,
     stirred: Stirred,
 }
 
@@ -149,7 +150,7 @@ impl Waker {
     pub fn wake(&self) {
         if let Some(wake) = self.wake.upgrade() {
             // Full: it will look anyway.
-            let _ = wake.try_send(());
+            let _ = rustix::io::write(&wake, &[1]);
         }
     }
 }

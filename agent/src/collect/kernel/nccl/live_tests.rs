@@ -1152,6 +1152,8 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }
 
+#[path = "dlopen_tests.rs"]
+mod dlopen;
 #[path = "governed_tests.rs"]
 mod governed;
 #[test]

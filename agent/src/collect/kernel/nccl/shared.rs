@@ -28,6 +28,9 @@ pub(super) struct Known {
     pub budget: u64,
     /// Rounds of the thread so far.
     pub looked: u64,
+    /// Processes whose dynamic linkers are hooked, and what these have said so far.
+    pub hooked: usize,
+    pub words: u64,
     /// Version and file of each process's library.
     pub libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
     /// Where each process's library keeps what a communicator is.
@@ -56,6 +59,8 @@ impl Default for Known {
             detaching: 0,
             budget: 0,
             looked: 0,
+            hooked: 0,
+            words: 0,
             libraries: HashMap::new(),
             fields: HashMap::new(),
             counts: [0; COUNTERS as usize],
