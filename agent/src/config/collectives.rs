@@ -16,6 +16,7 @@ pub(super) struct RawNccl {
     enabled: Option<bool>,
     budget: Option<u64>,
     hang_after: Option<String>,
+    hooks: Option<bool>,
     inspector: Option<bool>,
     inspector_dirs: Option<Vec<PathBuf>>,
     inspector_rate: Option<u64>,
@@ -40,6 +41,7 @@ pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         budget: raw.budget.or(usual.budget),
         patience: usual.patience,
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
+        hooks: raw.hooks.unwrap_or(usual.hooks),
     })
 }
 

@@ -86,6 +86,8 @@ pub struct Settings {
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
+    /// Whether dynamic linkers are asked to say when they load something.
+    pub hooks: bool,
 }
 
 impl Default for Settings {
@@ -97,6 +99,7 @@ impl Default for Settings {
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),
+            hooks: true,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::super::looks::Looks;
 use super::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashSet;
+use std::slice;
 
 const HOURS: Duration = Duration::from_hours(3);
 
@@ -28,8 +29,8 @@ fn settled(mut rank: Rank) -> Rank {
 
 impl Later {
     /// `None` where this machine takes no probes.
-    fn of<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> Option<Self> {
-        let processes: Vec<ProcKey> = ranks.into_iter().map(Rank::process).collect();
+    fn of(ranks: &[Rank]) -> Option<Self> {
+        let processes: Vec<ProcKey> = ranks.iter().map(Rank::process).collect();
         let all: HashSet<ProcKey> = processes.iter().copied().collect();
         let (paths, began) = (Paths::default(), Instant::now());
         let candidates = Box::new(move || processes.clone());
@@ -38,7 +39,7 @@ impl Later {
         assert_eq!(looks.settled(began), Some(HashSet::new()), "too new");
         let now = began + HOURS;
         looks.look(now);
-        let (settled, mut hooks) = (looks.settled(now), Hooks::default());
+        let (settled, mut hooks) = (looks.settled(now), Hooks::new(true));
         assert_eq!(settled, Some(all.clone()));
         hooks.follow(settled, &paths);
         if hooks.fd().is_none() {
@@ -108,7 +109,7 @@ fn is_hooked(rank: &Rank) -> bool {
 fn a_library_that_is_loaded_after_hours_is_found_at_the_word_of_the_dynamic_linker() {
     let scene = Scene::new();
     let mut rank = idle();
-    let Some(mut later) = Later::of([&rank]) else { return };
+    let Some(mut later) = Later::of(slice::from_ref(&rank)) else { return };
     assert!(is_hooked(&rank));
     assert_eq!(rank.order(&format!("load {}", scene.library().display())), "ok");
     assert!(later.finds(rank.process()));
@@ -121,7 +122,7 @@ fn a_library_that_is_loaded_after_hours_is_found_at_the_word_of_the_dynamic_link
 fn a_library_that_another_thread_loads_is_found() {
     let scene = Scene::new();
     let mut rank = idle();
-    let Some(mut later) = Later::of([&rank]) else { return };
+    let Some(mut later) = Later::of(slice::from_ref(&rank)) else { return };
     assert_eq!(rank.order(&format!("load-aside {}", scene.library().display())), "ok");
     assert!(later.finds(rank.process()));
 }
@@ -130,7 +131,7 @@ fn a_library_that_another_thread_loads_is_found() {
 fn a_process_that_was_not_asked_for_pays_nothing_though_it_maps_the_same_linker() {
     let scene = Scene::new();
     let (mut rank, mut other) = (idle(), idle());
-    let Some(mut later) = Later::of([&rank]) else { return };
+    let Some(mut later) = Later::of(slice::from_ref(&rank)) else { return };
     assert_eq!(first_byte(&rank)[1], first_byte(&other)[1]);
     assert_eq!((is_hooked(&rank), is_hooked(&other)), (true, false));
     assert_eq!(other.order(&format!("load {}", scene.library().display())), "ok");
@@ -147,7 +148,7 @@ fn a_process_that_was_not_asked_for_pays_nothing_though_it_maps_the_same_linker(
 fn many_words_of_one_linker_are_one_record_until_they_were_read() {
     let scene = Scene::new();
     let mut rank = idle();
-    let Some(mut later) = Later::of([&rank]) else { return };
+    let Some(mut later) = Later::of(slice::from_ref(&rank)) else { return };
     for number in 0..20 {
         let copy = scene.folder.path().join(format!("lib{number}.so"));
         std::fs::copy(built("libnccl.so"), &copy).unwrap();
@@ -166,7 +167,7 @@ fn a_hook_stays_with_a_process_that_becomes_another_program() {
     let mut command = Command::new("sh");
     command.args(["-c", "read go; exec \"$0\""]).arg(built("nccl-rank"));
     let mut rank = Rank::run(&mut command);
-    let Some(mut later) = Later::of([&rank]) else { return };
+    let Some(mut later) = Later::of(slice::from_ref(&rank)) else { return };
     rank.begin("go");
     rank.begin(&format!("load {}", scene.library().display()));
     assert_eq!(rank.answer(), "ok");
@@ -186,7 +187,7 @@ fn the_linker_of_a_container_is_hooked_also_where_it_was_started_as_a_program() 
     command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
     command.arg(folder.path()).arg(linker).arg(built("nccl-rank"));
     let mut rank = settled(Rank::run(&mut command));
-    let Some(mut later) = Later::of([&rank]) else { return };
+    let Some(mut later) = Later::of(slice::from_ref(&rank)) else { return };
     assert!(!folder.path().join("loader").exists(), "seen outside its mounts");
     assert_eq!(rank.order(&format!("load {}", scene.library().display())), "ok");
     assert!(later.finds(rank.process()));
@@ -206,20 +207,38 @@ fn hooks_are_let_go_with_their_processes_and_never_more_than_there_may_be() {
 #[test]
 fn calls_of_a_library_that_is_loaded_late_are_counted_from_the_first_moment_on() {
     let Some(mut source) = Source::usual() else { return };
-    let scene = Scene::new();
-    let mut rank = Rank::idle();
-    source.hold(rank.process());
+    let scenes = [Scene::new(), Scene::new(), Scene::new()];
+    let mut ranks = [Rank::idle(), Rank::idle(), Rank::idle()];
+    for rank in &ranks {
+        source.hold(rank.process());
+    }
     let known = |source: &Source| source.nccl.shared.with(|known| (known.hooked, known.words));
-    source.until("hooked", |source| known(source) == (1, 0));
-    let began = Instant::now();
-    rank.order(&format!("load {}", scene.library().display()));
-    source.until_ready(1);
-    println!("attached after {:?}", began.elapsed());
-    assert!(known(&source).1 > 0, "found without a word");
-    let id = rank.order("id");
-    rank.order(&format!("init world 1 0 {id}"));
-    rank.order("call 5 ncclAllReduce world 1000 7");
-    let told = source.read();
-    assert_eq!(told.int("nccl.collective.calls", &rank, "all_reduce lt_4KiB"), Some(5));
+    for (at, scene) in scenes.iter().enumerate() {
+        // Those before are let go, and what tried the price of a hit.
+        source.until("hooked", |source| {
+            let detaching = source.nccl.shared.with(|known| known.detaching);
+            known(source).0 == 3 - at && detaching == 0
+        });
+        let (rank, (_, words)) = (&mut ranks[at], known(&source));
+        assert_eq!(rank.order(&format!("load {}", scene.library().display())), "ok");
+        let began = Instant::now();
+        source.until("attached", |source| source.nccl.shared.with(|known| known.files) > at as u64);
+        println!("attached {:?} after it was loaded", began.elapsed());
+        assert!(known(&source).1 > words, "found without a word");
+        let id = rank.order("id");
+        assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+        assert_eq!(rank.order("call 5 ncclAllReduce world 1000 7"), "0");
+        let told = source.read();
+        assert_eq!(told.int("nccl.collective.calls", rank, "all_reduce lt_4KiB"), Some(5));
+    }
     source.until("let go", |source| known(source).0 == 0);
+}
+
+#[test]
+fn nobody_is_hooked_where_that_is_not_wanted() {
+    let rank = idle();
+    let mut hooks = Hooks::new(false);
+    hooks.follow(Some(HashSet::from([rank.process()])), &Paths::default());
+    assert_eq!((hooks.hooked(), hooks.is_busy(), hooks.fd().is_none()), (0, false, true));
+    assert!(!is_hooked(&rank));
 }

@@ -53,6 +53,12 @@ enum Probe {
 }
 
 impl Hooks {
+    /// None will be put in where they are not wanted.
+    pub(super) fn new(is_wanted: bool) -> Self {
+        let linker = if is_wanted { Probe::Unasked } else { Probe::Refused };
+        Self { linker, ..Self::default() }
+    }
+
     /// Hooks the processes that are wanted, as many as may be, and lets go of others; `None` where
     /// those are wanted that were.
     pub(super) fn follow(&mut self, wanted: Option<HashSet<ProcKey>>, paths: &Paths) {
@@ -75,8 +81,8 @@ impl Hooks {
     }
 
     fn hook(&mut self, process: ProcKey, paths: &Paths) -> Option<Link> {
-        let (file, offset) = linker_of(&paths.proc.join(process.pid.to_string()))?;
         let linker = self.linker.get()?;
+        let (file, offset) = linker_of(&paths.proc.join(process.pid.to_string()))?;
         match linker.watch(process.pid, &file, offset) {
             // Of another process that has been given the number.
             Ok(_) if !is_alive(paths, process) => {

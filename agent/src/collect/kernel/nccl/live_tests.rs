@@ -297,7 +297,7 @@ impl Source {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
-        let settings = Settings { enabled: true, budget, patience, hang_after };
+        let settings = Settings { budget, patience, hang_after, ..Settings::default() };
         let candidates = Box::new(move || locked(&listed).clone());
         let (known, board) = ((&ownership, &communicators), Board::default());
         let desk = Arc::new(Desk::new(desk::Sources {

@@ -59,7 +59,7 @@ pub(super) fn start(
         paths: paths.clone(),
         shared,
         looks: Looks::new(paths.clone(), candidates, now),
-        hooks: Hooks::default(),
+        hooks: Hooks::new(settings.hooks),
         attaching: Attaching::default(),
         governing: Governing::new(settings, paths, now),
         desk,
