@@ -108,8 +108,10 @@ impl Watch {
             }
             self.govern(now);
             self.attaching.detach_some();
-            self.follow_linkers(now);
+            let settled = self.looks.settled(now);
+            self.hooks.follow(settled, &self.paths);
             self.publish();
+            self.hooks.let_go_some();
             if wait(woken.as_fd(), self.hooks.fd(), self.pause(now)) {
                 return;
             }
@@ -125,13 +127,6 @@ impl Watch {
         let due =
             self.looks.due().into_iter().chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
-    }
-
-    /// Hooks those that load a library late, if they do.
-    fn follow_linkers(&mut self, now: Instant) {
-        let settled = self.looks.settled(now);
-        self.hooks.follow(settled, &self.paths);
-        self.hooks.let_go_some();
     }
 
     fn follow_libraries(&mut self, now: Instant) {
