@@ -16,6 +16,7 @@ mod elf;
 mod fields;
 mod governing;
 mod governor;
+mod hooks;
 mod host;
 mod identity;
 mod libraries;
@@ -65,7 +66,7 @@ use shared::Shared;
 use standing::{say, standings};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::mpsc::SyncSender;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
@@ -91,6 +92,8 @@ pub struct Settings {
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
+    /// Whether dynamic linkers are asked to say when they load something.
+    pub hooks: bool,
 }
 
 impl Default for Settings {
@@ -104,6 +107,7 @@ impl Default for Settings {
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),
+            hooks: true,
         }
     }
 }
@@ -137,7 +141,7 @@ const MOST_STIRRED: usize = 1_024;
 /// for at once.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    wake: Weak<SyncSender<()>>,
+    wake: Weak<OwnedFd>,
     stirred: Stirred,
 }
 
@@ -157,7 +161,7 @@ impl Waker {
     pub fn wake(&self) {
         if let Some(wake) = self.wake.upgrade() {
             // Full: it will look anyway.
-            let _ = wake.try_send(());
+            let _ = rustix::io::write(&wake, &[1]);
         }
     }
 }

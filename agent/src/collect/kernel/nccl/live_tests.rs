@@ -1160,7 +1160,10 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
 }
 
 #[path = "paced_tests.rs"]
-mod paced_tests;
+mod paced;
+
+#[path = "dlopen_tests.rs"]
+mod dlopen;
 
 #[path = "governed_tests.rs"]
 mod governed;
