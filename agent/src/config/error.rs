@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration file {path}: {source}")]
+    #[error("cannot read the configuration file {path}: {source}; {}", readable(.source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -55,6 +55,14 @@ pub enum ConfigError {
     /// The OTLP settings do not fit together.
     #[error(transparent)]
     Otlp(#[from] SettingsError),
+}
+
+fn readable(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "`gpuwho config sample` prints one to begin with",
+        std::io::ErrorKind::PermissionDenied => "let the user that runs gpuwho read it",
+        _ => "name a file of text with --config",
+    }
 }
 
 fn nearest_words(nearest: Option<&str>) -> String {

@@ -128,3 +128,17 @@ fn a_driver_without_devices_is_absent() {
     let seen = (report.state, report.reason.as_str());
     assert_eq!(seen, (SourceState::Absent, "the driver lists no device"));
 }
+
+#[test]
+fn a_driver_that_counts_more_devices_than_there_can_be_is_refused_and_asked_again() {
+    let mut rig = Rig::new("h100x8");
+    let nonsense = "\n[[failure]]\ncall = \"nvmlDeviceGetCount_v2\"\ngarbage = true\n";
+    rig.play_with("h100x8", nonsense);
+    drop(rig.tick());
+    let report = rig.reader.report();
+    assert_eq!(report.state, SourceState::Failed, "{report:?}");
+    assert!(report.reason.ends_with(" devices, more than there can be"), "{report:?}");
+    rig.play("h100x8");
+    drop(rig.tick());
+    assert_eq!((0..8).filter(|device| rig.state(*device) == DeviceState::Ok).count(), 8);
+}

@@ -8,6 +8,9 @@
 use super::answer::{Absent, Answer, Communicator, Lost, Process, count, hash};
 use std::sync::Arc;
 
+/// No job has more.
+const MOST_PROCESSES: u32 = 1 << 18;
+
 /// The part of the text that a line is in.
 #[derive(Default)]
 enum Part {
@@ -61,8 +64,9 @@ fn summary(line: &str, answer: &mut Answer) -> Option<()> {
     let ([nodes, _, _, processes, _] | [nodes, processes, _]) = *numbers?.as_slice() else {
         return None;
     };
-    (answer.nodes, answer.processes) = (nodes, processes);
-    Some(())
+    // By its nodes a job is asked more or less often.
+    let is_a_job = nodes <= processes && processes <= MOST_PROCESSES;
+    is_a_job.then(|| (answer.nodes, answer.processes) = (nodes, processes))
 }
 
 /// `0-0 (cf264af53edbe986) INCOMPLETE`; other troubles of a communicator are not missing ranks.
