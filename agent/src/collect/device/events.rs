@@ -238,7 +238,11 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::ownership::Ownership;
+    use crate::event::desk::Sources;
+    use crate::paths::Paths;
     use std::collections::VecDeque;
+    use std::path::Path;
 
     struct Script(VecDeque<Result<Option<Seen>, String>>);
 
@@ -304,5 +308,44 @@ mod tests {
         assert_eq!((what.kind, what.severity), (EventKind::Xid, Severity::Critical));
         let place = Place::Pci(PciAddress::parse("0000:17:00").unwrap());
         assert_eq!((what.place, what.code, what.gpu_instance), (place, Some(79), Some(2)));
+    }
+
+    /// What is said of the events after a child has told this and has ended.
+    fn after(told: Vec<u8>) -> (SourceState, String) {
+        let paths = Paths::under(Path::new("/nonexistent"));
+        let desk = Arc::new(Desk::new(Sources {
+            inventory: Arc::default(),
+            ownership: Ownership::new(&paths),
+            listed: Box::new(|_| Vec::new()),
+            paths,
+            wake: Box::new(|| {}),
+            make_way: Box::new(|| {}),
+        }));
+        let (ears, board) = (Ears::default(), Board::default());
+        ears.open(desk, board.clone());
+        ears.hear(Some(io::Cursor::new(told)));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let said = board.all().remove(NAME).map(|standing| standing.report);
+            match said {
+                Some(Report { state, reason, .. }) if state != SourceState::Ready => {
+                    return (state, reason);
+                }
+                said => assert!(Instant::now() < deadline, "{said:?}"),
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_child_that_has_ended_or_tells_rubbish_tells_no_events() {
+        let mut watching = Vec::new();
+        Outbox::default().send(&mut watching, &Told::Watching).unwrap();
+        let tail = ": events come from the kernel log only";
+        let ended = format!("its reader process has ended{tail}");
+        assert_eq!(after(watching.clone()), (SourceState::Absent, ended));
+        let rubbish = [&watching, &b"WARNING: infoROM is corrupted\n"[..]].concat();
+        let no_event = format!("its reader process tells what is no event{tail}");
+        assert_eq!(after(rubbish), (SourceState::Absent, no_event));
     }
 }

@@ -55,8 +55,9 @@ fn known(communicator: &Communicator, here: &HashMap<Process, ProcKey>) -> Known
     };
     let (dead, left) = (of(|one| one.is_dead), of(|one| !one.is_dead && !one.is_unresponsive));
     // What a job says of itself may be any number.
-    let launched = |rank: &Rank| rank.launched.clone().into_iter().map(|(_, launched)| launched);
-    let total = |rank: &Rank| launched(rank).fold(0, u64::saturating_add);
+    let total = |rank: &Rank| {
+        rank.launched.iter().map(|(_, launched)| *launched).fold(0, u64::saturating_add)
+    };
     let foremost = communicator.ranks.iter().map(total).max().unwrap_or(0);
     let local = |rank: &Rank| {
         let process = *here.get(rank.process.as_ref()?)?;

@@ -44,3 +44,15 @@ fn a_rank_that_is_neither_late_nor_dead_has_left() {
     let known = &digest.communicators[0];
     assert_eq!((known.unresponsive, known.dead, known.left, known.local.len()), (0, 0, 1, 0));
 }
+
+#[test]
+fn a_job_that_tells_more_launches_than_a_number_holds_is_behind_by_no_less() {
+    let mut answer = from_json(USER_GUIDE.as_bytes()).unwrap();
+    let communicator = &mut answer.communicators[0];
+    let launched = vec![(Operation::AllReduce, u64::MAX), (Operation::Send, u64::MAX)];
+    communicator.ranks.push(Rank { number: 99, process: None, device: None, launched });
+    let all = &communicator.ranks[0].launched;
+    let first: u64 = all.iter().map(|(_, launched)| launched).sum();
+    let known = &digest(&answer, &here()).communicators[0];
+    assert_eq!(known.local[0].behind, u64::MAX - first);
+}
