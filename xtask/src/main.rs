@@ -10,6 +10,7 @@ mod ci;
 mod collector;
 mod compile;
 mod containerd;
+mod cross;
 mod docs;
 mod fuzz;
 mod gpu_check;
