@@ -197,10 +197,10 @@ metrics! {
     /// Time since the rank called its last operation on the communicator.
     QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
         from "kernel time stamp of the last entry";
-    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call that is timed, or behind
-    /// the node's foremost rank of the communicator without a call, for as long as
-    /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices
-    /// behind calls that have returned, are idle; behind one that was not timed, unknown.
+    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call that is timed,
+    /// or behind the node's foremost rank of the communicator without a call, for as long as
+    /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices behind
+    /// calls that have returned, are idle; behind one that was not timed, unknown.
     STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Times this rank was found hung.

@@ -289,7 +289,7 @@ fn rank(raw: RawRank) -> Rank {
         number: raw.rank,
         process: process(raw.host, raw.pid),
         device: raw.cuda_dev.and_then(|device| u32::try_from(device).ok()),
-        total: launched.iter().map(|(_, count)| count).sum(),
+        total: sum(launched.iter().map(|(_, count)| *count)),
         launched,
     }
 }
@@ -318,6 +318,11 @@ fn process(host: Arc<str>, pid: i64) -> Option<Process> {
 /// Up to 16 hexadecimal digits.
 pub(super) fn hash(digits: &str) -> Option<CommunicatorHash> {
     u64::from_str_radix(digits, 16).ok().map(CommunicatorHash)
+}
+
+/// What a job says of itself may be any number.
+pub(super) fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 pub(super) fn count(length: usize) -> u32 {

@@ -68,3 +68,13 @@ fn a_text_tells_how_far_behind_a_rank_is_and_who_has_left() {
     let other = &digest.communicators[1];
     assert_eq!((other.unresponsive, other.left, other.local.len()), (0, 5, 0));
 }
+
+#[test]
+fn a_job_that_tells_more_launches_than_a_number_holds_is_behind_by_no_less() {
+    let most = format!("\"AllGather\": {0}, \"ReduceScatter\": {0}", u64::MAX);
+    let none = "\"AllGather\": 0,\n            \"ReduceScatter\": 0";
+    let told = USER_GUIDE.replacen(none, &most, 1);
+    assert_ne!(told, USER_GUIDE);
+    let answer = from_json(told.as_bytes()).unwrap();
+    assert_eq!(answer.communicators[0].foremost, u64::MAX);
+}

@@ -7,13 +7,15 @@
 //! that are not known pass. A text without one of its headings, or that ends within a line, is no
 //! answer: it was cut short.
 
-use super::answer::{Absent, Answer, Communicator, Lost, Process, count, hash};
+use super::answer::{Absent, Answer, Communicator, Lost, Process, count, hash, sum};
 use super::unequal::Unequal;
 use std::sync::Arc;
 
 /// Room that 2.24 and 2.25 have for a list of ranks (`lineBuf`, with the zero at its end): what
 /// does not fit is cut off, be it within a number.
 const LONGEST_LIST: usize = 1_023;
+/// No job has more.
+const MOST_PROCESSES: u32 = 1 << 18;
 
 /// The part of the text that a line is in.
 #[derive(Default)]
@@ -169,7 +171,7 @@ impl Reading {
         for (place, communicator) in answer.communicators.iter_mut().enumerate() {
             let mine = unequal.iter().filter(|(of, _)| *of == place);
             let mine: Vec<&Unequal> = mine.map(|(_, unequal)| unequal).collect();
-            communicator.foremost = mine.iter().map(|unequal| unequal.foremost()).sum();
+            communicator.foremost = sum(mine.iter().map(|unequal| unequal.foremost()));
             communicator.ranks = Unequal::ranks(&mine);
         }
         let Answer { dead, communicators, .. } = &mut answer;
@@ -203,8 +205,9 @@ fn summary(line: &str, answer: &mut Answer) -> Option<()> {
     let ([nodes, _, _, processes, _] | [nodes, processes, _]) = *numbers?.as_slice() else {
         return None;
     };
-    (answer.nodes, answer.processes) = (nodes, processes);
-    Some(())
+    // By its nodes a job is asked more or less often.
+    let is_a_job = nodes <= processes && processes <= MOST_PROCESSES;
+    is_a_job.then(|| (answer.nodes, answer.processes) = (nodes, processes))
 }
 
 fn first_number(words: &str) -> Option<u32> {

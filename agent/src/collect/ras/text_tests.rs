@@ -238,3 +238,15 @@ fn a_text_without_its_headings_is_no_answer() {
     assert_ne!(wrong, HEALTHY);
     assert_eq!(from_text(&wrong), None);
 }
+
+#[test]
+fn a_size_that_no_job_has_is_no_answer() {
+    let sizes = |nodes: u64, processes: u64| {
+        let told =
+            format!("(total)\n  {nodes}  {processes}  {processes}\n\nCommunicators...\nWarnings\n");
+        from_text(&told).map(|answer| (answer.nodes, answer.processes))
+    };
+    assert_eq!(sizes(4, 31), Some((4, 31)));
+    assert_eq!(sizes(u32::MAX.into(), u32::MAX.into()), None, "it would never be asked again");
+    assert_eq!(sizes(5, 4), None);
+}

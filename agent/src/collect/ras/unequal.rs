@@ -2,7 +2,7 @@
 //! (2.26 and later) or of all together (2.24 and 2.25). Ranks are there in groups of the same count;
 //! of a group of half the ranks and more only the size is told.
 
-use super::answer::{Process, Rank, count, operation};
+use super::answer::{Process, Rank, count, operation, sum};
 use super::text::manager;
 use crate::catalog::nccl::Operation;
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ impl Unequal {
             let counts = counts?;
             let by_name = all.iter().zip(&counts);
             let launched = by_name.filter_map(|(one, count)| Some((one.operation?, *count)));
-            let (launched, total) = (launched.collect(), counts.iter().sum());
+            let (launched, total) = (launched.collect(), sum(counts.iter().copied()));
             Some(Rank { number, process, device: None, launched, total })
         };
         named.into_iter().filter_map(rank).collect()

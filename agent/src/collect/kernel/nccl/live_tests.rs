@@ -10,7 +10,7 @@ use super::maps::Snapshot;
 use super::probes::{Attached, Probes, task_layout};
 use super::shared::Shared;
 use super::target::Target;
-use super::{Nccl, Patience, Settings, Waker, locked};
+use super::{Nccl, Patience, Settings, Waker, elf, locked};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
@@ -26,6 +26,7 @@ use gpuwho_common::nccl::{
     SYMBOLS, operation,
 };
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -113,6 +114,18 @@ impl Scene {
     fn library(&self) -> PathBuf {
         self.folder.path().join("libnccl.so.2")
     }
+}
+
+#[test]
+fn a_library_for_another_processor_is_not_probed() {
+    let scene = Scene::new();
+    let exports = || elf::exports(&File::open(scene.library()).unwrap()).unwrap();
+    assert!(exports().is_some());
+    let mut bytes = std::fs::read(scene.library()).unwrap();
+    // The header's `e_machine`, which is that of RISC-V now.
+    bytes[18..20].copy_from_slice(&[243, 0]);
+    std::fs::write(scene.library(), bytes).unwrap();
+    assert_eq!(exports(), None);
 }
 
 /// The bare probe on the library that a rank maps.
@@ -1356,7 +1369,7 @@ fn a_library_is_opened_through_another_of_its_users_when_the_first_has_ended() {
     }
     let can_be_opened = |libraries: &Libraries| {
         let (_, library) = only(libraries.in_use());
-        std::fs::File::open(&library.file).is_ok()
+        File::open(&library.file).is_ok()
     };
     assert!(can_be_opened(&libraries));
     let first = ranks[0].process();
