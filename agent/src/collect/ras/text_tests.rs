@@ -24,8 +24,8 @@ fn absent(rank: u32, process: Option<Process>, is_dead: bool) -> Absent {
     Absent { rank, process, device: None, is_unresponsive: true, is_dead }
 }
 
-fn on(host: &str, pid: u32) -> Option<Process> {
-    Some(Process { host: host.into(), pid })
+fn on(host: &str, pid: u32) -> Process {
+    Process { host: host.into(), pid }
 }
 
 fn rank(number: u32, process: Option<Process>, launched: &[(Operation, u64)]) -> Rank {
@@ -40,7 +40,7 @@ fn left(rank: u32, process: Option<Process>) -> Absent {
 
 #[test]
 fn a_jobs_size_is_told_and_of_ranks_who_differs() {
-    let behind = rank(1, on("127.0.0.1", 13_029), &[(Operation::AllReduce, 49)]);
+    let behind = rank(1, Some(on("127.0.0.1", 13_029)), &[(Operation::AllReduce, 49)]);
     let communicator = Communicator {
         hash: CommunicatorHash(0x1db1_4a8a_713c_2fa5),
         size: None,
@@ -66,7 +66,7 @@ fn a_jobs_size_is_told_and_of_ranks_who_differs() {
 fn the_oldest_form_tells_who_is_no_member_and_what_all_operations_together_differ_in() {
     let answer = from_text(MISMATCH_2_24).unwrap();
     let behind = |number, pid: Option<u32>, total| {
-        let process = pid.and_then(|pid| on("172.16.64.210", pid));
+        let process = pid.map(|pid| on("172.16.64.210", pid));
         Rank { number, process, device: None, launched: Vec::new(), total }
     };
     let world = Communicator {
@@ -134,13 +134,13 @@ fn who_is_no_member_and_who_is_behind_in_which_operation_is_told() {
         hash: CommunicatorHash(0xcf26_4af5_3edb_e986),
         size: None,
         ranks: vec![
-            rank(0, on(node, 483_072), &counts(12, 6_649)),
-            rank(2, on(node, 483_074), &counts(12, 6_649)),
-            rank(6, on(node, 483_078), &counts(0, 6_600)),
+            rank(0, Some(on(node, 483_072)), &counts(12, 6_649)),
+            rank(2, Some(on(node, 483_074)), &counts(12, 6_649)),
+            rank(6, Some(on(node, 483_078)), &counts(0, 6_600)),
         ],
         absent: vec![
             absent(21, Some(process(3_487_984)), false),
-            left(3, on(node, 483_075)),
+            left(3, Some(on(node, 483_075))),
             left(4, None),
         ],
         missing: 3,
@@ -170,8 +170,8 @@ fn dead_and_missing_processes_are_told_with_their_ranks() {
         hash: CommunicatorHash(0xcf26_4af5_3edb_e986),
         size: None,
         ranks: vec![
-            rank(0, on("172.16.64.210", 483_072), &[(Operation::AllReduce, 6_649)]),
-            rank(2, on("172.16.64.210", 483_074), &[(Operation::AllReduce, 6_649)]),
+            rank(0, Some(on("172.16.64.210", 483_072)), &[(Operation::AllReduce, 6_649)]),
+            rank(2, Some(on("172.16.64.210", 483_074)), &[(Operation::AllReduce, 6_649)]),
         ],
         absent: vec![
             absent(21, Some(process(3_487_984)), true),
@@ -195,8 +195,8 @@ fn a_real_librarys_dead_process_is_told() {
         hash: CommunicatorHash(0x1db1_4a8a_713c_2fa5),
         size: None,
         ranks: vec![
-            rank(0, on("127.0.0.1", 13_028), &[(Operation::AllReduce, 50)]),
-            rank(1, on("127.0.0.1", 13_029), &[(Operation::AllReduce, 49)]),
+            rank(0, Some(on("127.0.0.1", 13_028)), &[(Operation::AllReduce, 50)]),
+            rank(1, Some(on("127.0.0.1", 13_029)), &[(Operation::AllReduce, 49)]),
         ],
         absent: vec![absent(2, Some(process.clone()), true)],
         missing: 1,

@@ -36,8 +36,8 @@ impl Unequal {
     pub(super) fn take(&mut self, words: &str) -> bool {
         if let Some((size, rest)) = words.split_once(" ranks have ") {
             let group = size.parse().ok().zip(launched(rest));
-            let group = group.map(|(size, launched)| (size, launched, Vec::new()));
-            return self.add(group);
+            let listed = Vec::new();
+            return self.add(group.map(|(size, launched)| Group { launched, size, listed }));
         }
         let Some((number, rest)) = words.strip_prefix("Rank ").and_then(|one| one.split_once(' '))
         else {
@@ -47,15 +47,14 @@ impl Unequal {
         if let Some(rest) = rest.strip_prefix("has ") {
             let (said, process) = rest.split_once(" -- ").unwrap_or((rest, ""));
             let listed = vec![(number, manager(process))];
-            return self.add(launched(said).map(|launched| (1, launched, listed)));
+            return self.add(launched(said).map(|launched| Group { launched, size: 1, listed }));
         }
         let Some(group) = self.groups.last_mut() else { return false };
         group.listed.push((number, manager(rest)));
         true
     }
 
-    fn add(&mut self, group: Option<(u32, u64, Vec<(u32, Option<Process>)>)>) -> bool {
-        let group = group.map(|(size, launched, listed)| Group { launched, size, listed });
+    fn add(&mut self, group: Option<Group>) -> bool {
         let is_one = group.is_some();
         self.groups.extend(group);
         is_one

@@ -1,6 +1,7 @@
 //! The host's processes and what they have loaded, as membership in communicators asks for them.
 
 use super::cover::Covers;
+use super::libraries::Told;
 use super::roll::Processes;
 use super::shared::Known;
 use crate::collect::proc_scan::{is_alive, living};
@@ -8,13 +9,12 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use gpuwho_common::device_users::TICK_NS;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// This host's processes.
 pub(super) struct Host<'a> {
     paths: &'a Paths,
-    libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
-    files: HashMap<u32, (Arc<str>, Arc<str>)>,
+    libraries: HashMap<ProcKey, Told>,
+    files: HashMap<u32, Told>,
     only: HashMap<ProcKey, u32>,
     covers: Covers,
 }
@@ -51,7 +51,7 @@ impl Processes for Host<'_> {
         is_alive(self.paths, process)
     }
 
-    fn library(&self, process: ProcKey, file: u32) -> Option<(Arc<str>, Arc<str>)> {
+    fn library(&self, process: ProcKey, file: u32) -> Option<Told> {
         let told = self.files.get(&file).filter(|_| file != 0);
         told.or_else(|| self.libraries.get(&process)).cloned()
     }

@@ -55,6 +55,9 @@ pub(super) struct Library {
 /// nanosecond.
 type Stamp = (u64, [i64; 4]);
 
+/// Version and path, as they are told.
+pub(super) type Told = (Arc<str>, Arc<str>);
+
 /// A file in a process's memory.
 #[derive(Debug)]
 struct Memory {
@@ -66,7 +69,7 @@ struct Memory {
 
 impl Library {
     /// Version and path, as they are told.
-    pub(super) fn told(&self) -> (Arc<str>, Arc<str>) {
+    pub(super) fn told(&self) -> Told {
         let version = self.exports.version.split('+').next().unwrap_or_default();
         (version.into(), Arc::clone(&self.path))
     }

@@ -6,6 +6,7 @@
 //! the same rank and size are one membership, and so are all of which not even that is known.
 
 use super::identity::{Identified, Lineage};
+use super::libraries::Told;
 use super::maps::Snapshot;
 use crate::communicators::{Communicators, MemberFacts, MemberId, MemberKey};
 use crate::ids::ProcKey;
@@ -13,7 +14,6 @@ use gpuwho_common::nccl::{
     BIRTH, BUCKETS, CallKey, Calls, Communicator, DEATH, IDLE, Open, QUESTION, SEEN, UNKNOWN,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
 /// What the processes of this host are, for the roll.
 pub(super) trait Processes {
@@ -22,7 +22,7 @@ pub(super) trait Processes {
     /// Whether it is still there.
     fn is_alive(&self, process: ProcKey) -> bool;
     /// Version and file of its library: of the file of this number, where that is not 0.
-    fn library(&self, process: ProcKey, file: u32) -> Option<(Arc<str>, Arc<str>)>;
+    fn library(&self, process: ProcKey, file: u32) -> Option<Told>;
     /// Before this moment its calls in that file may have been missed.
     fn gap_ns(&self, process: ProcKey, file: u32) -> u64;
 }

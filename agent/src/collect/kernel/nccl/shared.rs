@@ -2,6 +2,7 @@
 
 use super::cover::Covers;
 use super::fields::Fields;
+use super::libraries::Told;
 use super::maps::Maps;
 use super::price::{Price, USUAL};
 use crate::catalog::agent::SourceState;
@@ -32,9 +33,9 @@ pub(super) struct Known {
     pub hooked: usize,
     pub words: u64,
     /// Version and file of each process's library.
-    pub libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
+    pub libraries: HashMap<ProcKey, Told>,
     /// The same by the number of the file.
-    pub files_by_number: HashMap<u32, (Arc<str>, Arc<str>)>,
+    pub files_by_number: HashMap<u32, Told>,
     /// The number of each process's library, where it maps one only.
     pub only: HashMap<ProcKey, u32>,
     /// Where each process's library keeps what a communicator is.

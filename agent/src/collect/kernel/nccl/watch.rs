@@ -7,6 +7,7 @@ use super::attaching::Attaching;
 use super::governing::Governing;
 use super::governor::Attach;
 use super::hooks::Hooks;
+use super::libraries::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
 use super::{Settings, Stirred, Waker, locked, state};
@@ -162,7 +163,7 @@ impl Watch {
     }
 
     /// Files by number, and the number of each process that maps one only.
-    fn numbered(&self) -> (HashMap<u32, (Arc<str>, Arc<str>)>, HashMap<ProcKey, u32>) {
+    fn numbered(&self) -> (HashMap<u32, Told>, HashMap<ProcKey, u32>) {
         let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
         for (key, library) in self.looks.libraries.in_use() {
             let Some(number) = self.attaching.number_of(key) else { continue };
