@@ -32,6 +32,7 @@ mod runs;
 mod shared;
 mod standing;
 mod state;
+mod stuck;
 mod tell;
 mod watch;
 
