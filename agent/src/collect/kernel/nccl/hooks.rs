@@ -62,7 +62,7 @@ pub(super) struct Hooks {
 enum Probe {
     #[default]
     Unasked,
-    Loaded(Linker),
+    Loaded(Box<Linker>),
     Refused,
 }
 
@@ -211,7 +211,7 @@ impl Probe {
     fn get(&mut self) -> Option<&mut Linker> {
         if matches!(self, Self::Unasked) {
             *self = match Linker::load() {
-                Ok(linker) => Self::Loaded(linker),
+                Ok(linker) => Self::Loaded(Box::new(linker)),
                 Err(error) => {
                     tracing::debug!(%error, "libraries that are loaded late are found by looks");
                     Self::Refused

@@ -3,7 +3,8 @@
 //! A process that is new is looked at ten times a second, because Python loads libraries late, and
 //! later each tenth of the time that it has been known, at last every thirty seconds: on one grid
 //! for all, so that they share a wake. One that becomes another program or opens another device is
-//! as good as new. A look is one line, `/proc/PID/statm`, read from a file that
+//! as good as new, and one whose dynamic linker says that it loads something (`hooks`) is looked at
+//! a moment later: for those the seldom looks are a net. A look is one line, `/proc/PID/statm`, read from a file that
 //! is kept open, which saves six sevenths of the time. Only where that shows other mappings `stat`
 //! and `status` are read, and the mappings themselves only where the code has grown or shrunk: 200
 //! processes are 200 reads each thirty seconds, of about 1.5 µs each.

@@ -5,7 +5,7 @@
 //! process with the same file, one after the other, and lets none fork meanwhile
 //! (`register_for_each_vma`, `dup_mmap_sem`). One that never unlocks its own would hold up the host.
 //! So all processes are looked at before, and of those that hold a device, which may hang with it,
-//! all threads: about 7 µs each. Who waits for a disk is looked at again a moment later.
+//! all threads: 9 µs each. Who waits for a disk is looked at again a moment later.
 
 use crate::ids::ProcKey;
 use crate::paths::Paths;
