@@ -39,6 +39,7 @@ const NCCL_TESTS: &[&str] = &[
     "rank_size_hash_sequence_calls_and_bytes_are_exact",
     "split_shrink_and_destroy_are_followed",
     "a_rank_that_hangs_in_a_call_is_told",
+    "a_library_that_is_loaded_after_hours",
 ];
 
 /// What `cargo xtask vm` can be asked.
