@@ -82,7 +82,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let told = |path: &Path| Settings::check(path).unwrap_err().to_string();
         let missing = told(&folder.path().join("no.toml"));
-        assert!(missing.ends_with("; `gpuwho config sample` prints one to begin with"), "{missing}");
+        assert!(
+            missing.ends_with("; `gpuwho config sample` prints one to begin with"),
+            "{missing}"
+        );
         let is_folder = told(folder.path());
         assert!(is_folder.ends_with("; name a file of text with --config"), "{is_folder}");
     }

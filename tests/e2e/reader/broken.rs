@@ -153,9 +153,8 @@ fn a_driver_that_counts_more_devices_than_there_can_be_is_refused_and_asked_agai
 fn the_call_that_hangs_is_told_and_not_one_that_was_only_late_before_it() {
     let mut rig = Rig::hasty("h100x8");
     rig.until(|_, rig| (rig.reader.report().state == SourceState::Ready).then_some(()));
-    let failing = |call: &str, how: &str| {
-        format!("\n[[failure]]\ncall = \"{call}\"\ndevice = 5\n{how}\n")
-    };
+    let failing =
+        |call: &str, how: &str| format!("\n[[failure]]\ncall = \"{call}\"\ndevice = 5\n{how}\n");
     let late = failing("nvmlDeviceGetMigMode", "delay_ms = 300");
     let until = format!("hang = true\nuntil = {}", rig.seconds() + 60.0);
     rig.play_with("h100x8", &(late + &failing("nvmlDeviceGetMemoryInfo_v2", &until)));

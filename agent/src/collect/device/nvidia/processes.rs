@@ -333,8 +333,9 @@ impl Mean {
 #[cfg(test)]
 mod tests {
     use super::{
-        BTreeMap, Cursors, Duration, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType, Servers,
-        SystemTime, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place, tally,
+        BTreeMap, Cursors, Duration, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType,
+        Servers, SystemTime, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place,
+        tally,
     };
 
     fn sample(pid: u32, time_stamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
@@ -466,7 +467,11 @@ mod tests {
         assert_eq!(cursors.since(at(7200)), 7_199_000_000);
         let read = [sample(1, 7_199_500_000, 10), sample(2, 7_199_400_000, 20)];
         assert_eq!(busy(&mut cursors, &read).len(), 2);
-        assert_eq!(cursors.since(at(7199)), 7_199_400_000, "the driver's clock may be ahead a little");
+        assert_eq!(
+            cursors.since(at(7199)),
+            7_199_400_000,
+            "the driver's clock may be ahead a little"
+        );
         assert_eq!(cursors.since(at(3600)), 3_599_000_000, "an hour back");
         let read = [sample(1, 3_599_500_000, 30), sample(2, 3_599_400_000, 40)];
         assert_eq!(busy(&mut cursors, &read), [(1, Some(0.3)), (2, Some(0.4))].into());
