@@ -229,7 +229,8 @@ impl Guest {
         let hooks = HOOKS.iter().filter(has).map(|hook| check(hook, self_test(hook)));
         let nccl = check("nccl", ["self-test", "nccl"].map(OsString::from).to_vec());
         let options = ["--test-threads=1", "--nocapture"];
-        let args = NCCL_TESTS.iter().chain(&options).map(OsString::from).collect();
+        let tests = NCCL_TESTS.iter().chain(self.machine.tests);
+        let args = tests.chain(&options).map(OsString::from).collect();
         let ranks = Check { name: "ranks", program: TESTS, args, idle: Some("needs .*BPF") };
         hooks.chain([nccl, ranks]).collect()
     }
