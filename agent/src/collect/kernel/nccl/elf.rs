@@ -121,6 +121,13 @@ pub(super) fn code(file: &File, names: &[&str]) -> io::Result<Option<(u16, Vec<V
     Ok(Some((image.machine, all)))
 }
 
+/// The place in the file of a function that it exports.
+pub(super) fn function(file: &File, name: &str) -> io::Result<Option<u64>> {
+    let Some(image) = Image::open(file)? else { return Ok(None) };
+    let Some(names) = Names::find(&image)? else { return Ok(None) };
+    names.offset(&image, name)
+}
+
 /// The newest version that a function of the set came with.
 fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
     let rows = entries.iter().filter_map(|(row, _)| SYMBOLS.get(*row));
