@@ -54,7 +54,7 @@ pub(crate) struct Request {
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// A kernel that has not ended by then is ended
-    #[arg(long, value_name = "SECONDS", default_value_t = 240)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 360)]
     timeout: u64,
     /// Arguments for that program
     #[arg(last = true, requires = "program")]
@@ -64,7 +64,7 @@ pub(crate) struct Request {
 impl Request {
     /// The agent's self-test in the whole matrix.
     pub(crate) fn all() -> Self {
-        Self { kernels: Vec::new(), arch: None, program: None, timeout: 240, args: Vec::new() }
+        Self { kernels: Vec::new(), arch: None, program: None, timeout: 360, args: Vec::new() }
     }
 
     fn machines(&self) -> impl Iterator<Item = &'static Machine> {
