@@ -39,6 +39,7 @@ const NCCL_TESTS: &[&str] = &[
     "rank_size_hash_sequence_calls_and_bytes_are_exact",
     "split_shrink_and_destroy_are_followed",
     "a_rank_that_hangs_in_a_call_is_told",
+    "a_library_that_is_loaded_after_hours",
 ];
 
 /// What `cargo xtask vm` can be asked.
@@ -54,7 +55,7 @@ pub(crate) struct Request {
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// A kernel that has not ended by then is ended
-    #[arg(long, value_name = "SECONDS", default_value_t = 240)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 360)]
     timeout: u64,
     /// Arguments for that program
     #[arg(last = true, requires = "program")]
@@ -64,7 +65,7 @@ pub(crate) struct Request {
 impl Request {
     /// The agent's self-test in the whole matrix.
     pub(crate) fn all() -> Self {
-        Self { kernels: Vec::new(), arch: None, program: None, timeout: 240, args: Vec::new() }
+        Self { kernels: Vec::new(), arch: None, program: None, timeout: 360, args: Vec::new() }
     }
 
     fn machines(&self) -> impl Iterator<Item = &'static Machine> {
@@ -229,7 +230,8 @@ impl Guest {
         let hooks = HOOKS.iter().filter(has).map(|hook| check(hook, self_test(hook)));
         let nccl = check("nccl", ["self-test", "nccl"].map(OsString::from).to_vec());
         let options = ["--test-threads=1", "--nocapture"];
-        let args = NCCL_TESTS.iter().chain(&options).map(OsString::from).collect();
+        let tests = NCCL_TESTS.iter().chain(self.machine.tests);
+        let args = tests.chain(&options).map(OsString::from).collect();
         let ranks = Check { name: "ranks", program: TESTS, args, idle: Some("needs .*BPF") };
         hooks.chain([nccl, ranks]).collect()
     }

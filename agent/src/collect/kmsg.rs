@@ -102,16 +102,14 @@ impl Watch {
         loop {
             match open(&self.paths) {
                 Ok(log) => {
-                    self.report = Report::ready();
-                    self.say();
+                    self.stand(Report::ready());
                     self.board.clock(NAME);
                     self.follow(&log);
                 }
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
                     let remedy = "run as root; in a container, privileged";
-                    self.report = Report::of(SourceState::Degraded, reason, remedy);
-                    self.say();
+                    self.stand(Report::of(SourceState::Degraded, reason, remedy));
                 }
             }
             let retry = Instant::now() + RETRY;
@@ -137,8 +135,7 @@ impl Watch {
                 Err(Errno::INTR) => {}
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
-                    self.report = Report::of(SourceState::Failed, reason, "");
-                    self.say();
+                    self.stand(Report::of(SourceState::Failed, reason, ""));
                     return;
                 }
             }
@@ -201,6 +198,13 @@ impl Watch {
         if let Err(error) = self.position.advance(record.sequence) {
             tracing::warn!(%error, "cannot keep how far the kernel log was told");
         }
+    }
+
+    /// Says how it stands; what was lost stays lost.
+    fn stand(&mut self, report: Report) {
+        let dropped = std::mem::take(&mut self.report.dropped);
+        self.report = Report { dropped, ..report };
+        self.say();
     }
 
     fn say(&self) {

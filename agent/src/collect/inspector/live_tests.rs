@@ -356,7 +356,9 @@ fn files_for_which_there_is_no_room_are_told() {
     );
     let writers: Vec<_> =
         (0..3).map(|_| Writer::of(("bash", &script), stage.path(), &[])).collect();
-    writers.iter().for_each(|writer| stage.hold(writer.process()));
+    for writer in &writers {
+        stage.hold(writer.process());
+    }
     let told = stage.read();
     let all = i64::try_from(writers.len() * EACH).unwrap();
     let most = i64::try_from(MAX_FILES).unwrap();

@@ -33,6 +33,7 @@ mod runs;
 mod shared;
 mod standing;
 mod state;
+mod stuck;
 mod target;
 mod tell;
 mod watch;

@@ -23,8 +23,15 @@ fn idle() -> Rank {
 }
 
 fn settled(mut rank: Rank) -> Rank {
-    assert_eq!(rank.order("load libm.so.6"), "ok");
+    assert_eq!(rank.order("load libc.so.6"), "ok");
     rank
+}
+
+/// Until there is nothing left to do; nobody is taken to be stuck.
+fn work(hooks: &mut Hooks) {
+    while hooks.due().is_some() {
+        hooks.work(|| Some(Vec::new()), &Paths::default());
+    }
 }
 
 impl Later {
@@ -41,13 +48,11 @@ impl Later {
         looks.look(now);
         let (settled, mut hooks) = (looks.settled(now), Hooks::new(true));
         assert_eq!(settled, Some(all.clone()));
-        hooks.follow(settled, &paths);
+        hooks.follow(settled);
+        work(&mut hooks);
         if hooks.fd().is_none() {
             println!("skipped: needs root and BPF");
             return None;
-        }
-        while hooks.is_busy() {
-            hooks.follow(None, &paths);
         }
         assert_eq!(hooks.hooked(), all.len().min(64));
         Some(Self { looks, hooks, now })
@@ -76,8 +81,8 @@ impl Later {
     /// Hooks those that are settled by now; gives how many there are.
     fn hooked(&mut self) -> usize {
         let settled = self.looks.settled(self.now);
-        self.hooks.follow(settled, &Paths::default());
-        self.hooks.let_go_some();
+        self.hooks.follow(settled);
+        work(&mut self.hooks);
         self.hooks.hooked()
     }
 }
@@ -235,10 +240,24 @@ fn calls_of_a_library_that_is_loaded_late_are_counted_from_the_first_moment_on()
 }
 
 #[test]
+fn nobody_is_hooked_while_a_process_may_be_stuck() {
+    let rank = idle();
+    let mut hooks = Hooks::new(true);
+    let began = Instant::now();
+    hooks.follow(Some(HashSet::from([rank.process()])));
+    // Too many to look at.
+    hooks.work(|| None, &Paths::default());
+    hooks.work(|| panic!("asked again at once"), &Paths::default());
+    assert_eq!((hooks.hooked(), hooks.fd().is_none()), (0, true));
+    assert!(hooks.due().unwrap() >= began + Duration::from_secs(1));
+}
+
+#[test]
 fn nobody_is_hooked_where_that_is_not_wanted() {
     let rank = idle();
     let mut hooks = Hooks::new(false);
-    hooks.follow(Some(HashSet::from([rank.process()])), &Paths::default());
-    assert_eq!((hooks.hooked(), hooks.is_busy(), hooks.fd().is_none()), (0, false, true));
+    hooks.follow(Some(HashSet::from([rank.process()])));
+    work(&mut hooks);
+    assert_eq!((hooks.hooked(), hooks.fd().is_none()), (0, true));
     assert!(!is_hooked(&rank));
 }

@@ -334,9 +334,7 @@ fn stepping_through_is_dearer_and_the_programs_part_is_measured() {
     // No processor is so quick, and none so slow that does anything else.
     let is_likely = |part: Duration| (50..50_000).contains(&part.as_nanos());
     assert!(is_likely(price.entry) && is_likely(price.program), "{price:?}");
-    if cfg!(target_arch = "x86_64") {
-        assert!(price.stepped > price.entry.mul_f64(1.2), "{price:?}");
-    }
+    assert!(price.stepped > price.entry.mul_f64(1.2), "{price:?}");
     // A reading tells what was paid: more than the traps of the calls so far.
     source.until("paid", |source| {
         let told = source.read();

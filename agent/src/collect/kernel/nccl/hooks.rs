@@ -11,6 +11,7 @@
 use super::super::linker::{Link, Linker};
 use super::elf::function;
 use super::libraries::{code_of, place};
+use super::stuck::Waiting;
 use crate::collect::proc_scan::is_alive;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -25,6 +26,12 @@ use std::time::{Duration, Instant};
 const HOOK: &str = "_dl_debug_state";
 /// How long hooks are put in or taken out before something else has its turn.
 const AT_ONCE: Duration = Duration::from_millis(50);
+/// After so long who waited for a disk has gone on, and for so long nobody is looked for when nobody
+/// was stuck.
+const A_MOMENT: Duration = Duration::from_millis(200);
+/// While somebody is stuck, hooks wait for so long: at first, and at last.
+const SOONEST: Duration = Duration::from_secs(1);
+const LATEST: Duration = Duration::from_mins(5);
 /// Of the auxiliary vector (`linux/auxvec.h`): where the dynamic linker begins, and the program.
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
@@ -41,6 +48,13 @@ pub(super) struct Hooks {
     waiting: Vec<ProcKey>,
     /// What the dynamic linkers have said so far.
     words: u64,
+    /// Those that waited a moment ago.
+    suspects: Option<Vec<Waiting>>,
+    /// Nobody was stuck a moment ago.
+    sure_until: Option<Instant>,
+    /// Somebody is, or may be: nothing is done until then, and that is how long it was waited for.
+    not_before: Option<Instant>,
+    patience: Duration,
 }
 
 /// The probe, loaded when the first hook is wanted.
@@ -48,7 +62,7 @@ pub(super) struct Hooks {
 enum Probe {
     #[default]
     Unasked,
-    Loaded(Linker),
+    Loaded(Box<Linker>),
     Refused,
 }
 
@@ -59,25 +73,74 @@ impl Hooks {
         Self { linker, ..Self::default() }
     }
 
-    /// Hooks the processes that are wanted, as many as may be, and lets go of others; `None` where
-    /// those are wanted that were.
-    pub(super) fn follow(&mut self, wanted: Option<HashSet<ProcKey>>, paths: &Paths) {
-        if let Some(wanted) = wanted {
-            let gone = self.asked.keys().filter(|process| !wanted.contains(*process));
-            for process in gone.copied().collect::<Vec<_>>() {
-                self.let_go(process);
-            }
-            let new = wanted.into_iter().filter(|process| !self.asked.contains_key(process));
-            self.waiting = new.collect();
+    /// From now on these are wanted; `None` where those are that were.
+    pub(super) fn follow(&mut self, wanted: Option<HashSet<ProcKey>>) {
+        let Some(wanted) = wanted else { return };
+        let gone = self.asked.keys().filter(|process| !wanted.contains(*process));
+        for process in gone.copied().collect::<Vec<_>>() {
+            self.let_go(process);
         }
-        let end = Instant::now() + AT_ONCE;
-        while Instant::now() < end
-            && self.hooked() < MAX_WATCHED as usize
-            && let Some(process) = self.waiting.pop()
-        {
+        let new = wanted.into_iter().filter(|process| !self.asked.contains_key(process));
+        self.waiting = new.collect();
+    }
+
+    /// Puts some hooks in and takes some out, unless somebody is stuck; `waiting` finds who may be.
+    /// What is more urgent is done in between.
+    pub(super) fn work(&mut self, waiting: impl Fn() -> Option<Vec<Waiting>>, paths: &Paths) {
+        let began = Instant::now();
+        let is_early = self.not_before.is_some_and(|not_before| began < not_before);
+        if self.due().is_none() || is_early || self.is_held_up(began, waiting) {
+            return;
+        }
+        let end = began + AT_ONCE;
+        while Instant::now() < end && self.has_waiting() {
+            let Some(process) = self.waiting.pop() else { break };
             let link = self.hook(process, paths);
             self.asked.insert(process, link);
         }
+        while Instant::now() < end
+            && let Some(link) = self.letting_go.pop()
+        {
+            drop(link);
+        }
+    }
+
+    /// Whether to wait, since somebody is stuck or may be. Nobody is for some moments after nobody
+    /// was.
+    fn is_held_up(&mut self, now: Instant, waiting: impl Fn() -> Option<Vec<Waiting>>) -> bool {
+        if self.sure_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        let is_stuck = match self.suspects.take() {
+            Some(suspects) => suspects.iter().any(Waiting::is_still),
+            None => match waiting() {
+                Some(found) if !found.is_empty() => {
+                    self.suspects = Some(found);
+                    self.not_before = Some(now + A_MOMENT);
+                    return true;
+                }
+                found => found.is_none(),
+            },
+        };
+        if !is_stuck {
+            self.sure_until = Some(now + A_MOMENT);
+            self.patience = Duration::ZERO;
+            return false;
+        }
+        self.patience = (2 * self.patience).clamp(SOONEST, LATEST);
+        self.not_before = Some(now + self.patience);
+        tracing::debug!(again = ?self.patience, "a process is stuck: no dynamic linker is touched");
+        true
+    }
+
+    fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() && self.hooked() < MAX_WATCHED as usize
+    }
+
+    /// When there is something to do, if there is.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let is_busy = self.has_waiting() || !self.letting_go.is_empty();
+        is_busy.then(|| self.not_before.unwrap_or_else(Instant::now))
     }
 
     fn hook(&mut self, process: ProcKey, paths: &Paths) -> Option<Link> {
@@ -105,22 +168,6 @@ impl Hooks {
         self.letting_go.push(link);
         let [hits, strangers] = self.runs();
         tracing::debug!(%process, hits, strangers, "a dynamic linker is let go");
-    }
-
-    /// Takes some hooks out; what is more urgent is done in between.
-    pub(super) fn let_go_some(&mut self) {
-        let end = Instant::now() + AT_ONCE;
-        while Instant::now() < end
-            && let Some(link) = self.letting_go.pop()
-        {
-            drop(link);
-        }
-    }
-
-    /// Whether there is something to do at once.
-    pub(super) fn is_busy(&self) -> bool {
-        let is_behind = !self.waiting.is_empty() && self.hooked() < MAX_WATCHED as usize;
-        is_behind || !self.letting_go.is_empty()
     }
 
     /// How many processes are hooked.
@@ -164,7 +211,7 @@ impl Probe {
     fn get(&mut self) -> Option<&mut Linker> {
         if matches!(self, Self::Unasked) {
             *self = match Linker::load() {
-                Ok(linker) => Self::Loaded(linker),
+                Ok(linker) => Self::Loaded(Box::new(linker)),
                 Err(error) => {
                     tracing::debug!(%error, "libraries that are loaded late are found by looks");
                     Self::Refused

@@ -1131,6 +1131,9 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
         source.hold(rank.process());
     }
     source.until_ready(1);
+    source.until("both were looked at", |source| {
+        source.nccl.shared.with(|known| known.fields.len() == ranks.len())
+    });
     for rank in &mut ranks {
         assert_eq!(rank.order("call 3 ncclAllReduce world 1024 7"), "0");
         assert_eq!(rank.order("call 2 ncclBroadcast half 1024 7"), "0");

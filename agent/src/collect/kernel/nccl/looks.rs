@@ -3,7 +3,8 @@
 //! A process that is new is looked at ten times a second, because Python loads libraries late, and
 //! later each tenth of the time that it has been known, at last every thirty seconds: on one grid
 //! for all, so that they share a wake. One that becomes another program or opens another device is
-//! as good as new. A look is one line, `/proc/PID/statm`, read from a file that
+//! as good as new, and one whose dynamic linker says that it loads something (`hooks`) is looked at
+//! a moment later: for those the seldom looks are a net. A look is one line, `/proc/PID/statm`, read from a file that
 //! is kept open, which saves six sevenths of the time. Only where that shows other mappings `stat`
 //! and `status` are read, and the mappings themselves only where the code has grown or shrunk: 200
 //! processes are 200 reads each thirty seconds, of about 1.5 µs each.
@@ -115,6 +116,11 @@ impl Looks {
         });
         let settled = old.filter(|(process, _)| !self.libraries.is_used_by(**process));
         Some(settled.map(|(process, _)| *process).collect())
+    }
+
+    /// Those that hold a device.
+    pub(super) fn holders(&self) -> HashSet<ProcKey> {
+        self.seen.keys().copied().collect()
     }
 
     /// Looks at those whose time has come; true if somebody maps a library that did not, or the

@@ -21,6 +21,10 @@ impl Scene {
     fn stepped() -> Option<Self> {
         let scene = Self::new();
         let file = File::options().read(true).write(true).open(scene.library()).unwrap();
+        if cfg!(not(target_arch = "x86_64")) {
+            println!("skipped: needs operations that begin with push and pop (x86-64)");
+            return None;
+        }
         let before = exports(&file).unwrap().unwrap();
         for (_, offset) in &before.entries {
             let mut begins = [0; 3];
@@ -33,10 +37,7 @@ impl Scene {
         assert_eq!(after.entries, before.entries);
         let all_reduce = SYMBOLS.iter().position(|symbol| symbol.name == "AllReduce").unwrap();
         assert!(!before.stepped.contains(&all_reduce));
-        if !after.stepped.contains(&all_reduce) {
-            println!("skipped: needs operations that begin with push and pop (x86-64)");
-            return None;
-        }
+        assert!(after.stepped.contains(&all_reduce));
         Some(scene)
     }
 }

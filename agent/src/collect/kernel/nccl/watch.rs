@@ -10,6 +10,7 @@ use super::hooks::Hooks;
 use super::libraries::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
+use super::stuck;
 use super::{Settings, Stirred, Waker, locked, state};
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
@@ -111,9 +112,10 @@ impl Watch {
             self.govern(now);
             self.attaching.detach_some();
             let settled = self.looks.settled(now);
-            self.hooks.follow(settled, &self.paths);
+            self.hooks.follow(settled);
             self.publish();
-            self.hooks.let_go_some();
+            let waiting = || stuck::waiting(&self.paths, &self.looks.holders());
+            self.hooks.work(waiting, &self.paths);
             if wait(woken.as_fd(), self.hooks.fd(), self.pause(now)) {
                 return;
             }
@@ -122,12 +124,12 @@ impl Watch {
 
     /// How long nothing is due.
     fn pause(&self, now: Instant) -> Duration {
-        if self.attaching.detaching() > 0 || self.hooks.is_busy() {
+        if self.attaching.detaching() > 0 {
             return Duration::ZERO;
         }
         let longest = now + OLD_EVERY;
-        let due =
-            self.looks.due().into_iter().chain(self.governing.due()).chain(self.attaching.due());
+        let looks = self.looks.due().into_iter().chain(self.hooks.due());
+        let due = looks.chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
