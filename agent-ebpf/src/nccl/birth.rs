@@ -1,5 +1,6 @@
 //! Entries of what makes and ends communicators, and of questions about them.
 
+use super::name::coming;
 use super::{
     COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter, handle_changed,
 };
@@ -28,6 +29,7 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
     let number = |position: usize| argument(position).map_or(UNKNOWN, |value| value as u32);
     let mut expected = Expected {
         hash: 0,
+        base: 0,
         parent: 0,
         rank: number(birth.rank),
         ranks: number(birth.ranks),
@@ -37,10 +39,13 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
     let id = match birth.id {
         IdAt::None => None,
         IdAt::Value(position) => registers.value(position),
-        IdAt::Pointer(position) => registers.argument(position),
+        IdAt::Pointer(position) | IdAt::Base(position) => registers.argument(position),
     };
-    if let Some(id) = id {
-        expected.hash = unique_id_hash(id);
+    if let Some(id) = id.filter(|id| *id != 0 || !matches!(birth.id, IdAt::Base(_))) {
+        if !matches!(birth.id, IdAt::Base(_)) {
+            expected.hash = unique_id_hash(id);
+        }
+        expected.base = read_user::<u64>(id).unwrap_or(0);
     }
     let mut child = UNKNOWN;
     if birth.parent != NOWHERE {
@@ -65,6 +70,9 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             reserved: 0,
         };
     }
+    // After that: who sees a name sees whose it will be.
+    let config = argument(birth.config).unwrap_or(0);
+    coming(config, expected.parent, entry.task);
     true
 }
 
@@ -100,7 +108,8 @@ fn from_parent(
     if how == GROWN {
         expected.rank = rank;
     }
-    if how == SPLIT && origin != SEEN { child } else { UNKNOWN }
+    // Who was there before the probe may have had others.
+    if origin != SEEN { child } else { UNKNOWN }
 }
 
 /// Rank and size without the excluded ranks.

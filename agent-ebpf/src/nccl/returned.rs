@@ -1,6 +1,7 @@
 //! The return of every probed function.
 
 use super::birth::unique_id_hash;
+use super::name::came;
 use super::{
     COMMUNICATORS, Entry, HANDLES, NOBODY, NOT_OPEN, THREADS, UNIQUE_IDS, add_alone, calls_of,
     count, handle_changed, make,
@@ -76,6 +77,7 @@ fn born(open: &Open, thread: *mut Thread, entry: &Entry) {
     let expected = unsafe { (*thread).expected };
     let identity = Identity {
         hash: expected.hash,
+        base: expected.base,
         parent: expected.parent,
         pid: entry.pid(),
         rank: expected.rank,
@@ -91,8 +93,10 @@ fn born(open: &Open, thread: *mut Thread, entry: &Entry) {
     }
     let Some(handle) = read_user::<u64>(open.answer) else { return count(LOST_UNREADABLE) };
     // A split without color makes none.
-    if handle != 0 {
-        make(Identity { handle, ..identity }, entry);
+    if handle != 0
+        && let Some(made) = make(Identity { handle, ..identity }, entry)
+    {
+        came(made.communicator, entry.task);
     }
 }
 
@@ -128,6 +132,7 @@ fn answered_inside(thread: *mut Thread, open: &Open) {
         // SAFETY: as above.
         unsafe {
             (*expected).hash = hash;
+            (*expected).base = read_user::<u64>(asked_at).unwrap_or(0);
             (*expected).parent = 0;
         }
     }

@@ -209,6 +209,7 @@ impl Nccl {
         self.covered = [covered, self.covered[0]];
         let Some(maps) = &mut self.maps else { return Ok(()) };
         let mut snapshot = maps.read()?;
+        maps.forget_names(&snapshot);
         let now_ns = boot_time_ns();
         let (gap_ns, libraries, fields) =
             self.shared.with(|known| (known.gap_ns, known.libraries.clone(), known.fields.clone()));

@@ -44,6 +44,7 @@ fn seen(handle: u64, origin: u32) -> Communicator {
         born_ns: 5,
         start_ns: 1,
         hash: 0,
+        base: 0,
         parent: 0,
         handle,
         pid: 1,

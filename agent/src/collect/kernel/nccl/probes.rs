@@ -147,6 +147,8 @@ impl Probes {
             calls: take(&mut bpf, "CALLS")?,
             threads: take(&mut bpf, "THREADS")?,
             unique_ids: take(&mut bpf, "UNIQUE_IDS")?,
+            names: take(&mut bpf, "NAMES")?,
+            coming: take(&mut bpf, "COMING")?,
             changes: take(&mut bpf, "CHANGES")?,
         };
         let control = Array::try_from(take(&mut bpf, "CONTROL")?)

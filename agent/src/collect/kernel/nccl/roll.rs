@@ -114,7 +114,7 @@ struct Kept {
 }
 
 impl Roll {
-    /// Reads a snapshot. Calls were missed before `gap_ns`.
+    /// Reads a snapshot. Calls and births were missed before `gap_ns`.
     pub(super) fn read(
         &mut self,
         snapshot: &Snapshot,
@@ -124,7 +124,7 @@ impl Roll {
     ) -> Reading {
         self.forget_told(communicators);
         let mut reading = Reading::default();
-        let (identified, lost) = self.lineage.identify(snapshot, processes);
+        let (identified, lost) = self.lineage.identify(snapshot, processes, gap_ns);
         let mut calls = calls_by_number(snapshot);
         let mut members: BTreeMap<MemberKey, Member> = BTreeMap::new();
         for one in &identified {
@@ -296,7 +296,8 @@ fn opened(
         let call =
             OpenCall { since_ns: open.since_ns, operation: open.operation, bytes: open.bytes };
         if open.what == BIRTH {
-            let member = unborn((*task, process), thread, communicators);
+            let facts = super::identity::expected(process, thread, snapshot.coming.get(task));
+            let member = unborn(*task, facts, communicators);
             members.entry(MemberKey { process, number: *task | UNBORN }).or_insert(member).open =
                 Some(OpenCall { bytes: 0, ..call });
         } else if let Some(member) = on(members, open, process) {
@@ -326,13 +327,8 @@ fn on<'a>(
 /// Marks the number of a membership that is being made.
 const UNBORN: u64 = 1 << 63;
 
-fn unborn(
-    (task, process): (u64, ProcKey),
-    thread: &gpuwho_common::nccl::Thread,
-    communicators: &Communicators,
-) -> Member {
-    let facts = super::identity::expected(process, thread);
-    let key = MemberKey { process, number: task | UNBORN };
+fn unborn(task: u64, facts: MemberFacts, communicators: &Communicators) -> Member {
+    let key = MemberKey { process: facts.process, number: task | UNBORN };
     Member::silent(communicators.put(key, facts.clone()), facts)
 }
 
