@@ -197,8 +197,9 @@ abi! {
         async_error: u32,
         /// Communicators made from it so far.
         children: u32,
-        /// Zero.
-        reserved: u32,
+        /// Attempts to make one that failed: the library counts some of them, and which is not
+        /// known.
+        failed_children: u32,
     }
 }
 

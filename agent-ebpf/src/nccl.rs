@@ -17,8 +17,8 @@ use core::arch::asm;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
     COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE,
-    Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS,
-    MAX_COMING, MAX_UNIQUE_IDS, MadeId, Name, Open, SEEN, TaskLayout, Thread, UNKNOWN, Used,
+    Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMING, MAX_COMMUNICATORS,
+    MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open, SEEN, TaskLayout, Thread, UNKNOWN, Used,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.

@@ -7,8 +7,8 @@ use super::{
 use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
     Ask, BIRTH, Birth, DEATH, Expected, GROWN, HandleKey, Hash, IdAt, LOST_UNREADABLE,
-    MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, SPLIT, UNIQUE_ID_WORDS,
-    UNKNOWN, operation,
+    MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, UNIQUE_ID_WORDS, UNKNOWN,
+    operation,
 };
 
 /// A communicator is being made.
@@ -93,12 +93,14 @@ fn from_parent(
     let Some(parent) = COMMUNICATORS.get_ptr_mut(&known.communicator) else { return UNKNOWN };
     // SAFETY: the entry is not freed while the program runs (RCU); a communicator is split by one
     // thread at a time, as NCCL demands.
-    let (child, rank, origin) = unsafe {
+    let (child, rank, is_counted) = unsafe {
         let activity = &raw mut (*parent).activity;
         if how != SHRUNK {
             (*activity).children = (*activity).children.wrapping_add(1);
         }
-        ((*activity).children, (*parent).identity.rank, (*parent).identity.origin)
+        // Who was there before the probe may have had others.
+        let is_counted = (*parent).identity.origin != SEEN && (*activity).failed_children == 0;
+        ((*activity).children, (*parent).identity.rank, is_counted)
     };
     if how == SHRUNK {
         shrunk(expected, known.ranks, rank, list);
@@ -108,8 +110,7 @@ fn from_parent(
     if how == GROWN {
         expected.rank = rank;
     }
-    // Who was there before the probe may have had others.
-    if origin != SEEN { child } else { UNKNOWN }
+    if is_counted { child } else { UNKNOWN }
 }
 
 /// Rank and size without the excluded ranks.

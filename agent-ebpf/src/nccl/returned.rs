@@ -11,7 +11,7 @@ use aya_ebpf::bindings::BPF_ANY;
 use gpuwho_common::nccl::{
     Ask, BIRTH, CALL, CallKey, Communicator, DEATH, GROUP_END, GROUPED_CALL, HIT_RETURN, HandleKey,
     Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
-    RESULT_IN_PROGRESS, RESULT_OK, Thread, bucket,
+    RESULT_IN_PROGRESS, RESULT_OK, SHRUNK, Thread, bucket,
 };
 
 /// A probed function returns.
@@ -41,7 +41,7 @@ pub fn returned(registers: Registers) {
         _ => return,
     }
     if !is_good {
-        failed(open.communicator, result);
+        failed(open.communicator, result, open.what == BIRTH && open.detail != SHRUNK);
     }
 }
 
@@ -61,12 +61,16 @@ fn timed(open: &Open, now: u64) {
 }
 
 #[inline(always)]
-fn failed(communicator: u64, result: u32) {
+fn failed(communicator: u64, result: u32, is_child: bool) {
     let Some(communicator) = COMMUNICATORS.get_ptr_mut(&communicator) else { return };
     // SAFETY: the entry is not freed while the program runs (RCU).
     unsafe {
         add_alone(&raw mut (*communicator).activity.errors, 1);
         (*communicator).activity.last_error = result;
+        if is_child {
+            let activity = &raw mut (*communicator).activity;
+            (*activity).failed_children = (*activity).failed_children.wrapping_add(1);
+        }
     }
 }
 

@@ -55,7 +55,7 @@ fn communicator(identity: Identity, children: u32) -> Communicator {
         last_error: 0,
         async_error: 0,
         children,
-        reserved: 0,
+        failed_children: 0,
     };
     Communicator { identity, activity, arrivals: [Arrival { at_ns: 0, what: 0 }; ARRIVALS] }
 }

@@ -1154,6 +1154,8 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
 
 #[path = "governed_tests.rs"]
 mod governed;
+#[path = "names_tests.rs"]
+mod names;
 #[test]
 fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     let Some(mut source) = Source::usual() else { return };
