@@ -129,8 +129,11 @@ impl Roll {
         let mut members: BTreeMap<MemberKey, Member> = BTreeMap::new();
         for one in &identified {
             let id = communicators.put(one.key, one.facts.clone());
-            let member =
-                members.entry(one.key).or_insert_with(|| self.member(id, one.key, &one.facts));
+            let member = members.entry(one.key).or_insert_with(|| {
+                // Others may have told its name.
+                let name = communicators.facts(id).and_then(|facts| facts.name.clone());
+                self.member(id, one.key, &MemberFacts { name, ..one.facts.clone() })
+            });
             let mine = calls.remove(&one.number).unwrap_or_default();
             member.add(one, &mine, gap_ns);
             if let Some(ranks) = one.newly_sized {
