@@ -1,12 +1,14 @@
 //! What the collective library is asked to do: records, maps and the table of probed symbols of
 //! the probe `nccl`.
 
+mod config;
 mod counters;
 mod hash;
 mod measure;
 pub mod operation;
 mod symbols;
 
+pub use config::{CONFIG_MAGIC, CONFIG_NAME_AT, NAME_BYTES};
 pub use counters::{
     COOKIE_LIBRARY, COOKIE_ROW, COOKIE_STEPPED, COUNTERS, HIT_ENTRIES, HIT_RETURN, HIT_STEPPED,
     LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE, TRIED, TRIED_RETURN,
@@ -31,6 +33,8 @@ pub const MAX_UNIQUE_IDS: u32 = 256;
 pub const ARRIVALS: usize = 256;
 /// Ranks of one process made by one `ncclCommInitAll`: no host has more devices.
 pub const MAX_INIT_ALL: u32 = 32;
+/// Communicators being made at a time of which the name is kept; the longest ago are forgotten.
+pub const MAX_COMING: u32 = 256;
 /// Excluded ranks that are read of one `ncclCommShrink`; with more, the rank stays unknown.
 pub const MAX_EXCLUDED: u32 = 64;
 
@@ -131,6 +135,9 @@ abi! {
         start_ns: u64,
         /// The library's own hash of the unique id, the same on all ranks and nodes; 0 if unknown.
         hash: u64,
+        /// What the library makes the hash of grown children from (`ncclComm.magic`): the first
+        /// word of the unique id; 0 if unknown.
+        base: u64,
         /// Number of the communicator it was made from; 0 if none.
         parent: u64,
         /// The caller's handle.
@@ -184,8 +191,9 @@ abi! {
         async_error: u32,
         /// Communicators made from it so far.
         children: u32,
-        /// Zero.
-        reserved: u32,
+        /// Attempts to make one that failed: the library counts some of them, and which is not
+        /// known.
+        failed_children: u32,
     }
 }
 
@@ -272,10 +280,21 @@ abi! {
 }
 
 abi! {
+    /// What the program calls a communicator, as it stands in its memory: up to a zero byte.
+    /// Longer than what is told, so that it shows what was cut.
+    Name {
+        /// Of any encoding, or none.
+        text: [u8; NAME_BYTES],
+    }
+}
+
+abi! {
     /// What the arguments of a birth say.
     Expected {
         /// Hash of the unique id, or 0.
         hash: u64,
+        /// First word of the unique id, or 0.
+        base: u64,
         /// Number of the parent, or 0.
         parent: u64,
         /// Rank, or [`UNKNOWN`].

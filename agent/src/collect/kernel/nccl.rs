@@ -224,6 +224,7 @@ impl Nccl {
         *before = std::mem::replace(last, covered);
         let Some(maps) = &mut self.maps else { return Ok(()) };
         let mut snapshot = maps.read()?;
+        maps.forget_names(&snapshot);
         let now_ns = boot_time_ns();
         let (host, fields) =
             self.shared.with(|known| (Host::of(&self.paths, known), known.fields.clone()));
