@@ -26,6 +26,8 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             registers.argument(position)
         }
     };
+    // First: behind the loops below, the verifier of 5.10 would follow each of its paths again.
+    coming(argument(birth.config).unwrap_or(0), argument(birth.parent).unwrap_or(0), entry.task);
     let number = |position: usize| argument(position).map_or(UNKNOWN, |value| value as u32);
     let mut expected = Expected {
         hash: 0,
@@ -70,9 +72,6 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             reserved: 0,
         };
     }
-    // After that: who sees a name sees whose it will be.
-    let config = argument(birth.config).unwrap_or(0);
-    coming(config, expected.parent, entry.task);
     true
 }
 
