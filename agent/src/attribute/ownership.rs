@@ -360,11 +360,11 @@ impl Ownership {
 }
 
 #[cfg(test)]
-#[path = "numbers_tests.rs"]
-mod numbers;
-#[cfg(test)]
 #[path = "live_tests.rs"]
 mod live;
+#[cfg(test)]
+#[path = "numbers_tests.rs"]
+mod numbers;
 #[cfg(test)]
 #[path = "storm_tests.rs"]
 mod storm;
