@@ -210,11 +210,18 @@ impl Communicators {
         }
     }
 
-    /// Every membership of a communicator on this host.
+    /// Every membership of a communicator on this host, each once: of a rank that two sources made
+    /// one of, the probe's, whose numbers are lower.
     pub fn members(&self, hash: CommunicatorHash) -> Vec<MemberId> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of = known.facts.iter().filter(|(_, (_, facts))| facts.hash == Some(hash));
-        of.map(|(id, _)| *id).collect()
+        let mut first: HashMap<(ProcKey, Option<u32>), (u64, MemberId)> = HashMap::new();
+        for (id, (key, facts)) in of {
+            let mine = (key.number, *id);
+            let kept = first.entry((facts.process, facts.rank)).or_insert(mine);
+            *kept = if mine.0 < kept.0 { mine } else { *kept };
+        }
+        first.into_values().map(|(_, id)| id).collect()
     }
 
     /// The communicators of a process whose hashes are known.
@@ -302,6 +309,20 @@ mod tests {
         assert_eq!(communicators.members(HASH), vec![id]);
         communicators.forget(id);
         assert_eq!((communicators.facts(id), communicators.members(HASH)), (None, vec![]));
+    }
+
+    #[test]
+    fn a_rank_that_two_sources_know_is_one_member_of_its_communicator() {
+        let communicators = Communicators::default();
+        let put = |number, rank| {
+            let facts = MemberFacts { rank, ..facts() };
+            communicators.put(MemberKey { process: PROCESS, number }, facts)
+        };
+        let (_inspected, probed, other) =
+            (put(1 << 62 | 1, Some(3)), put(5, Some(3)), put(1 << 62 | 2, Some(4)));
+        let mut members = communicators.members(HASH);
+        members.sort_by_key(|id| communicators.facts(*id).unwrap().rank);
+        assert_eq!(members, [probed, other]);
     }
 
     #[test]

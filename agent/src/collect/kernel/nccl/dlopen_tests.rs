@@ -99,9 +99,9 @@ fn first_byte(rank: &Rank) -> [u8; 2] {
     let begin = hex(range.split('-').next().unwrap());
     let from = hex(line.split(' ').nth(2).unwrap());
     let (mut in_memory, mut in_file) = ([0], [0]);
-    let memory = std::fs::File::open(folder.join("mem")).unwrap();
+    let memory = File::open(folder.join("mem")).unwrap();
     memory.read_exact_at(&mut in_memory, begin + offset - from).unwrap();
-    std::fs::File::open(file).unwrap().read_exact_at(&mut in_file, offset).unwrap();
+    File::open(file).unwrap().read_exact_at(&mut in_file, offset).unwrap();
     [in_memory[0], in_file[0]]
 }
 

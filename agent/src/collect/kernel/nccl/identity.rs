@@ -128,7 +128,8 @@ impl Lineage {
         let process = processes.find(identity.pid, identity.start_ns)?;
         let born = self.0.get(&number).copied().flatten();
         let hash = born.or(place.told.and_then(|told| told.hash));
-        let mut facts = MemberFacts { hash, ..nameless(process, processes) };
+        let nameless = nameless((process, identity.library), processes);
+        let mut facts = MemberFacts { hash, ..nameless };
         let mut newly_sized = None;
         // Several without hash and rank are one membership, of which all else means nothing.
         if hash.is_some() || place.told.is_some() {
@@ -213,8 +214,8 @@ fn ordered(
 }
 
 /// A membership of which the process and its library are known.
-pub(super) fn nameless(process: ProcKey, processes: &dyn Processes) -> MemberFacts {
-    let (version, library) = processes.library(process).unzip();
+fn nameless((process, file): (ProcKey, u32), processes: &dyn Processes) -> MemberFacts {
+    let (version, library) = processes.library(process, file).unzip();
     MemberFacts { version, library, ..MemberFacts::new(process) }
 }
 

@@ -18,8 +18,12 @@ impl Processes for AllAlive {
         true
     }
 
-    fn library(&self, _: ProcKey) -> Option<(Arc<str>, Arc<str>)> {
+    fn library(&self, _: ProcKey, _: u32) -> Option<(Arc<str>, Arc<str>)> {
         None
+    }
+
+    fn gap_ns(&self, _: ProcKey, _: u32) -> u64 {
+        0
     }
 }
 
@@ -38,6 +42,8 @@ fn identity(pid: u32, origin: u32) -> Identity {
         key: 0,
         child: UNKNOWN,
         device: UNKNOWN,
+        library: 0,
+        reserved: 0,
     }
 }
 

@@ -55,6 +55,9 @@ pub(super) struct Library {
 /// nanosecond.
 type Stamp = (u64, [i64; 4]);
 
+/// Version and path, as they are told.
+pub(super) type Told = (Arc<str>, Arc<str>);
+
 /// A file in a process's memory.
 #[derive(Debug)]
 struct Memory {
@@ -65,6 +68,12 @@ struct Memory {
 }
 
 impl Library {
+    /// Version and path, as they are told.
+    pub(super) fn told(&self) -> Told {
+        let version = self.exports.version.split('+').next().unwrap_or_default();
+        (version.into(), Arc::clone(&self.path))
+    }
+
     /// Whether this is the file that another library's probes are on, though it goes by another
     /// device.
     pub(super) fn is_twin(&self, other: &Self) -> bool {

@@ -7,6 +7,7 @@ use super::attaching::Attaching;
 use super::governing::Governing;
 use super::governor::Attach;
 use super::hooks::Hooks;
+use super::libraries::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
 use super::stuck;
@@ -15,6 +16,7 @@ use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -61,7 +63,7 @@ pub(super) fn start(
         shared,
         looks: Looks::new(paths.clone(), candidates, now),
         hooks: Hooks::new(settings.hooks),
-        attaching: Attaching::default(),
+        attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
         desk,
         stirred: Stirred::default(),
@@ -140,8 +142,8 @@ impl Watch {
 
     /// From a moment on is there what is attached now.
     fn note(&self, at: Instant) {
-        let present = self.attaching.present(&self.looks.libraries);
-        self.shared.with(|known| known.cover.note(at, present));
+        let (present, boot_ns) = (self.attaching.present(&self.looks.libraries), boot_time_ns());
+        self.shared.with(|known| known.covers.note(at, boot_ns, &present));
     }
 
     /// Makes what is attached what the governor allows.
@@ -160,7 +162,20 @@ impl Watch {
         self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
         let at = self.attaching.count();
         self.note(at);
-        self.shared.with(|known| known.gap_ns = boot_time_ns());
+    }
+
+    /// Files by number, and the number of each process that maps one only.
+    fn numbered(&self) -> (HashMap<u32, Told>, HashMap<ProcKey, u32>) {
+        let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
+        for (key, library) in self.looks.libraries.in_use() {
+            let Some(number) = self.attaching.number_of(key) else { continue };
+            files.insert(number, library.told());
+            for process in &library.users {
+                let only = of.entry(*process).or_insert(Some(number));
+                *only = only.filter(|other| *other == number);
+            }
+        }
+        (files, of.into_iter().filter_map(|(process, only)| Some((process, only?))).collect())
     }
 
     fn publish(&self) {
@@ -168,11 +183,11 @@ impl Watch {
         let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in found.users() {
             if let Some(library) = found.of(process) {
-                let version = library.exports.version.split('+').next().unwrap_or_default();
-                libraries.insert(process, (version.into(), Arc::clone(&library.path)));
+                libraries.insert(process, library.told());
                 fields.extend(found.fields_of(process).map(|fields| (process, fields)));
             }
         }
+        let (files_by_number, only) = self.numbered();
         let governor = &self.governing.governor;
         let files = self.attaching.files(found);
         let level = if self.attaching.is_idle() { GovernorLevel::Off } else { governor.level() };
@@ -189,6 +204,8 @@ impl Watch {
             known.looked += 1;
             (known.hooked, known.words) = (hooked, words);
             known.libraries = libraries;
+            known.files_by_number = files_by_number;
+            known.only = only;
             known.fields = fields;
         });
     }
