@@ -3,6 +3,7 @@
 
 pub mod birth;
 pub mod call;
+pub mod name;
 pub mod returned;
 
 use crate::Kernel;
@@ -16,9 +17,9 @@ use core::arch::asm;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
     COOKIE_LIBRARY, COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle,
-    HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS,
-    MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Open, Pace, SEEN, STRETCH_NS, TaskLayout, Thread, UNKNOWN,
-    Used,
+    HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMING,
+    MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open, Pace, SEEN, STRETCH_NS,
+    TaskLayout, Thread, UNKNOWN, Used,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -45,6 +46,13 @@ pub static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(MAX_THREADS
 /// Unique ids made here, by their hash.
 #[map]
 pub static UNIQUE_IDS: LruHashMap<u64, MadeId> = LruHashMap::with_max_entries(MAX_UNIQUE_IDS, 0);
+/// What each communicator is called, by its number, where it has a name.
+#[map]
+pub static NAMES: HashMap<u64, Name> = HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
+/// What those that are being made will be called, by thread. What is left of one whose return was
+/// not seen goes with that thread's next birth, or with time.
+#[map]
+pub static COMING: LruHashMap<u64, Name> = LruHashMap::with_max_entries(MAX_COMING, 0);
 /// Hits and losses.
 #[map]
 pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
@@ -319,6 +327,7 @@ const NO_THREAD: Thread = Thread {
     open: NOT_OPEN,
     expected: Expected {
         hash: 0,
+        base: 0,
         parent: 0,
         rank: 0,
         ranks: 0,
@@ -349,6 +358,7 @@ pub const NOBODY: Identity = Identity {
     born_ns: 0,
     start_ns: 0,
     hash: 0,
+    base: 0,
     parent: 0,
     handle: 0,
     pid: 0,

@@ -6,6 +6,7 @@
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::nccl::KnownBy;
 use crate::ids::ProcKey;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,6 +20,35 @@ impl fmt::Display for CommunicatorHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
     }
+}
+
+/// Longest name of a communicator that is told, in bytes; a longer one is cut, which `…` at its end
+/// shows.
+pub const LONGEST_NAME: usize = 64;
+
+/// What a program called a communicator, fit to be told: UTF-8, of bounded length, without control
+/// characters; nothing where it says nothing.
+pub fn name_of(text: &[u8]) -> Option<Arc<str>> {
+    fit_to_tell(String::from_utf8_lossy(text)).map(Arc::from)
+}
+
+/// The same for what is text already.
+pub fn fit_to_tell(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
+    const MARK: char = '…';
+    if name.trim().is_empty() {
+        return None;
+    }
+    let mut name = name;
+    if name.chars().any(char::is_control) {
+        // Not left out: a cut name shall stay longer than what is told.
+        name = name.replace(char::is_control, "\u{fffd}").into();
+    }
+    if name.len() > LONGEST_NAME {
+        let name = name.to_mut();
+        name.truncate(name.floor_char_boundary(LONGEST_NAME - MARK.len_utf8()));
+        name.push(MARK);
+    }
+    Some(name)
 }
 
 /// A membership by number; meaningless outside this process of the agent.
@@ -177,6 +207,8 @@ struct Known {
     ids: HashMap<MemberKey, MemberId>,
     facts: HashMap<MemberId, (MemberKey, Arc<MemberFacts>)>,
     learned: HashMap<(ProcKey, CommunicatorHash), Learned>,
+    /// A communicator has one name on this host, whoever tells it: the one that was told first.
+    names: HashMap<CommunicatorHash, Arc<str>>,
     next: u32,
 }
 
@@ -200,14 +232,7 @@ impl Communicators {
     pub fn learn(&self, process: ProcKey, hash: CommunicatorHash, learned: Learned) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         known.learned.entry((process, hash)).or_default().add(learned);
-        let mine = known
-            .facts
-            .iter()
-            .filter(|(_, (key, facts))| key.process == process && facts.hash == Some(hash));
-        let mine: Vec<_> = mine.map(|(id, (key, facts))| (*id, *key, (**facts).clone())).collect();
-        for (id, key, facts) in mine {
-            known.take(id, key, facts);
-        }
+        known.take_again(hash, |key| key.process == process);
     }
 
     /// Every membership of a communicator on this host, each once: of a rank that two sources made
@@ -250,6 +275,9 @@ impl Communicators {
             known.ids.remove(&key);
             if let Some(hash) = facts.hash {
                 known.learned.remove(&(key.process, hash));
+                if known.facts.values().all(|(_, other)| other.hash != Some(hash)) {
+                    known.names.remove(&hash);
+                }
             }
         }
     }
@@ -271,6 +299,8 @@ impl Known {
             facts.device = facts.device.or(learned.device);
             facts.name = facts.name.or_else(|| learned.name.clone());
         }
+        let hash = facts.hash;
+        let is_named_now = hash.is_some_and(|hash| self.name(hash, &mut facts.name));
         // A process that has ended maps nothing any more.
         if let Some((_, known)) = self.facts.get(&id) {
             facts.version = facts.version.or_else(|| known.version.clone());
@@ -279,6 +309,32 @@ impl Known {
         if self.facts.get(&id).is_none_or(|(_, known)| **known != facts) {
             self.facts.insert(id, (key, Arc::new(facts)));
         }
+        if let Some(hash) = hash.filter(|_| is_named_now) {
+            self.take_again(hash, |_| true);
+        }
+    }
+
+    /// Completes those of a communicator's memberships again that are meant.
+    fn take_again(&mut self, hash: CommunicatorHash, is_meant: impl Fn(&MemberKey) -> bool) {
+        let is_it = |(_, (key, facts)): &(&MemberId, &(MemberKey, Arc<MemberFacts>))| {
+            facts.hash == Some(hash) && is_meant(key)
+        };
+        let mine = self.facts.iter().filter(is_it);
+        let mine: Vec<_> = mine.map(|(id, (key, facts))| (*id, *key, (**facts).clone())).collect();
+        for (id, key, facts) in mine {
+            self.take(id, key, facts);
+        }
+    }
+
+    /// Gives a membership the name of its communicator; whether it is the first to tell it.
+    fn name(&mut self, hash: CommunicatorHash, name: &mut Option<Arc<str>>) -> bool {
+        if let Some(known) = self.names.get(&hash) {
+            *name = Some(Arc::clone(known));
+            return false;
+        }
+        let Some(told) = name else { return false };
+        self.names.insert(hash, Arc::clone(told));
+        true
     }
 }
 
@@ -323,6 +379,46 @@ mod tests {
         let mut members = communicators.members(HASH);
         members.sort_by_key(|id| communicators.facts(*id).unwrap().rank);
         assert_eq!(members, [probed, other]);
+    }
+
+    #[test]
+    fn a_communicator_has_one_name_on_all_ranks_whoever_tells_it() {
+        let communicators = Communicators::default();
+        let other = ProcKey { pid: 8, start_ticks: 80 };
+        let key = |process, number| MemberKey { process, number };
+        let of_other = MemberFacts { process: other, ..facts() };
+        let first = communicators.put(key(PROCESS, 1), facts());
+        let second = communicators.put(key(other, 2), of_other.clone());
+        let name = |id| communicators.facts(id).unwrap().name.clone();
+        assert_eq!((name(first), name(second)), (None, None));
+        // One source tells of one rank, another says it otherwise of the other one.
+        let learned = |name: &str| Learned { name: Some(Arc::from(name)), ..Learned::default() };
+        communicators.learn(other, HASH, learned("tensor"));
+        let tensor: Option<Arc<str>> = Some(Arc::from("tensor"));
+        assert_eq!((name(first), name(second)), (tensor.clone(), tensor.clone()));
+        let probed = MemberFacts { name: Some(Arc::from("data")), ..facts() };
+        communicators.put(key(PROCESS, 1), probed.clone());
+        assert_eq!((name(first), name(second)), (tensor.clone(), tensor));
+        // With its last rank the name is forgotten.
+        communicators.forget(first);
+        communicators.forget(second);
+        let later = communicators.put(key(PROCESS, 3), probed);
+        assert_eq!(name(later).as_deref(), Some("data"));
+    }
+
+    #[test]
+    fn a_name_is_fit_to_be_told() {
+        let name = |text: &[u8]| name_of(text).as_deref().map(str::to_owned);
+        let told = |text: &str| Some(text.to_owned());
+        assert_eq!(name(b"default_pg"), told("default_pg"));
+        assert_eq!((name(b""), name(b" \t")), (None, None));
+        assert_eq!(name(b"a\xff\xfeb"), told("a\u{fffd}\u{fffd}b"));
+        assert_eq!(name(b"a\x1b[31mb\nc"), told("a\u{fffd}[31mb\u{fffd}c"));
+        let exact = "x".repeat(LONGEST_NAME);
+        assert_eq!(name(exact.as_bytes()), Some(exact));
+        assert_eq!(name("x".repeat(65).as_bytes()), Some("x".repeat(61) + "…"));
+        // No character is cut in two.
+        assert_eq!(name("é".repeat(33).as_bytes()), Some("é".repeat(30) + "…"));
     }
 
     #[test]

@@ -141,6 +141,8 @@ pub struct StuckRank {
     pub process: ProcKey,
     /// The communicator.
     pub communicator: Option<CommunicatorHash>,
+    /// The name the program gave it.
+    pub name: Option<Arc<str>>,
     /// Rank in it.
     pub rank: Option<u32>,
     /// Its ranks.

@@ -75,6 +75,60 @@ fn a_rank_from_before_the_agent_arrives_with_its_number() {
     }
 }
 
+#[test]
+fn a_communicator_arrives_under_the_name_its_program_gave_it_and_so_does_its_hang() {
+    if !geteuid().is_root() {
+        gpuwho_tests::skip!("root, to attach probes");
+    }
+    let folder = TempDir::new().unwrap();
+    let collector = or_skip!(Collector::start(&folder.path().join("collector")));
+    let (mut ranks, _) = world(folder.path(), &[]);
+    let _agent = or_skip!(start(folder.path(), &collector, "[nccl]\nhang_after = \"2s\"\n"));
+    let is_known = || {
+        for rank in &mut ranks {
+            rank.order("call 1 ncclAllReduce world 1024 7").unwrap();
+        }
+        let points = collector.points().unwrap();
+        of(&points, "nccl.communicator.info", &[("nccl.rank", "1")]).first().map(|_| ())
+    };
+    until(WITHIN, is_known).expect("the rank");
+    // Rank 0 alone says it; what the first of a host says holds for all of its ranks.
+    let hex: String = b"tensor".iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).collect();
+    ranks[0].order(&format!("config name {hex}")).unwrap();
+    for rank in &mut ranks {
+        assert_eq!(rank.order("split world 7 0 part").unwrap(), "0");
+    }
+    let name = ("nccl.communicator.name", "tensor");
+    let is_named = || {
+        for rank in &mut ranks {
+            rank.order("call 1 ncclAllReduce part 1024 7").unwrap();
+        }
+        let points = collector.points().unwrap();
+        let named = |pid: u32| {
+            let wanted = [("process.pid", &*pid.to_string()), name];
+            let info = of(&points, "nccl.communicator.info", &wanted);
+            Some(info.first()?.attrs.get("nccl.communicator.id")?.clone())
+        };
+        let ids = (named(ranks[0].pid())?, named(ranks[1].pid())?);
+        (ids.0 == ids.1).then_some(ids.0)
+    };
+    let id = until(WITHIN, is_named).expect("the name of both ranks");
+    // The id is enough for everything else.
+    let points = collector.points().unwrap();
+    let calls = of(&points, "nccl.collective.calls", &[("nccl.communicator.id", &id)]);
+    assert!(!calls.is_empty());
+    assert!(calls.iter().all(|point| !point.attrs.contains_key(name.0)), "{calls:?}");
+    ranks[1].order("hang").unwrap();
+    ranks[1].begin("call 1 ncclBroadcast part 4096 7").unwrap();
+    let hung = || told_of(&collector, "nccl.rank.hung", ("nccl.communicator.id", &id));
+    let record = until(WITHIN, hung).expect("the event");
+    assert_eq!(record.attrs.get(name.0).map(String::as_str), Some(name.1), "{record:?}");
+}
+
+fn digit(half: u8) -> char {
+    char::from_digit(half.into(), 16).unwrap()
+}
+
 /// A record of an event; the ranks of other tests are on this host as well.
 fn told_of(collector: &Collector, event: &str, (name, value): (&str, &str)) -> Option<Record> {
     let records = collector.records().unwrap();

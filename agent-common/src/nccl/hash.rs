@@ -56,6 +56,13 @@ impl Hash {
         hash.digest()
     }
 
+    /// The hash of two words (`hashCombine` of `src/misc/utils.cc`): of a grown communicator that
+    /// of its base and of its size, and its base that of its parent's and of which child it is
+    /// (`ncclCommInitRankFunc`, `bootstrapGetUniqueId`, `bootstrapInit`; 2.29 and later).
+    pub const fn combine(base: u64, value: u64) -> u64 {
+        Self::START.item(8).word(base).item(8).word(value).digest()
+    }
+
     /// The hash of a communicator made from another (`ncclCommInitRankFunc`, 2.27 and later):
     /// which child of its parent, and which color.
     pub const fn of_child(parent: u64, child: u32, color: u32) -> u64 {

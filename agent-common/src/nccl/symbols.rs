@@ -3,6 +3,10 @@
 //! library's prefix (`nccl`).
 //!
 //! Sources: `nccl.h` of 2.18 to 2.32, `rccl.h` of ROCm 7.
+//!
+//! What NCCL exports besides says nothing of calls (a test has the list). RCCL has three more,
+//! `mscclLoadAlgo`, `mscclRunAlgo` and `mscclUnloadAlgo`: its collectives call the second inside,
+//! on programs of their own choice, and nobody else does.
 
 use super::operation::{
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, GATHER, PUT_SIGNAL, RECV, REDUCE,
@@ -80,6 +84,8 @@ pub struct Birth {
     pub parent: usize,
     /// Where the unique id is.
     pub id: IdAt,
+    /// `ncclConfig_t *`; null: the parent's, or the defaults.
+    pub config: usize,
 }
 
 /// Where a unique id is.
@@ -92,6 +98,8 @@ pub enum IdAt {
     Value(usize),
     /// A pointer to it, or to the first of several.
     Pointer(usize),
+    /// A pointer, or null, to one of which only the first word tells who the communicator is.
+    Base(usize),
 }
 
 /// Questions.
@@ -148,15 +156,19 @@ const fn birth(origin: u32, answer: usize) -> Birth {
         key: NOWHERE,
         parent: NOWHERE,
         id: IdAt::None,
+        config: NOWHERE,
     }
 }
 
 const INIT_RANK: Birth = Birth { ranks: 1, rank: 3, id: IdAt::Value(2), ..birth(MADE, 0) };
-const INIT_SCALABLE: Birth = Birth { ranks: 1, rank: 2, id: IdAt::Pointer(4), ..birth(MADE, 0) };
+const INIT_CONFIG: Birth = Birth { config: 4, ..INIT_RANK };
+const INIT_SCALABLE: Birth =
+    Birth { ranks: 1, rank: 2, id: IdAt::Pointer(4), config: 5, ..birth(MADE, 0) };
 const INIT_ALL: Birth = Birth { ranks: 1, ..birth(MADE_LOCALLY, 0) };
-const SPLIT_OFF: Birth = Birth { parent: 0, color: 1, key: 2, ..birth(SPLIT, 3) };
-const SHRINK: Birth = Birth { parent: 0, color: 1, key: 2, ..birth(SHRUNK, 3) };
-const GROW: Birth = Birth { parent: 0, ranks: 1, rank: 3, ..birth(GROWN, 4) };
+const SPLIT_OFF: Birth = Birth { parent: 0, color: 1, key: 2, config: 4, ..birth(SPLIT, 3) };
+const SHRINK: Birth = Birth { parent: 0, color: 1, key: 2, config: 4, ..birth(SHRUNK, 3) };
+const GROW: Birth =
+    Birth { parent: 0, ranks: 1, rank: 3, id: IdAt::Base(2), config: 5, ..birth(GROWN, 4) };
 
 /// Every probed function.
 pub const SYMBOLS: &[Symbol] = &[
@@ -186,6 +198,8 @@ pub const SYMBOLS: &[Symbol] = &[
     // RCCL's own spelling; older ones send and receive inside, which is seen as nested.
     wrapper(call("AllToAll", "all_to_all_rccl", two_buffers(ALL_TO_ALL, 4, true), 20_700)),
     wrapper(call("AllToAllv", "all_to_all_v", bare(ALL_TO_ALL, 7), 20_700)),
+    // Its later spelling, beside the one before.
+    wrapper(call("AlltoAllv", "all_to_all_v_later", bare(ALL_TO_ALL, 7), 22_700)),
     call("Send", "send", one_buffer(SEND), 20_700),
     call("Recv", "recv", one_buffer(RECV), 20_700),
     call(
@@ -201,7 +215,7 @@ pub const SYMBOLS: &[Symbol] = &[
     // Ends the group, whose calls were counted, and launches none of them.
     other("GroupSimulateEnd", "group_simulate_end", Does::GroupEnd, 22_300),
     other("CommInitRank", "init_rank", Does::Birth(INIT_RANK), 20_000),
-    other("CommInitRankConfig", "init_rank_config", Does::Birth(INIT_RANK), 21_400),
+    other("CommInitRankConfig", "init_rank_config", Does::Birth(INIT_CONFIG), 21_400),
     other("CommInitRankScalable", "init_rank_scalable", Does::Birth(INIT_SCALABLE), 22_300),
     other("CommInitAll", "init_all", Does::Birth(INIT_ALL), 20_000),
     other("CommSplit", "split", Does::Birth(SPLIT_OFF), 21_800),

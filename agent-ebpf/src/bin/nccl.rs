@@ -79,7 +79,7 @@ entries! {
     all_reduce all_reduce_config all_reduce_bias all_gather all_gather_config reduce_scatter
     reduce_scatter_config broadcast broadcast_config bcast reduce reduce_config gather
     gather_config scatter scatter_config all_to_all all_to_all_config all_to_all_rccl
-    all_to_all_v send recv put_signal signal wait_signal group_start group_end
+    all_to_all_v all_to_all_v_later send recv put_signal signal wait_signal group_start group_end
     group_simulate_end init_rank
     init_rank_config init_rank_scalable init_all split shrink grow finalize destroy abort revoke
     async_error comm_count comm_user_rank comm_device error_string unique_id

@@ -1,5 +1,6 @@
 //! Entries of what makes and ends communicators, and of questions about them.
 
+use super::name::coming;
 use super::returned::failed;
 use super::{
     COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter, handle_changed,
@@ -8,7 +9,7 @@ use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
     Ask, BIRTH, Birth, DEATH, Expected, GROWN, HandleKey, Hash, IdAt, LOST_UNREADABLE,
     MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, RESULT_IN_PROGRESS, RESULT_OK, SEEN,
-    SHRUNK, SPLIT, UNIQUE_ID_WORDS, UNKNOWN, operation,
+    SHRUNK, UNIQUE_ID_WORDS, UNKNOWN, operation,
 };
 
 /// A communicator is being made.
@@ -29,6 +30,7 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
     let number = |position: usize| argument(position).map_or(UNKNOWN, |value| value as u32);
     let mut expected = Expected {
         hash: 0,
+        base: 0,
         parent: 0,
         rank: number(birth.rank),
         ranks: number(birth.ranks),
@@ -40,10 +42,13 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
     let id = match birth.id {
         IdAt::None => None,
         IdAt::Value(position) => registers.value(position),
-        IdAt::Pointer(position) => registers.argument(position),
+        IdAt::Pointer(position) | IdAt::Base(position) => registers.argument(position),
     };
-    if let Some(id) = id {
-        expected.hash = unique_id_hash(id);
+    if let Some(id) = id.filter(|id| *id != 0 || !matches!(birth.id, IdAt::Base(_))) {
+        if !matches!(birth.id, IdAt::Base(_)) {
+            expected.hash = unique_id_hash(id);
+        }
+        expected.base = read_user::<u64>(id).unwrap_or(0);
     }
     let mut child = UNKNOWN;
     if birth.parent != NOWHERE {
@@ -68,6 +73,9 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             unseen: 0,
         };
     }
+    // After that: who sees a name sees whose it will be.
+    let config = argument(birth.config).unwrap_or(0);
+    coming(config, expected.parent, entry.task);
     true
 }
 
@@ -88,12 +96,14 @@ fn from_parent(
     let Some(parent) = COMMUNICATORS.get_ptr_mut(&known.communicator) else { return UNKNOWN };
     // SAFETY: the entry is not freed while the program runs (RCU); a communicator is split by one
     // thread at a time, as NCCL demands.
-    let (child, rank, origin) = unsafe {
+    let (child, rank, is_counted) = unsafe {
         let activity = &raw mut (*parent).activity;
         if how != SHRUNK {
             (*activity).children = (*activity).children.wrapping_add(1);
         }
-        ((*activity).children, (*parent).identity.rank, (*parent).identity.origin)
+        // Who was there before the probe may have had others.
+        let is_counted = (*parent).identity.origin != SEEN && (*activity).failed_children == 0;
+        ((*activity).children, (*parent).identity.rank, is_counted)
     };
     if how == SHRUNK {
         shrunk(expected, known.ranks, rank, list);
@@ -103,7 +113,7 @@ fn from_parent(
     if how == GROWN {
         expected.rank = rank;
     }
-    if how == SPLIT && origin != SEEN { child } else { UNKNOWN }
+    if is_counted { child } else { UNKNOWN }
 }
 
 /// Rank and size without the excluded ranks.
@@ -260,7 +270,7 @@ fn failed_unseen(registers: Registers, entry: &Entry) {
         let open = &raw mut (*thread).open;
         if (*open).since_ns != 0 && (*open).unseen != 0 {
             (*open).since_ns = 0;
-            failed((*open).communicator, result);
+            failed((*open).communicator, result, false);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The return of every probed function.
 
 use super::birth::unique_id_hash;
+use super::name::came;
 use super::{
     COMMUNICATORS, Entry, HANDLES, NOBODY, THREADS, UNIQUE_IDS, add_alone, calls_of, count,
     handle_changed, make,
@@ -10,7 +11,7 @@ use aya_ebpf::bindings::BPF_ANY;
 use gpuwho_common::nccl::{
     Ask, BIRTH, CALL, CallKey, Communicator, DEATH, GROUP_END, GROUPED_CALL, HIT_RETURN, HandleKey,
     Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
-    RESULT_IN_PROGRESS, RESULT_OK, Thread, bucket,
+    RESULT_IN_PROGRESS, RESULT_OK, SHRUNK, Thread, bucket,
 };
 
 /// A probed function returns.
@@ -44,7 +45,7 @@ pub fn returned(registers: Registers) {
         _ => return,
     }
     if !is_good {
-        failed(open.communicator, result);
+        failed(open.communicator, result, open.what == BIRTH && open.detail != SHRUNK);
     }
 }
 
@@ -64,12 +65,16 @@ fn timed(open: &Open, now: u64) {
 }
 
 #[inline(always)]
-pub fn failed(communicator: u64, result: u32) {
+pub fn failed(communicator: u64, result: u32, is_child: bool) {
     let Some(communicator) = COMMUNICATORS.get_ptr_mut(&communicator) else { return };
     // SAFETY: the entry is not freed while the program runs (RCU).
     unsafe {
         add_alone(&raw mut (*communicator).activity.errors, 1);
         (*communicator).activity.last_error = result;
+        if is_child {
+            let activity = &raw mut (*communicator).activity;
+            (*activity).failed_children = (*activity).failed_children.wrapping_add(1);
+        }
     }
 }
 
@@ -80,6 +85,7 @@ fn born(open: &Open, thread: *mut Thread, entry: &Entry) {
     let expected = unsafe { (*thread).expected };
     let identity = Identity {
         hash: expected.hash,
+        base: expected.base,
         parent: expected.parent,
         pid: entry.pid(),
         rank: expected.rank,
@@ -96,8 +102,10 @@ fn born(open: &Open, thread: *mut Thread, entry: &Entry) {
     }
     let Some(handle) = read_user::<u64>(open.answer) else { return count(LOST_UNREADABLE) };
     // A split without color makes none.
-    if handle != 0 {
-        make(Identity { handle, ..identity }, entry);
+    if handle != 0
+        && let Some(made) = make(Identity { handle, ..identity }, entry)
+    {
+        came(made.communicator, entry.task);
     }
 }
 
@@ -133,6 +141,7 @@ fn answered_inside(thread: *mut Thread, open: &Open) {
         // SAFETY: as above.
         unsafe {
             (*expected).hash = hash;
+            (*expected).base = read_user::<u64>(asked_at).unwrap_or(0);
             (*expected).parent = 0;
         }
     }

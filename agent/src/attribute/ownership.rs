@@ -360,6 +360,9 @@ impl Ownership {
 }
 
 #[cfg(test)]
+#[path = "numbers_tests.rs"]
+mod numbers;
+#[cfg(test)]
 #[path = "live_tests.rs"]
 mod live;
 #[cfg(test)]

@@ -326,7 +326,10 @@ attributes! {
     NCCL_RANKS = "nccl.nranks";
     /// The communicator it was made from.
     NCCL_PARENT = "nccl.communicator.parent";
-    /// The name the program gave the communicator.
+    /// The name the program gave the communicator (`ncclConfig_t.commName`, or the parent's), as
+    /// the probes or the Inspector tell it: 64 bytes at most, cut with `…`, without control
+    /// characters; one for all ranks of the host. On `nccl.communicator.info` and events, and
+    /// elsewhere only where the id is not known.
     NCCL_NAME = "nccl.communicator.name";
     /// How the communicator came to be: `unique_id`, `init_all`, `split`, `shrink`, `grow` or
     /// `unknown`.

@@ -155,9 +155,10 @@ dims! {
 
 metrics! {
     /// A process's membership in a communicator: always 1, with everything known about it. Parent,
-    /// origin, library and version are on this series only.
+    /// origin, name, library and version are on this series only.
     INFO: Gauge<i64> of MemberId = "nccl.communicator.info" ["1"]
-        from "arguments and answers of ncclCommInit*, Split, Shrink, Grow, Count, UserRank";
+        from "arguments and answers of ncclCommInit*, Split, Shrink, Grow, Count, UserRank; \
+              ncclConfig_t";
     /// Operations called, by operation and message size. Calls inside another call of the library
     /// do not count. While the governor has the probes detached, calls are missed: divide by
     /// `nccl.communicator.coverage`.

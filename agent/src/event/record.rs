@@ -84,6 +84,7 @@ fn stuck(event: &Event, set: &mut AttrSet) {
     let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let communicator = stuck.communicator.map(|hash| hash.to_string());
     set.set_some(&attr::NCCL_COMMUNICATOR, communicator.as_deref());
+    set.set_some(&attr::NCCL_NAME, stuck.name.as_deref());
     set.set_some(&attr::NCCL_RANK, stuck.rank.map(i64::from));
     set.set_some(&attr::NCCL_RANKS, stuck.ranks.map(i64::from));
     set.set(&attr::NCCL_OPERATION, stuck.operation);

@@ -2,10 +2,11 @@
 //! operation, size, algorithm and protocol (2.30), or the last collective of each communicator
 //! (2.29).
 
-use super::record::{HashText, is_name, operation, speed};
+use super::record::{HashText, name_told, operation, speed};
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
 use gpuwho_common::nccl::MOST_RANKS;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// A file holds some kilobytes; this is for one that is not the Inspector's.
@@ -120,7 +121,7 @@ fn row(line: &str) -> Result<(Row, Which, Option<f64>), LineOutcome> {
     let whose = Whose {
         hash: get("comm_id").and_then(HashText::parse),
         rank: get("rank").and_then(|rank| rank.parse().ok()).filter(|rank| *rank < ranks),
-        name: get("comm_name").filter(|name| is_name(name)).map(str::to_owned),
+        name: get("comm_name").and_then(|name| name_told(name.into())).map(Cow::into_owned),
         ranks,
     };
     Ok((Row { whose, operation: operation as u8, size, algorithm, protocol }, which, value))

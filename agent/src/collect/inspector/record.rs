@@ -6,6 +6,7 @@
 
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
+use crate::communicators::fit_to_tell;
 use gpuwho_common::nccl::MOST_RANKS;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::borrow::Cow;
@@ -17,8 +18,6 @@ const LONGEST_US: u64 = 86_400_000_000;
 const MOST_BYTES: u64 = 1 << 50;
 /// Faster than any link by a thousand times, in bytes a second.
 const FASTEST: f64 = 1e17;
-/// The Inspector's own limit (`NCCL_COMM_NAME_MAX`).
-const LONGEST_NAME: usize = 256;
 /// Digits of the hash that fit the Inspector's buffer of 17 bytes beside `0x` and a NUL.
 const DIGITS: u32 = 14;
 
@@ -177,7 +176,7 @@ impl<'a> Record<'a> {
         let [algorithm, bus] = measured.gigabytes;
         Ok(Self {
             hash,
-            name: header.comm_name.filter(|name| is_name(name)),
+            name: header.comm_name.and_then(name_told),
             rank: header.rank,
             ranks,
             pid: line.metadata.pid,
@@ -218,9 +217,9 @@ impl Message<'_> {
     }
 }
 
-/// A name that a program gave; the Inspector writes `unknown` where there is none.
-pub(super) fn is_name(name: &str) -> bool {
-    !name.is_empty() && name != "unknown" && name.len() <= LONGEST_NAME
+/// The name that a program gave; the Inspector writes `unknown` where there is none.
+pub(super) fn name_told(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
+    fit_to_tell(name).filter(|name| name != "unknown")
 }
 
 /// NCCL's name of an operation (`ncclFuncToString`).

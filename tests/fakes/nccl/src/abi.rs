@@ -1,5 +1,6 @@
 //! The exported functions, as `nccl.h` of 2.29 declares them.
 
+use crate::config::{Config, configured};
 use crate::plan;
 use gpuwho_common::nccl::Hash;
 use std::ffi::{c_char, c_int, c_void};
@@ -63,7 +64,7 @@ impl Comm {
 
     /// What the next communicator grown from this one has its hash from.
     fn next_base(&self) -> u64 {
-        combine(self.base, u64::from(self.children) + 1)
+        Hash::combine(self.base, u64::from(self.children) + 1)
     }
 
     /// The hash of the next communicator made from this one.
@@ -71,11 +72,6 @@ impl Comm {
         self.children += 1;
         Hash::of_child(self.hash, self.children, color)
     }
-}
-
-/// `hashCombine` of `src/misc/utils.cc`.
-fn combine(base: u64, value: u64) -> u64 {
-    Hash::START.item(8).word(base).item(8).word(value).digest()
 }
 
 /// # Safety
@@ -344,11 +340,16 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     ranks: c_int,
     id: UniqueId,
     rank: c_int,
-    config: Buffer,
+    config: *const Config,
 ) -> u32 {
-    std::hint::black_box((&id, config));
+    std::hint::black_box(&id);
     // SAFETY: as promised by the caller.
-    unsafe { init(to, ranks, &id, rank) }
+    unsafe {
+        match configured(config) {
+            Ok(()) => init(to, ranks, &id, rank),
+            Err(code) => code,
+        }
+    }
 }
 
 /// `ncclCommInitRankScalable`.
@@ -364,11 +365,16 @@ pub unsafe extern "C" fn ncclCommInitRankScalable(
     rank: c_int,
     count: c_int,
     ids: *const UniqueId,
-    config: Buffer,
+    config: *const Config,
 ) -> u32 {
-    std::hint::black_box((count, ids, config));
+    std::hint::black_box((count, ids));
     // SAFETY: as promised by the caller, who gives one id at least.
-    unsafe { init(to, ranks, &*ids, rank) }
+    unsafe {
+        match configured(config) {
+            Ok(()) => init(to, ranks, &*ids, rank),
+            Err(code) => code,
+        }
+    }
 }
 
 /// `ncclCommInitAll`.
@@ -421,12 +427,12 @@ pub unsafe extern "C" fn ncclCommSplit(
     color: c_int,
     key: c_int,
     to: *mut Handle,
-    config: Buffer,
+    config: *const Config,
 ) -> u32 {
-    std::hint::black_box((key, config));
+    std::hint::black_box(key);
     // SAFETY: as promised by the caller.
     unsafe {
-        let parent = match checked(comm) {
+        let parent = match checked(comm).and_then(|comm| configured(config).map(|()| comm)) {
             Ok(parent) => parent,
             Err(code) => return code,
         };
@@ -454,13 +460,13 @@ pub unsafe extern "C" fn ncclCommShrink(
     excluded: *const c_int,
     count: c_int,
     to: *mut Handle,
-    config: Buffer,
+    config: *const Config,
     flags: c_int,
 ) -> u32 {
-    std::hint::black_box((config, flags));
+    std::hint::black_box(flags);
     // SAFETY: as promised by the caller, who promises `count` ranks at `excluded`.
     unsafe {
-        let parent = match checked(comm) {
+        let parent = match checked(comm).and_then(|comm| configured(config).map(|()| comm)) {
             Ok(parent) => parent,
             Err(code) => return code,
         };
@@ -511,11 +517,13 @@ pub unsafe extern "C" fn ncclCommGrow(
     id: *const UniqueId,
     rank: c_int,
     to: *mut Handle,
-    config: Buffer,
+    config: *const Config,
 ) -> u32 {
-    std::hint::black_box(config);
     // SAFETY: as promised by the caller.
     unsafe {
+        if let Err(code) = configured(config) {
+            return code;
+        }
         let (base, rank) = if comm.is_null() {
             if id.is_null() || !(0..ranks).contains(&rank) {
                 return INVALID_ARGUMENT;
@@ -532,7 +540,7 @@ pub unsafe extern "C" fn ncclCommGrow(
                 Err(code) => return code,
             }
         };
-        let hash = combine(base, u64::from(ranks.unsigned_abs()));
+        let hash = Hash::combine(base, u64::from(ranks.unsigned_abs()));
         to.write(Comm::make((hash, base), rank, ranks));
     }
     plan::carry_out()

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "a C ABI takes pointers from its caller")]
 
 pub mod abi;
+pub mod config;
 mod plan;
 pub mod rank;
 pub mod ras;

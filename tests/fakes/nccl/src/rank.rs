@@ -5,6 +5,10 @@
 //! | `load PATH`, `load-aside PATH` | `ok`; the second by another thread |
 //! | `id` | the unique id in hex |
 //! | `own-id` | the one from which the last `all` was made |
+//! | `config none` | `ok`; what is made from now on is made with a null configuration |
+//! | `config name TEXT` | `ok`; with one that has this name, in hex (`-`: none) |
+//! | `config endless TEXT` | `ok`; with one whose name ends where the memory does |
+//! | `config bad SIZE MAGIC ADDRESS` | `ok`; with one that begins so and has its name there |
 //! | `init NAME RANKS RANK ID [config or scalable]` | result |
 //! | `all NAME RANKS` | result; the communicators are `NAME0`, `NAME1`, … |
 //! | `split NAME COLOR KEY NEW`, `shrink NAME NEW RANK…` | result |
@@ -25,6 +29,7 @@
 //! `-` is a communicator that is null, and `@ADDRESS` one that never was.
 
 use crate::abi::{Handle, UniqueId};
+use crate::config::{Config, Configuration};
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::io::{self, BufRead, Write};
@@ -59,7 +64,8 @@ pub type Linked = (&'static str, *mut c_void);
 /// or, before any is, those that are linked into the program.
 pub fn serve(orders: impl BufRead, mut answers: impl Write, linked: &[Linked]) -> io::Result<()> {
     let linked = linked.iter().copied().collect();
-    let mut rank = Rank { library: ptr::null_mut(), linked, communicators: HashMap::new() };
+    let (library, communicators) = (ptr::null_mut(), HashMap::new());
+    let mut rank = Rank { library, linked, communicators, config: None };
     for order in orders.lines() {
         let order = order?;
         let words: Vec<&str> = order.split_ascii_whitespace().collect();
@@ -76,18 +82,20 @@ struct Rank {
     library: *mut c_void,
     linked: HashMap<&'static str, *mut c_void>,
     communicators: HashMap<String, Handle>,
+    /// What communicators are made with.
+    config: Option<Configuration>,
 }
 
 type InitRank = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int) -> u32;
-type InitConfig = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int, *const c_void) -> u32;
+type InitConfig = unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int, *const Config) -> u32;
 type InitScalable =
-    unsafe extern "C" fn(*mut Handle, c_int, c_int, c_int, *const UniqueId, *const c_void) -> u32;
+    unsafe extern "C" fn(*mut Handle, c_int, c_int, c_int, *const UniqueId, *const Config) -> u32;
 type InitAll = unsafe extern "C" fn(*mut Handle, c_int, *const c_int) -> u32;
-type Split = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle, *const c_void) -> u32;
+type Split = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle, *const Config) -> u32;
 type Shrink =
-    unsafe extern "C" fn(Handle, *const c_int, c_int, *mut Handle, *const c_void, c_int) -> u32;
+    unsafe extern "C" fn(Handle, *const c_int, c_int, *mut Handle, *const Config, c_int) -> u32;
 type Grow =
-    unsafe extern "C" fn(Handle, c_int, *const UniqueId, c_int, *mut Handle, *const c_void) -> u32;
+    unsafe extern "C" fn(Handle, c_int, *const UniqueId, c_int, *mut Handle, *const Config) -> u32;
 type IdOf = unsafe extern "C" fn(Handle, *mut UniqueId) -> u32;
 type WithInfo = unsafe extern "C" fn(*const c_void) -> u32;
 type OnHandle = unsafe extern "C" fn(Handle, c_int) -> u32;
@@ -130,6 +138,7 @@ impl Rank {
             ["own-id"] => self.unique_id("fakeNcclOwnId"),
             ["init", name, ranks, rank, id] => self.init(name, (ranks, rank, id), "rank"),
             ["init", name, ranks, rank, id, how] => self.init(name, (ranks, rank, id), how),
+            ["config", ref what @ ..] => self.configure(what),
             ["all", name, ranks] => self.init_all(name, ranks),
             ["split", name, color, key, new] => self.split(name, (color, key), new),
             ["shrink", name, new, ref excluded @ ..] => self.shrink(name, new, excluded),
@@ -240,14 +249,37 @@ impl Rank {
                 ),
                 "config" => transmute::<*mut c_void, InitConfig>(
                     self.symbol("ncclCommInitRankConfig")?,
-                )(to, ranks, id, rank, ptr::null()),
+                )(to, ranks, id, rank, self.config()),
                 "scalable" => transmute::<*mut c_void, InitScalable>(
                     self.symbol("ncclCommInitRankScalable")?,
-                )(to, ranks, rank, 1, &raw const id, ptr::null()),
+                )(to, ranks, rank, 1, &raw const id, self.config()),
                 _ => return Err(refused("rank, config or scalable")),
             }
         };
         Ok(self.keep(name, new, result))
+    }
+
+    /// Null: the parent's, or the library's own.
+    fn config(&self) -> *const Config {
+        self.config.as_ref().map_or(ptr::null(), Configuration::as_ptr)
+    }
+
+    fn configure(&mut self, what: &[&str]) -> Result<String, Refused> {
+        self.config = match *what {
+            ["none"] => None,
+            ["name", text] => Some(Configuration::named(bytes(text)?)),
+            ["endless", text] => {
+                let made = Configuration::endless(&bytes(text)?);
+                Some(made.map_err(|error| refused(error.to_string()))?)
+            }
+            ["bad", size, magic, address] => {
+                let magic =
+                    u32::try_from(number(magic)?).map_err(|_| refused("a magic has 32 bits"))?;
+                Some(Configuration::bad(word(size)?, magic, word(address)?))
+            }
+            _ => return Err(refused("none, name, endless or bad")),
+        };
+        Ok("ok".into())
     }
 
     fn init_all(&mut self, name: &str, ranks: &str) -> Result<String, Refused> {
@@ -282,7 +314,7 @@ impl Rank {
                 int(color)?,
                 int(key)?,
                 &raw mut new,
-                ptr::null(),
+                self.config(),
             )
         };
         Ok(self.keep(child, new, result))
@@ -300,7 +332,7 @@ impl Rank {
                 excluded.as_ptr(),
                 count,
                 &raw mut new,
-                ptr::null(),
+                self.config(),
                 0,
             )
         };
@@ -331,7 +363,7 @@ impl Rank {
                 id.as_ref().map_or(ptr::null(), ptr::from_ref),
                 int(rank)?,
                 &raw mut new,
-                ptr::null(),
+                self.config(),
             )
         };
         Ok(self.keep(child, new, result))
@@ -556,6 +588,17 @@ fn parse_id(hex: &str) -> Result<UniqueId, Refused> {
         *byte = u8::from_str_radix(digits, 16).map_err(|_| refused("an id is hex"))?;
     }
     Ok(UniqueId(id))
+}
+
+/// From hex; `-` is none.
+fn bytes(hex: &str) -> Result<Vec<u8>, Refused> {
+    let digits = hex.trim_start_matches('-').as_bytes();
+    let byte = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(text, 16).ok().filter(|_| pair.len() == 2)
+    };
+    let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| refused("a text is hex"))
 }
 
 /// Decimal, or hex after `0x`.

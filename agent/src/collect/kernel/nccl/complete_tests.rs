@@ -48,6 +48,7 @@ fn seen(handle: u64, origin: u32) -> Communicator {
         born_ns: 5,
         start_ns: 1,
         hash: 0,
+        base: 0,
         parent: 0,
         handle,
         pid: 1,
@@ -73,7 +74,7 @@ fn seen(handle: u64, origin: u32) -> Communicator {
         last_error: 0,
         async_error: 0,
         children: 0,
-        reserved: 0,
+        failed_children: 0,
     };
     Communicator { identity, activity, arrivals: [Arrival { at_ns: 0, what: 0 }; ARRIVALS] }
 }

@@ -1,17 +1,18 @@
-//! Who a communicator is: its hash from the unique id or from its parent, its rank and size from
-//! the arguments of the call that made it or, where all ranks of the parent are on this node, from
+//! Who a communicator is: its hash from the unique id or from its parent, its rank, size and name
+//! from the arguments of the call that made it or, where all ranks of the parent are on this node, from
 //! the colors and keys of all of them, or from what another source says of it.
 
 use super::complete::Completed;
 use super::maps::Snapshot;
 use super::roll::{Processes, known};
 use crate::catalog::nccl::KnownBy;
-use crate::communicators::{CommunicatorHash, MemberFacts, MemberKey, Origin};
+use crate::communicators::{CommunicatorHash, MemberFacts, MemberKey, Origin, name_of};
 use crate::ids::ProcKey;
 use gpuwho_common::nccl::{
-    Communicator, GROWN, Hash, MADE, MADE_LOCALLY, SHRUNK, SPLIT, Thread, UNKNOWN,
+    Communicator, GROWN, Hash, Identity, MADE, MADE_LOCALLY, Name, SHRUNK, SPLIT, Thread, UNKNOWN,
 };
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// A communicator of the maps, with its identity.
 #[derive(Debug)]
@@ -22,6 +23,16 @@ pub(super) struct Identified {
     pub facts: MemberFacts,
     /// Its size, where the programs do not know it yet.
     pub newly_sized: Option<u32>,
+}
+
+/// What a communicator's birth tells of it, beside its rank and size.
+#[derive(Debug, Default)]
+struct Born {
+    hash: Option<CommunicatorHash>,
+    /// What the hashes of its grown children come from.
+    base: Option<u64>,
+    /// The name the program gave it.
+    name: Option<Arc<str>>,
 }
 
 /// Marks the number of a membership in all communicators without a hash that have one rank and
@@ -38,9 +49,9 @@ struct Place {
     told: Option<Completed>,
 }
 
-/// The hashes found so far.
+/// What births have told so far, by number.
 #[derive(Debug, Default)]
-pub(super) struct Lineage(HashMap<u64, Option<CommunicatorHash>>);
+pub(super) struct Lineage(HashMap<u64, Born>);
 
 impl Lineage {
     /// Identifies everything in a snapshot, parents first; and the numbers of those whose process
@@ -53,10 +64,23 @@ impl Lineage {
         let born = snapshot.communicators.iter().filter(|(_, c)| c.identity.born_ns != 0);
         let mut born: Vec<&(u64, Communicator)> = born.collect();
         born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
+        // Of others it is not known which child of theirs one is, unless none are counted.
+        let followed: HashSet<u64> = born
+            .iter()
+            .filter(|(_, parent)| is_followed(&parent.identity, processes))
+            .map(|(number, _)| *number)
+            .collect();
         for (number, communicator) in &born {
-            let hash = self.hash(*number, communicator, &snapshot.completed);
-            let known = self.0.entry(*number).or_insert(hash);
-            *known = known.or(hash);
+            let identity = &communicator.identity;
+            let is_counted = identity.origin == SHRUNK || followed.contains(&identity.parent);
+            let child = known(identity.child).filter(|_| is_counted);
+            let (hash, base) = self.hash((*number, identity), child, &snapshot.completed);
+            let known = self.0.entry(*number).or_default();
+            known.hash = known.hash.or(hash);
+            known.base = known.base.or(base);
+            if known.name.is_none() {
+                known.name = snapshot.names.get(number).and_then(name);
+            }
         }
         let divided = divided(&born, &self.0);
         let (mut found, mut lost) = (Vec::new(), Vec::new());
@@ -82,7 +106,7 @@ impl Lineage {
 
     /// From birth.
     fn born(&self, number: u64) -> Option<CommunicatorHash> {
-        self.0.get(&number).copied().flatten()
+        self.0.get(&number)?.hash
     }
 
     /// From birth, else as others say.
@@ -90,32 +114,42 @@ impl Lineage {
         self.born(number).or_else(|| told.get(&number)?.hash)
     }
 
+    /// The hash, and what those of grown children come from, of which `child` of its parent this is.
     fn hash(
         &self,
-        number: u64,
-        communicator: &Communicator,
+        (number, identity): (u64, &Identity),
+        child: Option<u32>,
         told: &HashMap<u64, Completed>,
-    ) -> Option<CommunicatorHash> {
-        let identity = &communicator.identity;
+    ) -> (Option<CommunicatorHash>, Option<u64>) {
         // What others say of itself is as good as what follows from their word on its parent.
         let is_told = told.get(&number).is_some_and(|told| told.hash.is_some());
         let made_from = identity.parent;
         let parent = || if is_told { self.born(made_from) } else { self.known(made_from, told) };
-        let hash = match identity.origin {
-            MADE => identity.hash,
+        let seen = |word: u64| (word != 0).then_some(word);
+        let (hash, base) = match identity.origin {
+            MADE => (seen(identity.hash), seen(identity.base)),
             // Made inside from a unique id of the library's own, seen where returns are.
-            MADE_LOCALLY if identity.hash != 0 => identity.hash,
+            MADE_LOCALLY if identity.hash != 0 => (seen(identity.hash), seen(identity.base)),
             // Not seen: no other process has it either.
             MADE_LOCALLY => {
                 let process = Hash::START.item(8).word(identity.start_ns ^ u64::from(identity.pid));
-                process.item(8).word(identity.born_ns).digest()
+                (seen(process.item(8).word(identity.born_ns).digest()), None)
             }
-            SPLIT | SHRUNK if identity.child != UNKNOWN => {
-                Hash::of_child(parent()?.0, identity.child, identity.color)
+            SPLIT | SHRUNK => {
+                let hash = child
+                    .zip(parent())
+                    .map(|(child, parent)| Hash::of_child(parent.0, child, identity.color));
+                (hash, hash)
             }
-            _ => 0,
+            GROWN => {
+                let parents = || self.0.get(&made_from)?.base;
+                let counted = || Some(Hash::combine(parents()?, child?.into()));
+                let base = seen(identity.base).or_else(counted);
+                (base.and_then(|base| grown(base, identity.ranks)), base)
+            }
+            _ => (None, None),
         };
-        (hash != 0).then_some(CommunicatorHash(hash))
+        (hash.map(CommunicatorHash), base)
     }
 
     fn identified(
@@ -126,10 +160,14 @@ impl Lineage {
     ) -> Option<Identified> {
         let identity = &communicator.identity;
         let process = processes.find(identity.pid, identity.start_ns)?;
-        let born = self.0.get(&number).copied().flatten();
+        let known_at_birth = self.0.get(&number);
+        let born = known_at_birth.and_then(|born| born.hash);
         let hash = born.or(place.told.and_then(|told| told.hash));
         let nameless = nameless((process, identity.library), processes);
         let mut facts = MemberFacts { hash, ..nameless };
+        if hash.is_some() {
+            facts.name = known_at_birth.and_then(|born| born.name.clone());
+        }
         let mut newly_sized = None;
         // Several without hash and rank are one membership, of which all else means nothing.
         if hash.is_some() || place.told.is_some() {
@@ -162,9 +200,9 @@ impl Lineage {
 /// has been split by all of them, by number.
 fn divided(
     born: &[&(u64, Communicator)],
-    hashes: &HashMap<u64, Option<CommunicatorHash>>,
+    known_at_birth: &HashMap<u64, Born>,
 ) -> HashMap<u64, (u32, u32)> {
-    let hash = |number: &u64| hashes.get(number).copied().flatten();
+    let hash = |number: &u64| known_at_birth.get(number)?.hash;
     let mut families: HashMap<CommunicatorHash, Vec<&(u64, Communicator)>> = HashMap::new();
     for one in born {
         if let Some(hash) = hash(&one.0) {
@@ -213,6 +251,12 @@ fn ordered(
     (0_u32..).zip(order).map(|(rank, (_, _, number))| (number, (rank, size))).collect()
 }
 
+/// Made after the last moment at which births may have been missed in its library.
+fn is_followed(identity: &Identity, processes: &dyn Processes) -> bool {
+    let process = processes.find(identity.pid, identity.start_ns);
+    process.is_some_and(|process| identity.born_ns > processes.gap_ns(process, identity.library))
+}
+
 /// A membership of which the process and its library are known.
 fn nameless((process, file): (ProcKey, u32), processes: &dyn Processes) -> MemberFacts {
     let (version, library) = processes.library(process, file).unzip();
@@ -220,16 +264,29 @@ fn nameless((process, file): (ProcKey, u32), processes: &dyn Processes) -> Membe
 }
 
 /// What the arguments of a call that has not returned say of the communicator it makes.
-pub(super) fn expected(process: ProcKey, thread: &Thread) -> MemberFacts {
+pub(super) fn expected(process: ProcKey, thread: &Thread, called: Option<&Name>) -> MemberFacts {
     let expected = &thread.expected;
-    let hash = (expected.hash != 0).then_some(CommunicatorHash(expected.hash));
+    let grown = grown(expected.base, expected.ranks)
+        .filter(|_| thread.open.detail == GROWN && expected.base != 0);
+    let hash = if expected.hash == 0 { grown } else { Some(expected.hash) };
     MemberFacts {
-        hash,
+        hash: hash.map(CommunicatorHash),
+        name: called.and_then(name),
         rank: known(expected.rank),
         ranks: known(expected.ranks),
         origin: origin(thread.open.detail),
         ..MemberFacts::new(process)
     }
+}
+
+/// The hash of a communicator that was made by adding ranks.
+fn grown(base: u64, ranks: u32) -> Option<u64> {
+    known(ranks).map(|ranks| Hash::combine(base, ranks.into()))
+}
+
+/// What stands before the zero byte.
+fn name(name: &Name) -> Option<Arc<str>> {
+    name_of(name.text.split(|byte| *byte == 0).next()?)
 }
 
 fn origin(code: u32) -> Origin {

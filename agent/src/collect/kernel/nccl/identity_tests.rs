@@ -7,9 +7,10 @@ use gpuwho_common::nccl::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-struct AllAlive;
+/// All alive, with births missed before a moment.
+struct Alive(u64);
 
-impl Processes for AllAlive {
+impl Processes for Alive {
     fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey> {
         Some(ProcKey { pid, start_ticks: start_ns })
     }
@@ -23,7 +24,7 @@ impl Processes for AllAlive {
     }
 
     fn gap_ns(&self, _: ProcKey, _: u32) -> u64 {
-        0
+        self.0
     }
 }
 
@@ -32,6 +33,7 @@ fn identity(pid: u32, origin: u32) -> Identity {
         born_ns: 1,
         start_ns: 1,
         hash: 0,
+        base: 0,
         parent: 0,
         handle: 0x1000,
         pid,
@@ -60,7 +62,7 @@ fn communicator(identity: Identity, children: u32) -> Communicator {
         last_error: 0,
         async_error: 0,
         children,
-        reserved: 0,
+        failed_children: 0,
     };
     Communicator { identity, activity, arrivals: [Arrival { at_ns: 0, what: 0 }; ARRIVALS] }
 }
@@ -81,7 +83,7 @@ fn split(ranks: &[(u32, u32, u32)], of: u32) -> BTreeMap<u32, (Option<u32>, Opti
         };
         snapshot.communicators.push((u64::from(rank) + 101, communicator(half, 0)));
     }
-    let (found, lost) = Lineage::default().identify(&snapshot, &AllAlive);
+    let (found, lost) = Lineage::default().identify(&snapshot, &Alive(0));
     assert_eq!(lost, Vec::<u64>::new());
     let halves = found.iter().filter(|one| one.communicator.identity.origin == SPLIT);
     halves.map(|one| (one.facts.process.pid, (one.facts.rank, one.facts.ranks))).collect()
@@ -107,7 +109,7 @@ fn children_of_what_was_there_before_have_no_name() {
     snapshot.communicators.push((1, communicator(identity(9, SEEN), 1)));
     let child = Identity { born_ns: 2, parent: 1, child: UNKNOWN, ..identity(9, SPLIT) };
     snapshot.communicators.push((2, communicator(child, 0)));
-    let (found, _) = Lineage::default().identify(&snapshot, &AllAlive);
+    let (found, _) = Lineage::default().identify(&snapshot, &Alive(0));
     let keys: Vec<(u64, Option<CommunicatorHash>)> =
         found.iter().map(|one| (one.key.number, one.facts.hash)).collect();
     assert_eq!(keys, vec![(0, None), (0, None)]);
@@ -133,7 +135,7 @@ fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
     // Which child of that one it is nobody has seen, but it is told itself.
     put(4, Identity { parent: 3, child: UNKNOWN, ..child });
     snapshot.completed = HashMap::from([(1, told(71)), (3, told(73)), (4, told(74))]);
-    let (found, lost) = Lineage::default().identify(&snapshot, &AllAlive);
+    let (found, lost) = Lineage::default().identify(&snapshot, &Alive(0));
     assert_eq!(lost, Vec::<u64>::new());
     let hash = |number: u64| Some(CommunicatorHash(number));
     let names: BTreeMap<u64, _> = found
@@ -148,6 +150,78 @@ fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
             (3, (hash(73), None, KnownBy::Memory)),
             (4, (hash(74), hash(73), KnownBy::Memory)),
         ])
+    );
+}
+
+fn hashes(snapshot: &Snapshot, gap_ns: u64) -> BTreeMap<u64, Option<u64>> {
+    let (found, _) = Lineage::default().identify(snapshot, &Alive(gap_ns));
+    found.iter().map(|one| (one.number, one.facts.hash.map(|hash| hash.0))).collect()
+}
+
+#[test]
+fn the_hash_of_what_grew_comes_from_the_id_or_from_the_parent() {
+    let mut snapshot = Snapshot::default();
+    let mut put = |number, identity: Identity| {
+        let identity = Identity { born_ns: number, ranks: 2, ..identity };
+        snapshot.communicators.push((number, communicator(identity, 1)));
+    };
+    put(1, Identity { hash: 7, base: 70, ..identity(9, MADE) });
+    put(2, Identity { parent: 1, child: 1, color: 3, ..identity(9, SPLIT) });
+    // Of the first, of its half, of what grew from that, and one that was added with an id.
+    put(3, Identity { parent: 1, child: 2, ..identity(9, GROWN) });
+    put(4, Identity { parent: 2, child: 1, ..identity(9, GROWN) });
+    put(5, Identity { parent: 4, child: 1, ..identity(9, GROWN) });
+    put(6, Identity { base: 71, ..identity(9, GROWN) });
+    // Nobody knows which child it is, or of what.
+    put(7, Identity { parent: 1, child: UNKNOWN, ..identity(9, GROWN) });
+    put(8, identity(9, GROWN));
+    let half = Hash::of_child(7, 1, 3);
+    let base = Hash::combine(half, 1);
+    let wanted = [
+        Some(7),
+        Some(half),
+        Some(Hash::combine(Hash::combine(70, 2), 2)),
+        Some(Hash::combine(base, 2)),
+        Some(Hash::combine(Hash::combine(base, 1), 2)),
+        Some(Hash::combine(71, 2)),
+        None,
+        None,
+    ];
+    assert_eq!(hashes(&snapshot, 0), (1..).zip(wanted).collect());
+}
+
+#[test]
+fn children_are_not_numbered_where_some_may_have_been_missed() {
+    let mut snapshot = Snapshot::default();
+    let mut put = |number, identity: Identity| {
+        let identity = Identity { born_ns: 10 * number, ranks: 2, ..identity };
+        snapshot.communicators.push((number, communicator(identity, 1)));
+    };
+    put(1, Identity { hash: 7, base: 70, ..identity(9, MADE) });
+    put(2, Identity { parent: 1, child: 1, ..identity(9, SPLIT) });
+    put(3, Identity { parent: 1, child: 2, ..identity(9, GROWN) });
+    // What is shrunk has no number.
+    put(4, Identity { parent: 1, child: 0, ..identity(9, SHRUNK) });
+    let shrunk = Some(Hash::of_child(7, 0, 0));
+    let known = |split, grown| BTreeMap::from([(1, Some(7)), (2, split), (3, grown), (4, shrunk)]);
+    let (split, grown) = (Hash::of_child(7, 1, 0), Hash::combine(Hash::combine(70, 2), 2));
+    assert_eq!(hashes(&snapshot, 9), known(Some(split), Some(grown)));
+    assert_eq!(hashes(&snapshot, 15), known(None, None));
+    // What is known stays known.
+    let mut lineage = Lineage::default();
+    lineage.identify(&snapshot, &Alive(0));
+    let (found, _) = lineage.identify(&snapshot, &Alive(15));
+    let again = found.iter().map(|one| (one.number, one.facts.hash.map(|hash| hash.0)));
+    assert_eq!(again.collect::<BTreeMap<_, _>>(), known(Some(split), Some(grown)));
+}
+
+/// Numbers that `hashCombine` of NCCL 2.32.3 itself gave.
+#[test]
+fn two_words_are_combined_as_nccl_does() {
+    let all = [(0, 0), (0x1db1_4a8a_713c_2fa5, 8), (u64::MAX, u64::MAX)];
+    assert_eq!(
+        all.map(|(base, value)| Hash::combine(base, value)),
+        [0x7069_4081_9bf1_f4c1, 0x25a3_3a57_1541_917a, 0x3563_a73e_09c5_de67]
     );
 }
 
@@ -230,5 +304,5 @@ fn every_function_of_the_newest_library_is_probed_or_says_nothing_of_calls() {
     // Whatever is probed is there, but for what RCCL alone has.
     let missing: Vec<&str> =
         SYMBOLS.iter().map(|symbol| symbol.name).filter(|name| !names.contains(name)).collect();
-    assert_eq!(missing, ["AllReduceWithBias", "AllToAll", "AllToAllv"]);
+    assert_eq!(missing, ["AllReduceWithBias", "AllToAll", "AllToAllv", "AlltoAllv"]);
 }

@@ -5,9 +5,9 @@ use crate::sys;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData};
 use gpuwho_common::nccl::{
-    CHANGES_OUTSIDE, CallKey, Calls, Communicator, Handle, HandleKey, MadeId, Thread,
+    CHANGES_OUTSIDE, CallKey, Calls, Communicator, Handle, HandleKey, MadeId, Name, Thread,
 };
-use std::collections::HashMap as Found;
+use std::collections::{HashMap as Found, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -19,6 +19,8 @@ pub(super) struct Maps {
     pub calls: Map,
     pub threads: Map,
     pub unique_ids: Map,
+    pub names: Map,
+    pub coming: Map,
     pub changes: Map,
 }
 
@@ -28,15 +30,23 @@ pub(super) struct Snapshot {
     pub communicators: Vec<(u64, Communicator)>,
     pub calls: Vec<(CallKey, Calls)>,
     pub threads: Vec<(u64, Thread)>,
+    /// What communicators are called, by number.
+    pub names: Found<u64, Name>,
+    /// What those that are being made will be called, by thread.
+    pub coming: Found<u64, Name>,
     /// What other sources say of communicators, by number.
     pub completed: Found<u64, Completed>,
 }
 
 impl Maps {
     /// Reads everything. The calls after the communicators: a call counted in between belongs to
-    /// one that is known, or to one that the next read-out shows.
+    /// one that is known, or to one that the next read-out shows. Names before what they name, so
+    /// that one that names nothing names what is gone.
     pub(super) fn read(&self) -> io::Result<Snapshot> {
+        let (names, coming) = (entries(&self.names)?, entries(&self.coming)?);
         Ok(Snapshot {
+            names: names.into_iter().collect(),
+            coming: coming.into_iter().collect(),
             communicators: entries(&self.communicators)?,
             calls: entries(&self.calls)?,
             threads: entries(&self.threads)?,
@@ -56,7 +66,22 @@ impl Maps {
         }
     }
 
-    /// Takes out a communicator, its counts and what its handle stands for.
+    /// Takes out the names of communicators that are no more.
+    pub(super) fn forget_names(&mut self, snapshot: &Snapshot) {
+        if snapshot.names.is_empty() {
+            return;
+        }
+        let there: HashSet<u64> =
+            snapshot.communicators.iter().map(|(number, _)| *number).collect();
+        if let Ok(mut names) = typed::<u64, Name>(&mut self.names) {
+            for number in snapshot.names.keys().filter(|number| !there.contains(number)) {
+                // Gone already is as wanted.
+                let _ = names.remove(number);
+            }
+        }
+    }
+
+    /// Takes out a communicator, its name, its counts and what its handle stands for.
     pub(super) fn forget(&mut self, number: u64, gone: Option<&Communicator>, calls: &[CallKey]) {
         // An entry that is gone already is as wanted; a handle may stand for a later one.
         if let Some(identity) = gone.map(|gone| &gone.identity)
@@ -67,6 +92,9 @@ impl Maps {
                 let _ = handles.remove(&key);
                 self.handle_changed();
             }
+        }
+        if let Ok(mut names) = typed::<u64, Name>(&mut self.names) {
+            let _ = names.remove(&number);
         }
         if let Ok(mut counted) = typed::<CallKey, Calls>(&mut self.calls) {
             for key in calls {

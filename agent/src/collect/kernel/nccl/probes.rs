@@ -168,6 +168,8 @@ impl Probes {
             calls: take(&mut bpf, "CALLS")?,
             threads: take(&mut bpf, "THREADS")?,
             unique_ids: take(&mut bpf, "UNIQUE_IDS")?,
+            names: take(&mut bpf, "NAMES")?,
+            coming: take(&mut bpf, "COMING")?,
             changes: take(&mut bpf, "CHANGES")?,
         };
         let threads = second_fd(&maps.threads);

@@ -138,8 +138,11 @@ impl Roll {
         let mut members: BTreeMap<MemberKey, Member> = BTreeMap::new();
         for one in &identified {
             let id = communicators.put(one.key, one.facts.clone());
-            let member =
-                members.entry(one.key).or_insert_with(|| self.member(id, one.key, &one.facts));
+            let member = members.entry(one.key).or_insert_with(|| {
+                // Others may have told its name.
+                let name = communicators.facts(id).and_then(|facts| facts.name.clone());
+                self.member(id, one.key, &MemberFacts { name, ..one.facts.clone() })
+            });
             let mine = calls.remove(&one.number).unwrap_or_default();
             let library = one.communicator.identity.library;
             member.add(one, &mine, processes.gap_ns(one.key.process, library));
@@ -301,8 +304,7 @@ fn opened(
             continue;
         };
         let open = &thread.open;
-        // Of a call whose return is not seen nobody knows whether it is over.
-        if open.since_ns == 0 || open.unseen != 0 || matches!(open.what, IDLE | QUESTION) {
+        if open.since_ns == 0 || matches!(open.what, IDLE | QUESTION) {
             continue;
         }
         let call = OpenCall {
@@ -312,7 +314,8 @@ fn opened(
             is_certain: open.unseen == 0,
         };
         if open.what == BIRTH {
-            let member = unborn((*task, process), thread, communicators);
+            let facts = super::identity::expected(process, thread, snapshot.coming.get(task));
+            let member = unborn(*task, facts, communicators);
             members.entry(MemberKey { process, number: *task | UNBORN }).or_insert(member).call =
                 Some(OpenCall { bytes: 0, ..call });
         } else if let Some(member) = on(members, open, process) {
@@ -342,13 +345,8 @@ fn on<'a>(
 /// Marks the number of a membership that is being made.
 const UNBORN: u64 = 1 << 63;
 
-fn unborn(
-    (task, process): (u64, ProcKey),
-    thread: &gpuwho_common::nccl::Thread,
-    communicators: &Communicators,
-) -> Member {
-    let facts = super::identity::expected(process, thread);
-    let key = MemberKey { process, number: task | UNBORN };
+fn unborn(task: u64, facts: MemberFacts, communicators: &Communicators) -> Member {
+    let key = MemberKey { process: facts.process, number: task | UNBORN };
     Member::silent(communicators.put(key, facts.clone()), facts)
 }
 

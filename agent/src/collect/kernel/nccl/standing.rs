@@ -122,6 +122,7 @@ fn stuck(member: &Member, lag: Option<u64>, now_ns: u64) -> StuckRank {
     StuckRank {
         process: facts.process,
         communicator: facts.hash,
+        name: facts.name.clone(),
         rank: facts.rank,
         ranks: facts.ranks,
         operation: operation_name(called),
@@ -144,6 +145,7 @@ pub(super) fn say(stuck: StuckRank, ownership: &Ownership, desk: Option<&Desk>) 
         pod = pod.as_deref(),
         job = job.as_deref(),
         communicator = stuck.communicator.map(tracing::field::display),
+        name = stuck.name.as_deref(),
         rank,
         ranks,
         operation,
