@@ -9,7 +9,7 @@ use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
     Ask, BIRTH, Birth, DEATH, Expected, GROWN, HandleKey, Hash, IdAt, LOST_UNREADABLE,
     MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, RESULT_IN_PROGRESS, RESULT_OK, SEEN,
-    SHRUNK, UNIQUE_ID_WORDS, UNKNOWN, operation,
+    SHRUNK, Thread, UNIQUE_ID_WORDS, UNKNOWN, operation,
 };
 
 /// A communicator is being made.
@@ -27,6 +27,8 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             registers.argument(position)
         }
     };
+    // First: behind the loops below, the verifier of 5.10 would follow each of its paths again.
+    coming(argument(birth.config).unwrap_or(0), argument(birth.parent).unwrap_or(0), entry.task);
     let number = |position: usize| argument(position).map_or(UNKNOWN, |value| value as u32);
     let mut expected = Expected {
         hash: 0,
@@ -54,7 +56,7 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
     if birth.parent != NOWHERE {
         let handle = argument(birth.parent).unwrap_or(0);
         let list = argument(birth.color).unwrap_or(0);
-        child = from_parent(&mut expected, birth.origin, (handle, list), &entry);
+        child = from_parent(&mut expected, birth.origin, (handle, list), (thread, &entry));
     }
     // SAFETY: only this thread writes its entry.
     unsafe {
@@ -73,9 +75,6 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             unseen: 0,
         };
     }
-    // After that: who sees a name sees whose it will be.
-    let config = argument(birth.config).unwrap_or(0);
-    coming(config, expected.parent, entry.task);
     true
 }
 
@@ -85,7 +84,7 @@ fn from_parent(
     expected: &mut Expected,
     how: u32,
     (handle, list): (u64, u64),
-    entry: &Entry,
+    (thread, entry): (*mut Thread, &Entry),
 ) -> u32 {
     // New ranks of a growing communicator have none.
     if handle == 0 {
@@ -106,7 +105,9 @@ fn from_parent(
         ((*activity).children, (*parent).identity.rank, is_counted)
     };
     if how == SHRUNK {
-        shrunk(expected, known.ranks, rank, list);
+        // SAFETY: only this thread writes its entry, the whole record after this.
+        let scratch = unsafe { &raw mut (*thread).expected.key };
+        shrunk(expected, (known.ranks, rank), list, scratch);
         return 0;
     }
     // Who grows keeps its rank, and says -1 where those that are added say theirs.
@@ -116,9 +117,10 @@ fn from_parent(
     if is_counted { child } else { UNKNOWN }
 }
 
-/// Rank and size without the excluded ranks.
+/// Rank and size without the excluded ranks. Those before this one are counted in a map's value,
+/// of which the verifier knows nothing: that of 5.10 would follow each number of them apart.
 #[inline(always)]
-fn shrunk(expected: &mut Expected, ranks: u32, rank: u32, list: u64) {
+fn shrunk(expected: &mut Expected, (ranks, rank): (u32, u32), list: u64, before: *mut u32) {
     let excluded = expected.key;
     expected.color = 0;
     expected.key = 0;
@@ -129,7 +131,9 @@ fn shrunk(expected: &mut Expected, ranks: u32, rank: u32, list: u64) {
     if rank == UNKNOWN || excluded > MAX_EXCLUDED {
         return;
     }
-    let mut before = 0;
+    // SAFETY: a word in a map's value that the verifier has seen not to be null, and the caller
+    // alone uses; volatile, so that it is counted there.
+    unsafe { core::ptr::write_volatile(before, 0) };
     for index in 0..MAX_EXCLUDED {
         if index >= excluded {
             break;
@@ -138,10 +142,14 @@ fn shrunk(expected: &mut Expected, ranks: u32, rank: u32, list: u64) {
             return count(LOST_UNREADABLE);
         };
         if other < rank {
-            before += 1;
+            // SAFETY: as above.
+            unsafe {
+                core::ptr::write_volatile(before, core::ptr::read_volatile(before).wrapping_add(1))
+            };
         }
     }
-    expected.rank = rank.wrapping_sub(before);
+    // SAFETY: as above.
+    expected.rank = rank.wrapping_sub(unsafe { core::ptr::read_volatile(before) });
 }
 
 /// The hash of the unique id at an address; 0 if it cannot be read.

@@ -5,25 +5,25 @@
 //! long. Without a configuration a communicator has its parent's, name and all (`copyCommConfig`
 //! in NCCL's `src/init.cc`, 2.27 and later).
 
-use super::{COMING, NAMES, count};
+use super::{COMING, HANDLES, NAMES, count};
 use crate::registers::read_user;
 use aya_ebpf::bindings::BPF_ANY;
 use aya_ebpf::helpers::generated::bpf_probe_read_user_str;
 use core::ffi::c_void;
-use gpuwho_common::nccl::{CONFIG_MAGIC, CONFIG_NAME_AT, LOST_UNREADABLE, NAME_BYTES, Name};
+use gpuwho_common::nccl::{
+    CONFIG_MAGIC, CONFIG_NAME_AT, HandleKey, LOST_UNREADABLE, NAME_BYTES, Name,
+};
 
 const NO_NAME: Name = Name { text: [0; NAME_BYTES] };
 
 /// Keeps what a communicator that is being made will be called. Apart from the entry, so that
-/// each of the programs has it once.
+/// each of the programs has it once; always 0.
 #[inline(never)]
 pub fn coming(config: u64, parent: u64, task: u64) -> u64 {
     // Nothing is kept of an earlier one.
     let _ = COMING.remove(&task);
     if config == 0 {
-        if parent != 0
-            && let Some(name) = NAMES.get_ptr(&parent)
-        {
+        if let Some(name) = name_of(parent, task) {
             // SAFETY: the entry is not freed while the program runs (RCU).
             let _ = COMING.insert(&task, unsafe { &*name }, u64::from(BPF_ANY));
         }
@@ -43,6 +43,15 @@ pub fn coming(config: u64, parent: u64, task: u64) -> u64 {
         count(LOST_UNREADABLE);
     }
     0
+}
+
+/// What a communicator is called that the process has a handle on.
+#[inline(always)]
+fn name_of(handle: u64, task: u64) -> Option<*const Name> {
+    let key = HandleKey { handle, pid: (task >> 32) as u32, reserved: 0 };
+    // SAFETY: entries are not freed while the program runs (RCU).
+    let known = unsafe { HANDLES.get(&key) }?;
+    NAMES.get_ptr(&known.communicator)
 }
 
 /// Where the name is that a configuration gives, if it gives one.

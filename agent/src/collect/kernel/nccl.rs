@@ -37,6 +37,7 @@ mod state;
 mod stuck;
 mod target;
 mod tell;
+mod waker;
 mod watch;
 
 use crate::attribute::ownership::Ownership;
@@ -48,7 +49,6 @@ use crate::collect::status::{Board, Report};
 use crate::communicators::Communicators;
 use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
-use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use account::{tell_coverage, tell_probes};
@@ -68,10 +68,10 @@ use shared::Shared;
 use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
+pub use waker::Waker;
 use watch::Running;
 
 /// The source's name: its threads are `collect:nccl` and `nccl:watch`.
@@ -132,45 +132,6 @@ pub struct Nccl {
     errors: u64,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
-}
-
-/// Processes that have become another program or opened another device since the last look.
-type Stirred = Arc<Mutex<HashSet<ProcKey>>>;
-/// More are found by the looks that come anyway.
-const MOST_STIRRED: usize = 1_024;
-
-/// Says that a process has opened a device, became another program or ended: libraries are looked
-/// for at once.
-#[derive(Clone, Debug)]
-pub struct Waker {
-    wake: Weak<OwnedFd>,
-    stirred: Stirred,
-}
-
-impl Waker {
-    /// Wakes the thread, unless it is awake or gone. What it finds in this process it will look
-    /// for as often as in one that is new.
-    pub fn stir(&self, process: ProcKey) {
-        let mut stirred = locked(&self.stirred);
-        if stirred.len() < MOST_STIRRED {
-            stirred.insert(process);
-        }
-        drop(stirred);
-        self.wake();
-    }
-
-    /// Wakes the thread, unless it is awake or gone.
-    pub fn wake(&self) {
-        if let Some(wake) = self.wake.upgrade() {
-            // Full: it will look anyway.
-            let _ = rustix::io::write(&wake, &[1]);
-        }
-    }
-}
-
-/// A set is whole whatever panicked beside it.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts looking for libraries among the processes that hold a device.
