@@ -2,6 +2,7 @@
 //! the probe `nccl`.
 
 mod config;
+mod control;
 mod counters;
 mod hash;
 mod measure;
@@ -9,6 +10,10 @@ pub mod operation;
 mod symbols;
 
 pub use config::{CONFIG_MAGIC, CONFIG_NAME_AT, NAME_BYTES};
+pub use control::{
+    CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, STRETCH_NS,
+    TIMED_ONE_IN,
+};
 pub use counters::{
     COOKIE_LIBRARY, COOKIE_ROW, COOKIE_STEPPED, COUNTERS, HIT_ENTRIES, HIT_RETURN, HIT_STEPPED,
     LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE, TRIED, TRIED_RETURN,
@@ -31,6 +36,7 @@ pub const MAX_THREADS: u32 = 4_096;
 pub const MAX_UNIQUE_IDS: u32 = 256;
 /// Calls of which the moment is kept, a communicator; a power of two.
 pub const ARRIVALS: usize = 256;
+const _: () = assert!(ARRIVALS.is_power_of_two());
 /// Ranks of one process made by one `ncclCommInitAll`: no host has more devices.
 pub const MAX_INIT_ALL: u32 = 32;
 /// Communicators being made at a time of which the name is kept; the longest ago are forgotten.
@@ -67,25 +73,6 @@ pub const DESTROYED: u32 = 2;
 pub const ABORTED: u32 = 3;
 /// [`Activity::end`]: revoked: calls on it fail from now on.
 pub const REVOKED: u32 = 4;
-
-/// Bit of the control word: operations are not counted, while their probes are being detached.
-pub const CONTROL_PAUSED: u32 = 2;
-/// Bit of the control word: calls are timed until they return, so the return probes are there.
-pub const CONTROL_TIMED: u32 = 1;
-/// The control word's lowest bit above the others: there is counted how often it was changed.
-/// The return of a call that began before a change may never be seen.
-pub const CONTROL_ERA: u32 = 4;
-
-/// For so long the calls of a thread are counted to tell how fast it calls: short beside a phase of
-/// a job, long beside a call.
-pub const STRETCH_NS: u64 = 100_000_000;
-/// Of the calls of a thread that calls fast so many are one that is timed, by chance; a power of two.
-pub const TIMED_ONE_IN: u32 = 8;
-
-/// Index into the changes of handles: by the programs.
-pub const CHANGES_IN_KERNEL: u32 = 0;
-/// Index into the changes of handles: by user space.
-pub const CHANGES_OUTSIDE: u32 = 1;
 
 /// [`Open::what`]: nothing.
 pub const IDLE: u32 = 0;
@@ -411,5 +398,3 @@ impl TaskLayout {
     /// Before user space has filled it in, and where the kernel does not tell: starts are then 0.
     pub const UNKNOWN: Self = Self { leader: 0, start: 0 };
 }
-
-const _: () = assert!(ARRIVALS.is_power_of_two() && TIMED_ONE_IN.is_power_of_two());

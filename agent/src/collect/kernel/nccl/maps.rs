@@ -9,7 +9,7 @@ use gpuwho_common::nccl::{
 };
 use std::collections::{HashMap as Found, HashSet};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// The maps that hold what was counted.
 #[derive(Debug)]
@@ -144,6 +144,11 @@ fn typed<K: Pod, V: Pod>(
 
 fn entries<K: Pod, V: Pod>(map: &Map) -> io::Result<Vec<(K, V)>> {
     sys::bpf::entries(fd(map)?)
+}
+
+/// Another way to a map that somebody else keeps.
+pub(super) fn second_fd(map: &Map) -> Option<OwnedFd> {
+    fd(map).ok()?.try_clone_to_owned().ok()
 }
 
 fn fd(map: &Map) -> io::Result<BorrowedFd<'_>> {

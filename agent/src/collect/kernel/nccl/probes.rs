@@ -9,7 +9,7 @@ use super::super::btf::Btf;
 use super::super::load::first_line;
 use super::governor::Attach;
 use super::many::{Many, Way};
-use super::maps::Maps;
+use super::maps::{Maps, second_fd};
 use super::runs::Runs;
 use super::target::{Row, Target, is_about_communicators, is_timed, places, rows};
 use crate::paths::Paths;
@@ -376,12 +376,6 @@ fn time_all(many: &Many, target: &Target<'_>, attached: &mut Attached) -> io::Re
     }
     attached.timing.extend(returns.map(Hold::Many));
     Ok(())
-}
-
-/// Another way to a map that somebody else keeps.
-fn second_fd(map: &Map) -> Option<OwnedFd> {
-    let Map::HashMap(data) = map else { return None };
-    data.fd().as_fd().try_clone_to_owned().ok()
 }
 
 fn take(bpf: &mut Ebpf, name: &'static str) -> Result<Map, ProbeError> {
