@@ -7,11 +7,12 @@
 
 mod place;
 mod statics;
+mod version;
 
 use gpuwho_common::nccl::SYMBOLS;
 use object::elf::{
     Dyn64, ELFMAG, EM_AARCH64, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_LOAD, PT_NOTE,
-    ProgramHeader64, SHN_UNDEF, SectionHeader64, Sym64,
+    ProgramHeader64, SHN_UNDEF, Sym64,
 };
 use object::pod::{Pod, from_bytes, slice_from_bytes};
 use object::{LittleEndian as LE, U32, U64};
@@ -20,23 +21,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use version::{among_constants, at_least};
 
 /// What the functions' names begin with; the second is the alias that profilers leave alone.
 const PREFIXES: [&str; 2] = ["nccl", "pnccl"];
 /// The symbol without which a file is no collective library.
 const MARK: &str = "AllReduce";
-/// The text before the version.
-const VERSION_MARKS: [&[u8]; 2] = [b"NCCL version ", b"RCCL version "];
 /// Program headers, entries of the dynamic section and sections that any real file has fewer of.
 const MOST_HEADERS: u64 = 4_096;
 /// Names in one chain of the hash table.
 const MOST_CHAINED: u32 = 4_096;
-/// Constants that are searched for the version: a library has some megabytes of them.
-const MOST_CONSTANTS: u64 = 64 << 20;
 /// Constants read at once.
 const CHUNK: usize = 1 << 20;
-/// A version's text.
-const MOST_VERSION: usize = 48;
 /// Code that is read of one function.
 const MOST_CODE: u64 = 16 << 10;
 
@@ -98,7 +94,7 @@ fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
 /// The version that the file's constants tell: reads them, some megabytes.
 pub(super) fn version(file: &File) -> io::Result<Option<Arc<str>>> {
     let Some(image) = Image::open(file)? else { return Ok(None) };
-    Ok(image.version()?.map(Arc::from))
+    Ok(among_constants(&image)?.map(Arc::from))
 }
 
 /// The code of functions, in the order of their names without prefix, and for which machine it
@@ -126,13 +122,6 @@ pub(super) fn function(file: &File, name: &str) -> io::Result<Option<u64>> {
     let Some(image) = Image::open(file)? else { return Ok(None) };
     let Some(names) = Names::find(&image)? else { return Ok(None) };
     names.offset(&image, name)
-}
-
-/// The newest version that a function of the set came with.
-fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
-    let rows = entries.iter().filter_map(|(row, _)| SYMBOLS.get(*row));
-    let code = rows.map(|symbol| symbol.since).max().unwrap_or(0);
-    Arc::from(format!(">={}.{}", code / 10_000, code / 100 % 100))
 }
 
 /// A file that some machine with accelerators can map.
@@ -192,75 +181,6 @@ impl<'a> Image<'a> {
         }
         Ok(None)
     }
-
-    /// The version among the constants: a section where the file says so, else every segment that
-    /// is only read.
-    fn version(&self) -> io::Result<Option<String>> {
-        let (at, count) = self.sections;
-        let sections = read_all::<SectionHeader64<LE>>(self.file, at, count.min(MOST_HEADERS))?;
-        let is_constant = |section: &&SectionHeader64<LE>| {
-            let (kind, flags) = (section.sh_type.get(LE), section.sh_flags.get(LE));
-            // Contents that are in memory, not written and not run.
-            kind == 1 && flags & 7 == 2
-        };
-        let mut places: Vec<(u64, u64)> = sections
-            .iter()
-            .filter(is_constant)
-            .map(|section| (section.sh_offset.get(LE), section.sh_size.get(LE)))
-            .collect();
-        if places.is_empty() {
-            let read_only = self.of_kind(PT_LOAD).filter(|segment| segment.p_flags.get(LE) == 4);
-            let place = |segment: &ProgramHeader64<LE>| {
-                (segment.p_offset.get(LE), segment.p_filesz.get(LE))
-            };
-            places = read_only.map(place).collect();
-        }
-        // The text constants are small beside the code for the devices.
-        places.sort_by_key(|(_, size)| *size);
-        let mut left = MOST_CONSTANTS;
-        for (at, size) in places {
-            if size > left {
-                break;
-            }
-            left -= size;
-            if let Some(version) = find_version(self.file, at, size)? {
-                return Ok(Some(version));
-            }
-        }
-        Ok(None)
-    }
-}
-
-fn find_version(file: &File, at: u64, size: u64) -> io::Result<Option<String>> {
-    let end = at.saturating_add(size);
-    let mut at = at;
-    while at < end {
-        let length = CHUNK.min(usize::try_from(end - at).unwrap_or(CHUNK));
-        let chunk = bytes(file, at, length)?;
-        if let Some(version) = version_in(&chunk) {
-            return Ok(Some(version));
-        }
-        if chunk.len() < length || length < CHUNK {
-            break;
-        }
-        // A text across the border is found in the next chunk.
-        at += (CHUNK - 2 * MOST_VERSION) as u64;
-    }
-    Ok(None)
-}
-
-/// `2.27.5+cuda12.9` in `NCCL version 2.27.5+cuda12.9`; a format like `%d.%d` is none.
-fn version_in(text: &[u8]) -> Option<String> {
-    let marks = VERSION_MARKS.iter().flat_map(|mark| {
-        let starts = text.windows(mark.len()).enumerate();
-        starts.filter(move |(_, found)| found == mark).map(|(at, _)| at + mark.len())
-    });
-    marks.filter_map(|at| text.get(at..)).find_map(|rest| {
-        let text = rest.iter().take(MOST_VERSION).take_while(|byte| byte.is_ascii_graphic());
-        let version: String = text.map(|byte| char::from(*byte)).collect();
-        let is_number = version.starts_with(|first: char| first.is_ascii_digit());
-        (is_number && version.contains('.')).then_some(version)
-    })
 }
 
 /// The file's dynamic symbols, by name.
