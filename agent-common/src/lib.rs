@@ -24,4 +24,5 @@ macro_rules! abi {
 }
 
 pub mod device_users;
+pub mod linker;
 pub mod nccl;

@@ -76,14 +76,24 @@ pub const LOST_UNREADABLE: u32 = 4;
 /// Index into the counters: entries of the first function of [`SYMBOLS`]; those of the others
 /// follow, since a hit does not cost the same at each.
 pub const HIT_ENTRIES: u32 = 5;
+/// Index into the counters: entries of the first function at an instruction that the kernel steps
+/// through, as far as the cookie says it; those of the others follow. They are in no other counter.
+pub const HIT_STEPPED: u32 = HIT_ENTRIES + FUNCTIONS;
 /// Number of counters.
+pub const COUNTERS: u32 = HIT_STEPPED + FUNCTIONS;
 #[expect(clippy::cast_possible_truncation, reason = "some tens")]
-pub const COUNTERS: u32 = HIT_ENTRIES + SYMBOLS.len() as u32;
+const FUNCTIONS: u32 = SYMBOLS.len() as u32;
 
+/// Bits of a cookie that are a position in [`SYMBOLS`].
+pub const COOKIE_ROW: u64 = 0xffff;
+/// Bit of a cookie: the kernel steps through the instruction.
+pub const COOKIE_STEPPED: u64 = 1 << 16;
+/// From here on a cookie is the number of the library's file.
+pub const COOKIE_LIBRARY: u32 = 32;
 /// Cookie of a function that is none of the library's: nothing is done at its entry.
-pub const TRIED: u64 = u64::MAX;
+pub const TRIED: u64 = COOKIE_ROW;
 /// The same, and its return is wanted.
-pub const TRIED_RETURN: u64 = u64::MAX - 1;
+pub const TRIED_RETURN: u64 = COOKIE_ROW - 1;
 
 /// Bit of the control word: operations are not counted, while their probes are being detached.
 pub const CONTROL_PAUSED: u32 = 2;
@@ -92,6 +102,12 @@ pub const CONTROL_TIMED: u32 = 1;
 /// The control word's lowest bit above the others: there is counted how often it was changed.
 /// The return of a call that began before a change may never be seen.
 pub const CONTROL_ERA: u32 = 4;
+
+/// For so long the calls of a thread are counted to tell how fast it calls: short beside a phase of
+/// a job, long beside a call.
+pub const STRETCH_NS: u64 = 100_000_000;
+/// Of the calls of a thread that calls fast so many are one that is timed, by chance; a power of two.
+pub const TIMED_ONE_IN: u32 = 8;
 
 /// Index into the changes of handles: by the programs.
 pub const CHANGES_IN_KERNEL: u32 = 0;
@@ -169,6 +185,11 @@ abi! {
         child: u32,
         /// Device ordinal in the process, or [`UNKNOWN`].
         device: u32,
+        /// Number of the library's file in which it was made or first seen; 0 where the kernel does
+        /// not tell.
+        library: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 
@@ -280,8 +301,8 @@ abi! {
         detail: u32,
         /// The control word's count of changes when it began.
         era: u32,
-        /// Zero.
-        reserved: u32,
+        /// 1: its return is not seen, so it may have been over for long.
+        unseen: u32,
     }
 }
 
@@ -311,6 +332,10 @@ abi! {
         color: u32,
         /// Key.
         key: u32,
+        /// Number of the library's file, or 0.
+        library: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 
@@ -358,6 +383,18 @@ abi! {
 }
 
 abi! {
+    /// How fast a thread calls.
+    Pace {
+        /// When the present stretch began; a stretch is at least [`STRETCH_NS`] long.
+        since_ns: u64,
+        /// Calls in it.
+        calls: u32,
+        /// 1: there were so many in the one before that not each of these is timed.
+        is_fast: u32,
+    }
+}
+
+abi! {
     /// A thread that calls the library. Written by that thread only.
     Thread {
         /// The call it is in.
@@ -368,6 +405,10 @@ abi! {
         group: Group,
         /// The handle it used last.
         used: Used,
+        /// How fast it calls.
+        pace: Pace,
+        /// Entries of functions so far.
+        hits: u64,
     }
 }
 
@@ -398,4 +439,4 @@ impl TaskLayout {
     pub const UNKNOWN: Self = Self { leader: 0, start: 0 };
 }
 
-const _: () = assert!(ARRIVALS.is_power_of_two());
+const _: () = assert!(ARRIVALS.is_power_of_two() && TIMED_ONE_IN.is_power_of_two());

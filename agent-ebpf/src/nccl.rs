@@ -16,14 +16,19 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
-    COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE,
-    Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMING, MAX_COMMUNICATORS,
-    MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open, SEEN, TaskLayout, Thread, UNKNOWN, Used,
+    COOKIE_LIBRARY, COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle,
+    HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMING,
+    MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open, Pace, SEEN, STRETCH_NS,
+    TaskLayout, Thread, UNKNOWN, Used,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
 #[unsafe(no_mangle)]
 static TASK_LAYOUT: TaskLayout = TaskLayout::UNKNOWN;
+/// A thread whose calls come at less than this from each other, on the mean of a stretch, calls fast;
+/// 0: none does. At most a second.
+#[unsafe(no_mangle)]
+static FAST_NS: u64 = 0;
 
 /// What each handle stands for.
 #[map]
@@ -64,6 +69,10 @@ static NO_COMMUNICATOR: Array<Communicator> = Array::with_max_entries(1, 0);
 #[map]
 static NO_CALLS: Array<Calls> = Array::with_max_entries(1, 0);
 
+/// The same call seen twice: two names of one file fire within one trap, one after the other. Longer
+/// than the program takes, shorter than a trap and the program.
+const SAME_MOMENT_NS: u64 = 500;
+
 /// A call as its entry found it.
 pub struct Entry {
     /// When.
@@ -74,6 +83,8 @@ pub struct Entry {
     pub stack: u64,
     /// What user space wants at present.
     pub control: u32,
+    /// Number of the library's file; 0 where it is not known.
+    pub library: u32,
 }
 
 impl Entry {
@@ -81,7 +92,8 @@ impl Entry {
     #[inline(always)]
     pub fn begin(registers: Registers) -> Self {
         let (task, stack) = (bpf_get_current_pid_tgid(), registers.stack());
-        Self { now: now(), task, stack, control: control() }
+        let library = (registers.cookie() >> COOKIE_LIBRARY) as u32;
+        Self { now: now(), task, stack, control: control(), library }
     }
 
     /// How often user space has changed what it wants.
@@ -154,12 +166,37 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
     };
     // SAFETY: the entry is this thread's own and only this thread writes it; the verifier has
     // seen that the pointer is not null.
-    let open = unsafe { &(*thread).open };
+    let open = unsafe {
+        add_alone(&raw mut (*thread).hits, 1);
+        &(*thread).open
+    };
     // The return of a call from before a change may not have been seen: it proves nothing.
-    if open.since_ns != 0 && open.era == entry.era() && entry.stack <= open.stack {
-        return None;
+    if open.since_ns == 0 || open.era != entry.era() {
+        return Some(thread);
     }
-    Some(thread)
+    let is_same = if open.unseen == 0 {
+        entry.stack <= open.stack
+    } else {
+        entry.stack == open.stack && entry.now.saturating_sub(open.since_ns) < SAME_MOMENT_NS
+    };
+    if is_same { None } else { Some(thread) }
+}
+
+/// Whether a thread calls fast, this call included.
+#[inline(always)]
+pub fn is_fast(thread: *mut Thread, entry: &Entry) -> bool {
+    // SAFETY: the static is initialised; user space replaced its bytes before loading.
+    let fast_ns = unsafe { core::ptr::read_volatile(&raw const FAST_NS) };
+    // SAFETY: only this thread writes its entry.
+    let pace = unsafe { &mut (*thread).pace };
+    let length = entry.now.saturating_sub(pace.since_ns);
+    if length >= STRETCH_NS {
+        pace.is_fast = u32::from(u64::from(pace.calls).wrapping_mul(fast_ns) > length);
+        pace.calls = 0;
+        pace.since_ns = entry.now;
+    }
+    pace.calls = pace.calls.wrapping_add(1);
+    pace.is_fast != 0
 }
 
 /// The communicator of a handle. One that was made before the probe was there begins here.
@@ -170,7 +207,8 @@ pub fn communicator_of(handle: u64, entry: &Entry) -> Option<Handle> {
     if let Some(found) = unsafe { HANDLES.get(&key) } {
         return Some(*found);
     }
-    let identity = Identity { handle, pid: entry.pid(), origin: SEEN, ..NOBODY };
+    let (pid, library) = (entry.pid(), entry.library);
+    let identity = Identity { handle, pid, origin: SEEN, library, ..NOBODY };
     make(identity, entry)
 }
 
@@ -282,12 +320,22 @@ pub const NOT_OPEN: Open = Open {
     class: 0,
     detail: 0,
     era: 0,
-    reserved: 0,
+    unseen: 0,
 };
 
 const NO_THREAD: Thread = Thread {
     open: NOT_OPEN,
-    expected: Expected { hash: 0, base: 0, parent: 0, rank: 0, ranks: 0, color: 0, key: 0 },
+    expected: Expected {
+        hash: 0,
+        base: 0,
+        parent: 0,
+        rank: 0,
+        ranks: 0,
+        color: 0,
+        key: 0,
+        library: 0,
+        reserved: 0,
+    },
     group: Group {
         began_ns: 0,
         stack: 0,
@@ -301,6 +349,8 @@ const NO_THREAD: Thread = Thread {
         reserved: 0,
     },
     used: Used { handle: 0, communicator: 0, changes: 0, ranks: 0, reserved: 0 },
+    pace: Pace { since_ns: 0, calls: 0, is_fast: 0 },
+    hits: 0,
 };
 
 /// Of whom nothing is known.
@@ -319,6 +369,8 @@ pub const NOBODY: Identity = Identity {
     key: 0,
     child: UNKNOWN,
     device: UNKNOWN,
+    library: 0,
+    reserved: 0,
 };
 
 // What the maps above are made of, so that a change of the records is seen here.

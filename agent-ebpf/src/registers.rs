@@ -37,9 +37,9 @@ struct Saved {
     pstate: u64,
 }
 
-/// The caller's registers.
+/// The caller's registers, and what the probe says of the function.
 #[derive(Clone, Copy)]
-pub struct Registers(*const Saved);
+pub struct Registers(*const Saved, u64);
 
 /// A field of the saved registers.
 macro_rules! saved {
@@ -60,7 +60,19 @@ impl Registers {
     /// Of the function that a program's context is about.
     #[inline(always)]
     pub fn at(context: *mut c_void) -> Self {
-        Self(context.cast::<Saved>().cast_const())
+        Self::with(context, 0)
+    }
+
+    /// The same, where the probe has a cookie.
+    #[inline(always)]
+    pub fn with(context: *mut c_void, cookie: u64) -> Self {
+        Self(context.cast::<Saved>().cast_const(), cookie)
+    }
+
+    /// The cookie; 0 where there is none.
+    #[inline(always)]
+    pub fn cookie(self) -> u64 {
+        self.1
     }
 
     /// Where the thread is: the function's first instruction, or where it returns to.

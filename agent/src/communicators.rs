@@ -235,11 +235,18 @@ impl Communicators {
         known.take_again(hash, |key| key.process == process);
     }
 
-    /// Every membership of a communicator on this host.
+    /// Every membership of a communicator on this host, each once: of a rank that two sources made
+    /// one of, the probe's, whose numbers are lower.
     pub fn members(&self, hash: CommunicatorHash) -> Vec<MemberId> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of = known.facts.iter().filter(|(_, (_, facts))| facts.hash == Some(hash));
-        of.map(|(id, _)| *id).collect()
+        let mut first: HashMap<(ProcKey, Option<u32>), (u64, MemberId)> = HashMap::new();
+        for (id, (key, facts)) in of {
+            let mine = (key.number, *id);
+            let kept = first.entry((facts.process, facts.rank)).or_insert(mine);
+            *kept = if mine.0 < kept.0 { mine } else { *kept };
+        }
+        first.into_values().map(|(_, id)| id).collect()
     }
 
     /// The communicators of a process whose hashes are known.
@@ -398,6 +405,20 @@ mod tests {
         assert_eq!(name("x".repeat(65).as_bytes()), Some("x".repeat(61) + "…"));
         // No character is cut in two.
         assert_eq!(name("é".repeat(33).as_bytes()), Some("é".repeat(30) + "…"));
+    }
+
+    #[test]
+    fn a_rank_that_two_sources_know_is_one_member_of_its_communicator() {
+        let communicators = Communicators::default();
+        let put = |number, rank| {
+            let facts = MemberFacts { rank, ..facts() };
+            communicators.put(MemberKey { process: PROCESS, number }, facts)
+        };
+        let (_inspected, probed, other) =
+            (put(1 << 62 | 1, Some(3)), put(5, Some(3)), put(1 << 62 | 2, Some(4)));
+        let mut members = communicators.members(HASH);
+        members.sort_by_key(|id| communicators.facts(*id).unwrap().rank);
+        assert_eq!(members, [probed, other]);
     }
 
     #[test]

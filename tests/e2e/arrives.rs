@@ -200,11 +200,14 @@ fn owners_are_on_every_point(scene: &Scene, points: &[ReceivedPoint]) {
 }
 
 fn nothing_was_lost(points: &[ReceivedPoint]) {
-    for lost in of(points, "gpuwho.dropped", &[]) {
+    let dropped = of(points, "gpuwho.dropped", &[]);
+    assert!(!dropped.is_empty(), "what is dropped is counted");
+    for lost in dropped {
         assert_eq!(lost.number(), Some(0.0), "{lost:#?}");
     }
     for outcome in ["refused", "failed"] {
         let bad = of(points, "gpuwho.export.points", &[("gpuwho.export.outcome", outcome)]);
+        assert!(!bad.is_empty(), "{outcome} points are counted");
         assert!(bad.iter().all(|point| point.number() == Some(0.0)), "{bad:#?}");
     }
 }

@@ -11,6 +11,7 @@ mod arrives;
 mod collector;
 mod containerd;
 mod events;
+mod governor;
 mod gpm;
 mod identity;
 mod inspector;

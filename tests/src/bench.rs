@@ -11,6 +11,7 @@ pub mod encoder;
 pub mod latency;
 pub mod load;
 pub mod opens;
+pub mod ranks;
 pub mod receiver;
 pub mod stages;
 pub mod table;
@@ -108,6 +109,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         section(name, &|| stages::measure(churn, options.watch));
     }
     section("calls into the library", &|| calls::measure(options.watch));
+    section("ranks that call without a pause", &|| ranks::measure(options.watch));
     section("opening ordinary files", &|| opens::measure(options.rounds));
     if options.encoder {
         section("encoder against the SDK", &encoder::measure);

@@ -26,8 +26,13 @@ impl Rank {
     /// Starts one that holds the first device below `folder` and has loaded `library`.
     pub fn start(folder: &Path, library: &Path, env: &[(&str, &str)]) -> io::Result<Self> {
         host_nodes(folder)?;
+        Self::holding(&folder.join("dev/nvidia0"), library, env)
+    }
+
+    /// Starts one that holds this device and has loaded `library`.
+    pub fn holding(device: &Path, library: &Path, env: &[(&str, &str)]) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let device = open(folder.join("dev/nvidia0"), flags, Mode::empty())?;
+        let device = open(device, flags, Mode::empty())?;
         let mut command = Command::new(program::rank().map_err(io::Error::other)?);
         // Its standard error, since that goes to the child alone.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::from(device));

@@ -1,6 +1,7 @@
 //! Runs a real Slurm: one slurmctld and one or two slurmd of the system's packages, with
 //! configuration, state and spool below a temporary folder, ports and node names of their own, and
-//! no munge or database. Any number can stand side by side, and beside a cluster's own slurmd.
+//! no munge or database. Any number can stand side by side, and beside a cluster's own slurmd. All of
+//! them grant the same GPUs; who looks at what is granted asks to be [`Setup::alone`].
 //!
 //! Every program of it has mounts of its own ([`enter`]): a `/dev` whose `nvidia0…` have the numbers
 //! of the stage's, so that the agent watches for them and Slurm grants and denies them; and users
@@ -34,8 +35,9 @@ use crate::program;
 use crate::skip::Lack;
 use crate::stage::record::Record;
 use crate::stage::{Hierarchies, Reach, StageError, available, end_processes, random_hex};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
@@ -122,12 +124,14 @@ pub struct Setup {
     pub constrain: bool,
     /// Whether the prolog and epilog of `deploy/slurm` run.
     pub hooks: bool,
+    /// Whether there is no other cluster of [`Plugin::V2`] on the host meanwhile. Waits for that.
+    pub alone: bool,
 }
 
 impl Setup {
     /// What a site does that cares, on one node.
     pub fn of(plugin: Plugin) -> Self {
-        Self { plugin, nodes: 1, constrain: true, hooks: true }
+        Self { plugin, nodes: 1, constrain: true, hooks: true, alone: false }
     }
 }
 
@@ -154,6 +158,8 @@ pub struct Slurm {
     arrived: Mutex<Vec<Task>>,
     next_tag: AtomicU32,
     folder: TempDir,
+    /// Keeps others out, or those who want to be alone.
+    turn: Option<File>,
 }
 
 impl Slurm {
@@ -161,6 +167,7 @@ impl Slurm {
     /// [`SlurmError::Unavailable`] says what this machine lacks.
     pub fn start(setup: Setup) -> Result<Self, SlurmError> {
         let hierarchies = possible(setup.plugin)?;
+        let turn = turn(setup)?;
         Self::sweep()?;
         let mut tries = 0;
         loop {
@@ -170,7 +177,10 @@ impl Slurm {
                 Err(SlurmError::NotSeen { last, .. })
                     if last.contains("in use") && tries < TRIES => {}
                 Err(error) => return Err(error),
-                Ok(()) => return Ok(slurm),
+                Ok(()) => {
+                    slurm.turn = turn;
+                    return Ok(slurm);
+                }
             }
         }
     }
@@ -271,6 +281,7 @@ impl Slurm {
             arrived: Mutex::default(),
             next_tag: AtomicU32::new(1),
             folder,
+            turn: None,
         };
         conf::write(&slurm)?;
         slurm.reserve_cgroups(hierarchies)?;
@@ -314,6 +325,23 @@ impl Drop for Slurm {
             eprintln!("slurm: {error}");
         }
     }
+}
+
+/// Waits until there may be a cluster of this setup: any number of those that grant devices, or one
+/// alone. The lock is on a program of Slurm's, the same for all tests on the host, and goes with the
+/// process.
+fn turn(setup: Setup) -> Result<Option<File>, SlurmError> {
+    let Some(program) = conf::installed("slurmctld").filter(|_| setup.plugin == Plugin::V2) else {
+        return Ok(None);
+    };
+    let lock = || {
+        let file = File::open(&program)?;
+        let whose =
+            if setup.alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
+        flock(&file, whose)?;
+        Ok(file)
+    };
+    lock().map(Some).map_err(SlurmError::os(&program))
 }
 
 /// The hierarchies, if the machine has what it takes.

@@ -22,16 +22,24 @@ pub(crate) enum Archive {
 #[derive(Debug)]
 pub(crate) struct Apt {
     state: PathBuf,
+    /// As Debian calls the processor; none for this machine's own.
+    architecture: Option<&'static str>,
 }
 
 impl Apt {
-    /// One that was there before, lists and all.
+    /// One whose state is in a folder, for this machine's processor.
     pub(crate) fn at(state: &Path) -> Self {
-        Self { state: state.to_owned() }
+        Self { state: state.to_owned(), architecture: None }
     }
 
-    /// Keeps its state in a folder and fetches the suites' package lists.
-    pub(crate) fn fetch(state: &Path, suites: &[(Archive, &str)]) -> Result<Self> {
+    /// The same for another processor.
+    pub(crate) fn of(state: &Path, architecture: &'static str) -> Self {
+        Self { state: state.to_owned(), architecture: Some(architecture) }
+    }
+
+    /// Fetches the suites' package lists.
+    pub(crate) fn fetch(&self, suites: &[(Archive, &str)]) -> Result<()> {
+        let state = &self.state;
         for folder in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(state.join(folder)).context("making apt's folders")?;
         }
@@ -42,14 +50,13 @@ impl Apt {
         let sources =
             sources(&known, suites).context("this machine's apt knows no Debian archive")?;
         fs::write(state.join("sources.list"), sources).context("writing apt's sources")?;
-        let apt = Self::at(state);
         // A suite that has been moved away costs its own packages only: look at what did arrive.
         if let Err(error) =
-            shell::run(shell::program("apt-get", apt.options()).args(["-q", "update"]))
+            shell::run(shell::program("apt-get", self.options()).args(["-q", "update"]))
         {
             eprintln!("warning: {error:#}");
         }
-        Ok(apt)
+        Ok(())
     }
 
     /// The names of the packages that match a regular expression.
@@ -88,7 +95,14 @@ impl Apt {
             // The cache is in a home folder that apt's own user may not enter.
             "APT::Sandbox::User=root".to_owned(),
         ];
-        settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect()
+        let processor = self.architecture.into_iter().flat_map(|name| {
+            ["APT::Architecture", "APT::Architectures"].map(|setting| format!("{setting}={name}"))
+        });
+        settings
+            .into_iter()
+            .chain(processor)
+            .flat_map(|setting| ["-o".to_owned(), setting])
+            .collect()
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn unit_tests(package: &str) -> Result<PathBuf> {
 }
 
 /// The last program in cargo's messages.
-fn executable(messages: &str) -> Option<PathBuf> {
+pub(crate) fn executable(messages: &str) -> Option<PathBuf> {
     let (_, path) = messages.rsplit_once(r#""executable":""#)?;
     path.split_once('"').map(|(path, _)| PathBuf::from(path))
 }

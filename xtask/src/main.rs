@@ -10,6 +10,7 @@ mod ci;
 mod collector;
 mod compile;
 mod containerd;
+mod cross;
 mod docs;
 mod fuzz;
 mod gpu_check;
@@ -60,7 +61,7 @@ enum Task {
     Tidy,
     /// Do all that a change must pass, as the CI does
     Ci,
-    /// Run the agent's BPF self-test in other kernels, under QEMU
+    /// Run the agent's BPF self-test in other kernels, for arm64 too, under QEMU
     Vm(vm::Request),
     /// Build the OpenTelemetry Collector that the end-to-end tests send to, and print its path
     Collector,

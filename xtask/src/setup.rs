@@ -3,6 +3,7 @@
 //! Each part probes cheaply (a few files, one `rustc -vV`), so every task sets up the parts it
 //! needs by itself. What cannot be installed here is refused with the commands that would do it.
 
+mod arm64;
 mod bpf;
 mod go;
 mod nccl;
@@ -99,6 +100,12 @@ const PARTS: &[Part] = &[
         probe: || packages::probe(VM),
         install: || packages::install_for(VM),
     },
+    Part {
+        name: "arm64",
+        purpose: "boot kernels for arm64",
+        probe: arm64::probe,
+        install: arm64::install,
+    },
 ];
 
 /// A linker, and a C compiler for the cryptography of TLS.
@@ -127,9 +134,12 @@ const CONTAINERD: &[Tool] = &[
     Tool { program: "busybox", package: "busybox-static" },
 ];
 
-/// An emulator, and what the guest's first file system is made of.
+/// An emulator of this machine's processor, and what the guest's first file system is made of.
 const VM: &[Tool] = &[
+    #[cfg(not(target_arch = "aarch64"))]
     Tool { program: "qemu-system-x86_64", package: "qemu-system-x86" },
+    #[cfg(target_arch = "aarch64")]
+    Tool { program: "qemu-system-aarch64", package: "qemu-system-arm" },
     Tool { program: "busybox", package: "busybox-static" },
     Tool { program: "cpio", package: "cpio" },
     Tool { program: "dpkg-deb", package: "dpkg" },

@@ -12,7 +12,8 @@ pub(crate) fn program(package: &str, suite: &str, path: &str) -> Result<PathBuf>
     let cache = place::cache(package)?;
     let kept = cache.join(suite);
     if !kept.join(path).is_file() {
-        let apt = Apt::fetch(&cache.join("apt"), &[(Archive::Main, suite)])?;
+        let apt = Apt::at(&cache.join("apt"));
+        apt.fetch(&[(Archive::Main, suite)])?;
         // Unpacked beside the final name and moved, so that an interrupted one is never used.
         let work = cache.join(format!("unpack-{}", std::process::id()));
         fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;

@@ -3,23 +3,28 @@
 //!
 //! Kernels come from Debian's packages and are only unpacked, never installed. QEMU emulates the
 //! processor: hosted machines seldom have nested virtualisation, and some whose KVM is there
-//! cannot run an unmodified kernel.
+//! cannot run an unmodified kernel. So it emulates arm64 just as well, for which all is built once
+//! more.
 
 mod boot;
 mod initramfs;
 mod kernels;
+mod machine;
 
 use crate::compile::{self, Profile};
 use crate::place;
 use crate::setup::{self, Want};
 use anyhow::{Context as _, Result, bail};
 use boot::Booted;
-use initramfs::{Check, PROGRAM, TESTS, Tests};
+use initramfs::{Check, Image, PROGRAM, TESTS, Tests};
+use kernels::{Catalog, Kernel};
+use machine::{MACHINES, Machine};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Ways of seeing a device opened; the guest tries each, and each must work in every kernel.
+/// Ways of seeing a device opened; the guest tries each, and each must work in every kernel that
+/// can have it.
 const HOOKS: &[&str] = &["fexit", "cgroup", "syscall"];
 
 /// What the agent is asked in the guest for one hook.
@@ -34,10 +39,8 @@ const NCCL_TESTS: &[&str] = &[
     "rank_size_hash_sequence_calls_and_bytes_are_exact",
     "split_shrink_and_destroy_are_followed",
     "a_rank_that_hangs_in_a_call_is_told",
+    "a_library_that_is_loaded_after_hours",
 ];
-
-/// Kernels that are tried when none is named: Debian 11, 12, 12 backports, and the newest there is.
-const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "newest"];
 
 /// What `cargo xtask vm` can be asked.
 #[derive(clap::Args)]
@@ -45,11 +48,14 @@ pub(crate) struct Request {
     /// Only the newest kernel that begins so (6.1, 6.12.117), or `newest`; may be repeated
     #[arg(long = "kernel", value_name = "PREFIX")]
     kernels: Vec<String>,
+    /// Only kernels for this processor; default: all, or this machine's if a kernel is named
+    #[arg(long, value_parser = machine::names())]
+    arch: Option<String>,
     /// Run this program instead of the agent's self-test
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// A kernel that has not ended by then is ended
-    #[arg(long, value_name = "SECONDS", default_value_t = 240)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 360)]
     timeout: u64,
     /// Arguments for that program
     #[arg(last = true, requires = "program")]
@@ -59,12 +65,20 @@ pub(crate) struct Request {
 impl Request {
     /// The agent's self-test in the whole matrix.
     pub(crate) fn all() -> Self {
-        Self { kernels: Vec::new(), program: None, timeout: 240, args: Vec::new() }
+        Self { kernels: Vec::new(), arch: None, program: None, timeout: 360, args: Vec::new() }
     }
 
-    fn prefixes(&self) -> Vec<&str> {
+    fn machines(&self) -> impl Iterator<Item = &'static Machine> {
+        let is_all = self.kernels.is_empty() && self.program.is_none();
+        MACHINES.iter().filter(move |machine| match &self.arch {
+            Some(name) => machine.name == name,
+            None => is_all || machine.is_here(),
+        })
+    }
+
+    fn prefixes(&self, machine: &Machine) -> Vec<&str> {
         if self.kernels.is_empty() {
-            MATRIX.to_vec()
+            machine.kernels.to_vec()
         } else {
             self.kernels.iter().map(String::as_str).collect()
         }
@@ -88,72 +102,139 @@ struct Row {
     checks: String,
 }
 
+/// What has been tried so far.
+#[derive(Default)]
+struct Tried {
+    rows: Vec<Row>,
+    summary: Summary,
+    failed: Vec<String>,
+}
+
+impl Tried {
+    fn skip(&mut self, machine: &Machine, prefix: &str, why: &str) {
+        self.summary.skipped += 1;
+        let kernel = format!("{prefix} {}", machine.name);
+        let result = format!("skipped: needs {why}");
+        self.rows.push(Row { kernel, seconds: 0.0, result, checks: String::new() });
+    }
+
+    fn end(&mut self, version: &str, booted: &Booted) {
+        self.summary.booted += 1;
+        let failure = booted.failure();
+        self.failed.extend(failure.is_some().then(|| version.to_owned()));
+        self.rows.push(Row {
+            kernel: version.to_owned(),
+            seconds: booted.took.as_secs_f64(),
+            result: failure.unwrap_or_else(|| "passed".to_owned()),
+            checks: booted.passed.join(" "),
+        });
+    }
+}
+
 /// `cargo xtask vm`.
 pub(crate) fn vm(request: &Request) -> Result<Summary> {
     setup::ensure(&["vm"], Want::Must)?;
-    let (program, tests, checks) = guest_program(request)?;
-    let image = initramfs::build(&program, tests.as_ref(), &checks)?;
-    let mut catalog = kernels::Catalog::default();
-    let (mut rows, mut summary, mut failed) = (Vec::new(), Summary::default(), Vec::new());
-    for prefix in request.prefixes() {
-        let kernel = match catalog.fetch(prefix) {
-            Ok(kernel) => kernel,
+    let mut tried = Tried::default();
+    for machine in request.machines() {
+        match lacking(machine) {
+            None => boot_all(machine, request, &mut tried)?,
+            Some(why) => {
+                for prefix in request.prefixes(machine) {
+                    tried.skip(machine, prefix, &why);
+                }
+            }
+        }
+    }
+    print_table(&tried.rows);
+    if !tried.failed.is_empty() {
+        bail!("failed in Linux {}", tried.failed.join(", "));
+    }
+    Ok(tried.summary)
+}
+
+/// What is missing here for a machine's kernels.
+fn lacking(machine: &Machine) -> Option<String> {
+    if !machine.can_be_built_for() {
+        return Some(format!("a machine that is {}", machine.name));
+    }
+    setup::ensure(&[machine.part], Want::Must).err().map(|error| format!("{error:#}"))
+}
+
+fn boot_all(machine: &'static Machine, request: &Request, tried: &mut Tried) -> Result<()> {
+    let mut catalog = Catalog::of(machine);
+    let mut guest = None;
+    for prefix in request.prefixes(machine) {
+        let had = catalog.fetch(prefix).and_then(|kernel| Ok((kernel, catalog.busybox()?)));
+        let (kernel, busybox) = match had {
+            Ok(had) => had,
             Err(error) => {
-                summary.skipped += 1;
-                rows.push(skipped(prefix, &error));
+                tried.skip(machine, prefix, &format!("such a kernel ({error:#})"));
                 continue;
             }
         };
+        // Built when it is known that there is a kernel to run it in.
+        let guest = match &guest {
+            Some(guest) => guest,
+            None => guest.insert(Guest::build(machine, &busybox, request)?),
+        };
         println!("-- Linux {}", kernel.version);
-        let booted =
-            boot::boot(&kernel.image, &image.path(), Duration::from_secs(request.timeout))?;
+        let image = guest.image.with(&guest.checks(request, &kernel))?;
+        let limit = Duration::from_secs(request.timeout);
+        let booted = boot::boot(machine, &kernel.image, &image, limit)?;
         for line in booted.output.lines() {
             println!("   {line}");
         }
-        summary.booted += 1;
-        if booted.failure().is_some() {
-            failed.push(kernel.version.clone());
+        tried.end(&kernel.version, &booted);
+    }
+    Ok(())
+}
+
+/// What runs on a machine, whatever its kernel.
+struct Guest {
+    machine: &'static Machine,
+    image: Image,
+}
+
+impl Guest {
+    fn build(machine: &'static Machine, busybox: &Path, request: &Request) -> Result<Self> {
+        if let Some(program) = &request.program {
+            let program = program.canonicalize().context("the program to run in the guest")?;
+            let image = initramfs::build(machine, busybox, &program, None)?;
+            return Ok(Self { machine, image });
         }
-        rows.push(row(&kernel.version, &booted));
+        compile::setup_toolchain()?;
+        let names = ["gpuwho", "gpuwho-fake-nccl"];
+        let (target, tests) = match machine.cross() {
+            None => {
+                compile::packages(Profile::Debug, &names)?;
+                (place::target("debug"), compile::unit_tests("gpuwho")?)
+            }
+            Some(cross) => {
+                cross.packages(&names)?;
+                (cross.target(), cross.unit_tests("gpuwho")?)
+            }
+        };
+        let beside = ["nccl-rank", "libnccl.so"].map(|name| target.join(name)).to_vec();
+        let tests = Tests { program: tests, beside };
+        let image = initramfs::build(machine, busybox, &target.join("gpuwho"), Some(&tests))?;
+        Ok(Self { machine, image })
     }
-    print_table(&rows);
-    if !failed.is_empty() {
-        bail!("failed in Linux {}", failed.join(", "));
-    }
-    Ok(summary)
-}
 
-/// What runs in the guest, one check after the other.
-fn guest_program(request: &Request) -> Result<(PathBuf, Option<Tests>, Vec<Check>)> {
-    let check = |name, args| Check { name, program: PROGRAM, args, idle: None };
-    if let Some(program) = &request.program {
-        let program = program.canonicalize().context("the program to run in the guest")?;
-        return Ok((program, None, vec![check("program", request.args.clone())]));
+    /// What is checked in a kernel, one after the other.
+    fn checks(&self, request: &Request, kernel: &Kernel) -> Vec<Check> {
+        let check = |name, args| Check { name, program: PROGRAM, args, idle: None };
+        if request.program.is_some() {
+            return vec![check("program", request.args.clone())];
+        }
+        let has = |hook: &&&str| **hook != "fexit" || self.machine.has_trampolines(&kernel.version);
+        let hooks = HOOKS.iter().filter(has).map(|hook| check(hook, self_test(hook)));
+        let nccl = check("nccl", ["self-test", "nccl"].map(OsString::from).to_vec());
+        let options = ["--test-threads=1", "--nocapture"];
+        let tests = NCCL_TESTS.iter().chain(self.machine.tests);
+        let args = tests.chain(&options).map(OsString::from).collect();
+        let ranks = Check { name: "ranks", program: TESTS, args, idle: Some("needs .*BPF") };
+        hooks.chain([nccl, ranks]).collect()
     }
-    compile::setup_toolchain()?;
-    compile::packages(Profile::Debug, &["gpuwho", "gpuwho-fake-nccl"])?;
-    let beside = ["nccl-rank", "libnccl.so"].map(|name| place::target("debug").join(name)).to_vec();
-    let tests = Tests { program: compile::unit_tests("gpuwho")?, beside };
-    let hooks = HOOKS.iter().map(|hook| check(hook, self_test(hook)));
-    let nccl = check("nccl", ["self-test", "nccl"].map(OsString::from).to_vec());
-    let options = ["--test-threads=1", "--nocapture"];
-    let args = NCCL_TESTS.iter().chain(&options).map(OsString::from).collect();
-    let ranks = Check { name: "ranks", program: TESTS, args, idle: Some("needs .*BPF") };
-    Ok((compile::agent(Profile::Debug), Some(tests), hooks.chain([nccl, ranks]).collect()))
-}
-
-fn row(version: &str, booted: &Booted) -> Row {
-    Row {
-        kernel: version.to_owned(),
-        seconds: booted.took.as_secs_f64(),
-        result: booted.failure().unwrap_or_else(|| "passed".to_owned()),
-        checks: booted.passed.join(" "),
-    }
-}
-
-fn skipped(prefix: &str, error: &anyhow::Error) -> Row {
-    let result = format!("skipped: needs a kernel {prefix} ({error:#})");
-    Row { kernel: prefix.to_owned(), seconds: 0.0, result, checks: String::new() }
 }
 
 fn print_table(rows: &[Row]) {

@@ -115,6 +115,8 @@ pub enum Ask {
     Rank,
     /// Its device ordinal.
     Device,
+    /// What a result means.
+    Words,
 }
 
 const fn call(name: &'static str, program: &'static str, does: Call, since: u32) -> Symbol {
@@ -227,6 +229,7 @@ pub const SYMBOLS: &[Symbol] = &[
     other("CommCount", "comm_count", Does::Question(Ask::Ranks), 20_000),
     other("CommUserRank", "comm_user_rank", Does::Question(Ask::Rank), 20_000),
     other("CommCuDevice", "comm_device", Does::Question(Ask::Device), 20_000),
+    other("GetErrorString", "error_string", Does::Question(Ask::Words), 20_000),
     other("GetUniqueId", "unique_id", Does::Question(Ask::UniqueId), 20_000),
 ];
 

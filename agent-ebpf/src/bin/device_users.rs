@@ -1,11 +1,11 @@
 //! Who opens an accelerator's device node, and what becomes of them.
 //!
 //! Three programs can see an opening; user space attaches the best one the kernel takes:
-//! `opened_fexit` (fexit of `chrdev_open`, 5.5), `opened_cgroup` (the cgroup device hook, 4.15)
-//! and `opened_syscall` (the exits of open, openat and openat2). The other programs follow the
-//! processes seen, from raw tracepoints whose arguments have been stable since 5.8, which the
-//! ring needs anyway. A process that never opens a watched node costs one map lookup at fork,
-//! exec and exit, and no event.
+//! `opened_fexit` (fexit of `chrdev_open`, 5.5, on arm64 6.4), `opened_cgroup` (the cgroup device
+//! hook, 4.15) and `opened_syscall` (the exits of open, openat and openat2). The other programs
+//! follow the processes seen, from raw tracepoints whose arguments have been stable since 5.8,
+//! which the ring needs anyway. A process that never opens a watched node costs one map lookup at
+//! fork, exec and exit, and no event.
 #![no_std]
 #![no_main]
 
@@ -57,7 +57,7 @@ const TYPE_CHAR: u32 = 2;
 const MINOR_BITS: u32 = 20;
 
 /// fexit of `chrdev_open(struct inode *, struct file *)`: the driver has answered.
-/// Kernel 5.5 with trampolines; falls back to [`opened_cgroup`].
+/// Kernel 5.5 (arm64: 6.4) with trampolines; falls back to [`opened_cgroup`].
 #[fexit]
 fn opened_fexit(ctx: FExitContext) -> i32 {
     // The result stands after the two arguments; bpf_get_func_ret would need 5.17.

@@ -18,23 +18,28 @@ use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use core::ffi::c_void;
-use gpuwho_common::nccl::{ABORTED, DESTROYED, Does, HIT_ENTRIES, SYMBOLS, Symbol, TRIED_RETURN};
+use gpuwho_common::nccl::{
+    ABORTED, COOKIE_ROW, COOKIE_STEPPED, DESTROYED, Does, HIT_ENTRIES, HIT_STEPPED, SYMBOLS,
+    Symbol, TRIED_RETURN,
+};
 use gpuwho_ebpf::nccl::birth::{asked, birth_began, death_began};
 use gpuwho_ebpf::nccl::call::{called, group_ended, group_started};
 use gpuwho_ebpf::nccl::count;
 use gpuwho_ebpf::registers::Registers;
 
-/// The entry of the symbol at a position of the table; gives whether its return is to be seen.
+/// The entry of the symbol at a position of the table; gives whether its return is to be seen, where
+/// it can be left out.
 /// Apart from the programs, so that the one for all of them has a small stack.
 #[inline(never)]
-fn at_entry<const AT: usize>(context: *mut c_void) -> u64 {
+fn at_entry<const AT: usize>(context: *mut c_void, cookie: u64, can_skip: bool) -> u64 {
     const { assert!(AT < SYMBOLS.len()) };
-    count(HIT_ENTRIES + AT as u32);
-    let registers = Registers::at(context);
+    let is_stepped = cookie & COOKIE_STEPPED != 0;
+    count(AT as u32 + if is_stepped { HIT_STEPPED } else { HIT_ENTRIES });
+    let registers = Registers::with(context, cookie);
     let wants_return = match const { SYMBOLS[AT].does } {
-        Does::Call(call) => called(registers, &call, const { SYMBOLS[AT].wraps }),
+        Does::Call(call) => called(registers, &call, const { SYMBOLS[AT].wraps }, can_skip),
         Does::GroupStart => group_started(registers),
-        Does::GroupEnd => group_ended(registers),
+        Does::GroupEnd => group_ended(registers, can_skip),
         Does::Birth(birth) => birth_began(registers, &birth),
         Does::Death(end) => death_began(registers, end, end == DESTROYED || end == ABORTED),
         Does::Question(ask) => asked(registers, ask),
@@ -48,21 +53,23 @@ macro_rules! entries {
         $(
             #[uprobe]
             fn $program(ctx: ProbeContext) -> u32 {
-                at_entry::<{ Symbol::of_program(stringify!($program)) }>(ctx.as_ptr());
+                at_entry::<{ Symbol::of_program(stringify!($program)) }>(ctx.as_ptr(), 0, false);
                 0
             }
         )+
 
-        /// The entry of the symbol at a position.
+        /// The entry of the symbol that a cookie says.
         #[inline(always)]
-        fn dispatch(at: u64, context: *mut c_void) -> bool {
-            match at {
+        fn dispatch(cookie: u64, context: *mut c_void, can_skip: bool) -> bool {
+            match cookie & COOKIE_ROW {
                 $(
                     at if at == const { Symbol::of_program(stringify!($program)) as u64 } => {
-                        at_entry::<{ Symbol::of_program(stringify!($program)) }>(context) != 0
+                        at_entry::<{ Symbol::of_program(stringify!($program)) }>(
+                            context, cookie, can_skip,
+                        ) != 0
                     }
                 )+
-                _ => at == TRIED_RETURN,
+                other => other == TRIED_RETURN,
             }
         }
     };
@@ -75,14 +82,14 @@ entries! {
     all_to_all_v all_to_all_v_later send recv put_signal signal wait_signal group_start group_end
     group_simulate_end init_rank
     init_rank_config init_rank_scalable init_all split shrink grow finalize destroy abort revoke
-    async_error comm_count comm_user_rank comm_device unique_id
+    async_error comm_count comm_user_rank comm_device error_string unique_id
 }
 
 /// The entry of every probed function.
 #[uprobe]
 fn entered(ctx: ProbeContext) -> u32 {
     // SAFETY: the context is the kernel's own.
-    dispatch(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }, ctx.as_ptr());
+    dispatch(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }, ctx.as_ptr(), false);
     0
 }
 
@@ -106,7 +113,7 @@ extern "C" fn passed(context: *mut c_void) -> u32 {
         return 0;
     }
     // SAFETY: as above.
-    let wants_return = dispatch(unsafe { bpf_get_attach_cookie(context) }, context);
+    let wants_return = dispatch(unsafe { bpf_get_attach_cookie(context) }, context, true);
     u32::from(!wants_return)
 }
 

@@ -1,14 +1,15 @@
 //! Entries of what makes and ends communicators, and of questions about them.
 
 use super::name::coming;
+use super::returned::failed;
 use super::{
     COMMUNICATORS, Entry, HANDLES, THREADS, communicator_of, count, enter, handle_changed,
 };
 use crate::registers::{Registers, read_user};
 use gpuwho_common::nccl::{
     Ask, BIRTH, Birth, DEATH, Expected, GROWN, HandleKey, Hash, IdAt, LOST_UNREADABLE,
-    MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, SEEN, SHRUNK, Thread, UNIQUE_ID_WORDS,
-    UNKNOWN, operation,
+    MADE_LOCALLY, MAX_EXCLUDED, NOWHERE, Open, QUESTION, RESULT_IN_PROGRESS, RESULT_OK, SEEN,
+    SHRUNK, Thread, UNIQUE_ID_WORDS, UNKNOWN, operation,
 };
 
 /// A communicator is being made.
@@ -37,6 +38,8 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
         ranks: number(birth.ranks),
         color: number(birth.color),
         key: number(birth.key),
+        library: entry.library,
+        reserved: 0,
     };
     let id = match birth.id {
         IdAt::None => None,
@@ -69,7 +72,7 @@ pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
             class: 0,
             detail: birth.origin,
             era: entry.era(),
-            reserved: 0,
+            unseen: 0,
         };
     }
     true
@@ -198,7 +201,7 @@ pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
             class: 0,
             detail: end,
             era: entry.era(),
-            reserved: 0,
+            unseen: 0,
         };
     }
     true
@@ -230,6 +233,10 @@ pub fn asked(registers: Registers, ask: Ask) -> bool {
     if matches!(ask, Ask::UniqueId) && asked_inside(registers, &entry) {
         return true;
     }
+    if matches!(ask, Ask::Words) {
+        failed_unseen(registers, &entry);
+        return false;
+    }
     let Some(thread) = enter(&entry) else { return false };
     let (communicator, answer) = if matches!(ask, Ask::UniqueId) {
         (0, registers.argument(0))
@@ -251,8 +258,27 @@ pub fn asked(registers: Registers, ask: Ask) -> bool {
             class: 0,
             detail: ask as u32,
             era: entry.era(),
-            reserved: 0,
+            unseen: 0,
         };
     }
     true
+}
+
+/// The program wants to know what a result means: that of its last call, if that failed and its
+/// return was not seen.
+#[inline(always)]
+fn failed_unseen(registers: Registers, entry: &Entry) {
+    let result = registers.argument(0).unwrap_or(0) as u32;
+    let Some(thread) = THREADS.get_ptr_mut(&entry.task) else { return };
+    if result == RESULT_OK || result == RESULT_IN_PROGRESS {
+        return;
+    }
+    // SAFETY: only this thread writes its entry.
+    unsafe {
+        let open = &raw mut (*thread).open;
+        if (*open).since_ns != 0 && (*open).unseen != 0 {
+            (*open).since_ns = 0;
+            failed((*open).communicator, result, false);
+        }
+    }
 }

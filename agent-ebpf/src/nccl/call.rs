@@ -1,18 +1,18 @@
 //! Entries of operations and of groups.
 
 use super::{
-    COMMUNICATORS, Entry, NOT_OPEN, add_alone, calls_of, communicator_of_last, control, count,
-    enter,
+    COMMUNICATORS, Entry, add_alone, calls_of, communicator_of_last, control, count, enter, is_fast,
 };
 use crate::registers::Registers;
+use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use gpuwho_common::nccl::{
     ARRIVALS, Arrival, CALL, CONTROL_PAUSED, CONTROL_TIMED, Call, CallKey, Communicator, GROUP_END,
-    GROUPED_CALL, LOST_CALL, NOWHERE, Open, Thread, UNKNOWN, UNSIZED, bucket, message_bytes,
-    operation, signature, size_class,
+    GROUPED_CALL, LOST_CALL, NOWHERE, Open, TIMED_ONE_IN, Thread, UNKNOWN, UNSIZED, bucket,
+    message_bytes, operation, signature, size_class,
 };
 
 /// The same start of a group seen twice: two names of one file fire within one trap.
-const SAME_MOMENT_NS: u64 = 1_000;
+const SAME_START_NS: u64 = 1_000;
 
 /// The arguments of an operation.
 struct Asked {
@@ -23,16 +23,54 @@ struct Asked {
     is_part: bool,
     has_size: bool,
     wraps: bool,
-    is_timed: bool,
+    returns: Returns,
+}
+
+/// Which returns of operations are to be seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Returns {
+    /// None.
+    None,
+    /// Of a thread that calls fast, some.
+    Some,
+    /// All: leaving one out would save nothing.
+    All,
+}
+
+impl Returns {
+    /// By what user space wants, and whether a return can be left out.
+    #[inline(always)]
+    fn wanted(control: u32, can_skip: bool) -> Self {
+        if control & CONTROL_TIMED == 0 {
+            Self::None
+        } else if can_skip {
+            Self::Some
+        } else {
+            Self::All
+        }
+    }
+
+    /// Whether that of the thread's present call is.
+    #[inline(always)]
+    fn has(self, thread: *mut Thread, entry: &Entry) -> bool {
+        match self {
+            Self::None => false,
+            // SAFETY: the helper has no arguments and no preconditions.
+            Self::Some => {
+                !is_fast(thread, entry) || unsafe { bpf_get_prandom_u32() } % TIMED_ONE_IN == 0
+            }
+            Self::All => true,
+        }
+    }
 }
 
 /// An operation begins; gives whether its return is to be seen.
 #[inline(always)]
-pub fn called(registers: Registers, call: &Call, wraps: bool) -> bool {
+pub fn called(registers: Registers, call: &Call, wraps: bool, can_skip: bool) -> bool {
     let control = control();
-    let is_timed = control & CONTROL_TIMED != 0;
+    let returns = Returns::wanted(control, can_skip);
     // Without returns the call inside it could not be told from another one.
-    if control & CONTROL_PAUSED != 0 || (wraps && !is_timed) {
+    if control & CONTROL_PAUSED != 0 || (wraps && returns == Returns::None) {
         return false;
     }
     let has_size = call.count != NOWHERE;
@@ -49,7 +87,7 @@ pub fn called(registers: Registers, call: &Call, wraps: bool) -> bool {
         is_part: call.is_part,
         has_size,
         wraps,
-        is_timed,
+        returns,
     };
     record(&asked, &Entry::begin(registers)) != 0
 }
@@ -71,13 +109,13 @@ fn record(asked: &Asked, entry: &Entry) -> u64 {
         class: bytes.map_or(UNSIZED, size_class),
         detail: 0,
         era: entry.era(),
-        reserved: 0,
+        unseen: 0,
     };
     if let Some(communicator) = COMMUNICATORS.get_ptr_mut(&open.communicator) {
         note(communicator, &open);
     }
     counted(&open);
-    u64::from(begun(thread, &open, asked))
+    u64::from(begun(thread, &open, asked, entry))
 }
 
 #[inline(always)]
@@ -141,7 +179,7 @@ fn counted(open: &Open) {
 /// In a group, the call returns at once, and the group's end launches it and tells its errors: it
 /// is of interest only where it has calls of its own inside.
 #[inline(always)]
-fn begun(thread: *mut Thread, open: &Open, asked: &Asked) -> bool {
+fn begun(thread: *mut Thread, open: &Open, asked: &Asked, entry: &Entry) -> bool {
     // SAFETY: only this thread writes its entry.
     unsafe {
         let group = &raw mut (*thread).group;
@@ -153,14 +191,15 @@ fn begun(thread: *mut Thread, open: &Open, asked: &Asked) -> bool {
             (*group).operation = open.operation;
             (*group).class = open.class;
             (*group).calls = (*group).calls.wrapping_add(1);
+            if !asked.wraps {
+                (*thread).open.since_ns = 0;
+                return false;
+            }
         }
-        let is_open = asked.is_timed && (!is_grouped || asked.wraps);
-        if is_open {
-            (*thread).open = Open { what: if is_grouped { GROUPED_CALL } else { CALL }, ..*open };
-        } else if (*thread).open.since_ns != 0 {
-            (*thread).open = NOT_OPEN;
-        }
-        is_open
+        let is_seen = asked.wraps || asked.returns.has(thread, entry);
+        let what = if is_grouped { GROUPED_CALL } else { CALL };
+        (*thread).open = Open { what, unseen: u32::from(!is_seen), ..*open };
+        is_seen
     }
 }
 
@@ -173,7 +212,7 @@ pub fn group_started(registers: Registers) -> bool {
     unsafe {
         let group = &raw mut (*thread).group;
         let is_again = (*group).stack == entry.stack
-            && entry.now.saturating_sub((*group).began_ns) < SAME_MOMENT_NS;
+            && entry.now.saturating_sub((*group).began_ns) < SAME_START_NS;
         if is_again {
             return false;
         }
@@ -191,7 +230,7 @@ pub fn group_started(registers: Registers) -> bool {
 
 /// A group ends; the outermost end launches it, and its return is to be seen.
 #[inline(always)]
-pub fn group_ended(registers: Registers) -> bool {
+pub fn group_ended(registers: Registers, can_skip: bool) -> bool {
     let entry = Entry::begin(registers);
     let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
@@ -207,9 +246,7 @@ pub fn group_ended(registers: Registers) -> bool {
             return false;
         }
         (*thread).group.calls = 0;
-        if entry.control & CONTROL_TIMED == 0 {
-            return false;
-        }
+        let is_seen = Returns::wanted(entry.control, can_skip).has(thread, &entry);
         (*thread).open = Open {
             since_ns: entry.now,
             stack: entry.stack,
@@ -221,8 +258,8 @@ pub fn group_ended(registers: Registers) -> bool {
             class: group.class,
             detail: group.calls,
             era: entry.era(),
-            reserved: 0,
+            unseen: u32::from(!is_seen),
         };
+        is_seen
     }
-    true
 }

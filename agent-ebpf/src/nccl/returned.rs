@@ -3,8 +3,8 @@
 use super::birth::unique_id_hash;
 use super::name::came;
 use super::{
-    COMMUNICATORS, Entry, HANDLES, NOBODY, NOT_OPEN, THREADS, UNIQUE_IDS, add_alone, calls_of,
-    count, handle_changed, make,
+    COMMUNICATORS, Entry, HANDLES, NOBODY, THREADS, UNIQUE_IDS, add_alone, calls_of, count,
+    handle_changed, make,
 };
 use crate::registers::{Registers, read_user};
 use aya_ebpf::bindings::BPF_ANY;
@@ -30,7 +30,11 @@ pub fn returned(registers: Registers) {
         return answered_inside(thread, &open);
     }
     // SAFETY: only this thread writes its entry.
-    unsafe { (*thread).open = NOT_OPEN };
+    unsafe { (*thread).open.since_ns = 0 };
+    // Not this one's, since this one's is not seen; but it is over.
+    if open.unseen != 0 {
+        return;
+    }
     let result = registers.result();
     let is_good = result == RESULT_OK || result == RESULT_IN_PROGRESS;
     match open.what {
@@ -61,7 +65,7 @@ fn timed(open: &Open, now: u64) {
 }
 
 #[inline(always)]
-fn failed(communicator: u64, result: u32, is_child: bool) {
+pub fn failed(communicator: u64, result: u32, is_child: bool) {
     let Some(communicator) = COMMUNICATORS.get_ptr_mut(&communicator) else { return };
     // SAFETY: the entry is not freed while the program runs (RCU).
     unsafe {
@@ -90,6 +94,7 @@ fn born(open: &Open, thread: *mut Thread, entry: &Entry) {
         color: expected.color,
         key: expected.key,
         child: open.bytes as u32,
+        library: expected.library,
         ..NOBODY
     };
     if open.detail == MADE_LOCALLY {

@@ -11,13 +11,16 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
+use std::io::{self, BufWriter, Seek as _, Write};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+
+/// Kept records, after which the file is written anew.
+const MOST_LINES: u32 = 1_000_000;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/per_call"));
 
@@ -66,15 +69,25 @@ pub(crate) struct Ring {
     reader: Option<JoinHandle<()>>,
 }
 
+/// What the ring's reader does with a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Adds it up: the least that any does.
+    Adds,
+    /// Writes it down as well, a line of text a record, in blocks, to a file: the least that lets
+    /// anybody ask for a call.
+    Keeps,
+}
+
 impl Ring {
-    pub(crate) fn on(library: &Path) -> io::Result<Self> {
+    pub(crate) fn on(library: &Path, does: Reader) -> io::Result<Self> {
         let mut bpf = load()?;
         let ring = bpf.take_map("RECORDS").ok_or_else(|| io::Error::other("no ring"))?;
         let ring = RingBuf::try_from(ring).map_err(io::Error::other)?;
         ["begins", "ends"].iter().try_for_each(|program| attach(&mut bpf, program, library))?;
         let (spent, ends) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (to, until) = (Arc::clone(&spent), Arc::clone(&ends));
-        let reader = Some(thread::spawn(move || read(ring, &to, &until)));
+        let reader = Some(thread::spawn(move || read(ring, does, &to, &until)));
         Ok(Self { _programs: bpf, spent, ends, reader })
     }
 
@@ -93,21 +106,53 @@ impl Drop for Ring {
     }
 }
 
-/// Adds calls and times up by thread and communicator: the least that a reader does.
-fn read(mut ring: RingBuf<MapData>, spent: &AtomicU64, ends: &AtomicBool) {
+/// The words of a record, as the program wrote them.
+struct Record([u64; 8]);
+
+impl Record {
+    fn of(bytes: &[u8]) -> Self {
+        let (words, _) = bytes.as_chunks::<8>();
+        Self(std::array::from_fn(|at| u64::from_ne_bytes(words[at])))
+    }
+
+    /// By thread and communicator.
+    fn key(&self) -> (u64, u64) {
+        (self.0[2], self.0[5])
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let [at, took, task, count, datatype, communicator, _, result] = self.0;
+        let (pid, tid) = (task >> 32, task & 0xffff_ffff);
+        writeln!(
+            out,
+            "{{\"at\":{at},\"pid\":{pid},\"tid\":{tid},\"comm\":{communicator},\"count\":{count},\
+             \"datatype\":{datatype},\"took\":{took},\"result\":{result}}}"
+        )
+    }
+}
+
+/// Takes records until it is told to end.
+fn read(mut ring: RingBuf<MapData>, does: Reader, spent: &AtomicU64, ends: &AtomicBool) {
     let mut calls: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
+    let mut lines = 0;
+    let mut kept = BufWriter::with_capacity(1 << 16, tempfile::tempfile().unwrap());
     while !ends.load(Ordering::Relaxed) {
         let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         let mut waits = [PollFd::new(&ring, PollFlags::IN)];
         poll(&mut waits, Some(&timeout)).unwrap();
-        while let Some(record) = ring.next() {
-            let word = |at: usize| {
-                let bytes = record.get(8 * at..8 * at + 8).unwrap();
-                u64::from_ne_bytes(bytes.try_into().unwrap())
-            };
-            let (count, ns) = calls.entry((word(2), word(5))).or_default();
+        while let Some(bytes) = ring.next() {
+            let record = Record::of(&bytes);
+            let (count, ns) = calls.entry(record.key()).or_default();
             *count += 1;
-            *ns += word(1);
+            *ns += record.0[1];
+            if does == Reader::Keeps {
+                record.write(&mut kept).unwrap();
+                lines += 1;
+            }
+            if lines == MOST_LINES {
+                lines = 0;
+                kept.rewind().unwrap();
+            }
         }
         spent.store(thread_cpu(), Ordering::Relaxed);
     }
@@ -116,6 +161,12 @@ fn read(mut ring: RingBuf<MapData>, spent: &AtomicU64, ends: &AtomicBool) {
 /// CPU nanoseconds of this thread.
 pub(crate) fn thread_cpu() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// CPU nanoseconds of this process.
+pub(crate) fn process_cpu() -> u64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 

@@ -3,26 +3,30 @@
 //!
 //! Real processes load copies of the fake library, one untouched and the others probed each in a
 //! way of its own, and call in turns, so that a change of the machine's speed meets all of them.
-//! What a call takes is measured around it, by its caller; a median, since interruptions are not
-//! the probe's. The ways:
+//! What a call takes is measured around it, by its caller: the mean of the quicker 99 %, since
+//! interruptions are not the probe's. The ways:
 //!
 //! - a program that does nothing, on the entry, on entry and return, and on both of a session: what
 //!   probes cost here, whatever is behind them (the trap);
-//! - the agent's own, entries only, and with returns; what it is more than the trap is its program,
-//!   and reading the maps once in ten seconds is its consumer;
-//! - a record a call through a ring to a reader that wakes for it, as others do it. Its reader's
-//!   CPU time counts.
+//! - the agent's own: as it is by default, with every return, and entries only. Reading the maps
+//!   once in ten seconds is its consumer;
+//! - a record a call through a ring to a reader that wakes for it, as others do it, and adds up or
+//!   keeps it. Its reader's CPU time counts.
+//!
+//! Then the source as a whole, by default, with its governor: what is left of that when callers are
+//! fast.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and may stop")]
 
 mod compared;
+mod governed;
 mod ranks;
 mod table;
 
-use compared::{Nothing, NothingThrough, Ring};
-use gpuwho::collect::kernel::nccl::{Probed, Way};
+use compared::{Nothing, NothingThrough, Reader, Ring};
+use gpuwho::collect::kernel::nccl::{Probed, Settings, Way};
 use ranks::Ranks;
-use std::collections::BTreeMap;
+use std::path::Path;
 use table::Found;
 
 /// Calls a second of a process; 0 is without a pause.
@@ -53,33 +57,45 @@ fn main() {
 fn measure() -> std::io::Result<()> {
     println!("ns of a call more than without probes: median of {ROUNDS} turns");
     println!("{}", table::HEAD);
+    let mut all = Vec::new();
     for processes in PROCESSES {
         let folder = tempfile::tempdir()?;
         let mut arms = arms(folder.path(), processes)?;
         for rate in RATES {
-            let mut found: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-            let (mut reader, mut read_out) = (Vec::new(), Vec::new());
-            for _ in 0..ROUNDS {
-                for (name, arm, ranks) in &mut arms {
-                    let before = spent(arm);
-                    let turn = ranks.turn(rate)?;
-                    found.entry(name).or_default().push(turn.ns);
-                    if let Arm::Ring(_) = arm {
-                        reader.push((spent(arm) - before) / f64::from(turn.calls));
-                    }
-                    if let (Arm::Ours(probed), &table::FULL) = (&*arm, &*name) {
-                        let before = compared::thread_cpu();
-                        probed.read()?;
-                        let calls_a_tick = TICK_SECONDS * turn.calls_a_second;
-                        let spent = (compared::thread_cpu() - before) as f64;
-                        read_out.push(spent / calls_a_tick);
-                    }
-                }
-            }
-            println!("{}", Found { processes, rate, calls: found, reader, read_out }.row());
+            let found = at_rate(&mut arms, processes, rate)?;
+            println!("{}", found.row());
+            all.push(found);
         }
     }
-    read_out()
+    read_out()?;
+    governed::measure(&all)
+}
+
+fn at_rate(
+    arms: &mut [(&'static str, Arm, Ranks)],
+    processes: usize,
+    rate: u32,
+) -> std::io::Result<Found> {
+    let mut found = Found { processes, rate, ..Found::default() };
+    for _ in 0..ROUNDS {
+        for (name, arm, ranks) in &mut *arms {
+            let before = spent(arm);
+            let turn = ranks.turn(rate)?;
+            found.calls.entry(name).or_default().push(turn.ns);
+            if let Arm::Ring(_) = arm {
+                let spent = (spent(arm) - before) / f64::from(turn.calls);
+                found.readers.entry(name).or_default().push(spent);
+            }
+            if let (Arm::Ours(probed), &table::OURS) = (&*arm, &*name) {
+                let before = compared::thread_cpu();
+                probed.read()?;
+                let calls_a_tick = TICK_SECONDS * turn.calls_a_second;
+                let spent = (compared::thread_cpu() - before) as f64;
+                found.readers.entry(name).or_default().push(spent / calls_a_tick);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// CPU nanoseconds of a way's reader.
@@ -87,11 +103,9 @@ fn spent(arm: &Arm) -> f64 {
     if let Arm::Ring(ring) = arm { ring.spent() } else { 0.0 }
 }
 
-fn arms(
-    folder: &std::path::Path,
-    processes: usize,
-) -> std::io::Result<Vec<(&'static str, Arm, Ranks)>> {
+fn arms(folder: &Path, processes: usize) -> std::io::Result<Vec<(&'static str, Arm, Ranks)>> {
     let mut arms = Vec::new();
+    let usual = Settings::default().timed_rate;
     for name in table::ARMS {
         let library = ranks::library(folder, name)?;
         let arm = match name {
@@ -99,25 +113,27 @@ fn arms(
             table::FLOOR_ENTRY => Arm::Nothing(Nothing::on(&library, false)?),
             table::FLOOR_BOTH => Arm::Nothing(Nothing::on(&library, true)?),
             table::FLOOR_SESSION => Arm::NothingThrough(NothingThrough::on(&library)?),
-            table::ENTRIES => ours(&library, Way::Session, false)?,
-            table::FULL => ours(&library, Way::Session, true)?,
-            table::EACH => ours(&library, Way::Each, true)?,
-            _ => Arm::Ring(Ring::on(&library)?),
+            table::OURS => ours(&library, Way::Session, Some(usual))?,
+            table::ALL => ours(&library, Way::Session, Some(0))?,
+            table::ENTRIES => ours(&library, Way::Session, None)?,
+            table::EACH => ours(&library, Way::Each, Some(0))?,
+            table::RING => Arm::Ring(Ring::on(&library, Reader::Adds)?),
+            _ => Arm::Ring(Ring::on(&library, Reader::Keeps)?),
         };
         arms.push((name, arm, Ranks::start(&library, processes)?));
     }
     Ok(arms)
 }
 
-fn ours(library: &std::path::Path, way: Way, timed: bool) -> std::io::Result<Arm> {
-    Ok(Arm::Ours(Box::new(Probed::on(library, way, timed)?)))
+fn ours(library: &Path, way: Way, timed_rate: Option<u32>) -> std::io::Result<Arm> {
+    Ok(Arm::Ours(Box::new(Probed::on(library, way, timed_rate)?)))
 }
 
 /// What reading the maps costs the agent, once a tick.
 fn read_out() -> std::io::Result<()> {
     let folder = tempfile::tempdir()?;
     let library = ranks::library(folder.path(), "read")?;
-    let probed = Probed::on(&library, Way::Session, true)?;
+    let probed = Probed::on(&library, Way::Session, Some(0))?;
     let mut ranks = Ranks::start(&library, 8)?;
     ranks.turn(0)?;
     let mut took = Vec::new();
@@ -126,6 +142,9 @@ fn read_out() -> std::io::Result<()> {
         probed.read()?;
         took.push((compared::thread_cpu() - before) as f64);
     }
-    println!("reading the maps of eight ranks: {:.0} µs of CPU a tick", table::median(took) / 1e3);
+    println!(
+        "\nreading the maps of eight ranks: {:.0} µs of CPU a tick",
+        table::median(&took) / 1e3
+    );
     Ok(())
 }

@@ -6,61 +6,73 @@ pub(crate) const UNTOUCHED: &str = "untouched";
 pub(crate) const FLOOR_ENTRY: &str = "floor, entry";
 pub(crate) const FLOOR_BOTH: &str = "floor, both";
 pub(crate) const FLOOR_SESSION: &str = "floor, session";
+pub(crate) const OURS: &str = "ours";
+pub(crate) const ALL: &str = "ours, all returns";
 pub(crate) const ENTRIES: &str = "ours, entries";
-pub(crate) const FULL: &str = "ours, both";
-pub(crate) const EACH: &str = "ours, both, a probe each";
+pub(crate) const EACH: &str = "ours, a probe each";
 pub(crate) const RING: &str = "ring";
+pub(crate) const KEPT: &str = "ring, kept";
 
 /// In the order of their turns.
-pub(crate) const ARMS: [&str; 8] =
-    [UNTOUCHED, FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, ENTRIES, FULL, EACH, RING];
+pub(crate) const ARMS: [&str; 10] =
+    [UNTOUCHED, FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, OURS, ALL, ENTRIES, EACH, RING, KEPT];
 
 pub(crate) const HEAD: &str = "\
-| processes | calls/s | call alone | trap, entry | trap, both | trap, session | ours, entries | ours, \
-both | of that program | its reader | a probe each | ring | of that program | its reader | ring : \
-ours, total | without traps | of a core at 2,000 calls/s |
+| processes | calls/s | call alone | nothing, entry | nothing, both | nothing, session | ours | its \
+reader | ours, every return | ours, no return | ours, a probe each | ring | its reader | its reader, \
+keeping | ring : ours | ring, kept : ours | ours, of a core |
 |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 
 /// What was found at one rate.
+#[derive(Default)]
 pub(crate) struct Found {
     pub(crate) processes: usize,
+    /// Calls a second of a process; 0 is without a pause.
     pub(crate) rate: u32,
     /// Nanoseconds of a call, by way.
     pub(crate) calls: BTreeMap<&'static str, Vec<f64>>,
-    /// CPU nanoseconds of the ring's reader, a call.
-    pub(crate) reader: Vec<f64>,
-    /// CPU nanoseconds of reading the maps once a tick, a call.
-    pub(crate) read_out: Vec<f64>,
+    /// CPU nanoseconds of a way's reader, a call.
+    pub(crate) readers: BTreeMap<&'static str, Vec<f64>>,
 }
 
 impl Found {
     pub(crate) fn row(&self) -> String {
-        let alone = self.of(UNTOUCHED);
-        let more = |arm: &str| self.of(arm) - alone;
-        let [entry, both, session, entries, full, each, ring] =
-            [FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, ENTRIES, FULL, EACH, RING].map(more);
-        let (reader, read_out) = (median(self.reader.clone()), median(self.read_out.clone()));
-        let rate = if self.rate == 0 { "all".to_owned() } else { self.rate.to_string() };
-        let (ours, theirs) = (full - session + read_out, ring - both + reader);
+        let [entry, both, session, ours, all, entries, each, ring, kept] =
+            [FLOOR_ENTRY, FLOOR_BOTH, FLOOR_SESSION, OURS, ALL, ENTRIES, EACH, RING, KEPT]
+                .map(|arm| self.more(arm));
+        let [read_out, adds, keeps] = [OURS, RING, KEPT].map(|arm| self.reader(arm));
+        let (rate, of_a_core) = match self.rate {
+            0 => ("all".to_owned(), String::new()),
+            rate => (rate.to_string(), format!("{:.2} %", ours * f64::from(rate) / 1e7)),
+        };
         format!(
-            "| {} | {rate} | {alone:.0} | {entry:.0} | {both:.0} | {session:.0} | {entries:.0} \
-             | {full:.0} | {:.0} | {read_out:.1} | {each:.0} | {ring:.0} | {:.0} | {reader:.0} \
-             | {:.1} | {:.1} | {:.2} % |",
+            "| {} | {rate} | {:.0} | {entry:.0} | {both:.0} | {session:.0} | {ours:.0} \
+             | {read_out:.1} | {all:.0} | {entries:.0} | {each:.0} | {ring:.0} | {adds:.0} \
+             | {keeps:.0} | {:.1} | {:.1} | {of_a_core} |",
             self.processes,
-            full - session,
-            ring - both,
-            (ring + reader) / (full + read_out),
-            theirs / ours,
-            full * 2_000.0 / 1e9 * 100.0,
+            self.of(UNTOUCHED),
+            (ring + adds) / (ours + read_out),
+            (kept + keeps) / (ours + read_out),
         )
     }
 
+    /// Nanoseconds of a call more than without probes.
+    pub(crate) fn more(&self, arm: &str) -> f64 {
+        self.of(arm) - self.of(UNTOUCHED)
+    }
+
+    /// CPU nanoseconds of the reader, a call.
+    pub(crate) fn reader(&self, arm: &str) -> f64 {
+        self.readers.get(arm).map_or(f64::NAN, |all| median(all))
+    }
+
     fn of(&self, arm: &str) -> f64 {
-        median(self.calls.get(arm).cloned().unwrap_or_default())
+        self.calls.get(arm).map_or(f64::NAN, |all| median(all))
     }
 }
 
-pub(crate) fn median(mut all: Vec<f64>) -> f64 {
+pub(crate) fn median(all: &[f64]) -> f64 {
+    let mut all = all.to_vec();
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }

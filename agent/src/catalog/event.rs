@@ -109,7 +109,7 @@ impl EventKind {
                 "look where its process is (py-spy, gdb); the others of its communicator wait for it"
             }
             Self::GovernorChange => {
-                "scale counts by nccl.probe.coverage; raise nccl.budget to see more"
+                "scale counts by nccl.communicator.coverage; raise nccl.budget to see more"
             }
             Self::PeerSilent => {
                 "look whether that process is stopped, swapped out or gone; NCCL gives it up after \

@@ -42,7 +42,8 @@ dims! {
         Unowned = "unowned",
         /// Several processes write it at once.
         Shared = "shared",
-        /// It is no plain file, leads out of its process's file system, or cannot be opened.
+        /// It is no plain file, leads out of its process's file system, cannot be opened, or is one too
+        /// many.
         Refused = "refused",
     }
 }

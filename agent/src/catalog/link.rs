@@ -136,67 +136,6 @@ dims! {
         /// Is up, but must not carry data.
         Disabled = "disabled",
     }
-    /// What went wrong on the links of a device. Up to Hopper the driver tells the first five; from
-    /// Blackwell on recoveries and the rest are sums over links.
-    TotalError: attr::GPU_LINK_ERROR {
-        /// Wrong checksum of a flow control digit.
-        CrcFlit = "crc_flit",
-        /// Wrong checksum of data.
-        CrcData = "crc_data",
-        /// Wrong ECC of data.
-        EccData = "ecc_data",
-        /// Sent again.
-        Replay = "replay",
-        /// The link was recovered.
-        Recovery = "recovery",
-        /// The link could not be recovered and went down.
-        RecoveryFailed = "recovery_failed",
-        /// A malformed packet was received.
-        Malformed = "malformed",
-        /// A packet was received for which there was no buffer.
-        Overrun = "buffer_overrun",
-        /// A packet was received with an error of any kind.
-        Received = "received",
-        /// A packet was received that the other end had marked as bad.
-        Remote = "remote",
-        /// A packet was received with a header that does not fit.
-        General = "header",
-        /// Local errors passed their threshold.
-        Integrity = "link_integrity",
-        /// A packet was not sent.
-        Discarded = "transmit_discarded",
-        /// An error that correction left over.
-        Effective = "effective",
-        /// A wrong symbol was received.
-        Symbol = "symbol",
-    }
-    /// What went wrong on a link. The first three are told up to Hopper, the rest from Blackwell on.
-    LinkError: attr::GPU_LINK_ERROR {
-        /// Wrong checksum.
-        Crc = "crc",
-        /// Sent again.
-        Replay = "replay",
-        /// The link was recovered.
-        Recovery = "recovery",
-        /// A malformed packet was received.
-        Malformed = "malformed",
-        /// A packet was received for which there was no buffer.
-        Overrun = "buffer_overrun",
-        /// A packet was received with an error of any kind.
-        Received = "received",
-        /// A packet was received that the other end had marked as bad.
-        Remote = "remote",
-        /// A packet was received with a header that does not fit.
-        General = "header",
-        /// Local errors passed their threshold.
-        Integrity = "link_integrity",
-        /// A packet was not sent.
-        Discarded = "transmit_discarded",
-        /// An error that correction left over.
-        Effective = "effective",
-        /// A wrong symbol was received.
-        Symbol = "symbol",
-    }
     /// How the recovery of a link ended.
     Recovery: attr::GPU_LINK_RECOVERY {
         /// The link came back.
@@ -303,6 +242,63 @@ dims! {
         Unassigned = "partition_unassigned",
         /// The fabric manager is not connected.
         Disconnected = "fabric_manager_disconnected",
+    }
+}
+
+/// Declares kinds of link errors: after its own each has those that are told from Blackwell on, of a
+/// link and in sum.
+macro_rules! link_errors {
+    ($($(#[doc = $doc:literal])+ $name:ident { $($own:tt)+ })+) => { dims! { $(
+        $(#[doc = $doc])+
+        $name: attr::GPU_LINK_ERROR {
+            $($own)+
+            /// A malformed packet was received.
+            Malformed = "malformed",
+            /// A packet was received for which there was no buffer.
+            Overrun = "buffer_overrun",
+            /// A packet was received with an error of any kind.
+            Received = "received",
+            /// A packet was received that the other end had marked as bad.
+            Remote = "remote",
+            /// A packet was received with a header that does not fit.
+            General = "header",
+            /// Local errors passed their threshold.
+            Integrity = "link_integrity",
+            /// A packet was not sent.
+            Discarded = "transmit_discarded",
+            /// An error that correction left over.
+            Effective = "effective",
+            /// A wrong symbol was received.
+            Symbol = "symbol",
+        }
+    )+ } };
+}
+
+link_errors! {
+    /// What went wrong on the links of a device. Up to Hopper the driver tells the first five; from
+    /// Blackwell on recoveries and the rest are sums over links.
+    TotalError {
+        /// Wrong checksum of a flow control digit.
+        CrcFlit = "crc_flit",
+        /// Wrong checksum of data.
+        CrcData = "crc_data",
+        /// Wrong ECC of data.
+        EccData = "ecc_data",
+        /// Sent again.
+        Replay = "replay",
+        /// The link was recovered.
+        Recovery = "recovery",
+        /// The link could not be recovered and went down.
+        RecoveryFailed = "recovery_failed",
+    }
+    /// What went wrong on a link. The first three are told up to Hopper, the rest from Blackwell on.
+    LinkError {
+        /// Wrong checksum.
+        Crc = "crc",
+        /// Sent again.
+        Replay = "replay",
+        /// The link was recovered.
+        Recovery = "recovery",
     }
 }
 

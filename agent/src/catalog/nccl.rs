@@ -69,9 +69,12 @@ dims! {
         Idle = "idle",
         /// A rank of the same communicator on this node is hung, this one is not.
         Waiting = "waiting",
-        /// Inside one call for longer than `nccl.hang_after`, or so long without a call while
-        /// other ranks of the node have gone on.
+        /// Inside one call that is timed for longer than `nccl.hang_after`, or so long without a
+        /// call while other ranks of the node have gone on.
         Hung = "hung",
+        /// It has not called for as long, and whether its last call has returned was not seen: that
+        /// one was not timed, or the governor had given up times.
+        Unknown = "unknown",
     }
     /// What the governor lets the probes do.
     GovernorLevel: attr::NCCL_GOVERNOR_LEVEL {
@@ -158,7 +161,7 @@ metrics! {
               ncclConfig_t";
     /// Operations called, by operation and message size. Calls inside another call of the library
     /// do not count. While the governor has the probes detached, calls are missed: divide by
-    /// `nccl.probe.coverage`.
+    /// `nccl.communicator.coverage`.
     CALLS: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.collective.calls" ["{call}"]
         from "uprobes on the entries of the library's operations";
     /// Sizes of the messages, added up: elements times element size, and for all_gather,
@@ -169,7 +172,9 @@ metrics! {
     /// Host time from a call's entry to its return: enqueueing, not completion. Calls inside a
     /// group return at once; the group's launch is counted once, in the ncclGroupEnd that ends it,
     /// on the last call of the group. Long times mean a full stream, lazy connecting or a blocked
-    /// proxy.
+    /// proxy. Of a thread that makes more than `nccl.timed_rate` (500) calls a second one call in
+    /// eight is timed, by chance, on kernels from 6.13 on: take shares and means of it, and the number
+    /// of calls from `nccl.collective.calls`.
     ENQUEUE: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
         "nccl.collective.enqueue.duration" ["s"]
         from "uprobes on entries and returns of the library's operations";
@@ -193,17 +198,18 @@ metrics! {
     /// Time since the rank called its last operation on the communicator.
     QUIET: Gauge<f64> of MemberId = "nccl.rank.quiet_time" ["s"]
         from "kernel time stamp of the last entry";
-    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call, or behind
-    /// the node's foremost rank of the communicator without a call, for as long as
-    /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices
-    /// behind calls that have returned, are idle.
+    /// How a rank stands: 1 on the state it is in, 0 on the others. Hung: in one call that is timed,
+    /// or behind the node's foremost rank of the communicator without a call, for as long as
+    /// `nccl.hang_after` (1 minute). Ranks that all wait for another node, or for their devices behind
+    /// calls that have returned, are idle; behind one that was not timed, unknown.
     STATE: Gauge<i64> of MemberId, by RankState = "nccl.rank.status" ["1"]
         from "open calls, and sequence numbers of the ranks on this node";
     /// Times this rank was found hung.
     HANGS: Counter<i64> of MemberId = "nccl.rank.hangs" ["{hang}"]
         from "changes of nccl.rank.status to hung";
     /// Age of the oldest call on the communicator that has not returned, also of one that makes or
-    /// ends it. Absent when there is none.
+    /// ends it. Absent when there is none, and for calls that are not timed (see
+    /// `nccl.collective.enqueue.duration`), of which nobody knows whether they are over.
     OPEN_AGE: Gauge<f64> of MemberId = "nccl.rank.open_call.age" ["s"]
         from "uprobes on entries and returns, read out while the call is open";
     /// How far apart the ranks of this node came to a collective: last arrival minus first, on the
@@ -229,26 +235,29 @@ metrics! {
     /// collectives are not found.
     STEP: Histogram<Histogram> of MemberId = "nccl.step.interval" ["s"]
         from "operation, size and time of the last 256 collectives of each rank";
-    /// Calls that returned an error, other than in progress.
+    /// Calls that returned an error, other than in progress. Of a call that was not timed its thread
+    /// tells by asking what the result means, as every framework does.
     ERRORS: Counter<i64> of MemberId = "nccl.call.errors" ["{error}"]
-        from "results of the library's functions";
+        from "results of the library's functions; arguments of ncclGetErrorString";
     /// The communicator's asynchronous error, as `ncclResult_t` numbers it; 0 is none. Absent
     /// until the program has asked for it.
     ASYNC_ERROR: Gauge<i64> of MemberId = "nccl.communicator.async_error" ["1"]
         from "answers of ncclCommGetAsyncError to the program";
     /// Operations that the rank has launched on the communicator since it was made, as NCCL itself
     /// counts them (its status socket, 2.28.7 and later; the five classic collectives): also those
-    /// before the agent. Read every `nccl.ras_interval`; until the next answer the same.
+    /// before the agent. Read every `nccl.ras_interval`; until the next answer the same. From 2.26
+    /// to 2.28.3 of ranks and operations only in which the ranks differ.
     LAUNCHED: Gauge<i64> of MemberId, by Operation = "nccl.rank.launched" ["{call}"]
-        from "collective_counts of VERBOSE STATUS in JSON on NCCL's RAS socket";
+        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
     /// How many operations this rank has launched less than the foremost rank of the communicator
     /// on any node, at NCCL's last answer. Ranks answer within moments of each other, not at one,
-    /// so a small number is nothing; one that stays or grows is a straggler.
+    /// so a small number is nothing; one that stays or grows is a straggler. With text answers
+    /// (2.24 to 2.28.3) of ranks only that NCCL lists since they differ from most.
     BEHIND: Gauge<i64> of MemberId = "nccl.rank.behind" ["{call}"]
-        from "collective_counts of VERBOSE STATUS in JSON on NCCL's RAS socket";
+        from "VERBOSE STATUS on NCCL's RAS socket: collective_counts, or the text's operation counts";
     /// Ranks of the communicator, on all nodes, by how they are in NCCL's own account. The same on
     /// every rank: take the largest by `nccl.communicator.id`. With text answers (NCCL 2.24 to
-    /// 2.28.3) on communicators that lack a rank only.
+    /// 2.28.3) only on communicators that lack a rank or whose ranks differ.
     PRESENCE: Gauge<i64> of MemberId, by RankPresence = "nccl.communicator.ranks" ["{rank}"]
         from "VERBOSE STATUS on NCCL's RAS socket";
     /// Communicators that processes of this node are in, a rank each, by what tells which they are.
@@ -272,17 +281,24 @@ metrics! {
     /// Files that hold a collective library and are mapped by a process that holds a device.
     LIBRARIES: Gauge<i64> of Agent = "nccl.libraries" ["{file}"]
         from "executable mappings in /proc/PID/maps, and the files' symbols";
-    /// Part of the time since the last reading in which the probes were attached, to the moment of
-    /// the reading: what was counted in that time divided by it is what was called, if the program
-    /// did then as it does otherwise. Counts, bytes and intervals go by `entry`, durations by
-    /// `return`. Over longer than a reading divide by the rates of `nccl.probe.attached_time` and
-    /// `nccl.probe.wanted_time`. Where it is 0 nothing is known of the calls.
+    /// Part of the time since the last reading in which the probes were on the library of the
+    /// communicator, to the moment of the reading: what was counted in that time divided by it is
+    /// what was called, if the program did then as it does otherwise. Counts, bytes and intervals go
+    /// by `entry`, durations by `return`. Readings are as far apart as each other, so over longer
+    /// divide by its mean. Where it is 0 nothing is known of the calls. Absent where a process has
+    /// several libraries and the kernel (before 6.6) does not tell which was called.
+    MEMBER_COVERAGE: Gauge<f64> of MemberId, by ProbePart = "nccl.communicator.coverage" ["1"]
+        from "the governor's own clock, by the library's file";
+    /// The same of the host: part of the time in which the probes were attached, the mean of all
+    /// libraries in use. Of a communicator's own, which may be refused or found later than another,
+    /// `nccl.communicator.coverage` tells.
     COVERAGE: Gauge<f64> of Agent, by ProbePart = "nccl.probe.coverage" ["1"]
         from "the governor's own clock";
-    /// Time in which the probes were attached and counting while a library was in use.
+    /// Time in which the probes were attached and counting while a library was in use; of several,
+    /// added up.
     ATTACHED: Counter<f64> of Agent, by ProbePart = "nccl.probe.attached_time" ["s"]
         from "the governor's own clock";
-    /// Time in which a library was in use.
+    /// Time in which a library was in use; of several, added up.
     WANTED: Counter<f64> of Agent = "nccl.probe.wanted_time" ["s"]
         from "the governor's own clock";
     /// Times a probe was hit.
@@ -290,9 +306,9 @@ metrics! {
         from "counters in the programs";
     /// What the governor lets the probes do: 1 on the level in force, 0 on the others.
     GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
-        from "hits a second and process against nccl.budget";
-    /// Hits a second and process that are allowed, in hits of the cheapest kind: one that the
-    /// kernel steps through counts as many as it costs.
+        from "hits a second of the busiest process against nccl.budget";
+    /// Hits a second that each process is allowed, over all libraries that it has loaded, in hits of
+    /// the cheapest kind: one that the kernel steps through counts as many as it costs.
     BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]
         from "nccl.budget, or two per cent of a core at nccl.probe.price";
     /// What one hit of a probe costs whoever makes it.

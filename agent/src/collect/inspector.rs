@@ -137,7 +137,9 @@ impl Inspector {
         let found = self.processes.look(&self.paths, now, &is_wanted);
         for (process, Found { files, .. }) in found {
             for opened in files {
-                self.take(process, opened);
+                if !self.take(process, opened) {
+                    self.processes.refuse(process);
+                }
             }
         }
         self.refused = self.processes.refused();
@@ -169,27 +171,27 @@ impl Inspector {
     fn take_unclaimed(&mut self, opened: Opened, now: Instant) {
         match self.processes.writer(&opened.seen, now) {
             Some(process) if opened.seen.modified + CLOCKS >= started(process) => {
-                self.take(process, opened);
+                self.refused += u64::from(!self.take(process, opened));
             }
             _ => self.unowned += 1,
         }
     }
 
-    fn take(&mut self, process: ProcKey, opened: Opened) {
+    /// Takes a file of a process's to be read; false where there are too many.
+    fn take(&mut self, process: ProcKey, opened: Opened) -> bool {
         if let Some(known) = self.files.get_mut(&opened.seen.key) {
             known.join(process, &self.processes);
-            return;
+            return true;
         }
         if self.files.len() >= MAX_FILES {
-            self.refused += 1;
-            return;
+            return false;
         }
         let content = match opened.seen.kind {
             // What happened before the agent's start is nothing that happens now.
             Kind::Records { .. } if started(process) < self.began => {
                 let Ok(tail) = Tail::from_end(opened.file) else {
                     self.errors += 1;
-                    return;
+                    return true;
                 };
                 Content::Records(tail)
             }
@@ -198,6 +200,7 @@ impl Inspector {
         };
         tracing::info!(%process, kind = ?opened.seen.kind, "reading a file of NCCL's Inspector");
         self.files.insert(opened.seen.key, Source { process, content, is_shared: false });
+        true
     }
 
     /// Reads what is new in every file, each with its part of what may be read.

@@ -5,6 +5,7 @@ mod attempts;
 pub mod btf;
 pub mod device_users;
 mod layout;
+mod linker;
 #[cfg(test)]
 mod live_tests;
 pub mod load;

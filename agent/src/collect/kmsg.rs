@@ -43,6 +43,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(30);
 /// A file that has no more to read (no kernel log) is looked at again this much later.
 const AT_END: Duration = Duration::from_millis(100);
+/// The log's clock and the monotonic one begin together, but only the second is kept right by NTP:
+/// some microseconds a second are minutes after months. What is less than this is a thread that
+/// was woken late.
+const DRIFTED_US: u64 = 1_000_000;
 /// The longest record the kernel gives out (`PRINTK_MESSAGE_MAX`), and more than that.
 const MAX_RECORD: usize = 8192;
 
@@ -60,6 +64,7 @@ pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHan
         lost: 0,
         rest: Vec::new(),
         kills: Kills::default(),
+        lag: Lag::default(),
     };
     thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
 }
@@ -85,6 +90,7 @@ struct Watch {
     /// Bytes of a line whose end has not come yet.
     rest: Vec<u8>,
     kills: Kills,
+    lag: Lag,
 }
 
 impl Watch {
@@ -96,16 +102,14 @@ impl Watch {
         loop {
             match open(&self.paths) {
                 Ok(log) => {
-                    self.report = Report::ready();
-                    self.say();
+                    self.stand(Report::ready());
                     self.board.clock(NAME);
                     self.follow(&log);
                 }
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
                     let remedy = "run as root; in a container, privileged";
-                    self.report = Report::of(SourceState::Degraded, reason, remedy);
-                    self.say();
+                    self.stand(Report::of(SourceState::Degraded, reason, remedy));
                 }
             }
             let retry = Instant::now() + RETRY;
@@ -123,13 +127,15 @@ impl Watch {
             match rustix::io::read(log, &mut buffer) {
                 Ok(0) => thread::sleep(AT_END),
                 Ok(len) => self.take(buffer.get(..len).unwrap_or_default()),
-                Err(Errno::AGAIN) => wait(log),
+                Err(Errno::AGAIN) => {
+                    self.lag.at_end = true;
+                    wait(log);
+                }
                 Err(Errno::PIPE) => self.overrun = true,
                 Err(Errno::INTR) => {}
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
-                    self.report = Report::of(SourceState::Failed, reason, "");
-                    self.say();
+                    self.stand(Report::of(SourceState::Failed, reason, ""));
                     return;
                 }
             }
@@ -178,6 +184,7 @@ impl Watch {
     }
 
     fn record(&mut self, record: &Record<'_>, clock: Clocks) {
+        let clock = self.lag.set(clock, record.at_us);
         let past = u64::try_from(PAST.as_micros()).unwrap_or(u64::MAX);
         let first = self.not_before_us.get_or_insert(clock.log_us.saturating_sub(past));
         if record.at_us < *first || self.position.is_told(record.sequence) {
@@ -191,6 +198,13 @@ impl Watch {
         if let Err(error) = self.position.advance(record.sequence) {
             tracing::warn!(%error, "cannot keep how far the kernel log was told");
         }
+    }
+
+    /// Says how it stands; what was lost stays lost.
+    fn stand(&mut self, report: Report) {
+        let dropped = std::mem::take(&mut self.report.dropped);
+        self.report = Report { dropped, ..report };
+        self.say();
     }
 
     fn say(&self) {
@@ -214,8 +228,27 @@ fn wait(log: &OwnedFd) {
     let _ = poll(&mut [PollFd::new(log, PollFlags::IN)], Some(&limit));
 }
 
+/// How far the log's clock is behind the monotonic one, as records show that have just come.
+#[derive(Debug, Default)]
+struct Lag {
+    us: i64,
+    /// Everything was read: the next record is read when it comes.
+    at_end: bool,
+}
+
+impl Lag {
+    /// The clocks with the log's own set right, by a record that was read at that moment.
+    fn set(&mut self, clock: Clocks, at_us: u64) -> Clocks {
+        let behind = clock.log_us.cast_signed().saturating_sub(at_us.cast_signed());
+        if std::mem::take(&mut self.at_end) && behind.abs_diff(self.us) > DRIFTED_US {
+            self.us = behind;
+        }
+        Clocks { log_us: clock.log_us.saturating_sub_signed(self.us), ..clock }
+    }
+}
+
 /// One moment on three clocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clocks {
     wall: SystemTime,
     boot_ns: u64,
@@ -238,5 +271,53 @@ impl Clocks {
         let ago_ns = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
         let time = self.wall.checked_sub(ago).unwrap_or(self.wall);
         Moment { time, boot_ns: self.boot_ns.saturating_sub(ago_ns) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Clocks, Duration, Lag, Moment, SystemTime};
+
+    const SECOND: u64 = 1_000_000;
+
+    fn clock() -> Clocks {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(10_000);
+        Clocks { wall, boot_ns: 5_000_000_000_000, log_us: 4000 * SECOND }
+    }
+
+    fn ago(seconds: u64) -> Moment {
+        let ns = seconds * 1_000_000_000;
+        let time = clock().wall - Duration::from_nanos(ns);
+        Moment { time, boot_ns: clock().boot_ns - ns }
+    }
+
+    #[test]
+    fn a_record_that_has_just_come_is_of_now_also_by_a_clock_that_has_drifted() {
+        for at in [3900 * SECOND, 4090 * SECOND] {
+            let mut lag = Lag { at_end: true, ..Lag::default() };
+            assert_eq!(lag.set(clock(), at).moment(at), ago(0), "{at}");
+            let before = at - 7 * SECOND;
+            assert_eq!(lag.set(clock(), before).moment(before), ago(7), "read with it");
+        }
+    }
+
+    #[test]
+    fn records_from_before_the_end_was_reached_are_as_old_as_they_say() {
+        let mut lag = Lag::default();
+        assert_eq!(lag.set(clock(), 3900 * SECOND).moment(3900 * SECOND), ago(100));
+    }
+
+    #[test]
+    fn a_thread_that_is_woken_late_takes_a_record_for_no_later_than_it_is() {
+        let mut lag = Lag { at_end: true, ..Lag::default() };
+        let at = 3999 * SECOND;
+        assert_eq!(lag.set(clock(), at).moment(at), ago(1));
+        // Later than that it is taken for a drift, until the next record shows that there is none.
+        lag.at_end = true;
+        lag.set(clock(), 3990 * SECOND);
+        lag.at_end = true;
+        let now = 4000 * SECOND;
+        assert_eq!(lag.set(clock(), now).moment(now), ago(0));
+        assert_eq!(lag.us, 0);
     }
 }

@@ -13,6 +13,7 @@ mod listeners;
 mod rounds;
 mod silent;
 mod text;
+mod unequal;
 
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::{self as metric, PeerState, RankPresence, RasOutcome};

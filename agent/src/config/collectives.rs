@@ -15,7 +15,9 @@ const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 pub(super) struct RawNccl {
     enabled: Option<bool>,
     budget: Option<u64>,
+    timed_rate: Option<u32>,
     hang_after: Option<String>,
+    hooks: Option<bool>,
     inspector: Option<bool>,
     inspector_dirs: Option<Vec<PathBuf>>,
     inspector_rate: Option<u64>,
@@ -39,7 +41,9 @@ pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         enabled: raw.enabled.unwrap_or(usual.enabled),
         budget: raw.budget.or(usual.budget),
         patience: usual.patience,
+        timed_rate: raw.timed_rate.unwrap_or(usual.timed_rate),
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
+        hooks: raw.hooks.unwrap_or(usual.hooks),
     })
 }
 

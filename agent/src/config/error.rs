@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration file {path}: {source}")]
+    #[error("cannot read the configuration file {path}: {source}; {}", readable(.source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -57,9 +57,36 @@ pub enum ConfigError {
     Otlp(#[from] SettingsError),
 }
 
+fn readable(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "`gpuwho config sample` prints one to begin with",
+        std::io::ErrorKind::PermissionDenied => "let the user that runs gpuwho read it",
+        _ => "name a file of text with --config",
+    }
+}
+
 fn nearest_words(nearest: Option<&str>) -> String {
     nearest.map_or_else(
         || "; `gpuwho config sample` lists the keys".to_owned(),
         |key| format!("; did you mean `{key}`?"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Settings;
+    use std::path::Path;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_with_what_to_do_about_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |path: &Path| Settings::check(path).unwrap_err().to_string();
+        let missing = told(&folder.path().join("no.toml"));
+        assert!(
+            missing.ends_with("; `gpuwho config sample` prints one to begin with"),
+            "{missing}"
+        );
+        let is_folder = told(folder.path());
+        assert!(is_folder.ends_with("; name a file of text with --config"), "{is_folder}");
+    }
 }

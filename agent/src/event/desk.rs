@@ -89,13 +89,12 @@ impl Desk {
             what.place = Place::Gpu(gpu);
         }
         let Some(struck) = self.victims(&what, at) else { return };
-        if self.state().merge((&what, &struck), witness, now) {
+        let is_unbinding = what.kind == EventKind::DriverUnbind;
+        // Looked for and held in one go: the other source's telling may come at this very moment.
+        let mut state = self.state();
+        if state.merge((&what, &struck), witness, now) {
             return;
         }
-        if what.kind == EventKind::DriverUnbind {
-            (self.sources.make_way)();
-        }
-        let mut state = self.state();
         state.count(&what);
         state.next_id += 1;
         let mut event = Event {
@@ -112,6 +111,9 @@ impl Desk {
         event.strike(&struck);
         state.hold(event, now);
         drop(state);
+        if is_unbinding {
+            (self.sources.make_way)();
+        }
         (self.sources.wake)();
     }
 

@@ -456,3 +456,23 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
     let expected = expected.map(|(key, value)| (key, value.to_owned())).into_iter().collect();
     assert_eq!(attributes, expected);
 }
+
+#[test]
+fn the_second_source_that_tells_while_the_first_is_still_at_it_tells_no_other_event() {
+    let Room { mut desk, start, .. } = room();
+    let (asked, second) = (AtomicU64::new(0), Arc::new(std::sync::OnceLock::<Arc<Desk>>::new()));
+    let at = Moment { time: SystemTime::UNIX_EPOCH, boot_ns: 50 * SECOND };
+    let unbound = || Happening { kind: EventKind::DriverUnbind, code: None, ..xid(0) };
+    let other = Arc::clone(&second);
+    desk.sources.make_way = Box::new(move || {
+        if asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            other.get().unwrap().take(unbound(), at, Witness::Nvml, start);
+        }
+    });
+    desk.pair(true);
+    let desk = second.get_or_init(|| Arc::new(desk));
+    desk.take(unbound(), at, Witness::Kmsg, start);
+    let told = desk.finish();
+    let witnesses: Vec<_> = told.iter().map(|event| event.witness).collect();
+    assert_eq!(witnesses, [Witness::Both]);
+}

@@ -1,6 +1,13 @@
-//! Ending this process.
+//! Ending this process, and its standard output.
 
 use std::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+
+/// Standard output's number.
+const STDOUT: i32 = 1;
 
 unsafe extern "C" {
     fn _exit(status: c_int) -> !;
@@ -11,4 +18,14 @@ unsafe extern "C" {
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` takes any status and has no precondition; it does not return.
     unsafe { _exit(status) }
+}
+
+/// Takes standard output for the caller alone: what others print to it from now on (a vendor's library,
+/// say) goes to standard error.
+pub fn take_stdout() -> io::Result<File> {
+    let out = io::stdout().as_fd().try_clone_to_owned()?;
+    // SAFETY: `io::stdout` stands for this number too, and nobody closes it: here it is never dropped.
+    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(STDOUT) });
+    rustix::io::dup2(io::stderr(), &mut place)?;
+    Ok(out.into())
 }

@@ -168,7 +168,7 @@ pub fn is_offered(program: BorrowedFd<'_>, kind: Kind) -> bool {
 /// their first instruction, or by their return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// The kernel carries it out by itself, as the libraries' own.
+    /// The kernel carries it out by itself, as those of the library's own builds for x86-64.
     CarriedOut,
     /// The kernel steps through it, where it does such a thing.
     Stepped,
@@ -214,22 +214,22 @@ extern "C" fn returning() {
     std::arch::naked_asm!("push rbp", "pop rbp", "ret")
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(never)]
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
 extern "C" fn carried_out() {
-    std::hint::black_box(0);
+    std::arch::naked_asm!("b 2f", "2: ret")
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(never)]
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
 extern "C" fn stepped() {
-    std::hint::black_box(1);
+    std::arch::naked_asm!("mov w0, wzr", "ret")
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(never)]
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
 extern "C" fn returning() {
-    std::hint::black_box(2);
+    std::arch::naked_asm!("b 2f", "2: nop", "ret")
 }
 
 /// Lets the kernel measure every program on the host until what is given is closed (5.8): some

@@ -37,6 +37,19 @@ fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
 }
 
 #[test]
+fn what_the_library_prints_is_no_event_and_costs_none() {
+    let scene = Scene::new(or_skip!(Stage::new()), None, |_, nvml| {
+        let prints = "\n[[failure]]\ncall = \"nvmlDeviceGetUtilizationRates\"\n\
+                      prints = \"WARNING: infoROM is corrupted at gpu\"\n";
+        nvml.edit(|text| text + prints).unwrap();
+    });
+    scene.watching();
+    scene.nvml.edit(|text| text + "\n[[event]]\ndevice = 0\ndata = 79\n").unwrap();
+    let told = scene.wait_for_events(1);
+    assert_eq!(told[0]["attributes"]["gpuwho.event.source"], "nvml", "{told:#?}");
+}
+
+#[test]
 fn a_device_that_the_driver_says_it_loses_is_let_go_of_without_the_kernel_log() {
     let scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     scene.watching();

@@ -185,6 +185,7 @@ fn a_process_without_an_instance_on_the_list_is_placed_by_the_node_it_holds() {
     let expected = of_processes(&rig.tick(), &[0]);
     rig.edit(|text| text.replace("instance = [1, 0]\n", "").replace("instance = [2, 0]\n", ""));
     let unplaced = of_processes(&rig.tick(), &[0]);
+    assert!(!unplaced.is_empty());
     assert!(unplaced.keys().all(|(_, _, _, dim)| dim == "compute"), "{unplaced:#?}");
     let node = |number: u32| format!("/dev/nvidia-caps/nvidia-cap{number}");
     let open = |slot, numbers: &[u32]| {

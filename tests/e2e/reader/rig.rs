@@ -185,6 +185,15 @@ impl Rig {
         self.values(&batch)
     }
 
+    /// Reads until the library has been called.
+    pub(super) fn tick_with_calls(&mut self) -> Values {
+        let before = self.reader.control().snapshot().calls;
+        let batch = self.until(|batch, rig| {
+            (rig.reader.control().snapshot().calls > before).then(|| batch.clone())
+        });
+        self.values(&batch)
+    }
+
     /// Reads until there is what the test waits for.
     pub(super) fn until<T>(&mut self, mut found: impl FnMut(&Batch, &Self) -> Option<T>) -> T {
         let begun = Instant::now();

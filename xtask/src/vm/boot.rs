@@ -1,5 +1,6 @@
 //! Boots one kernel under QEMU and reads the outcome off its serial console.
 
+use super::machine::Machine;
 use crate::shell;
 use anyhow::{Context as _, Result};
 use std::fs::{self, File};
@@ -38,16 +39,21 @@ impl Booted {
 }
 
 /// Runs the image in the kernel.
-pub(super) fn boot(kernel: &Path, image: &Path, limit: Duration) -> Result<Booted> {
+pub(super) fn boot(
+    machine: &Machine,
+    kernel: &Path,
+    image: &Path,
+    limit: Duration,
+) -> Result<Booted> {
     let console = image.with_extension("console");
     let log = File::create(&console).with_context(|| format!("making {}", console.display()))?;
     let errors = log.try_clone().context("sharing the console file")?;
-    let mut command = shell::program("qemu-system-x86_64", MACHINE);
-    command.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
-    command.args(["-append", "console=ttyS0 panic=-1 quiet"]);
+    let mut command = shell::program(machine.emulator, machine.options);
+    command.args(REST).arg("-kernel").arg(kernel).arg("-initrd").arg(image);
+    command.arg("-append").arg(format!("console={} panic=-1 quiet", machine.console));
     command.stdout(log).stderr(errors).stdin(Stdio::null());
     let began = Instant::now();
-    let mut child = command.spawn().context("starting qemu-system-x86_64")?;
+    let mut child = command.spawn().with_context(|| format!("starting {}", machine.emulator))?;
     let timed_out = !ended_within(&mut child, limit)?;
     let took = began.elapsed();
     let bytes = fs::read(&console).with_context(|| format!("reading {}", console.display()))?;
@@ -56,14 +62,10 @@ pub(super) fn boot(kernel: &Path, image: &Path, limit: Duration) -> Result<Boote
     Ok(Booted { code, output, passed, took, timed_out })
 }
 
-/// `q35` because it can power off; two processors so that per-CPU maps are more than one.
-const MACHINE: [&str; 15] = [
-    "-machine",
-    "q35",
+/// Of every machine: two processors so that per-CPU maps are more than one.
+const REST: [&str; 11] = [
     "-accel",
     "tcg,thread=multi",
-    "-cpu",
-    "max",
     "-smp",
     "2",
     "-m",

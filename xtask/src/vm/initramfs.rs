@@ -1,6 +1,8 @@
 //! The guest's only file system: busybox, the agent and perhaps a test program with what it starts,
 //! each with its libraries, and an `init`.
 
+use super::machine::Machine;
+use crate::cross::Cross;
 use crate::{place, shell};
 use anyhow::{Context as _, Result, bail};
 use std::ffi::OsString;
@@ -64,9 +66,16 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// What QEMU takes as `-initrd`.
-    pub(super) fn path(&self) -> PathBuf {
-        self.folder.join("initramfs.cpio")
+    /// Puts the checks in; gives what QEMU takes as `-initrd`.
+    pub(super) fn with(&self, checks: &[Check]) -> Result<PathBuf> {
+        let (root, image) = (self.root(), self.folder.join("initramfs.cpio"));
+        write_script(&root.join("checks"), &script(checks))?;
+        pack(&root, &image)?;
+        Ok(image)
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.join("root")
     }
 }
 
@@ -77,51 +86,75 @@ impl Drop for Image {
     }
 }
 
-/// Makes an image that runs the programs.
-pub(super) fn build(program: &Path, tests: Option<&Tests>, checks: &[Check]) -> Result<Image> {
+/// Makes an image with the programs for a machine.
+pub(super) fn build(
+    machine: &Machine,
+    busybox: &Path,
+    program: &Path,
+    tests: Option<&Tests>,
+) -> Result<Image> {
     // One folder a process, so that two runs at once do not write the same image.
-    let folder = place::cache("kernels")?.join(format!("initramfs-{}", std::process::id()));
-    let image = Image { folder };
-    let root = image.folder.join("root");
+    let name = format!("initramfs-{}-{}", machine.name, std::process::id());
+    let image = Image { folder: place::cache("kernels")?.join(name) };
+    let root = image.root();
     for folder in FOLDERS {
         make_folder(&root.join(folder))?;
     }
-    copy(&busybox()?, &root.join("bin/busybox"))?;
+    copy(busybox, &root.join("bin/busybox"))?;
     for applet in APPLETS {
         symlink("busybox", root.join("bin").join(applet)).context("naming a busybox applet")?;
     }
-    add(&root, program, PROGRAM)?;
-    strip(&root, PROGRAM)?;
+    let contents = Contents { root: &root, cross: machine.cross() };
+    contents.add(program, PROGRAM)?;
+    contents.strip(PROGRAM)?;
     if let Some(Tests { program, beside }) = tests {
-        add(&root, program, TESTS)?;
-        strip(&root, TESTS)?;
+        contents.add(program, TESTS)?;
+        contents.strip(TESTS)?;
         for file in beside {
             let name = file.file_name().context("a file without a name")?;
-            add(&root, file, &format!("/target/{}", name.display()))?;
+            contents.add(file, &format!("/target/{}", name.display()))?;
         }
     }
-    write_script(&root.join("checks"), &script(checks))?;
     write_script(&root.join("init"), INIT)?;
-    pack(&root, &image.path())?;
     Ok(image)
 }
 
-/// A program or library at a place in the guest, and the libraries it needs.
-fn add(root: &Path, file: &Path, at: &str) -> Result<()> {
-    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
-    copy(file, &inside(Path::new(at)))?;
-    for library in libraries(file)? {
-        copy(&library, &inside(&library))?;
+/// The programs in the image, with their libraries.
+struct Contents<'a> {
+    root: &'a Path,
+    cross: Option<&'a Cross>,
+}
+
+impl Contents<'_> {
+    /// A program or library at a place in the guest, and the libraries it needs.
+    fn add(&self, file: &Path, at: &str) -> Result<()> {
+        copy(file, &self.inside(Path::new(at)))?;
+        let Some(cross) = self.cross else {
+            return libraries(file)?.iter().try_for_each(|path| copy(path, &self.inside(path)));
+        };
+        for name in needed_names(cross, file)? {
+            // Where the loader looks last, on every machine.
+            let at = Path::new("/lib").join(&name);
+            if !self.inside(&at).exists() {
+                self.add(&cross.libraries().join(&name), &at.to_string_lossy())?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// The guest's memory holds all of it.
+    fn strip(&self, at: &str) -> Result<()> {
+        let program = self.cross.map_or_else(|| "strip".to_owned(), |cross| cross.tool("strip"));
+        shell::run(&mut shell::program(program, [self.inside(Path::new(at))]))
+    }
+
+    fn inside(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
 }
 
-/// The guest's memory holds all of it.
-fn strip(root: &Path, at: &str) -> Result<()> {
-    shell::run(&mut shell::program("strip", [root.join(at.trim_start_matches('/'))]))
-}
-
-fn busybox() -> Result<PathBuf> {
+/// This machine's busybox.
+pub(super) fn busybox() -> Result<PathBuf> {
     let busybox = shell::on_path("busybox").context("no busybox")?;
     if !libraries(&busybox)?.is_empty() {
         bail!("{} is not static: install the package busybox-static", busybox.display());
@@ -146,6 +179,23 @@ fn library_paths(text: &str) -> Vec<PathBuf> {
     let path_in =
         |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
     text.lines().filter_map(path_in).collect()
+}
+
+/// The names of the libraries that a program for another machine asks for itself, loader included.
+fn needed_names(cross: &Cross, program: &Path) -> Result<Vec<String>> {
+    let mut command = shell::program(cross.tool("readelf"), ["--wide", "--dynamic", "--segments"]);
+    Ok(asked_for(&shell::capture(command.arg(program).env("LC_ALL", "C"))?))
+}
+
+/// The file names in the lines of `readelf` that name a library or the loader.
+fn asked_for(text: &str) -> Vec<String> {
+    let name_in = |line: &str| {
+        let (_, rest) =
+            line.split_once("Shared library: [").or_else(|| line.split_once("interpreter: "))?;
+        let path = rest.split(']').next()?;
+        path.rsplit('/').next().map(str::to_owned)
+    };
+    text.lines().filter_map(name_in).collect()
 }
 
 /// Runs every check, says which passed, and ends with the last failure's exit code.
@@ -208,7 +258,7 @@ fn pack(root: &Path, image: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Check, PROGRAM, library_paths, script};
+    use super::{Check, PROGRAM, asked_for, library_paths, script};
     use std::ffi::OsString;
     use std::path::PathBuf;
 
@@ -220,6 +270,15 @@ mod tests {
         let expected =
             ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
         assert_eq!(library_paths(text), expected);
+    }
+
+    #[test]
+    fn a_program_for_another_machine_brings_what_it_asks_for() {
+        let text = "  LOAD           0x000000 0x0000000000000000 0x0000000000000000\n\
+                    \x20     [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]\n\
+                    \x200x0000000000000001 (NEEDED)             Shared library: [libgcc_s.so.1]\n\
+                    \x200x000000000000000e (SONAME)             Library soname: [libnccl.so]\n";
+        assert_eq!(asked_for(text), ["ld-linux-aarch64.so.1", "libgcc_s.so.1"]);
     }
 
     fn run(checks: &[Check]) -> (Option<i32>, String) {

@@ -1,8 +1,10 @@
 //! Debian kernels, unpacked into the cache without installing them.
 
+use super::initramfs;
+use super::machine::{Machine, NEWEST};
 use crate::apt::{Apt, Archive};
 use crate::place;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,10 +20,7 @@ const SUITES: &[(Archive, &str)] = &[
 /// Image packages: from 7.2 on, `linux-image-*` is empty and the kernel is in `linux-binary-*`.
 /// The cloud flavour has all that BPF needs and a quarter of the size.
 const PACKAGES: &[&str] = &["linux-binary-", "linux-image-"];
-const FLAVOUR: &str = "-cloud-amd64";
-
-/// The prefix that stands for the newest kernel of all.
-const NEWEST: &str = "newest";
+const FLAVOUR: &str = "-cloud-";
 
 /// A kernel to boot.
 #[derive(Debug)]
@@ -32,40 +31,88 @@ pub(super) struct Kernel {
     pub(super) image: PathBuf,
 }
 
-/// What can be had; the lists are fetched when the first kernel is asked for.
-#[derive(Default)]
+/// What can be had for a machine; the lists are fetched when the first kernel is asked for.
 pub(super) struct Catalog {
+    machine: &'static Machine,
     packages: Option<Vec<String>>,
 }
 
 impl Catalog {
+    /// Of a machine's processor.
+    pub(super) fn of(machine: &'static Machine) -> Self {
+        Self { machine, packages: None }
+    }
+
     /// The newest kernel whose version begins so. Without the network, one from the cache.
     pub(super) fn fetch(&mut self, prefix: &str) -> Result<Kernel> {
-        let online = self.packages().and_then(|packages| {
-            let package = newest(packages, prefix).context("no such package")?.to_owned();
-            unpack(&package)
-        });
-        match online {
-            Ok(kernel) => Ok(kernel),
-            Err(error) => cached(prefix)?.ok_or(error),
+        self.online(prefix).or_else(|error| cached(self.machine, prefix)?.ok_or(error))
+    }
+
+    fn online(&mut self, prefix: &str) -> Result<Kernel> {
+        let package = newest(self.packages()?, prefix).context("no such package")?.to_owned();
+        self.unpack(&package)
+    }
+
+    /// Busybox for the machine, which needs no library.
+    pub(super) fn busybox(&mut self) -> Result<PathBuf> {
+        if self.machine.is_here() {
+            return initramfs::busybox();
         }
+        let kept = place::cache("kernels")?.join(format!("busybox-{}", self.machine.name));
+        if !kept.is_file() {
+            self.packages()?;
+            self.take("busybox-static", &kept, |work| Some(work.join("bin/busybox")))?;
+        }
+        Ok(kept)
     }
 
     fn packages(&mut self) -> Result<&[String]> {
         if self.packages.is_none() {
-            self.packages = Some(fetch_lists()?);
+            let apt = self.apt()?;
+            apt.fetch(SUITES)?;
+            let pattern = format!("^linux-(image|binary)-[0-9].*{}$", flavour(self.machine));
+            self.packages = Some(apt.search(&pattern)?);
         }
         Ok(self.packages.as_deref().unwrap_or_default())
     }
+
+    fn apt(&self) -> Result<Apt> {
+        let state = place::cache("kernels")?.join(format!("apt-{}", self.machine.name));
+        Ok(Apt::of(&state, self.machine.name))
+    }
+
+    /// Downloads and unpacks a kernel's package, unless it has been before.
+    fn unpack(&self, package: &str) -> Result<Kernel> {
+        let version = version_of(package).context("not a kernel package")?.to_owned();
+        let folder = place::cache("kernels")?.join(&version);
+        let image = folder.join("vmlinuz");
+        if !image.is_file() {
+            fs::create_dir_all(&folder).context("making the kernel's folder")?;
+            self.take(package, &image, |work| find_image(work, &version))?;
+        }
+        Ok(Kernel { version, image })
+    }
+
+    /// Downloads a package and keeps one file of it.
+    fn take(
+        &self,
+        package: &str,
+        keep: &Path,
+        find: impl FnOnce(&Path) -> Option<PathBuf>,
+    ) -> Result<()> {
+        let work = place::cache("kernels")?.join(format!("unpack-{}", std::process::id()));
+        fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
+        let result = self.apt()?.unpack(package, &work).and_then(|()| {
+            let from = find(&work).with_context(|| format!("{package} lacks what it is for"))?;
+            fs::rename(from, keep).with_context(|| format!("making {}", keep.display()))
+        });
+        fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
+        result
+    }
 }
 
-/// Fetches the suites' package lists and answers the kernels in them.
-fn fetch_lists() -> Result<Vec<String>> {
-    if std::env::consts::ARCH != "x86_64" {
-        bail!("kernels are only looked up for x86-64");
-    }
-    let apt = Apt::fetch(&place::cache("kernels/apt")?, SUITES)?;
-    apt.search("^linux-(image|binary)-[0-9].*-cloud-amd64$")
+fn flavour(machine: &Machine) -> String {
+    format!("{FLAVOUR}{}", machine.name)
 }
 
 /// The newest package whose kernel's version begins so; 6.1 is not a beginning of 6.12.
@@ -83,7 +130,7 @@ fn newest<'a>(packages: &'a [String], prefix: &str) -> Option<&'a str> {
 /// `6.1.0-56-cloud-amd64` of `linux-image-6.1.0-56-cloud-amd64`; none for a metapackage.
 fn version_of(package: &str) -> Option<&str> {
     let version = PACKAGES.iter().find_map(|kind| package.strip_prefix(kind))?;
-    let is_one_kernel = numbers(version.strip_suffix(FLAVOUR)?).len() >= 3;
+    let is_one_kernel = version.contains(FLAVOUR) && numbers(version).len() >= 3;
     (is_one_kernel && version.starts_with(|c: char| c.is_ascii_digit())).then_some(version)
 }
 
@@ -94,27 +141,8 @@ fn matches(version: &str, prefix: &str) -> bool {
 
 /// The numbers of a version in order, for comparing.
 fn numbers(version: &str) -> Vec<u64> {
-    let version = version.strip_suffix(FLAVOUR).unwrap_or(version);
+    let version = version.split(FLAVOUR).next().unwrap_or_default();
     version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
-}
-
-/// Downloads and unpacks a package, unless it has been before.
-fn unpack(package: &str) -> Result<Kernel> {
-    let kernels = place::cache("kernels")?;
-    let version = version_of(package).context("not a kernel package")?.to_owned();
-    let image = kernels.join(&version).join("vmlinuz");
-    if image.is_file() {
-        return Ok(Kernel { version, image });
-    }
-    let work = kernels.join(format!("unpack-{}", std::process::id()));
-    fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
-    let result = Apt::at(&kernels.join("apt")).unpack(package, &work).and_then(|()| {
-        let from = find_image(&work, &version).context("the package has no kernel image")?;
-        fs::create_dir_all(kernels.join(&version)).context("making the kernel's folder")?;
-        fs::rename(from, &image).context("keeping the kernel image")
-    });
-    fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
-    result.map(|()| Kernel { version, image })
 }
 
 /// Debian moved the image from `/boot` to the modules' folder with 7.2.
@@ -128,13 +156,15 @@ fn find_image(work: &Path, version: &str) -> Option<PathBuf> {
 }
 
 /// The newest kernel in the cache whose version begins so.
-fn cached(prefix: &str) -> Result<Option<Kernel>> {
+fn cached(machine: &Machine, prefix: &str) -> Result<Option<Kernel>> {
+    let flavour = flavour(machine);
     let kernels = place::cache("kernels")?;
     let entries =
         fs::read_dir(&kernels).with_context(|| format!("reading {}", kernels.display()))?;
     let versions = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let unpacked = versions.filter(|version| kernels.join(version).join("vmlinuz").is_file());
-    let newest = unpacked.filter(|version| matches(version, prefix)).max_by_key(|v| numbers(v));
+    let fit = unpacked.filter(|version| version.ends_with(&flavour) && matches(version, prefix));
+    let newest = fit.max_by_key(|version| numbers(version));
     Ok(newest.map(|version| Kernel { image: kernels.join(&version).join("vmlinuz"), version }))
 }
 

@@ -10,8 +10,9 @@ use super::inside::{self, Inside};
 use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
 use super::{Count, DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
-use crate::sys::process::exit_now;
+use crate::sys::process::{exit_now, take_stdout};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -67,6 +68,9 @@ pub enum ServeError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
+    /// Standard output, on which events are told, could not be taken.
+    #[error("cannot duplicate standard output: {0}")]
+    Output(#[source] io::Error),
     /// The socket could not be shared by two threads.
     #[error("cannot duplicate the socket: {0}")]
     Socket(#[source] io::Error),
@@ -76,6 +80,8 @@ pub enum ServeError {
 pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let socket = UnixStream::from(socket);
     keep_drivers_unloaded();
+    // Before the library is loaded, whose own prints are nothing that the agent understands.
+    let output = settings.events.then(take_stdout).transpose().map_err(ServeError::Output)?;
     let (events, arriving) = mpsc::channel();
     listen(socket.try_clone().map_err(ServeError::Socket)?, events.clone())?;
     let function = settings.vendor.function;
@@ -84,12 +90,13 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
         return Ok(());
     };
     outlet.send(&Frame::Opened { devices: u32::try_from(opened.devices.len()).unwrap_or(0) })?;
-    let watching = settings.events.then(|| events::watch(opened.events));
+    let watching = output.map(|output| events::watch(output, opened.events));
     let watching = watching.transpose().map_err(ServeError::Thread)?;
     let home = opened.devices.into_iter().map(Some).collect();
     let stall = settings.stall;
     let count = Some(opened.count);
-    let mut desk = Desk { outlet, events, arriving, home, count, worker: None, stall };
+    let (worker, away) = (None, BTreeMap::new());
+    let mut desk = Desk { outlet, events, arriving, home, away, count, worker, stall };
     let ended = desk.run();
     let is_waiting = watching.is_some_and(|thread| !thread.is_finished());
     if is_waiting || desk.count.is_none() || desk.home.iter().any(Option::is_none) {
@@ -175,6 +182,8 @@ struct Desk {
     arriving: Receiver<Event>,
     /// Devices by position; those being read are away.
     home: Vec<Option<Box<dyn DeviceRead>>>,
+    /// What the threads do that have not brought their devices back in time.
+    away: BTreeMap<u32, Inside>,
     /// Away while the devices are counted.
     count: Option<Count>,
     worker: Option<Worker>,
@@ -207,6 +216,10 @@ impl Desk {
 
     /// Reads every device that is at home; false when the agent hung up.
     fn read_all(&mut self, tick: u64) -> Result<bool, ServeError> {
+        // The call that was told may have returned since, and another one hang.
+        for (slot, inside) in &self.away {
+            self.outlet.complain(Some(*slot), inside)?;
+        }
         for slot in 0..self.home.len() {
             let Some(device) = self.home.get_mut(slot).and_then(Option::take) else {
                 continue;
@@ -235,9 +248,10 @@ impl Desk {
                 Err(RecvTimeoutError::Timeout) => {
                     // It ends after that answer, because nobody can send it a job.
                     if let Some(worker) = self.worker.take()
-                        && slot.is_some()
+                        && let Some(slot) = slot
                     {
-                        self.outlet.complain(slot, &worker.inside)?;
+                        self.outlet.complain(Some(slot), &worker.inside)?;
+                        self.away.insert(slot, worker.inside);
                     }
                     break;
                 }
@@ -266,6 +280,7 @@ impl Desk {
                     *place = Some(device);
                 }
                 let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+                self.away.remove(&slot);
                 self.outlet.send(&Frame::Device { tick, slot, reading })
             }
             Event::Counted(count, devices) => {

@@ -1,7 +1,8 @@
 //! Events of a vendor's library: waited for on a thread of the child, told over the child's
 //! standard output, heard on a thread of the agent (`events:<vendor>`), all outside the tick.
 //!
-//! A failure of the wait is told and tried again; it never ends the watch. The two threads sleep
+//! A failure of the wait is told and tried again; it never ends the watch. The end of the child, or
+//! bytes from it that are no message, end what is heard of it, and that is told. The two threads sleep
 //! while nothing happens: the child's wakes every [`PATIENCE`], and the child's end does not wait
 //! for it.
 
@@ -16,9 +17,8 @@ use crate::ids::{GpuId, PciAddress};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd as _;
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -61,11 +61,11 @@ enum Told {
     Seen(Seen, u64),
 }
 
-/// Starts the child's thread; it writes to standard output.
+/// Starts the child's thread; it writes to what was standard output.
 pub(super) fn watch(
+    mut out: File,
     open: impl FnOnce() -> Result<Box<dyn Watch>, String> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     thread::Builder::new().name("reader:events".to_owned()).spawn(move || {
         let mut outbox = Outbox::default();
         let mut tell = |told: &Told| outbox.send(&mut out, told).is_ok();
@@ -108,23 +108,30 @@ fn follow(watch: &mut dyn Watch, tell: &mut dyn FnMut(&Told) -> bool) {
 
 /// The agent's side: where what a child tells goes. Empty where nobody asks for events.
 #[derive(Clone, Debug, Default)]
-pub struct Ears(Arc<OnceLock<(Arc<Desk>, Board)>>);
+pub struct Ears(Arc<Heard>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    to: OnceLock<(Arc<Desk>, Board)>,
+    /// Children heard so far: the end of one that another has followed is no news.
+    children: AtomicU64,
+}
 
 impl Ears {
     /// From now on events go to this desk, and how they are told to this board.
     pub fn open(&self, desk: Arc<Desk>, board: Board) {
         // Opened once, before the first child.
-        let _ = self.0.set((desk, board));
+        let _ = self.0.to.set((desk, board));
     }
 
     /// Whether somebody asks for events.
     pub(super) fn are_open(&self) -> bool {
-        self.0.get().is_some()
+        self.0.to.get().is_some()
     }
 
     /// A process has left a device; the reading of that device told it.
     pub(super) fn ended(&self, gpu: GpuId, ended: &Ended) {
-        let Some((desk, _)) = self.0.get() else { return };
+        let Some((desk, _)) = self.0.to.get() else { return };
         let time = UNIX_EPOCH + Duration::from_nanos(ended.ended_ns);
         let at = Moment { time, boot_ns: ended.seen_ns };
         desk.take(account(gpu, ended), at, Witness::Nvml, Instant::now());
@@ -132,16 +139,14 @@ impl Ears {
 
     /// Hears a child until it ends.
     pub(super) fn hear(&self, from: Option<impl Read + Send + 'static>) {
-        let (Some((desk, board)), Some(mut from)) = (self.0.get().cloned(), from) else { return };
+        let (Some((desk, board)), Some(from)) = (self.0.to.get().cloned(), from) else { return };
+        let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
+        let heard = Arc::clone(&self.0);
         let heard = thread::Builder::new().name("events:nvidia".to_owned()).spawn(move || {
-            let mut inbox = Inbox::default();
-            while inbox.fill(&mut from).is_ok() {
-                // Bytes that are no message are the library's own prints: the next child is heard.
-                while let Ok(Some(told)) = inbox.take::<Told>() {
-                    take(told, &desk, &board);
-                }
+            let why = listen(from, &desk, &board);
+            if heard.children.load(Ordering::Relaxed) == child {
+                without(why, &desk, &board);
             }
-            desk.pair(false);
         });
         if let Err(error) = heard {
             tracing::warn!(%error, "cannot hear the library's events");
@@ -152,17 +157,28 @@ impl Ears {
 /// The name under which the board has the library's events.
 const NAME: &str = "nvml_events";
 
+/// Takes what a child tells; gives why that has ended.
+fn listen(mut from: impl Read, desk: &Desk, board: &Board) -> &'static str {
+    let mut inbox = Inbox::default();
+    while inbox.fill(&mut from).is_ok() {
+        loop {
+            match inbox.take::<Told>() {
+                Ok(Some(told)) => take(told, desk, board),
+                Ok(None) => break,
+                Err(_) => return "its reader process tells what is no event",
+            }
+        }
+    }
+    "its reader process has ended"
+}
+
 fn take(told: Told, desk: &Desk, board: &Board) {
     match told {
         Told::Watching => {
             desk.pair(true);
             board.put(NAME, &Report::ready());
         }
-        Told::Without(why) => {
-            desk.pair(false);
-            let reason = format!("{why}: events come from the kernel log only");
-            board.put(NAME, &Report::of(SourceState::Absent, reason, ""));
-        }
+        Told::Without(why) => without(&why, desk, board),
         Told::Seen(seen, boot_ns) => {
             let ago = boot_time_ns().saturating_sub(boot_ns);
             let now = SystemTime::now();
@@ -173,6 +189,12 @@ fn take(told: Told, desk: &Desk, board: &Board) {
             }
         }
     }
+}
+
+fn without(why: &str, desk: &Desk, board: &Board) {
+    desk.pair(false);
+    let reason = format!("{why}: events come from the kernel log only");
+    board.put(NAME, &Report::of(SourceState::Absent, reason, ""));
 }
 
 fn account(gpu: GpuId, ended: &Ended) -> Happening {
@@ -216,7 +238,11 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::ownership::Ownership;
+    use crate::event::desk::Sources;
+    use crate::paths::Paths;
     use std::collections::VecDeque;
+    use std::path::Path;
 
     struct Script(VecDeque<Result<Option<Seen>, String>>);
 
@@ -282,5 +308,44 @@ mod tests {
         assert_eq!((what.kind, what.severity), (EventKind::Xid, Severity::Critical));
         let place = Place::Pci(PciAddress::parse("0000:17:00").unwrap());
         assert_eq!((what.place, what.code, what.gpu_instance), (place, Some(79), Some(2)));
+    }
+
+    /// What is said of the events after a child has told this and has ended.
+    fn after(told: Vec<u8>) -> (SourceState, String) {
+        let paths = Paths::under(Path::new("/nonexistent"));
+        let desk = Arc::new(Desk::new(Sources {
+            inventory: Arc::default(),
+            ownership: Ownership::new(&paths),
+            listed: Box::new(|_| Vec::new()),
+            paths,
+            wake: Box::new(|| {}),
+            make_way: Box::new(|| {}),
+        }));
+        let (ears, board) = (Ears::default(), Board::default());
+        ears.open(desk, board.clone());
+        ears.hear(Some(io::Cursor::new(told)));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let said = board.all().remove(NAME).map(|standing| standing.report);
+            match said {
+                Some(Report { state, reason, .. }) if state != SourceState::Ready => {
+                    return (state, reason);
+                }
+                said => assert!(Instant::now() < deadline, "{said:?}"),
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_child_that_has_ended_or_tells_rubbish_tells_no_events() {
+        let mut watching = Vec::new();
+        Outbox::default().send(&mut watching, &Told::Watching).unwrap();
+        let tail = ": events come from the kernel log only";
+        let ended = format!("its reader process has ended{tail}");
+        assert_eq!(after(watching.clone()), (SourceState::Absent, ended));
+        let rubbish = [&watching, &b"WARNING: infoROM is corrupted\n"[..]].concat();
+        let no_event = format!("its reader process tells what is no event{tail}");
+        assert_eq!(after(rubbish), (SourceState::Absent, no_event));
     }
 }

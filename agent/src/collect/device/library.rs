@@ -20,22 +20,24 @@ const PLACES: &[&str] = &[
     "/usr/lib/wsl/lib",
 ];
 
-/// The library to load: the configured one, else the first found, else the bare name if the kernel
-/// driver is loaded, because then the loader may know better.
+/// The library to load: at the configured path, else the first found of the configured or usual name,
+/// else the bare name if the kernel driver is loaded, because then the loader may know better.
 pub(super) fn find(
     vendor: &Vendor,
     configured: Option<&Path>,
     paths: &Paths,
 ) -> Result<PathBuf, String> {
-    if let Some(path) = configured {
+    let is_name = |path: &&Path| path.parent() == Some(Path::new(""));
+    if let Some(path) = configured.filter(|path| !is_name(path)) {
         let found = path.exists().then(|| path.to_owned());
         return found.ok_or_else(|| format!("{} does not exist", path.display()));
     }
+    let name = configured.unwrap_or(Path::new(vendor.library));
     let searched = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let places = env::split_paths(&searched).chain(PLACES.iter().map(PathBuf::from));
-    let found = places.map(|place| place.join(vendor.library)).find(|path| path.exists());
-    let loaded = || paths.dev.join(vendor.node).exists().then(|| PathBuf::from(vendor.library));
-    found.or_else(loaded).ok_or_else(|| format!("there is no {} on this host", vendor.library))
+    let found = places.map(|place| place.join(name)).find(|path| path.exists());
+    let loaded = || paths.dev.join(vendor.node).exists().then(|| name.to_owned());
+    found.or_else(loaded).ok_or_else(|| format!("there is no {} on this host", name.display()))
 }
 
 #[cfg(test)]
@@ -49,6 +51,17 @@ mod tests {
         let missing = Path::new("/nonexistent/libnvidia-ml.so.1");
         let found = find(nvidia, Some(missing), &Paths::default());
         assert_eq!(found, Err("/nonexistent/libnvidia-ml.so.1 does not exist".to_owned()));
+    }
+
+    #[test]
+    fn a_configured_name_is_looked_for_where_the_usual_one_is() {
+        let nvidia = vendor("nvidia").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::under(root.path());
+        let usual = Some(Path::new(nvidia.library));
+        assert_eq!(find(nvidia, usual, &paths), find(nvidia, None, &paths), "as the sample has it");
+        let other = find(nvidia, Some(Path::new("libnonsense.so.7")), &paths);
+        assert_eq!(other, Err("there is no libnonsense.so.7 on this host".to_owned()));
     }
 
     #[test]

@@ -50,6 +50,10 @@ pub(super) const VENDOR: Vendor = Vendor {
     open,
 };
 
+/// No host has more devices: the kernel driver has room for 32 (`NV_MAX_DEVICES`). A library that
+/// counts more answers nonsense, and for each of them memory would be taken.
+const MOST_DEVICES: u32 = 256;
+
 /// What all devices of a driver share.
 #[derive(Debug, Default)]
 struct Versions {
@@ -85,6 +89,10 @@ fn open(Opening { library, gpm, by_link }: &Opening<'_>) -> Result<Opened, OpenE
     // Lives as long as the child: devices borrow it on threads that may never come back.
     let nvml: &'static Nvml = Box::leak(Box::new(nvml));
     let count = nvml.device_count().map_err(|error| refusal(&error))?;
+    if count > MOST_DEVICES {
+        let text = format!("the library counts {count} devices, more than there can be");
+        return Err(OpenError { refusal: Refusal::Failed, text });
+    }
     let versions = Arc::new(identity::versions(nvml));
     let devices = (0..count).map(|index| {
         let versions = Arc::clone(&versions);
@@ -111,7 +119,7 @@ fn open(Opening { library, gpm, by_link }: &Opening<'_>) -> Result<Opened, OpenE
         let _ = sys::nvml::shutdown(nvml);
     });
     let events = Box::new(move || events::watch(nvml, count));
-    let count = Box::new(|| nvml.device_count().ok());
+    let count = Box::new(|| nvml.device_count().ok().filter(|count| *count <= MOST_DEVICES));
     Ok(Opened { devices: devices.collect(), count, events, close })
 }
 
@@ -174,6 +182,11 @@ impl NvidiaDevice {
             // What was told of them before went nowhere.
             self.instances = Instances::default();
             self.gpm.forget();
+        }
+        if let Some(identity) = &mut self.identity
+            && identity::complete(device, &mut self.ask, identity)
+        {
+            reading.identity = Some(identity.clone());
         }
         let mode = self.ask.ask(Call::MigMode, || device.mig_mode()).map(|mode| mode.current != 0);
         if let Some(identity) = &mut self.identity

@@ -17,7 +17,11 @@ struct Writer {
 impl Writer {
     /// `$1` is the folder. The script says `ready`.
     fn run(script: &str, folder: &Path, environment: &[(&str, &str)]) -> Self {
-        let mut child = Command::new("sh")
+        Self::of(("sh", script), folder, environment)
+    }
+
+    fn of((shell, script): (&str, &str), folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(shell)
             .args(["-c", script, "sh", folder.to_str().unwrap()])
             .envs(environment.iter().copied())
             .current_dir(folder)
@@ -340,4 +344,25 @@ fn means_that_two_processes_write_into_one_file_are_nobodys() {
     let told = stage.read();
     assert_eq!((told.files(FileState::Read), told.files(FileState::Shared)), (0, 1));
     assert_eq!(stage.source.report().state, SourceState::Degraded);
+}
+
+#[test]
+fn files_for_which_there_is_no_room_are_told() {
+    const EACH: usize = 200;
+    let mut stage = Stage::new();
+    let script = format!(
+        "ulimit -n 1024; for n in $(seq {EACH}); do exec {{fd}}>\"$1/node$n-pid$$.log\"; done; \
+         echo ready; read go"
+    );
+    let writers: Vec<_> =
+        (0..3).map(|_| Writer::of(("bash", &script), stage.path(), &[])).collect();
+    for writer in &writers {
+        stage.hold(writer.process());
+    }
+    let told = stage.read();
+    let all = i64::try_from(writers.len() * EACH).unwrap();
+    let most = i64::try_from(MAX_FILES).unwrap();
+    assert_eq!([FileState::Read, FileState::Refused].map(|is| told.files(is)), [most, all - most]);
+    let report = stage.source.report();
+    assert_eq!(report.reason, "88 files cannot be read: no plain files, or too many");
 }

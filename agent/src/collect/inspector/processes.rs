@@ -32,7 +32,7 @@ pub(super) struct Process {
     pub writes: bool,
     /// Its open files can be looked at.
     pub is_open: bool,
-    /// Files that were found at the last look and cannot be read.
+    /// Files that were found at the last look and cannot be read, or not as well.
     refused: u64,
     since: Instant,
     due: Instant,
@@ -116,6 +116,13 @@ impl Processes {
     /// Files of theirs that cannot be read.
     pub(super) fn refused(&self) -> u64 {
         self.known.values().map(|process| process.refused).sum()
+    }
+
+    /// There is no room for a file of this one's.
+    pub(super) fn refuse(&mut self, process: ProcKey) {
+        if let Some(process) = self.known.get_mut(&process) {
+            process.refused += 1;
+        }
     }
 
     /// The process that has this number in its own PID namespace and this user: the writer of a

@@ -8,6 +8,7 @@
 
 mod arrivals;
 mod attaching;
+mod busiest;
 mod change;
 mod complete;
 mod cover;
@@ -15,6 +16,7 @@ mod elf;
 mod fields;
 mod governing;
 mod governor;
+mod hooks;
 mod host;
 mod identity;
 mod libraries;
@@ -31,6 +33,8 @@ mod runs;
 mod shared;
 mod standing;
 mod state;
+mod stuck;
+mod target;
 mod tell;
 mod watch;
 
@@ -47,7 +51,7 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use complete::{Completion, Sources};
-use cover::Covered;
+use cover::EachCovered;
 pub use governor::Patience;
 use gpuwho_common::nccl::{
     Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
@@ -57,13 +61,13 @@ pub use many::Way;
 use maps::Maps;
 use peers::Peers;
 use price::Hits;
-pub use probed::{Probed, place_of};
+pub use probed::{Governed, Probed, place_of};
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
 use standing::{say, standings};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::mpsc::SyncSender;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
@@ -82,9 +86,15 @@ pub struct Settings {
     pub budget: Option<u64>,
     /// How long less is attached.
     pub patience: Patience,
+    /// Calls a second of a thread up to which each is timed, if the probes' return is seen at all.
+    /// Of a thread that is faster one call in eight is, by chance, where the kernel lets a return be
+    /// left out: it is a third of what a call pays. 0: every call is timed.
+    pub timed_rate: u32,
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
+    /// Whether dynamic linkers are asked to say when they load something.
+    pub hooks: bool,
 }
 
 impl Default for Settings {
@@ -93,9 +103,12 @@ impl Default for Settings {
             enabled: true,
             budget: None,
             patience: Patience::default(),
+            // Twice what a training step of a second with 200 collectives makes.
+            timed_rate: 500,
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),
+            hooks: true,
         }
     }
 }
@@ -114,7 +127,7 @@ pub struct Nccl {
     peers: Peers,
     desk: Option<Arc<Desk>>,
     /// For how long the probes were there, at this reading and at the last.
-    covered: [Covered; 2],
+    covered: [EachCovered; 2],
     errors: u64,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
@@ -129,7 +142,7 @@ const MOST_STIRRED: usize = 1_024;
 /// for at once.
 #[derive(Clone, Debug)]
 pub struct Waker {
-    wake: Weak<SyncSender<()>>,
+    wake: Weak<OwnedFd>,
     stirred: Stirred,
 }
 
@@ -149,7 +162,7 @@ impl Waker {
     pub fn wake(&self) {
         if let Some(wake) = self.wake.upgrade() {
             // Full: it will look anyway.
-            let _ = wake.try_send(());
+            let _ = rustix::io::write(&wake, &[1]);
         }
     }
 }
@@ -196,7 +209,7 @@ impl Nccl {
             completion: Completion::default(),
             peers: Peers::default(),
             desk,
-            covered: [Covered::default(); 2],
+            covered: Default::default(),
             errors: 0,
             running,
         };
@@ -205,18 +218,18 @@ impl Nccl {
 
     fn read(&mut self, out: &mut Batch) -> io::Result<()> {
         // At the moment of the counts, since they are divided by it.
-        let covered = self.shared.with(|known| known.cover.at(Instant::now()));
-        self.covered = [covered, self.covered[0]];
+        let covered = self.shared.with(|known| known.covers.read(Instant::now()));
+        let [last, before] = &mut self.covered;
+        *before = std::mem::replace(last, covered);
         let Some(maps) = &mut self.maps else { return Ok(()) };
         let mut snapshot = maps.read()?;
         maps.forget_names(&snapshot);
         let now_ns = boot_time_ns();
-        let (gap_ns, libraries, fields) =
-            self.shared.with(|known| (known.gap_ns, known.libraries.clone(), known.fields.clone()));
-        let host = Host { paths: &self.paths, libraries };
+        let (host, fields) =
+            self.shared.with(|known| (Host::of(&self.paths, known), known.fields.clone()));
         let sources = Sources { paths: &self.paths, processes: &host, fields: &fields };
         self.completion.read(&mut snapshot, &sources);
-        let reading = self.roll.read(&snapshot, &host, &self.communicators, gap_ns);
+        let reading = self.roll.read(&snapshot, &host, &self.communicators);
         for (number, calls) in &reading.gone {
             maps.forget(*number, communicator(&snapshot, *number), calls);
         }
@@ -238,12 +251,36 @@ impl Nccl {
         for member in members {
             tell(out, member, &beside);
         }
-        let callers: HashSet<ProcKey> =
-            members.iter().filter(|m| !m.has_ended).map(|m| m.facts.process).collect();
-        self.shared.with(|known| known.callers = callers.len() as u64);
+        self.tell_coverage(out, members, &snapshot, &host);
         self.peers.forget(&reading);
         tell_known(out, members);
         Ok(())
+    }
+
+    /// What the counts of each membership are to be divided by.
+    fn tell_coverage(
+        &self,
+        out: &mut Batch,
+        members: &[Member],
+        snapshot: &maps::Snapshot,
+        host: &Host<'_>,
+    ) {
+        let [now, before] = &self.covered;
+        let told = snapshot.communicators.iter().map(|(number, c)| (*number, c.identity.library));
+        let told: HashMap<u64, u32> = told.collect();
+        for member in members {
+            let told = |number| told.get(number).copied().unwrap_or(0);
+            let files =
+                member.numbers.iter().map(|number| host.file(member.facts.process, told(number)));
+            let files: HashSet<Option<u32>> = files.collect();
+            // Of several files no one part is right.
+            let mut files = files.into_iter();
+            let (Some(Some(file)), None) = (files.next(), files.next()) else { continue };
+            let Some(parts) = now.parts_since(before, file) else { continue };
+            for (part, coverage) in ProbePart::ALL.iter().zip(parts) {
+                out.push(metric::MEMBER_COVERAGE.sample(member.id, *part, coverage));
+            }
+        }
     }
 
     /// The processes that have the library loaded, for who wants to look at them.
@@ -263,7 +300,8 @@ impl Nccl {
             out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == level)));
         }
         let hits = Hits::of(&counts);
-        let [now, before] = self.covered;
+        let [now, before] = &self.covered;
+        let (now, before) = (now.all, before.all);
         let parts = now.since(before).parts();
         out.push(metric::WANTED.sample(Agent, (), now.wanted.as_secs_f64()));
         for (at, part) in ProbePart::ALL.iter().enumerate() {

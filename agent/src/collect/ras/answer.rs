@@ -42,6 +42,8 @@ pub(super) struct Rank {
     pub process: Option<Process>,
     pub device: Option<u32>,
     pub launched: Vec<(Operation, u64)>,
+    /// All that it has launched, as far as the answer tells ranks apart by it.
+    pub total: u64,
 }
 
 /// A rank that did not.
@@ -64,6 +66,10 @@ pub(super) struct Communicator {
     pub absent: Vec<Absent>,
     /// Absent ranks, also those that are not listed.
     pub missing: u32,
+    /// Those of them whose processes have answered and are no members.
+    pub left: u32,
+    /// What the foremost rank has launched, by the same measure as the ranks.
+    pub foremost: u64,
 }
 
 /// A process that NCCL names apart from communicators, with its devices.
@@ -261,27 +267,36 @@ fn lost(ranks: &BTreeSet<(Process, Option<u32>)>) -> Vec<Lost> {
 
 fn communicator(raw: RawCommunicator) -> Option<Communicator> {
     let absent: Vec<Absent> = raw.missing_ranks.into_iter().map(absent).collect();
+    let ranks: Vec<Rank> = raw.ranks.into_iter().map(rank).collect();
     let listed = count(absent.len());
+    let has_left = |one: &&Absent| !one.is_dead && !one.is_unresponsive;
     Some(Communicator {
         hash: hash(raw.hash.strip_prefix("0x")?)?,
         size: Some(raw.size),
-        ranks: raw.ranks.into_iter().map(rank).collect(),
-        absent,
         missing: raw.missing_ranks_count.max(listed),
+        left: count(absent.iter().filter(has_left).count()),
+        foremost: ranks.iter().map(|rank| rank.total).max().unwrap_or(0),
+        absent,
+        ranks,
     })
 }
 
 fn rank(raw: RawRank) -> Rank {
-    let launched = raw.collective_counts.iter().filter_map(|(name, count)| {
-        let (_, operation) = OPERATIONS.iter().find(|(known, _)| known == name)?;
-        Some((*operation, *count))
-    });
+    let counts = raw.collective_counts.iter();
+    let launched = counts.filter_map(|(name, count)| Some((operation(name)?, *count)));
+    let launched: Vec<(Operation, u64)> = launched.collect();
     Rank {
         number: raw.rank,
         process: process(raw.host, raw.pid),
         device: raw.cuda_dev.and_then(|device| u32::try_from(device).ok()),
-        launched: launched.collect(),
+        total: sum(launched.iter().map(|(_, count)| *count)),
+        launched,
     }
+}
+
+/// What NCCL calls so.
+pub(super) fn operation(name: &str) -> Option<Operation> {
+    OPERATIONS.iter().find(|(known, _)| *known == name).map(|(_, operation)| *operation)
 }
 
 fn absent(raw: RawAbsent) -> Absent {
@@ -303,6 +318,11 @@ fn process(host: Arc<str>, pid: i64) -> Option<Process> {
 /// Up to 16 hexadecimal digits.
 pub(super) fn hash(digits: &str) -> Option<CommunicatorHash> {
     u64::from_str_radix(digits, 16).ok().map(CommunicatorHash)
+}
+
+/// What a job says of itself may be any number.
+pub(super) fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 pub(super) fn count(length: usize) -> u32 {

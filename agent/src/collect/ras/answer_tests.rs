@@ -21,6 +21,7 @@ fn the_user_guides_answer_is_read_whole() {
         process: Some(process("172.16.64.245", 1_524_344)),
         device: Some(0),
         launched: launched.map(|operation| (operation, 0)).to_vec(),
+        total: 0,
     };
     let absent = Absent {
         rank: 1,
@@ -35,6 +36,8 @@ fn the_user_guides_answer_is_read_whole() {
         ranks: vec![there],
         absent: vec![absent.clone()],
         missing: 1,
+        left: 0,
+        foremost: 0,
     };
     let late = Lost { process: absent.process.unwrap(), devices: Some("1".into()) };
     let wanted = Answer {

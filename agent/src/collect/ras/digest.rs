@@ -50,21 +50,18 @@ pub(super) fn digest(answer: &Answer, here: &HashMap<Process, ProcKey>) -> Diges
 }
 
 fn known(communicator: &Communicator, here: &HashMap<Process, ProcKey>) -> Known {
-    let of = |is: fn(&super::answer::Absent) -> bool| {
-        count(communicator.absent.iter().filter(|absent| is(absent)).count())
-    };
-    let (dead, left) = (of(|one| one.is_dead), of(|one| !one.is_dead && !one.is_unresponsive));
-    let total = |rank: &Rank| rank.launched.iter().map(|(_, launched)| launched).sum::<u64>();
-    let foremost = communicator.ranks.iter().map(total).max().unwrap_or(0);
+    let dead = count(communicator.absent.iter().filter(|absent| absent.is_dead).count());
+    let left = communicator.left;
     let local = |rank: &Rank| {
         let process = *here.get(rank.process.as_ref()?)?;
-        let (launched, behind) = (rank.launched.clone(), foremost - total(rank));
+        let (launched, behind) =
+            (rank.launched.clone(), communicator.foremost.saturating_sub(rank.total));
         Some(Local { process, rank: rank.number, launched, behind })
     };
     Known {
         hash: communicator.hash,
         present: communicator.size.map(|_| count(communicator.ranks.len())),
-        unresponsive: communicator.missing.saturating_sub(dead + left),
+        unresponsive: communicator.missing.saturating_sub(dead.saturating_add(left)),
         dead,
         left,
         local: communicator.ranks.iter().filter_map(local).collect(),

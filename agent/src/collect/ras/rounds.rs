@@ -197,7 +197,7 @@ impl Rounds {
             self.fail(&error);
         }
         let Some(turn) = self.turns.get_mut(&port) else { return };
-        let nodes = answers.iter().map(|(_, _, answer)| answer.nodes).sum::<u32>();
+        let nodes = answers.iter().map(|(.., answer)| answer.nodes).fold(0, u32::saturating_add);
         if !answers.is_empty() {
             turn.failed = 0;
         }

@@ -1,12 +1,21 @@
 //! NCCL's status as text, made for people (2.24 to 2.28.3, and whoever does not ask for JSON): how
-//! large the job is, and what is wrong with it. A healthy communicator is not named in it, so it
-//! says nothing of who a rank is.
+//! large the job is, and what is wrong with it: ranks that are missing, and ranks that differ in
+//! what they have launched. A communicator without troubles is not named in it, so it does not say
+//! who a rank is.
 //!
-//! Lines are taken by their beginnings, which are the same in all these versions; lines that are
-//! not known pass. Without its two headings a text is no answer.
+//! Lines are taken by their beginnings (`rasClientRunComms` in `src/ras/client_support.cc`); lines
+//! that are not known pass. A text without one of its headings, or that ends within a line, is no
+//! answer: it was cut short.
 
-use super::answer::{Absent, Answer, Communicator, Lost, Process, count, hash};
+use super::answer::{Absent, Answer, Communicator, Lost, Process, count, hash, sum};
+use super::unequal::Unequal;
 use std::sync::Arc;
+
+/// Room that 2.24 and 2.25 have for a list of ranks (`lineBuf`, with the zero at its end): what
+/// does not fit is cut off, be it within a number.
+const LONGEST_LIST: usize = 1_023;
+/// No job has more.
+const MOST_PROCESSES: u32 = 1 << 18;
 
 /// The part of the text that a line is in.
 #[derive(Default)]
@@ -17,40 +26,175 @@ enum Part {
     Late,
     /// Processes given up.
     Dead,
-    /// Ranks missing in the communicator read last.
-    Missing,
+    /// Ranks missing in the communicator of this place.
+    Missing(usize),
+    /// Ranks of the communicator that differ in something.
+    Mismatch(usize),
+    /// In their status: those that are listed now are no members, or are.
+    Status(usize, bool),
+    /// In how much they have launched.
+    Launched,
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reading {
+    answer: Answer,
+    part: Part,
+    /// Counts in which ranks differ, with the place of their communicator.
+    unequal: Vec<(usize, Unequal)>,
 }
 
 /// Reads an answer; `None` where it is none.
 pub(super) fn from_text(text: &str) -> Option<Answer> {
-    let mut answer = Answer::default();
-    let (mut part, mut is_summary) = (Part::default(), false);
-    let (mut has_summary, mut has_communicators) = (false, false);
+    let (mut reading, mut is_summary) = (Reading::default(), false);
+    let [mut has_summary, mut has_communicators, mut has_warnings] = [false; 3];
     for line in text.lines() {
         if std::mem::take(&mut is_summary) {
-            has_summary |= summary(line, &mut answer).is_some();
+            has_summary |= summary(line, &mut reading.answer).is_some();
         }
-        let words = line.trim_start();
-        if let Some(version) = line.strip_prefix("NCCL version ") {
-            answer.version = version.split(' ').next().unwrap_or_default().into();
-        } else if line.starts_with("(total)") || line.starts_with("  (total)") {
+        if line.starts_with("(total)") || line.starts_with("  (total)") {
             is_summary = true;
-        } else if line.starts_with("Communicators...") {
-            has_communicators = true;
+        }
+        has_communicators |= line.starts_with("Communicators...");
+        has_warnings |= line == "Warnings";
+        reading.line(line);
+    }
+    let is_whole = has_summary && has_communicators && has_warnings && text.ends_with('\n');
+    is_whole.then(|| reading.end())
+}
+
+impl Reading {
+    fn line(&mut self, line: &str) {
+        if let Some(version) = line.strip_prefix("NCCL version ") {
+            self.answer.version = version.split(' ').next().unwrap_or_default().into();
         } else if line == "INCOMPLETE" {
-            part = Part::Late;
+            self.part = Part::Late;
         } else if line == "DEAD" {
-            part = Part::Dead;
+            self.part = Part::Dead;
         } else if let Some(name) = line.strip_prefix('#') {
-            part = named(name, &mut answer).map_or(Part::Other, |()| Part::Missing);
-        } else if line.is_empty() || !line.starts_with(' ') {
-            part = Part::Other;
-        } else {
-            detail(words, &part, &mut answer);
+            self.part = self.named(name).unwrap_or_default();
+        } else if line.starts_with(' ') {
+            self.detail(line.trim_start());
+        } else if !line.is_empty() {
+            // An empty line is also between two operations of one communicator (2.26 and later).
+            self.part = Part::Other;
         }
     }
-    mark_dead(&mut answer);
-    (has_summary && has_communicators).then_some(answer)
+
+    /// `0-0 (cf264af53edbe986) INCOMPLETE`: a communicator may come once for each trouble.
+    fn named(&mut self, name: &str) -> Option<Part> {
+        let (_, rest) = name.split_once(" (")?;
+        let (digits, what) = rest.split_once(") ")?;
+        let hash = hash(digits)?;
+        let all = &mut self.answer.communicators;
+        let known = all.iter().position(|one| one.hash == hash);
+        let mut place = || {
+            known.unwrap_or_else(|| {
+                let (ranks, absent) = (Vec::new(), Vec::new());
+                let (size, missing, left, foremost) = (None, 0, 0, 0);
+                all.push(Communicator { hash, size, ranks, absent, missing, left, foremost });
+                all.len() - 1
+            })
+        };
+        match what {
+            "INCOMPLETE" => Some(Part::Missing(place())),
+            "MISMATCH" => Some(Part::Mismatch(place())),
+            _ => None,
+        }
+    }
+
+    fn detail(&mut self, words: &str) {
+        match self.part {
+            Part::Late => {
+                let Answer { late, late_count, .. } = &mut self.answer;
+                unheard(words, late, late_count);
+            }
+            Part::Dead => {
+                let Answer { dead, dead_count, .. } = &mut self.answer;
+                unheard(words, dead, dead_count);
+            }
+            Part::Missing(place) => {
+                if let Some(communicator) = self.answer.communicators.get_mut(place) {
+                    missing(words, communicator);
+                }
+            }
+            Part::Mismatch(place) | Part::Status(place, _) => self.differing(words, place),
+            Part::Launched => {
+                let place = self.unequal.last().map(|(place, _)| *place);
+                let is_known =
+                    self.unequal.last_mut().is_some_and(|(_, unequal)| unequal.take(words));
+                if let Some(place) = place.filter(|_| !is_known) {
+                    self.differing(words, place);
+                }
+            }
+            Part::Other => {}
+        }
+    }
+
+    /// In what ranks differ, and who differs in status.
+    fn differing(&mut self, words: &str, place: usize) {
+        if let Some(unequal) = Unequal::begin(words) {
+            self.unequal.push((place, unequal));
+            self.part = Part::Launched;
+            return;
+        }
+        let Some(communicator) = self.answer.communicators.get_mut(place) else { return };
+        let is_member = |status: &str| !matches!(status, "UNKNOWN" | "NOCOMM");
+        if let Some((ranks, status)) = words.split_once(" ranks have status ") {
+            let has_left = !is_member(status) && communicator.are_not_missing(status);
+            if let (true, Ok(ranks)) = (has_left, ranks.parse()) {
+                communicator.leave(ranks);
+            }
+            self.part = Part::Status(place, has_left);
+        } else if let Some((rank, status)) =
+            words.strip_prefix("Rank ").and_then(|rest| rest.split_once(" has status "))
+        {
+            let word = status.split(' ').next().unwrap_or_default();
+            if !is_member(word) && communicator.are_not_missing(word) {
+                communicator.leave(1);
+                communicator.absent.extend(absent(rank, manager(status), false));
+            }
+        } else if !matches!(self.part, Part::Status(_, true)) {
+            // Those are members.
+        } else if let Some(list) = words.strip_prefix("The unknown ranks: ") {
+            // 2.24 and 2.25.
+            communicator.absent.extend(listed(list, false));
+        } else if let Some((rank, rest)) = rank(words) {
+            communicator.absent.extend(absent(rank, manager(rest), false));
+        }
+    }
+
+    /// The answer, when all was read. A rank is dead if its process is.
+    fn end(self) -> Answer {
+        let Self { mut answer, unequal, .. } = self;
+        for (place, communicator) in answer.communicators.iter_mut().enumerate() {
+            let mine = unequal.iter().filter(|(of, _)| *of == place);
+            let mine: Vec<&Unequal> = mine.map(|(_, unequal)| unequal).collect();
+            communicator.foremost = sum(mine.iter().map(|unequal| unequal.foremost()));
+            communicator.ranks = Unequal::ranks(&mine);
+        }
+        let Answer { dead, communicators, .. } = &mut answer;
+        for absent in communicators.iter_mut().flat_map(|communicator| &mut communicator.absent) {
+            let process = absent.process.as_ref();
+            absent.is_dead = dead.iter().any(|lost| Some(&lost.process) == process);
+        }
+        answer
+    }
+}
+
+impl Communicator {
+    /// 2.24 and 2.25 do not know why a rank is missing: where processes did not answer, those of
+    /// unknown status are the missing ones again.
+    fn are_not_missing(&self, status: &str) -> bool {
+        status != "UNKNOWN" || self.missing == 0
+    }
+
+    /// So many ranks' processes have answered and are no members.
+    fn leave(&mut self, ranks: u32) {
+        self.missing = self.missing.saturating_add(ranks);
+        self.left = self.left.saturating_add(ranks);
+    }
 }
 
 /// `      4          8            1         32       32`: nodes, processes a node, devices a
@@ -61,60 +205,53 @@ fn summary(line: &str, answer: &mut Answer) -> Option<()> {
     let ([nodes, _, _, processes, _] | [nodes, processes, _]) = *numbers?.as_slice() else {
         return None;
     };
-    (answer.nodes, answer.processes) = (nodes, processes);
-    Some(())
+    // By its nodes a job is asked more or less often.
+    let is_a_job = nodes <= processes && processes <= MOST_PROCESSES;
+    is_a_job.then(|| (answer.nodes, answer.processes) = (nodes, processes))
 }
 
-/// `0-0 (cf264af53edbe986) INCOMPLETE`; other troubles of a communicator are not missing ranks.
-fn named(name: &str, answer: &mut Answer) -> Option<()> {
-    let (_, rest) = name.split_once(" (")?;
-    let (digits, what) = rest.split_once(") ")?;
-    if what != "INCOMPLETE" {
-        return None;
-    }
-    let hash = hash(digits)?;
-    let (ranks, absent) = (Vec::new(), Vec::new());
-    answer.communicators.push(Communicator { hash, size: None, ranks, absent, missing: 0 });
-    Some(())
+fn first_number(words: &str) -> Option<u32> {
+    words.split(' ').find_map(|word| word.parse().ok())
 }
 
-fn detail(words: &str, part: &Part, answer: &mut Answer) {
-    let first_number = |words: &str| words.split(' ').find_map(|word| word.parse::<u32>().ok());
-    match part {
-        Part::Late | Part::Dead => {
-            let (list, total) = if matches!(part, Part::Dead) {
-                (&mut answer.dead, &mut answer.dead_count)
-            } else {
-                (&mut answer.late, &mut answer.late_count)
-            };
-            if let Some(process) = lost(words) {
-                list.push(process);
-                *total = (*total).max(count(list.len()));
-            } else if words.contains("job process") {
-                *total = first_number(words).unwrap_or(0);
-            }
-        }
-        Part::Missing => {
-            let Some(communicator) = answer.communicators.last_mut() else { return };
-            if words.starts_with("Missing communicator data from ") {
-                communicator.missing = first_number(words).unwrap_or(0);
-            } else if let Some(list) = words.strip_prefix("The missing rank") {
-                // 2.24 and 2.25: `The missing ranks: 3,21`.
-                let ranks = list.trim_start_matches(['s', ':', ' ']).split(',');
-                communicator.absent.extend(ranks.filter_map(|rank| absent(rank, None)));
-            } else if let Some((rank, rest)) =
-                words.strip_prefix("Rank ").and_then(|rest| rest.split_once(" -- "))
-            {
-                communicator.absent.extend(absent(rank, manager(rest)));
-            }
-        }
-        Part::Other => {}
+fn unheard(words: &str, list: &mut Vec<Lost>, total: &mut u32) {
+    if let Some(process) = lost(words) {
+        list.push(process);
+        *total = (*total).max(count(list.len()));
+    } else if words.contains("job process") {
+        *total = first_number(words).unwrap_or(0);
     }
 }
 
-fn absent(rank: &str, process: Option<Process>) -> Option<Absent> {
+fn missing(words: &str, communicator: &mut Communicator) {
+    if words.starts_with("Missing communicator data from ") {
+        communicator.missing = first_number(words).unwrap_or(0);
+    } else if let Some(list) = words.strip_prefix("The missing rank") {
+        // 2.24 and 2.25: `The missing ranks: 3,21`.
+        communicator.absent.extend(listed(list.trim_start_matches(['s', ':', ' ']), true));
+    } else if let Some((rank, rest)) = rank(words) {
+        communicator.absent.extend(absent(rank, manager(rest), true));
+    }
+}
+
+/// `Rank 21 -- GPU 5 managed by process 3487984 on node 172.16.64.213`.
+fn rank(words: &str) -> Option<(&str, &str)> {
+    words.strip_prefix("Rank ")?.split_once(" -- ")
+}
+
+/// `3,21`, without the last where it may have been cut off.
+fn listed(list: &str, is_unresponsive: bool) -> impl Iterator<Item = Absent> + '_ {
+    let whole = if list.len() < LONGEST_LIST {
+        list
+    } else {
+        list.rsplit_once(',').map_or("", |(whole, _)| whole)
+    };
+    whole.split(',').filter_map(move |rank| absent(rank, None, is_unresponsive))
+}
+
+fn absent(rank: &str, process: Option<Process>, is_unresponsive: bool) -> Option<Absent> {
     let rank = rank.trim().parse().ok()?;
-    Some(Absent { rank, process, device: None, is_unresponsive: true, is_dead: false })
+    Some(Absent { rank, process, device: None, is_unresponsive, is_dead: false })
 }
 
 /// `Process 3487984 on node 172.16.64.213 managing GPUs 4,5 (NVML 6,7)`.
@@ -127,19 +264,10 @@ fn lost(words: &str) -> Option<Lost> {
 }
 
 /// `GPU 5 managed by process 3487984 on node 172.16.64.213`.
-fn manager(words: &str) -> Option<Process> {
+pub(super) fn manager(words: &str) -> Option<Process> {
     let (_, rest) = words.split_once(" managed by process ")?;
     let (pid, host) = rest.split_once(" on node ")?;
     Some(Process { host: Arc::from(host), pid: pid.parse().ok()? })
-}
-
-/// A rank is dead if its process is.
-fn mark_dead(answer: &mut Answer) {
-    let Answer { dead, communicators, .. } = answer;
-    for absent in communicators.iter_mut().flat_map(|communicator| &mut communicator.absent) {
-        let process = absent.process.as_ref();
-        absent.is_dead = dead.iter().any(|lost| Some(&lost.process) == process);
-    }
 }
 
 #[cfg(test)]

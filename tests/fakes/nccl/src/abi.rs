@@ -103,12 +103,42 @@ unsafe fn operate(comm: Handle) -> u32 {
     }
 }
 
-/// Operations on a communicator: each checks it and does what is planned.
+/// The beginning of an operation.
 ///
-/// On x86-64 each begins by saving a register, as the functions of the real library do: what a
-/// probe there costs depends on the first instruction (12 times as much where the processor has to
-/// step through it, on a virtual machine). Behind the jump, never reached, stands the load of the
-/// hash that the real functions have in them: who reads their code looks for it.
+/// It saves a register, as the functions of the real library do: what a probe there costs depends
+/// on the first instruction (12 times as much where an x86-64 processor has to step through it, on
+/// a virtual machine). Behind the jump, never reached, stands the load of the hash that the real
+/// functions have in them: who reads their code looks for it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! beginning {
+    ($work:path) => {
+        std::arch::naked_asm!(
+            "push rbx",
+            "pop rbx",
+            "jmp {}",
+            "mov rax, [rdi + {}]",
+            sym $work,
+            const std::mem::offset_of!(Comm, hash),
+        )
+    };
+}
+
+/// The same.
+#[cfg(target_arch = "aarch64")]
+macro_rules! beginning {
+    ($work:path) => {
+        std::arch::naked_asm!(
+            "stp x29, x30, [sp, #-16]!",
+            "ldp x29, x30, [sp], #16",
+            "b {}",
+            "ldr x8, [x0, #{}]",
+            sym $work,
+            const std::mem::offset_of!(Comm, hash),
+        )
+    };
+}
+
+/// Operations on a communicator: each checks it and does what is planned.
 macro_rules! operations {
     ($($name:ident($($arg:ident: $kind:ty),*) on $comm:ident;)+) => {
         $(
@@ -117,18 +147,10 @@ macro_rules! operations {
             /// # Safety
             ///
             /// As in `nccl.h`; no buffer is touched.
-            #[cfg(target_arch = "x86_64")]
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             pub unsafe extern "C" fn $name($($arg: $kind),*) -> u32 {
-                std::arch::naked_asm!(
-                    "push rbx",
-                    "pop rbx",
-                    "jmp {}",
-                    "mov rax, [rdi + {}]",
-                    sym work::$name,
-                    const std::mem::offset_of!(Comm, hash),
-                )
+                beginning!(work::$name)
             }
         )+
 
@@ -137,7 +159,6 @@ macro_rules! operations {
             use super::{Buffer, Handle, Stream, c_int, operate};
 
             $(
-                #[cfg_attr(not(target_arch = "x86_64"), unsafe(no_mangle))]
                 #[inline(never)]
                 pub(super) unsafe extern "C" fn $name($($arg: $kind),*) -> u32 {
                     // Also keeps functions that do the same from becoming one.
@@ -147,9 +168,6 @@ macro_rules! operations {
                 }
             )+
         }
-
-        #[cfg(not(target_arch = "x86_64"))]
-        pub use work::{$($name),+};
     };
 }
 

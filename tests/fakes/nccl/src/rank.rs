@@ -2,7 +2,7 @@
 //!
 //! | Order | Answer |
 //! |---|---|
-//! | `load PATH` | `ok` |
+//! | `load PATH`, `load-aside PATH` | `ok`; the second by another thread |
 //! | `id` | the unique id in hex |
 //! | `own-id` | the one from which the last `all` was made |
 //! | `config none` | `ok`; what is made from now on is made with a null configuration |
@@ -117,10 +117,23 @@ type Operation = unsafe extern "C" fn(
     usize,
 ) -> u32;
 
+/// Loads a library and gives its address.
+fn open(path: &str) -> Result<usize, Refused> {
+    let path = CString::new(path).map_err(|_| refused("a path with a zero byte"))?;
+    // SAFETY: the path is a C string; what a library does when it is loaded is its own.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        Err(refused("cannot be loaded"))
+    } else {
+        Ok(library.expose_provenance())
+    }
+}
+
 impl Rank {
     fn carry_out(&mut self, words: &[&str]) -> Result<String, Refused> {
         match *words {
             ["load", path] => self.load(path),
+            ["load-aside", path] => self.load_aside(path),
             ["id"] => self.unique_id("ncclGetUniqueId"),
             ["own-id"] => self.unique_id("fakeNcclOwnId"),
             ["init", name, ranks, rank, id] => self.init(name, (ranks, rank, id), "rank"),
@@ -169,10 +182,15 @@ impl Rank {
     }
 
     fn load(&mut self, path: &str) -> Result<String, Refused> {
-        let path = CString::new(path).map_err(|_| refused("a path with a zero byte"))?;
-        // SAFETY: the path is a C string; what a library does when it is loaded is its own.
-        self.library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if self.library.is_null() { Err(refused("cannot be loaded")) } else { Ok("ok".into()) }
+        self.library = ptr::with_exposed_provenance_mut(open(path)?);
+        Ok("ok".into())
+    }
+
+    fn load_aside(&mut self, path: &str) -> Result<String, Refused> {
+        let opened = thread::scope(|scope| scope.spawn(|| open(path)).join());
+        let opened = opened.map_err(|_| refused("the thread has panicked"))?;
+        self.library = ptr::with_exposed_provenance_mut(opened?);
+        Ok("ok".into())
     }
 
     fn symbol(&self, name: &str) -> Result<*mut c_void, Refused> {

@@ -217,6 +217,10 @@ pub(crate) fn complain(error: &ScenarioError) {
 
 /// Lives through a failure; gives the code to return, if any.
 fn suffer(failure: &Failure, seed: u64) -> Option<Code> {
+    if !failure.prints.is_empty() {
+        // A library that prints does not look whether anybody reads it.
+        let _ = writeln!(std::io::stdout(), "{}", failure.prints);
+    }
     if failure.crash {
         process::abort();
     }

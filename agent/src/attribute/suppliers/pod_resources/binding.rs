@@ -178,13 +178,18 @@ fn is_alone(kind: GrantKind) -> bool {
 fn granted(pod: &PodResources, names: &Names<'_>) -> Vec<(String, Granted)> {
     let mut all = Vec::new();
     for container in &pod.containers {
-        let host = beside(pod, container);
         let plugins = container.devices.iter().flat_map(|devices| names.plugin(devices));
         let claims = container.dynamic_resources.iter().flat_map(|dynamic| {
             let claim = |resource| names.claim(&dynamic.claim_name, resource);
             dynamic.claim_resources.iter().filter_map(claim)
         });
-        all.extend(plugins.chain(claims).map(|mut one| {
+        let mut devices = plugins.chain(claims).peekable();
+        // Most containers have no device.
+        if devices.peek().is_none() {
+            continue;
+        }
+        let host = beside(pod, container);
+        all.extend(devices.map(|mut one| {
             let beside = Beside { numa: std::mem::take(&mut one.numa), ..host.clone() };
             one.words.beside = (beside != Beside::default()).then(|| Arc::new(beside));
             (container.name.clone(), one)

@@ -1,4 +1,4 @@
-//! What a device is: asked once a handle.
+//! What a device is: asked once a handle, and what was not answered again until it is.
 
 use super::Versions;
 use super::ask::{Ask, Call};
@@ -17,8 +17,7 @@ pub(super) fn versions(nvml: &Nvml) -> Versions {
     Versions { driver: nvml.sys_driver_version().ok(), cuda, confidential }
 }
 
-/// Reads a device's identity, but for its MIG mode; `None` without a UUID, which is what identifies
-/// it.
+/// Reads what identifies a device: its UUID; `None` without. [`complete`] reads the rest.
 pub(super) fn read(
     device: &Device<'_>,
     index: u32,
@@ -26,18 +25,41 @@ pub(super) fn read(
     versions: &Versions,
 ) -> Option<GpuInfo> {
     let uuid = ask.ask(Call::Uuid, || device.uuid())?;
-    let pci = ask.ask(Call::Pci, || device.pci_info());
     Some(GpuInfo {
         uuid: GpuUuid::new(&uuid),
         vendor: super::VENDOR.name.to_owned(),
         index,
-        minor: ask.ask(Call::Minor, || device.minor_number()),
-        model: ask.ask(Call::Name, || device.name()),
-        pci_address: pci.map(|pci| pci.bus_id.to_ascii_lowercase()),
-        serial: ask.ask(Call::Serial, || device.serial()),
+        minor: None,
+        model: None,
+        pci_address: None,
+        serial: None,
         driver_version: versions.driver.clone(),
         cuda_version: versions.cuda.clone(),
         mig: None,
         facts: Facts::default(),
     })
+}
+
+/// Asks for what is not known of a device yet, but for its MIG mode; true when that told something.
+/// Events and kernel lines find a device by its address: one call that failed must not cost it.
+pub(super) fn complete(device: &Device<'_>, ask: &mut Ask, info: &mut GpuInfo) -> bool {
+    let known = |info: &GpuInfo| {
+        let words = [&info.model, &info.pci_address, &info.serial].map(Option::is_some);
+        (info.minor.is_some(), words)
+    };
+    let before = known(info);
+    if info.minor.is_none() {
+        info.minor = ask.ask(Call::Minor, || device.minor_number());
+    }
+    if info.model.is_none() {
+        info.model = ask.ask(Call::Name, || device.name());
+    }
+    if info.pci_address.is_none() {
+        let pci = ask.ask(Call::Pci, || device.pci_info());
+        info.pci_address = pci.map(|pci| pci.bus_id.to_ascii_lowercase());
+    }
+    if info.serial.is_none() {
+        info.serial = ask.ask(Call::Serial, || device.serial());
+    }
+    known(info) != before
 }

@@ -24,6 +24,9 @@ const PROFILE_MARK: &str = " MIG ";
 /// Bytes in what the library calls a megabyte.
 const MEGABYTE: u64 = 1 << 20;
 
+/// No device can be cut into more: seven, and twice as many where instances may be halved.
+const MOST_INSTANCES: u32 = 64;
+
 /// One device's instances as last seen.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
@@ -67,7 +70,8 @@ impl Instances {
         out: &mut Vec<InstanceReading>,
     ) -> Vec<Handle> {
         if self.most.is_none() {
-            self.most = ask.ask(Call::InstanceCount, || device.mig_device_count());
+            let most = ask.ask(Call::InstanceCount, || device.mig_device_count());
+            self.most = ask.credible(most, 0..=MOST_INSTANCES);
         }
         let mut handles = Vec::new();
         let mut known = Vec::new();

@@ -276,9 +276,13 @@ fn totals(fields: &Fields, out: &mut Vec<WireValue>) {
     }
 }
 
+/// The two are counters of their own: one takes the other's place only where a link lacks it.
 fn carried(fields: &Fields, kib: Field, bytes: Field, scope: u32) -> Option<i64> {
-    let kib = fields.whole_of(kib, scope).and_then(|count| count.checked_mul(KIB));
-    kib.or_else(|| fields.whole_of(bytes, scope))
+    if fields.refuses(kib, scope) {
+        fields.whole_of(bytes, scope)
+    } else {
+        fields.whole_of(kib, scope)?.checked_mul(KIB)
+    }
 }
 
 fn nvlink(fields: &Fields, link: Link, scope: u32, out: &mut Vec<WireValue>) {

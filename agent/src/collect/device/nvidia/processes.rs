@@ -26,6 +26,8 @@ const NO_INSTANCE: u32 = u32::MAX;
 const SERVER_NAME: &str = "nvidia-cuda-mps";
 /// The first reading looks back this far.
 const FIRST_LOOK_BACK: Duration = Duration::from_secs(1);
+/// No sample is of a time so far to come: where one was read, the clock has been set back since.
+const TO_COME: Duration = Duration::from_secs(10);
 /// A greater percentage is not one; drivers have been seen to hand out uninitialised slots.
 const MOST_PERCENT: u32 = 100;
 
@@ -160,7 +162,7 @@ impl ProcessLists {
         listed: &BTreeMap<Who, Listed>,
         out: &mut Vec<ProcessValue>,
     ) {
-        let since_us = self.cursors.since();
+        let since_us = self.cursors.since(SystemTime::now());
         let samples = &mut self.samples;
         let call = || lists::process_utilization(device, since_us, samples);
         if ask.ask(Call::ProcessUtilization, call).is_none() {
@@ -270,10 +272,14 @@ fn is_server(pid: u32) -> bool {
 
 impl Cursors {
     /// From when on to ask.
-    fn since(&mut self) -> u64 {
-        *self.since_us.get_or_insert_with(|| {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(now.saturating_sub(FIRST_LOOK_BACK).as_micros()).unwrap_or_default()
+    fn since(&mut self, now: SystemTime) -> u64 {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let known = self.since_us.filter(|since_us| *since_us <= micros(now + TO_COME));
+        known.unwrap_or_else(|| {
+            let since_us = micros(now.saturating_sub(FIRST_LOOK_BACK));
+            *self = Self { since_us: Some(since_us), ..Self::default() };
+            since_us
         })
     }
 
@@ -327,8 +333,9 @@ impl Mean {
 #[cfg(test)]
 mod tests {
     use super::{
-        BTreeMap, Cursors, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType, Servers,
-        nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place, tally,
+        BTreeMap, Cursors, Duration, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType,
+        Servers, SystemTime, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place,
+        tally,
     };
 
     fn sample(pid: u32, time_stamp: u64, sm: u32) -> nvmlProcessUtilizationSample_t {
@@ -448,9 +455,26 @@ mod tests {
         let mut cursors = Cursors { since_us: Some(100), ..Cursors::default() };
         let first = [sample(1, 200, 10), sample(2, 150, 20), sample(3, 200, 30)];
         assert_eq!(busy(&mut cursors, &first).len(), 3);
-        assert_eq!(cursors.since(), 150);
+        assert_eq!(cursors.since(SystemTime::UNIX_EPOCH), 150);
         let second = [sample(1, 200, 10), sample(2, 160, 40), sample(3, 200, 30)];
         assert_eq!(busy(&mut cursors, &second), [(2, Some(0.4))].into());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_costs_no_samples_but_those_before() {
+        let mut cursors = Cursors::default();
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(cursors.since(at(7200)), 7_199_000_000);
+        let read = [sample(1, 7_199_500_000, 10), sample(2, 7_199_400_000, 20)];
+        assert_eq!(busy(&mut cursors, &read).len(), 2);
+        assert_eq!(
+            cursors.since(at(7199)),
+            7_199_400_000,
+            "the driver's clock may be ahead a little"
+        );
+        assert_eq!(cursors.since(at(3600)), 3_599_000_000, "an hour back");
+        let read = [sample(1, 3_599_500_000, 30), sample(2, 3_599_400_000, 40)];
+        assert_eq!(busy(&mut cursors, &read), [(1, Some(0.3)), (2, Some(0.4))].into());
     }
 
     #[test]

@@ -2,14 +2,15 @@
 //!
 //! Links are closed when there is nothing better to do, since the kernel takes its time for each.
 
-use super::cover::Present;
+use super::cover::{EachPresent, Present};
 use super::governor::Attach;
-use super::libraries::{FileKey, Libraries};
+use super::libraries::{FileKey, Libraries, Library};
 use super::many::{Many, Way};
 use super::probes::{Attached, Hold, Probes, task_layout};
 use super::refusals::Refusals;
 use super::runs::Runs;
 use super::shared::Shared;
+use super::target::Target;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
 use std::collections::{HashMap, HashSet};
@@ -21,10 +22,15 @@ const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
 /// The programs and where they are attached.
 pub(super) struct Attaching {
     layout: TaskLayout,
+    /// Calls a second of a thread, above which some are timed.
+    timed_rate: u32,
     probes: Option<Probes>,
     attached: HashMap<FileKey, Attached>,
     /// Files that another one's probes are on, since both are the same.
     twins: HashMap<FileKey, FileKey>,
+    /// By which the programs tell files apart, from 1; no number is given twice.
+    numbers: HashMap<FileKey, u32>,
+    last_number: u32,
     refusals: Refusals,
     /// Links to close, when there is nothing better to do.
     detaching: Vec<Hold>,
@@ -33,22 +39,25 @@ pub(super) struct Attaching {
     tried: u64,
 }
 
-impl Default for Attaching {
-    fn default() -> Self {
+impl Attaching {
+    /// Of a thread that calls faster than this a second some calls are timed; 0: all of every
+    /// thread.
+    pub(super) fn new(timed_rate: u32) -> Self {
         Self {
             layout: TaskLayout::UNKNOWN,
+            timed_rate,
             probes: None,
             attached: HashMap::new(),
             twins: HashMap::new(),
+            numbers: HashMap::new(),
+            last_number: 0,
             refusals: Refusals::default(),
             detaching: Vec::new(),
             in_force: Attach::Full,
             tried: 0,
         }
     }
-}
 
-impl Attaching {
     /// Finds out where the kernel keeps what the programs read.
     pub(super) fn prepare(&mut self, paths: &Paths) {
         self.layout = task_layout(paths);
@@ -73,6 +82,7 @@ impl Attaching {
             self.detaching.extend(links.unwrap_or_default());
         }
         self.refusals.retain(&in_use);
+        self.number(&in_use);
         if wanted == Attach::Nothing || in_use.is_empty() || !self.load(shared, now) {
             return;
         }
@@ -89,6 +99,22 @@ impl Attaching {
         }
     }
 
+    /// Numbers what is new.
+    fn number(&mut self, in_use: &HashSet<FileKey>) {
+        self.numbers.retain(|key, _| in_use.contains(key));
+        for key in in_use {
+            self.numbers.entry(key.clone()).or_insert_with(|| {
+                self.last_number = self.last_number.wrapping_add(1).max(1);
+                self.last_number
+            });
+        }
+    }
+
+    /// The number of a file: of one that is the same as another, the other's.
+    pub(super) fn number_of(&self, key: &FileKey) -> Option<u32> {
+        self.numbers.get(self.twins.get(key).unwrap_or(key)).copied()
+    }
+
     /// Loads the programs once; false while the kernel does not take them.
     fn load(&mut self, shared: &Shared, now: Instant) -> bool {
         if self.probes.is_some() {
@@ -97,7 +123,7 @@ impl Attaching {
         if self.refusals.is_early(None, now) {
             return false;
         }
-        match Probes::load(self.layout, Way::Session) {
+        match Probes::load(self.layout, Way::Session, self.timed_rate) {
             Ok((probes, maps)) => {
                 self.refusals.clear(None);
                 self.probes = Some(probes);
@@ -131,7 +157,8 @@ impl Attaching {
             if self.refusals.is_early(Some(key), now) {
                 continue;
             }
-            match probes.attach(&library.file, &library.exports, timed) {
+            let target = target(library, self.numbers.get(key));
+            match probes.attach(&target, timed) {
                 Ok(attached) => {
                     for (name, why) in &attached.refused {
                         tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
@@ -186,7 +213,8 @@ impl Attaching {
             Attach::Full => {
                 for (key, library) in libraries.in_use() {
                     if let Some(attached) = self.attached.get_mut(key) {
-                        probes.time_calls(&library.file, &library.exports, attached);
+                        let target = target(library, self.numbers.get(key));
+                        probes.time_calls(&target, attached);
                     }
                 }
                 moment = self.count();
@@ -225,14 +253,32 @@ impl Attaching {
         self.probes.as_ref().map(|probes| probes.runs(paths)).unwrap_or_default()
     }
 
-    /// What is there, with libraries that are in use or none.
-    pub(super) fn present(&self, libraries: &Libraries) -> Present {
-        let is_attached = !self.attached.is_empty();
-        Present {
-            wanted: libraries.in_use().next().is_some(),
-            entries: is_attached && self.in_force != Attach::Nothing,
-            returns: is_attached && self.in_force == Attach::Full,
-        }
+    /// What is there of each file that is in use.
+    pub(super) fn present(&self, libraries: &Libraries) -> EachPresent {
+        let number = |key| Some((self.number_of(key)?, self.twins.get(key).unwrap_or(key)));
+        let files = libraries.in_use().filter_map(|(key, _)| number(key));
+        let present = |of| {
+            let is_attached = self.attached.contains_key(of);
+            Present {
+                wanted: true,
+                entries: is_attached && self.in_force != Attach::Nothing,
+                returns: is_attached && self.in_force == Attach::Full,
+            }
+        };
+        files.map(|(number, of)| (number, present(of))).collect()
+    }
+
+    /// Functions that the kernel steps through in a file, where the programs do not know at which
+    /// file they are.
+    pub(super) fn stepped(&self, libraries: &Libraries) -> HashSet<usize> {
+        let is_untold = |key| self.attached.get(key).is_some_and(|attached| !attached.is_told());
+        let untold = libraries.in_use().filter(|(key, _)| is_untold(*key));
+        untold.flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
+    }
+
+    /// How many functions each thread has entered so far.
+    pub(super) fn hits(&self) -> Vec<(u64, u64)> {
+        self.probes.as_ref().map(Probes::hits).unwrap_or_default()
     }
 
     /// What the programs have counted of themselves so far.
@@ -284,4 +330,9 @@ impl Attaching {
     pub(super) fn files(&self, libraries: &Libraries) -> u64 {
         libraries.in_use().filter(|(key, _)| !self.twins.contains_key(*key)).count() as u64
     }
+}
+
+fn target<'a>(library: &'a Library, number: Option<&u32>) -> Target<'a> {
+    let number = number.copied().unwrap_or(0);
+    Target { file: &library.file, exports: &library.exports, number }
 }

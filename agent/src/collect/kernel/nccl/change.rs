@@ -6,7 +6,7 @@ use super::price::Price;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::GovernorLevel;
 use crate::event::desk::Desk;
-use crate::event::{Governed, Happening, Moment, Place, Severity, Witness};
+use crate::event::{Governed, Happening, Moment, Named, Place, Severity, Witness};
 use crate::host::boot_time_ns;
 use std::time::{Instant, SystemTime};
 
@@ -24,6 +24,8 @@ pub(super) struct Change {
     pub rate: u64,
     pub budget: u64,
     pub price: Price,
+    /// The process that makes most hits.
+    pub busiest: Option<u32>,
     /// The function whose hits have cost most.
     pub dearest: Option<&'static str>,
     /// Paths and versions.
@@ -55,6 +57,7 @@ impl Change {
             cycle,
             rate,
             budget,
+            busiest = self.busiest,
             dearest = self.dearest,
             libraries,
             "the probes' cost is adjusted"
@@ -90,7 +93,8 @@ impl Change {
             versions: self.libraries.1.into(),
         };
         let told = Happening::new(EventKind::GovernorChange, Place::Host, severity, message);
-        Happening { governed: Some(Box::new(governed)), ..told }
+        let process = self.busiest.map(Named::pid);
+        Happening { process, governed: Some(Box::new(governed)), ..told }
     }
 }
 
@@ -117,6 +121,7 @@ mod tests {
             rate: 40_000,
             budget: 13_333,
             price: USUAL,
+            busiest: Some(77),
             dearest: Some("Bcast"),
             libraries: ("/usr/lib/libnccl.so.2".into(), "2.29.7".into()),
         }
@@ -128,6 +133,7 @@ mod tests {
         assert_eq!(
             told,
             Happening {
+                process: Some(Named::pid(77)),
                 governed: Some(Box::new(Governed {
                     before: GovernorLevel::Entries,
                     level: GovernorLevel::Cycled,

@@ -17,8 +17,12 @@ impl Processes for Here {
         true
     }
 
-    fn library(&self, _: ProcKey) -> Option<(Arc<str>, Arc<str>)> {
+    fn library(&self, _: ProcKey, _: u32) -> Option<(Arc<str>, Arc<str>)> {
         None
+    }
+
+    fn gap_ns(&self, _: ProcKey, _: u32) -> u64 {
+        0
     }
 }
 
@@ -55,6 +59,8 @@ fn seen(handle: u64, origin: u32) -> Communicator {
         key: 0,
         child: UNKNOWN,
         device: UNKNOWN,
+        library: 0,
+        reserved: 0,
     };
     let activity = Activity {
         sequence: 0,

@@ -1,6 +1,8 @@
-//! For how long the probes were there, to the moment: what a count is divided by. The watching
-//! thread says when that changes, whoever reads the counts asks for the sums at that very moment.
+//! For how long the probes were there, to the moment: what a count is divided by. Of each library's
+//! file by itself, since one may be refused or found later than another. The watching thread says
+//! when that changes, whoever reads the counts asks for the sums at that very moment.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// What is there from a moment on.
@@ -30,6 +32,14 @@ impl Covered {
         let wanted = self.wanted.saturating_sub(before.wanted);
         let entries = entries.saturating_sub(entries_then);
         Self { wanted, attached: [entries, returns.saturating_sub(returns_then)] }
+    }
+
+    /// Both added up.
+    fn and(self, other: Self) -> Self {
+        let [entries, returns] = self.attached;
+        let [more_entries, more_returns] = other.attached;
+        let attached = [entries + more_entries, returns + more_returns];
+        Self { wanted: self.wanted + other.wanted, attached }
     }
 
     /// The part of the wanted time in which the probes were there; `None` where none was wanted.
@@ -66,6 +76,93 @@ impl Cover {
             wanted: more(self.before.wanted, true),
             attached: [more(entries_then, entries), more(returns_then, returns)],
         }
+    }
+}
+
+/// What is there of each file from a moment on, by the file's number.
+pub(super) type EachPresent = HashMap<u32, Present>;
+
+/// The sums of each file, by its number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Covers {
+    files: HashMap<u32, File>,
+    /// Those of files that nobody maps any more.
+    gone: Covered,
+    /// While any file had them.
+    any: Cover,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct File {
+    cover: Cover,
+    /// When entries were attached again after they had been detached: what was called before that
+    /// may have been missed. `CLOCK_BOOTTIME`.
+    gap_ns: u64,
+    /// Nobody maps it any more, and its last sums were read.
+    is_over: bool,
+}
+
+impl Covers {
+    /// From a moment on this is there; of files that are not named nothing, and nobody wants it.
+    pub(super) fn note(&mut self, at: Instant, at_boot_ns: u64, present: &EachPresent) {
+        for number in present.keys() {
+            self.files.entry(*number).or_default();
+        }
+        for (number, file) in &mut self.files {
+            let present = present.get(number).copied().unwrap_or_default();
+            file.is_over &= !present.wanted;
+            let [before, _] = file.cover.at(at).attached;
+            if present.entries && !file.cover.present.entries && !before.is_zero() {
+                file.gap_ns = at_boot_ns;
+            }
+            file.cover.note(at, present);
+        }
+        let any = |is: fn(&Present) -> bool| present.values().any(is);
+        let (wanted, entries) = (any(|one| one.wanted), any(|one| one.entries));
+        self.any.note(at, Present { wanted, entries, returns: any(|one| one.returns) });
+    }
+
+    /// While the probes were on any file.
+    pub(super) fn any(&self, now: Instant) -> Covered {
+        self.any.at(now)
+    }
+
+    /// The sums of each file at a moment. Those of a file that nobody maps any more are given once
+    /// more, for the last counts of those who did.
+    pub(super) fn read(&mut self, now: Instant) -> EachCovered {
+        let files = self.files.iter().map(|(number, file)| (*number, file.cover.at(now)));
+        let files: HashMap<u32, Covered> = files.collect();
+        let all = files.values().fold(self.gone, |sum, one| sum.and(*one));
+        let gone = &mut self.gone;
+        self.files.retain(|_, file| {
+            if file.is_over {
+                *gone = gone.and(file.cover.at(now));
+            }
+            !std::mem::replace(&mut file.is_over, !file.cover.present.wanted)
+        });
+        EachCovered { files, all }
+    }
+
+    /// Before this moment calls of a file may have been missed; of one that is not known, of any.
+    pub(super) fn gap_ns(&self, number: Option<u32>) -> u64 {
+        let of = |number| self.files.get(&number).map_or(0, |file| file.gap_ns);
+        let any = || self.files.values().map(|file| file.gap_ns).max().unwrap_or(0);
+        number.map_or_else(any, of)
+    }
+}
+
+/// The sums at a moment: of each file, and of all added up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct EachCovered {
+    pub files: HashMap<u32, Covered>,
+    pub all: Covered,
+}
+
+impl EachCovered {
+    /// The parts of one file since an earlier moment.
+    pub(super) fn parts_since(&self, before: &Self, number: u32) -> Option<[f64; 2]> {
+        let then = before.files.get(&number).copied().unwrap_or_default();
+        self.files.get(&number)?.since(then).parts()
     }
 }
 

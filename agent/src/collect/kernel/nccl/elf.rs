@@ -10,8 +10,8 @@ mod statics;
 
 use gpuwho_common::nccl::SYMBOLS;
 use object::elf::{
-    Dyn64, ELFMAG, FileHeader64, PF_X, PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramHeader64, SHN_UNDEF,
-    SectionHeader64, Sym64,
+    Dyn64, ELFMAG, EM_AARCH64, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_LOAD, PT_NOTE,
+    ProgramHeader64, SHN_UNDEF, SectionHeader64, Sym64,
 };
 use object::pod::{Pod, from_bytes, slice_from_bytes};
 use object::{LittleEndian as LE, U32, U64};
@@ -40,6 +40,10 @@ const MOST_VERSION: usize = 48;
 /// Code that is read of one function.
 const MOST_CODE: u64 = 16 << 10;
 
+/// What this program's own file says of its processor. An emulator maps libraries for another one,
+/// and a trap for this one in their code would be nonsense there.
+const OWN_MACHINE: u16 = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
+
 /// What a file offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Exports {
@@ -55,7 +59,9 @@ pub(super) struct Exports {
 
 /// Looks for the functions; `None` where the file has none, or is no file of this machine's kind.
 pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
-    let Some(image) = Image::open(file)? else { return Ok(None) };
+    let Some(image) = Image::open(file)?.filter(|image| image.machine == OWN_MACHINE) else {
+        return Ok(None);
+    };
     let mut places = exported(&image)?;
     if places.is_empty() {
         places = statics::functions(&image)?;
@@ -115,6 +121,13 @@ pub(super) fn code(file: &File, names: &[&str]) -> io::Result<Option<(u16, Vec<V
     Ok(Some((image.machine, all)))
 }
 
+/// The place in the file of a function that it exports.
+pub(super) fn function(file: &File, name: &str) -> io::Result<Option<u64>> {
+    let Some(image) = Image::open(file)? else { return Ok(None) };
+    let Some(names) = Names::find(&image)? else { return Ok(None) };
+    names.offset(&image, name)
+}
+
 /// The newest version that a function of the set came with.
 fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
     let rows = entries.iter().filter_map(|(row, _)| SYMBOLS.get(*row));
@@ -122,7 +135,7 @@ fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
     Arc::from(format!(">={}.{}", code / 10_000, code / 100 % 100))
 }
 
-/// A file of this machine's kind.
+/// A file that some machine with accelerators can map.
 struct Image<'a> {
     file: &'a File,
     machine: u16,

@@ -20,26 +20,6 @@ fn a_set_of_functions_tells_at_least_which_version_it_is() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
-fn a_probe_goes_behind_the_mark_of_branch_protection_where_that_is_cheaper() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("code");
-    let place = |code: &[u8]| {
-        std::fs::write(&path, code).unwrap();
-        cheapest_place(&File::open(&path).unwrap(), 0).unwrap()
-    };
-    // push %r15; push %rbp; nop; endbr64 and push %rbx.
-    assert_eq!(place(b"\x41\x57\x49\x89\xf7\x41\x56\x90"), (0, false));
-    assert_eq!(place(b"\x55\x48\x89\xe5\x41\x56\x49\x89"), (0, false));
-    assert_eq!(place(b"\x90\x48\x89\xe5\x41\x56\x49\x89"), (0, false));
-    assert_eq!(place(b"\xf3\x0f\x1e\xfa\x53\x48\x89\xfb"), (4, false));
-    // sub $0x10,%rsp, behind the mark as well; the file ends.
-    assert_eq!(place(b"\x48\x83\xec\x10\x41\x51\x4d\x89"), (0, true));
-    assert_eq!(place(b"\xf3\x0f\x1e\xfa\x48\x83\xec\x10"), (0, true));
-    assert_eq!(place(b"\xf3\x0f"), (0, true));
-}
-
-#[test]
 fn files_that_are_no_library_have_no_functions() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");

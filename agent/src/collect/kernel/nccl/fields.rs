@@ -8,6 +8,7 @@
 //! another form, or two such pairs that differ, tells nothing.
 
 use super::elf::code;
+use object::elf::{EM_AARCH64, EM_X86_64};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -16,10 +17,6 @@ use std::io;
 const GETTERS: [&str; 3] = ["CommUserRank", "CommCount", "CommCuDevice"];
 /// Operations: all of them read the hash, where the library does that at all.
 const READERS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "Broadcast"];
-/// `EM_X86_64`.
-const X86_64: u16 = 62;
-/// `EM_AARCH64`.
-const AARCH64: u16 = 183;
 /// How far from the rank the hash may be: it is the neighbour in every version.
 const NEAR: u32 = 64;
 /// Larger than the structure of any version, by ten times.
@@ -42,14 +39,14 @@ pub(super) fn fields(file: &File) -> io::Result<Option<Fields>> {
     let Some((machine, code)) = code(file, &names)? else { return Ok(None) };
     let (getters, readers) = code.split_at(GETTERS.len().min(code.len()));
     let find = match machine {
-        X86_64 => x86_64_answer,
-        AARCH64 => aarch64_answer,
+        EM_X86_64 => x86_64_answer,
+        EM_AARCH64 => aarch64_answer,
         _ => return Ok(None),
     };
     let answers: Vec<Option<u32>> = getters.iter().map(|code| only(find(code))).collect();
     let [Some(rank), Some(ranks), device] = *answers.as_slice() else { return Ok(None) };
     let words = |code: &Vec<u8>| -> BTreeSet<u32> {
-        let all = if machine == X86_64 { x86_64_words(code) } else { aarch64_words(code) };
+        let all = if machine == EM_X86_64 { x86_64_words(code) } else { aarch64_words(code) };
         let is_near = |at: &u32| at.abs_diff(rank) <= NEAR && at.is_multiple_of(8);
         all.into_iter().filter(is_near).collect()
     };

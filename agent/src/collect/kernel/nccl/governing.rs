@@ -1,9 +1,11 @@
 //! Once a second, while a library is in use or something was given up: how often the probes were
-//! hit, what that has cost, and what the governor says to it. With neither nothing is read and nobody
-//! waits for it.
+//! hit, what that has cost, and what the governor says to it. There is one governor for all libraries,
+//! since a process may have loaded several, and the process that pays most is the one it goes by.
+//! With nothing in use nothing is read and nobody waits for it.
 
 use super::Settings;
 use super::attaching::Attaching;
+use super::busiest::Busiest;
 use super::change::Change;
 use super::governor::{Attach, Governor, LOOK_EVERY};
 use super::libraries::Libraries;
@@ -13,7 +15,6 @@ use super::shared::Shared;
 use crate::catalog::nccl::GovernorLevel;
 use crate::paths::Paths;
 use gpuwho_common::nccl::COUNTERS;
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Attached for less than this, a rate is none.
@@ -28,6 +29,7 @@ pub(super) struct Governing {
     is_tried: bool,
     price: Price,
     runner: Runner,
+    busiest: Busiest,
     looked: Looked,
     /// Level and cycle that were told.
     told: (GovernorLevel, u32),
@@ -54,6 +56,7 @@ impl Governing {
             is_tried: false,
             price: price::USUAL,
             runner: Runner::default(),
+            busiest: Busiest::default(),
             looked: Looked { at: now, hits, attached: Duration::ZERO, is_busy: false },
             told: (GovernorLevel::Full, 1),
         }
@@ -132,31 +135,32 @@ impl Governing {
             self.price.program = program;
             self.allow();
         }
-        let (paid_ns, dearest) = self.price.paid(&new, &stepped(libraries));
+        let (paid_ns, dearest) = self.price.paid(&new, &attaching.stepped(libraries));
         let price = self.price;
-        let (callers, attached) = shared.with(|known| {
+        let [attached, _] = shared.with(|known| {
             known.counts = counts;
             known.price = price;
             known.paid_ns += paid_ns;
-            let [entries, _] = known.cover.at(now).attached;
-            (known.callers, entries)
+            known.covers.any(now).attached
         });
+        let busiest = self.busiest.look(attaching.hits());
         let passed = attached.saturating_sub(self.looked.attached);
         self.looked = Looked { at: now, hits, attached, is_busy };
         if attaching.in_force() != self.governor.attach() {
             return None;
         }
-        let plain = paid_ns / price.plain().as_nanos().max(1);
-        let rate = rate(plain, passed, callers, libraries.users().len() as u64);
+        // What its returns have cost is its part of what all have: the programs count them together.
+        let plain = busiest.of(paid_ns) / price.plain().as_nanos().max(1);
+        let rate = rate(plain, passed);
         self.governor.look(rate, now);
-        self.changed(rate, dearest, libraries)
+        self.changed(rate, (busiest.pid, dearest), libraries)
     }
 
     /// What is worth saying: another level, or a cycle of twice or half the length.
     fn changed(
         &mut self,
         rate: u64,
-        dearest: Option<&'static str>,
+        (busiest, dearest): (Option<u32>, Option<&'static str>),
         libraries: &Libraries,
     ) -> Option<Change> {
         let (level, cycle) = (self.governor.level(), self.governor.cycle());
@@ -173,27 +177,19 @@ impl Governing {
             rate,
             budget: self.governor.budget(),
             price: self.price,
+            busiest,
             dearest,
             libraries: Change::names(libraries),
         })
     }
 }
 
-/// The functions that the kernel steps through in one of the libraries in use.
-fn stepped(libraries: &Libraries) -> HashSet<usize> {
-    libraries.in_use().flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
-}
-
-/// Plain hits a second and process. By the processes that have communicators, since those that only
-/// map the library, like a job's data loaders, make no calls; until the collector has read who has,
-/// by those that map it.
-fn rate(hits: u128, passed: Duration, callers: u64, users: u64) -> u64 {
+/// Plain hits a second of one process.
+fn rate(hits: u128, passed: Duration) -> u64 {
     if passed < SHORTEST {
         return 0;
     }
-    let processes = if callers == 0 { users.max(1) } else { callers };
-    let rate = hits * 1_000 / passed.as_millis().max(1) / u128::from(processes);
-    u64::try_from(rate).unwrap_or(u64::MAX)
+    u64::try_from(hits * 1_000 / passed.as_millis().max(1)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -201,22 +197,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hits_are_shared_by_those_that_call_and_before_they_are_known_by_those_that_could() {
+    fn a_rate_is_of_the_time_with_probes() {
         let second = Duration::from_secs(1);
-        // Eight ranks with eight data loaders each, then before the first reading.
-        assert_eq!(rate(8_000, second, 8, 72), 1_000);
-        assert_eq!(rate(8_000, second, 0, 8), 1_000);
-        assert_eq!(rate(8_000, 2 * second, 0, 0), 4_000);
-        assert_eq!(rate(u128::from(u64::MAX), second, 1, 1), u64::MAX);
+        assert_eq!(rate(4_000, 2 * second), 2_000);
+        assert_eq!(rate(u128::from(u64::MAX), second), u64::MAX);
         // A moment with probes tells nothing.
-        assert_eq!(rate(8_000, Duration::from_millis(99), 1, 1), 0);
+        assert_eq!(rate(8_000, Duration::from_millis(99)), 0);
     }
 
     #[test]
     fn without_a_library_there_is_nothing_to_wait_for() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (attaching, libraries) = (Attaching::default(), Libraries::default());
+        let (attaching, libraries) = (Attaching::new(0), Libraries::default());
         let shared = Shared::default();
         for second in 1..100 {
             let look = now + second * LOOK_EVERY;
@@ -230,7 +223,7 @@ mod tests {
     fn what_was_given_up_is_looked_at_each_second_also_while_nothing_is_attached() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (mut attaching, libraries) = (Attaching::default(), Libraries::default());
+        let (mut attaching, libraries) = (Attaching::new(0), Libraries::default());
         assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
         governing.look(now, &attaching, &libraries, &Shared::default());
         assert_eq!(governing.due(), Some(now + LOOK_EVERY));

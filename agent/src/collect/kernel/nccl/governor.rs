@@ -44,7 +44,7 @@ pub(super) enum Attach {
     Nothing,
 }
 
-/// The governor of one library's probes.
+/// The governor of all libraries' probes.
 #[derive(Debug)]
 pub(super) struct Governor {
     /// Hits a second and process.

@@ -1,17 +1,42 @@
-//! The host's processes, as membership in communicators asks for them.
+//! The host's processes and what they have loaded, as membership in communicators asks for them.
 
+use super::cover::Covers;
+use super::libraries::Told;
 use super::roll::Processes;
+use super::shared::Known;
 use crate::collect::proc_scan::{is_alive, living};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use gpuwho_common::device_users::TICK_NS;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// This host's processes.
 pub(super) struct Host<'a> {
-    pub(super) paths: &'a Paths,
-    pub(super) libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
+    paths: &'a Paths,
+    libraries: HashMap<ProcKey, Told>,
+    files: HashMap<u32, Told>,
+    only: HashMap<ProcKey, u32>,
+    covers: Covers,
+}
+
+impl<'a> Host<'a> {
+    /// As far as they are known at this moment.
+    pub(super) fn of(paths: &'a Paths, known: &Known) -> Self {
+        Self {
+            paths,
+            libraries: known.libraries.clone(),
+            files: known.files_by_number.clone(),
+            only: known.only.clone(),
+            covers: known.covers.clone(),
+        }
+    }
+
+    /// The file in which a process made a communicator: the one that the programs were told, else
+    /// the only one that it has loaded.
+    pub(super) fn file(&self, process: ProcKey, told: u32) -> Option<u32> {
+        let told = (told != 0).then_some(told);
+        told.or_else(|| self.only.get(&process).copied())
+    }
 }
 
 impl Processes for Host<'_> {
@@ -26,7 +51,12 @@ impl Processes for Host<'_> {
         is_alive(self.paths, process)
     }
 
-    fn library(&self, process: ProcKey) -> Option<(Arc<str>, Arc<str>)> {
-        self.libraries.get(&process).cloned()
+    fn library(&self, process: ProcKey, file: u32) -> Option<Told> {
+        let told = self.files.get(&file).filter(|_| file != 0);
+        told.or_else(|| self.libraries.get(&process)).cloned()
+    }
+
+    fn gap_ns(&self, process: ProcKey, file: u32) -> u64 {
+        self.covers.gap_ns(self.file(process, file))
     }
 }

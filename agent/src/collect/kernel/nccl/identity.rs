@@ -55,22 +55,23 @@ pub(super) struct Lineage(HashMap<u64, Born>);
 
 impl Lineage {
     /// Identifies everything in a snapshot, parents first; and the numbers of those whose process
-    /// cannot be told any more. Births were missed before `gap_ns`.
+    /// cannot be told any more.
     pub(super) fn identify(
         &mut self,
         snapshot: &Snapshot,
         processes: &dyn Processes,
-        gap_ns: u64,
     ) -> (Vec<Identified>, Vec<u64>) {
         let born = snapshot.communicators.iter().filter(|(_, c)| c.identity.born_ns != 0);
         let mut born: Vec<&(u64, Communicator)> = born.collect();
         born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
         // Of others it is not known which child of theirs one is, unless none are counted.
-        let followed: HashSet<u64> = born
-            .iter()
-            .filter(|(_, parent)| parent.identity.born_ns > gap_ns)
-            .map(|(number, _)| *number)
-            .collect();
+        let is_followed = |(_, parent): &&&(u64, Communicator)| {
+            let parent = &parent.identity;
+            let process = processes.find(parent.pid, parent.start_ns);
+            process.is_some_and(|of| parent.born_ns > processes.gap_ns(of, parent.library))
+        };
+        let followed: HashSet<u64> =
+            born.iter().filter(is_followed).map(|(number, _)| *number).collect();
         for (number, communicator) in &born {
             let identity = &communicator.identity;
             let is_counted = identity.origin == SHRUNK || followed.contains(&identity.parent);
@@ -164,7 +165,8 @@ impl Lineage {
         let known_at_birth = self.0.get(&number);
         let born = known_at_birth.and_then(|born| born.hash);
         let hash = born.or(place.told.and_then(|told| told.hash));
-        let mut facts = MemberFacts { hash, ..nameless(process, processes) };
+        let nameless = nameless((process, identity.library), processes);
+        let mut facts = MemberFacts { hash, ..nameless };
         if hash.is_some() {
             facts.name = known_at_birth.and_then(|born| born.name.clone());
         }
@@ -252,8 +254,8 @@ fn ordered(
 }
 
 /// A membership of which the process and its library are known.
-pub(super) fn nameless(process: ProcKey, processes: &dyn Processes) -> MemberFacts {
-    let (version, library) = processes.library(process).unzip();
+fn nameless((process, file): (ProcKey, u32), processes: &dyn Processes) -> MemberFacts {
+    let (version, library) = processes.library(process, file).unzip();
     MemberFacts { version, library, ..MemberFacts::new(process) }
 }
 

@@ -55,6 +55,9 @@ pub(super) struct Library {
 /// nanosecond.
 type Stamp = (u64, [i64; 4]);
 
+/// Version and path, as they are told.
+pub(super) type Told = (Arc<str>, Arc<str>);
+
 /// A file in a process's memory.
 #[derive(Debug)]
 struct Memory {
@@ -65,6 +68,12 @@ struct Memory {
 }
 
 impl Library {
+    /// Version and path, as they are told.
+    pub(super) fn told(&self) -> Told {
+        let version = self.exports.version.split('+').next().unwrap_or_default();
+        (version.into(), Arc::clone(&self.path))
+    }
+
     /// Whether this is the file that another library's probes are on, though it goes by another
     /// device.
     pub(super) fn is_twin(&self, other: &Self) -> bool {
@@ -107,7 +116,7 @@ impl Library {
 
 /// An executable mapping of a file.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapping<'a> {
+pub(super) struct Mapping<'a> {
     range: &'a str,
     offset: u64,
     key: FileKey,
@@ -188,6 +197,11 @@ impl Libraries {
         self.leave(process, mapped)
     }
 
+    /// Whether a process maps a library.
+    pub(super) fn is_used_by(&self, process: ProcKey) -> bool {
+        self.in_use().any(|(_, library)| library.users.contains(&process))
+    }
+
     /// Everybody that maps a library.
     pub(super) fn users(&self) -> HashSet<ProcKey> {
         self.in_use().flat_map(|(_, library)| library.users.iter().copied()).collect()
@@ -245,8 +259,20 @@ fn open((process, opener): (&Path, ProcKey), mapping: &Mapping<'_>) -> Option<Li
     Some(Library { path, file, opener, exports, fields, users, stamp, memory })
 }
 
+/// The code of the file of which a process has something at an address.
+pub(super) fn code_of(maps: &str, address: u64) -> Option<Mapping<'_>> {
+    let (found, _) = maps.lines().filter_map(file_mapping).find(|(found, _)| {
+        let bounds = found.range.split_once('-');
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        bounds.is_some_and(|(begin, end)| {
+            hex(begin) <= Some(address) && hex(end).is_some_and(|end| address < end)
+        })
+    })?;
+    maps.lines().filter_map(mapping).find(|code| code.key == found.key)
+}
+
 /// Where a mapped file can be opened, and opened there.
-fn place(process: &Path, mapping: &Mapping<'_>) -> Option<(PathBuf, File)> {
+pub(super) fn place(process: &Path, mapping: &Mapping<'_>) -> Option<(PathBuf, File)> {
     let in_root = mapping.path.trim_end_matches(" (deleted)").trim_start_matches('/');
     let places =
         [process.join("map_files").join(mapping.range), process.join("root").join(in_root)];
@@ -258,8 +284,13 @@ fn memory(process: &Path, mapping: &Mapping<'_>) -> Option<Memory> {
     Some(Memory { path: process.join("mem"), base: begin.wrapping_sub(mapping.offset) })
 }
 
-/// A line of `/proc/PID/maps`: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.
+/// Code of a file, as a line of `/proc/PID/maps` shows it.
 fn mapping(line: &str) -> Option<Mapping<'_>> {
+    file_mapping(line).filter(|(_, is_code)| *is_code).map(|(mapping, _)| mapping)
+}
+
+/// A file's mapping, and whether it is code: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.
+fn file_mapping(line: &str) -> Option<(Mapping<'_>, bool)> {
     let mut fields = line.splitn(6, ' ');
     let range = fields.next()?;
     let permissions = fields.next()?;
@@ -267,9 +298,9 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
     let device = fields.next()?;
     let inode = fields.next()?.parse().ok().filter(|inode| *inode != 0)?;
     let path = fields.next()?.trim_start();
-    let is_code = permissions.get(2..3) == Some("x") && path.starts_with('/');
+    let is_code = permissions.get(2..3) == Some("x");
     let key = FileKey { device: device.into(), inode };
-    is_code.then_some(Mapping { range, offset, key, path })
+    path.starts_with('/').then_some((Mapping { range, offset, key, path }, is_code))
 }
 
 #[cfg(test)]
@@ -292,5 +323,17 @@ mod tests {
         ] {
             assert_eq!(mapping(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn the_code_of_a_file_is_found_from_where_the_file_begins_in_memory() {
+        let maps = "7f10-7f12 r--p 00000000 fd:00 12  /lib/ld-2.31.so\n\
+                    7f12-7f13 r-xp 00002000 fd:00 12  /lib/ld-2.31.so\n\
+                    7f20-7f21 r-xp 00000000 fd:00 13  /lib/libc.so\n";
+        let key = FileKey { device: "fd:00".into(), inode: 12 };
+        let code = Mapping { range: "7f12-7f13", offset: 0x2000, key, path: "/lib/ld-2.31.so" };
+        assert_eq!(code_of(maps, 0x7f10), Some(code));
+        assert_eq!(code_of(maps, 0x7f20).map(|code| code.path), Some("/lib/libc.so"));
+        assert_eq!(code_of(maps, 0x7f13), None);
     }
 }

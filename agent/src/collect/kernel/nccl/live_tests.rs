@@ -9,7 +9,8 @@ use super::maps::Maps;
 use super::maps::Snapshot;
 use super::probes::{Attached, Probes, task_layout};
 use super::shared::Shared;
-use super::{Nccl, Patience, Settings, Waker, locked};
+use super::target::Target;
+use super::{Nccl, Patience, Settings, Waker, elf, locked};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
@@ -25,6 +26,7 @@ use gpuwho_common::nccl::{
     SYMBOLS, operation,
 };
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -114,6 +116,18 @@ impl Scene {
     }
 }
 
+#[test]
+fn a_library_for_another_processor_is_not_probed() {
+    let scene = Scene::new();
+    let exports = || elf::exports(&File::open(scene.library()).unwrap()).unwrap();
+    assert!(exports().is_some());
+    let mut bytes = std::fs::read(scene.library()).unwrap();
+    // The header's `e_machine`, which is that of RISC-V now.
+    bytes[18..20].copy_from_slice(&[243, 0]);
+    std::fs::write(scene.library(), bytes).unwrap();
+    assert_eq!(exports(), None);
+}
+
 /// The bare probe on the library that a rank maps.
 struct Bare {
     probes: Probes,
@@ -123,6 +137,11 @@ struct Bare {
 
 impl Bare {
     fn on(rank: &Rank, best: Way) -> Option<Self> {
+        Self::timing(0, rank, best)
+    }
+
+    /// Times calls of threads that make more than so many a second now and then.
+    fn timing(timed_rate: u32, rank: &Rank, best: Way) -> Option<Self> {
         let paths = Paths::default();
         let mut libraries = Libraries::default();
         assert!(libraries.look(&paths, rank.process()));
@@ -131,7 +150,7 @@ impl Bare {
         let library = libraries.in_use().next().unwrap().1;
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
-        let loaded = Probes::load(task_layout(&paths), best);
+        let loaded = Probes::load(task_layout(&paths), best, timed_rate);
         let (mut probes, maps) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
@@ -143,7 +162,8 @@ impl Bare {
             println!("skipped: needs a kernel with {}", best.as_str());
             return None;
         }
-        let attached = probes.attach(&library.file, &library.exports, true).unwrap();
+        let target = Target { file: &library.file, exports: &library.exports, number: 1 };
+        let attached = probes.attach(&target, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
         Some(Self { probes, maps, attached })
     }
@@ -252,7 +272,7 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     let hits = |bare: &Bare| {
         let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
         let rows = u32::try_from(SYMBOLS.len()).unwrap();
-        ((0..rows).map(|row| of(HIT_ENTRIES + row)).sum::<u64>(), of(HIT_RETURN))
+        ((0..2 * rows).map(|row| of(HIT_ENTRIES + row)).sum::<u64>(), of(HIT_RETURN))
     };
     assert_eq!(hits(&bare), (2, 2));
     rank.order("call 10 ncclAllReduce world 10 7");
@@ -297,7 +317,7 @@ impl Source {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
-        let settings = Settings { enabled: true, budget, patience, hang_after };
+        let settings = Settings { budget, patience, hang_after, ..Settings::default() };
         let candidates = Box::new(move || locked(&listed).clone());
         let (known, board) = ((&ownership, &communicators), Board::default());
         let desk = Arc::new(Desk::new(desk::Sources {
@@ -1111,6 +1131,9 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
         source.hold(rank.process());
     }
     source.until_ready(1);
+    source.until("both were looked at", |source| {
+        source.nccl.shared.with(|known| known.fields.len() == ranks.len())
+    });
     for rank in &mut ranks {
         assert_eq!(rank.order("call 3 ncclAllReduce world 1024 7"), "0");
         assert_eq!(rank.order("call 2 ncclBroadcast half 1024 7"), "0");
@@ -1152,10 +1175,21 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }
 
+#[path = "paced_tests.rs"]
+mod paced;
+
+#[path = "dlopen_tests.rs"]
+mod dlopen;
+
 #[path = "governed_tests.rs"]
 mod governed;
+
 #[path = "names_tests.rs"]
 mod names;
+
+#[path = "several_tests.rs"]
+mod several;
+
 #[test]
 fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     let Some(mut source) = Source::usual() else { return };
@@ -1300,12 +1334,18 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
         ways.push(way);
     }
     std::fs::remove_file(&ways[0]).unwrap();
-    let (mut attaching, shared, now) = (Attaching::default(), Shared::default(), Instant::now());
+    let (mut attaching, shared, now) = (Attaching::new(0), Shared::default(), Instant::now());
     attaching.follow(&mut libraries, Attach::Full, &shared, now);
     let why = attaching.refused().unwrap().to_owned();
     assert!(why.starts_with(scenes[0].library().to_str().unwrap()), "{why}");
     // The other one is counted.
-    assert!(attaching.present(&libraries).entries);
+    let present = |attaching: &Attaching, libraries: &Libraries| {
+        let mut present: Vec<bool> =
+            attaching.present(libraries).into_values().map(|one| one.entries).collect();
+        present.sort_unstable();
+        present
+    };
+    assert_eq!(present(&attaching, &libraries), [false, true]);
     let due = attaching.due().unwrap();
     std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
     let early = due.checked_sub(Duration::from_millis(1)).unwrap();
@@ -1321,6 +1361,7 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     assert_eq!(attaching.due(), Some(due));
     attaching.follow(&mut libraries, Attach::Full, &shared, due);
     assert_eq!((attaching.refused(), attaching.due()), (None, None));
+    assert_eq!(present(&attaching, &libraries), [true, true]);
 }
 
 #[test]
@@ -1334,7 +1375,7 @@ fn a_library_is_opened_through_another_of_its_users_when_the_first_has_ended() {
     }
     let can_be_opened = |libraries: &Libraries| {
         let (_, library) = only(libraries.in_use());
-        std::fs::File::open(&library.file).is_ok()
+        File::open(&library.file).is_ok()
     };
     assert!(can_be_opened(&libraries));
     let first = ranks[0].process();

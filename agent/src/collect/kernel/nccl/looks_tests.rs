@@ -163,3 +163,54 @@ fn processes_that_came_one_by_one_share_their_wakes() {
     wakes(70);
     assert_eq!([wakes(100), wakes(320), wakes(920)], [6, 22, 20]);
 }
+
+#[test]
+fn a_process_is_looked_at_soon_after_its_dynamic_linkers_word_and_then_when_it_would_be_anyway() {
+    let mut scene = Scene::new();
+    scene.look(Duration::ZERO);
+    scene.look(Duration::from_hours(1));
+    let usual = scene.looks.due().unwrap();
+    scene.looks.told(process(12), scene.now);
+    assert_eq!(scene.looks.due(), Some(scene.now + SETTLE));
+    assert_eq!(scene.look(SETTLE), (reads([("statm", 1)]), false));
+    assert_eq!(scene.looks.due(), Some(usual));
+    // Nobody is made a candidate by it.
+    scene.looks.told(process(99), scene.now);
+    assert_eq!(scene.looks.due(), Some(usual));
+}
+
+#[test]
+fn looks_at_the_words_of_dynamic_linkers_leave_fifty_times_their_time_to_others() {
+    let mut scene = Scene::new();
+    scene.look(Duration::ZERO);
+    scene.look(Duration::from_hours(1));
+    scene.looks.told(process(12), scene.now);
+    let began = Instant::now();
+    scene.look(SETTLE);
+    let longest = REST * began.elapsed();
+    let rest = scene.looks.rest_until.duration_since(scene.now);
+    assert!(!rest.is_zero() && rest <= longest, "{rest:?} of {longest:?}");
+    scene.looks.told(process(13), scene.now);
+    let wanted = scene.looks.rest_until.max(scene.now + SETTLE);
+    assert_eq!(scene.looks.due(), Some(wanted));
+}
+
+#[test]
+fn a_process_is_settled_after_ten_seconds_until_it_becomes_another_program_or_goes() {
+    let mut scene = Scene::new();
+    let all: HashSet<ProcKey> = PIDS.map(process).into();
+    scene.look(Duration::ZERO);
+    assert_eq!(scene.looks.settled(scene.now), Some(HashSet::new()));
+    assert_eq!(scene.looks.settled(scene.now), None, "nobody was looked at since");
+    scene.look(SETTLED_AFTER);
+    assert_eq!(scene.looks.settled(scene.now), Some(all.clone()));
+    scene.looks.stir(process(12), scene.now);
+    scene.look(Duration::ZERO);
+    let others = HashSet::from([process(11), process(13)]);
+    assert_eq!(scene.looks.settled(scene.now), Some(others));
+    let of = scene.folder.path().join("proc/11");
+    fs::write(of.join("stat"), stat(8)).unwrap();
+    fs::write(of.join("statm"), "70 20 10 1 0 40 0\n").unwrap();
+    scene.look(OLD_EVERY);
+    assert_eq!(scene.looks.settled(scene.now), Some(HashSet::from([process(12), process(13)])));
+}

@@ -8,7 +8,9 @@ use super::probes::Hold;
 use crate::catalog::nccl::HitKind;
 use crate::paths::Paths;
 use crate::sys::uprobes::{Place, Trial};
-use gpuwho_common::nccl::{COUNTERS, HIT_ENTRIES, HIT_RETURN, SYMBOLS, TRIED, TRIED_RETURN};
+use gpuwho_common::nccl::{
+    COUNTERS, HIT_ENTRIES, HIT_RETURN, HIT_STEPPED, SYMBOLS, TRIED, TRIED_RETURN,
+};
 use std::collections::HashSet;
 use std::fs;
 use std::io;
@@ -47,30 +49,36 @@ pub(super) const USUAL: Price = Price {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hits {
     entries: [u64; SYMBOLS.len()],
+    /// Those that the kernel has stepped through, as far as the programs know it.
+    stepped: [u64; SYMBOLS.len()],
     pub returns: u64,
 }
 
 impl Hits {
     /// Of the programs' counters.
     pub(super) fn of(counts: &[u64; COUNTERS as usize]) -> Self {
-        let mut entries = [0; SYMBOLS.len()];
-        let by_function = counts.get(HIT_ENTRIES as usize..).unwrap_or_default();
-        entries.iter_mut().zip(by_function).for_each(|(to, from)| *to = *from);
+        let from = |first: u32| {
+            let mut hits = [0; SYMBOLS.len()];
+            let by_function = counts.get(first as usize..).unwrap_or_default();
+            hits.iter_mut().zip(by_function).for_each(|(to, from)| *to = *from);
+            hits
+        };
         let returns = counts.get(HIT_RETURN as usize).copied().unwrap_or(0);
-        Self { entries, returns }
+        Self { entries: from(HIT_ENTRIES), stepped: from(HIT_STEPPED), returns }
     }
 
     /// Those since an earlier moment.
     pub(super) fn since(mut self, before: &Self) -> Self {
-        let pairs = self.entries.iter_mut().zip(before.entries);
-        pairs.for_each(|(now, then)| *now = now.saturating_sub(then));
+        let entries = self.entries.iter_mut().zip(before.entries);
+        let stepped = self.stepped.iter_mut().zip(before.stepped);
+        entries.chain(stepped).for_each(|(now, then)| *now = now.saturating_sub(then));
         self.returns = self.returns.saturating_sub(before.returns);
         self
     }
 
     /// Entries of all functions.
     pub(super) fn entries(&self) -> u64 {
-        self.entries.iter().sum()
+        self.entries.iter().chain(&self.stepped).sum()
     }
 }
 
@@ -86,16 +94,19 @@ impl Price {
     }
 
     /// Nanoseconds that hits have cost those that made them, and the function with most of them.
-    /// `stepped` are the functions that the kernel steps through in a library in use.
+    /// `stepped` are functions that the kernel steps through in a library in use and the programs do
+    /// not know of.
     pub(super) fn paid(
         &self,
         hits: &Hits,
         stepped: &HashSet<usize>,
     ) -> (u128, Option<&'static str>) {
         let (mut sum, mut most) = (0, (0, None));
-        for ((row, symbol), count) in SYMBOLS.iter().enumerate().zip(hits.entries) {
+        let by_function = SYMBOLS.iter().enumerate().zip(hits.entries.iter().zip(hits.stepped));
+        for ((row, symbol), (count, count_stepped)) in by_function {
             let trap = if stepped.contains(&row) { self.stepped } else { self.entry };
-            let paid = u128::from(count) * (trap + self.program).as_nanos();
+            let paid = u128::from(*count) * (trap + self.program).as_nanos()
+                + u128::from(count_stepped) * (self.stepped + self.program).as_nanos();
             sum += paid;
             if paid > most.0 {
                 most = (paid, Some(symbol.name));
@@ -178,7 +189,7 @@ mod tests {
         for (name, count) in of {
             entries[SYMBOLS.iter().position(|symbol| symbol.name == *name).unwrap()] = *count;
         }
-        Hits { entries, returns }
+        Hits { entries, stepped: [0; SYMBOLS.len()], returns }
     }
 
     #[test]
@@ -199,14 +210,27 @@ mod tests {
     }
 
     #[test]
+    fn of_two_libraries_each_hit_costs_what_its_own_takes() {
+        // As the programs count them: half of the calls in a library that is stepped through.
+        let mut hits = hits(&[("AllReduce", 500)], 0);
+        hits.stepped = hits.entries;
+        let (paid, most) = price(900, 11_700).paid(&hits, &HashSet::new());
+        assert_eq!((paid, most), (500 * 1_200 + 500 * 12_000, Some("AllReduce")));
+        assert_eq!(hits.entries(), 1_000);
+    }
+
+    #[test]
     fn hits_are_taken_from_their_places_among_the_counters() {
         let mut counts = [0; COUNTERS as usize];
         counts[HIT_RETURN as usize] = 5;
         counts[HIT_ENTRIES as usize] = 7;
+        counts[HIT_STEPPED as usize + 1] = 2;
         let now = Hits::of(&counts);
-        assert_eq!(now, hits(&[("AllReduce", 7)], 5));
+        let mut wanted = hits(&[("AllReduce", 7)], 5);
+        wanted.stepped[1] = 2;
+        assert_eq!(now, wanted);
         let new = now.since(&hits(&[("AllReduce", 3)], 1));
-        assert_eq!((new.entries(), new.returns), (4, 4));
+        assert_eq!((new.entries(), new.returns), (6, 4));
     }
 
     #[test]

@@ -1,15 +1,28 @@
-//! The probes on one file, without anybody who looks for libraries: what benchmarks measure.
+//! What benchmarks measure: the probes on one file without anybody who looks for libraries, and the
+//! whole source on processes that it is given.
 
 use super::elf::exports;
 use super::governor::Attach;
 use super::many::Way;
 use super::maps::Maps;
+use super::price::Hits;
 use super::probes::{Attached, Probes, task_layout};
+use super::target::Target;
+use super::{NAME, Nccl, Settings};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::nccl::GovernorLevel;
+use crate::collect::Collector as _;
+use crate::collect::proc_scan::living;
+use crate::collect::status::Board;
+use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::sample::Batch;
 use gpuwho_common::nccl::SYMBOLS;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Probes on a library's file. Dropping it detaches them.
 pub struct Probed {
@@ -26,16 +39,20 @@ impl std::fmt::Debug for Probed {
 
 impl Probed {
     /// Attaches in one of the ways, or in the best of those behind it that the kernel has; with or
-    /// without the returns of operations.
-    pub fn on(file: &Path, way: Way, timed: bool) -> io::Result<Self> {
+    /// without the returns of operations: of a thread that makes more calls a second than
+    /// `Some(rate)`, some, with 0 all.
+    pub fn on(file: &Path, way: Way, timed_rate: Option<u32>) -> io::Result<Self> {
+        let timed = timed_rate.is_some();
         let exports = exports(&File::open(file)?)?;
         let exports = exports.ok_or_else(|| io::Error::other("no collective library"))?;
         let (mut probes, maps) =
-            Probes::load(task_layout(&Paths::default()), way).map_err(io::Error::other)?;
+            Probes::load(task_layout(&Paths::default()), way, timed_rate.unwrap_or(0))
+                .map_err(io::Error::other)?;
         probes
             .control(if timed { Attach::Full } else { Attach::Entries })
             .map_err(io::Error::other)?;
-        let attached = probes.attach(file, &exports, timed).map_err(io::Error::other)?;
+        let target = Target { file, exports: &exports, number: 1 };
+        let attached = probes.attach(&target, timed).map_err(io::Error::other)?;
         Ok(Self { _attached: attached, _probes: probes, maps })
     }
 
@@ -43,6 +60,40 @@ impl Probed {
     pub fn read(&self) -> io::Result<u64> {
         let snapshot = self.maps.read()?;
         Ok(snapshot.communicators.iter().map(|(_, one)| one.activity.calls).sum())
+    }
+}
+
+/// The source as it is by default, with its governor. Dropping it detaches everything.
+#[derive(Debug)]
+pub struct Governed(Nccl);
+
+impl Governed {
+    /// For the libraries of these processes.
+    pub fn of(pids: &[u32]) -> io::Result<Self> {
+        let paths = Paths::default();
+        let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
+        let processes: Vec<ProcKey> = pids.iter().filter_map(|pid| living(&paths, *pid)).collect();
+        let (nccl, _waker) = Nccl::start(
+            Settings::default(),
+            &paths,
+            (&ownership, &communicators),
+            Box::new(move || processes.clone()),
+            (Board::default(), None),
+        )?;
+        Ok(Self(nccl))
+    }
+
+    /// What a tick does.
+    pub fn read(&mut self) {
+        self.0.collect(&mut Batch::new(NAME, SystemTime::now()));
+    }
+
+    /// Entries and returns that were hit so far, as of the last look of the governor, and what it
+    /// allows.
+    pub fn hits(&self) -> (u64, u64, GovernorLevel) {
+        let (counts, level) = self.0.shared.with(|known| (known.counts, known.level));
+        let hits = Hits::of(&counts);
+        (hits.entries(), hits.returns, level)
     }
 }
 

@@ -7,19 +7,20 @@
 
 use super::super::btf::Btf;
 use super::super::load::first_line;
-use super::elf::Exports;
 use super::governor::Attach;
 use super::many::{Many, Way};
 use super::maps::Maps;
 use super::runs::Runs;
+use super::target::{Row, Target, is_about_communicators, is_timed, places, rows};
 use crate::paths::Paths;
+use crate::sys::bpf::entries;
 use crate::sys::uprobes::Place;
-use aya::maps::{Array, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use aya::programs::uprobe::{UProbeLink, UProbeLinkId, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use gpuwho_common::nccl::{
-    CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, Does, SYMBOLS, Symbol, TaskLayout,
+    CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, SYMBOLS, TaskLayout, Thread,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::collections::HashSet;
@@ -29,6 +30,9 @@ use std::path::Path;
 
 /// The object that the build embedded; empty where there was no BPF toolchain.
 pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/nccl"));
+
+/// Nanoseconds of a second.
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The program of every return.
 const RETURNED: &str = "returned";
@@ -72,6 +76,8 @@ pub(super) struct Probes {
     /// Times the control word was written.
     era: u32,
     pub counts: PerCpuArray<MapData, u64>,
+    /// The threads that call, to be read here as well.
+    threads: Option<OwnedFd>,
 }
 
 /// What keeps one probe or many attached. Dropping it detaches them, which takes the kernel until
@@ -99,6 +105,11 @@ pub(super) struct Attached {
 }
 
 impl Attached {
+    /// Whether the programs know which library and what kind of instruction they are at.
+    pub(super) fn is_told(&self) -> bool {
+        self.entries.iter().any(|hold| matches!(hold, Hold::Many(_)))
+    }
+
     /// How many functions are probed at their entry.
     pub(super) fn functions(&self) -> usize {
         self.functions[0]
@@ -125,8 +136,13 @@ impl Attached {
 
 impl Probes {
     /// Loads the maps and, of the ways from `best` on, the best that the kernel has; gives the maps
-    /// to read apart.
-    pub(super) fn load(layout: TaskLayout, best: Way) -> Result<(Self, Maps), ProbeError> {
+    /// to read apart. Of a thread that calls faster than `timed_rate` a second some calls are timed
+    /// where leaving a return out saves something; 0: all of every thread.
+    pub(super) fn load(
+        layout: TaskLayout,
+        best: Way,
+        timed_rate: u32,
+    ) -> Result<(Self, Maps), ProbeError> {
         if OBJECT.is_empty() {
             return Err(ProbeError::NotBuilt);
         }
@@ -135,6 +151,11 @@ impl Probes {
         let mut bpf = EbpfLoader::new()
             .btf(None)
             .override_global("TASK_LAYOUT", &layout, true)
+            .override_global(
+                "FAST_NS",
+                &SECOND_NS.checked_div(timed_rate.into()).unwrap_or(0),
+                true,
+            )
             .load(OBJECT)
             .map_err(Box::new)?;
         let (many, refused) = Many::load(&bpf, best);
@@ -151,11 +172,13 @@ impl Probes {
             coming: take(&mut bpf, "COMING")?,
             changes: take(&mut bpf, "CHANGES")?,
         };
+        let threads = second_fd(&maps.threads);
         let control = Array::try_from(take(&mut bpf, "CONTROL")?)
             .map_err(|source| ProbeError::Map { name: "CONTROL", source })?;
         let counts = PerCpuArray::try_from(take(&mut bpf, "COUNTS")?)
             .map_err(|source| ProbeError::Map { name: "COUNTS", source })?;
-        let mut probes = Self { bpf, many, loaded: HashSet::new(), control, era: 0, counts };
+        let mut probes =
+            Self { bpf, many, loaded: HashSet::new(), control, era: 0, counts, threads };
         probes.control(Attach::Full)?;
         Ok((probes, maps))
     }
@@ -163,7 +186,7 @@ impl Probes {
     /// Loads every program, as far as the kernel takes them; gives how many there are, and how
     /// functions will be probed.
     pub(super) fn try_all(paths: &Paths) -> Result<(usize, Way), ProbeError> {
-        let (mut probes, _maps) = Self::load(task_layout(paths), Way::Session)?;
+        let (mut probes, _maps) = Self::load(task_layout(paths), Way::Session, 0)?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
         let programs: Vec<&'static str> = programs.collect();
         for &program in &programs {
@@ -185,6 +208,12 @@ impl Probes {
         self.era = self.era.wrapping_add(1);
         let set = self.control.set(0, word | self.era.wrapping_mul(CONTROL_ERA), 0);
         set.map_err(|source| ProbeError::Map { name: "CONTROL", source })
+    }
+
+    /// How many functions each thread has entered so far, by `bpf_get_current_pid_tgid`.
+    pub(super) fn hits(&self) -> Vec<(u64, u64)> {
+        let read = self.threads.as_ref().and_then(|map| entries::<u64, Thread>(map.as_fd()).ok());
+        read.into_iter().flatten().map(|(task, thread)| (task, thread.hits)).collect()
     }
 
     /// The programs for all functions, where the kernel takes them.
@@ -209,12 +238,12 @@ impl Probes {
     /// an error means that nothing can be attached.
     pub(super) fn attach(
         &mut self,
-        file: &Path,
-        exports: &Exports,
+        target: &Target<'_>,
         timed: bool,
     ) -> Result<Attached, ProbeError> {
+        let Target { file, exports, .. } = *target;
         if let Some(many) = &self.many {
-            match all(many, file, exports, timed) {
+            match all(many, target, timed) {
                 Ok(attached) => return Ok(attached),
                 // One function may be to blame: each by itself, it is named.
                 Err(error) => tracing::debug!(%error, "a link for all functions is refused"),
@@ -223,7 +252,7 @@ impl Probes {
         let mut attached = Attached::default();
         // Returns first: a call must not be left open because it began in between.
         if timed {
-            self.time_each(file, exports, &mut attached);
+            self.time_each(target, &mut attached);
         }
         for place in rows(exports).filter(|(_, symbol, _)| is_about_communicators(symbol)) {
             let hold = self.link(RETURNED, file, place, &mut attached);
@@ -243,25 +272,24 @@ impl Probes {
     }
 
     /// Attaches what only timing needs.
-    pub(super) fn time_calls(&mut self, file: &Path, exports: &Exports, attached: &mut Attached) {
-        // A link for all functions tells, or is missed by, every one of them.
-        let is_whole = attached.entries.iter().any(|hold| matches!(hold, Hold::Many(_)));
+    pub(super) fn time_calls(&mut self, target: &Target<'_>, attached: &mut Attached) {
         match &self.many {
-            Some(many) if is_whole => {
-                if let Err(error) = time_all(many, file, exports, attached) {
+            // A link for all functions tells, or is missed by, every one of them.
+            Some(many) if attached.is_told() => {
+                if let Err(error) = time_all(many, target, attached) {
                     attached.refused.push((RETURNED, error.to_string()));
                 }
             }
-            _ => self.time_each(file, exports, attached),
+            _ => self.time_each(target, attached),
         }
     }
 
-    fn time_each(&mut self, file: &Path, exports: &Exports, attached: &mut Attached) {
-        for place in rows(exports) {
+    fn time_each(&mut self, target: &Target<'_>, attached: &mut Attached) {
+        for place in rows(target.exports) {
             let returned = is_timed(place.1).then_some(RETURNED);
             let wrapper = place.1.wraps.then_some(place.1.program);
             for program in [returned, wrapper].into_iter().flatten() {
-                let hold = self.link(program, file, place, attached);
+                let hold = self.link(program, target.file, place, attached);
                 attached.timing.extend(hold);
             }
         }
@@ -313,71 +341,50 @@ impl Probes {
 }
 
 /// Attaches to all functions of a file at once.
-fn all(many: &Many, file: &Path, exports: &Exports, timed: bool) -> io::Result<Attached> {
+fn all(many: &Many, target: &Target<'_>, timed: bool) -> io::Result<Attached> {
     let mut attached = Attached::default();
     if timed {
-        time_all(many, file, exports, &mut attached)?;
+        time_all(many, target, &mut attached)?;
     }
-    let places = places(exports, is_about_communicators);
+    let places = places(target, is_about_communicators);
     if !places.is_empty() {
-        attached.returns.extend(many.returns(file, &places)?.map(Hold::Many));
+        attached.returns.extend(many.returns(target.file, &places)?.map(Hold::Many));
         attached.functions[1] += places.len();
     }
     // In a session the entries of functions that call others cost nothing more when they are there.
-    let places = places_of_entries(many, exports);
-    attached.entries.push(Hold::Many(many.entries(file, &places)?));
+    let places = places_of_entries(many, target);
+    attached.entries.push(Hold::Many(many.entries(target.file, &places)?));
     attached.functions[0] += places.len();
     Ok(attached)
 }
 
-fn places_of_entries(many: &Many, exports: &Exports) -> Vec<Place> {
-    places(exports, |symbol| many.way() == Way::Session || !symbol.wraps)
+fn places_of_entries(many: &Many, target: &Target<'_>) -> Vec<Place> {
+    places(target, |symbol| many.way() == Way::Session || !symbol.wraps)
 }
 
-fn time_all(
-    many: &Many,
-    file: &Path,
-    exports: &Exports,
-    attached: &mut Attached,
-) -> io::Result<()> {
-    let timed = places(exports, is_timed);
+fn time_all(many: &Many, target: &Target<'_>, attached: &mut Attached) -> io::Result<()> {
+    let timed = places(target, is_timed);
     attached.functions[1] += timed.len();
     if many.way() == Way::Session || timed.is_empty() {
         return Ok(());
     }
-    let returns = many.returns(file, &timed)?;
-    let wrappers = places(exports, |symbol| symbol.wraps);
+    let returns = many.returns(target.file, &timed)?;
+    let wrappers = places(target, |symbol| symbol.wraps);
     if !wrappers.is_empty() {
-        attached.timing.push(Hold::Many(many.entries(file, &wrappers)?));
+        attached.timing.push(Hold::Many(many.entries(target.file, &wrappers)?));
         attached.functions[0] += wrappers.len();
     }
     attached.timing.extend(returns.map(Hold::Many));
     Ok(())
 }
 
-fn places(exports: &Exports, wanted: impl Fn(&Symbol) -> bool) -> Vec<Place> {
-    let rows = rows(exports).filter(|(_, symbol, _)| wanted(symbol));
-    rows.map(|(row, _, offset)| Place { offset, cookie: row as u64 }).collect()
+/// Another way to a map that somebody else keeps.
+fn second_fd(map: &Map) -> Option<OwnedFd> {
+    let Map::HashMap(data) = map else { return None };
+    data.fd().as_fd().try_clone_to_owned().ok()
 }
 
-/// A function of a file: its place in the table, what it is, and its place in the file.
-type Row = (usize, &'static Symbol, u64);
-
-/// The functions of a file.
-fn rows(exports: &Exports) -> impl Iterator<Item = Row> {
-    let entries = exports.entries.iter();
-    entries.filter_map(|(row, offset)| Some((*row, SYMBOLS.get(*row)?, *offset)))
-}
-
-fn is_timed(symbol: &Symbol) -> bool {
-    matches!(symbol.does, Does::Call(_) | Does::GroupEnd)
-}
-
-fn is_about_communicators(symbol: &Symbol) -> bool {
-    matches!(symbol.does, Does::Birth(_) | Does::Death(_) | Does::Question(_))
-}
-
-fn take(bpf: &mut Ebpf, name: &'static str) -> Result<aya::maps::Map, ProbeError> {
+fn take(bpf: &mut Ebpf, name: &'static str) -> Result<Map, ProbeError> {
     bpf.take_map(name).ok_or(ProbeError::Missing(name))
 }
 

@@ -6,6 +6,7 @@
 //! the same rank and size are one membership, and so are all of which not even that is known.
 
 use super::identity::{Identified, Lineage};
+use super::libraries::Told;
 use super::maps::Snapshot;
 use crate::communicators::{Communicators, MemberFacts, MemberId, MemberKey};
 use crate::ids::ProcKey;
@@ -13,7 +14,6 @@ use gpuwho_common::nccl::{
     BIRTH, BUCKETS, CallKey, Calls, Communicator, DEATH, IDLE, Open, QUESTION, SEEN, UNKNOWN,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
 /// What the processes of this host are, for the roll.
 pub(super) trait Processes {
@@ -21,16 +21,20 @@ pub(super) trait Processes {
     fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey>;
     /// Whether it is still there.
     fn is_alive(&self, process: ProcKey) -> bool;
-    /// Version and file of its library.
-    fn library(&self, process: ProcKey) -> Option<(Arc<str>, Arc<str>)>;
+    /// Version and file of its library: of the file of this number, where that is not 0.
+    fn library(&self, process: ProcKey, file: u32) -> Option<Told>;
+    /// Before this moment its calls in that file may have been missed.
+    fn gap_ns(&self, process: ProcKey, file: u32) -> u64;
 }
 
-/// A call that has not returned.
+/// A call that was not seen returning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenCall {
     pub since_ns: u64,
     pub operation: u32,
     pub bytes: u64,
+    /// Its return would have been seen: it is still open.
+    pub is_certain: bool,
 }
 
 /// Calls by operation and class.
@@ -52,12 +56,18 @@ pub(super) struct Member {
     pub last_ns: u64,
     pub last_operation: u32,
     pub last_bytes: u64,
-    pub open: Option<OpenCall>,
+    /// The oldest that is open, else one of which nobody knows.
+    pub call: Option<OpenCall>,
     /// Ended, or its process is gone: this reading is its last.
     pub has_ended: bool,
 }
 
 impl Member {
+    /// The oldest call that is open.
+    pub(super) fn open(&self) -> Option<OpenCall> {
+        self.call.filter(|call| call.is_certain)
+    }
+
     /// One of which nothing was seen yet.
     pub(super) fn silent(id: MemberId, facts: MemberFacts) -> Self {
         Self {
@@ -71,7 +81,7 @@ impl Member {
             last_ns: 0,
             last_operation: 0,
             last_bytes: 0,
-            open: None,
+            call: None,
             has_ended: false,
         }
     }
@@ -114,17 +124,16 @@ struct Kept {
 }
 
 impl Roll {
-    /// Reads a snapshot. Calls and births were missed before `gap_ns`.
+    /// Reads a snapshot.
     pub(super) fn read(
         &mut self,
         snapshot: &Snapshot,
         processes: &dyn Processes,
         communicators: &Communicators,
-        gap_ns: u64,
     ) -> Reading {
         self.forget_told(communicators);
         let mut reading = Reading::default();
-        let (identified, lost) = self.lineage.identify(snapshot, processes, gap_ns);
+        let (identified, lost) = self.lineage.identify(snapshot, processes);
         let mut calls = calls_by_number(snapshot);
         let mut members: BTreeMap<MemberKey, Member> = BTreeMap::new();
         for one in &identified {
@@ -135,12 +144,13 @@ impl Roll {
                 self.member(id, one.key, &MemberFacts { name, ..one.facts.clone() })
             });
             let mine = calls.remove(&one.number).unwrap_or_default();
-            member.add(one, &mine, gap_ns);
+            let library = one.communicator.identity.library;
+            member.add(one, &mine, processes.gap_ns(one.key.process, library));
             if let Some(ranks) = one.newly_sized {
                 let identity = &one.communicator.identity;
                 reading.sized.push((identity.handle, identity.pid, ranks));
             }
-            if is_over(one, processes) {
+            if is_over(one, &mine, processes) {
                 let keys: Vec<CallKey> = mine.iter().map(|(key, _)| *key).collect();
                 if one.facts.hash.is_none() {
                     self.keep(one, &mine);
@@ -260,11 +270,12 @@ impl Member {
     }
 }
 
-/// Ended, or its process is gone, or it never was: a handle that the library refused each time.
-fn is_over(one: &Identified, processes: &dyn Processes) -> bool {
+/// Ended, or its process is gone, or it never was: a handle that the library refused each time that
+/// its answer was seen.
+fn is_over(one: &Identified, calls: &[(CallKey, Calls)], processes: &dyn Processes) -> bool {
     let Communicator { identity, activity, .. } = &one.communicator;
-    let is_refused =
-        identity.origin == SEEN && activity.calls != 0 && activity.errors >= activity.calls;
+    let seen: u64 = calls.iter().flat_map(|(_, counted)| counted.enqueue).sum();
+    let is_refused = identity.origin == SEEN && seen != 0 && activity.errors >= seen;
     activity.ended_ns != 0 || is_refused || !processes.is_alive(one.key.process)
 }
 
@@ -293,19 +304,24 @@ fn opened(
             continue;
         };
         let open = &thread.open;
-        if open.since_ns == 0 || matches!(open.what, IDLE | QUESTION) {
+        // Of a call whose return is not seen nobody knows whether it is over.
+        if open.since_ns == 0 || open.unseen != 0 || matches!(open.what, IDLE | QUESTION) {
             continue;
         }
-        let call =
-            OpenCall { since_ns: open.since_ns, operation: open.operation, bytes: open.bytes };
+        let call = OpenCall {
+            since_ns: open.since_ns,
+            operation: open.operation,
+            bytes: open.bytes,
+            is_certain: open.unseen == 0,
+        };
         if open.what == BIRTH {
             let facts = super::identity::expected(process, thread, snapshot.coming.get(task));
             let member = unborn(*task, facts, communicators);
-            members.entry(MemberKey { process, number: *task | UNBORN }).or_insert(member).open =
+            members.entry(MemberKey { process, number: *task | UNBORN }).or_insert(member).call =
                 Some(OpenCall { bytes: 0, ..call });
         } else if let Some(member) = on(members, open, process) {
-            let older = member.open.filter(|other| other.since_ns < call.since_ns);
-            member.open = Some(older.unwrap_or(call));
+            let order = |call: &OpenCall| (!call.is_certain, call.since_ns);
+            member.call = member.call.into_iter().chain([call]).min_by_key(order);
         }
     }
     gone

@@ -1,7 +1,8 @@
 //! What the thread that attaches and the collector that reads know of each other.
 
-use super::cover::Cover;
+use super::cover::Covers;
 use super::fields::Fields;
+use super::libraries::Told;
 use super::maps::Maps;
 use super::price::{Price, USUAL};
 use crate::catalog::agent::SourceState;
@@ -28,21 +29,24 @@ pub(super) struct Known {
     pub budget: u64,
     /// Rounds of the thread so far.
     pub looked: u64,
+    /// Processes whose dynamic linkers are hooked, and what these have said so far.
+    pub hooked: usize,
+    pub words: u64,
     /// Version and file of each process's library.
-    pub libraries: HashMap<ProcKey, (Arc<str>, Arc<str>)>,
+    pub libraries: HashMap<ProcKey, Told>,
+    /// The same by the number of the file.
+    pub files_by_number: HashMap<u32, Told>,
+    /// The number of each process's library, where it maps one only.
+    pub only: HashMap<ProcKey, u32>,
     /// Where each process's library keeps what a communicator is.
     pub fields: HashMap<ProcKey, Fields>,
     pub counts: [u64; COUNTERS as usize],
-    /// Calls before this moment may have been missed.
-    pub gap_ns: u64,
-    /// For how long entries, and returns, were there, and should have been.
-    pub cover: Cover,
+    /// For how long entries, and returns, were on each file, and should have been.
+    pub covers: Covers,
     /// What hits cost.
     pub price: Price,
     /// Nanoseconds that hits have cost those that made them.
     pub paid_ns: u128,
-    /// Processes that have communicators, as the collector saw at its last reading.
-    pub callers: u64,
     /// The maps, once, when they are there.
     pub maps: Option<Maps>,
 }
@@ -56,14 +60,16 @@ impl Default for Known {
             detaching: 0,
             budget: 0,
             looked: 0,
+            hooked: 0,
+            words: 0,
             libraries: HashMap::new(),
+            files_by_number: HashMap::new(),
+            only: HashMap::new(),
             fields: HashMap::new(),
             counts: [0; COUNTERS as usize],
-            gap_ns: 0,
-            cover: Cover::default(),
+            covers: Covers::default(),
             price: USUAL,
             paid_ns: 0,
-            callers: 0,
             maps: None,
         }
     }

@@ -50,12 +50,12 @@ pub(super) fn standings(
         let lag = member.sequence.zip(most).map(|(mine, most)| most - mine);
         let age = |since_ns: u64| now_ns.saturating_sub(since_ns);
         let is_late = |since_ns: u64| age(since_ns) >= limit;
-        let is_hung = member.open.is_some_and(|open| is_late(open.since_ns))
+        let is_hung = member.open().is_some_and(|open| is_late(open.since_ns))
             || (lag.is_some_and(|lag| lag > 0) && is_late(member.last_ns));
         let state = if is_hung {
             RankState::Hung
-        } else if member.open.is_none() && is_late(member.last_ns) {
-            RankState::Idle
+        } else if member.open().is_none() && is_late(member.last_ns) {
+            if member.call.is_some() { RankState::Unknown } else { RankState::Idle }
         } else {
             RankState::Running
         };
@@ -115,7 +115,7 @@ impl Hangs {
 
 fn stuck(member: &Member, lag: Option<u64>, now_ns: u64) -> StuckRank {
     let facts = &member.facts;
-    let (called, bytes, since_ns) = match member.open {
+    let (called, bytes, since_ns) = match member.open() {
         Some(open) => (open.operation, open.bytes, open.since_ns),
         None => (member.last_operation, member.last_bytes, member.last_ns),
     };
@@ -127,7 +127,7 @@ fn stuck(member: &Member, lag: Option<u64>, now_ns: u64) -> StuckRank {
         ranks: facts.ranks,
         operation: operation_name(called),
         bytes,
-        is_open: member.open.is_some(),
+        is_open: member.open().is_some(),
         lag,
         seconds: now_ns.saturating_sub(since_ns) / 1_000_000_000,
     }
@@ -177,4 +177,59 @@ pub(super) fn operation_name(code: u32) -> &'static str {
 /// The catalogue's operation; the programs number them in its order.
 pub(super) fn operation_of(code: u32) -> Option<Operation> {
     Operation::ALL.get(usize::try_from(code).ok()?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::kernel::nccl::roll::OpenCall;
+    use crate::communicators::{Communicators, MemberFacts, MemberKey};
+    use crate::ids::ProcKey;
+    use RankState::{Hung, Idle, Running, Unknown, Waiting};
+
+    const SECOND: u64 = 1_000_000_000;
+    const NOW: u64 = 1_000 * SECOND;
+
+    /// Seconds since the last call, how many collectives so far, and whether that call was seen
+    /// returning: `None` where it was.
+    type Last = (u64, u64, Option<bool>);
+
+    /// How ranks of one communicator stand after a minute, by their last calls.
+    fn states(ranks: &[Last]) -> Vec<RankState> {
+        let communicators = Communicators::default();
+        let members: Vec<Member> = (0_u32..)
+            .zip(ranks)
+            .map(|(rank, (quiet, sequence, call))| {
+                let process = ProcKey { pid: rank + 1, start_ticks: 1 };
+                let hash = Some(CommunicatorHash(7));
+                let facts = MemberFacts { hash, ..MemberFacts::new(process) };
+                let key = MemberKey { process, number: 7 };
+                let since_ns = NOW - quiet * SECOND;
+                let call = call.map(|is_certain| OpenCall {
+                    since_ns,
+                    operation: 0,
+                    bytes: 8,
+                    is_certain,
+                });
+                let id = communicators.put(key, facts.clone());
+                let silent = Member::silent(id, facts);
+                Member { sequence: Some(*sequence), last_ns: since_ns, call, ..silent }
+            })
+            .collect();
+        let found = standings(&members, NOW, Duration::from_mins(1));
+        members.iter().map(|member| found[&member.id].state).collect()
+    }
+
+    #[test]
+    fn who_is_quiet_for_long_is_idle_unless_nobody_saw_its_last_call_return() {
+        assert_eq!(states(&[(1, 5, None), (1, 5, Some(false)), (1, 5, Some(true))]), [Running; 3]);
+        assert_eq!(states(&[(60, 5, None), (60, 5, Some(false))]), [Idle, Unknown]);
+    }
+
+    #[test]
+    fn who_is_inside_a_call_or_behind_for_long_is_hung_and_the_others_wait() {
+        assert_eq!(states(&[(60, 5, Some(true)), (60, 5, Some(false))]), [Hung, Waiting]);
+        assert_eq!(states(&[(60, 4, Some(false)), (1, 5, None)]), [Hung, Waiting]);
+        assert_eq!(states(&[(60, 4, None), (60, 5, None)]), [Hung, Waiting]);
+    }
 }

@@ -39,7 +39,7 @@ pub(super) fn tell(out: &mut Batch, member: &Member, beside: &Beside<'_>) {
     }
     out.push(metric::HANGS.sample(id, (), count(beside.peers.hangs.of(id))));
     let age = |since_ns: u64| seconds(beside.now_ns.saturating_sub(since_ns));
-    if let Some(open) = member.open {
+    if let Some(open) = member.open() {
         out.push(metric::OPEN_AGE.sample(id, (), age(open.since_ns)));
     }
     if member.last_ns != 0 {

@@ -1,23 +1,30 @@
 //! The thread that finds libraries, attaches the probes to them and keeps them within their
-//! budget. It sleeps until the next look at a process is due (`looks`) and, while a library is in
-//! use, a second at the longest (`governing`).
+//! budget. It sleeps until the next look at a process is due (`looks`) or a dynamic linker says
+//! that it has loaded something (`hooks`) and, while a library is in use, a second at the longest
+//! (`governing`).
 
 use super::attaching::Attaching;
 use super::governing::Governing;
 use super::governor::Attach;
+use super::hooks::Hooks;
+use super::libraries::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
+use super::stuck;
 use super::{Settings, Stirred, Waker, locked, state};
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -28,7 +35,7 @@ const THREAD: &str = "nccl:watch";
 #[derive(Debug)]
 pub(super) struct Running {
     /// Closing it ends the thread.
-    wake: Option<Arc<SyncSender<()>>>,
+    wake: Option<Arc<OwnedFd>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -55,13 +62,14 @@ pub(super) fn start(
         paths: paths.clone(),
         shared,
         looks: Looks::new(paths.clone(), candidates, now),
-        attaching: Attaching::default(),
+        hooks: Hooks::new(settings.hooks),
+        attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
         desk,
         stirred: Stirred::default(),
     };
     let stirred = Arc::clone(&watch.stirred);
-    let (wake, woken) = sync_channel(1);
+    let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let thread =
         thread::Builder::new().name(THREAD.into()).spawn(move || watch.run(&woken, &board))?;
     let wake = Arc::new(wake);
@@ -74,6 +82,7 @@ struct Watch {
     paths: Paths,
     shared: Shared,
     looks: Looks,
+    hooks: Hooks,
     attaching: Attaching,
     governing: Governing,
     desk: Option<Arc<Desk>>,
@@ -82,7 +91,7 @@ struct Watch {
 
 impl Watch {
     /// Runs until nobody can wake it any more.
-    fn run(mut self, woken: &Receiver<()>, board: &Board) {
+    fn run(mut self, woken: &OwnedFd, board: &Board) {
         // Now, because a job that loads a library uses it within a moment.
         self.attaching.prepare(&self.paths);
         memory::give_back();
@@ -93,16 +102,22 @@ impl Watch {
             for process in stirred {
                 self.looks.stir(process, now);
             }
+            for process in self.hooks.changed() {
+                self.looks.told(process, now);
+            }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
             if self.looks.look(now) || is_due {
                 self.follow_libraries(now);
             }
             self.govern(now);
             self.attaching.detach_some();
+            let settled = self.looks.settled(now);
+            self.hooks.follow(settled);
             self.publish();
-            match woken.recv_timeout(self.pause(now)) {
-                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            let waiting = || stuck::waiting(&self.paths, &self.looks.holders());
+            self.hooks.work(waiting, &self.paths);
+            if wait(woken.as_fd(), self.hooks.fd(), self.pause(now)) {
+                return;
             }
         }
     }
@@ -113,8 +128,8 @@ impl Watch {
             return Duration::ZERO;
         }
         let longest = now + OLD_EVERY;
-        let due =
-            self.looks.due().into_iter().chain(self.governing.due()).chain(self.attaching.due());
+        let looks = self.looks.due().into_iter().chain(self.hooks.due());
+        let due = looks.chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
@@ -127,8 +142,8 @@ impl Watch {
 
     /// From a moment on is there what is attached now.
     fn note(&self, at: Instant) {
-        let present = self.attaching.present(&self.looks.libraries);
-        self.shared.with(|known| known.cover.note(at, present));
+        let (present, boot_ns) = (self.attaching.present(&self.looks.libraries), boot_time_ns());
+        self.shared.with(|known| known.covers.note(at, boot_ns, &present));
     }
 
     /// Makes what is attached what the governor allows.
@@ -147,7 +162,20 @@ impl Watch {
         self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
         let at = self.attaching.count();
         self.note(at);
-        self.shared.with(|known| known.gap_ns = boot_time_ns());
+    }
+
+    /// Files by number, and the number of each process that maps one only.
+    fn numbered(&self) -> (HashMap<u32, Told>, HashMap<ProcKey, u32>) {
+        let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
+        for (key, library) in self.looks.libraries.in_use() {
+            let Some(number) = self.attaching.number_of(key) else { continue };
+            files.insert(number, library.told());
+            for process in &library.users {
+                let only = of.entry(*process).or_insert(Some(number));
+                *only = only.filter(|other| *other == number);
+            }
+        }
+        (files, of.into_iter().filter_map(|(process, only)| Some((process, only?))).collect())
     }
 
     fn publish(&self) {
@@ -155,16 +183,17 @@ impl Watch {
         let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in found.users() {
             if let Some(library) = found.of(process) {
-                let version = library.exports.version.split('+').next().unwrap_or_default();
-                libraries.insert(process, (version.into(), Arc::clone(&library.path)));
+                libraries.insert(process, library.told());
                 fields.extend(found.fields_of(process).map(|fields| (process, fields)));
             }
         }
+        let (files_by_number, only) = self.numbered();
         let governor = &self.governing.governor;
         let files = self.attaching.files(found);
         let level = if self.attaching.is_idle() { GovernorLevel::Off } else { governor.level() };
         let state = state::of(self.attaching.refused(), files, governor);
         let detaching = self.attaching.detaching();
+        let (hooked, words) = (self.hooks.hooked(), self.hooks.words());
         let budget = if self.attaching.is_loaded() { governor.budget() } else { 0 };
         self.shared.with(|known| {
             known.detaching = detaching;
@@ -173,8 +202,30 @@ impl Watch {
             known.level = level;
             known.files = files;
             known.looked += 1;
+            (known.hooked, known.words) = (hooked, words);
             known.libraries = libraries;
+            known.files_by_number = files_by_number;
+            known.only = only;
             known.fields = fields;
         });
     }
+}
+
+/// Sleeps until somebody wakes the thread, a dynamic linker has something to say or the time is
+/// over; true if nobody can wake it any more.
+fn wait(woken: BorrowedFd<'_>, linkers: Option<BorrowedFd<'_>>, timeout: Duration) -> bool {
+    let mut fds = vec![PollFd::from_borrowed_fd(woken, PollFlags::IN)];
+    fds.extend(linkers.map(|linkers| PollFd::from_borrowed_fd(linkers, PollFlags::IN)));
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    // Interrupted by a signal: nothing is ready, and the caller looks and waits again.
+    let _ = poll(&mut fds, Some(&timeout));
+    let said = fds.first().map_or(PollFlags::empty(), PollFd::revents);
+    if said.contains(PollFlags::IN) {
+        // Only that somebody has woken it counts.
+        let _ = rustix::io::read(woken, &mut [0; 64]);
+    }
+    said.contains(PollFlags::HUP)
 }

@@ -50,6 +50,9 @@ pub struct Failure {
     /// The call answers random bytes.
     #[serde(default)]
     pub garbage: bool,
+    /// What the call prints to standard output.
+    #[serde(default)]
+    pub prints: String,
 }
 
 /// What a call is about.

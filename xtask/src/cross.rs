@@ -1,0 +1,69 @@
+//! Builds for another processor than this machine's, with Debian's cross compiler and Rust's own
+//! library for that processor (`cargo xtask setup arm64` gets both).
+
+use crate::{compile, place, shell};
+use anyhow::{Context as _, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A processor to build for.
+#[derive(Debug)]
+pub(crate) struct Cross {
+    /// As Rust calls it.
+    pub(crate) triple: &'static str,
+    /// What the names of its compiler and tools begin with.
+    tools: &'static str,
+    /// Its C library.
+    root: &'static str,
+}
+
+/// arm64, from a machine that is something else.
+pub(crate) const ARM64: Cross = Cross {
+    triple: "aarch64-unknown-linux-gnu",
+    tools: "aarch64-linux-gnu",
+    root: "/usr/aarch64-linux-gnu",
+};
+
+impl Cross {
+    /// Builds packages of the workspace as the tests use them.
+    pub(crate) fn packages(&self, names: &[&str]) -> Result<()> {
+        let mut command = self.cargo("build");
+        for name in names {
+            command.args(["--package", name]);
+        }
+        shell::run(&mut command)
+    }
+
+    /// Builds the unit tests of a package's library; gives the program that they are in.
+    pub(crate) fn unit_tests(&self, package: &str) -> Result<PathBuf> {
+        let mut command = self.cargo("test");
+        command.args(["--package", package, "--lib", "--no-run", "--message-format=json"]);
+        eprintln!("+ {}", shell::line(&command));
+        compile::executable(&shell::capture(&mut command)?)
+            .with_context(|| format!("cargo names no test program of {package}"))
+    }
+
+    /// Where cargo puts what it built.
+    pub(crate) fn target(&self) -> PathBuf {
+        place::target(self.triple).join("debug")
+    }
+
+    /// A program of its binutils.
+    pub(crate) fn tool(&self, name: &str) -> String {
+        format!("{}-{name}", self.tools)
+    }
+
+    /// The shared libraries of its C library.
+    pub(crate) fn libraries(&self) -> PathBuf {
+        Path::new(self.root).join("lib")
+    }
+
+    fn cargo(&self, task: &str) -> Command {
+        let mut command = shell::cargo([task, "--target", self.triple]);
+        let name = self.triple.to_uppercase().replace('-', "_");
+        command.env(format!("CARGO_TARGET_{name}_LINKER"), self.tool("gcc"));
+        // Nobody looks at it with a debugger, and all dependencies are built once more for it.
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+        command
+    }
+}
