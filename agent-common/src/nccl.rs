@@ -2,12 +2,17 @@
 //! the probe `nccl`.
 
 mod config;
+mod counters;
 mod hash;
 mod measure;
 pub mod operation;
 mod symbols;
 
 pub use config::{CONFIG_MAGIC, CONFIG_NAME_AT, NAME_BYTES};
+pub use counters::{
+    COOKIE_LIBRARY, COOKIE_ROW, COOKIE_STEPPED, COUNTERS, HIT_ENTRIES, HIT_RETURN, HIT_STEPPED,
+    LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE, TRIED, TRIED_RETURN,
+};
 pub use hash::{Hash, UNIQUE_ID_WORDS};
 pub use measure::{
     BUCKETS, CLASS_BOUNDS, FIRST_BUCKET_NS, MOST_ELEMENTS, MOST_RANKS, UNSIZED, bucket,
@@ -62,38 +67,6 @@ pub const DESTROYED: u32 = 2;
 pub const ABORTED: u32 = 3;
 /// [`Activity::end`]: revoked: calls on it fail from now on.
 pub const REVOKED: u32 = 4;
-
-/// Index into the counters: returns.
-pub const HIT_RETURN: u32 = 0;
-/// Index into the counters: no room for a communicator.
-pub const LOST_COMMUNICATOR: u32 = 1;
-/// Index into the counters: no room for an operation and size.
-pub const LOST_CALL: u32 = 2;
-/// Index into the counters: no room for a thread.
-pub const LOST_THREAD: u32 = 3;
-/// Index into the counters: an argument in the caller's memory could not be read.
-pub const LOST_UNREADABLE: u32 = 4;
-/// Index into the counters: entries of the first function of [`SYMBOLS`]; those of the others
-/// follow, since a hit does not cost the same at each.
-pub const HIT_ENTRIES: u32 = 5;
-/// Index into the counters: entries of the first function at an instruction that the kernel steps
-/// through, as far as the cookie says it; those of the others follow. They are in no other counter.
-pub const HIT_STEPPED: u32 = HIT_ENTRIES + FUNCTIONS;
-/// Number of counters.
-pub const COUNTERS: u32 = HIT_STEPPED + FUNCTIONS;
-#[expect(clippy::cast_possible_truncation, reason = "some tens")]
-const FUNCTIONS: u32 = SYMBOLS.len() as u32;
-
-/// Bits of a cookie that are a position in [`SYMBOLS`].
-pub const COOKIE_ROW: u64 = 0xffff;
-/// Bit of a cookie: the kernel steps through the instruction.
-pub const COOKIE_STEPPED: u64 = 1 << 16;
-/// From here on a cookie is the number of the library's file.
-pub const COOKIE_LIBRARY: u32 = 32;
-/// Cookie of a function that is none of the library's: nothing is done at its entry.
-pub const TRIED: u64 = COOKIE_ROW;
-/// The same, and its return is wanted.
-pub const TRIED_RETURN: u64 = COOKIE_ROW - 1;
 
 /// Bit of the control word: operations are not counted, while their probes are being detached.
 pub const CONTROL_PAUSED: u32 = 2;

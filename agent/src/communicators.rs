@@ -368,6 +368,20 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_that_two_sources_know_is_one_member_of_its_communicator() {
+        let communicators = Communicators::default();
+        let put = |number, rank| {
+            let facts = MemberFacts { rank, ..facts() };
+            communicators.put(MemberKey { process: PROCESS, number }, facts)
+        };
+        let (_inspected, probed, other) =
+            (put(1 << 62 | 1, Some(3)), put(5, Some(3)), put(1 << 62 | 2, Some(4)));
+        let mut members = communicators.members(HASH);
+        members.sort_by_key(|id| communicators.facts(*id).unwrap().rank);
+        assert_eq!(members, [probed, other]);
+    }
+
+    #[test]
     fn a_communicator_has_one_name_on_all_ranks_whoever_tells_it() {
         let communicators = Communicators::default();
         let other = ProcKey { pid: 8, start_ticks: 80 };
@@ -405,20 +419,6 @@ mod tests {
         assert_eq!(name("x".repeat(65).as_bytes()), Some("x".repeat(61) + "…"));
         // No character is cut in two.
         assert_eq!(name("é".repeat(33).as_bytes()), Some("é".repeat(30) + "…"));
-    }
-
-    #[test]
-    fn a_rank_that_two_sources_know_is_one_member_of_its_communicator() {
-        let communicators = Communicators::default();
-        let put = |number, rank| {
-            let facts = MemberFacts { rank, ..facts() };
-            communicators.put(MemberKey { process: PROCESS, number }, facts)
-        };
-        let (_inspected, probed, other) =
-            (put(1 << 62 | 1, Some(3)), put(5, Some(3)), put(1 << 62 | 2, Some(4)));
-        let mut members = communicators.members(HASH);
-        members.sort_by_key(|id| communicators.facts(*id).unwrap().rank);
-        assert_eq!(members, [probed, other]);
     }
 
     #[test]

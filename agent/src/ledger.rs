@@ -113,6 +113,9 @@ impl Ledger {
 #[path = "ledger/conservation_tests.rs"]
 mod conservation;
 #[cfg(test)]
+#[path = "ledger/instances_tests.rs"]
+mod in_instances;
+#[cfg(test)]
 #[path = "ledger/ledger_tests.rs"]
 #[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]
 mod tests;

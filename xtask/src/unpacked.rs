@@ -19,6 +19,10 @@ pub(crate) fn program(package: &str, suite: &str, path: &str) -> Result<PathBuf>
         fs::create_dir_all(&work).with_context(|| format!("making {}", work.display()))?;
         let moved = apt.unpack(package, &work).and_then(|()| {
             ensure!(work.join(path).is_file(), "{package} of {suite} has no {path}");
+            // What is there lacks the program: an older release's, or taken apart.
+            if kept.exists() {
+                fs::remove_dir_all(&kept).with_context(|| format!("removing {}", kept.display()))?;
+            }
             fs::rename(&work, &kept).with_context(|| format!("moving to {}", kept.display()))
         });
         if moved.is_err() && work.exists() {

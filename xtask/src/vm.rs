@@ -157,7 +157,8 @@ fn lacking(machine: &Machine) -> Option<String> {
     if !machine.can_be_built_for() {
         return Some(format!("a machine that is {}", machine.name));
     }
-    setup::ensure(&[machine.part], Want::Must).err().map(|error| format!("{error:#}"))
+    let error = setup::ensure(&[machine.part], Want::Must).err()?;
+    Some(format!("what `cargo xtask setup {}` gets ({})", machine.part, error.root_cause()))
 }
 
 fn boot_all(machine: &'static Machine, request: &Request, tried: &mut Tried) -> Result<()> {

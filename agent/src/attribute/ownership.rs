@@ -363,6 +363,9 @@ impl Ownership {
 #[path = "live_tests.rs"]
 mod live;
 #[cfg(test)]
+#[path = "numbers_tests.rs"]
+mod numbers;
+#[cfg(test)]
 #[path = "storm_tests.rs"]
 mod storm;
 #[cfg(test)]

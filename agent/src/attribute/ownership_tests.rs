@@ -1,14 +1,12 @@
 use super::*;
-use crate::attribute::fake::{FakeHost, of_path, opened, v2};
-use crate::attribute::identities::Identities;
-use crate::attribute::table::{MAX_ENDED, MAX_HOLDERS};
-use crate::attribute::{KernelCgroups, Method, Workload, cgroup};
+use crate::attribute::fake::{FakeHost, opened, v2};
+use crate::attribute::{KernelCgroups, Method, Workload};
 use crate::catalog::attributes::AttrSet;
 
-const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 const UID: &str = "aaaaaaaa-0000-4000-8000-000000000001";
 /// Started one second after boot.
-const KEY: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
+pub(super) const KEY: ProcKey = ProcKey { pid: 7, start_ticks: 100 };
 
 fn container(digit: char) -> String {
     digit.to_string().repeat(64)
@@ -18,20 +16,20 @@ fn pod_path(uid: &str, digit: char) -> String {
     format!("/kubepods/burstable/pod{uid}/{}", container(digit))
 }
 
-fn job_path(job: u32) -> String {
+pub(super) fn job_path(job: u32) -> String {
     format!("/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_1")
 }
 
 /// A table whose clock stands at ten seconds.
-fn table(host: &FakeHost) -> Ownership {
+pub(super) fn table(host: &FakeHost) -> Ownership {
     Ownership::with_clock(&host.paths, || 10 * SECOND)
 }
 
-fn announce(table: &Ownership, id: u64, path: &str) {
+pub(super) fn announce(table: &Ownership, id: u64, path: &str) {
     table.observe(Evidence::CgroupMade { id: v2(id), path: Arc::from(path) });
 }
 
-fn line(path: &str) -> String {
+pub(super) fn line(path: &str) -> String {
     format!("0::{path}\n")
 }
 
@@ -255,193 +253,6 @@ fn a_repeated_open_costs_no_second_resolution() {
     host.start(KEY, "python3", &line(&job_path(2)));
     table.observe(Evidence::Opened(opened(KEY, 5, 2 * SECOND)));
     assert!(Arc::ptr_eq(&before, &table.owner(KEY).unwrap()));
-}
-
-#[test]
-fn an_open_reported_after_the_end_does_not_bring_a_process_back() {
-    let host = FakeHost::new();
-    let table = table(&host);
-    announce(&table, 5, &job_path(42));
-    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    table.observe(Evidence::Exited { process: KEY, at_ns: 3 * SECOND });
-    table.observe(Evidence::Opened(opened(KEY, 5, 2 * SECOND)));
-    assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(3 * SECOND));
-}
-
-#[test]
-fn the_drivers_number_finds_the_process_that_had_it_then() {
-    let host = FakeHost::new();
-    let table = table(&host);
-    let later = ProcKey { pid: 7, start_ticks: 500 };
-    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    table.observe(Evidence::Exited { process: KEY, at_ns: 5 * SECOND + 1_000_000 });
-    table.observe(Evidence::Opened(opened(later, 6, 6 * SECOND)));
-
-    assert_eq!(table.process(7, SECOND - 1), None);
-    assert_eq!(table.process(7, SECOND), Some(KEY));
-    assert_eq!(table.process(7, 5 * SECOND + 1_000_000), Some(KEY));
-    assert_eq!(table.process(7, 5 * SECOND + 1_000_001), Some(later));
-    assert_eq!(table.process(8, SECOND), None);
-}
-
-#[test]
-fn a_process_only_the_driver_knows_is_found_in_proc() {
-    let host = FakeHost::new();
-    host.start(KEY, "python3", &line(&job_path(1)));
-    let table = table(&host);
-
-    assert_eq!(table.process(7, SECOND - 1), None);
-    assert_eq!(table.owner(KEY), None);
-    assert_eq!(table.process(7, 2 * SECOND), Some(KEY));
-    let owner = table.owner(KEY).unwrap();
-    assert_eq!((owner.method, owner.user.as_deref()), (Method::Proc, Some("ada")));
-
-    // Nobody announces its end: the next tick finds it.
-    host.end(KEY);
-    table.expire(20 * SECOND);
-    assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(20 * SECOND));
-    assert_eq!(table.holders(), []);
-}
-
-#[test]
-fn a_driver_that_still_lists_an_ended_process_finds_it_for_ten_seconds() {
-    let host = FakeHost::new();
-    let table = table(&host);
-    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    table.observe(Evidence::Exited { process: KEY, at_ns: 2 * SECOND });
-    assert_eq!(table.process(7, 12 * SECOND), Some(KEY));
-    assert_eq!(table.process(7, 12 * SECOND + 1), None);
-
-    // Unless the number is somebody else's by then.
-    let other = ProcKey { pid: 7, start_ticks: 300 };
-    host.start(other, "other", &line("/"));
-    assert_eq!(table.process(7, 11 * SECOND), Some(other));
-}
-
-#[test]
-fn an_end_that_was_never_reported_is_found() {
-    let host = FakeHost::new();
-    host.start(KEY, "python3", &line("/"));
-    let table = table(&host);
-    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    table.expire(40 * SECOND);
-    assert_eq!(table.counts().holders, 1);
-    host.end(KEY);
-    table.expire(60 * SECOND);
-    assert_eq!(table.counts().holders, 1);
-    table.expire(70 * SECOND);
-    assert_eq!(table.counts(), Counts { ended: 1, ..Counts::default() });
-}
-
-#[test]
-fn a_reused_number_ends_a_process_whose_end_was_lost() {
-    let host = FakeHost::new();
-    let table = table(&host);
-    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    table.observe(Evidence::Opened(opened(ProcKey { pid: 7, start_ticks: 500 }, 6, 6 * SECOND)));
-    assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(5 * SECOND - 1));
-}
-
-#[test]
-fn a_number_used_again_between_two_scans_is_the_later_process_at_once() {
-    let host = FakeHost::new();
-    let (later, listed) = (ProcKey { start_ticks: 1_100, ..KEY }, ProcKey { pid: 8, ..KEY });
-    let again = ProcKey { pid: 8, ..later };
-    let table = table(&host);
-    table.ends_are_unannounced();
-    for key in [KEY, listed] {
-        host.start(key, "python3", &line(&job_path(1)));
-    }
-    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    let identities = Identities::new(&table);
-    assert_eq!(*identities.of(&[7, 8], 10 * SECOND), BTreeMap::from([(7, KEY), (8, listed)]));
-
-    for key in [later, again] {
-        host.start(key, "python3", &line(&job_path(2)));
-    }
-    // The driver's list is the same, and no scan has been since.
-    assert_eq!(*identities.of(&[7, 8], 12 * SECOND), BTreeMap::from([(7, later), (8, again)]));
-    assert_eq!(table.process(7, 12 * SECOND), Some(later));
-    let owner = table.owner(later).unwrap();
-    assert_eq!(of_path(&owner.workload), cgroup::parse_path(&job_path(2)));
-}
-
-#[test]
-fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_ends() {
-    let host = FakeHost::new();
-    let later = ProcKey { start_ticks: 1_100, ..KEY };
-    let table = table(&host);
-    host.start(KEY, "python3", &line(&job_path(1)));
-    let identities = Identities::new(&table);
-    assert_eq!(*identities.of(&[7], 10 * SECOND), BTreeMap::from([(7, KEY)]));
-    host.start(later, "python3", &line(&job_path(2)));
-    assert_eq!(*identities.of(&[7], 12 * SECOND), BTreeMap::from([(7, later)]));
-}
-
-#[test]
-fn a_look_that_a_move_overtook_changes_nothing() {
-    let mut table = Table::default();
-    let found = |case: Option<Case>, job| {
-        let mut case = case.unwrap();
-        case.owner.method = Method::Proc;
-        case.owner.workload = cgroup::parse_path(&job_path(job));
-        case
-    };
-    let before = found(table.opened(&opened(KEY, 5, SECOND), &[]), 1);
-    let after = found(table.moved(KEY, KernelCgroups(vec![v2(6)])), 2);
-    for case in [after, before] {
-        table.settle(case);
-        assert_eq!(table.owner(KEY).unwrap().workload, cgroup::parse_path(&job_path(2)));
-    }
-}
-
-#[test]
-fn the_path_of_a_removed_cgroup_is_forgotten_after_five_minutes() {
-    let host = FakeHost::new();
-    let table = table(&host);
-    let later = ProcKey { pid: 8, ..KEY };
-    announce(&table, 5, &job_path(1));
-    table.observe(Evidence::CgroupRemoved { id: v2(5) });
-    for (process, seconds, method) in [(KEY, 309, Method::Kernel), (later, 311, Method::Pending)] {
-        table.expire(seconds * SECOND);
-        table.observe(Evidence::Opened(opened(process, 5, SECOND)));
-        assert_eq!(table.owner(process).unwrap().method, method, "{seconds} s");
-    }
-}
-
-#[test]
-fn an_ended_process_is_forgotten_after_five_minutes() {
-    let host = FakeHost::new();
-    let table = table(&host);
-    table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    table.observe(Evidence::Exited { process: KEY, at_ns: 2 * SECOND });
-    table.expire(302 * SECOND);
-    assert!(table.owner(KEY).is_some());
-    table.expire(302 * SECOND + 1);
-    assert_eq!(table.owner(KEY), None);
-    assert_eq!(table.counts(), Counts::default());
-}
-
-#[test]
-fn a_storm_of_ended_processes_costs_bounded_memory() {
-    let mut table = Table::default();
-    let key = |index: usize| ProcKey { pid: u32::try_from(index).unwrap(), start_ticks: 1 };
-    for index in 0..MAX_ENDED + 10 {
-        table.opened(&opened(key(index), 5, SECOND), &[]);
-        table.exited(key(index), 2 * SECOND);
-    }
-    assert_eq!(table.ended_count(), MAX_ENDED);
-    assert_eq!((table.owner(key(9)), table.owner(key(10)).is_some()), (None, true));
-}
-
-#[test]
-fn holders_beyond_the_bound_are_counted_not_kept() {
-    let mut table = Table::default();
-    for index in 0..=MAX_HOLDERS {
-        let key = ProcKey { pid: u32::try_from(index).unwrap(), start_ticks: 1 };
-        table.opened(&opened(key, 5, SECOND), &[]);
-    }
-    assert_eq!((table.holding(), table.refused), (MAX_HOLDERS, 1));
 }
 
 #[test]

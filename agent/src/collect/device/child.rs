@@ -322,8 +322,11 @@ fn open(
             }
             Ok(Event::Asked(_) | Event::Read(_) | Event::Counted(..)) => {}
             Err(RecvTimeoutError::Timeout) => {
-                outlet.complain(None, &inside)?;
-                patience = FOR_EVER;
+                // On a busy machine the thread may not have begun.
+                if inside.now().is_some() {
+                    outlet.complain(None, &inside)?;
+                    patience = FOR_EVER;
+                }
             }
             // The library may hang in its initialisation.
             Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => exit_now(0),

@@ -6,6 +6,7 @@
 //! the probes within their budget. With eight ranks of ten communicators a tick reads about
 //! 400 kB.
 
+mod account;
 mod arrivals;
 mod attaching;
 mod busiest;
@@ -36,20 +37,21 @@ mod state;
 mod stuck;
 mod target;
 mod tell;
+mod waker;
 mod watch;
 
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::catalog::nccl::{self as metric, GovernorLevel, KnownBy, ProbePart};
+use crate::catalog::nccl::{self as metric, KnownBy};
 use crate::collect::Collector;
 use crate::collect::ras;
 use crate::collect::status::{Board, Report};
 use crate::communicators::Communicators;
 use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
-use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
+use account::{tell_coverage, tell_probes};
 use complete::{Completion, Sources};
 use cover::EachCovered;
 pub use governor::Patience;
@@ -60,17 +62,16 @@ use host::Host;
 pub use many::Way;
 use maps::Maps;
 use peers::Peers;
-use price::Hits;
 pub use probed::{Governed, Probed, place_of};
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
 use standing::{say, standings};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
+pub use waker::Waker;
 use watch::Running;
 
 /// The source's name: its threads are `collect:nccl` and `nccl:watch`.
@@ -131,45 +132,6 @@ pub struct Nccl {
     errors: u64,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
-}
-
-/// Processes that have become another program or opened another device since the last look.
-type Stirred = Arc<Mutex<HashSet<ProcKey>>>;
-/// More are found by the looks that come anyway.
-const MOST_STIRRED: usize = 1_024;
-
-/// Says that a process has opened a device, became another program or ended: libraries are looked
-/// for at once.
-#[derive(Clone, Debug)]
-pub struct Waker {
-    wake: Weak<OwnedFd>,
-    stirred: Stirred,
-}
-
-impl Waker {
-    /// Wakes the thread, unless it is awake or gone. What it finds in this process it will look
-    /// for as often as in one that is new.
-    pub fn stir(&self, process: ProcKey) {
-        let mut stirred = locked(&self.stirred);
-        if stirred.len() < MOST_STIRRED {
-            stirred.insert(process);
-        }
-        drop(stirred);
-        self.wake();
-    }
-
-    /// Wakes the thread, unless it is awake or gone.
-    pub fn wake(&self) {
-        if let Some(wake) = self.wake.upgrade() {
-            // Full: it will look anyway.
-            let _ = rustix::io::write(&wake, &[1]);
-        }
-    }
-}
-
-/// A set is whole whatever panicked beside it.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts looking for libraries among the processes that hold a device.
@@ -251,76 +213,16 @@ impl Nccl {
         for member in members {
             tell(out, member, &beside);
         }
-        self.tell_coverage(out, members, &snapshot, &host);
+        tell_coverage(out, members, (&snapshot, &host), &self.covered);
         self.peers.forget(&reading);
         tell_known(out, members);
         Ok(())
-    }
-
-    /// What the counts of each membership are to be divided by.
-    fn tell_coverage(
-        &self,
-        out: &mut Batch,
-        members: &[Member],
-        snapshot: &maps::Snapshot,
-        host: &Host<'_>,
-    ) {
-        let [now, before] = &self.covered;
-        let told = snapshot.communicators.iter().map(|(number, c)| (*number, c.identity.library));
-        let told: HashMap<u64, u32> = told.collect();
-        for member in members {
-            let told = |number| told.get(number).copied().unwrap_or(0);
-            let files =
-                member.numbers.iter().map(|number| host.file(member.facts.process, told(number)));
-            let files: HashSet<Option<u32>> = files.collect();
-            // Of several files no one part is right.
-            let mut files = files.into_iter();
-            let (Some(Some(file)), None) = (files.next(), files.next()) else { continue };
-            let Some(parts) = now.parts_since(before, file) else { continue };
-            for (part, coverage) in ProbePart::ALL.iter().zip(parts) {
-                out.push(metric::MEMBER_COVERAGE.sample(member.id, *part, coverage));
-            }
-        }
     }
 
     /// The processes that have the library loaded, for who wants to look at them.
     pub fn loaded(&self) -> ras::Candidates {
         let shared = self.shared.clone();
         Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
-    }
-
-    /// What is told of the probes themselves.
-    fn probes(&self, out: &mut Batch) {
-        let (level, files, counts) =
-            self.shared.with(|known| (known.level, known.files, known.counts));
-        let (price, paid_ns, budget) =
-            self.shared.with(|known| (known.price, known.paid_ns, known.budget));
-        out.push(metric::LIBRARIES.sample(Agent, (), count(files)));
-        for &one in GovernorLevel::ALL {
-            out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == level)));
-        }
-        let hits = Hits::of(&counts);
-        let [now, before] = &self.covered;
-        let (now, before) = (now.all, before.all);
-        let parts = now.since(before).parts();
-        out.push(metric::WANTED.sample(Agent, (), now.wanted.as_secs_f64()));
-        for (at, part) in ProbePart::ALL.iter().enumerate() {
-            let hits = if *part == ProbePart::Entry { hits.entries() } else { hits.returns };
-            out.push(metric::HITS.sample(Agent, *part, count(hits)));
-            let attached = now.attached.get(at).copied().unwrap_or_default();
-            out.push(metric::ATTACHED.sample(Agent, *part, attached.as_secs_f64()));
-            if let Some(coverage) = parts.and_then(|parts| parts.get(at).copied()) {
-                out.push(metric::COVERAGE.sample(Agent, *part, coverage));
-            }
-        }
-        // Before the programs are loaded nothing was hit, and no price is known.
-        if budget != 0 {
-            out.push(metric::BUDGET.sample(Agent, (), count(budget)));
-            for (kind, took) in price.parts() {
-                out.push(metric::PRICE.sample(Agent, kind, took.as_secs_f64()));
-            }
-            out.push(metric::PAID.sample(Agent, (), paid_ns as f64 / 1e9));
-        }
     }
 }
 
@@ -337,7 +239,7 @@ impl Collector for Nccl {
             self.errors += 1;
             tracing::debug!(%error, "maps of collective calls cannot be read");
         }
-        self.probes(out);
+        self.shared.with(|known| tell_probes(out, known, &self.covered));
     }
 
     fn report(&self) -> Report {

@@ -261,3 +261,58 @@ fn nobody_is_hooked_where_that_is_not_wanted() {
     assert_eq!((hooks.hooked(), hooks.fd().is_none()), (0, true));
     assert!(!is_hooked(&rank));
 }
+
+/// Carries out `load PATH`, as ranks do.
+const PROGRAM: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int main(void) {
+    char order[4096];
+    while (fgets(order, sizeof order, stdin)) {
+        order[strcspn(order, "\n")] = 0;
+        puts(dlopen(order + 5, RTLD_NOW) ? "ok" : "refused");
+        fflush(stdout);
+    }
+}
+"#;
+
+/// Makes a file with the musl C library; `None` where that is not there.
+fn with_musl(folder: &Path, source: &str, name: &str, how: &[&str]) -> Option<PathBuf> {
+    let file = folder.join(name);
+    let text = folder.join(format!("{name}.c"));
+    std::fs::write(&text, source).unwrap();
+    let made = Command::new("musl-gcc").args(how).arg("-o").arg(&file).arg(&text).status();
+    let is_made = made.is_ok_and(|status| status.success());
+    if !is_made {
+        println!("skipped: needs musl-gcc (Debian's musl-tools)");
+    }
+    is_made.then_some(file)
+}
+
+#[test]
+fn the_linker_of_musl_is_hooked_like_that_of_glibc() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |source, name, how: &[&str]| with_musl(folder.path(), source, name, how);
+    let Some(program) = make(PROGRAM, "program", &[]) else { return };
+    let source = "int ncclAllReduce(void) { return 0; }";
+    let library = make(source, "libnccl.so", &["-shared", "-fPIC"]).unwrap();
+    let other = make("int other;", "libother.so", &["-shared", "-fPIC"]).unwrap();
+    let mut rank = Rank::run(&mut Command::new(program));
+    assert_eq!(rank.order(&format!("load {}", other.display())), "ok");
+    let Some(mut later) = Later::of(slice::from_ref(&rank)) else { return };
+    assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
+    assert!(later.finds(rank.process()));
+}
+
+#[test]
+fn a_program_that_was_linked_statically_has_nothing_to_hook() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = with_musl(folder.path(), PROGRAM, "static", &["-static"]) else { return };
+    let mut rank = Rank::run(&mut Command::new(program));
+    rank.begin("load /no/such/file");
+    let mut answer = String::new();
+    rank.answers.read_line(&mut answer).unwrap();
+    let of = PathBuf::from(format!("/proc/{}", rank.child.id()));
+    assert_eq!(super::super::hooks::linker_of(&of), None);
+}

@@ -7,6 +7,7 @@
 
 mod place;
 mod statics;
+mod version;
 
 use gpuwho_common::nccl::SYMBOLS;
 use object::elf::{
@@ -20,23 +21,20 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use version::find_version;
 
 /// What the functions' names begin with; the second is the alias that profilers leave alone.
 const PREFIXES: [&str; 2] = ["nccl", "pnccl"];
 /// The symbol without which a file is no collective library.
 const MARK: &str = "AllReduce";
-/// The text before the version.
-const VERSION_MARKS: [&[u8]; 2] = [b"NCCL version ", b"RCCL version "];
 /// Program headers, entries of the dynamic section and sections that any real file has fewer of.
 const MOST_HEADERS: u64 = 4_096;
 /// Names in one chain of the hash table.
 const MOST_CHAINED: u32 = 4_096;
 /// Constants that are searched for the version: a library has some megabytes of them.
 const MOST_CONSTANTS: u64 = 64 << 20;
-/// Constants read at once.
+/// Constants, or names, read at once.
 const CHUNK: usize = 1 << 20;
-/// A version's text.
-const MOST_VERSION: usize = 48;
 /// Code that is read of one function.
 const MOST_CODE: u64 = 16 << 10;
 
@@ -229,38 +227,6 @@ impl<'a> Image<'a> {
         }
         Ok(None)
     }
-}
-
-fn find_version(file: &File, at: u64, size: u64) -> io::Result<Option<String>> {
-    let end = at.saturating_add(size);
-    let mut at = at;
-    while at < end {
-        let length = CHUNK.min(usize::try_from(end - at).unwrap_or(CHUNK));
-        let chunk = bytes(file, at, length)?;
-        if let Some(version) = version_in(&chunk) {
-            return Ok(Some(version));
-        }
-        if chunk.len() < length || length < CHUNK {
-            break;
-        }
-        // A text across the border is found in the next chunk.
-        at += (CHUNK - 2 * MOST_VERSION) as u64;
-    }
-    Ok(None)
-}
-
-/// `2.27.5+cuda12.9` in `NCCL version 2.27.5+cuda12.9`; a format like `%d.%d` is none.
-fn version_in(text: &[u8]) -> Option<String> {
-    let marks = VERSION_MARKS.iter().flat_map(|mark| {
-        let starts = text.windows(mark.len()).enumerate();
-        starts.filter(move |(_, found)| found == mark).map(|(at, _)| at + mark.len())
-    });
-    marks.filter_map(|at| text.get(at..)).find_map(|rest| {
-        let text = rest.iter().take(MOST_VERSION).take_while(|byte| byte.is_ascii_graphic());
-        let version: String = text.map(|byte| char::from(*byte)).collect();
-        let is_number = version.starts_with(|first: char| first.is_ascii_digit());
-        (is_number && version.contains('.')).then_some(version)
-    })
 }
 
 /// The file's dynamic symbols, by name.

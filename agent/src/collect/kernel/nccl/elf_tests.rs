@@ -1,3 +1,4 @@
+use super::version::version_in;
 use super::*;
 
 #[test]

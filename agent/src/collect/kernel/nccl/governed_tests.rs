@@ -178,7 +178,8 @@ fn a_call_whose_return_was_not_seen_hides_no_later_one() {
     let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
     let id = rank.order("id");
     assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
-    rank.order("take 300000000");
+    // Longer than it takes to detach, on a busy machine too.
+    rank.order("take 2000000000");
     rank.begin("call 1 ncclAllReduce world 16 7");
     let pid = rank.child.id();
     let is_open = |bare: &Bare| bare.read().threads.iter().any(|(_, one)| one.open.since_ns != 0);
@@ -202,7 +203,8 @@ fn a_group_whose_end_was_not_seen_is_no_group_for_later_calls() {
     let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
     let id = rank.order("id");
     assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
-    rank.order("take 300000000");
+    // Longer than it takes to detach, on a busy machine too.
+    rank.order("take 2000000000");
     rank.begin("group 2 ncclAllReduce world 16 7");
     let depth = |bare: &Bare| bare.read().threads.iter().any(|(_, one)| one.group.depth == 1);
     let_go_when(&mut bare, depth);

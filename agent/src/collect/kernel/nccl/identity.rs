@@ -65,13 +65,11 @@ impl Lineage {
         let mut born: Vec<&(u64, Communicator)> = born.collect();
         born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
         // Of others it is not known which child of theirs one is, unless none are counted.
-        let is_followed = |(_, parent): &&&(u64, Communicator)| {
-            let parent = &parent.identity;
-            let process = processes.find(parent.pid, parent.start_ns);
-            process.is_some_and(|of| parent.born_ns > processes.gap_ns(of, parent.library))
-        };
-        let followed: HashSet<u64> =
-            born.iter().filter(is_followed).map(|(number, _)| *number).collect();
+        let followed: HashSet<u64> = born
+            .iter()
+            .filter(|(_, parent)| is_followed(&parent.identity, processes))
+            .map(|(number, _)| *number)
+            .collect();
         for (number, communicator) in &born {
             let identity = &communicator.identity;
             let is_counted = identity.origin == SHRUNK || followed.contains(&identity.parent);
@@ -251,6 +249,12 @@ fn ordered(
     order.sort_unstable();
     let size = u32::try_from(order.len()).unwrap_or(UNKNOWN);
     (0_u32..).zip(order).map(|(rank, (_, _, number))| (number, (rank, size))).collect()
+}
+
+/// Made after the last moment at which births may have been missed in its library.
+fn is_followed(identity: &Identity, processes: &dyn Processes) -> bool {
+    let process = processes.find(identity.pid, identity.start_ns);
+    process.is_some_and(|process| identity.born_ns > processes.gap_ns(process, identity.library))
 }
 
 /// A membership of which the process and its library are known.

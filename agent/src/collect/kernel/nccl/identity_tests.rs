@@ -7,9 +7,10 @@ use gpuwho_common::nccl::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-struct AllAlive;
+/// All alive, with births missed before a moment.
+struct Alive(u64);
 
-impl Processes for AllAlive {
+impl Processes for Alive {
     fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey> {
         Some(ProcKey { pid, start_ticks: start_ns })
     }
@@ -23,7 +24,7 @@ impl Processes for AllAlive {
     }
 
     fn gap_ns(&self, _: ProcKey, _: u32) -> u64 {
-        0
+        self.0
     }
 }
 
@@ -82,7 +83,7 @@ fn split(ranks: &[(u32, u32, u32)], of: u32) -> BTreeMap<u32, (Option<u32>, Opti
         };
         snapshot.communicators.push((u64::from(rank) + 101, communicator(half, 0)));
     }
-    let (found, lost) = Lineage::default().identify(&snapshot, &AllAlive);
+    let (found, lost) = Lineage::default().identify(&snapshot, &Alive(0));
     assert_eq!(lost, Vec::<u64>::new());
     let halves = found.iter().filter(|one| one.communicator.identity.origin == SPLIT);
     halves.map(|one| (one.facts.process.pid, (one.facts.rank, one.facts.ranks))).collect()
@@ -108,7 +109,7 @@ fn children_of_what_was_there_before_have_no_name() {
     snapshot.communicators.push((1, communicator(identity(9, SEEN), 1)));
     let child = Identity { born_ns: 2, parent: 1, child: UNKNOWN, ..identity(9, SPLIT) };
     snapshot.communicators.push((2, communicator(child, 0)));
-    let (found, _) = Lineage::default().identify(&snapshot, &AllAlive);
+    let (found, _) = Lineage::default().identify(&snapshot, &Alive(0));
     let keys: Vec<(u64, Option<CommunicatorHash>)> =
         found.iter().map(|one| (one.key.number, one.facts.hash)).collect();
     assert_eq!(keys, vec![(0, None), (0, None)]);
@@ -134,7 +135,7 @@ fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
     // Which child of that one it is nobody has seen, but it is told itself.
     put(4, Identity { parent: 3, child: UNKNOWN, ..child });
     snapshot.completed = HashMap::from([(1, told(71)), (3, told(73)), (4, told(74))]);
-    let (found, lost) = Lineage::default().identify(&snapshot, &AllAlive);
+    let (found, lost) = Lineage::default().identify(&snapshot, &Alive(0));
     assert_eq!(lost, Vec::<u64>::new());
     let hash = |number: u64| Some(CommunicatorHash(number));
     let names: BTreeMap<u64, _> = found
@@ -152,29 +153,8 @@ fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
     );
 }
 
-/// All alive, and followed since this moment.
-struct Since(u64);
-
-impl Processes for Since {
-    fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey> {
-        AllAlive.find(pid, start_ns)
-    }
-
-    fn is_alive(&self, process: ProcKey) -> bool {
-        AllAlive.is_alive(process)
-    }
-
-    fn library(&self, process: ProcKey, file: u32) -> Option<(Arc<str>, Arc<str>)> {
-        AllAlive.library(process, file)
-    }
-
-    fn gap_ns(&self, _: ProcKey, _: u32) -> u64 {
-        self.0
-    }
-}
-
 fn hashes(snapshot: &Snapshot, gap_ns: u64) -> BTreeMap<u64, Option<u64>> {
-    let (found, _) = Lineage::default().identify(snapshot, &Since(gap_ns));
+    let (found, _) = Lineage::default().identify(snapshot, &Alive(gap_ns));
     found.iter().map(|one| (one.number, one.facts.hash.map(|hash| hash.0))).collect()
 }
 
@@ -229,8 +209,8 @@ fn children_are_not_numbered_where_some_may_have_been_missed() {
     assert_eq!(hashes(&snapshot, 15), known(None, None));
     // What is known stays known.
     let mut lineage = Lineage::default();
-    lineage.identify(&snapshot, &AllAlive);
-    let (found, _) = lineage.identify(&snapshot, &Since(15));
+    lineage.identify(&snapshot, &Alive(0));
+    let (found, _) = lineage.identify(&snapshot, &Alive(15));
     let again = found.iter().map(|one| (one.number, one.facts.hash.map(|hash| hash.0)));
     assert_eq!(again.collect::<BTreeMap<_, _>>(), known(Some(split), Some(grown)));
 }

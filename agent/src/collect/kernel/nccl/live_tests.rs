@@ -10,7 +10,8 @@ use super::maps::Snapshot;
 use super::probes::{Attached, Probes, task_layout};
 use super::shared::Shared;
 use super::target::Target;
-use super::{Nccl, Patience, Settings, Waker, elf, locked};
+use super::waker::{Waker, locked};
+use super::{Nccl, Patience, Settings, elf};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
@@ -306,7 +307,13 @@ impl Source {
         Self::patient(hang_after, Some(budget), Patience::default())
     }
 
+    /// With every call timed.
     fn patient(hang_after: Duration, budget: Option<u64>, patience: Patience) -> Option<Self> {
+        let usual = Settings::default();
+        Self::of(Settings { hang_after, budget, patience, timed_rate: 0, ..usual })
+    }
+
+    fn of(settings: Settings) -> Option<Self> {
         if let (SourceState::Degraded, why) =
             super::diagnose(&Settings::default(), &Paths::default())
         {
@@ -317,7 +324,6 @@ impl Source {
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
-        let settings = Settings { budget, patience, hang_after, ..Settings::default() };
         let candidates = Box::new(move || locked(&listed).clone());
         let (known, board) = ((&ownership, &communicators), Board::default());
         let desk = Arc::new(Desk::new(desk::Sources {
@@ -422,7 +428,7 @@ impl Told {
     }
 
     fn state(&self, rank: &Rank) -> Option<&'static str> {
-        ["running", "idle", "waiting", "hung"]
+        ["running", "idle", "waiting", "hung", "unknown"]
             .into_iter()
             .find(|state| self.int("nccl.rank.status", rank, state) == Some(1))
     }
@@ -1184,11 +1190,11 @@ mod dlopen;
 #[path = "governed_tests.rs"]
 mod governed;
 
-#[path = "names_tests.rs"]
-mod names;
-
 #[path = "several_tests.rs"]
 mod several;
+
+#[path = "names_tests.rs"]
+mod names;
 
 #[test]
 fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {

@@ -81,3 +81,39 @@ fn a_failure_whose_return_was_not_seen_is_told_by_the_question_what_it_means() {
         assert_eq!(failures(&bare, &mut rank, &[0, 7, 3, 2]), (2, 3), "the first that is one");
     }
 }
+
+#[test]
+fn of_a_fast_thread_that_falls_silent_it_is_not_said_that_it_is_idle() {
+    let (hang_after, budget) = (Duration::from_millis(500), Some(1_000_000_000));
+    let settings = Settings { hang_after, budget, timed_rate: RATE, ..Settings::default() };
+    let Some(mut source) = Source::of(settings) else { return };
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    source.hold(rank.process());
+    source.until_ready(1);
+    if !has_sessions() {
+        println!("skipped: needs a kernel with {}", Way::Session.as_str());
+        return;
+    }
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    // Seven times in eight the last call was not timed.
+    let mut found = Vec::new();
+    while found.len() < 20 && !found.contains(&"unknown") {
+        assert_eq!(rank.order(&format!("call {MANY} ncclAllReduce world 1000 7")), "0");
+        source.until("silence", |source| source.read().state(&rank) != Some("running"));
+        found.extend(source.read().state(&rank));
+    }
+    let (last, before) = found.split_last().unwrap();
+    assert!(*last == "unknown" && before.iter().all(|state| *state == "idle"), "{found:?}");
+    assert!(source.read().all("nccl.rank.open_call.age").is_empty());
+    // One that calls slowly is seen returning.
+    rank.order("pace 30 100 ncclAllReduce world 1000 7");
+    source.until("silence", |source| source.read().state(&rank) != Some("running"));
+    assert_eq!(source.read().state(&rank), Some("idle"));
+}
+
+fn has_sessions() -> bool {
+    Probes::load(task_layout(&Paths::default()), Way::Session, 0)
+        .is_ok_and(|(probes, _)| probes.way() == Way::Session)
+}

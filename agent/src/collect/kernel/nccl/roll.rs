@@ -304,8 +304,7 @@ fn opened(
             continue;
         };
         let open = &thread.open;
-        // Of a call whose return is not seen nobody knows whether it is over.
-        if open.since_ns == 0 || open.unseen != 0 || matches!(open.what, IDLE | QUESTION) {
+        if open.since_ns == 0 || matches!(open.what, IDLE | QUESTION) {
             continue;
         }
         let call = OpenCall {

@@ -1,0 +1,64 @@
+//! What is told of the probes themselves: for how long they were there, and what they cost.
+
+use super::cover::EachCovered;
+use super::host::Host;
+use super::maps::Snapshot;
+use super::price::Hits;
+use super::roll::Member;
+use super::shared::Known;
+use super::tell::count;
+use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
+use crate::sample::{Agent, Batch};
+use std::collections::{HashMap, HashSet};
+
+/// What holds for the host; by the sums at this reading and at the last.
+pub(super) fn tell_probes(out: &mut Batch, known: &Known, [now, before]: &[EachCovered; 2]) {
+    out.push(metric::LIBRARIES.sample(Agent, (), count(known.files)));
+    for &one in GovernorLevel::ALL {
+        out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == known.level)));
+    }
+    let hits = Hits::of(&known.counts);
+    let parts = now.all.since(before.all).parts();
+    out.push(metric::WANTED.sample(Agent, (), now.all.wanted.as_secs_f64()));
+    for (at, part) in ProbePart::ALL.iter().enumerate() {
+        let hits = if *part == ProbePart::Entry { hits.entries() } else { hits.returns };
+        out.push(metric::HITS.sample(Agent, *part, count(hits)));
+        let attached = now.all.attached.get(at).copied().unwrap_or_default();
+        out.push(metric::ATTACHED.sample(Agent, *part, attached.as_secs_f64()));
+        if let Some(coverage) = parts.and_then(|parts| parts.get(at).copied()) {
+            out.push(metric::COVERAGE.sample(Agent, *part, coverage));
+        }
+    }
+    // Before the programs are loaded nothing was hit, and no price is known.
+    if known.budget != 0 {
+        out.push(metric::BUDGET.sample(Agent, (), count(known.budget)));
+        for (kind, took) in known.price.parts() {
+            out.push(metric::PRICE.sample(Agent, kind, took.as_secs_f64()));
+        }
+        out.push(metric::PAID.sample(Agent, (), known.paid_ns as f64 / 1e9));
+    }
+}
+
+/// What the counts of each membership are to be divided by.
+pub(super) fn tell_coverage(
+    out: &mut Batch,
+    members: &[Member],
+    (snapshot, host): (&Snapshot, &Host<'_>),
+    [now, before]: &[EachCovered; 2],
+) {
+    let told = snapshot.communicators.iter().map(|(number, c)| (*number, c.identity.library));
+    let told: HashMap<u64, u32> = told.collect();
+    for member in members {
+        let told = |number| told.get(number).copied().unwrap_or(0);
+        let files =
+            member.numbers.iter().map(|number| host.file(member.facts.process, told(number)));
+        let files: HashSet<Option<u32>> = files.collect();
+        // Of several files no one part is right.
+        let mut files = files.into_iter();
+        let (Some(Some(file)), None) = (files.next(), files.next()) else { continue };
+        let Some(parts) = now.parts_since(before, file) else { continue };
+        for (part, coverage) in ProbePart::ALL.iter().zip(parts) {
+            out.push(metric::MEMBER_COVERAGE.sample(member.id, *part, coverage));
+        }
+    }
+}
