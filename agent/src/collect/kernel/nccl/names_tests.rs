@@ -82,7 +82,7 @@ fn names_are_read(way: Way) {
 fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
     let scene = Scene::new();
     let mut rank = Rank::with(&scene.library());
-    let Some(bare) = Bare::on(&rank, Way::Session) else { return };
+    let Some(bare) = Bare::on(&rank, Way::Each) else { return };
     let id = rank.order("id");
     // A text that is there, for those that must not be followed to it.
     let there = {
