@@ -21,7 +21,8 @@ pub(crate) fn program(package: &str, suite: &str, path: &str) -> Result<PathBuf>
             ensure!(work.join(path).is_file(), "{package} of {suite} has no {path}");
             // What is there lacks the program: an older release's, or taken apart.
             if kept.exists() {
-                fs::remove_dir_all(&kept).with_context(|| format!("removing {}", kept.display()))?;
+                fs::remove_dir_all(&kept)
+                    .with_context(|| format!("removing {}", kept.display()))?;
             }
             fs::rename(&work, &kept).with_context(|| format!("moving to {}", kept.display()))
         });
