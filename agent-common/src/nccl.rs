@@ -359,16 +359,16 @@ abi! {
     Thread {
         /// The call it is in.
         open: Open,
-        /// The communicator it is making.
-        expected: Expected,
-        /// The group it has begun.
-        group: Group,
         /// The handle it used last.
         used: Used,
         /// How fast it calls.
         pace: Pace,
         /// Entries of functions so far.
         hits: u64,
+        /// The group it has begun.
+        group: Group,
+        /// The communicator it is making. Last, since a call does not look at it.
+        expected: Expected,
     }
 }
 

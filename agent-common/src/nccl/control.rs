@@ -12,7 +12,7 @@ pub const CONTROL_ERA: u32 = 4;
 /// a job, long beside a call.
 pub const STRETCH_NS: u64 = 100_000_000;
 /// Of the calls of a thread that calls fast so many are one that is timed, by chance; a power of two.
-pub const TIMED_ONE_IN: u32 = 8;
+pub const TIMED_ONE_IN: u32 = 16;
 const _: () = assert!(TIMED_ONE_IN.is_power_of_two());
 
 /// Index into the changes of handles: by the programs.

@@ -13,6 +13,9 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// Longer than the longest of its cycles on the mean.
 const WATCHED: Duration = Duration::from_secs(35);
 
+/// Slower callers are left alone, by default.
+const SLOWEST: u32 = 10_000;
+
 const HEAD: &str = "\
 | processes | calls/s | level at the end | of calls seen | a call pays, on the mean | agent, of a core \
 | ring : ours |
@@ -21,7 +24,7 @@ const HEAD: &str = "\
 /// What every rate costs, at what a call that is seen costs and what the ring does.
 pub(crate) fn measure(found: &[Found]) -> io::Result<()> {
     println!("\nwith the governor, by default, {} s\n{HEAD}", WATCHED.as_secs());
-    for one in found {
+    for one in found.iter().filter(|one| one.rate == 0 || one.rate >= SLOWEST) {
         let folder = tempfile::tempdir()?;
         let library = ranks::library(folder.path(), "governed")?;
         let mut ranks = Ranks::start(&library, one.processes)?;

@@ -173,7 +173,7 @@ metrics! {
     /// group return at once; the group's launch is counted once, in the ncclGroupEnd that ends it,
     /// on the last call of the group. Long times mean a full stream, lazy connecting or a blocked
     /// proxy. Of a thread that makes more than `nccl.timed_rate` (500) calls a second one call in
-    /// eight is timed, by chance, on kernels from 6.13 on: take shares and means of it, and the number
+    /// sixteen is timed, by chance, on kernels from 6.13 on: take shares and means of it, and the number
     /// of calls from `nccl.collective.calls`.
     ENQUEUE: Histogram<Histogram> of MemberId, by (Operation, SizeClass) =
         "nccl.collective.enqueue.duration" ["s"]

@@ -88,7 +88,7 @@ pub struct Settings {
     /// How long less is attached.
     pub patience: Patience,
     /// Calls a second of a thread up to which each is timed, if the probes' return is seen at all.
-    /// Of a thread that is faster one call in eight is, by chance, where the kernel lets a return be
+    /// Of a thread that is faster one call in sixteen is, by chance, where the kernel lets a return be
     /// left out: it is a third of what a call pays. 0: every call is timed.
     pub timed_rate: u32,
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
