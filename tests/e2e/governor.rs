@@ -4,7 +4,7 @@
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, ReceivedRecord as Record, of};
-use gpuwho_tests::nccl::{Rank, library};
+use gpuwho_tests::nccl::{Rank, is_probed_here, library};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::until::until;
 use rustix::process::geteuid;
@@ -46,6 +46,7 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
         gpuwho_tests::skip!("root, to attach probes");
     }
     let folder = TempDir::new().unwrap();
+    or_skip!(is_probed_here());
     let collector = or_skip!(Collector::start(&folder.path().join("collector")));
     let library = library(folder.path()).unwrap();
     let mut rank = Rank::holding(Path::new(NODE), &library, &[]).unwrap();
@@ -57,9 +58,7 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
         ..Config::default()
     };
     let agent = Agent::start(folder.path(), &config, None).unwrap();
-    if agent.wait_for_log("counting collective calls", WITHIN).is_err() {
-        gpuwho_tests::skip!("a kernel that lets the agent count collective calls");
-    }
+    agent.wait_for_log("counting collective calls", WITHIN).unwrap();
     let id = rank.order("id").unwrap();
     assert_eq!(rank.order(&format!("init world 1 0 {id}")).unwrap(), "0");
     let told = || {

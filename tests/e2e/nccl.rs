@@ -5,7 +5,7 @@ use gpuwho_common::nccl::Hash;
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::collector::Collector;
 use gpuwho_tests::collector::received::{ReceivedPoint, ReceivedRecord as Record, of};
-use gpuwho_tests::nccl::{Rank, library};
+use gpuwho_tests::nccl::{Rank, is_probed_here, library};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::until::until;
 use rustix::process::geteuid;
@@ -40,11 +40,10 @@ fn start(folder: &Path, collector: &Collector, more: &str) -> Result<Agent, &'st
     let more = format!("[nvidia]\nenabled = false\n{more}");
     let interval = Some("500ms".to_owned());
     let config = Config { interval, otlp, more, ..Config::default() };
+    is_probed_here()?;
     let agent = Agent::start(folder, &config, None).unwrap();
-    match agent.wait_for_log("counting collective calls", WITHIN) {
-        Ok(_) => Ok(agent),
-        Err(_) => Err("a kernel that lets the agent count collective calls"),
-    }
+    agent.wait_for_log("counting collective calls", WITHIN).unwrap();
+    Ok(agent)
 }
 
 #[test]

@@ -22,6 +22,15 @@ pub fn library(folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// Whether the kernel takes the agent's probes on the library: where it does, they must be there.
+pub fn is_probed_here() -> Result<(), &'static str> {
+    let takes = program::gpuwho().is_ok_and(|agent| {
+        let tried = Command::new(agent).args(["self-test", "nccl"]).output();
+        tried.is_ok_and(|tried| tried.status.success())
+    });
+    if takes { Ok(()) } else { Err("a kernel that lets the agent count collective calls") }
+}
+
 impl Rank {
     /// Starts one that holds the first device below `folder` and has loaded `library`.
     pub fn start(folder: &Path, library: &Path, env: &[(&str, &str)]) -> io::Result<Self> {
