@@ -42,8 +42,6 @@ const NCCL_TESTS: &[&str] = &[
     "a_library_that_is_loaded_after_hours",
     "a_name_is_read_wherever_a_configuration_is",
     "a_hostile_configuration_gives_no_name",
-    "of_a_fast_thread_every_call_is_counted",
-    "a_failure_whose_return_was_not_seen",
 ];
 
 /// What `cargo xtask vm` can be asked.
