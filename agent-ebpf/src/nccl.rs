@@ -309,7 +309,7 @@ fn process_start() -> u64 {
 }
 
 /// Nothing open.
-pub const NOT_OPEN: Open = Open {
+const NOT_OPEN: Open = Open {
     since_ns: 0,
     stack: 0,
     communicator: 0,

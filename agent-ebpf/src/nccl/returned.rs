@@ -64,6 +64,7 @@ fn timed(open: &Open, now: u64) {
     }
 }
 
+/// A call has failed; `is_child` if it was to make a communicator from this one.
 #[inline(always)]
 pub fn failed(communicator: u64, result: u32, is_child: bool) {
     let Some(communicator) = COMMUNICATORS.get_ptr_mut(&communicator) else { return };

@@ -7,7 +7,6 @@ use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
-use crate::agent::{Agent, Config, Otlp};
 use nvidia_ml::counts::{self, Count};
 use nvidia_ml::scenario::failure::Latency;
 use std::collections::BTreeMap;
@@ -40,13 +39,7 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     let path = load.nvml.count_calls();
     load.nvml.take_time()?;
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
-    let config = Config {
-        interval: Some(EVERY.to_owned()),
-        pod_logs: Some(load.stage.pod_logs()),
-        otlp: Some(Otlp { endpoint: receiver.endpoint().to_owned(), protocol: None }),
-        ..Config::default()
-    };
-    let agent = Agent::start(load.stage.folder(), &config, Some(&load.nvml))?;
+    let agent = load.agent(EVERY, &receiver)?;
     thread::sleep(WARM_UP);
     let (agent, reader) = (agent.pid(), child(agent.pid())?);
     let before = (look(&path)?, threads(agent)?, threads(reader)?);

@@ -5,7 +5,6 @@ use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
-use crate::agent::{Agent, Config, Otlp};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,13 +34,7 @@ struct Memory {
 pub fn measure(every: &str, watch: Duration) -> Result<Vec<Row>, BenchError> {
     let load = Load::start(stage()?)?;
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
-    let config = Config {
-        interval: Some(every.to_owned()),
-        pod_logs: Some(load.stage.pod_logs()),
-        otlp: Some(Otlp { endpoint: receiver.endpoint().to_owned(), protocol: None }),
-        ..Config::default()
-    };
-    let agent = Agent::start(load.stage.folder(), &config, Some(&load.nvml))?;
+    let agent = load.agent(every, &receiver)?;
     thread::sleep(WARM_UP);
     let child = child(agent.pid())?;
     let pids = [("agent", agent.pid()), ("reader", child)];

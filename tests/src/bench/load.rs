@@ -1,6 +1,8 @@
 //! Eight GPUs with eight real processes each, half of them in pods, half in Slurm jobs.
 
 use super::BenchError;
+use super::receiver::Receiver;
+use crate::agent::{Agent, Config, Otlp};
 use crate::nvml::FakeNvml;
 use crate::stage::{Driver, PodSpec, Qos, Stage};
 use crate::worker::Worker;
@@ -54,5 +56,16 @@ impl Load {
             nvml.set_processes(gpu, &pids)?;
         }
         Ok(Self { _workers: workers, nvml, stage })
+    }
+
+    /// Starts the agent on them; it sends to a receiver.
+    pub fn agent(&self, every: &str, receiver: &Receiver) -> Result<Agent, BenchError> {
+        let config = Config {
+            interval: Some(every.to_owned()),
+            pod_logs: Some(self.stage.pod_logs()),
+            otlp: Some(Otlp { endpoint: receiver.endpoint().to_owned(), protocol: None }),
+            ..Config::default()
+        };
+        Ok(Agent::start(self.stage.folder(), &config, Some(&self.nvml))?)
     }
 }

@@ -6,7 +6,6 @@ use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
-use crate::agent::{Agent, Config, Otlp};
 use crate::nccl::{Rank, library};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,13 +22,7 @@ const TURN: Duration = Duration::from_millis(500);
 pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     let load = Load::start(stage()?)?;
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
-    let config = Config {
-        interval: Some(EVERY.to_owned()),
-        pod_logs: Some(load.stage.pod_logs()),
-        otlp: Some(Otlp { endpoint: receiver.endpoint().to_owned(), protocol: None }),
-        ..Config::default()
-    };
-    let agent = Agent::start(load.stage.folder(), &config, Some(&load.nvml))?;
+    let agent = load.agent(EVERY, &receiver)?;
     let mut ranks = world(&load).map_err(BenchError::os("ranks"))?;
     agent.wait_for_log("counting collective calls", WARM_UP)?;
     thread::sleep(WARM_UP);

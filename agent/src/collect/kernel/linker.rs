@@ -5,14 +5,13 @@
 //! nobody else that maps the file ever traps. It walks over all of them though to find it, when
 //! the probe comes and when it goes.
 
-use super::load::LoadError;
+use super::load::{LoadError, allow_maps, hash_map, map, typed};
 use crate::sys::bpf::record;
-use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
 use aya::programs::uprobe::{UProbeLink, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
 use aya::{Ebpf, EbpfLoader};
 use gpuwho_common::linker::{HITS, QUIET, STRANGERS};
-use rustix::process::{Resource, Rlimit, setrlimit};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -40,15 +39,14 @@ impl Linker {
         if OBJECT.is_empty() {
             return Err(LoadError::NotBuilt);
         }
-        // Before 5.11 maps count against this limit; a refusal shows as the first map's error.
-        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+        allow_maps();
         let mut bpf = EbpfLoader::new().btf(None).load(OBJECT)?;
-        let changed = RingBuf::try_from(take(&mut bpf, "CHANGED")?)
+        let changed = RingBuf::try_from(map(&mut bpf, "CHANGED")?)
             .map_err(|source| LoadError::Map { name: "CHANGED", source })?;
-        let watched = HashMap::try_from(take(&mut bpf, "WATCHED")?).map_err(watched)?;
-        let counts = PerCpuArray::try_from(take(&mut bpf, "COUNTS")?)
+        let watched = hash_map(&mut bpf, "WATCHED")?;
+        let counts = PerCpuArray::try_from(map(&mut bpf, "COUNTS")?)
             .map_err(|source| LoadError::Map { name: "COUNTS", source })?;
-        program(&mut bpf)?.load().map_err(refused)?;
+        typed::<UProbe>(&mut bpf, PROGRAM)?.load().map_err(refused)?;
         Ok(Self { bpf, changed, watched, counts })
     }
 
@@ -56,8 +54,9 @@ impl Linker {
     /// dynamic linker.
     pub(super) fn watch(&mut self, pid: u32, file: &Path, offset: u64) -> Result<Link, LoadError> {
         let Some(process) = NonZeroU32::new(pid) else { return Err(LoadError::Missing("process")) };
-        self.watched.insert(pid, QUIET, 0).map_err(watched)?;
-        let attached = program(&mut self.bpf).and_then(|program| {
+        let full = |source| LoadError::Map { name: "WATCHED", source };
+        self.watched.insert(pid, QUIET, 0).map_err(full)?;
+        let attached = typed::<UProbe>(&mut self.bpf, PROGRAM).and_then(|program| {
             let id = program.attach(offset, file, UProbeScope::OneProcess(process));
             program.take_link(id.map_err(refused)?).map_err(refused)
         });
@@ -100,19 +99,6 @@ impl AsFd for Linker {
     }
 }
 
-fn take(bpf: &mut Ebpf, name: &'static str) -> Result<Map, LoadError> {
-    bpf.take_map(name).ok_or(LoadError::Missing(name))
-}
-
-fn program(bpf: &mut Ebpf) -> Result<&mut UProbe, LoadError> {
-    let found = bpf.program_mut(PROGRAM).ok_or(LoadError::Missing(PROGRAM))?;
-    found.try_into().map_err(refused)
-}
-
 fn refused(source: ProgramError) -> LoadError {
     LoadError::Program { program: PROGRAM, source }
-}
-
-fn watched(source: MapError) -> LoadError {
-    LoadError::Map { name: "WATCHED", source }
 }

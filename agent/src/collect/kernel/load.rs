@@ -156,8 +156,7 @@ pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<L
         return Err(LoadError::NotBuilt);
     }
     let layout = layout::read(paths)?;
-    // Before 5.11 maps count against this limit; a refusal shows as the first map's error.
-    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+    allow_maps();
     let mut bpf =
         EbpfLoader::new().btf(None).override_global("LAYOUT", &layout, true).load(OBJECT)?;
     let mut nodes = hash_map(&mut bpf, "NODES")?;
@@ -209,11 +208,17 @@ pub(super) fn losses(lost: &PerCpuArray<MapData, u64>, reason: u32) -> u64 {
     lost.get(&reason, 0).map_or(0, |counts| counts.iter().sum())
 }
 
-fn map(bpf: &mut Ebpf, name: &'static str) -> Result<aya::maps::Map, LoadError> {
+/// Before 5.11 maps count against the limit of locked memory; a refusal shows as the first map's
+/// error.
+pub(super) fn allow_maps() {
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+}
+
+pub(super) fn map(bpf: &mut Ebpf, name: &'static str) -> Result<aya::maps::Map, LoadError> {
     bpf.take_map(name).ok_or(LoadError::Missing(name))
 }
 
-fn hash_map<K: aya::Pod, V: aya::Pod>(
+pub(super) fn hash_map<K: aya::Pod, V: aya::Pod>(
     bpf: &mut Ebpf,
     name: &'static str,
 ) -> Result<HashMap<MapData, K, V>, LoadError> {
@@ -232,7 +237,7 @@ fn follow(
         .map_err(|source| LoadError::Program { program, source })
 }
 
-fn typed<'a, T>(bpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut T, LoadError>
+pub(super) fn typed<'a, T>(bpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut T, LoadError>
 where
     &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
 {

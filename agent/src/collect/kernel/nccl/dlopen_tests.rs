@@ -75,7 +75,7 @@ impl Later {
         assert!(due <= self.now + Duration::from_millis(5), "{:?}", due - self.now);
         self.now = due;
         self.looks.look(due);
-        self.looks.libraries.is_used_by(process)
+        self.looks.libraries.users().contains(&process)
     }
 
     /// Hooks those that are settled by now; gives how many there are.

@@ -173,11 +173,7 @@ fn attach_again(bare: &mut Bare, rank: &Rank) {
 
 #[test]
 fn a_call_whose_return_was_not_seen_hides_no_later_one() {
-    let scene = Scene::new();
-    let mut rank = Rank::with(&scene.library());
-    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
-    let id = rank.order("id");
-    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    let Some((_scene, mut rank, mut bare)) = alone(Way::Session, 0) else { return };
     // Longer than it takes to detach, on a busy machine too.
     rank.order("take 2000000000");
     rank.begin("call 1 ncclAllReduce world 16 7");
@@ -198,11 +194,7 @@ fn a_call_whose_return_was_not_seen_hides_no_later_one() {
 
 #[test]
 fn a_group_whose_end_was_not_seen_is_no_group_for_later_calls() {
-    let scene = Scene::new();
-    let mut rank = Rank::with(&scene.library());
-    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
-    let id = rank.order("id");
-    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    let Some((_scene, mut rank, mut bare)) = alone(Way::Session, 0) else { return };
     // Longer than it takes to detach, on a busy machine too.
     rank.order("take 2000000000");
     rank.begin("group 2 ncclAllReduce world 16 7");
@@ -264,11 +256,7 @@ fn what_finds_no_room_is_counted_by_what_was_full() {
 
 #[test]
 fn a_thread_that_finds_no_room_is_counted_and_its_calls_are_not() {
-    let scene = Scene::new();
-    let mut rank = Rank::with(&scene.library());
-    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
-    let id = rank.order("id");
-    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    let Some((_scene, mut rank, mut bare)) = alone(Way::Session, 0) else { return };
     let me = bare.read().threads[0];
     let mut threads = HashMap::<_, u64, Thread>::try_from(&mut bare.maps.threads).unwrap();
     threads.remove(&me.0).unwrap();

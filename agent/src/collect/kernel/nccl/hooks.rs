@@ -75,7 +75,10 @@ impl Hooks {
 
     /// From now on these are wanted; `None` where those are that were.
     pub(super) fn follow(&mut self, wanted: Option<HashSet<ProcKey>>) {
-        let Some(wanted) = wanted else { return };
+        // Where none can be had, nobody need be looked at for being stuck.
+        let Some(wanted) = wanted.filter(|_| !matches!(self.linker, Probe::Refused)) else {
+            return;
+        };
         let gone = self.asked.keys().filter(|process| !wanted.contains(*process));
         for process in gone.copied().collect::<Vec<_>>() {
             self.let_go(process);

@@ -197,11 +197,6 @@ impl Libraries {
         self.leave(process, mapped)
     }
 
-    /// Whether a process maps a library.
-    pub(super) fn is_used_by(&self, process: ProcKey) -> bool {
-        self.in_use().any(|(_, library)| library.users.contains(&process))
-    }
-
     /// Everybody that maps a library.
     pub(super) fn users(&self) -> HashSet<ProcKey> {
         self.in_use().flat_map(|(_, library)| library.users.iter().copied()).collect()

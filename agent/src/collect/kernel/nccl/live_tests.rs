@@ -174,6 +174,16 @@ impl Bare {
     }
 }
 
+/// A rank that is alone in its communicator, `world`, with the bare probe on its library.
+fn alone(way: Way, timed_rate: u32) -> Option<(Scene, Rank, Bare)> {
+    let scene = Scene::new();
+    let mut rank = Rank::with(&scene.library());
+    let bare = Bare::timing(timed_rate, &rank, way)?;
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    Some((scene, rank, bare))
+}
+
 fn only<T>(items: impl IntoIterator<Item = T>) -> T {
     let mut items = items.into_iter();
     let first = items.next().unwrap();
@@ -265,11 +275,7 @@ fn everything_is_exact(way: Way) {
 
 #[test]
 fn a_session_leaves_out_the_returns_that_say_nothing() {
-    let scene = Scene::new();
-    let mut rank = Rank::with(&scene.library());
-    let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
-    let id = rank.order("id");
-    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    let Some((_scene, mut rank, mut bare)) = alone(Way::Session, 0) else { return };
     let hits = |bare: &Bare| {
         let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
         let rows = u32::try_from(SYMBOLS.len()).unwrap();

@@ -114,8 +114,8 @@ impl Looks {
         let old = self.seen.iter().filter(|(_, seen)| {
             seen.code_kb.is_some() && now.saturating_duration_since(seen.since) >= SETTLED_AFTER
         });
-        let settled = old.filter(|(process, _)| !self.libraries.is_used_by(**process));
-        Some(settled.map(|(process, _)| *process).collect())
+        let users = self.libraries.users();
+        Some(old.map(|(process, _)| *process).filter(|process| !users.contains(process)).collect())
     }
 
     /// Those that hold a device.

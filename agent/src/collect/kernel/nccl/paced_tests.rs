@@ -15,18 +15,9 @@ fn counted(bare: &Bare, rank: &Rank) -> (u64, u64) {
     (calls.count, calls.enqueue.iter().sum())
 }
 
-fn world(way: Way, timed_rate: u32) -> Option<(Scene, Rank, Bare)> {
-    let scene = Scene::new();
-    let mut rank = Rank::with(&scene.library());
-    let bare = Bare::timing(timed_rate, &rank, way)?;
-    let id = rank.order("id");
-    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
-    Some((scene, rank, bare))
-}
-
 #[test]
 fn of_a_fast_thread_every_call_is_counted_and_one_in_sixteen_is_timed() {
-    let Some((_scene, mut rank, bare)) = world(Way::Session, RATE) else { return };
+    let Some((_scene, mut rank, bare)) = alone(Way::Session, RATE) else { return };
     assert_eq!(rank.order(&format!("call {MANY} ncclAllReduce world 1000 7")), "0");
     let (before, timed_before) = counted(&bare, &rank);
     assert_eq!(before, MANY);
@@ -40,7 +31,7 @@ fn of_a_fast_thread_every_call_is_counted_and_one_in_sixteen_is_timed() {
 
 #[test]
 fn once_it_calls_slowly_every_call_is_timed_again() {
-    let Some((_scene, mut rank, bare)) = world(Way::Session, RATE) else { return };
+    let Some((_scene, mut rank, bare)) = alone(Way::Session, RATE) else { return };
     assert_eq!(rank.order(&format!("call {MANY} ncclAllReduce world 1000 7")), "0");
     // Three stretches.
     rank.order("pace 30 100 ncclAllReduce world 1000 7");
@@ -52,7 +43,7 @@ fn once_it_calls_slowly_every_call_is_timed_again() {
 
 #[test]
 fn where_no_return_can_be_left_out_all_are_timed() {
-    let Some((_scene, mut rank, bare)) = world(Way::Each, RATE) else { return };
+    let Some((_scene, mut rank, bare)) = alone(Way::Each, RATE) else { return };
     assert_eq!(rank.order(&format!("call {MANY} ncclAllReduce world 1000 7")), "0");
     assert_eq!(counted(&bare, &rank), (MANY, MANY));
 }
@@ -69,7 +60,7 @@ fn failures(bare: &Bare, rank: &mut Rank, asked: &[u32]) -> (u64, u32) {
 #[test]
 fn a_failure_whose_return_was_not_seen_is_told_by_the_question_what_it_means() {
     for way in [Way::Session, Way::Multi, Way::Each] {
-        let Some((_scene, mut rank, mut bare)) = world(way, 0) else { continue };
+        let Some((_scene, mut rank, mut bare)) = alone(way, 0) else { continue };
         assert_eq!(rank.order("fail 2"), "ok");
         assert_eq!(rank.order("call 1 ncclAllReduce world 1000 7"), "2");
         assert_eq!(failures(&bare, &mut rank, &[2]), (1, 2), "seen, and not twice");

@@ -6,7 +6,7 @@
 //! refused, each function has its own, loaded when the first library that has it is attached.
 
 use super::super::btf::Btf;
-use super::super::load::first_line;
+use super::super::load::{allow_maps, first_line};
 use super::governor::Attach;
 use super::many::{Many, Way};
 use super::maps::{Maps, second_fd};
@@ -22,7 +22,6 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use gpuwho_common::nccl::{
     CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, SYMBOLS, TaskLayout, Thread,
 };
-use rustix::process::{Resource, Rlimit, setrlimit};
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -146,8 +145,7 @@ impl Probes {
         if OBJECT.is_empty() {
             return Err(ProbeError::NotBuilt);
         }
-        // Before 5.11 maps count against this limit; a refusal shows as the first map's error.
-        let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+        allow_maps();
         let mut bpf = EbpfLoader::new()
             .btf(None)
             .override_global("TASK_LAYOUT", &layout, true)
