@@ -26,6 +26,7 @@ mod nccl;
 mod ownership;
 mod reader;
 mod rules;
+mod security;
 mod setting;
 mod shares;
 mod slurm;

@@ -1,0 +1,12 @@
+//! Attacks by a tenant without privileges: each test plays one attacker as a real process of user
+//! 65534 and looks at what somebody else sees. `agent/docs/threat-model.md` lists every input with
+//! its bound and the test here that tries it.
+
+mod claims;
+mod events;
+mod fairness;
+mod hang;
+mod libraries;
+mod packaging;
+mod probes;
+mod ras;

@@ -1,0 +1,1 @@
+//! Claims about others: forged owners, names that hide a process, and the control socket.

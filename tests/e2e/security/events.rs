@@ -1,0 +1,1 @@
+//! Kernel log lines that a process writes through its own name, and who is affected by a fault.

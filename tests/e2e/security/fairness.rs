@@ -1,0 +1,1 @@
+//! One tenant that takes series, files, log lines or events from the others.

@@ -1,0 +1,1 @@
+//! Files that a process maps as a collective library.

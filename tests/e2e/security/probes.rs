@@ -1,0 +1,1 @@
+//! One tenant that fills the probe maps or drives the probe budget of others.

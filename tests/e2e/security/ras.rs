@@ -1,0 +1,1 @@
+//! Answers of a false NCCL status service (RAS).

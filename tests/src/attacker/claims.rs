@@ -1,0 +1,6 @@
+//! Claims about others: forged owners, names that hide a process, and the control socket.
+
+use super::Attack;
+
+/// The attacks, by name.
+pub(super) const ATTACKS: &[Attack] = &[];

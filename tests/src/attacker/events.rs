@@ -1,0 +1,6 @@
+//! Kernel log lines that a process writes through its own name, and who is affected by a fault.
+
+use super::Attack;
+
+/// The attacks, by name.
+pub(super) const ATTACKS: &[Attack] = &[];
