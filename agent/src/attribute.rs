@@ -13,6 +13,7 @@ pub mod ownership;
 pub mod party;
 mod podlogs;
 pub(crate) mod process;
+pub mod quota;
 pub mod slurm;
 pub mod suppliers;
 mod table;

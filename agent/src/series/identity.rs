@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(super) struct Identity {
     gpu: Option<Arc<GpuInfo>>,
     instance: Option<Arc<InstanceInfo>>,
-    owner: Option<Arc<Owner>>,
+    pub(super) owner: Option<Arc<Owner>>,
     party: Option<Arc<PartyFacts>>,
     member: Option<Arc<MemberFacts>>,
     grant: Option<Arc<GrantWords>>,
@@ -95,6 +95,9 @@ impl Names<'_> {
                 grant: of.words.and_then(|id| self.ownership.grants().words(id)),
                 ..Identity::default()
             },
+            Subject::Owner(party) => {
+                Identity { party: self.ownership.party(party), ..Identity::default() }
+            }
             Subject::Party(on) => Identity {
                 gpu: self.inventory.get(on.gpu),
                 party: self.ownership.party(on.party),
@@ -149,7 +152,14 @@ impl Names<'_> {
                     words.describe(&mut set);
                 }
             }
-            (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
+            (
+                Subject::Agent
+                | Subject::Gpu(_)
+                | Subject::Instance(_)
+                | Subject::Party(_)
+                | Subject::Owner(_),
+                _,
+            ) => {}
         }
         match &identity.party {
             Some(party) if matches!(key.subject, Subject::Grant(_)) => {
