@@ -47,7 +47,7 @@ impl<S: Subscriber> Layer<S> for LogLimit {
         let process = found.0;
         let owner_of = |process| OWNERS.get().map(|owners| owners.try_quota_key(process));
         let about =
-            process.map(|process| (process, owner_of(process).unwrap_or(QuotaKey::Unknown)));
+            process.map(|process| (process, owner_of(process).unwrap_or(QuotaKey::UNKNOWN)));
         lines().get_or_insert_default().admit(&place, about, Instant::now())
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn about(pid: u32, user: u32) -> Option<(ProcKey, QuotaKey)> {
-        Some((ProcKey { pid, start_ticks: 1 }, QuotaKey::User(user)))
+        Some((ProcKey { pid, start_ticks: 1 }, QuotaKey::of_user(user)))
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(lines.turn(now), None, "the minute is not over");
         let later = now + WINDOW;
         let expected = LeftOut {
-            of_owners: HashMap::from([(QuotaKey::User(1), 1_490), (QuotaKey::User(2), 1)]),
+            of_owners: HashMap::from([(QuotaKey::of_user(1), 1_490), (QuotaKey::of_user(2), 1)]),
             others: 0,
         };
         assert_eq!(lines.turn(later), Some(expected));

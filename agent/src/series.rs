@@ -9,7 +9,6 @@ mod ceiling;
 mod identity;
 
 use crate::attribute::ownership::{Ownership, Version};
-use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::OwnerLimit;
 use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::collect::schedule::thread_cpu;
@@ -79,9 +78,9 @@ impl Key {
         Self { metric: sample.metric, subject: sample.subject, dims: sample.dims }
     }
 
-    fn place(self, identity: &Identity) -> Place {
+    fn place(self, known: &mut Looked<'_>) -> Place {
         let is_inspected = self.metric.name.starts_with("nccl.inspector.");
-        Place::of(self.subject, is_inspected, QuotaKey::of(identity.owner.as_deref()))
+        Place::of(self.subject, is_inspected, known.owner(self.subject))
     }
 }
 
@@ -189,7 +188,7 @@ impl Enricher {
         self.ceiling.begin(batch.samples.len(), needed, || source.new_of_devices(batch));
         let mut looked_up = self.looked_up.drain(..);
         for same in subjects() {
-            let mut known = Looked { names: &names, identity: looked_up.next() };
+            let mut known = Looked::new(&names, looked_up.next());
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
@@ -234,8 +233,7 @@ impl Source {
         // Who is in a communicator changes without any owner's or device's doing.
         if series.epoch != epoch || matches!(key.subject, Subject::Member(_)) {
             series.epoch = epoch;
-            let identity = known.identity(key.subject);
-            if let Some(end) = series.identify(key, identity, time_ns, ceiling) {
+            if let Some(end) = series.identify(key, known, time_ns, ceiling) {
                 out.points.push(end);
             }
         }
@@ -271,7 +269,7 @@ impl Source {
         match self.series.entry(key) {
             Entry::Occupied(entry) if entry.get().ended => {
                 let series = entry.into_mut();
-                series.place = key.place(known.identity(key.subject));
+                series.place = key.place(known);
                 if !ceiling.admit(series.place) {
                     return None;
                 }
@@ -286,11 +284,11 @@ impl Source {
                 Some(entry.into_mut())
             }
             Entry::Vacant(entry) => {
-                let identity = known.identity(key.subject);
-                let place = key.place(identity);
+                let place = key.place(known);
                 if !ceiling.admit(place) {
                     return None;
                 }
+                let identity = known.identity(key.subject);
                 Some(entry.insert(Series {
                     labels: Names::labels(key, identity),
                     identity: identity.clone(),
@@ -343,18 +341,19 @@ impl Series {
     fn identify(
         &mut self,
         key: Key,
-        identity: &Identity,
+        known: &mut Looked<'_>,
         time_ns: u64,
         ceiling: &mut Ceiling,
     ) -> Option<Point> {
-        if self.identity.same(identity) {
+        if self.identity.same(known.identity(key.subject)) {
             return None;
         }
-        let place = key.place(identity);
+        let place = key.place(known);
         if place != self.place {
             ceiling.moved(self.place, place);
             self.place = place;
         }
+        let identity = known.identity(key.subject);
         let labels = Names::labels(key, identity);
         self.identity = identity.clone();
         if labels.set == self.labels.set {

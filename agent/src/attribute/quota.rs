@@ -5,43 +5,79 @@
 //! divided by [`QuotaKey`]. What is refused is counted for [`MAX_OWNERS`] owners, and for the others
 //! together.
 
-use super::Owner;
-use super::party::PartyId;
+use super::party::{Party, PartyId};
 use crate::catalog::agent::OwnerLimit;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
 /// Owners whose refusals are counted apart: more than share a host, and fewer than one tenant could
 /// pretend to be.
 const MAX_OWNERS: usize = 32;
 
-/// Whose share something takes.
+/// Whose share something takes. Two are the same if the tenant is, whatever owners it has.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaKey {
+    tenant: Tenant,
+    /// The owner that refusals are counted for.
+    party: PartyId,
+}
+
+/// The outermost owner, which the tenant cannot make himself: else he would be as many as he likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum QuotaKey {
-    /// An owner's.
-    Party(PartyId),
-    /// That of a user whose process belongs to no owner yet.
+enum Tenant {
+    /// A pod with all its containers, a job, a container, a service: a digest of its identity.
+    Party(u64),
     User(u32),
-    /// That of all processes of which nothing is known.
+    /// All processes of which nothing is known.
     Unknown,
 }
 
 impl QuotaKey {
-    /// Of a process with this owner.
-    pub fn of(owner: Option<&Owner>) -> Self {
-        match owner {
-            Some(owner) if owner.party > PartyId::OTHER => Self::Party(owner.party),
-            Some(owner) => Self::User(owner.uid),
-            None => Self::Unknown,
-        }
+    /// That of all processes of which nothing is known.
+    pub const UNKNOWN: Self = Self { tenant: Tenant::Unknown, party: PartyId::UNATTRIBUTED };
+
+    /// That of a user whose process belongs to no owner yet.
+    pub fn of_user(uid: u32) -> Self {
+        Self { tenant: Tenant::User(uid), party: PartyId::UNATTRIBUTED }
+    }
+
+    /// An owner's; `None` where it is nobody's.
+    pub fn of_party(id: PartyId, party: &Party) -> Option<Self> {
+        Some(Self { tenant: Tenant::of(party)?, party: id })
     }
 
     /// The owner that refusals are counted for.
     pub fn party(self) -> PartyId {
-        match self {
-            Self::Party(party) => party,
-            Self::User(_) | Self::Unknown => PartyId::UNATTRIBUTED,
+        self.party
+    }
+}
+
+impl Tenant {
+    fn of(party: &Party) -> Option<Self> {
+        let mut digest = DefaultHasher::new();
+        match party {
+            Party::Pod { within: Some(outer), .. } => return Self::of(outer),
+            Party::User(uid) => return Some(Self::User(*uid)),
+            Party::Other | Party::Unattributed => return None,
+            Party::Pod { uid, .. } => uid.hash(&mut digest),
+            other => other.hash(&mut digest),
         }
+        Some(Self::Party(digest.finish()))
+    }
+}
+
+impl PartialEq for QuotaKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.tenant == other.tenant
+    }
+}
+
+impl Eq for QuotaKey {}
+
+impl Hash for QuotaKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.tenant.hash(state);
     }
 }
 
@@ -85,6 +121,24 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::PodUid;
+
+    #[test]
+    fn a_tenant_is_one_whatever_containers_and_inner_pods_he_makes() {
+        let pod = |uid: &str, container: &str, within: Option<Party>| Party::Pod {
+            uid: PodUid::new(uid),
+            container: Some(container.into()),
+            within: within.map(Box::new),
+        };
+        let key = |party: Party| QuotaKey::of_party(PartyId::OTHER, &party);
+        let (one, two) =
+            ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555");
+        assert_eq!(key(pod(one, "a", None)), key(pod(one, "b", None)));
+        assert_ne!(key(pod(one, "a", None)), key(pod(two, "a", None)));
+        assert_eq!(key(pod(one, "a", Some(Party::User(7)))), Some(QuotaKey::of_user(7)));
+        assert_eq!(key(pod(two, "a", Some(Party::User(7)))), Some(QuotaKey::of_user(7)));
+        assert_eq!(key(Party::Unattributed), None);
+    }
 
     fn parties(count: u32) -> Vec<PartyId> {
         use crate::attribute::ownership::Ownership;

@@ -11,7 +11,6 @@
 //! Costs nothing for a series that goes on; a hash lookup when one begins or ends; a walk over the
 //! owners in a batch for which somebody made room is needed.
 
-use crate::attribute::party::PartyId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::status::Report;
@@ -330,17 +329,14 @@ impl Held {
 
 impl Place {
     /// Where a subject's series belong; `is_inspected` where the Inspector wrote of it.
-    pub(super) fn of(subject: Subject, is_inspected: bool, owner: QuotaKey) -> Self {
-        let party = |party| (party > PartyId::OTHER).then_some(QuotaKey::Party(party));
+    pub(super) fn of(subject: Subject, is_inspected: bool, owner: Option<QuotaKey>) -> Self {
         let (rank, owner) = match subject {
             Subject::Agent | Subject::Source(_) | Subject::Owner(_) => (Rank::Agent, None),
             Subject::Gpu(_) | Subject::Instance(_) => (Rank::Device, None),
             Subject::Xid(_) => (Rank::Basic, None),
-            Subject::Party(on) => (Rank::Basic, party(on.party)),
-            Subject::Grant(of) => (Rank::Basic, party(of.party)),
-            Subject::Process(_) => (Rank::Basic, Some(owner)),
-            Subject::Member(_) if !is_inspected => (Rank::Collective, Some(owner)),
-            Subject::Member(_) | Subject::Recent(_) => (Rank::Inspector, Some(owner)),
+            Subject::Party(_) | Subject::Grant(_) | Subject::Process(_) => (Rank::Basic, owner),
+            Subject::Member(_) if !is_inspected => (Rank::Collective, owner),
+            Subject::Member(_) | Subject::Recent(_) => (Rank::Inspector, owner),
         };
         Self { rank, owner }
     }

@@ -1,7 +1,7 @@
 use super::*;
 
 fn place(rank: Rank, user: u32) -> Place {
-    Place { rank, owner: Some(QuotaKey::User(user)) }
+    Place { rank, owner: Some(QuotaKey::of_user(user)) }
 }
 
 const NOTHING: Needed = [0; 5];
@@ -103,7 +103,7 @@ fn what_was_refused_is_told_by_owner_once() {
     let mut ceiling = Ceiling::new(100);
     batch(&mut ceiling, place(Rank::Inspector, 1), 0, 100, NOTHING);
     batch(&mut ceiling, place(Rank::Basic, 2), 0, 10, NOTHING);
-    assert_eq!(ceiling.take_refused(), [(QuotaKey::User(1), 45)]);
+    assert_eq!(ceiling.take_refused(), [(QuotaKey::of_user(1), 45)]);
     assert_eq!(ceiling.take_refused(), []);
     for _ in 0..10 {
         ceiling.release(place(Rank::Basic, 2));
