@@ -44,6 +44,8 @@ struct Known {
     pods: BTreeMap<String, Pod>,
     allocatable: Allocation,
     faults: [Option<Fault>; 2],
+    /// It knows none of its API server's pods.
+    is_apart: bool,
     watchers: Vec<UnboundedSender<Result<Event, Status>>>,
 }
 
@@ -75,9 +77,24 @@ impl State {
         *(if api == Api::Pods { pods } else { resources }) = fault;
     }
 
-    /// The pods by UID.
+    /// The pods that it knows, by UID.
     pub(crate) fn pods(&self) -> BTreeMap<String, Pod> {
-        self.known().pods.clone()
+        let known = self.known();
+        if known.is_apart { BTreeMap::new() } else { known.pods.clone() }
+    }
+
+    /// Whether it knows its API server's pods; who watches is told of those that it learns.
+    pub(crate) fn set_apart(&self, is_apart: bool) {
+        let mut known = self.known();
+        known.is_apart = is_apart;
+        if !is_apart {
+            let added: Vec<_> = known
+                .pods
+                .values()
+                .map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)))
+                .collect();
+            added.iter().for_each(|event| known.tell(event));
+        }
     }
 
     pub(crate) fn allocatable(&self) -> Allocation {
@@ -93,7 +110,9 @@ impl State {
         let mut known = self.known();
         let kind =
             if known.pods.contains_key(&pod.uid) { EventType::Modified } else { EventType::Added };
-        known.tell(&Event::of(kind, &core::Pod::of(&pod)));
+        if !known.is_apart {
+            known.tell(&Event::of(kind, &core::Pod::of(&pod)));
+        }
         known.pods.insert(pod.uid.clone(), pod);
     }
 
@@ -109,7 +128,8 @@ impl State {
     pub(crate) fn watch(&self) -> UnboundedReceiver<Result<Event, Status>> {
         let (watcher, events) = unbounded_channel();
         let mut known = self.known();
-        let added = known.pods.values().map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)));
+        let there = known.pods.values().filter(|_| !known.is_apart);
+        let added = there.map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)));
         for event in added.chain([Event::initial_sync_complete()]) {
             // The other end is below.
             let _sent = watcher.send(Ok(event));
