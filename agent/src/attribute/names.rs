@@ -307,11 +307,17 @@ impl Drop for Following {
 }
 
 impl Index {
-    /// A pod's name is free for another one.
+    /// A pod's name is free for another one, and is that one's at once which was there already: a
+    /// runtime lists the sandbox of the last pod of a name beside the next pod's, in no order.
     fn unname(&mut self, facts: &PodFacts) {
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         if self.named.get(&name) == Some(&facts.uid) {
             self.named.remove(&name);
+            let is_next = |pod: &&Arc<PodFacts>| {
+                pod.uid != facts.uid && (&pod.namespace, &pod.name) == (&name.0, &name.1)
+            };
+            let next = self.pods.living().find(is_next).map(|pod| pod.uid.clone());
+            self.named.extend(next.map(|uid| (name, uid)));
         }
     }
 }

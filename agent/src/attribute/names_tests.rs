@@ -282,3 +282,15 @@ fn a_pod_that_the_kubelet_tells_of_has_not_ended_because_its_sandbox_has() {
     names.gone(Supplier::PodsApi, &Want::Pod(PodUid::new(UID)), SECOND);
     assert_eq!(names.pod_named("ml", "train-0"), None);
 }
+
+#[test]
+fn the_next_pod_of_a_name_has_it_when_the_last_ends_whichever_was_told_first() {
+    for (first, second) in [(UID, OTHER), (OTHER, UID)] {
+        let names = Names::default();
+        names.put_pod(Supplier::Cri, pod(first, "train-0"));
+        names.put_pod(Supplier::Cri, pod(second, "train-0"));
+        names.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)), SECOND);
+        let named = names.pod_named("ml", "train-0").map(|pod| pod.uid.clone());
+        assert_eq!(named, Some(PodUid::new(OTHER)), "{first} first");
+    }
+}
