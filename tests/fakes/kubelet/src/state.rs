@@ -6,7 +6,7 @@ use crate::pods::{Event, EventType};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::{Code, Status};
 
@@ -47,7 +47,14 @@ struct Known {
     /// It knows none of its API server's pods.
     is_apart: bool,
     watchers: Vec<UnboundedSender<Result<Event, Status>>>,
+    /// Calls of pod-resources that may still come at once, and since when that is so.
+    tokens: Option<(f64, Instant)>,
 }
+
+/// Calls a second of pod-resources, all clients' together, and as many at once (`DefaultQPS` and
+/// `DefaultBurstTokens` of `pkg/kubelet/apis/podresources`).
+const PER_SECOND: f64 = 100.0;
+const AT_ONCE: f64 = 10.0;
 
 impl State {
     /// Counts a call, and does to it what was ordered.
@@ -55,6 +62,9 @@ impl State {
         let [resources, pods] = &self.calls;
         let counter = if api == Api::Pods { pods } else { resources };
         counter.fetch_add(1, Ordering::SeqCst);
+        if api == Api::PodResources && !self.known().take_token() {
+            return Err(Status::resource_exhausted("rejected by rate limit"));
+        }
         let [of_resources, of_pods] = self.known().faults.clone();
         match if api == Api::Pods { of_pods } else { of_resources } {
             None => Ok(()),
@@ -160,6 +170,15 @@ impl State {
 }
 
 impl Known {
+    fn take_token(&mut self) -> bool {
+        let now = Instant::now();
+        let (left, since) = self.tokens.unwrap_or((AT_ONCE, now));
+        let left = (left + PER_SECOND * now.duration_since(since).as_secs_f64()).min(AT_ONCE);
+        let is_left = left >= 1.0;
+        self.tokens = Some((if is_left { left - 1.0 } else { left }, now));
+        is_left
+    }
+
     fn tell(&mut self, event: &Event) {
         self.watchers.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
     }
