@@ -20,7 +20,6 @@ mod kill;
 
 use crate::catalog::event::EventKind;
 use crate::event::{Happening, Named, Place, Severity, xid};
-use crate::ids::PciAddress;
 use fallen::Fallen;
 use kill::Kills;
 

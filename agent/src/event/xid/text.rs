@@ -105,9 +105,8 @@ fn is_wanted_down(unit: &str, own: Option<u32>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::verdict;
-    use super::*;
     use crate::event::Severity;
+    use crate::event::xid::verdict;
 
     /// Severity, unit and status of a line.
     fn read(code: u32, words: &str) -> (Severity, Option<String>, Option<String>) {
