@@ -125,10 +125,10 @@ are in the agent's table, whose rows name their source; the severity and the act
 150 (NVLink) and 154 (recovery action) are those of the line's text.
 
 `gpuwho.event.affected` says why an owner has a record. XIDs of a program's work (13, 31, 43, 45, 94,
-\u{2026}) affect the process that the line names, and it is told only if it held the device then or had
+…) affect the process that the line names, and it is told only if it held the device then or had
 just ended (`named`); where no line names one, each owner on the device is told as `candidate`. All
 other faults affect everybody on the device (`device`), of a MIG instance everybody in it. Processes
-of the agent itself, and known monitors (`nv-hostengine`, `dcgm-exporter`, `nvidia-smi`, \u{2026}) without a
+of the agent itself, and known monitors (`nv-hostengine`, `dcgm-exporter`, `nvidia-smi`, …) without a
 context on the device, are affected by nothing. A process whose claim is not borne out is in the
 record's body alone.
 

@@ -236,11 +236,13 @@ fn the_agents_own_processes_are_not_affected_whatever_they_are_called() {
 #[test]
 fn a_nonfatal_error_of_a_link_is_no_critical_one_also_when_the_library_told_first() {
     const LINE: &str = "NVRM: Xid (PCI:0000:17:00): 145, RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)";
-    const FATAL: &str = "NVRM: Xid (PCI:0000:17:00): 145, RLW_REMAP Fatal XC1 i0 Link 10 (0x00000004 0x00000040)";
+    const FATAL: &str =
+        "NVRM: Xid (PCI:0000:17:00): 145, RLW_REMAP Fatal XC1 i0 Link 10 (0x00000004 0x00000040)";
     for (line, severity) in [(LINE, Severity::Warning), (FATAL, Severity::Critical)] {
         let room = room();
         room.desk.pair(true);
-        let library = Happening { severity: Severity::Warning, message: "XID 145".into(), ..xid(145) };
+        let library =
+            Happening { severity: Severity::Warning, message: "XID 145".into(), ..xid(145) };
         room.take(library, Witness::Nvml, 0);
         room.take(Happening { severity, message: line.into(), ..xid(145) }, Witness::Kmsg, 0);
         room.desk.settle(room.at(2));
@@ -329,7 +331,11 @@ fn a_process_that_goes_on_was_not_killed() {
     assert_eq!(told(&|| host.rewrite_stat(process, 'S', 4)), [[(12, 1)]], "it is exiting");
     assert_eq!(told(&|| host.end(process)), [[(12, 1)]], "it has ended");
     let later = ProcKey { pid: 12, start_ticks: 5100 };
-    assert_eq!(told(&|| host.start(later, "other", "0::/\n")), [[(12, 1)]], "another has its number");
+    assert_eq!(
+        told(&|| host.start(later, "other", "0::/\n")),
+        [[(12, 1)]],
+        "another has its number"
+    );
 }
 
 /// A process that opened a device at two seconds, of pod `uid`, in a container's cgroup.

@@ -158,7 +158,8 @@ fn struck(common: &AttrSet, victim: &Victim, peer: Option<&Peer>) -> AttrSet {
 /// A process of which only the vendor library's words are known. One that an XID's line names and that
 /// did not hold the device stays in the line.
 fn named(event: &Event, set: &mut AttrSet) {
-    if let Some(process) = event.what.process.as_ref().filter(|_| event.what.kind != EventKind::Xid) {
+    if let Some(process) = event.what.process.as_ref().filter(|_| event.what.kind != EventKind::Xid)
+    {
         set.set(&attr::PROCESS_PID, i64::from(process.pid));
         set.set_some(&attr::PROCESS_EXECUTABLE_NAME, process.comm.as_deref());
     }

@@ -107,7 +107,9 @@ impl Action {
             Self::CheckLink => "reset the GPU; check the NVLink peers if it comes back",
             Self::CheckCables => "check the board's power connectors",
             Self::Update => "update driver and firmware",
-            Self::FollowRecovery => "nothing to do for this alone; do what an XID 154 behind it names",
+            Self::FollowRecovery => {
+                "nothing to do for this alone; do what an XID 154 behind it names"
+            }
             Self::FollowText => "do what the message names",
             Self::Recovered => "nothing to do: the GPU needs no recovery any more",
             Self::DrainPeers => "end the work that uses peer-to-peer traffic of this GPU",
@@ -331,7 +333,8 @@ pub fn verdict(code: u32, line: &str) -> Verdict<'_> {
         154 => text::recovery(line),
         _ => None,
     };
-    let (action, affects) = row.map_or((Action::LookUp, Affects::Device), |row| (row.action, row.affects));
+    let (action, affects) =
+        row.map_or((Action::LookUp, Affects::Device), |row| (row.action, row.affects));
     detail.map_or(Verdict { row, action, affects, unit: None, status: None }, |detail| Verdict {
         row,
         action: detail.action,

@@ -44,10 +44,18 @@ fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_co
     let marked = vec![(one, "named"), (other, "device")];
     let link = |how| format!("RLW_REMAP {how} XC0 i0 Link 10 (0x00000004 0x00000040)");
     let rows: Vec<(String, &str, Vec<(u32, &'static str)>)> = vec![
-        ("79, pid='<unknown>', name=<unknown>, GPU has fallen".to_owned(), "critical", all("device")),
+        (
+            "79, pid='<unknown>', name=<unknown>, GPU has fallen".to_owned(),
+            "critical",
+            all("device"),
+        ),
         (format!("79, pid={one}, name=a, GPU has fallen"), "critical", marked.clone()),
         (format!("95, pid={one}, name=a, Uncontained: LTC TAG"), "critical", marked.clone()),
-        (format!("119, pid={poller}, name=nv-hostengine, Timeout after 45s"), "critical", all("device")),
+        (
+            format!("119, pid={poller}, name=nv-hostengine, Timeout after 45s"),
+            "critical",
+            all("device"),
+        ),
         (format!("74, pid={reader}, name=gpuwho, NVLink: fatal"), "critical", all("device")),
         (format!("145, pid={one}, name=a, {}", link("Fatal")), "critical", marked),
         (format!("145, pid={one}, name=a, {}", link("Nonfatal")), "warning", vec![(one, "named")]),
@@ -56,8 +64,16 @@ fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_co
         (format!("43, pid={elsewhere}, name=c, Ch 00000008"), "warning", vec![]),
         (format!("43, pid={poller}, name=nv-hostengine, Ch 00000008"), "warning", vec![]),
         ("31, Ch 00000008, intr 10000000".to_owned(), "warning", all("candidate")),
-        ("154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)".to_owned(), "critical", all("device")),
-        ("154, GPU recovery action changed from 0x4 (Drain and Reset) to 0x0 (None)".to_owned(), "info", all("device")),
+        (
+            "154, GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)".to_owned(),
+            "critical",
+            all("device"),
+        ),
+        (
+            "154, GPU recovery action changed from 0x4 (Drain and Reset) to 0x0 (None)".to_owned(),
+            "info",
+            all("device"),
+        ),
     ];
     let line = |words: &str| format!("NVRM: Xid (PCI:{PCI}): {words}");
     for (words, ..) in &rows {

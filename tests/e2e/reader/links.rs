@@ -52,7 +52,8 @@ fn every_link_of_eight_h200_is_exact() {
 #[test]
 fn sums_that_the_driver_lacks_are_the_links_own() {
     for by_link in [true, false] {
-        let mut rig = if by_link { Rig::new("h200x8-nvlink") } else { Rig::without_links("h200x8-nvlink") };
+        let mut rig =
+            if by_link { Rig::new("h200x8-nvlink") } else { Rig::without_links("h200x8-nvlink") };
         // It counts recoveries in both ways, and none of them the newer way.
         rig.edit(|text| {
             text.replace("[device.nvlink.errors]\n", "[device.nvlink.errors]\nrecovered = 0\n")

@@ -105,10 +105,12 @@ fn a_crash_tells_nothing_whatever_its_names_are_and_a_true_kill_is_told() {
         };
         events.iter().any(is_killed).then_some(events)
     });
-    let events = events.unwrap_or_else(|| panic!("no kill of {killed}: {:#?}", self::events(&told)));
+    let events =
+        events.unwrap_or_else(|| panic!("no kill of {killed}: {:#?}", self::events(&told)));
     let forged = events.iter().filter(|event| FORGED.iter().any(|name| event["event"] == *name));
     assert_eq!(forged.collect::<Vec<_>>(), [&Value::Null; 0]);
-    let of_victim = events.iter().filter(|event| event["attributes"]["process.pid"] == victim.pid());
+    let of_victim =
+        events.iter().filter(|event| event["attributes"]["process.pid"] == victim.pid());
     assert_eq!(of_victim.collect::<Vec<_>>(), [&Value::Null; 0], "it lives");
     let of_pod = |event: &&Value| {
         event["attributes"]["k8s.pod.uid"] == pod.expected.pod_uid.clone().unwrap()

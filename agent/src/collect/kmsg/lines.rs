@@ -71,7 +71,9 @@ fn nvrm(rest: &str, text: &str) -> Option<Happening> {
     }
     if let Some(rest) = rest.strip_prefix("The NVIDIA GPU ") {
         let (address, rest) = grammar::device(rest)?;
-        return is_gone(rest).then(|| Place::Pci(address)).and_then(|at| critical(EventKind::Lost, at));
+        return is_gone(rest)
+            .then(|| Place::Pci(address))
+            .and_then(|at| critical(EventKind::Lost, at));
     }
     if let Some(place) = unbound(rest) {
         return Some(Happening::new(EventKind::DriverUnbind, place, Severity::Warning, text));
@@ -102,7 +104,8 @@ fn is_gone(rest: &str) -> bool {
 
 /// `RmInitAdapter failed! (0x62:0x65:1436)`.
 fn is_failed_init(words: &str) -> bool {
-    let codes = words.strip_prefix("RmInitAdapter failed! (0x").and_then(|rest| rest.split_once(')'));
+    let codes =
+        words.strip_prefix("RmInitAdapter failed! (0x").and_then(|rest| rest.split_once(')'));
     codes.is_some_and(|(codes, rest)| {
         let is_code = |byte: u8| byte.is_ascii_hexdigit() || byte == b'x' || byte == b':';
         codes.bytes().all(is_code) && rest.trim_end().is_empty()
@@ -197,9 +200,7 @@ fn module(rest: &str, text: &str) -> Option<Happening> {
         _ => return None,
     };
     let (_, rest) = grammar::number(number)?;
-    rest.trim_end()
-        .is_empty()
-        .then(|| Happening::new(kind, Place::Host, Severity::Info, text))
+    rest.trim_end().is_empty().then(|| Happening::new(kind, Place::Host, Severity::Info, text))
 }
 
 /// `pid=1234, name=python, …` or `pid='<unknown>', …` at the beginning: a process without a number

@@ -108,8 +108,7 @@ fn one_fault_of_a_switch_in_three_lines_is_one() {
         "Data {0x50610002, 0x10100030, 0x00000000, 0x10100030, 0x00000000, 0x00000000, 0x00000000, 0x00000000, 0x00000000}",
     ]
     .map(|words| told(&line(words)));
-    let fatal =
-        (EventKind::Sxid, pci("0000:85:00"), Some(20034), Severity::Critical, None, None);
+    let fatal = (EventKind::Sxid, pci("0000:85:00"), Some(20034), Severity::Critical, None, None);
     assert_eq!(told, [Some(fatal), None, None]);
     // One without a fault of a link: `NVSWITCH_PRINT_SXID` of `cci_common.c`.
     let module = told_of(&line("Module 3 failed initialization"));
@@ -547,33 +546,53 @@ fn lines_of(comm: &str, file: &str) -> Vec<String> {
     };
     let (one, other) = (interface(comm), interface(file));
     vec![
-        format!("{comm}[4242]: segfault at 0 ip 0000561d5a sp 00007ffc48 error 6 in {file}[4f06,561d+1000] likely on CPU 1 (core 1, socket 0)"),
-        format!("{comm}[4242]: segfault at 0 ip 0000561d5a sp 00007ffc48 error 6 in {file}[561d+1000]"),
+        format!(
+            "{comm}[4242]: segfault at 0 ip 0000561d5a sp 00007ffc48 error 6 in {file}[4f06,561d+1000] likely on CPU 1 (core 1, socket 0)"
+        ),
+        format!(
+            "{comm}[4242]: segfault at 0 ip 0000561d5a sp 00007ffc48 error 6 in {file}[561d+1000]"
+        ),
         format!("{comm}[4242]: unhandled signal 11 in {file}[561d+1000]"),
-        format!("traps: {comm}[4242] trap invalid opcode ip:561d5a sp:7ffc48 error:0 in {file}[561d+1000]"),
-        format!("{comm}[4242] bad frame in rt_sigreturn frame:000000 ip:561d sp:7ffc orax:ffff in {file}[561d+1000]"),
-        format!("{comm}[4242] vsyscall attempted with vsyscall=none ip:ffff cs:33 sp:7ffc ax:0 si:0 di:0"),
+        format!(
+            "traps: {comm}[4242] trap invalid opcode ip:561d5a sp:7ffc48 error:0 in {file}[561d+1000]"
+        ),
+        format!(
+            "{comm}[4242] bad frame in rt_sigreturn frame:000000 ip:561d sp:7ffc orax:ffff in {file}[561d+1000]"
+        ),
+        format!(
+            "{comm}[4242] vsyscall attempted with vsyscall=none ip:ffff cs:33 sp:7ffc ax:0 si:0 di:0"
+        ),
         format!("{comm}/4242: potentially unexpected fatal signal 11."),
         format!("{comm} (4242): drop_caches: 3"),
         format!("{comm} (4242): Using mlock ulimits for SHM_HUGETLB is obsolete"),
-        format!("{comm} (4242): attempted to duplicate a private mapping with mremap. This is not supported."),
+        format!(
+            "{comm} (4242): attempted to duplicate a private mapping with mremap. This is not supported."
+        ),
         format!("{comm} (4242) used greatest stack depth: 11000 bytes left"),
         format!("{comm} invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0"),
         format!("{comm} uses obsolete (PF_INET,SOCK_PACKET)"),
-        format!("{comm}: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL), nodemask=(null),cpuset={file},mems_allowed=0"),
-        format!("{comm}: attempt to access beyond end of device\nloop0: rw=0, sector=2, nr_sectors = 2 limit=0"),
+        format!(
+            "{comm}: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL), nodemask=(null),cpuset={file},mems_allowed=0"
+        ),
+        format!(
+            "{comm}: attempt to access beyond end of device\nloop0: rw=0, sector=2, nr_sectors = 2 limit=0"
+        ),
         format!("{one}: renamed from {other}"),
         format!("{one}: port 1({other}) entered blocking state"),
         format!("{one}: entered promiscuous mode"),
         format!("process '{file}' started with executable stack"),
         format!("program {comm} is using a deprecated SCSI ioctl, please convert it to SG_IO"),
         format!("warning: `{comm}' uses 32-bit capabilities (legacy support in use)"),
-        format!("audit: type=1326 audit(1.2:3): auid=0 uid=0 comm=\"{comm}\" exe=\"/{file}\" sig=31"),
+        format!(
+            "audit: type=1326 audit(1.2:3): auid=0 uid=0 comm=\"{comm}\" exe=\"/{file}\" sig=31"
+        ),
         format!("Out of memory: Killed process 77x ({comm}) total-vm:1kB, anon-rss:1kB"),
         format!("INFO: task {comm}:4242 blocked for more than 120 seconds."),
         format!("amdgpu 0000:83:00.0: amdgpu: Process {comm} pid 4242 thread {comm} pid 4242"),
         format!("amdgpu 0000:83:00.0: amdgpu: {{9}}process {comm} pid 4242"),
-        format!("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* Process information: process {comm} pid 4242"),
+        format!(
+            "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* Process information: process {comm} pid 4242"
+        ),
         format!("{file} IN=lo OUT= MAC=00:00 SRC=127.0.0.1 DST=127.0.0.1 LEN=40"),
         format!("{file}IN= OUT=lo SRC=127.0.0.1 DST=127.0.0.1 LEN=40"),
     ]
@@ -594,7 +613,8 @@ fn no_line_with_a_tenants_names_in_it_is_told() {
     }
     names.sort();
     names.dedup();
-    let kill = "Out of memory: Killed process 4242 (a) total-vm:1kB, anon-rss:1kB, UID:0 pgtables:4kB";
+    let kill =
+        "Out of memory: Killed process 4242 (a) total-vm:1kB, anon-rss:1kB, UID:0 pgtables:4kB";
     for (comm, file) in &names {
         for line in lines_of(comm, file) {
             let mut reports = Reports::default();
@@ -625,8 +645,10 @@ impl Numbers {
 fn a_crash_is_never_an_event_whatever_its_names_are() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     // Pieces of the patterns, put together at random.
-    let pieces: Vec<&str> =
-        WANTED.iter().flat_map(|text| text.split_inclusive([' ', ':', '(', ')', ',', '.'])).collect();
+    let pieces: Vec<&str> = WANTED
+        .iter()
+        .flat_map(|text| text.split_inclusive([' ', ':', '(', ')', ',', '.']))
+        .collect();
     let mut text = |longest: usize| {
         let mut text = String::new();
         while text.len() < longest && numbers.next(8) != 0 {
@@ -644,7 +666,8 @@ fn a_crash_is_never_an_event_whatever_its_names_are() {
 
 #[test]
 fn a_name_in_a_true_line_adds_nothing_to_it() {
-    let line = |name: &str| format!("NVRM: Xid (PCI:0000:17:00): 31, pid=7, name={name}, Ch 00000008");
+    let line =
+        |name: &str| format!("NVRM: Xid (PCI:0000:17:00): 31, pid=7, name={name}, Ch 00000008");
     for name in ["x, pid=1", "a\nNVRM: Xid (P", "y): 79, pid=1", ", name=b, pid=2"] {
         let what = read(&line(name)).unwrap();
         let pid = what.process.map(|process| process.pid);

@@ -57,7 +57,8 @@ impl Desk {
         let holders = Holders::of(&self.sources, gpu);
         let named = what.process.as_ref().map(|named| holders.named(named.pid, at));
         let code = what.code.filter(|_| what.kind == EventKind::Xid);
-        let affects = code.map_or(Affects::Device, |code| xid::verdict(code, &what.message).affects);
+        let affects =
+            code.map_or(Affects::Device, |code| xid::verdict(code, &what.message).affects);
         match (affects, named) {
             (Affects::Process, Some(owner)) => {
                 by_party(owner.into_iter().collect(), Some(Affected::Named))

@@ -44,7 +44,8 @@ const WANTED_DOWN: [u32; 2] = [0b10_0110, 0b10_1000];
 pub(super) fn nvlink(text: &str) -> Option<Detail<'_>> {
     let mut words = last(text).split(' ');
     let (unit, how) = (words.next()?, words.next()?);
-    let is_unit = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"_/".contains(&byte);
+    let is_unit =
+        |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"_/".contains(&byte);
     if unit.is_empty() || !unit.bytes().all(is_unit) {
         return None;
     }
@@ -92,7 +93,9 @@ fn is_in(rows: Rows, unit: &str, status: Option<u32>) -> bool {
     // A unit has several names in some versions, `TLW_RX/TLW_RX_PIPE0`.
     let is_named = |name: &str| {
         let mut names = unit.split('/');
-        names.any(|unit| unit == name || unit.strip_prefix(name).is_some_and(|end| end.starts_with("_PIPE")))
+        names.any(|unit| {
+            unit == name || unit.strip_prefix(name).is_some_and(|end| end.starts_with("_PIPE"))
+        })
     };
     let known = |bits: u32| rows.iter().any(|(name, mask)| is_named(name) && bits & !mask == 0);
     status.is_some_and(|bits| bits != 0 && known(bits))
@@ -121,19 +124,97 @@ mod tests {
         use Severity::{Critical, Info, Warning};
         for (code, words, severity, unit, status) in [
             // B200 and GB200: `leptonai/gpud` 1160, `akash-network/support` 244, and tests of gpud.
-            (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 10 (0x004505c6 0x00000000)", Critical, "NETIR_LINK_EVT", "0x00000000"),
-            (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00082226 0x00000001)", Warning, "NETIR_BER_EVENT", "0x00000001"),
-            (145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)", Warning, "RLW_SRC_TRACK", "0x00000008"),
-            (145, "pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002)", Critical, "RLW_SRC_TRACK", "0x00000002"),
-            (145, "pid=7, name=python3, RLW_RXPIPE Nonfatal XC0 i0 Link 00 (0x00000006 0x00000001)", Warning, "RLW_RXPIPE", "0x00000001"),
-            (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)", Warning, "SAW_MVB", "0x00000008"),
-            (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000020 0x00000000)", Info, "SAW_MVB", "0x00000020"),
-            (145, "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)", Warning, "RLW_REMAP", "0x00000004"),
-            (145, "RLW_REMAP Nonfatal XC0 i0 Link 10 (0x00000004 0x00000300)", Info, "RLW_REMAP", "0x00000300"),
-            (146, "TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000001)", Info, "TLW_RX/TLW_RX_PIPE0", "0x00000001"),
-            (146, "TLW_TX_PIPE1 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000003)", Warning, "TLW_TX_PIPE1", "0x00000003"),
-            (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", Warning, "NETIR_LINK_EVT", "0x00000000"),
-            (150, "MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)", Critical, "MSE_WATCHDOG", "0x00000000"),
+            (
+                149,
+                "NETIR_LINK_EVT Fatal XC0 i0 Link 10 (0x004505c6 0x00000000)",
+                Critical,
+                "NETIR_LINK_EVT",
+                "0x00000000",
+            ),
+            (
+                149,
+                "NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00082226 0x00000001)",
+                Warning,
+                "NETIR_BER_EVENT",
+                "0x00000001",
+            ),
+            (
+                145,
+                "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)",
+                Warning,
+                "RLW_SRC_TRACK",
+                "0x00000008",
+            ),
+            (
+                145,
+                "pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002)",
+                Critical,
+                "RLW_SRC_TRACK",
+                "0x00000002",
+            ),
+            (
+                145,
+                "pid=7, name=python3, RLW_RXPIPE Nonfatal XC0 i0 Link 00 (0x00000006 0x00000001)",
+                Warning,
+                "RLW_RXPIPE",
+                "0x00000001",
+            ),
+            (
+                144,
+                "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)",
+                Warning,
+                "SAW_MVB",
+                "0x00000008",
+            ),
+            (
+                144,
+                "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000020 0x00000000)",
+                Info,
+                "SAW_MVB",
+                "0x00000020",
+            ),
+            (
+                145,
+                "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)",
+                Warning,
+                "RLW_REMAP",
+                "0x00000004",
+            ),
+            (
+                145,
+                "RLW_REMAP Nonfatal XC0 i0 Link 10 (0x00000004 0x00000300)",
+                Info,
+                "RLW_REMAP",
+                "0x00000300",
+            ),
+            (
+                146,
+                "TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000001)",
+                Info,
+                "TLW_RX/TLW_RX_PIPE0",
+                "0x00000001",
+            ),
+            (
+                146,
+                "TLW_TX_PIPE1 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000003)",
+                Warning,
+                "TLW_TX_PIPE1",
+                "0x00000003",
+            ),
+            (
+                149,
+                "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)",
+                Warning,
+                "NETIR_LINK_EVT",
+                "0x00000000",
+            ),
+            (
+                150,
+                "MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)",
+                Critical,
+                "MSE_WATCHDOG",
+                "0x00000000",
+            ),
         ] {
             let expected = (severity, Some(unit.to_owned()), Some(status.to_owned()));
             assert_eq!(read(code, words), expected, "{code}, {words}");
@@ -142,7 +223,9 @@ mod tests {
 
     #[test]
     fn an_nvlink_error_without_a_text_that_is_known_is_a_warning() {
-        for words in ["", "RLW_REMAP", "a text of a later driver", "pid=1, name=X Fatal (0x1 0x1), y"] {
+        for words in
+            ["", "RLW_REMAP", "a text of a later driver", "pid=1, name=X Fatal (0x1 0x1), y"]
+        {
             assert_eq!(read(145, words), (Severity::Warning, None, None), "{words}");
         }
     }

@@ -64,11 +64,7 @@ const SUMMED: &[(Field, TotalError)] = &[
 const WITHOUT_SUM: &[(Field, &[Field], TotalError)] = &[
     (Field::NvLinkFlits, &[Field::LinkCrc], TotalError::Crc),
     (Field::NvLinkReplays, &[Field::LinkReplays], TotalError::Replay),
-    (
-        Field::NvLinkRecoveries,
-        &[Field::LinkRecoveries, Field::LinkRecovered],
-        TotalError::Recovery,
-    ),
+    (Field::NvLinkRecoveries, &[Field::LinkRecoveries, Field::LinkRecovered], TotalError::Recovery),
 ];
 
 /// How recoveries of a link ended.
@@ -248,7 +244,9 @@ impl Links {
 }
 
 /// The rows whose sum the driver does not have.
-fn without_sum(fields: &Fields) -> impl Iterator<Item = &'static (Field, &'static [Field], TotalError)> {
+fn without_sum(
+    fields: &Fields,
+) -> impl Iterator<Item = &'static (Field, &'static [Field], TotalError)> {
     WITHOUT_SUM.iter().filter(|(sum, ..)| fields.refuses(*sum, DEVICE))
 }
 

@@ -100,7 +100,9 @@ fn counted(words: &str) -> Option<Severity> {
     // The first kernels with RAS, of 2019, have no `hardware`.
     let rest = rest.strip_prefix("hardware ").unwrap_or(rest);
     let is_new = rest.starts_with("error(")
-        || rest.strip_prefix("errors detected in ").is_some_and(|rest| !rest.starts_with("total in "));
+        || rest
+            .strip_prefix("errors detected in ")
+            .is_some_and(|rest| !rest.starts_with("total in "));
     match how {
         "uncorrectable" if is_new => Some(Severity::Critical),
         "deferred" if is_new => Some(Severity::Warning),

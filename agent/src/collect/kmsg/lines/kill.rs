@@ -29,7 +29,8 @@ const LONGEST_COMM: usize = 15;
 
 /// The kill itself.
 pub(super) fn read(text: &str) -> Option<Happening> {
-    let rest = REASONS.iter().find_map(|why| text.strip_prefix(why)?.strip_prefix("Killed process "));
+    let rest =
+        REASONS.iter().find_map(|why| text.strip_prefix(why)?.strip_prefix("Killed process "));
     let (pid, rest) = grammar::number(rest?)?;
     // A command name may hold anything, a closing bracket too; what follows it may not.
     let (comm, rest) = rest.strip_prefix(" (")?.rsplit_once(") total-vm:")?;
