@@ -42,7 +42,7 @@ impl Core {
             return Ok(None);
         }
         let shared = (&self.answers, &self.communicators);
-        let desk = Some(Arc::clone(desk));
+        let desk = Arc::clone(desk);
         let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
             .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
         Ok(Some(Box::new(source)))
