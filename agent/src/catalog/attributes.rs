@@ -446,6 +446,8 @@ attributes! {
     SOURCE = "gpuwho.source";
     /// Why something was dropped.
     DROP_REASON = "gpuwho.drop.reason";
+    /// Which limit of an owner's was reached.
+    OWNER_LIMIT = "gpuwho.owner.limit";
     /// Outcome of an export request.
     EXPORT_OUTCOME = "gpuwho.export.outcome";
     /// State of a source.
