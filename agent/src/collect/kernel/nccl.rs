@@ -17,7 +17,6 @@ mod elf;
 mod fields;
 mod governing;
 mod governor;
-mod hooks;
 mod host;
 mod identity;
 mod libraries;
@@ -94,8 +93,6 @@ pub struct Settings {
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
-    /// Whether dynamic linkers are asked to say when they load something.
-    pub hooks: bool,
 }
 
 impl Default for Settings {
@@ -109,7 +106,6 @@ impl Default for Settings {
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),
-            hooks: true,
         }
     }
 }

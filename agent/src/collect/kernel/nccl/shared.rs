@@ -29,9 +29,6 @@ pub(super) struct Known {
     pub budget: u64,
     /// Rounds of the thread so far.
     pub looked: u64,
-    /// Processes whose dynamic linkers are hooked, and what these have said so far.
-    pub hooked: usize,
-    pub words: u64,
     /// Version and file of each process's library.
     pub libraries: HashMap<ProcKey, Told>,
     /// The same by the number of the file.
@@ -60,8 +57,6 @@ impl Default for Known {
             detaching: 0,
             budget: 0,
             looked: 0,
-            hooked: 0,
-            words: 0,
             libraries: HashMap::new(),
             files_by_number: HashMap::new(),
             only: HashMap::new(),
