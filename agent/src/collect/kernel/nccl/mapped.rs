@@ -13,7 +13,7 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, openat, statx,
+    AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, openat, statx,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -46,7 +46,7 @@ pub(super) enum NotRead {
     UserSpace(String),
     /// The system call failed.
     #[error("{0}")]
-    Failed(#[from] Errno),
+    Failed(#[from] io::Error),
 }
 
 /// A file that was opened.
@@ -55,7 +55,6 @@ pub(super) struct Mapped {
     file: TenantFile,
     pub key: FileKey,
     pub stamp: Stamp,
-    size: u64,
     is_local: bool,
 }
 
@@ -82,7 +81,7 @@ impl Mapped {
         // Without asking the server of a file system.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-        let stat = statx(file.place(), c"", flags, wanted)?;
+        let stat = statx(file.place(), c"", flags, wanted).map_err(io::Error::from)?;
         if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
             return Err(NotRead::Gone);
         }
@@ -95,21 +94,17 @@ impl Mapped {
                 return Err(NotRead::UserSpace(kind));
             }
         }
-        let (mtime, ctime) = (stat.stx_mtime, stat.stx_ctime);
-        let ns = [mtime.tv_nsec, ctime.tv_nsec].map(i64::from);
-        let times = [mtime.tv_sec, ns[0], ctime.tv_sec, ns[1]];
-        let key =
-            FileKey { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino };
-        Ok(Self { file, key, stamp: (stat.stx_size, times), size: stat.stx_size, is_local })
+        let key = FileKey { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino };
+        Ok(Self { file, key, stamp: stamp(&stat), is_local })
     }
 
     /// Its bytes. A lease on it is a refusal, never a wait.
     pub(super) fn content(&self) -> io::Result<Content<'_>> {
         if !self.is_local {
-            return Ok(Content::InHelper(&self.file, self.size));
+            return Ok(Content::InHelper(&self.file, self.stamp.0));
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        Ok(Content::Here(openat(CWD, self.place(), flags, Mode::empty())?.into(), self.size))
+        Ok(Content::Here(openat(CWD, self.place(), flags, Mode::empty())?.into(), self.stamp.0))
     }
 
     /// A path that leads the kernel to this very inode, as long as this is there.
@@ -131,6 +126,14 @@ impl ReadAt for Content<'_> {
         let (Self::Here(_, size) | Self::InHelper(_, size)) = self;
         Ok(*size)
     }
+}
+
+/// What tells a file from others.
+pub(super) fn stamp(stat: &Statx) -> Stamp {
+    let (written, changed) = (stat.stx_mtime, stat.stx_ctime);
+    let ns = |nsec: u32| i64::from(nsec);
+    let times = [written.tv_sec, ns(written.tv_nsec), changed.tv_sec, ns(changed.tv_nsec)];
+    (stat.stx_size, times)
 }
 
 /// The kind of file system of a mount, as the process sees its mounts; none where it has let the

@@ -2,7 +2,7 @@
 //! memory than a line, because whoever maps the files decides how long their paths are.
 
 use super::libraries::FileKey;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead as _, BufReader, Read};
 
 /// A line; the path is its end and is cut. A path can be longer than `PATH_MAX`.
 const MOST_LINE: usize = 8 << 10;

@@ -6,6 +6,7 @@
 //! waiting.
 
 use crate::ids::ProcKey;
+use crate::sys::clock::ThreadClock;
 use crate::tenant_files::Tenant;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const PROCESS_AT_ONCE: Duration = Duration::from_millis(250);
 /// And later, in a second.
 const PROCESS_LATER: Duration = Duration::from_millis(2);
 /// All processes of a tenant at once: sixteen ranks that begin.
-const TENANT_AT_ONCE: Duration = Duration::from_millis(1_000);
+const TENANT_AT_ONCE: Duration = Duration::from_secs(1);
 /// And later, in a second: one per cent of a core.
 const TENANT_LATER: Duration = Duration::from_millis(10);
 
@@ -70,8 +71,7 @@ impl Pace {
     pub(super) fn spend(&mut self, process: ProcKey, time: Duration, now: Instant) {
         let Some((tenant, spent)) = self.processes.get_mut(&process) else { return };
         spent.add(time, PROCESS_LATER, now);
-        let of_tenant =
-            self.tenants.entry(tenant.clone()).or_insert_with(|| Spent::nothing(now));
+        let of_tenant = self.tenants.entry(tenant.clone()).or_insert_with(|| Spent::nothing(now));
         of_tenant.add(time, TENANT_LATER, now);
     }
 
@@ -84,5 +84,69 @@ impl Pace {
             !spent.left(TENANT_LATER, now).is_zero()
                 || processes.values().any(|(of, _)| of == tenant)
         });
+    }
+}
+
+/// What a look takes of a processor.
+pub(super) struct Meter {
+    begun: Duration,
+    allowed: Duration,
+}
+
+impl Meter {
+    /// From now on, so much may be taken.
+    pub(super) fn start(allowed: Duration) -> Self {
+        Self { begun: ThreadClock::OWN.spent().unwrap_or_default(), allowed }
+    }
+
+    /// So much was taken.
+    pub(super) fn spent(&self) -> Duration {
+        ThreadClock::OWN.spent().unwrap_or_default().saturating_sub(self.begun)
+    }
+
+    /// Whether it was enough.
+    pub(super) fn is_over(&self) -> bool {
+        self.spent() >= self.allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32) -> ProcKey {
+        ProcKey { pid, start_ticks: 7 }
+    }
+
+    #[test]
+    fn who_has_spent_what_is_allowed_waits_until_enough_is_forgotten() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        pace.belongs(process(1), &Tenant::named("one"), now);
+        assert_eq!(pace.allowed(process(1), now), PROCESS_AT_ONCE);
+        pace.spend(process(1), PROCESS_AT_ONCE + PROCESS_LATER, now);
+        let allowed = |after| pace.allowed(process(1), now + Duration::from_secs(after));
+        assert_eq!([0, 1].map(allowed), [Duration::ZERO; 2]);
+        assert_eq!(allowed(3), 2 * PROCESS_LATER);
+        assert_eq!(allowed(3_600), PROCESS_AT_ONCE);
+    }
+
+    #[test]
+    fn a_tenant_with_many_processes_one_after_the_other_waits_and_no_other_tenant_does() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        for pid in 0..4 {
+            pace.belongs(process(pid), &Tenant::named("greedy"), now);
+            pace.spend(process(pid), PROCESS_AT_ONCE, now);
+            pace.forget(process(pid), now);
+        }
+        pace.belongs(process(9), &Tenant::named("greedy"), now);
+        assert_eq!(pace.allowed(process(9), now), Duration::ZERO);
+        pace.belongs(process(10), &Tenant::named("other"), now);
+        assert_eq!(pace.allowed(process(10), now), PROCESS_AT_ONCE);
+        // And nothing is kept of those who have paid.
+        let later = now + Duration::from_hours(1);
+        for pid in [9, 10] {
+            pace.forget(process(pid), later);
+        }
+        assert_eq!((pace.processes.len(), pace.tenants.len()), (0, 0));
     }
 }
