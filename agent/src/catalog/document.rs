@@ -123,7 +123,16 @@ its own time, a severity (info 9, warning 13, critical 21) and the driver's line
 carries the device's identity and, one record for each owner that was on the device at that moment,
 the owner's; those records share `gpuwho.event.id`. Of one code of a device ten a minute are told;
 the others are counted and told as one record with `gpuwho.event.count`. Meanings and actions of XIDs
-are in the agent's table, whose rows name their source.
+are in the agent's table, whose rows name their source; the severity and the action of XIDs 144 to
+150 (NVLink) and 154 (recovery action) are those of the line's text.
+
+`gpuwho.event.affected` says why an owner has a record. XIDs of a program's work (13, 31, 43, 45, 94,
+…) affect the process that the line names, and it is told only if it held the device then or had
+just ended (`named`); where no line names one, each owner on the device is told as `candidate`. All
+other faults affect everybody on the device (`device`), of a MIG instance everybody in it. Processes
+of the agent itself, and known monitors (`nv-hostengine`, `dcgm-exporter`, `nvidia-smi`, …) without a
+context on the device, are affected by nothing. A process whose claim is not borne out is in the
+record's body alone.
 
 | event name | means | what to do |
 |---|---|---|
