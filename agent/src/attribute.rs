@@ -2,6 +2,7 @@
 //! owner. Nothing here is guessed, and nothing asks the Kubernetes API.
 
 pub mod cgroup;
+pub mod delegated;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod grants;
@@ -22,6 +23,7 @@ pub(crate) mod workload;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey};
 use crate::paths::Paths;
+use delegated::SelfClaims;
 use hierarchies::Hierarchies;
 use names::{ContainerFacts, Names, PodFacts};
 use party::{Parties, PartyId};
@@ -127,12 +129,14 @@ pub struct Workload {
     /// The container that is the node of a nested kubelet (kind, k3d), where `pod` is inside it.
     pub node: Option<ContainerId>,
     /// `pod` was named inside a container, a machine or a user's slice, where others than the
-    /// host's root can name directories: not to be believed against the host's own pods.
+    /// host's root can name directories: a claim, unless the operator says otherwise.
     pub nested: bool,
     /// Below `user-N.slice`: user `uid` can name everything but the slice itself.
     pub user_slice: bool,
     /// What the container's runtime says about it.
     pub facts: Option<Arc<ContainerFacts>>,
+    /// What the work says of itself, and nothing proves.
+    pub claimed: SelfClaims,
 }
 
 /// A pod, as far as the node tells.
@@ -172,8 +176,6 @@ pub enum Method {
     Kernel,
     /// A slurmstepd among its parents; no cgroup says whose it is.
     Slurmstepd,
-    /// Only its own environment, which is the user's word.
-    Environment,
     /// Not yet: the process is known, its cgroup's path is not.
     Pending,
 }
@@ -185,7 +187,6 @@ impl Method {
             Self::Proc => "cgroup",
             Self::Kernel => "kernel",
             Self::Slurmstepd => "slurmstepd",
-            Self::Environment => "environment",
             Self::Pending => "none",
         }
     }
@@ -201,19 +202,38 @@ pub(crate) struct Host {
     pub(crate) users: Users,
     pub(crate) parties: Parties,
     pub(crate) slurm: Slurm,
+    /// Whether pods of clusters in containers, machines and services are believed.
+    pub(crate) nested: bool,
+}
+
+/// What the operator has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// About Slurm.
+    pub slurm: slurm::Settings,
+    /// The host runs nodes of other clusters (kind, k3d): their pods are identities.
+    pub nested: bool,
+}
+
+impl Settings {
+    /// What holds where nobody has said anything.
+    pub fn usual(paths: &Paths) -> Self {
+        Self { slurm: slurm::Settings::usual(paths), nested: false }
+    }
 }
 
 impl Host {
-    pub(crate) fn new(paths: &Paths, slurm: slurm::Settings) -> Self {
+    pub(crate) fn new(paths: &Paths, settings: Settings) -> Self {
         let hierarchies = Hierarchies::new(paths);
         Self {
             paths: paths.clone(),
             names: Names::default(),
-            slurm: Slurm::new(paths, slurm, &hierarchies),
+            slurm: Slurm::new(paths, settings.slurm, &hierarchies),
             hierarchies,
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),
             parties: Parties::default(),
+            nested: settings.nested,
         }
     }
 }
@@ -229,7 +249,9 @@ pub(crate) const PLACES: &[(&str, Resolve)] =
 /// What gives names to the place that was found, in order of precedence: of two that know a name
 /// the first counts. All of it is in memory; what is not there is asked for and comes later.
 pub(crate) const NAMES: &[(&str, Resolve)] = &[
+    ("delegated", delegated::resolve),
     ("runtime", names::resolve),
+    ("unconfirmed", delegated::confirm),
     ("podlogs", podlogs::resolve),
     ("slurm", slurm::resolve),
     ("users", users::resolve),
@@ -278,6 +300,11 @@ impl Owner {
     pub fn details(&self) -> AttrSet {
         let mut set = self.attributes();
         self.workload.detail(&mut set);
+        self.workload.claimed.describe(&mut set);
+        set.set_some(
+            &attr::NODE_CONTAINER_ID,
+            self.workload.node.as_ref().map(ContainerId::as_str),
+        );
         if let Some(slurm) = &self.workload.slurm {
             slurm.detail_task(&mut set);
         }
@@ -357,6 +384,7 @@ impl Workload {
     /// Takes away what only the sources of names know.
     fn forget_names(&mut self) {
         self.facts = None;
+        self.reconsider();
         if let Some(pod) = &mut self.pod {
             *pod = Pod { qos: pod.qos, ..Pod::unnamed(pod.uid.clone()) };
         }
@@ -365,6 +393,12 @@ impl Workload {
     /// Keeps the names that `before` had for the same things and that nobody can tell now: a
     /// source that is down never blanks an owner.
     fn keep_names(&mut self, before: &Self) {
+        // A runtime that has confirmed a service's container may be away by now.
+        if self.unconfirmed().is_some_and(|id| before.container.as_ref() == Some(id))
+            && self.unit == before.unit
+        {
+            self.reconsider();
+        }
         let told = self.facts.is_some();
         if self.container.is_some() && self.container == before.container {
             self.facts = self.facts.take().or_else(|| before.facts.clone());

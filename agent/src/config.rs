@@ -4,6 +4,7 @@
 //! [`Raw`] is only what was typed, key by key; [`Settings`] is complete, checked, and what the
 //! parts are given. An unknown key is an error that names the key, its line and the nearest key.
 
+mod checks;
 mod collectives;
 mod error;
 mod overlay;
@@ -19,6 +20,7 @@ use crate::collect::inspector;
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
 use crate::collect::ras;
+use crate::control;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use crate::series::USUAL_LIMIT;
@@ -60,6 +62,7 @@ struct RawAgent {
     interval: Option<String>,
     log: Option<String>,
     series_limit: Option<u32>,
+    show_others: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -75,6 +78,26 @@ struct RawPaths {
     kmsg: Option<PathBuf>,
     run: Option<PathBuf>,
     state: Option<PathBuf>,
+    socket_mode: Option<String>,
+}
+
+impl RawPaths {
+    /// Each that is set, by its key.
+    fn each(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let all = [
+            ("paths.root", &self.root),
+            ("paths.proc", &self.proc),
+            ("paths.sys", &self.sys),
+            ("paths.cgroup", &self.cgroup),
+            ("paths.dev", &self.dev),
+            ("paths.pod_logs", &self.pod_logs),
+            ("paths.passwd", &self.passwd),
+            ("paths.kmsg", &self.kmsg),
+            ("paths.run", &self.run),
+            ("paths.state", &self.state),
+        ];
+        all.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)))
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -127,8 +150,10 @@ pub struct Settings {
     pub kernel: device_users::Settings,
     /// The device readers that are not switched off.
     pub devices: Vec<(&'static Vendor, reader::Settings)>,
-    /// Where the names of Slurm jobs are.
-    pub slurm: attribute::slurm::Settings,
+    /// Who may ask the agent what.
+    pub control: control::Settings,
+    /// How whose a process is is found out.
+    pub attribution: attribute::Settings,
     /// Who names the node's pods and containers.
     pub names: suppliers::Settings,
     /// What is counted of collective communication.
@@ -186,7 +211,7 @@ impl Settings {
     }
 
     fn resolve(
-        raw: Raw,
+        mut raw: Raw,
         flags: &Flags,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
@@ -200,7 +225,13 @@ impl Settings {
             });
         }
         let root = raw.paths.root.clone().unwrap_or_else(|| PathBuf::from("/"));
-        let paths = paths(raw.paths);
+        let control = control::Settings {
+            mode: checks::socket_mode(raw.paths.socket_mode.take())?,
+            show_others: raw.agent.show_others.unwrap_or(false),
+        };
+        let paths = paths(raw.paths)?;
+        checks::absolute(raw.sinks.file.as_deref().map(|file| ("sinks.file", file)))?;
+        let nested = raw.kubernetes.nested();
         let names = suppliers::Settings {
             paths: paths.clone(),
             kubernetes: runtimes::kubernetes(raw.kubernetes, &root, env)?,
@@ -212,7 +243,8 @@ impl Settings {
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
-            slurm: slurm::settings(raw.slurm, &paths),
+            control,
+            attribution: attribute::Settings { slurm: slurm::settings(raw.slurm, &paths)?, nested },
             inspector: collectives::inspector(&raw.nccl)?,
             ras: collectives::ras(&raw.nccl)?,
             nccl: collectives::probes(raw.nccl)?,
@@ -239,9 +271,10 @@ fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
     }
 }
 
-fn paths(raw: RawPaths) -> Paths {
+fn paths(raw: RawPaths) -> Result<Paths, ConfigError> {
     let usual = Paths::under(raw.root.as_deref().unwrap_or(Path::new("/")));
-    Paths {
+    checks::absolute(raw.each())?;
+    Ok(Paths {
         proc: raw.proc.unwrap_or(usual.proc),
         cgroup: match (raw.cgroup, &raw.sys) {
             (Some(cgroup), _) => cgroup,
@@ -259,7 +292,7 @@ fn paths(raw: RawPaths) -> Paths {
         passwd: raw.passwd.unwrap_or(usual.passwd),
         run: raw.run.unwrap_or(usual.run),
         state: raw.state.unwrap_or(usual.state),
-    }
+    })
 }
 
 /// OTLP is on when somebody named an endpoint; the variables' own default, a receiver on this host,
@@ -278,6 +311,8 @@ fn otlp_settings(
     let variables = ["OTEL_EXPORTER_OTLP_ENDPOINT", own];
     let in_environment = variables.iter().any(|name| env(name).is_some_and(|url| !url.is_empty()));
     if flags.endpoint.is_none() && file.endpoint.is_none() && !in_environment {
+        // A wrong value is wrong before there is a receiver, too.
+        otlp::Settings::resolve(signal, &flags, file, &|_| None)?;
         return Ok(None);
     }
     Ok(Some(otlp::Settings::resolve(signal, &flags, file, env)?))
@@ -303,6 +338,7 @@ fn telemetry_settings(
 
 fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigError> {
     let usual = device_users::Settings::default();
+    checks::nodes(raw.nodes.as_deref().unwrap_or_default())?;
     Ok(device_users::Settings {
         nodes: raw.nodes.unwrap_or(usual.nodes),
         drivers: raw.drivers.unwrap_or(usual.drivers),
@@ -336,6 +372,9 @@ fn device_settings(
         };
         if raw.enabled == Some(false) {
             continue;
+        }
+        if let Some(library) = &raw.library {
+            checks::library(library)?;
         }
         let usual = reader::Settings::new(program.clone(), interval);
         let settings = reader::Settings {

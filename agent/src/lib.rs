@@ -33,4 +33,5 @@ pub mod series;
 )]
 pub mod sys;
 pub mod telemetry;
+pub mod text;
 pub mod who;

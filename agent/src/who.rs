@@ -1,9 +1,14 @@
 //! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
 //! answers.
 
+mod others;
+
+pub use others::Others;
+
 use crate::attribute::suppliers;
 use crate::attribute::{Method, Owner};
 use crate::collect::status::Standing;
+use crate::text::printable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,6 +26,12 @@ pub struct Who {
     pub holders: Vec<Holder>,
     /// Every source of data.
     pub sources: Vec<Source>,
+    /// Others' processes are left out of `devices` and `holders`.
+    #[serde(default)]
+    pub others_hidden: bool,
+    /// How many processes that are.
+    #[serde(default)]
+    pub hidden_processes: usize,
 }
 
 /// A device.
@@ -53,6 +64,9 @@ pub struct Device {
     pub instances: Vec<Instance>,
     /// Processes the driver lists.
     pub processes: Vec<Process>,
+    /// Those of them that are not named to who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<Others>,
 }
 
 /// A MIG instance of a device.
@@ -117,6 +131,9 @@ pub struct Person {
     pub comm: String,
     /// User name, or the number.
     pub user: String,
+    /// Real user id; absent where nothing is known of the process.
+    #[serde(default)]
+    pub uid: Option<u32>,
     /// Pod namespace.
     pub namespace: Option<String>,
     /// Pod name, or its UID where the name is unknown.
@@ -135,8 +152,11 @@ pub struct Person {
     pub slurm_task: Option<String>,
     /// systemd unit.
     pub unit: Option<String>,
-    /// `proc`, `kernel`, `slurmstepd`, `environment`, `pending` or `none`.
+    /// `cgroup`, `kernel`, `slurmstepd`, `pending` or `none`.
     pub method: String,
+    /// What it says of itself and nothing proves, by attribute.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub claims: BTreeMap<String, String>,
 }
 
 /// A source of data.
@@ -163,18 +183,19 @@ impl Person {
     pub fn of(owner: &Owner) -> Self {
         let pod = owner.workload.pod.as_ref();
         let slurm = owner.workload.slurm.as_ref();
-        let text = |text: &std::sync::Arc<str>| text.to_string();
+        let text = |text: &std::sync::Arc<str>| printable(text).into_owned();
         Self {
             pid: owner.process.pid,
             start_ticks: owner.process.start_ticks,
-            comm: owner.comm.to_string(),
+            comm: text(&owner.comm),
             user: owner.user.as_ref().map_or_else(|| owner.uid.to_string(), text),
+            uid: Some(owner.uid),
             namespace: pod.and_then(|pod| pod.namespace.as_ref().map(text)),
             pod: pod.map(|pod| pod.name.as_ref().map_or_else(|| pod.uid.to_string(), text)),
             pod_uid: pod.map(|pod| pod.uid.to_string()),
             container: pod.and_then(|pod| pod.container.as_ref().map(text)),
             container_id: owner.workload.container.as_ref().map(ToString::to_string),
-            slurm_job: slurm.map(|slurm| slurm.number().to_string()),
+            slurm_job: slurm.map(|slurm| text(&slurm.number())),
             slurm_step: slurm.and_then(|slurm| slurm.step.as_ref().map(text)),
             slurm_task: slurm.and_then(|slurm| slurm.task.as_ref().map(text)),
             unit: owner.workload.unit.as_ref().map(text),
@@ -184,6 +205,12 @@ impl Person {
                 found => found.as_str(),
             }
             .into(),
+            claims: owner
+                .workload
+                .claimed
+                .each()
+                .map(|(key, name)| (key.name.to_owned(), printable(name).into_owned()))
+                .collect(),
         }
     }
 
@@ -219,7 +246,7 @@ impl Source {
         Self {
             name: name.into(),
             state: report.state.as_str().into(),
-            reason: report.reason.clone(),
+            reason: printable(&report.reason).into_owned(),
             remedy: report.remedy.clone(),
             errors: report.errors,
             restarts: report.restarts,
@@ -238,7 +265,7 @@ impl Who {
     /// The table a person reads.
     pub fn render(&self) -> String {
         let mut out = String::new();
-        let processes: usize = self.devices.iter().map(|device| device.processes.len()).sum();
+        let processes: usize = self.devices.iter().map(Device::count).sum();
         // Writing to a String cannot fail, so the results below are of no interest.
         let _ = writeln!(
             out,
@@ -254,7 +281,7 @@ impl Who {
             );
         }
         for device in &self.devices {
-            device.render(&mut out);
+            device.render(&mut out, self.others_hidden);
         }
         let only_held: Vec<_> =
             self.holders.iter().filter(|h| !h.exited && !self.listed(h)).collect();
@@ -262,7 +289,16 @@ impl Who {
             let _ = writeln!(out, "\nhold a device node, not on the driver's list:");
         }
         for holder in only_held {
-            let _ = writeln!(out, "{}", row(&holder.owner, &holder.nodes.join(" ")));
+            let nodes = holder.nodes.join(" ");
+            let _ = writeln!(out, "{}", row(&holder.owner, &nodes, self.others_hidden));
+        }
+        if self.hidden_processes > 0 {
+            let processes = plural(self.hidden_processes, "process", "processes");
+            let are = if self.hidden_processes == 1 { "is" } else { "are" };
+            let _ = writeln!(
+                out,
+                "\n{processes} of others {are} not named (agent.show_others); root sees all"
+            );
         }
         for source in self.sources.iter().filter(|source| source.is_amiss()) {
             let _ = write!(out, "\n{} is {}: {}", source.name, source.state, source.reason);
@@ -283,7 +319,26 @@ impl Who {
 }
 
 impl Device {
-    fn render(&self, out: &mut String) {
+    /// Everything but who is on it.
+    fn without_processes(&self) -> Self {
+        Self {
+            uuid: self.uuid.clone(),
+            model: self.model.clone(),
+            state: self.state.clone(),
+            reason: self.reason.clone(),
+            instances: self.instances.clone(),
+            processes: Vec::new(),
+            others: None,
+            ..*self
+        }
+    }
+
+    /// How many processes are on it.
+    fn count(&self) -> usize {
+        self.processes.len() + self.others.as_ref().map_or(0, |others| others.processes)
+    }
+
+    fn render(&self, out: &mut String, is_narrow: bool) {
         let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
         let _ = write!(
             out,
@@ -307,11 +362,19 @@ impl Device {
         out.push('\n');
         let known = |uuid: &String| self.instances.iter().any(|instance| instance.uuid == *uuid);
         let outside = |process: &&Process| !process.instance.as_ref().is_some_and(known);
-        self.processes.iter().filter(outside).for_each(|process| process.render(out));
+        let render = |process: &Process, out: &mut String| process.render(out, is_narrow);
+        self.processes.iter().filter(outside).for_each(|process| render(process, out));
         for instance in &self.instances {
             instance.render(out);
             let inside = |process: &&Process| process.instance.as_ref() == Some(&instance.uuid);
-            self.processes.iter().filter(inside).for_each(|process| process.render(out));
+            self.processes.iter().filter(inside).for_each(|process| render(process, out));
+        }
+        if let Some(others) = &self.others {
+            let processes = plural(others.processes, "process", "processes");
+            let (memory, busy) = use_of(others.memory_bytes, others.utilization);
+            let processes = format!("{processes} of others");
+            let line = format!("       {processes:<54}{memory:>9} {busy:>6}");
+            let _ = writeln!(out, "{}", line.trim_end());
         }
     }
 }
@@ -328,33 +391,33 @@ impl Instance {
 }
 
 impl Process {
-    fn render(&self, out: &mut String) {
-        let memory = self.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
-        let busy = self.utilization.map_or(String::new(), percent);
+    fn render(&self, out: &mut String, is_narrow: bool) {
+        let (memory, busy) = use_of(self.memory_bytes, self.utilization);
         let note = match self.kind.as_deref() {
             Some("mps_server") => "  MPS server",
             Some("mps") => "  MPS",
             _ => "",
         };
         let rest = format!("{memory:>9} {busy:>6}{note}");
-        let _ = writeln!(out, "{}", row(&self.owner, &rest));
+        let _ = writeln!(out, "{}", row(&self.owner, &rest, is_narrow));
     }
 }
 
-fn row(owner: &Person, rest: &str) -> String {
-    let row = format!(
-        "       {:<38} {:<10} {:<15} {:>7}  {rest}",
-        owner.workload(),
-        owner.user,
-        printable(&owner.comm),
-        owner.pid
-    );
+/// Where only the own processes are named, the user needs no column.
+fn row(owner: &Person, rest: &str, is_narrow: bool) -> String {
+    let (workload, comm, pid) = (owner.workload(), &owner.comm, owner.pid);
+    let row = if is_narrow {
+        format!("       {workload:<28} {comm:<15} {pid:>7}  {rest}")
+    } else {
+        format!("       {workload:<38} {:<10} {comm:<15} {pid:>7}  {rest}", owner.user)
+    };
     row.trim_end().to_owned()
 }
 
-/// A process chooses its own name: escape codes in it must not reach the terminal.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+/// Memory and time, as a process's row ends.
+fn use_of(memory: Option<i64>, busy: Option<f64>) -> (String, String) {
+    let memory = memory.map_or(String::new(), |bytes| format!("{:.1} GiB", gib(bytes)));
+    (memory, busy.map_or(String::new(), percent))
 }
 
 /// Used memory of all there is.
@@ -380,6 +443,11 @@ fn plural(count: usize, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::cgroup::parse_path;
+    use crate::attribute::party::PartyId;
+    use crate::catalog::attributes::SYSTEMD_UNIT;
+    use crate::ids::ProcKey;
+    use std::sync::Arc;
 
     fn person(pid: u32, comm: &str) -> Person {
         Person { pid, comm: comm.into(), user: "alice".into(), ..Person::default() }
@@ -454,7 +522,7 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
             ..Device::default()
         };
         let mut table = String::new();
-        device.render(&mut table);
+        device.render(&mut table, false);
         let expected = "  \
   0  NVIDIA A100-SXM4-40GB          -    9.0/40.0 GiB        -      -
        -                                      alice      python3              11    3.0 GiB         MPS server
@@ -467,9 +535,26 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
     }
 
     #[test]
-    fn a_name_with_escape_codes_cannot_reach_the_terminal() {
-        let row = row(&person(1, "\x1b[2Jroot\n"), "");
-        assert!(row.contains("?[2Jroot?") && !row.contains('\x1b'), "{row}");
+    fn names_that_others_have_chosen_reach_no_terminal_unchanged() {
+        let path = "/system.slice/\u{202e}x\x1b[2J.service";
+        let owner = Owner {
+            process: ProcKey { pid: 7, start_ticks: 1 },
+            comm: Arc::from("\x1b[2Jroot\n"),
+            uid: 7,
+            user: None,
+            cgroup: Some(Arc::from(path)),
+            workload: parse_path(path),
+            method: Method::Proc,
+            nodes: Vec::new(),
+            exited_ns: None,
+            party: PartyId::UNATTRIBUTED,
+        };
+        let person = Person::of(&owner);
+        let names = (person.unit.as_deref(), &*person.comm);
+        assert_eq!(names, (Some("\u{fffd}x\u{fffd}[2J.service"), "\u{fffd}[2Jroot\u{fffd}"));
+        let unit = owner.attributes();
+        let unit = unit.get(&SYSTEMD_UNIT).map(ToString::to_string);
+        assert_eq!(unit, person.unit, "an attribute is no other");
     }
 
     #[test]

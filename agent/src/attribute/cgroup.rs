@@ -317,15 +317,24 @@ fn user_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
 }
 
 /// The `.service` or `.scope` that is no container's, above the first container: the first, because
-/// what is below one may be its own names. In a user's slice, all of which is the user's, the last.
+/// what is below one may be its own names. What a machine's or a user's own service manager calls a
+/// unit is a claim: in a user's slice the first is the login's or that manager itself.
 fn unit<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let is_unit = |kind| component.strip_suffix(kind).is_some_and(|name| !name.is_empty());
     // `init.scope` holds only systemd itself.
     if !(is_unit(".service") || is_unit(".scope"))
         || component == "init.scope"
         || walk.found.container.is_some()
-        || (walk.found.unit.is_some() && !walk.found.user_slice)
     {
+        return false;
+    }
+    let is_anothers =
+        walk.found.machine.is_some() || (walk.found.user_slice && walk.found.unit.is_some());
+    if is_anothers {
+        walk.found.claimed.unit = Some(Arc::from(component));
+        return true;
+    }
+    if walk.found.unit.is_some() {
         return false;
     }
     walk.found.unit = Some(Arc::from(component));

@@ -6,8 +6,9 @@ use super::files::{Found, Seen, Wanted, directory_of, in_directory, open_by};
 use super::names::Kind;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::text::read_lossy;
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -159,7 +160,7 @@ impl Processes {
 impl Process {
     fn read(paths: &Paths, key: ProcKey, now: Instant) -> Option<Self> {
         let folder = paths.proc.join(key.pid.to_string());
-        let own = own(&fs::read_to_string(folder.join("status")).ok()?)?;
+        let own = own(&read_lossy(&folder.join("status")).ok()?)?;
         let asked = File::open(folder.join("environ")).and_then(Asked::read).ok();
         // The number may have gone to another process.
         crate::collect::proc_scan::is_alive(paths, key).then_some(Self {
