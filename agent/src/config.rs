@@ -8,6 +8,7 @@ mod checks;
 mod collectives;
 mod error;
 mod overlay;
+mod places;
 mod runtimes;
 mod slurm;
 
@@ -44,7 +45,7 @@ const LEAST_SERIES: usize = 500;
 #[serde(deny_unknown_fields, default)]
 pub struct Raw {
     agent: RawAgent,
-    paths: RawPaths,
+    paths: places::RawPaths,
     devices: RawDevices,
     nvidia: RawReader,
     slurm: slurm::RawSlurm,
@@ -63,41 +64,6 @@ struct RawAgent {
     log: Option<String>,
     series_limit: Option<u32>,
     show_others: Option<bool>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawPaths {
-    root: Option<PathBuf>,
-    proc: Option<PathBuf>,
-    sys: Option<PathBuf>,
-    cgroup: Option<PathBuf>,
-    dev: Option<PathBuf>,
-    pod_logs: Option<PathBuf>,
-    passwd: Option<PathBuf>,
-    kmsg: Option<PathBuf>,
-    run: Option<PathBuf>,
-    state: Option<PathBuf>,
-    socket_mode: Option<String>,
-}
-
-impl RawPaths {
-    /// Each that is set, by its key.
-    fn each(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let all = [
-            ("paths.root", &self.root),
-            ("paths.proc", &self.proc),
-            ("paths.sys", &self.sys),
-            ("paths.cgroup", &self.cgroup),
-            ("paths.dev", &self.dev),
-            ("paths.pod_logs", &self.pod_logs),
-            ("paths.passwd", &self.passwd),
-            ("paths.kmsg", &self.kmsg),
-            ("paths.run", &self.run),
-            ("paths.state", &self.state),
-        ];
-        all.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)))
-    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -211,7 +177,7 @@ impl Settings {
     }
 
     fn resolve(
-        mut raw: Raw,
+        raw: Raw,
         flags: &Flags,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
@@ -224,12 +190,12 @@ impl Settings {
                 remedy: "use 1s or longer; 10s is the default".into(),
             });
         }
-        let root = raw.paths.root.clone().unwrap_or_else(|| PathBuf::from("/"));
+        let root = raw.paths.root().unwrap_or_else(|| PathBuf::from("/"));
         let control = control::Settings {
-            mode: checks::socket_mode(raw.paths.socket_mode.take())?,
+            mode: checks::socket_mode(raw.paths.socket_mode())?,
             show_others: raw.agent.show_others.unwrap_or(false),
         };
-        let paths = paths(raw.paths)?;
+        let paths = places::paths(raw.paths)?;
         checks::absolute(raw.sinks.file.as_deref().map(|file| ("sinks.file", file)))?;
         let nested = raw.kubernetes.nested();
         let names = suppliers::Settings {
@@ -269,30 +235,6 @@ fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
             remedy: format!("use a few thousand for each device; {USUAL_LIMIT} is the default"),
         }),
     }
-}
-
-fn paths(raw: RawPaths) -> Result<Paths, ConfigError> {
-    let usual = Paths::under(raw.root.as_deref().unwrap_or(Path::new("/")));
-    checks::absolute(raw.each())?;
-    Ok(Paths {
-        proc: raw.proc.unwrap_or(usual.proc),
-        cgroup: match (raw.cgroup, &raw.sys) {
-            (Some(cgroup), _) => cgroup,
-            (None, Some(sys)) => sys.join("fs/cgroup"),
-            (None, None) => usual.cgroup,
-        },
-        sys: raw.sys.unwrap_or(usual.sys),
-        kmsg: match (raw.kmsg, &raw.dev) {
-            (Some(kmsg), _) => kmsg,
-            (None, Some(dev)) => dev.join("kmsg"),
-            (None, None) => usual.kmsg,
-        },
-        dev: raw.dev.unwrap_or(usual.dev),
-        pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
-        passwd: raw.passwd.unwrap_or(usual.passwd),
-        run: raw.run.unwrap_or(usual.run),
-        state: raw.state.unwrap_or(usual.state),
-    })
 }
 
 /// OTLP is on when somebody named an endpoint; the variables' own default, a receiver on this host,

@@ -5,12 +5,14 @@
 //! as the truth when names nest is decided in `docs/decisions/0003-nested-pods.md`: the outer
 //! name was written by the host, the inner one perhaps by the work itself.
 
+mod precedence;
 mod schedulers;
 mod shapes;
 pub(super) mod slurm;
 
 use super::{Pod, Workload};
-use crate::ids::{ContainerId, PodUid, SlurmJobId};
+use crate::ids::{ContainerId, PodUid};
+use precedence::{contradicts, specificity};
 use shapes::{is_container_id, number, pod_uid, unescape};
 use std::sync::Arc;
 
@@ -352,54 +354,6 @@ fn line_path(line: &str) -> Option<&str> {
 /// A path that leaves the reader's cgroup namespace.
 fn is_outside(path: &str) -> bool {
     path == "/.." || path.starts_with("/../")
-}
-
-/// How much a workload says: what the host wrote before what a user, a machine or a service may
-/// have written, then container, pod, Slurm task and everything weaker.
-fn specificity(workload: &Workload) -> u32 {
-    let host = is_host_written(workload);
-    let slurm = workload.slurm.as_ref();
-    let facts = [
-        host && workload.container.is_some(),
-        host && workload.pod.is_some(),
-        slurm.is_some(),
-        slurm.is_some_and(|slurm| slurm.step.is_some()),
-        slurm.is_some_and(|slurm| slurm.task.is_some()),
-        workload.container.is_some(),
-        workload.pod.is_some(),
-        workload.allocation.is_some(),
-        workload.machine.is_some(),
-        workload.unit.is_some(),
-        workload.uid.is_some(),
-    ];
-    facts.iter().fold(0, |rank, fact| rank << 1 | u32::from(*fact))
-}
-
-fn is_host_written(workload: &Workload) -> bool {
-    // A job is taken only where slurmd made its directory; its scope is a unit.
-    let is_units = workload.slurm.is_none() && workload.is_in_unit();
-    workload.machine.is_none() && !workload.user_slice && !is_units
-}
-
-/// Whether two paths of one process, both written by the host, name different owners.
-fn contradicts(one: &Workload, other: &Workload) -> bool {
-    fn differ<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
-        one.is_some() && other.is_some() && one != other
-    }
-    fn pod(workload: &Workload) -> Option<&PodUid> {
-        workload.pod.as_ref().map(|pod| &pod.uid)
-    }
-    fn job(workload: &Workload) -> Option<&SlurmJobId> {
-        workload.slurm.as_ref().map(|slurm| &slurm.job)
-    }
-    if !is_host_written(one) || !is_host_written(other) {
-        return false;
-    }
-    differ(one.container.as_ref(), other.container.as_ref())
-        || differ(pod(one), pod(other))
-        || differ(job(one), job(other))
-        || (pod(one).is_some() && job(other).is_some())
-        || (job(one).is_some() && pod(other).is_some())
 }
 
 #[cfg(test)]
