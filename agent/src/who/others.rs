@@ -78,13 +78,13 @@ impl Others {
 }
 
 impl Source {
-    /// What is said of the driver, the kernel and the runtimes concerns everybody; what is said of
-    /// processes and their files may name somebody.
+    /// What is said of the driver, the kernel and the runtimes concerns everybody, and what is absent
+    /// names nobody; all else that is said of processes and their files may.
     fn without_names(&self) -> Self {
         let is_common = DEVICES.iter().any(|vendor| vendor.name == self.name)
             || [device_users::NAME, kmsg::NAME].contains(&&*self.name)
             || suppliers::is_supplier(&self.name);
-        if is_common || self.reason.is_empty() {
+        if is_common || self.state == "absent" || self.reason.is_empty() {
             return self.clone();
         }
         let remedy = "ask as root".to_owned();
