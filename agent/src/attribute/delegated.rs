@@ -107,9 +107,9 @@ fn is_hosts_own(host: &Host, workload: &Workload) -> bool {
 fn is_flux_job(path: &str) -> bool {
     let Some((_, below)) = path.split_once("/user@") else { return false };
     // A manager's units are in slices of its own (`app.slice`), or in none.
-    let mut units = below.split('/').skip(1).filter(|name| !name.ends_with(".slice"));
+    let mut units = below.split('/').skip(1).filter(|name| name.strip_suffix(".slice").is_none());
     units.next().is_some_and(|unit| {
-        unit.strip_prefix("imp-shell-").is_some_and(|rest| rest.ends_with(".service"))
+        unit.strip_prefix("imp-shell-").is_some_and(|rest| rest.strip_suffix(".service").is_some())
     })
 }
 

@@ -25,6 +25,7 @@ pub struct Others {
 
 impl Who {
     /// The answer to a user: devices, totals and the user's own processes.
+    #[must_use]
     pub fn as_seen_by(&self, uid: u32) -> Self {
         let is_own = |owner: &Person| owner.uid == Some(uid);
         let mut hidden = BTreeSet::new();
