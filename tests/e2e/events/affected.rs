@@ -18,8 +18,8 @@ const OTHER: PodSpec<'_> = PodSpec {
     driver: Driver::Systemd,
 };
 
-/// Numbers of the processes here that a record of this line names, each with why.
-type Told<'a> = &'a [(u32, &'static str)];
+/// Numbers of the processes here that the records of a line name, each with why.
+type Told = Vec<(u32, &'static str)>;
 
 #[test]
 fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_code() {
@@ -43,7 +43,7 @@ fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_co
     let all = |why| vec![(one, why), (other, why)];
     let marked = vec![(one, "named"), (other, "device")];
     let link = |how| format!("RLW_REMAP {how} XC0 i0 Link 10 (0x00000004 0x00000040)");
-    let rows: Vec<(String, &str, Vec<(u32, &'static str)>)> = vec![
+    let rows: Vec<(String, &str, Told)> = vec![
         (
             "79, pid='<unknown>', name=<unknown>, GPU has fallen".to_owned(),
             "critical",
@@ -81,11 +81,11 @@ fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_co
     }
     for (words, severity, expected) in rows {
         let line = line(&words);
-        tells(&scene, (&line, severity), &ours, &expected);
+        tells(&scene, (&line, severity), &ours, expected);
     }
 }
 
-fn tells(scene: &Scene, (line, severity): (&str, &str), ours: &[u32], expected: Told<'_>) {
+fn tells(scene: &Scene, (line, severity): (&str, &str), ours: &[u32], mut expected: Told) {
     let records = || {
         let records = scene.lines("event").into_iter().filter(|record| record["body"] == line);
         Some(records.collect::<Vec<_>>()).filter(|records| !records.is_empty())
@@ -100,7 +100,6 @@ fn tells(scene: &Scene, (line, severity): (&str, &str), ours: &[u32], expected: 
             told.push((pid, attributes["gpuwho.event.affected"].as_str().unwrap_or_default()));
         }
     }
-    let mut expected = expected.to_vec();
     told.sort_unstable();
     expected.sort_unstable();
     assert_eq!(told, expected, "{line}");
