@@ -25,6 +25,7 @@ pub mod ledger;
 mod local;
 pub mod paths;
 pub mod pipeline;
+pub mod privilege;
 pub mod sample;
 pub mod series;
 #[expect(

@@ -2,6 +2,7 @@
 
 pub mod bpf;
 pub(crate) mod clock;
+pub mod confine;
 pub(crate) mod handle;
 pub mod memory;
 pub mod mounts;
