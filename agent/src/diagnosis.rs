@@ -94,7 +94,7 @@ fn cgroup_namespace(settings: &Settings) -> Finding {
             subject,
             "degraded",
             format!("not the host's, and it cannot be entered ({error}): owners stay unknown"),
-            "run as root; in a container, privileged and with hostPID",
+            "run as root with CAP_SYS_ADMIN; in a container, with hostPID as well",
         ),
     }
 }
@@ -128,9 +128,7 @@ fn kernel_log(settings: &Settings) -> Finding {
             let facts = format!("{path} can be read: XIDs, bus errors and OOM kills are told");
             Finding::new("kernel log", "ok", facts, "")
         }
-        Err(why) => {
-            Finding::new("kernel log", "degraded", why, "run as root; in a container, privileged")
-        }
+        Err(why) => Finding::new("kernel log", "degraded", why, kmsg::REMEDY),
     }
 }
 

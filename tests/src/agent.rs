@@ -85,6 +85,8 @@ pub struct Config {
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
     pub file: Option<PathBuf>,
+    /// A program that becomes the agent, with its arguments: `setpriv`, say.
+    pub launcher: Vec<String>,
     /// Whatever else, as TOML.
     pub more: String,
 }
@@ -211,7 +213,14 @@ impl Agent {
         let config = Config { nodes, ..config.clone() };
         fs::write(&file, config.to_toml(&run, nvml)).map_err(os(&file))?;
         let program = program::gpuwho()?;
-        let mut command = Command::new(&program);
+        let mut command = match config.launcher.split_first() {
+            Some((launcher, arguments)) => {
+                let mut command = Command::new(launcher);
+                command.args(arguments).arg(&program);
+                command
+            }
+            None => Command::new(&program),
+        };
         command.arg("agent").arg("--config").arg(&file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if let Some(nvml) = nvml {

@@ -31,6 +31,13 @@ use std::time::{Duration, Instant, SystemTime};
 /// The source's name, and its thread's.
 pub const NAME: &str = "kmsg";
 
+/// What opens a log that cannot be opened. A runtime's device rules refuse `/dev/kmsg` to every container
+/// that is not privileged. `syslog(2)` would pass them, but it starts a line anew where a command's
+/// name has a line break, with the kernel's own prefix: what a tenant wrote could not be told from
+/// what the kernel says.
+pub const REMEDY: &str = "run as root with CAP_SYSLOG; in a container this source needs \
+    `privileged: true`, without it XIDs are told by the driver's library only";
+
 /// What happened this long before the agent's start is told: a pod that is started again after a
 /// fault finds it, and last week's faults are not news.
 const PAST: Duration = Duration::from_mins(10);
@@ -108,8 +115,7 @@ impl Watch {
                 }
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
-                    let remedy = "run as root; in a container, privileged";
-                    self.stand(Report::of(SourceState::Degraded, reason, remedy));
+                    self.stand(Report::of(SourceState::Degraded, reason, REMEDY));
                 }
             }
             let retry = Instant::now() + RETRY;
