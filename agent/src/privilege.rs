@@ -31,8 +31,8 @@ pub const NEEDS: &[Need] = &[
     Need {
         capability: CapabilitySet::DAC_READ_SEARCH,
         name: "CAP_DAC_READ_SEARCH",
-        without: "cgroups are not found by their numbers, and files of the Inspector in other \
-            users' folders are not read",
+        without: "other users' folders are closed, /proc/PID/fd among them: holders from before \
+            the agent and the Inspector's files are not found; cgroups are looked for by walking",
     },
     Need {
         capability: CapabilitySet::SYSLOG,

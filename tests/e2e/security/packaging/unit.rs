@@ -80,8 +80,12 @@ fn mounts(scratch: &Path) -> Vec<Value> {
         json!({ "destination": path, "source": path, "type": "bind", "options": options })
     };
     let scratch = scratch.display().to_string();
+    let agent = program::gpuwho().unwrap().display().to_string();
     let proc = json!({ "destination": "/proc", "source": "proc", "type": "proc" });
-    there.map(|name| bind(format!("/{name}"), "ro")).chain([proc, bind(scratch, "rw")]).collect()
+    there
+        .map(|name| bind(format!("/{name}"), "ro"))
+        .chain([proc, bind(agent, "ro"), bind(scratch, "rw")])
+        .collect()
 }
 
 /// What runs in it sees the host's processes, networks and cgroups.
