@@ -34,4 +34,5 @@ pub mod series;
 )]
 pub mod sys;
 pub mod telemetry;
+pub mod tenant_files;
 pub mod who;

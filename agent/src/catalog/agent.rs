@@ -42,6 +42,11 @@ dims! {
         NotFinite = "not_finite",
         /// Its series would have been one more than `agent.series_limit` allows.
         SeriesLimit = "series_limit",
+        /// Its tenant's file systems do not answer, or too slowly: nothing of the tenant's is read
+        /// for a while.
+        TenantHung = "tenant_hung",
+        /// Every process that reads tenants' files hung or was busy.
+        HelpersExhausted = "helpers_exhausted",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {

@@ -1,6 +1,6 @@
 //! The commands that read: agent, collect, and the agent's own children.
 
-use super::{AgentArgs, CollectArgs, ReaderArgs, SelfTestArgs, Usage, print};
+use super::{AgentArgs, CollectArgs, FileReaderArgs, ReaderArgs, SelfTestArgs, Usage, print};
 use crate::collect::device::{self, child};
 use crate::collect::kernel::device_users::OpenHook;
 use crate::collect::kernel::{nccl, self_test};
@@ -12,6 +12,7 @@ use crate::pipeline::{self, RunError};
 use crate::privilege;
 use crate::sys::confine;
 use crate::telemetry::{self, Telemetry};
+use crate::tenant_files;
 use anyhow::{Context as _, bail};
 use rustix::fd::AsFd as _;
 use std::process::ExitCode;
@@ -74,6 +75,12 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
         by_link: !args.without_links,
     };
     child::serve(&settings, socket)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn file_reader(args: FileReaderArgs) -> anyhow::Result<ExitCode> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
+    tenant_files::serve(args.proc, &socket)?;
     Ok(ExitCode::SUCCESS)
 }
 
