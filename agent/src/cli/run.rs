@@ -79,6 +79,8 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn file_reader(args: FileReaderArgs) -> anyhow::Result<ExitCode> {
+    // Nothing is open yet.
+    confine::close_inherited();
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
     tenant_files::serve(args.proc, &socket)?;
     Ok(ExitCode::SUCCESS)

@@ -55,6 +55,45 @@ const REFUSED: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
 ];
+/// All that a process under [`allow_reading`] may call: opening, looking and reading, its socket, its
+/// memory, and its end.
+const READING: &[c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_close,
+    libc::SYS_statx,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_fstatfs,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_lseek,
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_fcntl,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_futex,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
 /// Flags of `clone` that make a namespace; a user namespace brings every capability in it.
 const NEW_NAMESPACES: c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
@@ -103,8 +142,16 @@ pub fn close_inherited() {
 /// Makes the calls in [`REFUSED`] and the making of namespaces fail, for the calling thread, those
 /// that it starts later, and the programs that it becomes.
 pub fn refuse_calls() -> io::Result<()> {
+    install(refusing())
+}
+
+/// Makes every call fail that is not in [`READING`], for the calling thread. It can start none.
+pub fn allow_reading() -> io::Result<()> {
+    install(allowing(READING))
+}
+
+fn install(mut filter: Vec<libc::sock_filter>) -> io::Result<()> {
     set_no_new_privs(true)?;
-    let mut filter = filter();
     let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
     let mode = libc::SECCOMP_MODE_FILTER;
@@ -116,10 +163,25 @@ pub fn refuse_calls() -> io::Result<()> {
     Ok(())
 }
 
-fn filter() -> Vec<libc::sock_filter> {
+/// Loads a call's number, if it is this architecture's.
+fn beginning() -> Vec<libc::sock_filter> {
     let mut filter = vec![load(ARCH)];
     filter.extend(unless(libc::BPF_JEQ, ARCHITECTURE, fail(libc::ENOSYS)));
     filter.push(load(NUMBER));
+    filter
+}
+
+fn allowing(calls: &[c_long]) -> Vec<libc::sock_filter> {
+    let mut filter = beginning();
+    for call in calls {
+        filter.extend(when(libc::BPF_JEQ, number(*call), give(libc::SECCOMP_RET_ALLOW)));
+    }
+    filter.push(fail(libc::EPERM));
+    filter
+}
+
+fn refusing() -> Vec<libc::sock_filter> {
+    let mut filter = beginning();
     filter.extend(when(libc::BPF_JGE, X32, fail(libc::ENOSYS)));
     for call in REFUSED {
         filter.extend(when(libc::BPF_JEQ, number(*call), fail(libc::EPERM)));
@@ -165,9 +227,11 @@ fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 
 #[cfg(test)]
 mod tests {
-    use super::{drop_capabilities, refuse_calls};
+    use super::{allow_reading, drop_capabilities, refuse_calls};
     use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, no_new_privs, unshare_unsafe};
-    use std::io;
+    use std::fs;
+    use std::io::{self, Write as _};
+    use std::os::unix::net::UnixStream;
     use std::process::Command;
     use std::thread;
 
@@ -199,6 +263,24 @@ mod tests {
         assert_eq!(namespace, Err(rustix::io::Errno::PERM));
         assert_eq!(program.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         assert_eq!(seven, 7);
+    }
+
+    #[test]
+    fn who_may_only_read_reads_and_neither_writes_nor_connects() {
+        let look = || {
+            let mut file = tempfile::tempfile().unwrap();
+            allow_reading().unwrap();
+            let read = fs::read("/proc/self/stat").map(|bytes| !bytes.is_empty());
+            let written = file.write(b"x").map_err(|error| error.raw_os_error());
+            let connected = UnixStream::connect("/nowhere").map(drop);
+            let started = thread::Builder::new().spawn(|| ()).map(drop);
+            (read, written, connected, started)
+        };
+        let (read, written, connected, started) = thread::spawn(look).join().unwrap();
+        assert!(read.unwrap());
+        assert_eq!(written, Err(Some(libc::EPERM)));
+        assert_eq!(connected.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert!(started.is_err());
     }
 
     #[test]
