@@ -5,6 +5,8 @@
 //! history, and those an agent before this one told are known by their sequence numbers. What a
 //! program wrote into the log is not believed. Costs a look at each line and a wake a second.
 
+#[doc(hidden)]
+pub mod fuzz;
 mod lines;
 mod position;
 mod record;

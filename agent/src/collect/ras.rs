@@ -9,6 +9,8 @@
 mod answer;
 mod ask;
 mod digest;
+#[doc(hidden)]
+pub mod fuzz;
 mod listeners;
 mod rounds;
 mod silent;
