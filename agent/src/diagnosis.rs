@@ -122,10 +122,9 @@ fn status_sockets(settings: &Settings) -> Finding {
 }
 
 fn kernel_log(settings: &Settings) -> Finding {
-    let path = settings.paths.kmsg.display();
     match kmsg::probe(&settings.paths) {
-        Ok(()) => {
-            let facts = format!("{path} can be read: XIDs, bus errors and OOM kills are told");
+        Ok(place) => {
+            let facts = format!("{place} can be read: XIDs, bus errors and OOM kills are told");
             Finding::new("kernel log", "ok", facts, "")
         }
         Err(why) => Finding::new("kernel log", "degraded", why, kmsg::REMEDY),

@@ -10,6 +10,7 @@ pub mod fuzz;
 mod lines;
 mod position;
 mod record;
+mod syslog;
 
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::status::{Board, Report};
@@ -33,12 +34,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// The source's name, and its thread's.
 pub const NAME: &str = "kmsg";
 
-/// What opens a log that cannot be opened. A runtime's device rules refuse `/dev/kmsg` to every container
-/// that is not privileged. `syslog(2)` would pass them, but it starts a line anew where a command's
-/// name has a line break, with the kernel's own prefix: what a tenant wrote could not be told from
-/// what the kernel says.
-pub const REMEDY: &str = "run as root with CAP_SYSLOG; in a container this source needs \
-    `privileged: true`, without it XIDs are told by the driver's library only";
+/// What opens a log that cannot be opened.
+pub const REMEDY: &str = "run as root with CAP_SYSLOG";
 
 /// What happened this long before the agent's start is told: a pod that is started again after a
 /// fault finds it, and last week's faults are not news.
@@ -78,9 +75,20 @@ pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHan
     thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
 }
 
-/// Whether the log can be read, for `gpuwho doctor`.
-pub fn probe(paths: &Paths) -> Result<(), String> {
-    open(paths).map(drop).map_err(|error| unreadable(paths, error))
+/// Where the log can be read, for `gpuwho doctor`.
+pub fn probe(paths: &Paths) -> Result<String, String> {
+    match open(paths) {
+        Ok(_) => Ok(paths.kmsg.display().to_string()),
+        Err(_) if is_usual(paths) && syslog::probe().is_ok() => {
+            Ok("the log by syslog(2)".to_owned())
+        }
+        Err(error) => Err(unreadable(paths, error)),
+    }
+}
+
+/// Nobody has named another file, which then is the log.
+fn is_usual(paths: &Paths) -> bool {
+    paths.kmsg == Paths::default().kmsg
 }
 
 struct Watch {
@@ -109,7 +117,7 @@ impl Watch {
             thread::sleep(AT_END);
         }
         loop {
-            match open(&self.paths) {
+            match self.open() {
                 Ok(log) => {
                     self.stand(Report::ready());
                     self.board.clock(NAME);
@@ -126,6 +134,17 @@ impl Watch {
                 self.desk.settle(Instant::now());
             }
         }
+    }
+
+    /// The log, or what stands for it where its device is refused; there, records have other numbers.
+    fn open(&mut self) -> Result<OwnedFd, Errno> {
+        open(&self.paths).or_else(|error| {
+            let instead = is_usual(&self.paths).then(syslog::follow).and_then(Result::ok);
+            let log = instead.ok_or(error)?;
+            tracing::info!(path = %self.paths.kmsg.display(), %error, "the kernel log is read by syslog(2)");
+            self.position = Position::by_time(&self.paths);
+            Ok(log)
+        })
     }
 
     /// Reads until the log fails.
