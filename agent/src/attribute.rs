@@ -11,6 +11,7 @@ mod lives;
 pub mod names;
 pub mod ownership;
 pub mod party;
+mod pod_groups;
 mod podlogs;
 pub(crate) mod process;
 pub mod slurm;
