@@ -14,6 +14,7 @@ pub mod party;
 mod pod_groups;
 mod podlogs;
 pub(crate) mod process;
+pub mod quota;
 pub mod slurm;
 pub mod suppliers;
 mod table;

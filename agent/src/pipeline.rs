@@ -38,6 +38,7 @@ use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::Register;
+use crate::log_limit;
 use crate::paths::Paths;
 use crate::tenant_files::{self, TenantFiles};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -128,6 +129,7 @@ impl Core {
         }
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+        log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
@@ -251,6 +253,7 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
+        log_limit::sum_up(&self.ownership);
         let known = OnceCell::new();
         self.job_grants.refresh(&self.ownership, |numbers| {
             let (settings, paths) = &self.watched;

@@ -6,6 +6,7 @@ use crate::attribute::grants::Grant;
 use crate::attribute::names::{PodFacts, Supplier, Want};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::PodUid;
+use crate::paths::Paths;
 use prost::Message as _;
 use tokio::task::spawn_local;
 
@@ -351,5 +352,27 @@ fn what_the_node_has_is_asked_with_each_list() {
         let words = "1 devices granted of 2";
         office.until("plugins", |office| says(office, SourceState::Ready, words)).await;
         assert_eq!(office.ownership.grants().offered().len(), 2);
+    });
+}
+
+#[test]
+fn where_nobody_tells_of_pods_a_granted_one_is_named_by_its_logs_if_one_pod_has_that_name() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        let uid = |last: u32| format!("aaaaaaaa-0000-4000-8000-00000000000{last}");
+        let logs =
+            |last| Paths::under(office.dir.path()).pod_logs.join(format!("ml_a_{}", uid(last)));
+        std::fs::create_dir_all(logs(1)).unwrap();
+        start(&office, QUICK);
+        office.until("granted", |office| granted(office).len() == 1).await;
+        let party = office.ownership.party(granted(&office)[0].party).unwrap();
+        assert!(format!("{:?}", party.party).contains(&uid(1)), "{party:?}");
+        // The logs of the last pod of the name are still there.
+        std::fs::create_dir(logs(2)).unwrap();
+        kubelet.reply("List", list(&["a", "b"]));
+        office.until("not sure", |office| says(office, SourceState::Ready, "2 wait")).await;
+        assert_eq!(granted(&office), []);
     });
 }

@@ -1,16 +1,17 @@
 //! What the fuzz targets call (`tests/fuzz`).
 
-use super::lines::{self, Kills};
+use super::lines::Reports;
 use super::record::{Line, parse};
 
 /// Any text as lines of the kernel log, one after another.
 pub fn log(text: &str) {
-    let mut kills = Kills::default();
+    let mut reports = Reports::default();
     for line in text.lines() {
-        let Line::Kernel(record) = parse(line) else { continue };
-        kills.heed(&record.text, record.at_us);
-        if let Some(what) = lines::read(&record.text) {
-            kills.told(what, record.at_us);
+        if let Line::Kernel(record) = parse(line) {
+            reports.read(&record.text, record.at_us);
         }
     }
 }
+
+/// Any text as what `syslog(2)` gives out; what it is as records of `/dev/kmsg`.
+pub use super::syslog::told;

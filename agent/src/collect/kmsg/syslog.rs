@@ -66,6 +66,13 @@ fn newer(last: &mut u64) -> io::Result<String> {
     Ok(told)
 }
 
+/// A text's records in the format of `/dev/kmsg`.
+pub fn told(text: &str) -> String {
+    let mut out = String::new();
+    records(text).iter().for_each(|record| record.tell(&mut out));
+    out
+}
+
 /// What the kernel said at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record<'a> {
@@ -123,7 +130,7 @@ fn prefixed(line: &str) -> Option<(u32, u64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::super::record::{Line, parse};
-    use super::{ALL, kernel_log, records};
+    use super::{ALL, kernel_log, told};
     use rustix::fs::{Mode, OFlags, open};
     use std::collections::HashMap;
 
@@ -132,12 +139,6 @@ mod tests {
         <6>[ 3346.296569] x\n\
         <6>[ 3346.296569] NVRM: Fake[19226]: segfault at 10\n\
         <6>[ 3346.296644] Code: e1\n";
-
-    fn told(text: &str) -> String {
-        let mut out = String::new();
-        records(text).iter().for_each(|record| record.tell(&mut out));
-        out
-    }
 
     #[test]
     fn a_line_break_in_a_name_begins_no_record() {
