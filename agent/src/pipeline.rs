@@ -128,7 +128,7 @@ struct Core {
 impl Core {
     fn new(settings: &Settings, register: Register) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
-            let remedy = "run as root; in a container, privileged and with hostPID";
+            let remedy = "run as root with CAP_SYS_ADMIN; in a container, with hostPID as well";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
         let files = TenantFiles::new(&settings.paths);

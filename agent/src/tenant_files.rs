@@ -14,6 +14,8 @@
 //! A request costs about 30 µs more than the read itself.
 
 mod answer;
+#[doc(hidden)]
+pub mod fuzz;
 mod helper;
 mod pool;
 mod serve;

@@ -10,6 +10,8 @@
 mod environment;
 mod exposition;
 mod files;
+#[doc(hidden)]
+pub mod fuzz;
 mod names;
 mod processes;
 mod rank;
