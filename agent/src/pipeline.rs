@@ -213,8 +213,9 @@ impl Core {
     }
 
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
-        let ownership = self.ownership.clone();
+        let (ownership, board) = (self.ownership.clone(), self.board.clone());
         let emit = move |evidence| {
+            let _turn = board.turn(device_users::NAME, Duration::ZERO);
             let (stirred, has_ended) = match &evidence {
                 Evidence::Opened(opened) => (Some(opened.process), false),
                 Evidence::Forked { child, .. } => (Some(child.process), false),

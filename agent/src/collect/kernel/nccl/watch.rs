@@ -99,6 +99,7 @@ impl Watch {
         board.clock(THREAD);
         loop {
             let now = Instant::now();
+            let turn = board.turn(THREAD, OLD_EVERY);
             let stirred = std::mem::take(&mut *locked(&self.stirred));
             for process in stirred {
                 self.looks.stir(process, now);
@@ -117,6 +118,7 @@ impl Watch {
             self.publish();
             let waiting = || stuck::waiting(&self.paths, &self.looks.holders());
             self.hooks.work(waiting, &self.paths);
+            drop(turn);
             if wait(woken.as_fd(), self.hooks.fd(), self.pause(now)) {
                 return;
             }
