@@ -9,8 +9,8 @@
 
 mod environment;
 mod exposition;
-mod files;
-mod names;
+pub(crate) mod files;
+pub(crate) mod names;
 mod processes;
 mod ranks;
 mod record;
@@ -25,19 +25,17 @@ use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
-use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
-use files::{FileKey, Found, Opened, Seen};
+use crate::tenant_files::{Refused, TenantFiles};
+use files::{FileKey, Found, Opened, Wanted};
 use gpuwho_common::device_users::TICK_NS;
 use names::Kind;
 use processes::Processes;
 use ranks::{Ranks, number};
 use record::Record;
-use rustix::io::Errno;
 use sources::{Content, Means, Source};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -82,7 +80,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Inspector {
     settings: Settings,
-    paths: Paths,
+    reads: TenantFiles,
     ownership: Ownership,
     communicators: Arc<Communicators>,
     processes: Processes,
@@ -94,7 +92,7 @@ pub struct Inspector {
     /// As the last look at the directories found them.
     unowned: u64,
     refused: u64,
-    unreadable: Option<(PathBuf, Errno)>,
+    unreadable: Option<(PathBuf, Refused)>,
     began: SystemTime,
     last: Instant,
 }
@@ -103,13 +101,13 @@ impl Inspector {
     /// Looks at the processes that hold a device.
     pub fn new(
         settings: Settings,
-        paths: &Paths,
+        reads: &TenantFiles,
         ownership: &Ownership,
         communicators: &Arc<Communicators>,
     ) -> Self {
         Self {
             settings,
-            paths: paths.clone(),
+            reads: reads.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
             processes: Processes::default(),
@@ -128,13 +126,12 @@ impl Inspector {
 
     fn look(&mut self, holders: &[ProcKey]) {
         let now = Instant::now();
-        self.processes.update(&self.paths, holders, now);
-        let files = &self.files;
+        self.processes.update(&self.reads, holders, now);
         // A file that two processes write is found again for the second.
-        let is_wanted = |seen: &Seen| {
-            !matches!(files.get(&seen.key), Some(Source { content: Content::Records(_), .. }))
-        };
-        let found = self.processes.look(&self.paths, now, &is_wanted);
+        let records = self.files.iter().filter(|(_, source)| source.is_records());
+        let known = records.map(|(key, _)| *key).collect();
+        let wanted = Wanted { known, ..Wanted::default() };
+        let found = self.processes.look(&self.reads, now, &wanted);
         for (process, Found { files, .. }) in found {
             for opened in files {
                 if !self.take(process, opened) {
@@ -151,11 +148,11 @@ impl Inspector {
         self.unowned = 0;
         self.unreadable = None;
         for path in self.settings.directories.clone() {
-            let (files, began) = (&self.files, self.began);
             // A directory may hold years of other jobs' files.
-            let is_wanted = |seen: &Seen| seen.modified >= began && !files.contains_key(&seen.key);
-            let found = files::directory(&path)
-                .and_then(|place| files::in_directory(place.as_fd(), &is_wanted));
+            let (known, since) = (self.files.keys().copied().collect(), Some(self.began));
+            let wanted = Wanted { known, since, by: None };
+            let place = self.reads.operators(&path);
+            let found = place.and_then(|place| place.search(&wanted));
             match found {
                 Ok(found) => {
                     self.refused += found.refused;

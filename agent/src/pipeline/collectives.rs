@@ -72,7 +72,7 @@ impl Core {
     pub(super) fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
         let asked = settings.inspector.clone();
         let (ownership, communicators) = (&self.ownership, &self.communicators);
-        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
+        let inspector = Inspector::new(asked, &self.files, ownership, communicators);
         settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
     }
 }

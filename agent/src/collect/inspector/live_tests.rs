@@ -1,6 +1,7 @@
 //! The source against real processes that hold their files open, as the plugin does.
 
 use super::*;
+use crate::paths::Paths;
 use crate::attribute::{Evidence, KernelCgroups, Opened as DeviceOpened};
 use crate::sample::{Sample, Value};
 use std::fs::OpenOptions;
@@ -92,7 +93,8 @@ impl Stage {
         let (paths, communicators) = (Paths::default(), Arc::default());
         let ownership = Ownership::new(&paths);
         let settings = settings(folder.path());
-        let source = Inspector::new(settings, &paths, &ownership, &communicators);
+        let source =
+            Inspector::new(settings, &TenantFiles::direct(&paths), &ownership, &communicators);
         Self { folder, ownership, communicators, source }
     }
 
@@ -359,6 +361,8 @@ fn files_for_which_there_is_no_room_are_told() {
     for writer in &writers {
         stage.hold(writer.process());
     }
+    // One look finds so many of a process's as one answer of a helper can hold.
+    stage.read();
     let told = stage.read();
     let all = i64::try_from(writers.len() * EACH).unwrap();
     let most = i64::try_from(MAX_FILES).unwrap();

@@ -2,13 +2,13 @@
 //! environment asks for is read once, its open files when that is due.
 
 use super::environment::Asked;
-use super::files::{Found, Seen, Wanted, directory_of, in_directory, open_by};
+use super::files::{Found, Seen, Wanted};
 use super::names::Kind;
+use crate::attribute::process::Living;
 use crate::ids::ProcKey;
-use crate::paths::Paths;
+use crate::tenant_files::{ProcFile, TenantDirectory, TenantFiles};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Between looks at the open files of a process that does not ask for the Inspector in the
@@ -37,12 +37,12 @@ pub(super) struct Process {
     since: Instant,
     due: Instant,
     /// Where it writes, as long as no file of it is known: after its end nothing leads there.
-    place: Option<OwnedFd>,
+    place: Option<TenantDirectory>,
 }
 
 /// How a process names itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Own {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Own {
     pub pid: u32,
     pub uid: u32,
     /// The parent's number in the host's namespace.
@@ -62,14 +62,14 @@ const MAX_PROCESSES: usize = 4_096;
 
 impl Processes {
     /// Takes the processes that hold a device now. Those that ended stay for one reading.
-    pub(super) fn update(&mut self, paths: &Paths, holders: &[ProcKey], now: Instant) {
+    pub(super) fn update(&mut self, files: &TenantFiles, holders: &[ProcKey], now: Instant) {
         for process in self.gone.drain() {
             self.known.remove(&process);
         }
         for process in holders {
             if !self.known.contains_key(process)
                 && self.known.len() < MAX_PROCESSES
-                && let Some(new) = Process::read(paths, *process, now)
+                && let Some(new) = Process::read(files, *process, now)
             {
                 self.known.insert(*process, new);
             }
@@ -92,17 +92,17 @@ impl Processes {
     /// Looks where it is due; gives what was found, by process.
     pub(super) fn look(
         &mut self,
-        paths: &Paths,
+        files: &TenantFiles,
         now: Instant,
-        is_wanted: Wanted<'_>,
+        wanted: &Wanted,
     ) -> Vec<(ProcKey, Found)> {
         let mut all = Vec::new();
         for (key, process) in &mut self.known {
             let has_ended = self.gone.contains(key);
             let found = if has_ended {
-                process.last_look(is_wanted)
+                process.last_look(wanted)
             } else {
-                process.look((paths, *key), now, is_wanted)
+                process.look((files, *key), now, wanted)
             };
             if let Some(found) = found {
                 process.writes |= !found.files.is_empty();
@@ -157,12 +157,12 @@ impl Processes {
 }
 
 impl Process {
-    fn read(paths: &Paths, key: ProcKey, now: Instant) -> Option<Self> {
-        let folder = paths.proc.join(key.pid.to_string());
-        let own = own(&fs::read_to_string(folder.join("status")).ok()?)?;
-        let asked = File::open(folder.join("environ")).and_then(Asked::read).ok();
-        // The number may have gone to another process.
-        crate::collect::proc_scan::is_alive(paths, key).then_some(Self {
+    fn read(files: &TenantFiles, key: ProcKey, now: Instant) -> Option<Self> {
+        let living = Living::same(files.paths(), key)?;
+        let own = own(&living.read("status")?)?;
+        let environment = files.proc_file(key, ProcFile::Environment);
+        let asked = environment.ok().and_then(|environment| Asked::read(environment).ok());
+        Some(Self {
             own,
             asked,
             writes: false,
@@ -176,9 +176,9 @@ impl Process {
 
     fn look(
         &mut self,
-        (paths, key): (&Paths, ProcKey),
+        (files, key): (&TenantFiles, ProcKey),
         now: Instant,
-        is_wanted: Wanted<'_>,
+        wanted: &Wanted,
     ) -> Option<Found> {
         if now < self.due {
             return None;
@@ -187,34 +187,36 @@ impl Process {
         let is_awaited = asked.is_some() && !self.writes;
         let is_young = !self.writes && now.duration_since(self.since) < YOUNG;
         self.due = if is_awaited || is_young { now } else { now + RARELY };
-        let found = open_by((paths, key, self.own.pid), is_wanted);
+        let found = files.open_by(key, self.own.pid, wanted);
         self.is_open = found.is_ok();
         if let Some(asked) = asked.filter(|_| is_awaited && self.place.is_none()) {
-            self.place = directory_of(paths, key, &asked.directory).ok();
+            self.place = files.directory(key, &asked.directory).ok();
         }
         if found.as_ref().is_ok_and(|found| !found.files.is_empty()) {
             self.place = None;
         }
         let found = match (found, &self.place) {
-            (Ok(found), _) => Ok(found),
-            (Err(_), Some(place)) => {
-                in_directory(place.as_fd(), &|seen| self.own.wrote(seen) && is_wanted(seen))
-            }
-            (Err(error), None) => Err(error),
+            (Ok(found), _) => found,
+            (Err(_), Some(place)) => place.search(&self.own_of(wanted)).ok()?,
+            (Err(_), None) => return None,
         };
-        crate::collect::proc_scan::is_alive(paths, key).then_some(found.ok()?)
+        crate::collect::proc_scan::is_alive(files.paths(), key).then_some(found)
     }
 
     /// What it has left where it wrote.
-    fn last_look(&mut self, is_wanted: Wanted<'_>) -> Option<Found> {
+    fn last_look(&mut self, wanted: &Wanted) -> Option<Found> {
         let place = self.place.take().filter(|_| !self.writes)?;
-        in_directory(place.as_fd(), &|seen| self.own.wrote(seen) && is_wanted(seen)).ok()
+        place.search(&self.own_of(wanted)).ok()
+    }
+
+    fn own_of(&self, wanted: &Wanted) -> Wanted {
+        Wanted { by: Some(self.own), ..wanted.clone() }
     }
 }
 
 impl Own {
     /// Whether a file's name and user say that this process wrote it.
-    fn wrote(self, seen: &Seen) -> bool {
+    pub(super) fn wrote(self, seen: &Seen) -> bool {
         seen.kind == Kind::Records { pid: self.pid } && seen.uid == self.uid
     }
 }

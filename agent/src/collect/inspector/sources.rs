@@ -5,10 +5,9 @@ use super::processes::Processes;
 use super::tail::Tail;
 use crate::catalog::inspector::LineOutcome;
 use crate::ids::ProcKey;
-use std::fs::File;
+use crate::tenant_files::TenantFile;
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Two of the Inspector's shortest intervals and some: older means are of nobody's present.
 const FRESH: Duration = Duration::from_secs(90);
@@ -32,12 +31,16 @@ pub(super) enum Content {
 /// The last exposition of a file.
 #[derive(Debug)]
 pub(super) struct Means {
-    file: File,
+    file: TenantFile,
     written: Option<SystemTime>,
     pub rows: Exposition,
 }
 
 impl Source {
+    pub(super) fn is_records(&self) -> bool {
+        matches!(self.content, Content::Records(_))
+    }
+
     /// Another process has the file open for writing: a child that inherited it, or a stranger.
     pub(super) fn join(&mut self, other: ProcKey, processes: &Processes) {
         if other == self.process {
@@ -54,14 +57,13 @@ impl Source {
 
 impl Means {
     /// Of a file that was not read yet.
-    pub(super) fn new(file: File) -> Self {
+    pub(super) fn new(file: TenantFile) -> Self {
         Self { file, written: None, rows: Exposition::new() }
     }
 
     /// Reads the file if it was written anew and is whole; gives the bytes read.
     pub(super) fn read(&mut self, count: &mut dyn FnMut(LineOutcome)) -> io::Result<u64> {
-        let state = self.file.metadata()?;
-        let written = state.modified()?;
+        let written = UNIX_EPOCH + Duration::from_nanos(self.file.stat_now()?.modified_ns);
         let is_settled = written.elapsed().is_ok_and(|age| age >= SETTLED);
         if self.written == Some(written) || !is_settled {
             return Ok(0);
@@ -81,7 +83,7 @@ impl Means {
 
 /// A file from its start, whatever was read before.
 struct FromStart<'a> {
-    file: &'a File,
+    file: &'a TenantFile,
     offset: u64,
 }
 
