@@ -128,6 +128,7 @@ impl Core {
         }
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+        ownership.read_through(&files);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {

@@ -1,8 +1,8 @@
 //! The source against real processes that hold their files open, as the plugin does.
 
 use super::*;
-use crate::paths::Paths;
 use crate::attribute::{Evidence, KernelCgroups, Opened as DeviceOpened};
+use crate::paths::Paths;
 use crate::sample::{Sample, Value};
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
