@@ -31,12 +31,15 @@ fn hung_file(arguments: &[String]) -> io::Result<()> {
 fn hung_environment(arguments: &[String]) -> io::Result<()> {
     hold(arguments, &[fuse::WRITE], |directory| {
         let file = OpenOptions::new().read(true).write(true).open(directory.join("page"))?;
-        let ours = file.try_clone()?;
-        thread::spawn(move || crate::sys::dirty_and_unmap(&ours, PAGE));
-        thread::sleep(SOON);
-        let ours = file.try_clone()?;
-        thread::spawn(move || crate::sys::dirty_and_unmap(&ours, PAGE));
-        thread::sleep(SOON);
+        // Both exist before the first begins: a new thread's stack is a mapping, too.
+        for turn in 1..=2 {
+            let ours = file.try_clone()?;
+            thread::spawn(move || {
+                thread::sleep(SOON * turn);
+                crate::sys::dirty_and_unmap(&ours, PAGE)
+            });
+        }
+        thread::sleep(SOON * 3);
         Ok(file)
     })
 }
