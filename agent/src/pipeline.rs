@@ -38,6 +38,7 @@ use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::Register;
+use crate::log_limit;
 use crate::paths::Paths;
 use crate::tenant_files::{self, TenantFiles};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -129,6 +130,7 @@ impl Core {
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
         ownership.read_through(&files);
+        log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
@@ -253,6 +255,7 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
+        log_limit::sum_up(&self.ownership);
         let known = OnceCell::new();
         self.job_grants.refresh(&self.ownership, |numbers| {
             let (settings, paths) = &self.watched;

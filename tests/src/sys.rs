@@ -70,3 +70,26 @@ pub fn dirty_and_unmap(file: &std::fs::File, length: usize) -> io::Result<()> {
         Ok(munmap(at, length)?)
     }
 }
+
+/// Ends the process by a fault of its own, as a program with an error in it does: the kernel says so
+/// in its log.
+pub fn crash() -> io::Result<()> {
+    // SAFETY: a new mapping of one page takes no memory of anybody's.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            1,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the page is ours and nothing else refers to it. It cannot be written, so that the write
+    // ends the process.
+    unsafe { page.cast::<u8>().write_volatile(1) };
+    Err(io::Error::other("the write came back"))
+}

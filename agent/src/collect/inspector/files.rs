@@ -10,6 +10,7 @@
 
 use super::names::{Kind, kind};
 use super::processes::Own;
+use super::sharing::MAX_OF_PROCESS;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::{self, MOST_DESCRIPTORS, Stat, TenantFile};
@@ -27,7 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MAX_OPEN: usize = 65_536;
 /// Entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 65_536;
-/// Files of one process, or of one directory, that one look finds.
+/// Files of one directory that one look finds.
 const MAX_FOUND: usize = MOST_DESCRIPTORS;
 
 /// A file, whatever its name.
@@ -35,6 +36,14 @@ const MAX_FOUND: usize = MOST_DESCRIPTORS;
 pub(crate) struct FileKey {
     device: (u32, u32),
     inode: u64,
+}
+
+#[cfg(test)]
+impl FileKey {
+    /// Of no real file.
+    pub(super) fn of(device: u32, inode: u64) -> Self {
+        Self { device: (0, device), inode }
+    }
 }
 
 /// A plain file of a name of the Inspector's.
@@ -146,11 +155,12 @@ fn open_by(
         if is_anothers || !is_written(folder.as_fd(), entry.file_name()) {
             continue;
         }
+        if found.files.len() >= MAX_OF_PROCESS {
+            found.refused += 1;
+            continue;
+        }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         found.take(openat(&folder, entry.file_name(), flags, Mode::empty()), kind, wanted);
-        if found.files.len() >= MAX_FOUND {
-            break;
-        }
     }
     Ok(found)
 }
