@@ -133,6 +133,7 @@ impl Core {
         }
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::with_settings(&settings.paths, settings.attribution.clone());
+        ownership.read_through(&files);
         log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
@@ -219,8 +220,9 @@ impl Core {
     }
 
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
-        let ownership = self.ownership.clone();
+        let (ownership, board) = (self.ownership.clone(), self.board.clone());
         let emit = move |evidence| {
+            let _turn = board.turn(device_users::NAME, Duration::ZERO);
             let (stirred, has_ended) = match &evidence {
                 Evidence::Opened(opened) => (Some(opened.process), false),
                 Evidence::Forked { child, .. } => (Some(child.process), false),

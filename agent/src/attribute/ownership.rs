@@ -21,6 +21,7 @@ use crate::host::{Clock, boot_time_ns};
 use crate::ids::{Hierarchy, ProcKey};
 use crate::paths::Paths;
 use crate::sample::Histogram;
+use crate::tenant_files::TenantFiles;
 use ends::Ends;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -98,6 +99,11 @@ impl Ownership {
             ends: Ends::default(),
             refusals: Refusals::default(),
         }))
+    }
+
+    /// From now on what a tenant can make hang is read through these.
+    pub fn read_through(&self, files: &TenantFiles) {
+        self.0.host.slurm.read_through(files);
     }
 
     /// Takes one piece of evidence; resolves the owner at once where it can.
