@@ -4,7 +4,7 @@
 //! An index by UID, kept by inotify; a lookup is in memory. A UID that is not in it lists the
 //! directory again, at most once a second. The directory may appear later or be replaced.
 
-use super::{Host, KernelCgroups, Owner, Workload};
+use super::{Host, KernelCgroups, Owner};
 use crate::ids::{ContainerId, PodUid};
 use inotify::{EventMask, Inotify, WatchMask};
 use std::collections::HashMap;
@@ -65,6 +65,16 @@ impl PodLogs {
             self.list();
         }
         self.lock().pods.get(uid).cloned()
+    }
+
+    /// The pod of a namespace and name, where one directory and so only one pod is named so.
+    pub(crate) fn named(&self, namespace: &str, name: &str) -> Option<PodUid> {
+        self.pump();
+        let index = self.lock();
+        let is_it = |pod: &PodName| &*pod.namespace == namespace && &*pod.name == name;
+        let mut found = index.pods.iter().filter(|(_, pod)| is_it(pod));
+        let (uid, _) = found.next()?;
+        found.next().is_none().then(|| uid.clone())
     }
 
     /// A container's name, where the pod has one container directory and so only one answer. The
@@ -222,16 +232,11 @@ fn only_directory(dir: &Path) -> Option<Arc<str>> {
 
 /// Names from the log directories, where nothing better told them.
 ///
-/// A pod named inside a container, a machine or a user's slice has its logs in there, not here.
-/// If the node's own kubelet has a pod of that UID, the inner name is forged: the work is the
-/// outer container's.
+/// A pod named inside a container, a machine or a service has its logs in there, not here.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
     let workload = &mut owner.workload;
     let Some(pod) = &mut workload.pod else { return };
     if workload.nested {
-        if host.names.pod(&pod.uid).is_some() || host.podlogs.pod(&pod.uid).is_some() {
-            disown(workload);
-        }
         return;
     }
     if pod.name.is_none()
@@ -247,13 +252,6 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
     {
         pod.container = host.podlogs.container(&pod.uid, id);
     }
-}
-
-/// Takes the inner claim away and leaves the outer container.
-fn disown(workload: &mut Workload) {
-    workload.pod = None;
-    workload.nested = false;
-    workload.container = workload.node.take();
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::attributes as attr;
 use super::{dims, metrics};
+use crate::attribute::party::PartyId;
 use crate::sample::{Agent, Histogram, Source};
 
 dims! {
@@ -47,6 +48,21 @@ dims! {
         TenantHung = "tenant_hung",
         /// Every process that reads tenants' files hung or was busy.
         HelpersExhausted = "helpers_exhausted",
+    }
+    /// What all tenants of a host share, each only up to a part of it.
+    OwnerLimit: attr::OWNER_LIMIT {
+        /// Series: points that were left out.
+        Series = "series",
+        /// Files of NCCL's Inspector.
+        InspectorFiles = "inspector_files",
+        /// Ranks and combinations in files of NCCL's Inspector.
+        InspectorRanks = "inspector_ranks",
+        /// New names that a rank gave itself in files of NCCL's Inspector.
+        RankNames = "rank_names",
+        /// Lines of the agent's log.
+        LogLines = "log_lines",
+        /// Events that were summed up instead of sent one by one.
+        Events = "events",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {
@@ -106,6 +122,10 @@ metrics! {
     /// Data lost, by reason.
     DROPPED: Counter<i64> of Source, by DropReason = "gpuwho.dropped" ["{item}"]
         from "the place that dropped it";
+    /// What was refused to an owner because its part of what all owners share was used up. Only
+    /// owners that were refused something; beyond 32 of them the others are one, `other`.
+    OWNER_REFUSED: Counter<i64> of PartyId, by OwnerLimit = "gpuwho.owner.refused" ["{item}"]
+        from "the place that refused it";
     /// Points sent, by outcome.
     EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]
         from "the sink's answers";

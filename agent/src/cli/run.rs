@@ -7,6 +7,7 @@ use crate::collect::kernel::{nccl, self_test};
 use crate::config::Settings;
 use crate::export::otlp::Resource;
 use crate::host;
+use crate::log_limit::LogLimit;
 use crate::paths::Paths;
 use crate::pipeline::{self, RunError};
 use crate::telemetry::{self, Telemetry};
@@ -114,7 +115,7 @@ fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
         .with_writer(std::io::stderr)
         .with_ansi(colours)
         .with_target(false);
-    let log = tracing_subscriber::registry().with(records).with(filter).with(lines);
+    let log = tracing_subscriber::registry().with(records).with(filter).with(lines).with(LogLimit);
     log.try_init().context("cannot start the log")?;
     Ok(telemetry)
 }

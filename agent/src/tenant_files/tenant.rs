@@ -31,7 +31,7 @@ impl Tenant {
     }
 
     #[cfg(test)]
-    pub(super) fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str) -> Self {
         Self(Arc::from(name))
     }
 }

@@ -4,36 +4,45 @@
 
 use super::cover::{EachPresent, Present};
 use super::governor::Attach;
-use super::libraries::{FileKey, Libraries, Library};
+use super::libraries::{FileKey, Libraries};
+use super::library::Library;
 use super::many::{Many, Way};
+use super::mapped::{Stamp, stamp};
 use super::probes::{Attached, Hold, Probes, task_layout};
 use super::refusals::Refusals;
 use super::runs::Runs;
 use super::shared::Shared;
+use super::stuck::Stuck;
 use super::target::Target;
+use super::words::Words;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long links are closed before something else has its turn.
 const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
-
 /// The programs and where they are attached.
 pub(super) struct Attaching {
     layout: TaskLayout,
     /// Calls a second of a thread, above which some are timed.
     timed_rate: u32,
     probes: Option<Probes>,
-    attached: HashMap<FileKey, Attached>,
+    attached: HashMap<FileKey, (Stamp, Attached)>,
     /// Files that another one's probes are on, since both are the same.
     twins: HashMap<FileKey, FileKey>,
     /// By which the programs tell files apart, from 1; no number is given twice.
     numbers: HashMap<FileKey, u32>,
     last_number: u32,
     refusals: Refusals,
-    /// Links to close, when there is nothing better to do.
-    detaching: Vec<Hold>,
+    /// Links to close, when there is nothing better to do, and of which file.
+    detaching: Vec<(Stamp, Hold)>,
+    /// Nothing is closed until then, since somebody is stuck.
+    detach_after: Option<Instant>,
+    stuck: Stuck,
+    words: Words,
     in_force: Attach,
     /// Returns that the agent made itself, to try what they cost.
     tried: u64,
@@ -53,6 +62,9 @@ impl Attaching {
             last_number: 0,
             refusals: Refusals::default(),
             detaching: Vec::new(),
+            detach_after: None,
+            stuck: Stuck::default(),
+            words: Words::default(),
             in_force: Attach::Full,
             tried: 0,
         }
@@ -72,14 +84,14 @@ impl Attaching {
         shared: &Shared,
         now: Instant,
     ) {
-        let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| key.clone()).collect();
+        let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| *key).collect();
         let gone: Vec<FileKey> =
-            self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
+            self.attached.keys().filter(|key| !in_use.contains(*key)).copied().collect();
         // What was on a file that is gone is attached to one of its twins.
         self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
         for key in gone {
-            let links = self.attached.remove(&key).map(Attached::into_holds);
-            self.detaching.extend(links.unwrap_or_default());
+            let attached = self.attached.remove(&key);
+            self.detach(attached);
         }
         self.refusals.retain(&in_use);
         self.number(&in_use);
@@ -87,13 +99,17 @@ impl Attaching {
             return;
         }
         for key in self.attach_new(libraries, wanted == Attach::Full, now) {
-            libraries.tell_version(&key);
+            libraries.tell_version(&key, now);
             let library = libraries.in_use().find(|(known, _)| **known == key);
-            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+            let (Some((_, attached)), Some((_, library))) = (self.attached.get(&key), library)
+            else {
                 continue;
             };
+            if !self.words.may_say(library.finder, now) {
+                continue;
+            }
             let (functions, returns) = (attached.functions(), attached.returns());
-            let (path, version) = (&library.path, &library.exports.version);
+            let (path, version) = (library.path(), &library.exports.version);
             let stepped = library.exports.stepped.len();
             tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
         }
@@ -103,7 +119,7 @@ impl Attaching {
     fn number(&mut self, in_use: &HashSet<FileKey>) {
         self.numbers.retain(|key, _| in_use.contains(key));
         for key in in_use {
-            self.numbers.entry(key.clone()).or_insert_with(|| {
+            self.numbers.entry(*key).or_insert_with(|| {
                 self.last_number = self.last_number.wrapping_add(1).max(1);
                 self.last_number
             });
@@ -148,30 +164,39 @@ impl Attaching {
             }
             let mut probed =
                 libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
-            if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
+            if let Some((twin, _)) = probed.find(|(_, other)| libraries.are_twins(library, other)) {
                 self.refusals.clear(Some(key));
-                self.twins.insert(key.clone(), twin.clone());
+                self.twins.insert(*key, *twin);
                 continue;
             }
             let Some(probes) = &mut self.probes else { continue };
             if self.refusals.is_early(Some(key), now) {
                 continue;
             }
-            let target = target(library, self.numbers.get(key));
-            match probes.attach(&target, timed) {
+            let (place, path) = (library.place(), library.path());
+            let attached = if let Some(stuck) = self.stuck.on(library.stamp(), libraries) {
+                Err(stuck)
+            } else {
+                let target = target((library, &place), self.numbers.get(key));
+                probes.attach(&target, timed).map_err(|error| error.to_string())
+            };
+            match attached {
                 Ok(attached) => {
-                    for (name, why) in &attached.refused {
-                        tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
+                    let refused = attached.refused.first();
+                    if let Some((name, why)) =
+                        refused.filter(|_| self.words.may_say(library.finder, now))
+                    {
+                        let functions = attached.refused.len();
+                        tracing::warn!(%path, functions, name, why, "functions cannot be probed");
                     }
                     self.refusals.clear(Some(key));
-                    self.attached.insert(key.clone(), attached);
-                    new.push(key.clone());
+                    self.attached.insert(*key, (library.stamp(), attached));
+                    new.push(*key);
                 }
                 Err(error) => {
-                    let path = &library.path;
-                    let why = format!("{path}: {error}");
-                    if self.refusals.note(Some(key.clone()), why, now) {
-                        tracing::warn!(%path, %error, "a library's calls cannot be counted");
+                    let is_news = self.refusals.note(Some(*key), format!("{path}: {error}"), now);
+                    if is_news && self.words.may_say(library.finder, now) {
+                        tracing::warn!(%path, error, "a library's calls cannot be counted");
                     }
                 }
             }
@@ -193,6 +218,9 @@ impl Attaching {
         if wanted == self.in_force || must_wait {
             return None;
         }
+        if wanted == Attach::Full && self.is_held_up(libraries) {
+            return None;
+        }
         let before = std::mem::replace(&mut self.in_force, wanted);
         let mut moment = Instant::now();
         let Some(probes) = &mut self.probes else { return Some(moment) };
@@ -204,16 +232,20 @@ impl Attaching {
         match wanted {
             Attach::Nothing => {
                 self.twins.clear();
-                let all = self.attached.drain().map(|(_, attached)| attached);
-                self.detaching.extend(all.flat_map(Attached::into_holds));
+                let all: Vec<_> = self.attached.drain().map(|(_, attached)| attached).collect();
+                self.detach(all);
             }
             Attach::Entries => {
-                self.detaching.extend(self.attached.values_mut().flat_map(Attached::untime));
+                let timing = self.attached.values_mut().flat_map(|(file, attached)| {
+                    attached.untime().into_iter().map(|hold| (*file, hold))
+                });
+                self.detaching.extend(timing);
             }
             Attach::Full => {
                 for (key, library) in libraries.in_use() {
-                    if let Some(attached) = self.attached.get_mut(key) {
-                        let target = target(library, self.numbers.get(key));
+                    if let Some((_, attached)) = self.attached.get_mut(key) {
+                        let place = library.place();
+                        let target = target((library, &place), self.numbers.get(key));
                         probes.time_calls(&target, attached);
                     }
                 }
@@ -232,19 +264,55 @@ impl Attaching {
         Instant::now()
     }
 
-    /// A few at a time: a library that comes meanwhile is attached first.
-    pub(super) fn detach_some(&mut self) {
-        let end = Instant::now() + DETACH_AT_ONCE;
+    /// A few at a time: a library that comes meanwhile is attached first. None of a file of which
+    /// somebody keeps the mappings locked.
+    pub(super) fn detach_some(&mut self, libraries: &Libraries) {
+        let begun = Instant::now();
+        if self.detach_after.is_some_and(|after| begun < after) {
+            return;
+        }
+        self.detach_after = None;
+        let end = begun + DETACH_AT_ONCE;
         while Instant::now() < end
-            && let Some(link) = self.detaching.pop()
+            && let Some((file, link)) = self.detaching.pop()
         {
+            if let Some(why) = self.stuck.on(file, libraries) {
+                tracing::debug!(why, "probes are left where they are");
+                self.detaching.push((file, link));
+                self.detach_after = Some(Stuck::again(begun));
+                return;
+            }
             drop(link);
         }
     }
 
+    /// When links are to be closed, if any are.
+    pub(super) fn detaching_due(&self) -> Option<Instant> {
+        let due = self.detach_after.unwrap_or_else(Instant::now);
+        (!self.detaching.is_empty()).then_some(due)
+    }
+
+    fn detach(&mut self, attached: impl IntoIterator<Item = (Stamp, Attached)>) {
+        for (file, attached) in attached {
+            self.detaching.extend(attached.into_holds().into_iter().map(|hold| (file, hold)));
+        }
+    }
+
+    /// Whether somebody keeps the mappings of a probed file locked.
+    fn is_held_up(&mut self, libraries: &Libraries) -> bool {
+        let files: HashSet<Stamp> = self.attached.values().map(|(file, _)| *file).collect();
+        files.into_iter().any(|file| self.stuck.on(file, libraries).is_some())
+    }
+
+    /// Whether probes may be tried on this program's own file.
+    pub(super) fn may_try(&mut self, libraries: &Libraries) -> bool {
+        self.is_loaded() && own_stamp().is_some_and(|own| self.stuck.on(own, libraries).is_none())
+    }
+
     /// Closes the links of a trial later, and leaves out the returns it made.
     pub(super) fn end_trial(&mut self, links: Vec<Hold>, returns: u64) {
-        self.detaching.extend(links);
+        let own = own_stamp().unwrap_or_default();
+        self.detaching.extend(links.into_iter().map(|link| (own, link)));
         self.tried += returns;
     }
 
@@ -271,7 +339,8 @@ impl Attaching {
     /// Functions that the kernel steps through in a file, where the programs do not know at which
     /// file they are.
     pub(super) fn stepped(&self, libraries: &Libraries) -> HashSet<usize> {
-        let is_untold = |key| self.attached.get(key).is_some_and(|attached| !attached.is_told());
+        let is_untold =
+            |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.is_told());
         let untold = libraries.in_use().filter(|(key, _)| is_untold(*key));
         untold.flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
     }
@@ -332,7 +401,12 @@ impl Attaching {
     }
 }
 
-fn target<'a>(library: &'a Library, number: Option<&u32>) -> Target<'a> {
-    let number = number.copied().unwrap_or(0);
-    Target { file: &library.file, exports: &library.exports, number }
+/// This program's own file, on which the price of a hit is tried.
+fn own_stamp() -> Option<Stamp> {
+    let flags = StatxFlags::BASIC_STATS;
+    statx(CWD, "/proc/self/exe", AtFlags::empty(), flags).ok().map(|stat| stamp(&stat))
+}
+
+fn target<'a>((library, place): (&'a Library, &'a Path), number: Option<&u32>) -> Target<'a> {
+    Target { file: place, exports: &library.exports, number: number.copied().unwrap_or(0) }
 }

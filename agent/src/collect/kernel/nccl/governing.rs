@@ -74,8 +74,8 @@ impl Governing {
     }
 
     /// Finds out what hits cost, once, and from that the budget, unless one was asked for.
-    pub(super) fn set_price(&mut self, attaching: &mut Attaching) {
-        if self.is_tried {
+    pub(super) fn set_price(&mut self, attaching: &mut Attaching, libraries: &Libraries) {
+        if self.is_tried || !attaching.may_try(libraries) {
             return;
         }
         let Some(many) = attaching.many() else { return };
@@ -195,6 +195,12 @@ fn rate(hits: u128, passed: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant_files::TenantFiles;
+
+    fn none() -> Libraries {
+        let paths = Paths::default();
+        Libraries::new(TenantFiles::direct(&paths), &paths)
+    }
 
     #[test]
     fn a_rate_is_of_the_time_with_probes() {
@@ -209,7 +215,7 @@ mod tests {
     fn without_a_library_there_is_nothing_to_wait_for() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (attaching, libraries) = (Attaching::new(0), Libraries::default());
+        let (attaching, libraries) = (Attaching::new(0), none());
         let shared = Shared::default();
         for second in 1..100 {
             let look = now + second * LOOK_EVERY;
@@ -223,7 +229,7 @@ mod tests {
     fn what_was_given_up_is_looked_at_each_second_also_while_nothing_is_attached() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (mut attaching, libraries) = (Attaching::new(0), Libraries::default());
+        let (mut attaching, libraries) = (Attaching::new(0), none());
         assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
         governing.look(now, &attaching, &libraries, &Shared::default());
         assert_eq!(governing.due(), Some(now + LOOK_EVERY));

@@ -17,6 +17,7 @@ use crate::collect::status::Board;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Batch;
+use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::SYMBOLS;
 use std::fs::File;
 use std::io;
@@ -75,7 +76,7 @@ impl Governed {
         let processes: Vec<ProcKey> = pids.iter().filter_map(|pid| living(&paths, *pid)).collect();
         let (nccl, _waker) = Nccl::start(
             Settings::default(),
-            &paths,
+            (&TenantFiles::direct(&paths), &paths),
             (&ownership, &communicators),
             Box::new(move || processes.clone()),
             (Board::default(), None),

@@ -1,16 +1,13 @@
 //! The thread that finds libraries, attaches the probes to them and keeps them within their
-//! budget. It sleeps until the next look at a process is due (`looks`) or a dynamic linker says
-//! that it has loaded something (`hooks`) and, while a library is in use, a second at the longest
-//! (`governing`).
+//! budget. It sleeps until the next look at a process is due (`looks`) and, while a library is in
+//! use, a second at the longest (`governing`).
 
 use super::attaching::Attaching;
 use super::governing::Governing;
 use super::governor::Attach;
-use super::hooks::Hooks;
-use super::libraries::Told;
+use super::library::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
-use super::stuck;
 use super::waker::{Stirred, Waker, locked};
 use super::{Settings, state};
 use crate::catalog::nccl::GovernorLevel;
@@ -20,6 +17,7 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
+use crate::tenant_files::TenantFiles;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::HashMap;
@@ -53,7 +51,7 @@ impl Drop for Running {
 /// Starts the thread.
 pub(super) fn start(
     settings: &Settings,
-    paths: &Paths,
+    (files, paths): (&TenantFiles, &Paths),
     candidates: Candidates,
     shared: Shared,
     (board, desk): (Board, Option<Arc<Desk>>),
@@ -62,8 +60,7 @@ pub(super) fn start(
     let watch = Watch {
         paths: paths.clone(),
         shared,
-        looks: Looks::new(paths.clone(), candidates, now),
-        hooks: Hooks::new(settings.hooks),
+        looks: Looks::new((files.clone(), paths), candidates, now),
         attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
         desk,
@@ -83,7 +80,6 @@ struct Watch {
     paths: Paths,
     shared: Shared,
     looks: Looks,
-    hooks: Hooks,
     attaching: Attaching,
     governing: Governing,
     desk: Option<Arc<Desk>>,
@@ -103,21 +99,14 @@ impl Watch {
             for process in stirred {
                 self.looks.stir(process, now);
             }
-            for process in self.hooks.changed() {
-                self.looks.told(process, now);
-            }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
             if self.looks.look(now) || is_due {
                 self.follow_libraries(now);
             }
             self.govern(now);
-            self.attaching.detach_some();
-            let settled = self.looks.settled(now);
-            self.hooks.follow(settled);
+            self.attaching.detach_some(&self.looks.libraries);
             self.publish();
-            let waiting = || stuck::waiting(&self.paths, &self.looks.holders());
-            self.hooks.work(waiting, &self.paths);
-            if wait(woken.as_fd(), self.hooks.fd(), self.pause(now)) {
+            if wait(woken.as_fd(), self.pause(now)) {
                 return;
             }
         }
@@ -125,11 +114,8 @@ impl Watch {
 
     /// How long nothing is due.
     fn pause(&self, now: Instant) -> Duration {
-        if self.attaching.detaching() > 0 {
-            return Duration::ZERO;
-        }
         let longest = now + OLD_EVERY;
-        let looks = self.looks.due().into_iter().chain(self.hooks.due());
+        let looks = self.looks.due().into_iter().chain(self.attaching.detaching_due());
         let due = looks.chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
@@ -137,7 +123,7 @@ impl Watch {
     fn follow_libraries(&mut self, now: Instant) {
         let wanted = self.governing.attach();
         self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
-        self.governing.set_price(&mut self.attaching);
+        self.governing.set_price(&mut self.attaching, &self.looks.libraries);
         self.note(Instant::now());
     }
 
@@ -165,13 +151,13 @@ impl Watch {
         self.note(at);
     }
 
-    /// Files by number, and the number of each process that maps one only.
-    fn numbered(&self) -> (HashMap<u32, Told>, HashMap<ProcKey, u32>) {
+    /// Each process's files by number, and the number of each process that maps one only.
+    fn numbered(&self) -> (HashMap<(ProcKey, u32), Told>, HashMap<ProcKey, u32>) {
         let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
         for (key, library) in self.looks.libraries.in_use() {
             let Some(number) = self.attaching.number_of(key) else { continue };
-            files.insert(number, library.told());
-            for process in &library.users {
+            for process in library.users.keys() {
+                files.insert((*process, number), library.told(*process));
                 let only = of.entry(*process).or_insert(Some(number));
                 *only = only.filter(|other| *other == number);
             }
@@ -184,7 +170,7 @@ impl Watch {
         let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in found.users() {
             if let Some(library) = found.of(process) {
-                libraries.insert(process, library.told());
+                libraries.insert(process, library.told(process));
                 fields.extend(found.fields_of(process).map(|fields| (process, fields)));
             }
         }
@@ -192,9 +178,8 @@ impl Watch {
         let governor = &self.governing.governor;
         let files = self.attaching.files(found);
         let level = if self.attaching.is_idle() { GovernorLevel::Off } else { governor.level() };
-        let state = state::of(self.attaching.refused(), files, governor);
+        let state = state::of(self.attaching.refused(), found.trouble(), (files, governor));
         let detaching = self.attaching.detaching();
-        let (hooked, words) = (self.hooks.hooked(), self.hooks.words());
         let budget = if self.attaching.is_loaded() { governor.budget() } else { 0 };
         self.shared.with(|known| {
             known.detaching = detaching;
@@ -203,7 +188,7 @@ impl Watch {
             known.level = level;
             known.files = files;
             known.looked += 1;
-            (known.hooked, known.words) = (hooked, words);
+            known.refused = found.refused;
             known.libraries = libraries;
             known.files_by_number = files_by_number;
             known.only = only;
@@ -212,11 +197,9 @@ impl Watch {
     }
 }
 
-/// Sleeps until somebody wakes the thread, a dynamic linker has something to say or the time is
-/// over; true if nobody can wake it any more.
-fn wait(woken: BorrowedFd<'_>, linkers: Option<BorrowedFd<'_>>, timeout: Duration) -> bool {
-    let mut fds = vec![PollFd::from_borrowed_fd(woken, PollFlags::IN)];
-    fds.extend(linkers.map(|linkers| PollFd::from_borrowed_fd(linkers, PollFlags::IN)));
+/// Sleeps until somebody wakes the thread or the time is over; true if nobody can wake it any more.
+fn wait(woken: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(woken, PollFlags::IN)];
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
