@@ -56,7 +56,7 @@ impl Attack {
 
     /// One that holds a GPU below a group that is its own, in cgroups that it names.
     fn holds(gpu: u32, name: &[u8], group: &Group, path: &str, env: &[(&str, &str)]) -> Self {
-        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = name.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         let gpu = gpu.to_string();
         let mut arguments = vec![gpu.as_str(), &name, path];
         arguments.extend(group.directories.iter().map(|path| path.to_str().unwrap()));
@@ -112,10 +112,11 @@ fn named(told: &mut Told, pid: u32) -> [BTreeMap<String, String>; 2] {
 /// Which owners a device is charged to.
 fn charged(told: &mut Told, gpu: u32) -> Vec<BTreeMap<String, String>> {
     let from = told.wait_for_readings(2);
+    let gpu = gpu.to_string();
     let points = &told.points()[from..];
     let is_charge = |point: &&Value| {
         point["metric"] == "gpu.owner.memory.time"
-            && point["attributes"]["gpu.index"] == gpu.to_string()
+            && point["attributes"]["gpu.index"] == gpu
             && point["attributes"]["gpuwho.owner.kind"] != "unattributed"
     };
     let starts = ["gpuwho.owner.kind", "process.owner", "k8s.", "container.", "slurm."];
