@@ -63,6 +63,8 @@ pub struct Config {
     pub interval: Option<String>,
     /// `agent.series_limit`.
     pub series_limit: Option<u32>,
+    /// `agent.show_others`.
+    pub show_others: Option<bool>,
     /// `paths.pod_logs`.
     pub pod_logs: Option<PathBuf>,
     /// `paths.passwd`.
@@ -85,6 +87,8 @@ pub struct Config {
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
     pub file: Option<PathBuf>,
+    /// A program that becomes the agent, with its arguments: `setpriv`, say.
+    pub launcher: Vec<String>,
     /// Whatever else, as TOML.
     pub more: String,
 }
@@ -97,6 +101,7 @@ impl Config {
         let keys = [
             ("interval", Some(interval.into())),
             ("series_limit", self.series_limit.map(Value::from)),
+            ("show_others", self.show_others.map(Value::from)),
         ];
         section(&mut text, "agent", &keys);
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -211,7 +216,14 @@ impl Agent {
         let config = Config { nodes, ..config.clone() };
         fs::write(&file, config.to_toml(&run, nvml)).map_err(os(&file))?;
         let program = program::gpuwho()?;
-        let mut command = Command::new(&program);
+        let mut command = match config.launcher.split_first() {
+            Some((launcher, arguments)) => {
+                let mut command = Command::new(launcher);
+                command.args(arguments).arg(&program);
+                command
+            }
+            None => Command::new(&program),
+        };
         command.arg("agent").arg("--config").arg(&file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if let Some(nvml) = nvml {
@@ -236,10 +248,12 @@ impl Agent {
         self.child.id()
     }
 
-    /// PID of its reader: its only child that has not ended.
+    /// PID of the child that reads devices, if it has not ended.
     pub fn reader(&self) -> Option<u32> {
         let own = |entry: fs::DirEntry| {
             let child: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
+            line.contains("\0device-reader\0").then_some(())?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
             let (_, rest) = stat.rsplit_once(") ")?;
             let mut words = rest.split_whitespace();

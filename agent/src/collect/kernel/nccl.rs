@@ -15,6 +15,8 @@ mod complete;
 mod cover;
 mod elf;
 mod fields;
+#[doc(hidden)]
+pub mod fuzz;
 mod governing;
 mod governor;
 mod host;
