@@ -146,15 +146,15 @@ fn pod_logs(settings: &Settings) -> Finding {
 }
 
 fn slurm(settings: &Settings) -> Finding {
-    let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+    let ownership = Ownership::with_settings(&settings.paths, settings.attribution.clone());
     ownership.expire(host::boot_time_ns());
     let jobs = ownership.jobs();
     if jobs.is_empty() {
         return Finding::new("slurm", "absent", "no job has a cgroup on this host", "");
     }
     let told = jobs.iter().filter(|job| matches!(job.granted, Granted::Devices { .. })).count();
-    let files = settings.slurm.jobs.display();
-    let (names, remedy) = if settings.slurm.jobs.is_dir() {
+    let files = settings.attribution.slurm.jobs.display();
+    let (names, remedy) = if settings.attribution.slurm.jobs.is_dir() {
         (format!("names from {files}"), "")
     } else {
         (format!("{files} is not there: names from the jobs' own environment"), PROLOG)

@@ -36,4 +36,5 @@ pub mod series;
 pub mod sys;
 pub mod telemetry;
 pub mod tenant_files;
+pub mod text;
 pub mod who;

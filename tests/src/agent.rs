@@ -63,6 +63,8 @@ pub struct Config {
     pub interval: Option<String>,
     /// `agent.series_limit`.
     pub series_limit: Option<u32>,
+    /// `agent.show_others`.
+    pub show_others: Option<bool>,
     /// `paths.pod_logs`.
     pub pod_logs: Option<PathBuf>,
     /// `paths.passwd`.
@@ -99,6 +101,7 @@ impl Config {
         let keys = [
             ("interval", Some(interval.into())),
             ("series_limit", self.series_limit.map(Value::from)),
+            ("show_others", self.show_others.map(Value::from)),
         ];
         section(&mut text, "agent", &keys);
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());

@@ -5,7 +5,8 @@
 mod claims;
 mod events;
 mod fairness;
-mod hang;
+mod fuse;
+pub mod hang;
 mod libraries;
 mod probes;
 mod ras;

@@ -58,6 +58,19 @@ pub fn own_namespaces(which: UnshareFlags) -> io::Result<()> {
     Ok(())
 }
 
+/// Maps a file's first bytes, changes them, and takes the mapping away.
+pub fn dirty_and_unmap(file: &std::fs::File, length: usize) -> io::Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the mapping is new, of the length that is written and unmapped, and nobody else has
+    // its address.
+    unsafe {
+        let at = mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0)?;
+        at.cast::<u8>().write_volatile(1);
+        Ok(munmap(at, length)?)
+    }
+}
+
 /// Ends the process by a fault of its own, as a program with an error in it does: the kernel says so
 /// in its log.
 pub fn crash() -> io::Result<()> {

@@ -196,10 +196,7 @@ impl Party {
                 .then(|| Box::new(Self::place(workload, workload.node.as_ref(), user)));
             return Self::Pod { uid, container, within };
         }
-        // What only a process's own environment says charges nobody.
-        if let Some(slurm) = &workload.slurm
-            && owner.method != Method::Environment
-        {
+        if let Some(slurm) = &workload.slurm {
             return Self::Job(slurm.job.clone());
         }
         if let Some(allocation) = &workload.allocation {

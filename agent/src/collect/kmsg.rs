@@ -166,12 +166,14 @@ impl Watch {
                     return;
                 }
             }
+            let _turn = self.board.turn(NAME, Duration::ZERO);
             self.desk.settle(Instant::now());
         }
     }
 
     /// Cuts what was read into lines; a record of the kernel is read whole, a pipe's may not be.
     fn take(&mut self, bytes: &[u8]) {
+        let _turn = self.board.turn(NAME, Duration::ZERO);
         self.rest.extend_from_slice(bytes);
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
             if self.rest.len() > MAX_RECORD {

@@ -71,9 +71,7 @@ fn nvrm(rest: &str, text: &str) -> Option<Happening> {
     }
     if let Some(rest) = rest.strip_prefix("The NVIDIA GPU ") {
         let (address, rest) = grammar::device(rest)?;
-        return is_gone(rest)
-            .then(|| Place::Pci(address))
-            .and_then(|at| critical(EventKind::Lost, at));
+        return is_gone(rest).then(|| critical(EventKind::Lost, Place::Pci(address))).flatten();
     }
     if let Some(place) = unbound(rest) {
         return Some(Happening::new(EventKind::DriverUnbind, place, Severity::Warning, text));

@@ -111,7 +111,8 @@ impl Attaching {
             let (functions, returns) = (attached.functions(), attached.returns());
             let (path, version) = (library.path(), &library.exports.version);
             let stepped = library.exports.stepped.len();
-            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
+            let process = library.finder;
+            tracing::info!(%process, %path, %version, functions, returns, stepped, "counting collective calls");
         }
     }
 
@@ -173,7 +174,7 @@ impl Attaching {
             if self.refusals.is_early(Some(key), now) {
                 continue;
             }
-            let (place, path) = (library.place(), library.path());
+            let (place, path, process) = (library.place(), library.path(), library.finder);
             let attached = if let Some(stuck) = self.stuck.on(library.stamp(), libraries) {
                 Err(stuck)
             } else {
@@ -187,7 +188,7 @@ impl Attaching {
                         refused.filter(|_| self.words.may_say(library.finder, now))
                     {
                         let functions = attached.refused.len();
-                        tracing::warn!(%path, functions, name, why, "functions cannot be probed");
+                        tracing::warn!(%process, %path, functions, name, why, "functions cannot be probed");
                     }
                     self.refusals.clear(Some(key));
                     self.attached.insert(*key, (library.stamp(), attached));
@@ -196,7 +197,7 @@ impl Attaching {
                 Err(error) => {
                     let is_news = self.refusals.note(Some(*key), format!("{path}: {error}"), now);
                     if is_news && self.words.may_say(library.finder, now) {
-                        tracing::warn!(%path, error, "a library's calls cannot be counted");
+                        tracing::warn!(%process, %path, error, "a library's calls cannot be counted");
                     }
                 }
             }
