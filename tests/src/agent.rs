@@ -250,10 +250,15 @@ impl Agent {
 
     /// PID of the child that reads devices, if it has not ended.
     pub fn reader(&self) -> Option<u32> {
+        self.child("device-reader")
+    }
+
+    /// PID of a child that runs a command of the agent's, if it has not ended.
+    pub fn child(&self, command: &str) -> Option<u32> {
         let own = |entry: fs::DirEntry| {
             let child: u32 = entry.file_name().to_str()?.parse().ok()?;
             let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
-            line.contains("\0device-reader\0").then_some(())?;
+            line.split('\0').any(|word| word == command).then_some(())?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
             let (_, rest) = stat.rsplit_once(") ")?;
             let mut words = rest.split_whitespace();
