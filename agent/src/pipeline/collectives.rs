@@ -43,8 +43,9 @@ impl Core {
         }
         let shared = (&self.answers, &self.communicators);
         let desk = Arc::clone(desk);
-        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
-            .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
+        let source =
+            ras::start(settings.ras.clone(), (&self.files, &settings.paths), shared, loaded, desk)
+                .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
         Ok(Some(Box::new(source)))
     }
 
