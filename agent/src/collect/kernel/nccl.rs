@@ -68,7 +68,7 @@ use gpuwho_common::nccl::{
 use host::Host;
 pub use many::Way;
 use maps::Maps;
-use peers::Peers;
+use peers::{Peers, groups};
 pub use probed::{Governed, Probed, place_of};
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
@@ -209,8 +209,9 @@ impl Nccl {
         self.completion.take(&snapshot, members, &said);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
-        self.peers.compare(members, &snapshot.communicators);
-        let standings = standings(members, now_ns, self.settings.hang_after);
+        let groups = groups(members, &self.communicators);
+        self.peers.compare(members, &snapshot.communicators, &groups);
+        let standings = standings(members, &groups, now_ns, self.settings.hang_after);
         for stuck in self.peers.hangs.note(members, &standings, now_ns) {
             say(stuck, &self.ownership, self.desk.as_deref());
         }
@@ -219,7 +220,7 @@ impl Nccl {
             tell(out, member, &beside);
         }
         tell_coverage(out, members, (&snapshot, &host), &self.covered);
-        self.peers.forget(&reading);
+        self.peers.forget(&reading, &groups);
         tell_known(out, members);
         Ok(())
     }

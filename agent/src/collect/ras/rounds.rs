@@ -22,6 +22,7 @@ use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::tenant_files::TenantFiles;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -62,6 +63,7 @@ struct Seen {
 /// The state of the thread.
 pub(super) struct Rounds {
     settings: Settings,
+    files: TenantFiles,
     paths: Paths,
     answers: Answers,
     communicators: Arc<Communicators>,
@@ -76,14 +78,26 @@ pub(super) struct Rounds {
 impl Rounds {
     pub(super) fn new(
         settings: Settings,
-        paths: Paths,
+        (files, paths): (TenantFiles, Paths),
         (answers, communicators): (Answers, Arc<Communicators>),
         desk: Arc<Desk>,
     ) -> Self {
         let own = own_network(&paths);
         let names = Names::new(Arc::clone(&communicators), Arc::clone(&desk), paths.clone());
         let (seen, turns, accounts) = (HashMap::new(), Turns::default(), Accounts::default());
-        Self { settings, paths, answers, communicators, desk, own, seen, turns, accounts, names }
+        Self {
+            settings,
+            files,
+            paths,
+            answers,
+            communicators,
+            desk,
+            own,
+            seen,
+            turns,
+            accounts,
+            names,
+        }
     }
 
     /// Runs until nobody keeps the other end of `ended`.
@@ -131,7 +145,7 @@ impl Rounds {
                 continue;
             }
             let begun = Instant::now();
-            seen.standing = look(&self.paths, process);
+            seen.standing = look((&self.files, &self.paths), process);
             self.names.note(process, seen.standing.as_ref());
             seen.next_look = now + seen.wait;
             seen.wait = (seen.wait * 2).min(self.settings.every);
@@ -158,7 +172,7 @@ impl Rounds {
         let until = begun + TURN;
         // What was read a round ago may have changed: whoever is asked must listen now.
         for process in on_port.into_iter().take_while(|_| Instant::now() < until) {
-            let standing = look(&self.paths, process);
+            let standing = look((&self.files, &self.paths), process);
             self.names.note(process, standing.as_ref());
             if let Some(seen) = self.seen.get_mut(&process) {
                 seen.standing = standing;
