@@ -3,10 +3,11 @@
 //! before it attacks ([`become_nobody`]).
 
 mod claims;
+pub mod elf;
 mod events;
 mod fairness;
 mod hang;
-mod libraries;
+pub mod libraries;
 mod probes;
 mod ras;
 

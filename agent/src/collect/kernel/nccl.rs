@@ -33,6 +33,7 @@ mod probed;
 mod probes;
 mod refusals;
 mod roll;
+mod room;
 mod runs;
 mod shared;
 mod standing;
