@@ -90,8 +90,9 @@ impl Host {
     /// The most memory that the agent and its children have had, each.
     fn memory_kb(&self) -> Vec<u64> {
         let pid = self.agent.pid();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).ok();
+        let children: String = tasks.filter_map(of).collect();
         let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
         [pid].into_iter().chain(pids).filter_map(peak_kb).collect()
     }
