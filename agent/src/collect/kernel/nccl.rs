@@ -35,6 +35,7 @@ mod probed;
 mod probes;
 mod refusals;
 mod roll;
+mod room;
 mod runs;
 mod shared;
 mod standing;
