@@ -1,7 +1,8 @@
 //! What waits at the desk: for the other source's telling, for its minute's summary, for the pipeline.
 
+use crate::attribute::party::PartyId;
 use crate::catalog::event::EventKind;
-use crate::event::{Event, Happening, Place, Severity, Victim, Witness};
+use crate::event::{Affected, Event, Happening, Place, Severity, Victim, Witness};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ const MOST_TOLD: u64 = 10;
 const WINDOW: Duration = Duration::from_mins(1);
 /// Events that may wait for the pipeline, which takes them within a tick.
 pub(super) const MOST_WAITING: usize = 256;
+/// Events that may wait for the other source; with more, each is told by itself.
+pub(super) const MOST_HELD: usize = 1024;
 /// Kinds, devices and codes kept apart for folding and counting: more than any host has faults.
 const MOST_KEYS: usize = 1024;
 /// After this time nothing waits any more but for the pipeline.
@@ -23,8 +26,9 @@ pub(super) const LONGEST: Duration = WINDOW.saturating_add(SAME_UNBIND);
 
 /// What makes two happenings alike.
 type Key = (EventKind, Place, Option<u32>);
-/// What makes two events alike for a summary: a bad one is not lost among others of its code.
-type FoldKey = (Key, Severity);
+/// What makes two events alike for a summary: a bad one is not lost among others of its code, nor one
+/// owner's among those of another whose process is named again and again.
+type FoldKey = (Key, Severity, Option<PartyId>);
 
 /// What waits, and what was counted.
 #[derive(Debug, Default)]
@@ -99,7 +103,7 @@ impl State {
             EventKind::DriverUnbind => SAME_UNBIND,
             _ => SAME,
         };
-        if self.paired && !same.is_zero() {
+        if self.paired && !same.is_zero() && self.held.len() < MOST_HELD {
             self.held.push((now + same, event));
         } else {
             self.tell(event, now);
@@ -114,7 +118,7 @@ impl State {
             self.push(event);
             return;
         }
-        let key = (key(&event.what), event.what.severity);
+        let key = (key(&event.what), event.what.severity, named(&event));
         if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;
             return;
@@ -164,6 +168,12 @@ impl State {
         }
         self.out.push_back(event);
     }
+}
+
+/// Whose process the source has named.
+fn named(event: &Event) -> Option<PartyId> {
+    let victim = event.victims.first()?;
+    (victim.affected == Some(Affected::Named)).then_some(victim.owner.party)
 }
 
 fn key(what: &Happening) -> Key {
