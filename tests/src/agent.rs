@@ -236,8 +236,13 @@ impl Agent {
         self.child.id()
     }
 
-    /// PID of its reader: its only child that has not ended.
+    /// PID of its reader.
     pub fn reader(&self) -> Option<u32> {
+        self.child_for("device-reader")
+    }
+
+    /// PID of a child that has not ended, by the command that it runs.
+    fn child_for(&self, command: &str) -> Option<u32> {
         let own = |entry: fs::DirEntry| {
             let child: u32 = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -245,7 +250,9 @@ impl Agent {
             let mut words = rest.split_whitespace();
             let lives = words.next()? != "Z";
             let parent: u32 = words.next()?.parse().ok()?;
-            (lives && parent == self.pid()).then_some(child)
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let runs = line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes());
+            (lives && parent == self.pid() && runs).then_some(child)
         };
         fs::read_dir("/proc").ok()?.flatten().find_map(own)
     }

@@ -6,7 +6,7 @@ mod claims;
 mod events;
 mod fairness;
 mod fuse;
-pub mod hang;
+mod hang;
 mod libraries;
 mod probes;
 mod ras;

@@ -8,8 +8,10 @@ use super::sockets::{held, listening};
 use crate::attribute::process::Living;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::tenant_files::{ProcFile, TenantFiles};
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 
@@ -22,6 +24,9 @@ const ENABLE: &str = "NCCL_RAS_ENABLE";
 /// Addresses of a process that are kept. NCCL listens on one for each network interface it uses,
 /// and on one for its peers.
 const MOST_HOSTS: usize = 16;
+
+/// Bytes of an environment that are read; see the reader of Slurm's variables.
+const MOST_ENVIRONMENT: u64 = 128 * 1024;
 
 /// Where a process is for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +42,8 @@ pub(super) struct Standing {
 }
 
 /// Looks at a process; `None` if it is gone or not ours to look at.
-pub(super) fn look(paths: &Paths, process: ProcKey) -> Option<Standing> {
+pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<Standing> {
+    let paths = files.paths();
     let living = Living::same(paths, process)?;
     let folder = paths.proc.join(process.pid.to_string());
     let network = fs::metadata(folder.join("ns/net")).ok()?.ino();
@@ -48,7 +54,13 @@ pub(super) fn look(paths: &Paths, process: ProcKey) -> Option<Standing> {
         None => process.pid,
     };
     let mine: HashSet<u64> = held(&living).collect();
-    let wanted = port(&living.read("environ").unwrap_or_default());
+    let mut environment = Vec::new();
+    // What cannot be had names no other port than the usual one.
+    if let Ok(reader) = files.proc_file(process, ProcFile::Environment) {
+        let _ = reader.take(MOST_ENVIRONMENT).read_to_end(&mut environment);
+    }
+    let wanted = port(&String::from_utf8_lossy(&environment));
+    environment.fill(0);
     let (clients, others): (Vec<SocketAddr>, Vec<SocketAddr>) =
         listening(&living, &mine).into_iter().partition(|at| Some(at.port()) == wanted);
     // This very process, still: what was read is about it.
