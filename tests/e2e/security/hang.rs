@@ -151,7 +151,7 @@ fn write(path: &Path) {
     file.write_all(records(path).as_bytes()).unwrap();
 }
 
-const TAKEN: (&str, &str) = ("nccl.inspector.line.outcome", "taken");
+const TAKEN: (&str, &str) = ("nccl.inspector.outcome", "taken");
 const READ: (&str, &str) = ("nccl.inspector.file.state", "read");
 
 fn without_fuse() -> bool {
