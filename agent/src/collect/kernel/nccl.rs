@@ -124,6 +124,7 @@ impl Default for Settings {
 pub struct Nccl {
     settings: Settings,
     paths: Paths,
+    files: TenantFiles,
     ownership: Ownership,
     communicators: Arc<Communicators>,
     shared: Shared,
@@ -169,6 +170,7 @@ impl Nccl {
         let nccl = Self {
             settings,
             paths: paths.clone(),
+            files: files.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
             shared,
@@ -195,7 +197,7 @@ impl Nccl {
         let now_ns = boot_time_ns();
         let (host, fields) =
             self.shared.with(|known| (Host::of(&self.paths, known), known.fields.clone()));
-        let sources = Sources { paths: &self.paths, processes: &host, fields: &fields };
+        let sources = Sources { files: &self.files, processes: &host, fields: &fields };
         self.completion.read(&mut snapshot, &sources);
         let reading = self.roll.read(&snapshot, &host, &self.communicators);
         for (number, calls) in &reading.gone {

@@ -27,6 +27,9 @@ const MOST_ENVIRONMENT: u64 = 128 << 10;
 /// and on one for its peers.
 const MOST_HOSTS: usize = 16;
 
+/// Bytes of an environment that are read; see the reader of Slurm's variables.
+const MOST_ENVIRONMENT: u64 = 128 * 1024;
+
 /// Where a process is for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
@@ -41,7 +44,8 @@ pub(super) struct Standing {
 }
 
 /// Looks at a process; `None` if it is gone or not ours to look at.
-pub(super) fn look((files, paths): (&TenantFiles, &Paths), process: ProcKey) -> Option<Standing> {
+pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<Standing> {
+    let paths = files.paths();
     let living = Living::same(paths, process)?;
     let folder = paths.proc.join(process.pid.to_string());
     let network = fs::metadata(folder.join("ns/net")).ok()?.ino();
@@ -52,7 +56,7 @@ pub(super) fn look((files, paths): (&TenantFiles, &Paths), process: ProcKey) -> 
         None => process.pid,
     };
     let mine: HashSet<u64> = held(&living).collect();
-    let wanted = port(&environment(files, process)?);
+    let wanted = wanted_port(files, process);
     let (clients, others): (Vec<SocketAddr>, Vec<SocketAddr>) =
         listening(&living, &mine).into_iter().partition(|at| Some(at.port()) == wanted);
     // This very process, still: what was read is about it.
@@ -66,12 +70,17 @@ pub(super) fn look((files, paths): (&TenantFiles, &Paths), process: ProcKey) -> 
     })
 }
 
-/// A process's environment. Its pages may be of a file system that never answers.
-fn environment(files: &TenantFiles, process: ProcKey) -> Option<String> {
+/// The port that a process's environment names; the usual one where it cannot be had: its pages may
+/// be of a file system that never answers.
+fn wanted_port(files: &TenantFiles, process: ProcKey) -> Option<u16> {
     let mut bytes = Vec::new();
-    let file = files.proc_file(process, ProcFile::Environment).ok()?;
-    file.take(MOST_ENVIRONMENT).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    if let Ok(file) = files.proc_file(process, ProcFile::Environment) {
+        // What was read before it failed counts.
+        let _ = file.take(MOST_ENVIRONMENT).read_to_end(&mut bytes);
+    }
+    let wanted = port(&String::from_utf8_lossy(&bytes));
+    bytes.fill(0);
+    wanted
 }
 
 /// This very network namespace, to be entered, while a process is in it; the agent's own needs no

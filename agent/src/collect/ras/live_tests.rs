@@ -7,6 +7,7 @@ use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::proc_scan::living;
 use crate::event::desk::Sources;
 use crate::ids::{CgroupId, Hierarchy};
+use crate::paths::Paths;
 use serde_json::json;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -112,9 +113,14 @@ fn told(processes: &[ProcKey]) -> (LocalRanks, Ras) {
     let settings = Settings { enabled: true, every };
     let shared = (&answers, &communicators);
     let candidates = Box::new(move || all.clone());
-    let paths = Paths::default();
-    let files = TenantFiles::direct(&paths);
-    let ras = start(settings, (&files, &paths), shared, candidates, desk(processes)).unwrap();
+    let ras = start(
+        settings,
+        &TenantFiles::direct(&Paths::default()),
+        shared,
+        candidates,
+        desk(processes),
+    )
+    .unwrap();
     let end = Instant::now() + WITHIN;
     loop {
         let ranks = answers.local_ranks();

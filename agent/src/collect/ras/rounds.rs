@@ -63,8 +63,8 @@ struct Seen {
 /// The state of the thread.
 pub(super) struct Rounds {
     settings: Settings,
-    files: TenantFiles,
     paths: Paths,
+    files: TenantFiles,
     answers: Answers,
     communicators: Arc<Communicators>,
     desk: Arc<Desk>,
@@ -78,17 +78,18 @@ pub(super) struct Rounds {
 impl Rounds {
     pub(super) fn new(
         settings: Settings,
-        (files, paths): (TenantFiles, Paths),
+        files: TenantFiles,
         (answers, communicators): (Answers, Arc<Communicators>),
         desk: Arc<Desk>,
     ) -> Self {
+        let paths = files.paths().clone();
         let own = own_network(&paths);
         let names = Names::new(Arc::clone(&communicators), Arc::clone(&desk), paths.clone());
         let (seen, turns, accounts) = (HashMap::new(), Turns::default(), Accounts::default());
         Self {
             settings,
-            files,
             paths,
+            files,
             answers,
             communicators,
             desk,
@@ -145,7 +146,7 @@ impl Rounds {
                 continue;
             }
             let begun = Instant::now();
-            seen.standing = look((&self.files, &self.paths), process);
+            seen.standing = look(&self.files, process);
             self.names.note(process, seen.standing.as_ref());
             seen.next_look = now + seen.wait;
             seen.wait = (seen.wait * 2).min(self.settings.every);
@@ -172,7 +173,7 @@ impl Rounds {
         let until = begun + TURN;
         // What was read a round ago may have changed: whoever is asked must listen now.
         for process in on_port.into_iter().take_while(|_| Instant::now() < until) {
-            let standing = look((&self.files, &self.paths), process);
+            let standing = look(&self.files, process);
             self.names.note(process, standing.as_ref());
             if let Some(seen) = self.seen.get_mut(&process) {
                 seen.standing = standing;
