@@ -27,9 +27,6 @@ const MOST_ENVIRONMENT: u64 = 128 << 10;
 /// and on one for its peers.
 const MOST_HOSTS: usize = 16;
 
-/// Bytes of an environment that are read; see the reader of Slurm's variables.
-const MOST_ENVIRONMENT: u64 = 128 * 1024;
-
 /// Where a process is for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
