@@ -7,10 +7,13 @@ use super::governor::Attach;
 use super::libraries::{FileKey, Libraries, Library};
 use super::many::{Many, Way};
 use super::probes::{Attached, Hold, Probes, task_layout};
+use super::quota::Quotas;
 use super::refusals::Refusals;
 use super::runs::Runs;
 use super::shared::Shared;
+use super::tally::Tally;
 use super::target::Target;
+use crate::ids::ProcKey;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
 use std::collections::{HashMap, HashSet};
@@ -26,15 +29,16 @@ pub(super) struct Attaching {
     timed_rate: u32,
     probes: Option<Probes>,
     attached: HashMap<FileKey, Attached>,
+    /// Files of which what only timing needs is attached as well.
+    timed: HashSet<FileKey>,
     /// Files that another one's probes are on, since both are the same.
     twins: HashMap<FileKey, FileKey>,
     /// By which the programs tell files apart, from 1; no number is given twice.
     numbers: HashMap<FileKey, u32>,
     last_number: u32,
     refusals: Refusals,
-    /// Links to close, when there is nothing better to do.
-    detaching: Vec<Hold>,
-    in_force: Attach,
+    /// Links to close, when there is nothing better to do, and of which file they are.
+    detaching: Vec<(Option<FileKey>, Hold)>,
     /// Returns that the agent made itself, to try what they cost.
     tried: u64,
 }
@@ -48,12 +52,12 @@ impl Attaching {
             timed_rate,
             probes: None,
             attached: HashMap::new(),
+            timed: HashSet::new(),
             twins: HashMap::new(),
             numbers: HashMap::new(),
             last_number: 0,
             refusals: Refusals::default(),
             detaching: Vec::new(),
-            in_force: Attach::Full,
             tried: 0,
         }
     }
@@ -63,12 +67,65 @@ impl Attaching {
         self.layout = task_layout(paths);
     }
 
-    /// Attaches to what is new or was refused some time ago, and detaches from what nobody maps any
-    /// more.
+    /// What is wanted of each file that is in use: what the one of its users is allowed that is allowed
+    /// most. Of a twin, of the file that its probes are on.
+    pub(super) fn wanted(
+        &self,
+        libraries: &Libraries,
+        allowed: impl Fn(ProcKey) -> Attach,
+    ) -> HashMap<FileKey, Attach> {
+        let mut wanted = HashMap::new();
+        for (key, library) in libraries.in_use() {
+            let most = library.users.iter().map(|user| allowed(*user)).max();
+            let of = wanted.entry(self.base(key).clone()).or_insert(Attach::Nothing);
+            *of = most.unwrap_or(Attach::Full).max(*of);
+        }
+        wanted
+    }
+
+    /// Whether something else is attached than is wanted, as far as it can be changed now.
+    pub(super) fn differs(&self, wanted: &HashMap<FileKey, Attach>) -> bool {
+        wanted.iter().any(|(key, wanted)| match wanted {
+            Attach::Nothing => self.attached.contains_key(key),
+            // What is not attached at all was refused, or has been given up and comes back.
+            Attach::Entries | Attach::Full => {
+                let is_timed = self.timed.contains(key) == (*wanted == Attach::Full);
+                let is_refused = self.refusals.is_known(key);
+                let must_change =
+                    if self.attached.contains_key(key) { !is_timed } else { !is_refused };
+                must_change && self.is_loaded() && !self.is_detaching(key)
+            }
+        })
+    }
+
+    /// Whether the old probes of a file are still there: attached twice it would count twice.
+    fn is_detaching(&self, key: &FileKey) -> bool {
+        self.detaching.iter().any(|(of, _)| of.as_ref() == Some(key))
+    }
+
+    /// Whether a process has to wait for the old probes of a library of its to go.
+    pub(super) fn must_wait(
+        &self,
+        libraries: &Libraries,
+        is_one: impl Fn(ProcKey) -> bool,
+    ) -> bool {
+        let mut used = libraries
+            .in_use()
+            .filter(|(_, library)| library.users.iter().any(|user| is_one(*user)));
+        !self.detaching.is_empty() && used.any(|(key, _)| self.is_detaching(self.base(key)))
+    }
+
+    /// The file that a file's probes are on.
+    fn base<'a>(&'a self, key: &'a FileKey) -> &'a FileKey {
+        self.twins.get(key).unwrap_or(key)
+    }
+
+    /// Attaches what is wanted, new or was refused some time ago, and detaches what is not wanted or
+    /// what nobody maps any more.
     pub(super) fn follow(
         &mut self,
         libraries: &mut Libraries,
-        wanted: Attach,
+        wanted: &HashMap<FileKey, Attach>,
         shared: &Shared,
         now: Instant,
     ) {
@@ -77,16 +134,20 @@ impl Attaching {
             self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
         // What was on a file that is gone is attached to one of its twins.
         self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
-        for key in gone {
-            let links = self.attached.remove(&key).map(Attached::into_holds);
-            self.detaching.extend(links.unwrap_or_default());
+        let unwanted = wanted.iter().filter(|(_, attach)| **attach == Attach::Nothing);
+        for key in gone.iter().chain(unwanted.map(|(key, _)| key)) {
+            let links = self.attached.remove(key).map(Attached::into_holds).unwrap_or_default();
+            self.detaching.extend(links.into_iter().map(|link| (Some(key.clone()), link)));
+            self.timed.remove(key);
         }
         self.refusals.retain(&in_use);
         self.number(&in_use);
-        if wanted == Attach::Nothing || in_use.is_empty() || !self.load(shared, now) {
+        let is_any = wanted.values().any(|attach| *attach != Attach::Nothing);
+        if !is_any || in_use.is_empty() || !self.load(shared, now) {
             return;
         }
-        for key in self.attach_new(libraries, wanted == Attach::Full, now) {
+        self.time(libraries, wanted);
+        for key in self.attach_new(libraries, wanted, now) {
             libraries.tell_version(&key);
             let library = libraries.in_use().find(|(known, _)| **known == key);
             let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
@@ -112,7 +173,7 @@ impl Attaching {
 
     /// The number of a file: of one that is the same as another, the other's.
     pub(super) fn number_of(&self, key: &FileKey) -> Option<u32> {
-        self.numbers.get(self.twins.get(key).unwrap_or(key)).copied()
+        self.numbers.get(self.base(key)).copied()
     }
 
     /// Loads the programs once; false while the kernel does not take them.
@@ -124,10 +185,13 @@ impl Attaching {
             return false;
         }
         match Probes::load(self.layout, Way::Session, self.timed_rate) {
-            Ok((probes, maps)) => {
+            Ok((probes, maps, quotas)) => {
                 self.refusals.clear(None);
                 self.probes = Some(probes);
-                shared.with(|known| known.maps = Some(maps));
+                shared.with(|known| {
+                    known.quotas.load(quotas);
+                    known.maps = Some(maps);
+                });
                 true
             }
             Err(error) => {
@@ -140,12 +204,20 @@ impl Attaching {
     }
 
     /// The files that are probed from now on. One that is refused keeps no other from it.
-    fn attach_new(&mut self, libraries: &Libraries, timed: bool, now: Instant) -> Vec<FileKey> {
+    fn attach_new(
+        &mut self,
+        libraries: &Libraries,
+        wanted: &HashMap<FileKey, Attach>,
+        now: Instant,
+    ) -> Vec<FileKey> {
         let mut new = Vec::new();
         for (key, library) in libraries.in_use() {
-            if self.attached.contains_key(key) || self.twins.contains_key(key) {
+            let wanted = wanted.get(key).copied().unwrap_or(Attach::Full);
+            let is_there = self.attached.contains_key(key) || self.twins.contains_key(key);
+            if is_there || wanted == Attach::Nothing || self.is_detaching(key) {
                 continue;
             }
+            let timed = wanted == Attach::Full;
             let mut probed =
                 libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
             if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
@@ -165,6 +237,9 @@ impl Attaching {
                     }
                     self.refusals.clear(Some(key));
                     self.attached.insert(key.clone(), attached);
+                    if timed {
+                        self.timed.insert(key.clone());
+                    }
                     new.push(key.clone());
                 }
                 Err(error) => {
@@ -179,57 +254,23 @@ impl Attaching {
         new
     }
 
-    /// When something that was refused is to be tried again; not while nothing shall be attached.
+    /// When something that was refused is to be tried again.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.refusals.due().filter(|_| self.in_force != Attach::Nothing)
+        self.refusals.due()
     }
 
-    /// Makes what is attached what is wanted; gives the moment from which on it is so, or `None` where
-    /// there is nothing to do. What was not attached at all is to be followed after this, and to be
-    /// counted again then.
-    pub(super) fn enforce(&mut self, wanted: Attach, libraries: &Libraries) -> Option<Instant> {
-        // What is attached twice would count twice.
-        let must_wait = self.in_force == Attach::Nothing && !self.detaching.is_empty();
-        if wanted == self.in_force || must_wait {
-            return None;
-        }
-        let before = std::mem::replace(&mut self.in_force, wanted);
-        let mut moment = Instant::now();
-        let Some(probes) = &mut self.probes else { return Some(moment) };
-        if wanted != Attach::Full && before != Attach::Nothing {
-            // An error means that the map is gone, and with it everything.
-            let _ = probes.control(wanted);
-            moment = Instant::now();
-        }
-        match wanted {
-            Attach::Nothing => {
-                self.twins.clear();
-                let all = self.attached.drain().map(|(_, attached)| attached);
-                self.detaching.extend(all.flat_map(Attached::into_holds));
-            }
-            Attach::Entries => {
-                self.detaching.extend(self.attached.values_mut().flat_map(Attached::untime));
-            }
-            Attach::Full => {
-                for (key, library) in libraries.in_use() {
-                    if let Some(attached) = self.attached.get_mut(key) {
-                        let target = target(library, self.numbers.get(key));
-                        probes.time_calls(&target, attached);
-                    }
-                }
-                moment = self.count();
+    /// Attaches what only timing needs to files where that is wanted, and detaches it elsewhere.
+    fn time(&mut self, libraries: &Libraries, wanted: &HashMap<FileKey, Attach>) {
+        let Some(probes) = &mut self.probes else { return };
+        for (key, library) in libraries.in_use() {
+            let Some(attached) = self.attached.get_mut(key) else { continue };
+            let is_wanted = wanted.get(key) != Some(&Attach::Entries);
+            if is_wanted && self.timed.insert(key.clone()) {
+                probes.time_calls(&target(library, self.numbers.get(key)), attached);
+            } else if !is_wanted && self.timed.remove(key) {
+                self.detaching.extend(attached.untime().into_iter().map(|link| (None, link)));
             }
         }
-        Some(moment)
-    }
-
-    /// Counts what is in force, now that it is attached; gives the moment.
-    pub(super) fn count(&mut self) -> Instant {
-        if let Some(probes) = &mut self.probes {
-            // As above.
-            let _ = probes.control(self.in_force);
-        }
-        Instant::now()
     }
 
     /// A few at a time: a library that comes meanwhile is attached first.
@@ -244,7 +285,7 @@ impl Attaching {
 
     /// Closes the links of a trial later, and leaves out the returns it made.
     pub(super) fn end_trial(&mut self, links: Vec<Hold>, returns: u64) {
-        self.detaching.extend(links);
+        self.detaching.extend(links.into_iter().map(|link| (None, link)));
         self.tried += returns;
     }
 
@@ -253,19 +294,36 @@ impl Attaching {
         self.probes.as_ref().map(|probes| probes.runs(paths)).unwrap_or_default()
     }
 
-    /// What is there of each file that is in use.
-    pub(super) fn present(&self, libraries: &Libraries) -> EachPresent {
-        let number = |key| Some((self.number_of(key)?, self.twins.get(key).unwrap_or(key)));
-        let files = libraries.in_use().filter_map(|(key, _)| number(key));
-        let present = |of| {
-            let is_attached = self.attached.contains_key(of);
-            Present {
-                wanted: true,
-                entries: is_attached && self.in_force != Attach::Nothing,
-                returns: is_attached && self.in_force == Attach::Full,
+    /// What is seen of each owner's calls in each file that its processes use.
+    pub(super) fn present(&self, libraries: &Libraries, quotas: &Quotas) -> EachPresent {
+        let mut all = EachPresent::new();
+        for (key, library) in libraries.in_use() {
+            let Some(number) = self.number_of(key) else { continue };
+            let is_attached = self.attached.contains_key(self.base(key));
+            let is_timed = self.timed.contains(self.base(key));
+            for user in &library.users {
+                let owner = quotas.owner_of(user.pid);
+                let allowed = quotas.allowed(owner);
+                let entries = is_attached && allowed != Attach::Nothing;
+                let returns = entries && is_timed && allowed == Attach::Full;
+                all.insert((number, owner), Present { wanted: true, entries, returns });
             }
+        }
+        all
+    }
+
+    /// The part of a process's functions that the kernel steps through, in files where the programs do
+    /// not know it.
+    pub(super) fn stepped_part(&self, libraries: &Libraries, pid: u32) -> f64 {
+        let is_untold = |key| self.attached.get(key).is_some_and(|attached| !attached.is_told());
+        let mine = libraries.in_use().filter(|(key, library)| {
+            is_untold(self.base(key)) && library.users.iter().any(|user| user.pid == pid)
+        });
+        let part = |(_, library): (&FileKey, &Library)| {
+            let exports = &library.exports;
+            exports.stepped.len() as f64 / exports.entries.len().max(1) as f64
         };
-        files.map(|(number, of)| (number, present(of))).collect()
+        mine.map(part).fold(0.0, f64::max)
     }
 
     /// Functions that the kernel steps through in a file, where the programs do not know at which
@@ -276,8 +334,8 @@ impl Attaching {
         untold.flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
     }
 
-    /// How many functions each thread has entered so far.
-    pub(super) fn hits(&self) -> Vec<(u64, u64)> {
+    /// What each thread has hit so far.
+    pub(super) fn hits(&self) -> Vec<(u64, Tally)> {
         self.probes.as_ref().map(Probes::hits).unwrap_or_default()
     }
 
@@ -301,14 +359,9 @@ impl Attaching {
         self.probes.as_ref().and_then(Probes::many)
     }
 
-    /// What was enforced last.
-    pub(super) fn in_force(&self) -> Attach {
-        self.in_force
-    }
-
-    /// Nothing is attached, and nobody minds.
+    /// Nothing is attached.
     pub(super) fn is_idle(&self) -> bool {
-        self.attached.is_empty() && self.in_force == Attach::Full
+        self.attached.is_empty()
     }
 
     /// Whether the kernel has taken the programs.

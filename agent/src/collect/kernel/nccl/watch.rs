@@ -4,8 +4,8 @@
 //! (`governing`).
 
 use super::attaching::Attaching;
+use super::denials::name;
 use super::governing::Governing;
-use super::governor::Attach;
 use super::hooks::Hooks;
 use super::libraries::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
@@ -13,6 +13,8 @@ use super::shared::Shared;
 use super::stuck;
 use super::waker::{Stirred, Waker, locked};
 use super::{Settings, state};
+use crate::attribute::ownership::{Ownership, Version};
+use crate::attribute::party::PartyId;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::event::desk::Desk;
@@ -20,9 +22,10 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
+use gpuwho_common::nccl::STRANGERS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -54,7 +57,7 @@ impl Drop for Running {
 pub(super) fn start(
     settings: &Settings,
     paths: &Paths,
-    candidates: Candidates,
+    (candidates, ownership): (Candidates, Ownership),
     shared: Shared,
     (board, desk): (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Running, Waker)> {
@@ -66,6 +69,8 @@ pub(super) fn start(
         hooks: Hooks::new(settings.hooks),
         attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
+        ownership,
+        known: (Version::default(), HashSet::new()),
         desk,
         stirred: Stirred::default(),
     };
@@ -86,6 +91,9 @@ struct Watch {
     hooks: Hooks,
     attaching: Attaching,
     governing: Governing,
+    ownership: Ownership,
+    /// Who held a device when the programs were told of it last.
+    known: (Version, HashSet<ProcKey>),
     desk: Option<Arc<Desk>>,
     stirred: Stirred,
 }
@@ -107,7 +115,9 @@ impl Watch {
                 self.looks.told(process, now);
             }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
-            if self.looks.look(now) || is_due {
+            let has_news = self.looks.look(now);
+            self.introduce();
+            if has_news || is_due {
                 self.follow_libraries(now);
             }
             self.govern(now);
@@ -134,35 +144,72 @@ impl Watch {
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
+    /// Tells the programs whose processes hold a device, where that has changed.
+    fn introduce(&mut self) {
+        let now = (self.ownership.version(), self.looks.holders());
+        if self.known == now {
+            return;
+        }
+        let owner = |process: &ProcKey| {
+            let owner = self.ownership.owner(*process);
+            (*process, owner.map_or(PartyId::UNATTRIBUTED, |owner| owner.party).number())
+        };
+        let holders = now.1.iter().map(owner).collect();
+        self.shared.with(|known| known.quotas.follow(holders));
+        self.known = now;
+    }
+
     fn follow_libraries(&mut self, now: Instant) {
-        let wanted = self.governing.attach();
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
+        self.enforce(now, true);
         self.governing.set_price(&mut self.attaching);
-        self.note(Instant::now());
+        self.note();
     }
 
-    /// From a moment on is there what is attached now.
-    fn note(&self, at: Instant) {
-        let (present, boot_ns) = (self.attaching.present(&self.looks.libraries), boot_time_ns());
-        self.shared.with(|known| known.covers.note(at, boot_ns, &present));
+    /// From now on is seen what is attached and allowed now.
+    fn note(&self) {
+        self.shared.with(|known| {
+            let present = self.attaching.present(&self.looks.libraries, &known.quotas);
+            known.covers.note(Instant::now(), boot_time_ns(), &present);
+        });
     }
 
-    /// Makes what is attached what the governor allows.
+    /// Lets the governors judge, and does what they say.
     fn govern(&mut self, now: Instant) {
         let libraries = &self.looks.libraries;
-        let change = self.governing.look(now, &self.attaching, libraries, &self.shared);
-        if let Some(change) = change {
+        for change in self.governing.look(now, &self.attaching, libraries, &self.shared) {
             change.say(self.desk.as_deref());
         }
-        let (before, wanted) = (self.attaching.in_force(), self.governing.attach());
-        let Some(at) = self.attaching.enforce(wanted, libraries) else { return };
-        if before != Attach::Nothing {
-            return self.note(at);
+        self.enforce(now, false);
+    }
+
+    /// Makes what is counted and attached what the governors allow. Less is counted before less is
+    /// attached, and more when more is there: what is said to be covered is so from the first call to
+    /// the last.
+    fn enforce(&mut self, now: Instant, must_follow: bool) {
+        let all = self.governing.all();
+        let lowered = self.shared.with(|known| {
+            let less = all.iter().filter(|(owner, attach)| *attach < known.quotas.allowed(*owner));
+            let less: Vec<_> = less.copied().collect();
+            known.quotas.allow(less)
+        });
+        if !lowered.is_empty() {
+            self.note();
         }
-        // Not counted before all of it is there, and so not for a part of what is said to be covered.
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
-        let at = self.attaching.count();
-        self.note(at);
+        let owners = self.shared.with(|known| known.quotas.owners());
+        let owner_of = |process: ProcKey| owners.get(&process.pid).copied().unwrap_or(STRANGERS);
+        let libraries = &mut self.looks.libraries;
+        let wanted = self.attaching.wanted(libraries, |user| self.governing.attach(owner_of(user)));
+        let must_follow = must_follow || self.attaching.differs(&wanted);
+        if must_follow {
+            self.attaching.follow(libraries, &wanted, &self.shared, now);
+        }
+        let waits = |owner| self.attaching.must_wait(libraries, |user| owner_of(user) == owner);
+        let ready: Vec<_> = all.into_iter().filter(|(owner, _)| !waits(*owner)).collect();
+        let raised = self.shared.with(|known| known.quotas.allow(ready));
+        self.governing.enforced(&raised, &owners);
+        if must_follow || !raised.is_empty() {
+            self.note();
+        }
     }
 
     /// Files by number, and the number of each process that maps one only.
@@ -189,13 +236,16 @@ impl Watch {
             }
         }
         let (files_by_number, only) = self.numbered();
-        let governor = &self.governing.governor;
         let files = self.attaching.files(found);
-        let level = if self.attaching.is_idle() { GovernorLevel::Off } else { governor.level() };
-        let state = state::of(self.attaching.refused(), files, governor);
+        let least = self.governing.least();
+        let level = least.map_or(GovernorLevel::Full, |(_, governor)| governor.level());
+        let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
+        let level = if is_off { GovernorLevel::Off } else { level };
+        let governed = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
+        let state = state::of(self.attaching.refused(), files, governed);
         let detaching = self.attaching.detaching();
         let (hooked, words) = (self.hooks.hooked(), self.hooks.words());
-        let budget = if self.attaching.is_loaded() { governor.budget() } else { 0 };
+        let budget = if self.attaching.is_loaded() { self.governing.budget() } else { 0 };
         self.shared.with(|known| {
             known.detaching = detaching;
             known.budget = budget;
