@@ -927,7 +927,7 @@ fn an_owner_of_ten_thousand_communicators_has_half_of_the_places_until_its_proce
     source.read();
     assert_eq!(source.entries(), [0, 0, 0]);
     source.read();
-    assert_eq!(source.nccl.report().state, SourceState::Ready);
+    assert!(!source.nccl.report().reason.contains(refused));
     // All of it is free again.
     let mut rank = Rank::with(&scene.library());
     source.hold(rank.process());

@@ -180,7 +180,7 @@ impl Probes {
     /// Loads every program, as far as the kernel takes them; gives how many there are, and how
     /// functions will be probed.
     pub(super) fn try_all(paths: &Paths) -> Result<(usize, Way), ProbeError> {
-        let (mut probes, ..) = Self::load(task_layout(paths), Way::Session, 0)?;
+        let (mut probes, _maps, _quotas) = Self::load(task_layout(paths), Way::Session, 0)?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
         let programs: Vec<&'static str> = programs.collect();
         for &program in &programs {
