@@ -1,15 +1,13 @@
 //! One tenant that fills the probe maps or drives the probe budget of others.
 
-use gpuwho_tests::agent::{Agent, Config, Otlp};
+use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::attacker;
-use gpuwho_tests::collector::Collector;
-use gpuwho_tests::collector::received::{ReceivedPoint, of};
 use gpuwho_tests::nccl::{Rank, is_probed_here, library};
 use gpuwho_tests::or_skip;
-use gpuwho_tests::skip::Lack as _;
 use gpuwho_tests::until::until;
 use rustix::process::geteuid;
-use std::fs::{Permissions, set_permissions};
+use serde_json::Value;
+use std::fs::{Permissions, read_to_string, set_permissions};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -18,6 +16,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const WITHIN: Duration = Duration::from_mins(2);
+/// Where the agent tells.
+const FILE: &str = "told.jsonl";
 /// Hits a second and process: a hundredth of what one makes that calls without a pause.
 const BUDGET: u64 = 10_000;
 /// More than there are places for.
@@ -26,10 +26,9 @@ const MANY: usize = 1_200;
 /// One library that everybody on the host uses, as under Slurm, and an agent that counts its calls.
 struct Scene {
     agent: Agent,
-    collector: Collector,
     device: &'static str,
     library: PathBuf,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Scene {
@@ -41,20 +40,16 @@ impl Scene {
         is_probed_here()?;
         let folder = TempDir::new().unwrap();
         set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-        let collector = match Collector::start(&folder.path().join("collector")) {
-            Err(error) if error.lack().is_some() => return Err("the OpenTelemetry Collector"),
-            collector => collector.unwrap(),
-        };
         let library = library(folder.path()).unwrap();
         let config = Config {
             interval: Some("1s".to_owned()),
             nodes: Some(vec![device.to_owned()]),
-            otlp: Some(Otlp { endpoint: collector.http_endpoint(), protocol: None }),
+            file: Some(folder.path().join(FILE)),
             more: format!("[nvidia]\nenabled = false\n[nccl]\nbudget = {BUDGET}\n"),
             ..Config::default()
         };
         let agent = Agent::start(folder.path(), &config, None).unwrap();
-        Ok(Self { agent, collector, device, library, _folder: folder })
+        Ok(Self { agent, device, library, folder })
     }
 
     /// Starts an attack and waits until it says that it has begun.
@@ -78,27 +73,35 @@ impl Scene {
         rank
     }
 
-    /// Points of a metric about a process.
-    fn points(&self, metric: &str, pid: u32) -> Vec<ReceivedPoint> {
-        let points = self.collector.points().unwrap();
-        of(&points, metric, &[("process.pid", &pid.to_string())]).into_iter().cloned().collect()
+    /// What was told so far, of points or events.
+    fn lines(&self, kind: &str) -> Vec<Value> {
+        let text = read_to_string(self.folder.path().join(FILE)).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| !line[kind].is_null()).collect()
     }
 
-    /// Waits until so many calls of a process were received, and no more.
-    fn wait_for_calls(&self, rank: &Rank, made: u64) {
-        let counted = || {
-            let points = self.points("nccl.collective.calls", rank.pid());
-            points.iter().filter_map(ReceivedPoint::number).reduce(f64::max)
-        };
-        let all = || counted().filter(|counted| *counted >= made as f64);
+    /// Values of a metric with an attribute, in order.
+    fn values(&self, metric: &str, (name, value): (&str, Value)) -> Vec<f64> {
+        let points = self.lines("metric").into_iter();
+        let mine = points.filter(|p| p["metric"] == metric && p["attributes"][name] == value);
+        mine.filter_map(|point| point["value"].as_f64()).collect()
+    }
+
+    /// Waits until so many calls of a process were told, and no more.
+    fn wait_for_calls(&self, rank: &Rank, made: u32) {
+        let of = ("process.pid", Value::from(rank.pid()));
+        let counted = || self.values("nccl.collective.calls", of.clone()).last().copied();
+        let all = || counted().filter(|counted| *counted >= f64::from(made));
         let found = until(WITHIN, all);
-        assert_eq!(found, Some(made as f64), "counted {:?}: {:#?}", counted(), self.agent.log());
+        let told = || format!("{:?}: {:#?}", counted(), self.agent.log());
+        assert_eq!(found, Some(f64::from(made)), "{}", told());
     }
 
     /// The least part of the time in which a process's calls were seen.
     fn least_coverage(&self, rank: &Rank) -> f64 {
-        let points = self.points("nccl.communicator.coverage", rank.pid());
-        points.iter().filter_map(ReceivedPoint::number).reduce(f64::min).expect("coverage")
+        let of = ("process.pid", Value::from(rank.pid()));
+        self.values("nccl.communicator.coverage", of).into_iter().reduce(f64::min).unwrap()
     }
 
     /// What the source of collectives says of itself.
@@ -135,26 +138,18 @@ fn who_fills_the_maps_of_communicators_leaves_room_for_others_and_is_named() {
         assert_eq!(victim.order("call 4 ncclAllReduce world 1024 7").unwrap(), "0");
     }
     scene.wait_for_calls(&victim, 12);
-    let full = || {
-        let points = scene.collector.points().unwrap();
-        let dropped =
-            of(&points, "gpuwho.dropped", &[("gpuwho.drop.reason", "communicators_full")]);
-        dropped.last().and_then(|point| point.number()).filter(|dropped| *dropped > 0.0)
-    };
-    assert!(until(WITHIN, full).is_some(), "nothing was refused");
-    assert!(scene.agent.log().iter().any(|line| is_of_nobody(line)), "{:#?}", scene.agent.log());
+    let of = ("gpuwho.drop.reason", Value::from("communicators_full"));
+    let dropped = || scene.values("gpuwho.dropped", of.clone()).last().copied();
+    let full = until(WITHIN, || dropped().filter(|dropped| *dropped > 0.0));
+    assert!(full.is_some(), "nothing was refused");
+    let word = scene.agent.wait_for_log("an owner holds all places", WITHIN).unwrap();
+    assert!(word.contains("nobody"), "{word}");
     drop(first);
     // What he held is free again once he has gone.
     drop(attacker);
     let mut next = scene.victim();
     next.order("call 5 ncclAllReduce world 1024 7").unwrap();
     scene.wait_for_calls(&next, 5);
-}
-
-/// Whether a line of the log says that nobody's processes were refused places.
-fn is_of_nobody(line: &str) -> bool {
-    line.contains("an owner holds all places of the maps that it may")
-        && (line.contains("nobody") || line.contains("65534"))
 }
 
 #[test]
@@ -171,14 +166,13 @@ fn who_calls_without_a_pause_is_paused_and_others_calls_are_all_counted() {
     };
     let paused = || {
         call(&mut victim);
-        let records = scene.collector.records().unwrap();
-        records.into_iter().find(|record| {
-            let state = record.attrs.get("nccl.governor.state").map(String::as_str);
+        scene.lines("event").into_iter().find(|event| {
+            let state = event["attributes"]["nccl.governor.state"].as_str();
             matches!(state, Some("cycled" | "detached"))
         })
     };
     let event = until(WITHIN, paused).expect("word of the governor");
-    assert_eq!(event.attrs.get("process.owner").map(String::as_str), Some("nobody"), "{event:?}");
+    assert_eq!(event["attributes"]["process.owner"], "nobody", "{event:#}");
     // Some turns more.
     let mut made = 0;
     for _ in 0..50 {
