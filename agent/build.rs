@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// One BPF object a probe.
-const PROBES: [&str; 3] = ["device_users", "linker", "nccl"];
+const PROBES: [&str; 2] = ["device_users", "nccl"];
 /// What the benchmark of the collective calls measures against; no part of the agent.
 const COMPARED: &str = "per_call";
 /// A folder of prebuilt objects to embed instead (release builds, cross builds).

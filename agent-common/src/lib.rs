@@ -24,5 +24,4 @@ macro_rules! abi {
 }
 
 pub mod device_users;
-pub mod linker;
 pub mod nccl;

@@ -77,6 +77,9 @@ enum Command {
     /// A vendor library's reader: the agent starts this itself.
     #[command(hide = true)]
     DeviceReader(ReaderArgs),
+    /// Reads files and memory of tenants, which may hang: the agent starts this itself.
+    #[command(hide = true)]
+    FileReader(FileReaderArgs),
     /// Load and exercise every BPF program on this kernel.
     #[command(hide = true)]
     SelfTest(SelfTestArgs),
@@ -215,6 +218,13 @@ struct ReaderArgs {
 }
 
 #[derive(Debug, Args)]
+struct FileReaderArgs {
+    /// procfs in the host's PID namespace.
+    #[arg(long)]
+    proc: PathBuf,
+}
+
+#[derive(Debug, Args)]
 struct SelfTestArgs {
     /// `bpf` or `nccl`.
     what: String,
@@ -266,6 +276,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Resume(args)) => show::resume(&args),
         Some(Command::Forget(args)) => show::forget(&args),
         Some(Command::DeviceReader(args)) => run::device_reader(&args),
+        Some(Command::FileReader(args)) => run::file_reader(args),
         Some(Command::SelfTest(args)) => run::self_test(&args),
     }
 }

@@ -263,6 +263,30 @@ pub struct Victim {
     pub owner: Arc<Owner>,
     /// How many there were.
     pub processes: u64,
+    /// Why it is told, where it is about a device.
+    pub affected: Option<Affected>,
+}
+
+/// Why an owner is told as affected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Affected {
+    /// The source names its process, and that process held the device.
+    Named,
+    /// All of the device is affected, and its processes were on it.
+    Device,
+    /// One process is affected, the source does not say which, and its processes were on the device.
+    Candidate,
+}
+
+impl Affected {
+    /// The word in the log record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Named => "named",
+            Self::Device => "device",
+            Self::Candidate => "candidate",
+        }
+    }
 }
 
 /// What is told.

@@ -23,6 +23,7 @@ pub mod ids;
 pub mod inventory;
 pub mod ledger;
 mod local;
+pub mod log_limit;
 pub mod paths;
 pub mod pipeline;
 pub mod sample;
@@ -33,4 +34,5 @@ pub mod series;
 )]
 pub mod sys;
 pub mod telemetry;
+pub mod tenant_files;
 pub mod who;

@@ -38,7 +38,9 @@ use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::Register;
+use crate::log_limit;
 use crate::paths::Paths;
+use crate::tenant_files::{self, TenantFiles};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::cell::OnceCell;
@@ -114,6 +116,7 @@ struct Core {
     kernel: Option<device_users::Handle>,
     suppliers: Suppliers,
     job_grants: JobGrants,
+    files: TenantFiles,
     /// Which device nodes are watched, and where.
     watched: (device_users::Settings, Paths),
 }
@@ -124,7 +127,9 @@ impl Core {
             let remedy = "run as root; in a container, privileged and with hostPID";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
+        let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+        log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
@@ -141,6 +146,7 @@ impl Core {
             kernel: None,
             suppliers,
             job_grants: JobGrants::default(),
+            files,
             watched: (settings.kernel.clone(), settings.paths.clone()),
         }
     }
@@ -237,6 +243,7 @@ impl Core {
 
     /// Puts the report of what has no tick of its own on the board.
     fn refresh(&self) {
+        self.board.put(tenant_files::NAME, &self.files.standing().report());
         if let Some(kernel) = &self.kernel {
             let report = kernel.report();
             let lost = report.dropped.iter().map(|(_, lost)| lost).sum();
@@ -246,6 +253,7 @@ impl Core {
             }
             self.board.put(device_users::NAME, &report);
         }
+        log_limit::sum_up(&self.ownership);
         let known = OnceCell::new();
         self.job_grants.refresh(&self.ownership, |numbers| {
             let (settings, paths) = &self.watched;

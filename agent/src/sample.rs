@@ -31,6 +31,8 @@ pub enum Subject {
     Xid(GpuXid),
     /// A rank's messages of one size, algorithm and protocol.
     Recent(Recent),
+    /// An owner, on the whole host.
+    Owner(PartyId),
 }
 
 /// A rank's messages of one size, algorithm and protocol, of which a source keeps a mean. The
@@ -131,6 +133,16 @@ impl SubjectKind for Recent {
 impl From<Recent> for Subject {
     fn from(recent: Recent) -> Self {
         Self::Recent(recent)
+    }
+}
+
+impl SubjectKind for PartyId {
+    const WORD: &'static str = "refused";
+}
+
+impl From<PartyId> for Subject {
+    fn from(party: PartyId) -> Self {
+        Self::Owner(party)
     }
 }
 

@@ -9,6 +9,7 @@ mod ceiling;
 mod identity;
 
 use crate::attribute::ownership::{Ownership, Version};
+use crate::catalog::agent::OwnerLimit;
 use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
@@ -17,7 +18,7 @@ use crate::export::{EnrichedBatch, Labels, Point};
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
 use crate::sample::{Batch, Sample, Subject, Value};
-use ceiling::{Ceiling, is_of_device};
+use ceiling::{Ceiling, Needed, Place, is_of_device};
 use identity::{Identity, Looked, Names};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -59,6 +60,8 @@ struct Source {
     epoch: u64,
     /// Series left out of the last batch.
     refused: usize,
+    /// Those of them that have a right to room.
+    needed: Needed,
     series: HashMap<Key, Series>,
 }
 
@@ -74,12 +77,18 @@ impl Key {
     fn of(sample: &Sample) -> Self {
         Self { metric: sample.metric, subject: sample.subject, dims: sample.dims }
     }
+
+    fn place(self, known: &mut Looked<'_>) -> Place {
+        let is_inspected = self.metric.name.starts_with("nccl.inspector.");
+        Place::of(self.subject, is_inspected, known.owner(self.subject))
+    }
 }
 
 #[derive(Debug)]
 struct Series {
     labels: Arc<Labels>,
     identity: Identity,
+    place: Place,
     /// When the identity was last looked at.
     epoch: u64,
     start_ns: u64,
@@ -129,9 +138,21 @@ impl Enricher {
         self.ceiling.alive()
     }
 
-    /// How the ceiling stands; `None` while it has never been reached.
-    pub fn report(&self) -> Option<Report> {
-        self.ceiling.report(self.sources.values().map(|source| source.refused).sum())
+    /// How the ceiling stands; `None` while it has never been reached. Counts what was left out
+    /// since the last call for the owners of it.
+    pub fn report(&mut self) -> Option<Report> {
+        let refused = self.ceiling.take_refused();
+        for (owner, count) in &refused {
+            self.ownership.refuse(*owner, OwnerLimit::Series, *count);
+        }
+        let worst = refused.into_iter().max_by_key(|(_, count)| *count);
+        let worst = worst.and_then(|(owner, count)| {
+            let facts = self.ownership.party(owner.party())?;
+            let words: Vec<String> =
+                facts.attributes.iter().map(|(_, value)| value.to_string()).collect();
+            Some((words.join(" "), count))
+        });
+        self.ceiling.report(self.sources.values().map(|source| source.refused).sum(), worst)
     }
 
     /// Adds a source's snapshot to `out`: a point for every sample, and an end mark for every
@@ -148,6 +169,10 @@ impl Enricher {
             ownership: &self.ownership,
             communicators: &self.communicators,
         };
+        let mut needed = Needed::default();
+        for source in self.sources.values() {
+            needed.iter_mut().zip(source.needed).for_each(|(sum, more)| *sum += more);
+        }
         let source = self.sources.entry(batch.source).or_default();
         source.generation += 1;
         // A subject's samples come one after the other.
@@ -160,10 +185,10 @@ impl Enricher {
             self.spent += thread_cpu().saturating_sub(began);
         }
         source.epoch = self.epoch;
-        self.ceiling.begin(batch.samples.len(), || source.new_of_devices(batch));
+        self.ceiling.begin(batch.samples.len(), needed, || source.new_of_devices(batch));
         let mut looked_up = self.looked_up.drain(..);
         for same in subjects() {
-            let mut known = Looked { names: &names, identity: looked_up.next() };
+            let mut known = Looked::new(&names, looked_up.next());
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
@@ -171,7 +196,7 @@ impl Enricher {
                 source.take(sample, (time_ns, start_ns), &mut known, to);
             }
         }
-        source.refused = self.ceiling.finish();
+        (source.refused, source.needed) = self.ceiling.finish();
         source.end_missing(unix_ns(batch.time), &mut self.ceiling, out);
     }
 
@@ -200,35 +225,15 @@ impl Source {
     ) {
         let key = Key::of(sample);
         let value = Cumulative(magnitude(&sample.value));
-        let series = match self.series.entry(key) {
-            Entry::Occupied(place) => {
-                let series = place.into_mut();
-                if series.ended && !ceiling.admit(key.subject) {
-                    return;
-                }
-                series
-            }
-            Entry::Vacant(place) => {
-                if !ceiling.admit(key.subject) {
-                    return;
-                }
-                let identity = known.identity(key.subject);
-                place.insert(Series {
-                    labels: Names::labels(key, identity),
-                    identity: identity.clone(),
-                    epoch: self.epoch,
-                    start_ns,
-                    last_ns: time_ns,
-                    last: value,
-                    generation: 0,
-                    ended: false,
-                })
-            }
+        let first = (value, time_ns, start_ns);
+        let (epoch, generation) = (self.epoch, self.generation);
+        let Some(series) = self.admit(key, first, known, (&mut *ceiling, &mut *out)) else {
+            return;
         };
         // Who is in a communicator changes without any owner's or device's doing.
-        if series.epoch != self.epoch || matches!(key.subject, Subject::Member(_)) {
-            series.epoch = self.epoch;
-            if let Some(end) = series.identify(key, known.identity(key.subject), time_ns) {
+        if series.epoch != epoch || matches!(key.subject, Subject::Member(_)) {
+            series.epoch = epoch;
+            if let Some(end) = series.identify(key, known, time_ns, ceiling) {
                 out.points.push(end);
             }
         }
@@ -242,7 +247,7 @@ impl Source {
         }
         series.last = value;
         series.last_ns = time_ns;
-        series.generation = self.generation;
+        series.generation = generation;
         series.ended = false;
         out.points.push(Point {
             metric: key.metric,
@@ -251,6 +256,52 @@ impl Source {
             start_ns: if key.metric.kind == Kind::Gauge { 0 } else { series.start_ns },
             time_ns,
         });
+    }
+
+    /// The series of a sample, begun if it is new; `None` where there is no room for it.
+    fn admit(
+        &mut self,
+        key: Key,
+        (last, time_ns, start_ns): (Cumulative, u64, u64),
+        known: &mut Looked<'_>,
+        (ceiling, out): (&mut Ceiling, &mut EnrichedBatch),
+    ) -> Option<&mut Series> {
+        match self.series.entry(key) {
+            Entry::Occupied(entry) if entry.get().ended => {
+                let series = entry.into_mut();
+                series.place = key.place(known);
+                if !ceiling.admit(series.place) {
+                    return None;
+                }
+                ceiling.forget();
+                Some(series)
+            }
+            Entry::Occupied(entry) => {
+                if ceiling.takes_back(entry.get().place) {
+                    out.points.push(entry.remove().end(key.metric, time_ns));
+                    return None;
+                }
+                Some(entry.into_mut())
+            }
+            Entry::Vacant(entry) => {
+                let place = key.place(known);
+                if !ceiling.admit(place) {
+                    return None;
+                }
+                let identity = known.identity(key.subject);
+                Some(entry.insert(Series {
+                    labels: Names::labels(key, identity),
+                    identity: identity.clone(),
+                    place,
+                    epoch: self.epoch,
+                    start_ns,
+                    last_ns: time_ns,
+                    last,
+                    generation: 0,
+                    ended: false,
+                }))
+            }
+        }
     }
 
     /// How many series of devices a batch would begin.
@@ -270,22 +321,39 @@ impl Source {
             }
             if !series.ended {
                 series.ended = true;
-                ceiling.release();
+                ceiling.release(series.place);
                 out.points.push(series.end(key.metric, now_ns.max(series.last_ns)));
+                // Only what counts up has a start worth keeping.
+                let counts = matches!(key.metric.kind, Kind::Counter | Kind::Histogram);
+                return counts && ceiling.remember(series.place);
             }
-            // Only what counts up has a start worth keeping.
-            let counts = matches!(key.metric.kind, Kind::Counter | Kind::Histogram);
-            counts && now_ns.saturating_sub(series.last_ns) < REMEMBER_NS
+            let stays = now_ns.saturating_sub(series.last_ns) < REMEMBER_NS;
+            if !stays {
+                ceiling.forget();
+            }
+            stays
         });
     }
 }
 
 impl Series {
     /// Takes what its subject is now; the end of what it was called before, if that changes.
-    fn identify(&mut self, key: Key, identity: &Identity, time_ns: u64) -> Option<Point> {
-        if self.identity.same(identity) {
+    fn identify(
+        &mut self,
+        key: Key,
+        known: &mut Looked<'_>,
+        time_ns: u64,
+        ceiling: &mut Ceiling,
+    ) -> Option<Point> {
+        if self.identity.same(known.identity(key.subject)) {
             return None;
         }
+        let place = key.place(known);
+        if place != self.place {
+            ceiling.moved(self.place, place);
+            self.place = place;
+        }
+        let identity = known.identity(key.subject);
         let labels = Names::labels(key, identity);
         self.identity = identity.clone();
         if labels.set == self.labels.set {
@@ -316,6 +384,7 @@ fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
     match sample.subject {
         Subject::Agent
         | Subject::Source(_)
+        | Subject::Owner(_)
         | Subject::Party(_)
         | Subject::Grant(_)
         | Subject::Member(_)
@@ -469,7 +538,8 @@ mod tests {
         assert_eq!(tick(&mut enricher, 20, crowd()), told, "the same ones go on");
         let report = enricher.report().unwrap();
         assert_eq!(report.state, SourceState::Degraded);
-        let reason = "2 series are left out: there are 3 and may be 3 (agent.series_limit)";
+        let reason = "2 series are left out: there are 3 and may be 3 (agent.series_limit); the \
+                      most, 4, are of unattributed";
         assert_eq!(report.reason, reason);
         assert_eq!(report.dropped, [(DropReason::SeriesLimit, 4)]);
         tick(&mut enricher, 30, vec![power.clone(), energy.clone()]);

@@ -1,5 +1,6 @@
 //! What the kernel says about a device arrives once, with whose work it struck, and is counted.
 
+mod affected;
 mod library;
 mod scene;
 
@@ -9,6 +10,7 @@ use gpuwho_tests::collector::received::{Attributes, ReceivedRecord, of};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::Stage;
 use gpuwho_tests::until::until;
+use rustix::process::{Pid, Signal, kill_process};
 use scene::{Scene, text};
 use serde_json::Value;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -129,11 +131,21 @@ fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
             "Memory cgroup out of memory: Killed process {pid} (worker) total-vm:1kB, anon-rss:1kB"
         )
     };
+    // This one holds no device, the other does and goes on: neither was killed.
     scene.kmsg.say(&killed(std::process::id())).unwrap();
     scene.kmsg.say(&killed(pid)).unwrap();
+    scene.kmsg.say(&format!("NVRM: Xid (PCI:{PCI}): 63, Row Remapper: New row marked")).unwrap();
     let told = scene.wait_for_events(1);
+    assert_eq!((told.len(), &told[0]["event"]), (1, &Value::from("gpu.xid")), "{told:#?}");
+    let worker = Pid::from_raw(pid.cast_signed()).unwrap();
+    kill_process(worker, Signal::KILL).unwrap();
+    scene.kmsg.say(&killed(pid)).unwrap();
+    let kills = |told: Vec<Value>| {
+        let kills = told.into_iter().filter(|event| event["event"] == "gpu.process.oom_kill");
+        Some(kills.collect::<Vec<_>>()).filter(|kills| !kills.is_empty())
+    };
+    let told = until(WITHIN, || kills(scene.events())).unwrap();
     let [event] = &told[..] else { panic!("one event: {told:#?}") };
-    assert_eq!(event["event"], "gpu.process.oom_kill");
     for (key, value) in scene.of_the_pod() {
         assert_eq!(text(&event["attributes"][key]), value, "{event:#}");
     }
@@ -144,14 +156,20 @@ fn a_killed_process_that_the_agent_never_saw_is_told_with_the_pod_whose_cgroup_t
     let mut scene = Scene::new(or_skip!(Stage::new()), None, |_, _| {});
     // No process can have these numbers.
     let (stranger, loader) = (4_194_305, 4_194_306);
-    let killed = |pid: u32, cgroup: &str| {
-        format!(
+    let mut killed = |pid: u32, cgroup: &str| {
+        let summary = format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
              oom_memcg={cgroup},task_memcg={cgroup},task=loader,pid={pid},uid=0"
-        )
+        );
+        scene.kmsg.say(&summary).unwrap();
+        let killed = format!(
+            "Memory cgroup out of memory: Killed process {pid} (loader) total-vm:1kB, anon-rss:1kB, \
+             file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:0"
+        );
+        scene.kmsg.say(&killed).unwrap();
     };
-    scene.kmsg.say(&killed(stranger, "/system.slice/other.service")).unwrap();
-    scene.kmsg.say(&killed(loader, &scene.cgroup)).unwrap();
+    killed(stranger, "/system.slice/other.service");
+    killed(loader, &scene.cgroup.clone());
     let told = scene.wait_for_events(1);
     let [event] = &told[..] else { panic!("one event: {told:#?}") };
     let attributes = &event["attributes"];

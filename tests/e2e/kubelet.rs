@@ -6,10 +6,11 @@ use fake_kubelet::{Allocation, Container, Devices, Kubelet, Owner, Pod};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::or_skip;
-use gpuwho_tests::stage::Stage;
+use gpuwho_tests::stage::{PodSpec, Stage};
 use gpuwho_tests::until::until;
 use gpuwho_tests::worker::Worker;
 use serde_json::Value;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,7 @@ impl Scene {
         });
         let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
         let mut container = Container::new("train", &id);
-        let gpu = "GPU-9a1b7c44-2d3e-4f50-8a61-000000000000";
+        let gpu = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000000";
         container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[gpu]));
         pod.containers.push(container);
         kubelet.set_pod(pod);
@@ -132,6 +133,76 @@ fn the_kubelet_names_a_pods_processes_and_its_restart_takes_no_name_away() {
     let blank: Vec<_> = told[first..].iter().filter(|attributes| !is_whole(attributes)).collect();
     assert!(blank.is_empty(), "{blank:#?}");
     assert!(scene.stage.folder().exists());
+}
+
+/// What points of a metric say of the pod, in the order they were written.
+fn of_metric(file: &Path, metric: &str, pod: &str) -> Vec<Value> {
+    let points = points(file)
+        .into_iter()
+        .filter(|point| point["metric"] == metric && point["attributes"]["k8s.pod.name"] == pod);
+    points.collect()
+}
+
+#[test]
+fn a_kubelet_that_lists_no_pods_ends_no_grant_and_no_name() {
+    let mut scene = Scene::new(or_skip!(Stage::new()));
+    let info = |scene: &Scene| of_metric(&scene.points, "gpu.allocation.info", "trainer-0");
+    let first = until(SEEN_WITHIN * 2, || (!info(&scene).is_empty()).then_some(()));
+    assert!(first.is_some(), "{:#}", scene.agent.who().unwrap());
+    scene.kubelet.start_without_api_server().unwrap();
+    let kept = until(SEEN_WITHIN * 2, || scene.source("pod_resources", "leaves out 1 pods"));
+    assert!(kept.is_some(), "{:#}", scene.agent.who().unwrap());
+    let before = info(&scene).len();
+    let more = until(SEEN_WITHIN, || (info(&scene).len() >= before + ENOUGH).then_some(()));
+    assert!(more.is_some(), "the grant has ended: {:#}", scene.agent.who().unwrap());
+    assert!(scene.told().last().is_some_and(is_whole), "{:#?}", scene.told().last());
+    scene.kubelet.reach_api_server();
+    let back = until(SEEN_WITHIN * 2, || {
+        let leaves_out = scene.source("pod_resources", "leaves out").is_some();
+        (!leaves_out).then(|| scene.source("pod_resources", "1 devices granted of 2")).flatten()
+    });
+    assert!(back.is_some(), "{:#}", scene.agent.who().unwrap());
+    // None of its series ended in between, and its time was not begun anew.
+    let ended = info(&scene).into_iter().filter(|point| point["value"].is_null()).count();
+    assert_eq!(ended, 0, "{:#?}", info(&scene));
+    let starts: BTreeSet<_> = of_metric(&scene.points, "gpu.allocation.time", "trainer-0")
+        .iter()
+        .map(|point| point["start"].to_string())
+        .collect();
+    assert_eq!(starts.len(), 1, "{starts:?}");
+}
+
+#[test]
+fn a_granted_pod_without_a_process_has_its_image_runtime_and_class_and_keeps_them() {
+    let mut scene = Scene::new(or_skip!(Stage::new()));
+    let group = scene.stage.pod(&PodSpec { name: "idle-0", ..TRAINER }).unwrap();
+    let expected = &group.expected;
+    let mut pod = Pod::new("research", "idle-0", expected.pod_uid.as_deref().unwrap());
+    let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
+    let mut container = Container::new("train", &id);
+    let gpu = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000001";
+    container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[gpu]));
+    container.image = "registry.example/idle:1".into();
+    pod.containers.push(container);
+    scene.kubelet.set_pod(pod);
+    let info = |scene: &Scene| of_metric(&scene.points, "gpu.allocation.info", "idle-0");
+    let seen = until(SEEN_WITHIN * 2, || (!info(&scene).is_empty()).then_some(()));
+    assert!(seen.is_some(), "{:#}", scene.agent.who().unwrap());
+    let _worker = Worker::on(&group, &[1]).unwrap();
+    let before = info(&scene).len();
+    let more = until(SEEN_WITHIN, || (info(&scene).len() >= before + ENOUGH).then_some(()));
+    assert!(more.is_some(), "{:#?}", scene.agent.log());
+    let told: HashSet<String> =
+        info(&scene).iter().map(|point| point["attributes"].to_string()).collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    let attributes = info(&scene)[0]["attributes"].clone();
+    for (key, value) in [
+        ("container.image.name", "registry.example/idle:1"),
+        ("container.runtime.name", "containerd"),
+        ("k8s.pod.qos_class", "burstable"),
+    ] {
+        assert_eq!(attributes[key], value, "{attributes:#}");
+    }
 }
 
 #[test]

@@ -96,6 +96,29 @@ fn forked_children_are_owned_like_their_parent() {
 }
 
 #[test]
+fn a_child_that_is_forked_right_after_its_parents_opens_has_all_of_its_nodes() {
+    let mut stage = or_skip!(Stage::new());
+    let pod = stage.pod(&TRAINER).unwrap();
+    let agent = watch_with(&stage, Config { hook: Some("cgroup"), ..Config::default() });
+    if let Some(reason) = without_kernel(&agent) {
+        skip!("{reason}");
+    }
+    let nodes = |pid: u32| {
+        agent.wait_for("a holder of every node", SEEN_WITHIN, |who| {
+            let nodes = holder(who, pid)?["nodes"].as_array()?.len();
+            (nodes >= 8).then_some(())
+        })
+    };
+    for _ in 0..4 {
+        let script = Script { gpus: (0..8).collect(), forks: 3, ..Script::default() };
+        let worker = Worker::start(Some(&pod), &script).unwrap();
+        for pid in worker.children().iter().copied().chain([worker.pid()]) {
+            nodes(pid).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_holder_that_becomes_another_program_has_its_new_name_and_its_old_owner() {
     let mut stage = or_skip!(Stage::new());
     let pod = stage.pod(&TRAINER).unwrap();

@@ -57,3 +57,26 @@ pub fn own_namespaces(which: UnshareFlags) -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(which - UnshareFlags::FILES) }?;
     Ok(())
 }
+
+/// Ends the process by a fault of its own, as a program with an error in it does: the kernel says so
+/// in its log.
+pub fn crash() -> io::Result<()> {
+    // SAFETY: a new mapping of one page takes no memory of anybody's.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            1,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the page is ours and nothing else refers to it. It cannot be written, so that the write
+    // ends the process.
+    unsafe { page.cast::<u8>().write_volatile(1) };
+    Err(io::Error::other("the write came back"))
+}

@@ -10,6 +10,7 @@ mod boot;
 mod initramfs;
 mod kernels;
 mod machine;
+mod passed;
 
 use crate::compile::{self, Profile};
 use crate::place;
@@ -39,7 +40,6 @@ const NCCL_TESTS: &[&str] = &[
     "rank_size_hash_sequence_calls_and_bytes_are_exact",
     "split_shrink_and_destroy_are_followed",
     "a_rank_that_hangs_in_a_call_is_told",
-    "a_library_that_is_loaded_after_hours",
     "a_name_is_read_wherever_a_configuration_is",
     "a_hostile_configuration_gives_no_name",
 ];
@@ -50,6 +50,9 @@ pub(crate) struct Request {
     /// Only the newest kernel that begins so (6.1, 6.12.117), or `newest`; may be repeated
     #[arg(long = "kernel", value_name = "PREFIX")]
     kernels: Vec<String>,
+    /// Every kernel, also where nothing that reaches the kernel has changed since all passed
+    #[arg(long, conflicts_with_all = ["kernels", "arch", "program"])]
+    full: bool,
     /// Only kernels for this processor; default: all, or this machine's if a kernel is named
     #[arg(long, value_parser = machine::names())]
     arch: Option<String>,
@@ -65,24 +68,30 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The agent's self-test in the whole matrix.
-    pub(crate) fn all() -> Self {
-        Self { kernels: Vec::new(), arch: None, program: None, timeout: 360, args: Vec::new() }
+    /// The agent's self-test in the kernels that are due.
+    pub(crate) fn due() -> Self {
+        let (kernels, args) = (Vec::new(), Vec::new());
+        Self { kernels, full: false, arch: None, program: None, timeout: 360, args }
     }
 
-    fn machines(&self) -> impl Iterator<Item = &'static Machine> {
-        let is_all = self.kernels.is_empty() && self.program.is_none();
+    /// Whether it is left to this task which kernels are booted.
+    fn is_open(&self) -> bool {
+        self.kernels.is_empty() && self.arch.is_none() && self.program.is_none()
+    }
+
+    fn machines(&self, is_whole: bool) -> impl Iterator<Item = &'static Machine> {
+        let is_all = self.kernels.is_empty() && self.program.is_none() && is_whole;
         MACHINES.iter().filter(move |machine| match &self.arch {
             Some(name) => machine.name == name,
             None => is_all || machine.is_here(),
         })
     }
 
-    fn prefixes(&self, machine: &Machine) -> Vec<&str> {
-        if self.kernels.is_empty() {
-            machine.kernels.to_vec()
-        } else {
-            self.kernels.iter().map(String::as_str).collect()
+    fn prefixes(&self, machine: &Machine, is_whole: bool) -> Vec<&str> {
+        match (self.kernels.as_slice(), machine.kernels) {
+            ([], [oldest, .., newest]) if !is_whole => vec![oldest, newest],
+            ([], all) => all.to_vec(),
+            (named, _) => named.iter().map(String::as_str).collect(),
         }
     }
 }
@@ -137,11 +146,13 @@ impl Tried {
 pub(crate) fn vm(request: &Request) -> Result<Summary> {
     setup::ensure(&["vm"], Want::Must)?;
     let mut tried = Tried::default();
-    for machine in request.machines() {
+    let is_whole = is_whole(request);
+    for machine in request.machines(is_whole) {
+        let prefixes = request.prefixes(machine, is_whole);
         match lacking(machine) {
-            None => boot_all(machine, request, &mut tried)?,
+            None => boot_all(machine, &prefixes, request, &mut tried)?,
             Some(why) => {
-                for prefix in request.prefixes(machine) {
+                for prefix in prefixes {
                     tried.skip(machine, prefix, &why);
                 }
             }
@@ -151,7 +162,23 @@ pub(crate) fn vm(request: &Request) -> Result<Summary> {
     if !tried.failed.is_empty() {
         bail!("failed in Linux {}", tried.failed.join(", "));
     }
+    if request.is_open() && is_whole && tried.summary.skipped == 0 {
+        passed::note(&tried.rows.iter().map(|row| row.kernel.as_str()).collect::<Vec<_>>())?;
+    }
     Ok(tried.summary)
+}
+
+/// Whether every kernel is booted, where it is left to this task; says why, or why not.
+fn is_whole(request: &Request) -> bool {
+    if request.full || !request.is_open() {
+        return true;
+    }
+    let why = passed::why_all();
+    match &why {
+        Some(why) => println!("every kernel: {why}"),
+        None => println!("only the oldest and the newest kernel: --full boots every one"),
+    }
+    why.is_some()
 }
 
 /// What is missing here for a machine's kernels.
@@ -163,10 +190,15 @@ fn lacking(machine: &Machine) -> Option<String> {
     Some(format!("what `cargo xtask setup {}` gets ({})", machine.part, error.root_cause()))
 }
 
-fn boot_all(machine: &'static Machine, request: &Request, tried: &mut Tried) -> Result<()> {
+fn boot_all(
+    machine: &'static Machine,
+    prefixes: &[&str],
+    request: &Request,
+    tried: &mut Tried,
+) -> Result<()> {
     let mut catalog = Catalog::of(machine);
     let mut guest = None;
-    for prefix in request.prefixes(machine) {
+    for prefix in prefixes {
         let had = catalog.fetch(prefix).and_then(|kernel| Ok((kernel, catalog.busybox()?)));
         let (kernel, busybox) = match had {
             Ok(had) => had,

@@ -33,6 +33,15 @@ pub struct PodFacts {
     pub details: AttrSet,
 }
 
+impl PodFacts {
+    /// Of which only the name is known.
+    pub(crate) fn named(uid: PodUid, namespace: &str, name: &str) -> Self {
+        let (namespace, name) = (namespace.into(), name.into());
+        let (workload, details) = (AttrSet::new(), AttrSet::new());
+        Self { uid, namespace, name, node: None, workload, details }
+    }
+}
+
 /// A container as its runtime describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerFacts {
@@ -83,7 +92,8 @@ pub struct Names(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     index: Mutex<Index>,
-    wants: broadcast::Sender<Want>,
+    /// `None` for whatever there is.
+    wants: broadcast::Sender<Option<Want>>,
     /// Counts what became known, changed or ended.
     changes: watch::Sender<u64>,
     /// Pods that nobody had told of before.
@@ -103,6 +113,7 @@ struct Index {
     /// The latest pod of a namespace and name: the kubelet's allocations name pods so.
     named: HashMap<(Arc<str>, Arc<str>), PodUid>,
     asked: HashMap<Want, Instant>,
+    asked_all: Option<Instant>,
 }
 
 /// How long what has ended is kept.
@@ -138,9 +149,25 @@ impl Names {
         index.pods.get(uid)
     }
 
+    /// Whether nobody has told of any pod.
+    pub(crate) fn has_no_pods(&self) -> bool {
+        self.lock().pods.is_empty()
+    }
+
     /// A container.
     pub fn container(&self, id: &ContainerId) -> Option<Arc<ContainerFacts>> {
         self.lock().containers.get(id)
+    }
+
+    /// A container that a pod has under a name, and that has not ended.
+    pub(crate) fn container_named(&self, pod: &PodUid, name: &str) -> Option<Arc<ContainerFacts>> {
+        let index = self.lock();
+        let is_it = |facts: &ContainerFacts| {
+            facts.pod.as_ref() == Some(pod) && facts.name.as_deref() == Some(name)
+        };
+        let mut found = index.containers.living().filter(|facts| is_it(facts));
+        // Two are there for a moment, when one is started again; either tells the same of it.
+        found.next().map(Arc::clone)
     }
 
     /// Asks the suppliers for something, at most once in a while.
@@ -155,11 +182,24 @@ impl Names {
         index.asked.insert(want.clone(), Instant::now());
         drop(index);
         // An error means that there is no supplier.
-        let _ = self.0.wants.send(want);
+        let _ = self.0.wants.send(Some(want));
+    }
+
+    /// Asks the suppliers for whatever there is, at most once in a while: a pod is granted devices
+    /// under a name that nobody has told yet.
+    pub(crate) fn want_all(&self) {
+        let mut index = self.lock();
+        if index.asked_all.is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+            return;
+        }
+        index.asked_all = Some(Instant::now());
+        drop(index);
+        // As above.
+        let _ = self.0.wants.send(None);
     }
 
     /// What is asked from now on.
-    pub fn wants(&self) -> broadcast::Receiver<Want> {
+    pub fn wants(&self) -> broadcast::Receiver<Option<Want>> {
         self.0.wants.subscribe()
     }
 
@@ -267,11 +307,17 @@ impl Drop for Following {
 }
 
 impl Index {
-    /// A pod's name is free for another one.
+    /// A pod's name is free for another one, and is that one's at once which was there already: a
+    /// runtime lists the sandbox of the last pod of a name beside the next pod's, in no order.
     fn unname(&mut self, facts: &PodFacts) {
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         if self.named.get(&name) == Some(&facts.uid) {
             self.named.remove(&name);
+            let is_next = |pod: &&Arc<PodFacts>| {
+                pod.uid != facts.uid && (&pod.namespace, &pod.name) == (&name.0, &name.1)
+            };
+            let next = self.pods.living().find(is_next).map(|pod| pod.uid.clone());
+            self.named.extend(next.map(|uid| (name, uid)));
         }
     }
 }

@@ -75,8 +75,8 @@ fn what_is_missing_is_asked_for_once_and_names_the_holder_when_it_comes() {
     let mut wants = table.names().wants();
     table.observe(Evidence::Opened(opened(KEY, 5, 9 * SECOND)));
     table.expire(10 * SECOND);
-    assert_eq!(wants.try_recv().unwrap(), Want::Pod(PodUid::new(UID)));
-    assert_eq!(wants.try_recv().unwrap(), Want::Container(id('a')));
+    assert_eq!(wants.try_recv().unwrap(), Some(Want::Pod(PodUid::new(UID))));
+    assert_eq!(wants.try_recv().unwrap(), Some(Want::Container(id('a'))));
     assert!(wants.try_recv().is_err());
     assert_eq!(told(&table), [None, None, None, None]);
 
@@ -167,7 +167,7 @@ fn nobody_is_asked_about_names_that_a_user_or_a_guest_made() {
         let table = Ownership::with_clock(&host.paths, || 10 * SECOND);
         let mut wants = table.names().wants();
         table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-        let all: Vec<_> = std::iter::from_fn(|| wants.try_recv().ok()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| wants.try_recv().ok()?).collect();
         assert_eq!(all, asked, "{path}");
     }
 }
@@ -235,7 +235,7 @@ fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
     let telling = std::thread::spawn(move || {
         let mut told = 0;
         while told < 200 {
-            if let Ok(Want::Container(id)) = wants.blocking_recv() {
+            if let Ok(Some(Want::Container(id))) = wants.blocking_recv() {
                 let facts = ContainerFacts { id, ..container('a', "main", Some(UID), None) };
                 supplier.put_container(Supplier::Cri, facts);
                 told += 1;
@@ -281,4 +281,16 @@ fn a_pod_that_the_kubelet_tells_of_has_not_ended_because_its_sandbox_has() {
     assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(UID));
     names.gone(Supplier::PodsApi, &Want::Pod(PodUid::new(UID)), SECOND);
     assert_eq!(names.pod_named("ml", "train-0"), None);
+}
+
+#[test]
+fn the_next_pod_of_a_name_has_it_when_the_last_ends_whichever_was_told_first() {
+    for (first, second) in [(UID, OTHER), (OTHER, UID)] {
+        let names = Names::default();
+        names.put_pod(Supplier::Cri, pod(first, "train-0"));
+        names.put_pod(Supplier::Cri, pod(second, "train-0"));
+        names.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)), SECOND);
+        let named = names.pod_named("ml", "train-0").map(|pod| pod.uid.clone());
+        assert_eq!(named, Some(PodUid::new(OTHER)), "{first} first");
+    }
 }

@@ -12,15 +12,18 @@ use super::hierarchies::Layout;
 use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
+use super::quota::{QuotaKey, Refusals};
 use super::slurm::{self, Job};
 use super::table::{Case, Table, started_ns};
 use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Workload};
+use crate::catalog::agent::OwnerLimit;
 use crate::host::{Clock, boot_time_ns};
-use crate::ids::ProcKey;
+use crate::ids::{Hierarchy, ProcKey};
 use crate::paths::Paths;
 use crate::sample::Histogram;
 use ends::Ends;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The table, shared by the source that fills it and the enrich stage that reads it.
@@ -35,6 +38,7 @@ struct Shared {
     grants: Grants,
     latency: Mutex<Histogram>,
     ends: Ends,
+    refusals: Refusals,
 }
 
 /// How many there are of what, for `gpuwho doctor` and the self-metrics.
@@ -92,6 +96,7 @@ impl Ownership {
             grants: Grants::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
             ends: Ends::default(),
+            refusals: Refusals::default(),
         }))
     }
 
@@ -167,6 +172,36 @@ impl Ownership {
         self.read().owner(process)
     }
 
+    /// Whose share a process uses of what the host's tenants share.
+    pub fn quota_key(&self, process: ProcKey) -> QuotaKey {
+        self.key_of(self.owner(process).as_deref())
+    }
+
+    /// The same for a caller that may itself hold the table's lock: [`QuotaKey::UNKNOWN`] while the
+    /// table is being written.
+    pub(crate) fn try_quota_key(&self, process: ProcKey) -> QuotaKey {
+        let table = self.0.table.try_read().ok();
+        self.key_of(table.and_then(|table| table.owner(process)).as_deref())
+    }
+
+    /// That of a process with this owner.
+    pub fn key_of(&self, owner: Option<&Owner>) -> QuotaKey {
+        let Some(owner) = owner else { return QuotaKey::UNKNOWN };
+        let facts = self.party(owner.party);
+        let key = facts.and_then(|facts| QuotaKey::of_party(owner.party, &facts.party));
+        key.unwrap_or_else(|| QuotaKey::of_user(owner.uid))
+    }
+
+    /// Counts what an owner was refused because its share was used up.
+    pub fn refuse(&self, owner: QuotaKey, limit: OwnerLimit, count: u64) {
+        self.0.refusals.add(owner.party(), limit, count);
+    }
+
+    /// What owners were refused since the agent started.
+    pub fn refused(&self) -> Vec<(PartyId, OwnerLimit, u64)> {
+        self.0.refusals.all(|party| self.party(party).is_some())
+    }
+
     /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who
     /// has looked everybody up need not do it again.
     pub fn version(&self) -> Version {
@@ -219,6 +254,17 @@ impl Ownership {
     /// The index of what runtimes and kubelet say; its suppliers subscribe to what it lacks.
     pub fn names(&self) -> &Names {
         &self.0.host.names
+    }
+
+    /// The pod that has a name now. Where nobody tells of pods, the one pod of that name which has
+    /// logs.
+    pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
+        let Host { names, podlogs, .. } = &self.0.host;
+        let by_logs = || {
+            let uid = podlogs.named(namespace, name).filter(|_| names.has_no_pods())?;
+            Some(Arc::new(PodFacts::named(uid, namespace, name)))
+        };
+        names.pod_named(namespace, name).or_else(by_logs)
     }
 
     /// What was granted to whom.
@@ -277,6 +323,11 @@ impl Ownership {
         for case in cases {
             self.resolve(case);
         }
+    }
+
+    /// Where the cgroup hierarchies are mounted.
+    pub(super) fn cgroup_mounts(&self) -> Vec<(Hierarchy, PathBuf)> {
+        self.0.host.hierarchies.mounts()
     }
 
     /// Which cgroup versions the host uses.

@@ -67,6 +67,16 @@ impl PodLogs {
         self.lock().pods.get(uid).cloned()
     }
 
+    /// The pod of a namespace and name, where one directory and so only one pod is named so.
+    pub(crate) fn named(&self, namespace: &str, name: &str) -> Option<PodUid> {
+        self.pump();
+        let index = self.lock();
+        let is_it = |pod: &PodName| &*pod.namespace == namespace && &*pod.name == name;
+        let mut found = index.pods.iter().filter(|(_, pod)| is_it(pod));
+        let (uid, _) = found.next()?;
+        found.next().is_none().then(|| uid.clone())
+    }
+
     /// A container's name, where the pod has one container directory and so only one answer. The
     /// kubelet makes a container's directory before it starts it, so the one there is its own.
     pub(crate) fn container(&self, uid: &PodUid, id: &ContainerId) -> Option<Arc<str>> {

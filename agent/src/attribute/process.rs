@@ -134,6 +134,17 @@ impl Living {
         ids.try_into().ok()
     }
 
+    /// Whether SIGKILL is pending: the kernel has ended it, and it has not yet begun to exit.
+    pub(crate) fn is_killed(&self) -> bool {
+        const KILL: u64 = 1 << 8;
+        let status = self.read("status").unwrap_or_default();
+        let pending = status.lines().filter_map(|line| {
+            let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+            u64::from_str_radix(set.trim(), 16).ok()
+        });
+        pending.fold(0, |all, set| all | set) & KILL != 0
+    }
+
     /// The process that started it, or that took it over.
     pub(crate) fn parent(&self) -> Option<u32> {
         u32::try_from(self.folder.0.stat().ok()?.ppid).ok()

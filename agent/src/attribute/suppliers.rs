@@ -108,7 +108,7 @@ pub(crate) struct Desk {
 /// What is asked of a supplier, from the moment it was hired on.
 #[derive(Debug)]
 pub(crate) struct Wants {
-    questions: broadcast::Receiver<Want>,
+    questions: broadcast::Receiver<Option<Want>>,
     busy: Arc<AtomicUsize>,
 }
 
@@ -117,8 +117,17 @@ pub(crate) struct Wants {
 pub(crate) struct Questions {
     /// Each once.
     pub(crate) wants: HashSet<Want>,
-    /// There were more than could wait.
+    /// There were more than could wait, or everything is asked for.
     pub(crate) missed: bool,
+}
+
+impl Questions {
+    fn take(&mut self, want: Option<Want>) {
+        match want {
+            None => self.missed = true,
+            Some(want) => drop(self.wants.insert(want)),
+        }
+    }
 }
 
 /// Questions a supplier is at work on, until this is dropped.
@@ -231,7 +240,7 @@ impl Wants {
         let work = Work::begin(&self.busy);
         let mut questions = Questions::default();
         match first {
-            Ok(want) => drop(questions.wants.insert(want)),
+            Ok(want) => questions.take(want),
             Err(broadcast::error::RecvError::Lagged(_)) => questions.missed = true,
             Err(broadcast::error::RecvError::Closed) => {
                 drop(work);
@@ -240,7 +249,7 @@ impl Wants {
         }
         loop {
             match self.questions.try_recv() {
-                Ok(want) => drop(questions.wants.insert(want)),
+                Ok(want) => questions.take(want),
                 Err(broadcast::error::TryRecvError::Lagged(_)) => questions.missed = true,
                 Err(_) => return Asked { questions, _work: work },
             }

@@ -2,6 +2,7 @@
 
 use super::attributes as attr;
 use super::{dims, metrics};
+use crate::attribute::party::PartyId;
 use crate::sample::{Agent, Histogram, Source};
 
 dims! {
@@ -42,6 +43,34 @@ dims! {
         NotFinite = "not_finite",
         /// Its series would have been one more than `agent.series_limit` allows.
         SeriesLimit = "series_limit",
+        /// Its tenant's file systems do not answer, or too slowly: nothing of the tenant's is read
+        /// for a while.
+        TenantHung = "tenant_hung",
+        /// Every process that reads tenants' files hung or was busy.
+        HelpersExhausted = "helpers_exhausted",
+    }
+    /// What all tenants of a host share, each only up to a part of it.
+    OwnerLimit: attr::OWNER_LIMIT {
+        /// Series: points that were left out.
+        Series = "series",
+        /// Files of NCCL's Inspector.
+        InspectorFiles = "inspector_files",
+        /// Ranks and combinations in files of NCCL's Inspector.
+        InspectorRanks = "inspector_ranks",
+        /// New names that a rank gave itself in files of NCCL's Inspector.
+        RankNames = "rank_names",
+        /// Lines of the agent's log.
+        LogLines = "log_lines",
+        /// Events that were summed up instead of sent one by one.
+        Events = "events",
+        /// Places for communicators in the kernel's map.
+        Communicators = "communicators",
+        /// Places for operations by size in the kernel's map.
+        Operations = "operations",
+        /// Places for threads that call NCCL in the kernel's map.
+        Threads = "threads",
+        /// Places for unique ids in the kernel's map.
+        UniqueIds = "unique_ids",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {
@@ -101,6 +130,10 @@ metrics! {
     /// Data lost, by reason.
     DROPPED: Counter<i64> of Source, by DropReason = "gpuwho.dropped" ["{item}"]
         from "the place that dropped it";
+    /// What was refused to an owner because its part of what all owners share was used up. Only
+    /// owners that were refused something; beyond 32 of them the others are one, `other`.
+    OWNER_REFUSED: Counter<i64> of PartyId, by OwnerLimit = "gpuwho.owner.refused" ["{item}"]
+        from "the place that refused it";
     /// Points sent, by outcome.
     EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]
         from "the sink's answers";

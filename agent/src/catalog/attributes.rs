@@ -407,7 +407,8 @@ attributes! {
     EVENT_ID = "gpuwho.event.id";
     /// How many events a record stands for; only on one that sums up what was folded (events).
     EVENT_COUNT = "gpuwho.event.count";
-    /// Who told of it: `kmsg`, `nvml` or `nvml+kmsg` (events).
+    /// Whose word it is: `kmsg` (the kernel log), `nvml` (the vendor library) or `nvml+kmsg`, where
+    /// both told it (events).
     EVENT_SOURCE = "gpuwho.event.source";
     /// What it means, in one phrase (events).
     EVENT_MEANING = "gpuwho.event.meaning";
@@ -417,10 +418,20 @@ attributes! {
     EVENT_PROCESSES = "gpuwho.event.processes";
     /// Owners that were on the device; each has a record of its own, up to a limit (events).
     EVENT_VICTIMS = "gpuwho.event.victims";
+    /// Why the record's owner is told as affected: `named` (the source names its process, which held
+    /// the device), `device` (all of the device is affected), `candidate` (one process on the device
+    /// is affected, and the source does not say which) (events).
+    EVENT_AFFECTED = "gpuwho.event.affected";
+    /// How bad an event is; on its log record it is the record's severity.
+    EVENT_SEVERITY = "gpuwho.event.severity";
     /// Code of an XID or SXid.
     GPU_XID_CODE = "gpu.xid.code";
     /// The driver's name of an XID (events).
     GPU_XID_NAME = "gpu.xid.name";
+    /// The NVLink unit that an XID of 144 to 150 names (events).
+    GPU_XID_UNIT = "gpu.xid.unit";
+    /// That unit's error status, hexadecimal (events).
+    GPU_XID_STATUS = "gpu.xid.status";
     /// Bytes of device memory that a process had at most in its life (events).
     GPU_PROCESS_MEMORY_PEAK = "gpu.process.memory.peak";
     /// Fraction of its life in which a process had a kernel on the device (events).
@@ -433,6 +444,8 @@ attributes! {
     SOURCE = "gpuwho.source";
     /// Why something was dropped.
     DROP_REASON = "gpuwho.drop.reason";
+    /// Which limit of an owner's was reached.
+    OWNER_LIMIT = "gpuwho.owner.limit";
     /// Outcome of an export request.
     EXPORT_OUTCOME = "gpuwho.export.outcome";
     /// State of a source.

@@ -156,7 +156,7 @@ metrics! {
     READ_AGE: Gauge<f64> of GpuId = "gpu.read.age" ["s"]
         from "the agent's clock at the last complete reading";
     /// Fraction of the driver's last sample period (1/6 s to 1 s) in which the engine was busy.
-    /// Not read while MIG is on, where the driver has no value.
+    /// While MIG is on, drivers mostly have no value; what one answers is told.
     UTILIZATION: Gauge<f64> of GpuId, by Task = "gpu.utilization" ["1"]
         from "nvmlDeviceGetUtilizationRates, GetEncoderUtilization, GetDecoderUtilization, GetJpgUtilization, GetOfaUtilization";
     /// Fraction of the driver's last sample period in which device memory was being read or

@@ -105,9 +105,11 @@ const SERIES: &str = "
 
 At most, where a device has everything: most have a part of it, because what is not supported is not
 sent. Processes, owners and ranks are as many as there are. Of all together there are never more than
-`agent.series_limit`, the agent's own aside: beyond it new series are left out, those of processes,
-owners and ranks before those of devices; `gpuwho.dropped` counts their points as `series_limit`, and
-`gpuwho` and the log say so.
+`agent.series_limit`, the agent's own aside. NCCL's Inspector may fill three fifths of it, the other
+collectives' series four fifths, so that processes and owners always find room; where room is short
+the owner with the most series of collectives makes way, down to a fifth of all. What is left out is
+counted by `gpuwho.dropped` as `series_limit` and by owner in `gpuwho.owner.refused`, and `gpuwho` and
+the log say so.
 
 | of each | series at most |
 |---|---|
@@ -121,7 +123,16 @@ its own time, a severity (info 9, warning 13, critical 21) and the driver's line
 carries the device's identity and, one record for each owner that was on the device at that moment,
 the owner's; those records share `gpuwho.event.id`. Of one code of a device ten a minute are told;
 the others are counted and told as one record with `gpuwho.event.count`. Meanings and actions of XIDs
-are in the agent's table, whose rows name their source.
+are in the agent's table, whose rows name their source; the severity and the action of XIDs 144 to
+150 (NVLink) and 154 (recovery action) are those of the line's text.
+
+`gpuwho.event.affected` says why an owner has a record. XIDs of a program's work (13, 31, 43, 45, 94,
+…) affect the process that the line names, and it is told only if it held the device then or had
+just ended (`named`); where no line names one, each owner on the device is told as `candidate`. All
+other faults affect everybody on the device (`device`), of a MIG instance everybody in it. Processes
+of the agent itself, and known monitors (`nv-hostengine`, `dcgm-exporter`, `nvidia-smi`, …) without a
+context on the device, are affected by nothing. A process whose claim is not borne out is in the
+record's body alone.
 
 | event name | means | what to do |
 |---|---|---|
@@ -167,6 +178,7 @@ fn about(subject: &str) -> &'static str {
         "instance" => "a MIG instance",
         "process" => "a process on a device",
         "owner" => "an owner's part of a device",
+        "refused" => "an owner that was refused something",
         "recent" => "a process's messages of one size, algorithm and protocol",
         "grant" => "a device, or a part of one, granted to an owner",
         "communicator" => "a process's membership in a communicator",
@@ -255,7 +267,7 @@ mod tests {
         let all: usize = all().filter(|def| link(def)).map(MetricDef::series_per_subject).sum();
         assert_eq!(nvlink.map(|each| each * 36), Some(all));
         assert_eq!(rows.iter().filter_map(count).count(), rows.len(), "{rows:#?}");
-        assert_eq!(rows.len(), 12, "{rows:#?}");
+        assert_eq!(rows.len(), 13, "{rows:#?}");
     }
 
     #[test]

@@ -54,6 +54,15 @@ dims! {
         /// A process of a job on this node does not answer NCCL.
         PeerSilent = "nccl.peer.unresponsive",
     }
+    /// How bad an event is.
+    EventSeverity: attr::EVENT_SEVERITY {
+        /// Good to know.
+        Info = "info",
+        /// A program suffers, or a device may.
+        Warning = "warning",
+        /// A device is broken until somebody acts.
+        Critical = "critical",
+    }
 }
 
 impl EventKind {
@@ -129,10 +138,11 @@ impl EventKind {
 }
 
 metrics! {
-    /// XIDs of a device by code, each counted once whether the driver's event, the kernel log or
-    /// both told it, also those that were folded into a summary. A code's series begins with its
-    /// first XID, by a point of 0 before it, so that the first is an increase too.
-    XID_ERRORS: Counter<i64> of GpuXid = "gpu.xid.errors" ["{error}"]
+    /// XIDs of a device by code and severity, each counted once whether the driver's event, the
+    /// kernel log or both told it, also those that were folded into a summary. The severity of 144 to
+    /// 150 and of 154 is that of their text. A series begins with its first XID, by a point of 0
+    /// before it, so that the first is an increase too.
+    XID_ERRORS: Counter<i64> of GpuXid, by EventSeverity = "gpu.xid.errors" ["{error}"]
         from "NVRM: Xid lines of /dev/kmsg; nvmlEventSetWait_v2 (nvmlEventTypeXidCriticalError)";
     /// Events by name, each counted once, also those that were folded into a summary.
     EVENTS: Counter<i64> of Agent, by EventKind = "gpuwho.events" ["{event}"]

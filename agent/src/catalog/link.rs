@@ -278,6 +278,8 @@ link_errors! {
     /// What went wrong on the links of a device. Up to Hopper the driver tells the first five; from
     /// Blackwell on recoveries and the rest are sums over links.
     TotalError {
+        /// Wrong checksum, of links whose driver has no sum by kind.
+        Crc = "crc",
         /// Wrong checksum of a flow control digit.
         CrcFlit = "crc_flit",
         /// Wrong checksum of data.
@@ -315,7 +317,7 @@ metrics! {
         from "fields 140, 141 of all links (KiB)";
     /// What went wrong on all NVLinks of a device, also where `nvidia.by_link` is off.
     NVLINK_ERRORS: Counter<i64> of GpuId, by TotalError = "gpu.nvlink.errors" ["{error}"]
-        from "fields 38, 45, 160, 52, 59; 206 to 214, 219, 221, summed over links";
+        from "fields 38, 45, 160, 52, 59; where there are none 161 to 163; 206 to 214, 219, 221: summed over links";
     /// Codewords that the NVLinks of a device have received, by the number of symbols that had to be
     /// corrected. The higher numbers grow before a link fails. Asked at every thirtieth reading.
     NVLINK_FEC: Counter<i64> of GpuId, by Corrected = "gpu.nvlink.fec.codewords" ["{codeword}"]

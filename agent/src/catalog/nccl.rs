@@ -132,6 +132,11 @@ dims! {
         TooLong = "too_long",
         /// Something that is no answer of any version known.
         NotUnderstood = "not_understood",
+        /// An answer of a process that is none of those that listen and hold a device, so that
+        /// nobody knows of whom it may speak. It is not read.
+        UnknownServer = "unknown_server",
+        /// No question: the owner has more status sockets than are asked. Counted once a socket.
+        NotAsked = "not_asked",
     }
     /// What a hit of a probe costs whoever makes it.
     HitKind: attr::NCCL_HIT {
@@ -265,11 +270,15 @@ metrics! {
     COMMUNICATORS: Gauge<i64> of Agent, by KnownBy = "nccl.communicators" ["{communicator}"]
         from "births that the probes saw; memory of the processes; NCCL's RAS socket";
     /// Processes of the jobs that processes of this node belong to, on all nodes, by how they are
-    /// in NCCL's own account; `known` are all of them.
+    /// in NCCL's own account; `known` are all of them. A sum of what each job says of itself.
     PEERS: Gauge<i64> of Agent, by PeerState = "nccl.ras.peers" ["{process}"]
         from "VERBOSE STATUS on NCCL's RAS socket";
     /// Questions to NCCL's status sockets, by what came of them.
     RAS_QUERIES: Counter<i64> of Agent, by RasOutcome = "nccl.ras.queries" ["{query}"]
+        from "the agent's own count";
+    /// What answers say of processes on this node that are not of the user and the owner of the
+    /// process that answers. It is exported nowhere else: anybody can say it.
+    RAS_CLAIMS: Counter<i64> of Agent = "nccl.ras.claims" ["{claim}"]
         from "the agent's own count";
     /// Age of the oldest answer that is told.
     RAS_AGE: Gauge<f64> of Agent = "nccl.ras.answer.age" ["s"]

@@ -1,15 +1,17 @@
 //! The commands that read: agent, collect, and the agent's own children.
 
-use super::{AgentArgs, CollectArgs, ReaderArgs, SelfTestArgs, Usage, print};
+use super::{AgentArgs, CollectArgs, FileReaderArgs, ReaderArgs, SelfTestArgs, Usage, print};
 use crate::collect::device::{self, child};
 use crate::collect::kernel::device_users::OpenHook;
 use crate::collect::kernel::{nccl, self_test};
 use crate::config::Settings;
 use crate::export::otlp::Resource;
 use crate::host;
+use crate::log_limit::LogLimit;
 use crate::paths::Paths;
 use crate::pipeline::{self, RunError};
 use crate::telemetry::{self, Telemetry};
+use crate::tenant_files;
 use anyhow::{Context as _, bail};
 use rustix::fd::AsFd as _;
 use std::process::ExitCode;
@@ -66,6 +68,12 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+pub(super) fn file_reader(args: FileReaderArgs) -> anyhow::Result<ExitCode> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
+    tenant_files::serve(args.proc, &socket)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 pub(super) fn self_test(args: &SelfTestArgs) -> anyhow::Result<ExitCode> {
     if args.what == "nccl" {
         print(&nccl::self_test(&Paths::default())?)?;
@@ -107,7 +115,7 @@ fn start_log(settings: &Settings) -> anyhow::Result<Option<Telemetry>> {
         .with_writer(std::io::stderr)
         .with_ansi(colours)
         .with_target(false);
-    let log = tracing_subscriber::registry().with(records).with(filter).with(lines);
+    let log = tracing_subscriber::registry().with(records).with(filter).with(lines).with(LogLimit);
     log.try_init().context("cannot start the log")?;
     Ok(telemetry)
 }

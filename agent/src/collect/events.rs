@@ -3,7 +3,8 @@
 use super::Collector;
 use super::status::Report;
 use crate::catalog::agent::DropReason;
-use crate::catalog::event;
+use crate::catalog::event::{self, EventSeverity};
+use crate::event::Severity;
 use crate::event::desk::Desk;
 use crate::sample::{Agent, Batch, GpuXid};
 use std::collections::HashSet;
@@ -17,8 +18,8 @@ pub const NAME: &str = "events";
 #[derive(Debug)]
 pub struct Counts {
     desk: Arc<Desk>,
-    /// Codes whose series has begun.
-    begun: HashSet<GpuXid>,
+    /// Codes and severities whose series has begun.
+    begun: HashSet<(GpuXid, EventSeverity)>,
     /// The tick before, when what is new was still 0.
     before: SystemTime,
     lost: u64,
@@ -44,12 +45,12 @@ impl Collector for Counts {
         for (kind, count) in tally.kinds {
             out.push(event::EVENTS.sample(Agent, kind, number(count)));
         }
-        for (gpu, code, count) in tally.xids {
-            let xid = GpuXid { gpu, code };
-            if self.begun.insert(xid) {
-                out.at(self.before.min(out.time), event::XID_ERRORS.sample(xid, (), 0));
+        for (gpu, code, severity, count) in tally.xids {
+            let (xid, how) = (GpuXid { gpu, code }, dim(severity));
+            if self.begun.insert((xid, how)) {
+                out.at(self.before.min(out.time), event::XID_ERRORS.sample(xid, how, 0));
             }
-            out.push(event::XID_ERRORS.sample(xid, (), number(count)));
+            out.push(event::XID_ERRORS.sample(xid, how, number(count)));
         }
         self.before = out.time;
     }
@@ -57,6 +58,14 @@ impl Collector for Counts {
     fn report(&self) -> Report {
         let dropped = vec![(DropReason::QueueFull, self.lost)];
         Report { dropped, ..Report::ready() }
+    }
+}
+
+fn dim(severity: Severity) -> EventSeverity {
+    match severity {
+        Severity::Info => EventSeverity::Info,
+        Severity::Warning => EventSeverity::Warning,
+        Severity::Critical => EventSeverity::Critical,
     }
 }
 

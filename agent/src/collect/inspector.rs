@@ -12,30 +12,36 @@ mod exposition;
 mod files;
 mod names;
 mod processes;
+mod rank;
 mod ranks;
 mod record;
+mod sharing;
 mod sources;
 mod tail;
 
 use crate::attribute::ownership::Ownership;
-use crate::catalog::agent::SourceState;
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::agent::{OwnerLimit, SourceState};
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
+use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
-use files::{FileKey, Found, Opened, Seen};
+use files::{FileKey, Opened, Seen};
 use gpuwho_common::device_users::TICK_NS;
 use names::Kind;
 use processes::Processes;
-use ranks::{Ranks, number};
+use rank::number;
+use ranks::Ranks;
 use record::Record;
 use rustix::io::Errno;
+use sharing::{Parts, Turns, make_room};
 use sources::{Content, Means, Source};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -46,8 +52,9 @@ use tail::{Piece, Tail};
 /// The source's name, and its thread's: `collect:nccl_inspector`.
 pub const NAME: &str = "nccl_inspector";
 
-/// Files read at once: one a rank, and one a device.
-const MAX_FILES: usize = 512;
+/// CPU time in which one owner's open files are looked through at a reading; the others' turn
+/// comes then, and the rest of this one's at the next reading.
+const LOOK_BUDGET: Duration = Duration::from_millis(100);
 /// The first reading comes at once.
 const SHORTEST_GAP: Duration = Duration::from_secs(1);
 /// A reading that comes late does not read everything at once.
@@ -87,6 +94,10 @@ pub struct Inspector {
     communicators: Arc<Communicators>,
     processes: Processes,
     files: HashMap<FileKey, Source>,
+    turns: Turns,
+    /// Files that made way for another owner's: should they find room again, what is in them was
+    /// counted.
+    displaced: HashSet<FileKey>,
     ranks: Ranks,
     lines: [u64; LineOutcome::ALL.len()],
     skipped: u64,
@@ -114,6 +125,8 @@ impl Inspector {
             communicators: Arc::clone(communicators),
             processes: Processes::default(),
             files: HashMap::new(),
+            turns: Turns::default(),
+            displaced: HashSet::new(),
             ranks: Ranks::default(),
             lines: [0; LineOutcome::ALL.len()],
             skipped: 0,
@@ -128,22 +141,35 @@ impl Inspector {
 
     fn look(&mut self, holders: &[ProcKey]) {
         let now = Instant::now();
-        self.processes.update(&self.paths, holders, now);
+        let owner_of = |process| self.ownership.quota_key(process);
+        self.processes.update(&self.paths, holders, &owner_of, now);
+        let mut spent: HashMap<QuotaKey, Duration> = HashMap::new();
+        for process in self.processes.due(now) {
+            let owner = self.ownership.quota_key(process);
+            let spent = spent.entry(owner).or_default();
+            if *spent >= LOOK_BUDGET {
+                continue;
+            }
+            let began = thread_cpu();
+            self.look_at(process, owner, now);
+            *spent += thread_cpu().saturating_sub(began);
+        }
+        self.refused = self.processes.refused();
+        self.look_in_directories(now);
+    }
+
+    fn look_at(&mut self, process: ProcKey, owner: QuotaKey, now: Instant) {
         let files = &self.files;
         // A file that two processes write is found again for the second.
         let is_wanted = |seen: &Seen| {
             !matches!(files.get(&seen.key), Some(Source { content: Content::Records(_), .. }))
         };
-        let found = self.processes.look(&self.paths, now, &is_wanted);
-        for (process, Found { files, .. }) in found {
-            for opened in files {
-                if !self.take(process, opened) {
-                    self.processes.refuse(process);
-                }
+        let found = self.processes.look(&self.paths, process, now, &is_wanted);
+        for opened in found {
+            if !self.take((process, owner), opened) {
+                self.processes.refuse(process);
             }
         }
-        self.refused = self.processes.refused();
-        self.look_in_directories(now);
     }
 
     /// Files in the operator's directories that no living process shows.
@@ -171,24 +197,31 @@ impl Inspector {
     fn take_unclaimed(&mut self, opened: Opened, now: Instant) {
         match self.processes.writer(&opened.seen, now) {
             Some(process) if opened.seen.modified + CLOCKS >= started(process) => {
-                self.refused += u64::from(!self.take(process, opened));
+                let owner = self.ownership.quota_key(process);
+                self.refused += u64::from(!self.take((process, owner), opened));
             }
             _ => self.unowned += 1,
         }
     }
 
     /// Takes a file of a process's to be read; false where there are too many.
-    fn take(&mut self, process: ProcKey, opened: Opened) -> bool {
+    fn take(&mut self, (process, owner): (ProcKey, QuotaKey), opened: Opened) -> bool {
         if let Some(known) = self.files.get_mut(&opened.seen.key) {
             known.join(process, &self.processes);
             return true;
         }
-        if self.files.len() >= MAX_FILES {
+        let Ok(makes_way) = make_room(&self.files, process, owner) else {
+            self.ownership.refuse(owner, OwnerLimit::InspectorFiles, 1);
             return false;
+        };
+        if let Some((key, gone)) = makes_way.and_then(|key| self.files.remove_entry(&key)) {
+            self.ownership.refuse(gone.owner, OwnerLimit::InspectorFiles, 1);
+            self.displaced.insert(key);
         }
+        let is_displaced = self.displaced.remove(&opened.seen.key);
         let content = match opened.seen.kind {
             // What happened before the agent's start is nothing that happens now.
-            Kind::Records { .. } if started(process) < self.began => {
+            Kind::Records { .. } if is_displaced || started(process) < self.began => {
                 let Ok(tail) = Tail::from_end(opened.file) else {
                     self.errors += 1;
                     return true;
@@ -199,7 +232,7 @@ impl Inspector {
             Kind::Exposition => Content::Exposition(Means::new(opened.file)),
         };
         tracing::info!(%process, kind = ?opened.seen.kind, "reading a file of NCCL's Inspector");
-        self.files.insert(opened.seen.key, Source { process, content, is_shared: false });
+        self.files.insert(opened.seen.key, Source { process, owner, content, is_shared: false });
         true
     }
 
@@ -208,25 +241,38 @@ impl Inspector {
         let now = Instant::now();
         let gap = now.duration_since(self.last).clamp(SHORTEST_GAP, LONGEST_GAP).as_millis();
         self.last = now;
-        let mut left = self.settings.rate.saturating_mul(u64::try_from(gap).unwrap_or(0)) / 1000;
-        let mut waiting = self.files.len() as u64;
+        let most = self.settings.rate.saturating_mul(u64::try_from(gap).unwrap_or(0)) / 1000;
         let mut files = std::mem::take(&mut self.files);
-        for source in files.values_mut() {
-            let share = left / waiting.max(1);
-            waiting = waiting.saturating_sub(1);
-            match self.read_one(source, share, out) {
-                Ok(bytes) => left = left.saturating_sub(bytes),
-                Err(error) => {
-                    self.errors += 1;
-                    let process = source.process;
-                    tracing::debug!(%process, %error, "a file of the Inspector's cannot be read");
-                }
+        let turns = self.turns.order(&files);
+        self.turns.begin();
+        let mut owners = Parts::new(most, turns.len());
+        for (owner, keys) in turns {
+            let (part, mut took) = (owners.next(), 0);
+            let mut parts = Parts::new(part, keys.len());
+            for key in keys {
+                let Some(source) = files.get_mut(&key) else { continue };
+                let bytes = self.read_one(source, parts.next(), out);
+                parts.took(bytes);
+                took += bytes;
             }
+            owners.took(took);
+            self.turns.took(owner, took);
         }
         self.files = files;
     }
 
-    fn read_one(&mut self, source: &mut Source, share: u64, out: &mut Batch) -> io::Result<u64> {
+    fn read_one(&mut self, source: &mut Source, share: u64, out: &mut Batch) -> u64 {
+        let read = self.read_source(source, share, out);
+        read.unwrap_or_else(|error| {
+            self.errors += 1;
+            let process = source.process;
+            tracing::debug!(%process, %error, "a file of the Inspector's cannot be read");
+            0
+        })
+    }
+
+    fn read_source(&mut self, source: &mut Source, share: u64, out: &mut Batch) -> io::Result<u64> {
+        let whose = (source.process, source.owner);
         let process = source.process;
         match &mut source.content {
             Content::Records(tail) => {
@@ -238,7 +284,7 @@ impl Inspector {
                         Piece::TooLong => LineOutcome::TooLong,
                         Piece::Line(line) => match Record::parse(line) {
                             Ok(record) if Some(record.pid) != pid => LineOutcome::Foreign,
-                            Ok(record) => ranks.count(process, &record, communicators),
+                            Ok(record) => ranks.count(whose, &record, communicators),
                             Err(outcome) => outcome,
                         },
                     };
@@ -249,17 +295,17 @@ impl Inspector {
             }
             Content::Exposition(means) => {
                 let lines = &mut self.lines;
-                let bytes = means.read(&mut |outcome| tally(lines, outcome))?;
+                let bytes = means.read(share, &mut |outcome| tally(lines, outcome))?;
                 if !source.is_shared && means.is_fresh() {
-                    self.tell_means(process, means, out);
+                    self.tell_means(whose, means, out);
                 }
                 Ok(bytes)
             }
         }
     }
 
-    fn tell_means(&mut self, process: ProcKey, means: &Means, out: &mut Batch) {
-        let told = self.ranks.levels(process, &means.rows, &self.communicators);
+    fn tell_means(&mut self, whose: (ProcKey, QuotaKey), means: &Means, out: &mut Batch) {
+        let told = self.ranks.levels(whose, &means.rows, &self.communicators);
         for (recent, operation, levels) in told {
             for (metric, value) in [
                 (&metric::RECENT_DURATION, levels.seconds),
@@ -303,6 +349,12 @@ impl Collector for Inspector {
         self.ranks.end(&gone, &self.communicators);
         self.tell(out);
         self.ranks.forget(&gone);
+        for ((owner, limit), count) in self.ranks.take_refused() {
+            self.ownership.refuse(owner, limit, count);
+        }
+        if self.files.is_empty() {
+            self.displaced.clear();
+        }
         // Not kept open: a file pins its file system, and with it perhaps a volume.
         self.files.retain(|_, source| !gone.contains(&source.process));
     }

@@ -5,7 +5,6 @@ mod attempts;
 pub mod btf;
 pub mod device_users;
 mod layout;
-mod linker;
 #[cfg(test)]
 mod live_tests;
 pub mod load;

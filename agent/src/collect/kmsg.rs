@@ -15,7 +15,7 @@ use crate::event::desk::Desk;
 use crate::event::{Moment, Witness};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
-use lines::Kills;
+use lines::Reports;
 use position::Position;
 use record::{Line, Record};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -63,7 +63,7 @@ pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHan
         overrun: false,
         lost: 0,
         rest: Vec::new(),
-        kills: Kills::default(),
+        reports: Reports::default(),
         lag: Lag::default(),
     };
     thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
@@ -89,7 +89,7 @@ struct Watch {
     lost: u64,
     /// Bytes of a line whose end has not come yet.
     rest: Vec<u8>,
-    kills: Kills,
+    reports: Reports,
     lag: Lag,
 }
 
@@ -190,11 +190,8 @@ impl Watch {
         if record.at_us < *first || self.position.is_told(record.sequence) {
             return;
         }
-        self.kills.heed(&record.text, record.at_us);
-        let Some(what) = lines::read(&record.text) else { return };
-        if let Some(what) = self.kills.told(what, record.at_us) {
-            self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
-        }
+        let Some(what) = self.reports.read(&record.text, record.at_us) else { return };
+        self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
         if let Err(error) = self.position.advance(record.sequence) {
             tracing::warn!(%error, "cannot keep how far the kernel log was told");
         }

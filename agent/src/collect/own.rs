@@ -110,6 +110,9 @@ impl Collector for Own {
         ));
         let holders = self.ownership.holding();
         out.push(metric::HOLDERS.sample(Agent, (), i64::try_from(holders).unwrap_or(i64::MAX)));
+        for (owner, limit, refused) in self.ownership.refused() {
+            out.push(metric::OWNER_REFUSED.sample(owner, limit, count(refused)));
+        }
         out.push(metric::OWNERSHIP_LATENCY.sample(Agent, (), self.ownership.latency()));
         Self::process(out, AgentProcess::Agent, Process::myself());
         let reader = self.gauges.reader_pid.load(Ordering::Relaxed);

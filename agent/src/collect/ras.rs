@@ -5,14 +5,22 @@
 //! seldom, and the more nodes a job has, the more seldom: all agents together ask a job no more
 //! often than once in ten seconds. A thread of its own asks, and lets go of the connection with
 //! every answer; a reading tells the last answer and costs microseconds.
+//!
+//! Anybody who holds a device can be the one that answers: what it says is believed of its own
+//! processes alone, read within a bound of memory and time, and asked for in turn with others.
 
 mod answer;
 mod ask;
 mod digest;
+mod json;
 mod listeners;
 mod rounds;
 mod silent;
+mod sockets;
+mod tenant;
 mod text;
+mod tokens;
+mod turns;
 mod unequal;
 
 use crate::catalog::agent::SourceState;
@@ -24,14 +32,16 @@ use crate::event::desk::Desk;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
+use ask::AskError;
 use digest::{Digest, Known, Local};
 use rounds::Rounds;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tenant::Tenant;
 
 /// The source's name: its threads are `collect:nccl-ras` and `nccl:ras`.
 pub const NAME: &str = "nccl-ras";
@@ -85,14 +95,19 @@ pub struct Answers(Arc<Mutex<Told>>);
 struct Told {
     state: (SourceState, String, String),
     outcomes: HashMap<RasOutcome, u64>,
-    jobs: Vec<Job>,
+    /// What answers say of processes on this node of which they may not speak.
+    claims: u64,
+    jobs: Vec<Arc<Job>>,
 }
 
 /// The last answer of a job.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Job {
     at: Instant,
-    digest: Arc<Digest>,
+    tenant: Tenant,
+    /// Processes on this node of which it may speak.
+    trusted: HashSet<ProcKey>,
+    digest: Digest,
     ranks: LocalRanks,
 }
 
@@ -100,13 +115,30 @@ impl Default for Told {
     fn default() -> Self {
         let reason = "no process that holds a device listens for NCCL's clients";
         let state = (SourceState::Absent, reason.into(), String::new());
-        Self { state, outcomes: HashMap::new(), jobs: Vec::new() }
+        Self { state, outcomes: HashMap::new(), claims: 0, jobs: Vec::new() }
     }
 }
 
 impl Answers {
     fn with<T>(&self, look: impl FnOnce(&mut Told) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn count(&self, outcome: RasOutcome, times: u64) {
+        self.with(|told| *told.outcomes.entry(outcome).or_insert(0) += times);
+    }
+
+    fn claim(&self, claims: u64) {
+        self.with(|told| told.claims = told.claims.saturating_add(claims));
+    }
+
+    fn fail(&self, error: &AskError) {
+        let remedy = match error {
+            AskError::Namespace(_) => "let the agent have CAP_SYS_ADMIN, or set nccl.ras = false",
+            _ => "set nccl.ras = false to stop asking",
+        };
+        let state = (SourceState::Degraded, error.to_string(), remedy.into());
+        self.with(|told| told.state = state);
     }
 
     /// The ranks of this node's processes.
@@ -137,7 +169,7 @@ pub fn start(
     paths: &Paths,
     (answers, communicators): (&Answers, &Arc<Communicators>),
     candidates: Candidates,
-    desk: Option<Arc<Desk>>,
+    desk: Arc<Desk>,
 ) -> io::Result<Ras> {
     let known = (answers.clone(), Arc::clone(communicators));
     let rounds = Rounds::new(settings, paths.clone(), known, desk);
@@ -150,16 +182,20 @@ pub fn start(
 }
 
 impl Ras {
-    fn tell(&self, out: &mut Batch, communicator: &Known) {
+    fn tell(&self, out: &mut Batch, job: &Job, communicator: &Known) {
         for id in self.communicators.members(communicator.hash) {
-            let Some(facts) = self.communicators.facts(id) else { continue };
+            let facts = self.communicators.facts(id);
+            // Another tenant's process may say that it is in the same.
+            let Some(facts) = facts.filter(|facts| job.trusted.contains(&facts.process)) else {
+                continue;
+            };
             tell_presence(out, id, communicator);
             let is_it = |local: &&Local| {
                 local.process == facts.process && facts.rank.is_none_or(|rank| rank == local.rank)
             };
             if let Some(local) = communicator.local.iter().find(is_it) {
-                for (operation, launched) in &local.launched {
-                    out.push(metric::LAUNCHED.sample(id, *operation, number(*launched)));
+                for (operation, launched) in local.launched.iter() {
+                    out.push(metric::LAUNCHED.sample(id, operation, number(launched)));
                 }
                 out.push(metric::BEHIND.sample(id, (), number(local.behind)));
             }
@@ -187,29 +223,31 @@ impl Collector for Ras {
     }
 
     fn collect(&mut self, out: &mut Batch) {
-        let (jobs, outcomes) = self.answers.with(|told| {
-            let jobs: Vec<_> =
-                told.jobs.iter().map(|job| (job.at, Arc::clone(&job.digest))).collect();
-            (jobs, told.outcomes.clone())
-        });
+        let (jobs, outcomes, claims) =
+            self.answers.with(|told| (told.jobs.clone(), told.outcomes.clone(), told.claims));
         for (outcome, count) in outcomes {
             out.push(metric::RAS_QUERIES.sample(Agent, outcome, number(count)));
         }
-        let Some(oldest) = jobs.iter().map(|(at, _)| *at).min() else { return };
+        out.push(metric::RAS_CLAIMS.sample(Agent, (), number(claims)));
+        let Some(oldest) = jobs.iter().map(|job| job.at).min() else { return };
         out.push(metric::RAS_AGE.sample(Agent, (), oldest.elapsed().as_secs_f64()));
-        let sum = |of: fn(&Digest) -> u32| jobs.iter().map(|(_, job)| i64::from(of(job))).sum();
+        let sum = |of: fn(&Digest) -> u32| jobs.iter().map(|job| i64::from(of(&job.digest))).sum();
         out.push(metric::PEERS.sample(Agent, PeerState::Known, sum(|job| job.processes)));
         out.push(metric::PEERS.sample(Agent, PeerState::Unresponsive, sum(|job| job.unresponsive)));
         out.push(metric::PEERS.sample(Agent, PeerState::Dead, sum(|job| job.dead)));
-        for (_, job) in &jobs {
-            job.communicators.iter().for_each(|communicator| self.tell(out, communicator));
+        for job in &jobs {
+            for communicator in &job.digest.communicators {
+                self.tell(out, job, communicator);
+            }
         }
     }
 
     fn report(&self) -> Report {
         self.answers.with(|told| {
             let (state, reason, remedy) = told.state.clone();
-            let failed = told.outcomes.iter().filter(|(is, _)| **is != RasOutcome::Answered);
+            let is_error =
+                |is: RasOutcome| !matches!(is, RasOutcome::Answered | RasOutcome::NotAsked);
+            let failed = told.outcomes.iter().filter(|(is, _)| is_error(**is));
             let errors = failed.map(|(_, count)| count).sum();
             Report { errors, ..Report::of(state, reason, remedy) }
         })

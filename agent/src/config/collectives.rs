@@ -17,7 +17,6 @@ pub(super) struct RawNccl {
     budget: Option<u64>,
     timed_rate: Option<u32>,
     hang_after: Option<String>,
-    hooks: Option<bool>,
     inspector: Option<bool>,
     inspector_dirs: Option<Vec<PathBuf>>,
     inspector_rate: Option<u64>,
@@ -43,7 +42,6 @@ pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         patience: usual.patience,
         timed_rate: raw.timed_rate.unwrap_or(usual.timed_rate),
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
-        hooks: raw.hooks.unwrap_or(usual.hooks),
     })
 }
 

@@ -188,8 +188,6 @@ mod tests {
             (settings.enabled, settings.budget, settings.hang_after),
             (false, Some(500), Duration::from_secs(90))
         );
-        let hooks = |file: &str| load(file, &[]).unwrap().nccl.hooks;
-        assert_eq!([hooks(""), hooks("[nccl]\nhooks = false\n")], [true, false]);
         let error = load("[nccl]\nbudget = 0\n", &[]).unwrap_err();
         assert!(error.contains("nccl.budget"), "{error}");
     }

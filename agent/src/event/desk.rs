@@ -3,12 +3,12 @@
 //! A happening is worked up on the thread that brings it, because its victims may be gone a moment
 //! later. What is to be told waits in a bounded queue until the pipeline takes it.
 
+mod affected;
 mod waiting;
 
-use super::{Event, Happening, Moment, Named, Peer, Place, Victim, Witness};
+use super::{Event, Happening, Moment, Place, Severity, Victim, Witness};
 use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::ownership::killed::Killed;
 use crate::catalog::event::EventKind;
 use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
 use crate::inventory::{GpuInfo, Inventory};
@@ -59,8 +59,8 @@ pub struct Desk {
 pub struct Tally {
     /// Events by kind.
     pub kinds: Vec<(EventKind, u64)>,
-    /// XIDs by device and code.
-    pub xids: Vec<(GpuId, u16, u64)>,
+    /// XIDs by device, code and severity.
+    pub xids: Vec<(GpuId, u16, Severity, u64)>,
     /// Events that were counted and could not be told.
     pub lost: u64,
 }
@@ -85,8 +85,10 @@ impl Desk {
     pub fn take(&self, what: Happening, at: Moment, witness: Witness, now: Instant) {
         let mut what = what;
         let known = self.device(what.place);
-        if let Some((gpu, _)) = known {
-            what.place = Place::Gpu(gpu);
+        if let Some((gpu, info)) = &known {
+            what.place = Place::Gpu(*gpu);
+            // Some libraries leave 0 there where a device is not cut.
+            what.gpu_instance = what.gpu_instance.filter(|_| info.mig == Some(true));
         }
         let Some(struck) = self.victims(&what, at) else { return };
         let is_unbinding = what.kind == EventKind::DriverUnbind;
@@ -95,7 +97,6 @@ impl Desk {
         if state.merge((&what, &struck), witness, now) {
             return;
         }
-        state.count(&what);
         state.next_id += 1;
         let mut event = Event {
             what,
@@ -155,13 +156,14 @@ impl Desk {
         let xids = state.xids.clone();
         let lost = state.lost;
         drop(state);
-        let mut known: BTreeMap<(GpuId, u16), u64> = BTreeMap::new();
-        for ((place, code), count) in xids {
+        let mut known: BTreeMap<(GpuId, u16, Severity), u64> = BTreeMap::new();
+        for ((place, code, severity), count) in xids {
             if let Some((gpu, _)) = self.device(place) {
-                *known.entry((gpu, code)).or_default() += count;
+                *known.entry((gpu, code, severity)).or_default() += count;
             }
         }
-        let xids = known.into_iter().map(|((gpu, code), count)| (gpu, code, count)).collect();
+        let counted = known.into_iter();
+        let xids = counted.map(|((gpu, code, how), count)| (gpu, code, how, count)).collect();
         Tally { kinds, xids, lost }
     }
 
@@ -198,71 +200,9 @@ impl Desk {
         })
     }
 
-    /// Whom it struck, an owner once; `None` when it is no business of a device.
-    fn victims(&self, what: &Happening, at: Moment) -> Option<Vec<Victim>> {
-        let ownership = &self.sources.ownership;
-        if what.kind == EventKind::OomKill {
-            // Most of what the kernel kills never touched a device.
-            let Named { pid, comm, uid } = what.process.as_ref()?;
-            let by_cgroup = || {
-                let (cgroup, comm) = (what.cgroup.as_deref()?, comm.as_deref()?);
-                ownership.killed(&Killed { cgroup, pid: *pid, comm, uid: *uid })
-            };
-            let owner = ownership.known(*pid, at.boot_ns).or_else(by_cgroup)?;
-            return Some(vec![Victim { owner, processes: 1 }]);
-        }
-        if let (EventKind::ProcessEnded, Some(Named { pid, .. })) = (what.kind, &what.process) {
-            let owner = ownership.known(*pid, at.boot_ns);
-            return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
-        }
-        if let Some(stuck) = &what.stuck {
-            return Some(by_party(self.owner(stuck.process).into_iter().collect()));
-        } else if let Some(peer) = &what.peer {
-            return Some(self.peers(peer));
-        }
-        if let Some(process) = &what.process {
-            let key = ownership.process(process.pid, at.boot_ns);
-            let owner = key.and_then(|key| ownership.owner(key));
-            return Some(owner.map(|owner| Victim { owner, processes: 1 }).into_iter().collect());
-        }
-        let Place::Gpu(gpu) = what.place else { return Some(Vec::new()) };
-        Some(by_party(self.on((gpu, what.gpu_instance), at)))
-    }
-
-    /// The process itself, though it may have ended long before; where it is not known here, the
-    /// others of its job.
-    fn peers(&self, peer: &Peer) -> Vec<Victim> {
-        let itself = peer.process.and_then(|process| self.owner(process));
-        let beside = || peer.beside.iter().filter_map(|process| self.owner(*process)).collect();
-        by_party(itself.or(peer.owner.clone()).map_or_else(beside, |owner| vec![owner]))
-    }
-
     /// Whose a process is.
     pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
         self.sources.ownership.owner(process)
-    }
-
-    /// Every process that held a device at a moment, by its open nodes or the driver's list; of a MIG
-    /// instance those that the list has in it, because the node is the whole device's.
-    fn on(&self, (gpu, instance): (GpuId, Option<u32>), at: Moment) -> Vec<Arc<Owner>> {
-        let Sources { ownership, inventory, listed, .. } = &self.sources;
-        let mut listed = listed(gpu);
-        listed.retain(|(_, place)| instance.is_none() || *place == instance);
-        let listed: Vec<ProcKey> = listed.into_iter().map(|(process, _)| process).collect();
-        let minor = inventory.get(gpu).and_then(|info| info.minor).filter(|_| instance.is_none());
-        let node = minor.map(|minor| format!("/nvidia{minor}"));
-        let holds = |owner: &Arc<Owner>| {
-            let opened = |node: &String| owner.nodes.iter().any(|held| held.ends_with(node));
-            let was_there = owner.started_ns() <= at.boot_ns
-                && owner.exited_ns.is_none_or(|ended| ended >= at.boot_ns);
-            was_there && (listed.contains(&owner.process) || node.as_ref().is_some_and(opened))
-        };
-        let all = ownership.holders().into_iter().chain(ownership.ended());
-        let mut on: Vec<_> = all.filter(holds).collect();
-        // Whoever the driver lists first: they are surely told where there are too many.
-        on.sort_by_key(|owner| (!listed.contains(&owner.process), owner.process));
-        on.dedup_by_key(|owner| owner.process);
-        on
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -277,17 +217,6 @@ impl Event {
         self.owners = victims.len() as u64;
         self.victims = victims.iter().take(MOST_VICTIMS).cloned().collect();
     }
-}
-
-fn by_party(owners: Vec<Arc<Owner>>) -> Vec<Victim> {
-    let mut victims: Vec<Victim> = Vec::new();
-    for owner in owners {
-        match victims.iter_mut().find(|victim| victim.owner.party == owner.party) {
-            Some(victim) => victim.processes += 1,
-            None => victims.push(Victim { owner, processes: 1 }),
-        }
-    }
-    victims
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use super::waiting::MOST_WAITING;
 use super::*;
+use crate::attribute::fake::FakeHost;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::event::Named;
 use crate::event::Severity;
@@ -75,7 +76,7 @@ impl Room {
     }
 
     fn xids(&self) -> Vec<(u16, u64)> {
-        self.desk.tally().xids.into_iter().map(|(_, code, count)| (code, count)).collect()
+        self.desk.tally().xids.into_iter().map(|(_, code, _, count)| (code, count)).collect()
     }
 }
 
@@ -104,6 +105,8 @@ fn an_xid_without_a_process_strikes_everybody_on_the_device_and_nobody_else() {
 #[test]
 fn an_xid_of_a_mig_instance_strikes_those_in_it_and_not_the_rest_of_the_device() {
     let mut room = room();
+    let known = room.desk.sources.inventory.get(room.gpu).unwrap();
+    room.desk.sources.inventory.put(GpuInfo { mig: Some(true), ..(*known).clone() });
     let key = |pid| ProcKey { pid, start_ticks: 100 };
     room.desk.sources.listed =
         Box::new(move |_| vec![(key(10), Some(1)), (key(12), Some(2)), (key(11), None)]);
@@ -122,6 +125,148 @@ fn an_xid_of_one_process_strikes_that_one() {
     let process = Some(Named::pid(11));
     room.take(Happening { process, ..xid(31) }, Witness::Kmsg, 0);
     assert_eq!(pids(&room.desk.drain()[0]), [(11, 1)]);
+}
+
+#[test]
+fn instance_0_of_a_device_without_mig_is_the_device() {
+    let room = room();
+    room.take(Happening { gpu_instance: Some(0), ..xid(48) }, Witness::Nvml, 0);
+    let event = room.desk.drain().remove(0);
+    assert_eq!((pids(&event), event.what.gpu_instance), (vec![(10, 2)], None));
+}
+
+/// One process of each of some owners.
+type Told = Vec<(u32, &'static str)>;
+
+/// Whom an XID affects and why, of a room in which processes 10 and 11 of user 7 and 20 of user 9 are
+/// on the device and 12 of user 8 is on another, when the log names a process.
+fn affected(code: u32, message: &str, named: Option<u32>, listed: &'static [u32]) -> Told {
+    affected_of("train", code, message, named, listed)
+}
+
+fn affected_of(
+    comm: &str,
+    code: u32,
+    message: &str,
+    named: Option<u32>,
+    listed: &'static [u32],
+) -> Told {
+    let mut room = room();
+    opens(&room, 20, 9, comm);
+    let key = |pid: &u32| (ProcKey { pid: *pid, start_ticks: 100 }, None);
+    room.desk.sources.listed = Box::new(move |_| listed.iter().map(key).collect());
+    let process = named.map(Named::pid);
+    room.take(Happening { process, message: message.into(), ..xid(code) }, Witness::Kmsg, 0);
+    let event = room.desk.drain().remove(0);
+    let told = event.victims.iter();
+    told.map(|victim| (victim.owner.process.pid, victim.affected.unwrap().as_str())).collect()
+}
+
+/// A process that opened the device at two seconds, in a container of its own.
+fn opens(room: &Room, pid: u32, uid: u32, comm: &str) {
+    let ownership = &room.desk.sources.ownership;
+    let id = CgroupId { hierarchy: Hierarchy::V2, id: u64::from(pid) };
+    ownership.observe(Evidence::CgroupMade { id, path: container('c').into() });
+    ownership.observe(Evidence::Opened(Opened {
+        process: ProcKey { pid, start_ticks: 100 },
+        uid,
+        comm: Arc::from(comm),
+        cgroups: KernelCgroups(vec![id]),
+        node: Arc::from("/dev/nvidia3"),
+        at_ns: 2 * SECOND,
+    }));
+}
+
+#[test]
+fn a_fault_of_the_device_affects_everybody_on_it_and_marks_the_process_that_is_named() {
+    const FATAL: &str = "NVRM: Xid (PCI:0000:17:00): 145, pid=11, name=a, RLW_REMAP Fatal XC0 i0 Link 10 (0x00000004 0x00000040)";
+    for (code, text) in [(79, ""), (95, ""), (119, ""), (74, ""), (145, FATAL)] {
+        let everybody = |first| vec![(first, "device"), (20, "device")];
+        assert_eq!(affected(code, text, None, &[]), everybody(10), "{code}");
+        assert_eq!(affected(code, text, Some(11), &[]), [(11, "named"), (20, "device")], "{code}");
+        // Process 12 is on another device, and 999 is nobody.
+        assert_eq!(affected(code, text, Some(12), &[]), everybody(10), "{code}");
+        assert_eq!(affected(code, text, Some(999), &[]), everybody(10), "{code}");
+    }
+}
+
+#[test]
+fn a_fault_of_a_program_affects_the_process_that_is_named_and_held_the_device() {
+    const NONFATAL: &str = "NVRM: Xid (PCI:0000:17:00): 145, pid=11, name=a, RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)";
+    for (code, text) in [(13, ""), (31, ""), (43, ""), (45, ""), (94, ""), (145, NONFATAL)] {
+        assert_eq!(affected(code, text, Some(11), &[]), [(11, "named")], "{code}");
+        assert_eq!(affected(code, text, Some(12), &[]), [], "{code}: on another device");
+        assert_eq!(affected(code, text, Some(12), &[12]), [(12, "named")], "{code}: listed");
+        assert_eq!(affected(code, text, Some(999), &[]), [], "{code}: nobody");
+        let all = [(10, "candidate"), (20, "candidate")];
+        assert_eq!(affected(code, text, None, &[]), all, "{code}: no name");
+    }
+}
+
+#[test]
+fn who_only_looks_at_a_device_is_not_affected_by_its_faults() {
+    for comm in ["nv-hostengine", "dcgm-exporter", "nvidia-smi", "gpud", "gpuwho"] {
+        let poller = |code, named, listed| affected_of(comm, code, "", named, listed);
+        assert_eq!(poller(119, Some(20), &[]), [(10, "device")], "{comm}");
+        assert_eq!(poller(79, None, &[]), [(10, "device")], "{comm}");
+        assert_eq!(poller(43, Some(20), &[]), [], "{comm}");
+        // With that name, but with a context on the device.
+        let all = [(20, "named"), (10, "device")];
+        assert_eq!(poller(119, Some(20), &[20]), all, "{comm}");
+        assert_eq!(poller(31, Some(20), &[20]), [(20, "named")], "{comm}");
+    }
+}
+
+#[test]
+fn the_agents_own_processes_are_not_affected_whatever_they_are_called() {
+    let room = room();
+    let own = std::process::id();
+    opens(&room, own, 0, "reader");
+    room.take(Happening { process: Some(Named::pid(own)), ..xid(74) }, Witness::Kmsg, 0);
+    let event = room.desk.drain().remove(0);
+    assert_eq!(pids(&event), [(10, 2)]);
+    room.take(Happening { process: Some(Named::pid(own)), ..xid(31) }, Witness::Kmsg, 0);
+    let event = room.desk.drain().remove(0);
+    assert_eq!(pids(&event), []);
+    let told = records(&event);
+    let pid = told[0].attributes.iter().find(|(key, _)| key.name.starts_with("process."));
+    assert_eq!(pid, None, "the line alone names it");
+}
+
+#[test]
+fn a_nonfatal_error_of_a_link_is_no_critical_one_also_when_the_library_told_first() {
+    const LINE: &str = "NVRM: Xid (PCI:0000:17:00): 145, RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)";
+    const FATAL: &str =
+        "NVRM: Xid (PCI:0000:17:00): 145, RLW_REMAP Fatal XC1 i0 Link 10 (0x00000004 0x00000040)";
+    for (line, severity) in [(LINE, Severity::Warning), (FATAL, Severity::Critical)] {
+        let room = room();
+        room.desk.pair(true);
+        let library =
+            Happening { severity: Severity::Warning, message: "XID 145".into(), ..xid(145) };
+        room.take(library, Witness::Nvml, 0);
+        room.take(Happening { severity, message: line.into(), ..xid(145) }, Witness::Kmsg, 0);
+        room.desk.settle(room.at(2));
+        let event = room.desk.drain().remove(0);
+        assert_eq!((event.witness, event.what.severity), (Witness::Both, severity));
+        assert_eq!(room.desk.tally().xids, [(room.gpu, 145, severity, 1)]);
+        let told = records(&event).remove(0);
+        let text = |name: &str| {
+            let mut all = told.attributes.iter();
+            all.find_map(|(key, value)| (key.name == name).then(|| value.to_string()))
+        };
+        assert_eq!(text("gpu.xid.unit").as_deref(), Some("RLW_REMAP"));
+        assert!(text("gpu.xid.status").is_some_and(|status| status.starts_with("0x000000")));
+    }
+}
+
+#[test]
+fn a_fatal_error_is_told_behind_a_storm_of_others_of_its_code() {
+    let room = room();
+    let of = |severity| Happening { severity, ..xid(145) };
+    (0..500).for_each(|_| room.take(of(Severity::Warning), Witness::Kmsg, 0));
+    room.take(of(Severity::Critical), Witness::Kmsg, 0);
+    let told = room.desk.drain();
+    assert_eq!((told.len(), told[10].what.severity), (11, Severity::Critical));
 }
 
 #[test]
@@ -156,6 +301,41 @@ fn a_killed_process_that_held_no_device_is_not_told() {
     assert_eq!(room.desk.drain(), []);
     room.take(killed(12), Witness::Kmsg, 0);
     assert_eq!(pids(&room.desk.drain()[0]), [(12, 1)]);
+}
+
+#[test]
+fn a_process_that_goes_on_was_not_killed() {
+    let host = FakeHost::new();
+    let mut room = room();
+    room.desk.sources.ownership = Ownership::with_clock(&host.paths, || 100 * SECOND);
+    let process = ProcKey { pid: 12, start_ticks: 100 };
+    host.start(process, "train", "0::/\n");
+    opens(&room, 12, 8, "train");
+    let killed = Happening {
+        kind: EventKind::OomKill,
+        place: Place::Host,
+        code: None,
+        process: Some(Named::pid(12)),
+        ..xid(0)
+    };
+    let told = |change: &dyn Fn()| {
+        change();
+        room.take(killed.clone(), Witness::Kmsg, 0);
+        room.desk.drain().iter().map(pids).collect::<Vec<_>>()
+    };
+    let none: Vec<Vec<(u32, u64)>> = Vec::new();
+    assert_eq!(told(&|| {}), none);
+    let pending = "Tgid:\t12\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
+    assert_eq!(told(&|| host.write(process, "status", pending)), [[(12, 1)]], "not yet begun");
+    host.start(process, "train", "0::/\n");
+    assert_eq!(told(&|| host.rewrite_stat(process, 'S', 4)), [[(12, 1)]], "it is exiting");
+    assert_eq!(told(&|| host.end(process)), [[(12, 1)]], "it has ended");
+    let later = ProcKey { pid: 12, start_ticks: 5100 };
+    assert_eq!(
+        told(&|| host.start(later, "other", "0::/\n")),
+        [[(12, 1)]],
+        "another has its number"
+    );
 }
 
 /// A process that opened a device at two seconds, of pod `uid`, in a container's cgroup.
@@ -393,6 +573,7 @@ fn a_record_says_what_it_means_what_to_do_and_whose_it_was() {
         ("gpu.xid.code", "79"),
         ("gpu.xid.name", "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS"),
         ("gpuwho.event.action", "drain the node and restart it; check power, seating and PCIe"),
+        ("gpuwho.event.affected", "device"),
         ("gpuwho.event.meaning", "the GPU has fallen off the bus: it is not reachable over PCIe"),
         ("gpuwho.event.processes", "2"),
         ("gpuwho.event.source", "kmsg"),

@@ -1,6 +1,6 @@
 //! An event as log records: one for each owner it struck, or one alone.
 
-use super::{Event, Peer, Place, Victim, xid};
+use super::{Affected, Event, Peer, Place, Victim, xid};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::event::EventKind;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -119,10 +119,13 @@ fn facts(event: &Event, set: &mut AttrSet) {
     let kind = event.what.kind;
     let (mut meaning, mut action) = (kind.meaning(), kind.action());
     set.set_some(&attr::GPU_XID_CODE, event.what.code.map(i64::from));
-    let row = event.what.code.filter(|_| kind == EventKind::Xid).and_then(xid::find);
-    if let Some(row) = row {
-        set.set(&attr::GPU_XID_NAME, row.name);
-        (meaning, action) = (row.meaning, row.action.sentence());
+    let code = event.what.code.filter(|_| kind == EventKind::Xid);
+    if let Some(verdict) = code.map(|code| xid::verdict(code, &event.what.message)) {
+        set.set_some(&attr::GPU_XID_NAME, verdict.row.map(|row| row.name));
+        set.set_some(&attr::GPU_XID_UNIT, verdict.unit);
+        set.set_some(&attr::GPU_XID_STATUS, verdict.status);
+        meaning = verdict.row.map_or(meaning, |row| row.meaning);
+        action = verdict.action.sentence();
     }
     set.set(&attr::EVENT_MEANING, meaning);
     set.set_some(&attr::EVENT_ACTION, Some(action).filter(|action| !action.is_empty()));
@@ -140,6 +143,7 @@ fn facts(event: &Event, set: &mut AttrSet) {
 fn struck(common: &AttrSet, victim: &Victim, peer: Option<&Peer>) -> AttrSet {
     let mut set = common.clone();
     set.extend(&victim.owner.attributes());
+    set.set_some(&attr::EVENT_AFFECTED, victim.affected.map(Affected::as_str));
     if let Some(peer) = peer {
         let is_its_own = peer.process == Some(victim.owner.process);
         set.set(&attr::NCCL_PEER_RECORD, if is_its_own { "itself" } else { "peer" });
@@ -150,9 +154,11 @@ fn struck(common: &AttrSet, victim: &Victim, peer: Option<&Peer>) -> AttrSet {
     set
 }
 
-/// A process of which only the source's words are known.
+/// A process of which only the vendor library's words are known. One that an XID's line names and that
+/// did not hold the device stays in the line.
 fn named(event: &Event, set: &mut AttrSet) {
-    if let Some(process) = &event.what.process {
+    if let Some(process) = event.what.process.as_ref().filter(|_| event.what.kind != EventKind::Xid)
+    {
         set.set(&attr::PROCESS_PID, i64::from(process.pid));
         set.set_some(&attr::PROCESS_EXECUTABLE_NAME, process.comm.as_deref());
     }

@@ -123,6 +123,23 @@ impl LocalError {
         Self::new(socket, path, cause)
     }
 
+    /// Whether nobody is there to answer: a socket that is worth a look every few seconds.
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self.cause, Cause::Absent | Cause::Refused)
+    }
+
+    /// How the source behind the socket stands; one that answered before is not absent but does not
+    /// answer.
+    pub(crate) fn report_after(&self, answered: bool) -> Report {
+        if answered && self.is_away() {
+            let remedy = "start what serves this socket; what it said stays known";
+            let (socket, call) = (self.socket.display(), &self.call);
+            let reason = format!("{socket}: {call}: not answering ({})", self.cause);
+            return Report::of(SourceState::Failed, reason, remedy);
+        }
+        self.report()
+    }
+
     /// How the source behind the socket stands, for the board.
     pub(crate) fn report(&self) -> Report {
         let (state, remedy) = match &self.cause {

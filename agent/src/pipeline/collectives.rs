@@ -22,10 +22,10 @@ impl Core {
         if !settings.nccl.enabled {
             return Ok(None);
         }
-        let (asked, paths) = (settings.nccl.clone(), &settings.paths);
+        let (asked, files) = (settings.nccl.clone(), (&self.files, &settings.paths));
         let others = (&self.communicators, &self.answers);
         let told = (self.board.clone(), Some(Arc::clone(desk)));
-        let (source, waker) = nccl::start(asked, paths, &self.ownership, others, told)
+        let (source, waker) = nccl::start(asked, files, &self.ownership, others, told)
             .map_err(|source| RunError::Thread { name: nccl::NAME.into(), source })?;
         let loaded = source.loaded();
         Ok(Some((Box::new(source), waker, loaded)))
@@ -42,7 +42,7 @@ impl Core {
             return Ok(None);
         }
         let shared = (&self.answers, &self.communicators);
-        let desk = Some(Arc::clone(desk));
+        let desk = Arc::clone(desk);
         let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
             .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
         Ok(Some(Box::new(source)))

@@ -7,12 +7,13 @@ use crate::attribute::Owner;
 use crate::attribute::grants::GrantWords;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyFacts;
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::{device, inspector, nccl, process};
 use crate::communicators::{Communicators, MemberFacts};
 use crate::export::Labels;
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
-use crate::sample::{Recent, Subject};
+use crate::sample::{GpuGrant, GpuParty, Recent, Subject};
 use std::sync::Arc;
 
 /// What the attributes were built from; a change of any pointer makes a new series.
@@ -46,11 +47,27 @@ impl Identity {
 
 /// What a subject is, looked up when it is needed first.
 pub(super) struct Looked<'a> {
-    pub(super) names: &'a Names<'a>,
-    pub(super) identity: Option<Identity>,
+    names: &'a Names<'a>,
+    identity: Option<Identity>,
+    owner: Option<Option<QuotaKey>>,
 }
 
-impl Looked<'_> {
+impl<'a> Looked<'a> {
+    pub(super) fn new(names: &'a Names<'a>, identity: Option<Identity>) -> Self {
+        Self { names, identity, owner: None }
+    }
+
+    /// Whose share the subject's series take; `None` for those that are nobody's.
+    pub(super) fn owner(&mut self, subject: Subject) -> Option<QuotaKey> {
+        if let Some(owner) = self.owner {
+            return owner;
+        }
+        let names = self.names;
+        let owner = names.quota_key(subject, self.identity(subject));
+        self.owner = Some(owner);
+        owner
+    }
+
     pub(super) fn identity(&mut self, subject: Subject) -> &Identity {
         self.identity.get_or_insert_with(|| self.names.identity(subject))
     }
@@ -95,11 +112,26 @@ impl Names<'_> {
                 grant: of.words.and_then(|id| self.ownership.grants().words(id)),
                 ..Identity::default()
             },
+            Subject::Owner(party) => {
+                Identity { party: self.ownership.party(party), ..Identity::default() }
+            }
             Subject::Party(on) => Identity {
                 gpu: self.inventory.get(on.gpu),
                 party: self.ownership.party(on.party),
                 ..Identity::default()
             },
+        }
+    }
+
+    fn quota_key(&self, subject: Subject, identity: &Identity) -> Option<QuotaKey> {
+        match subject {
+            Subject::Process(_) | Subject::Member(_) | Subject::Recent(_) => {
+                Some(self.ownership.key_of(identity.owner.as_deref()))
+            }
+            Subject::Party(GpuParty { party, .. }) | Subject::Grant(GpuGrant { party, .. }) => {
+                QuotaKey::of_party(party, &identity.party.as_ref()?.party)
+            }
+            _ => None,
         }
     }
 
@@ -149,7 +181,14 @@ impl Names<'_> {
                     words.describe(&mut set);
                 }
             }
-            (Subject::Agent | Subject::Gpu(_) | Subject::Instance(_) | Subject::Party(_), _) => {}
+            (
+                Subject::Agent
+                | Subject::Gpu(_)
+                | Subject::Instance(_)
+                | Subject::Party(_)
+                | Subject::Owner(_),
+                _,
+            ) => {}
         }
         match &identity.party {
             Some(party) if matches!(key.subject, Subject::Grant(_)) => {

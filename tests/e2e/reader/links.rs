@@ -50,6 +50,28 @@ fn every_link_of_eight_h200_is_exact() {
 }
 
 #[test]
+fn sums_that_the_driver_lacks_are_the_links_own() {
+    for by_link in [true, false] {
+        let mut rig =
+            if by_link { Rig::new("h200x8-nvlink") } else { Rig::without_links("h200x8-nvlink") };
+        // It counts recoveries in both ways, and none of them the newer way.
+        rig.edit(|text| {
+            text.replace("[device.nvlink.errors]\n", "[device.nvlink.errors]\nrecovered = 0\n")
+                .replace("[device.nvlink]\n", "[device.nvlink]\nno_totals = true\n")
+        });
+        rig.tick();
+        let read = ours(rig.tick());
+        let expected = truth::at(&rig.scenario(), rig.seconds());
+        for word in ["crc", "replay", "recovery"] {
+            let key = ("gpu.nvlink.errors".to_owned(), 4, 0, word.to_owned());
+            assert!(expected[&key] > 0.0, "{word}");
+            assert_eq!(read.get(&key), expected.get(&key), "{word}, by link: {by_link}");
+        }
+        assert_eq!(value(&read, 4, "gpu.nvlink.errors", "crc_flit"), None);
+    }
+}
+
+#[test]
 fn every_link_and_the_fabric_of_a_gb200_tray_are_exact() {
     let mut rig = Rig::new("gb200");
     let read = every_value_is_the_scenario_s(&mut rig);

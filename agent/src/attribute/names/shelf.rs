@@ -47,6 +47,15 @@ impl<K: Clone + Eq + Hash, F: PartialEq> Shelf<K, F> {
         true
     }
 
+    /// All that have not ended.
+    pub(super) fn living(&self) -> impl Iterator<Item = &Arc<F>> {
+        self.known.iter().filter(|(key, _)| !self.is_gone(key)).map(|(_, (_, facts))| facts)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
     pub(super) fn has(&self, key: &K) -> bool {
         self.known.contains_key(key)
     }

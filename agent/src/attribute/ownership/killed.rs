@@ -4,6 +4,8 @@
 use super::Ownership;
 use crate::attribute::cgroup::parse_path;
 use crate::attribute::party::{Party, PartyId};
+use crate::attribute::process::Living;
+use crate::attribute::table::started_ns;
 use crate::attribute::{KernelCgroups, Method, NAMES, Owner};
 use crate::ids::ProcKey;
 use std::sync::Arc;
@@ -22,6 +24,17 @@ pub struct Killed<'a> {
 }
 
 impl Ownership {
+    /// Whether the process that had a number at a moment still runs, and nothing is about to end it.
+    pub fn goes_on(&self, pid: u32, at_ns: u64) -> bool {
+        Living::find(&self.0.host.paths, pid)
+            .is_some_and(|living| started_ns(living.key) <= at_ns && !living.is_killed())
+    }
+
+    /// The process that started this one, while both are there.
+    pub fn parent(&self, process: ProcKey) -> Option<u32> {
+        Living::same(&self.0.host.paths, process)?.parent()
+    }
+
     /// Whose it was, if a process of the same container, job or cgroup holds a device or held one
     /// within the last minutes: of what the kernel kills, the rest is no business of a device.
     pub fn killed(&self, killed: &Killed<'_>) -> Option<Arc<Owner>> {

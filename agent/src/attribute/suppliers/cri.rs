@@ -88,8 +88,8 @@ impl Runtime {
     async fn run(mut self) {
         loop {
             let Err(error) = self.serve().await;
-            let mut report = error.report();
-            let longest = if report.state == SourceState::Absent { LOOK_AGAIN } else { LAST_RETRY };
+            let mut report = error.report_after(!self.about.is_empty());
+            let longest = if error.is_away() { LOOK_AGAIN } else { LAST_RETRY };
             let pause = self.retry.min(longest);
             self.retry = pause * 2;
             if error.cause == Cause::Unimplemented {
@@ -106,13 +106,7 @@ impl Runtime {
     /// Everything from the connection to the failure that ends it.
     async fn serve(&mut self) -> Result<Infallible, LocalError> {
         let grpc = Grpc::new(self.socket.clone());
-        let question = VersionRequest { version: "v1".to_owned() };
-        let version: VersionResponse = grpc.unary(VERSION, question, DEADLINE).await?;
-        self.book.is_about(&version.runtime_name);
-        self.about = format!("{} {}", version.runtime_name, version.runtime_version);
-        // The stream is open before the list is asked for: nothing falls between.
-        let mut events = Some(grpc.stream(EVENTS, EventsRequest {}));
-        let mut offered = true;
+        let (mut events, mut offered) = (None, true);
         let mut _following = None;
         let mut relist = interval(RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -130,11 +124,14 @@ impl Runtime {
                     Err(error) => return Err(error),
                 },
                 _ = relist.tick() => {
-                    self.list(&grpc).await?;
-                    self.retry = FIRST_RETRY;
+                    // A runtime that was upgraded under its socket may offer what it did not.
+                    offered |= self.is_another(&grpc).await?;
+                    // The stream is open before the list is asked for: nothing falls between.
                     if offered && events.is_none() {
                         events = Some(grpc.stream(EVENTS, EventsRequest {}));
                     }
+                    self.list(&grpc).await?;
+                    self.retry = FIRST_RETRY;
                     _following = events.is_some().then(|| self.ownership.names().follow());
                     self.ready(offered);
                 }
@@ -144,6 +141,16 @@ impl Runtime {
                 self.ready(offered);
             }
         }
+    }
+
+    /// Asks for name and version; whether they are others than before.
+    async fn is_another(&mut self, grpc: &Grpc) -> Result<bool, LocalError> {
+        let question = VersionRequest { version: "v1".to_owned() };
+        let version: VersionResponse = grpc.unary(VERSION, question, DEADLINE).await?;
+        self.book.is_about(&version.runtime_name);
+        let about = format!("{} {}", version.runtime_name, version.runtime_version);
+        let before = std::mem::replace(&mut self.about, about);
+        Ok(before != self.about)
     }
 
     /// A complete list.

@@ -275,7 +275,7 @@ fn a_restarted_runtime_is_asked_again_and_nothing_is_blanked_meanwhile() {
     let process = node.holder(7, &place(UID, 'a'));
     wait_for_name(&node, process, "train-0", Some("main"));
     drop(server);
-    node.wait_for_report("cri", |report| report.state == SourceState::Absent);
+    node.wait_for_report("cri", |report| report.state == SourceState::Failed);
     let young = node.holder(8, &place(OTHER, 'c'));
     assert_eq!(told(&node.ownership.owner(process).unwrap())[1], Some("train-0"));
     world.lock().unwrap().pods.push(sandbox('2', OTHER, "serve-0"));

@@ -2,21 +2,26 @@
 //!
 //! One list (a few milliseconds of the kubelet's) soon after news of a pod, never more often than
 //! every five seconds, and every five minutes; every ten seconds where nobody tells of pods as they
-//! come and go. A pod that nobody had told of before is asked for alone and at once, where the
-//! kubelet offers that; what the devices of the node are, every five minutes. The list before stays
-//! while the kubelet does not answer, and is not worked up again while nothing changes.
+//! come and go, or the kubelet lists no pods. What the node has to grant is asked with each list,
+//! since device plugins register late and take devices back. A pod that nobody had told of before is
+//! asked for alone and at once, where the kubelet offers that. The list before stays while the
+//! kubelet does not answer or has no pods yet ([`missing`]), and is not worked up again while nothing
+//! changes.
 
 mod binding;
 mod devices;
+mod missing;
 mod wire;
 
 use super::{Desk, Wants};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
+use crate::catalog::share::GrantKind;
 use crate::collect::status::Report;
 use crate::ids::PodUid;
 use crate::local::{Cause, Grpc, LocalError};
 use binding::{Binding, Outcome};
+use missing::{Life, Missing};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
@@ -46,8 +51,6 @@ struct Pace {
     soonest: Duration,
     /// From news to the list: of a pod's start most comes within this.
     gather: Duration,
-    /// Between looks at what the node has.
-    allocatable: Duration,
     /// After a failure; doubled at each further one.
     first_retry: Duration,
     /// And no longer than this.
@@ -60,7 +63,6 @@ const PACE: Pace = Pace {
     followed: Duration::from_mins(5),
     soonest: Duration::from_secs(5),
     gather: Duration::from_millis(300),
-    allocatable: Duration::from_mins(5),
     first_retry: Duration::from_secs(1),
     last_retry: Duration::from_mins(1),
 };
@@ -82,8 +84,9 @@ async fn at_pace(pace: Pace, desk: Desk) {
         list: Vec::new(),
         names: None,
         words: Outcome::default(),
+        missing: Missing::default(),
     };
-    let node = Allocatable { known: None, looked: None, offered: true };
+    let node = Allocatable { known: None, offered: true };
     let single = Single { arrivals, asked: 0, offered: true };
     let retry = pace.first_retry;
     Kubelet {
@@ -125,6 +128,7 @@ struct Told {
     /// The names' count of changes when the list was worked up.
     names: Option<u64>,
     words: Outcome,
+    missing: Missing,
 }
 
 /// Questions about one pod.
@@ -139,7 +143,6 @@ struct Single {
 /// What the node has to grant.
 struct Allocatable {
     known: Option<usize>,
-    looked: Option<Instant>,
     /// The kubelet has the method.
     offered: bool,
 }
@@ -170,12 +173,18 @@ impl Kubelet {
         let question = ListPodResourcesRequest {};
         let answer: ListPodResourcesResponse =
             grpc.unary(LIST, question, self.pace.deadline).await?;
-        let mut list = answer.pod_resources;
+        let list = answer.pod_resources;
+        let ownership = &self.ownership;
+        let lives = |pod: &PodResources| match ownership.pod_named(&pod.namespace, &pod.name) {
+            None => Life::Ended,
+            Some(facts) if ownership.pod_class(&facts.uid).is_some() => Life::Running,
+            Some(_) => Life::Unknown,
+        };
+        let mut list = self.told.missing.complete(list, &self.told.list, Instant::now(), lives);
         list.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         self.take(list);
         self.look(grpc).await?;
-        let words = self.told.words.words(&self.socket, self.node.known);
-        self.tell(Report::of(SourceState::Ready, words, ""));
+        self.tell_granted();
         Ok(())
     }
 
@@ -192,6 +201,10 @@ impl Kubelet {
         told.words = told.binding.bind(list.clone(), &devices, &self.ownership);
         (told.list, told.names) = (list, names);
         self.ownership.grants().replace(SOURCE, told.words.grants.clone());
+        if self.told.words.waiting > 0 {
+            // A runtime without events tells of a new pod with its next list.
+            self.ownership.names().want_all();
+        }
     }
 
     /// Asks for a pod that has just become known; the list that follows says it again.
@@ -213,24 +226,21 @@ impl Kubelet {
                     Err(place) => list.insert(place, pod),
                 }
                 self.take(list);
-                let words = self.told.words.words(&self.socket, self.node.known);
-                self.tell(Report::of(SourceState::Ready, words, ""));
+                self.tell_granted();
             }
             Ok(_) => {}
             Err(error) => self.single.offered = is_offered(&error.cause),
         }
     }
 
-    /// What the node has, now and then.
+    /// What the node has to grant.
     async fn look(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
-        let due = self.node.looked.is_none_or(|at| at.elapsed() >= self.pace.allocatable);
-        if !due || !self.node.offered {
+        if !self.node.offered {
             return Ok(());
         }
         let question = AllocatableResourcesRequest {};
         let answer: Result<AllocatableResourcesResponse, _> =
             grpc.unary(ALLOCATABLE, question, self.pace.deadline).await;
-        self.node.looked = Some(Instant::now());
         match answer {
             Ok(answer) => {
                 let settings = self.desk.settings();
@@ -258,7 +268,9 @@ impl Kubelet {
         let mut soon: Option<Instant> = None;
         loop {
             let is_followed = *self.followers.borrow_and_update() > 0;
-            let every = if is_followed { self.pace.followed } else { self.pace.every };
+            // A kubelet without pods has just started, or knows none yet: nobody tells when it does.
+            let is_whole = !self.told.list.is_empty() && self.told.missing.kept == 0;
+            let every = if is_followed && is_whole { self.pace.followed } else { self.pace.every };
             let due = soon.map_or(asked + every, |soon| soon.min(asked + every));
             let asks = self.single.offered && self.single.asked < MOST_ASKED;
             tokio::select! {
@@ -283,14 +295,15 @@ impl Kubelet {
         // A kubelet that comes back may be another version.
         self.node.offered = true;
         self.single.offered = true;
-        let report = error.report();
-        let pause =
-            if report.state == SourceState::Absent { pause.min(self.pace.soonest) } else { pause };
+        self.told.missing.reconnected |= !over_limit;
+        let report = error.report_after(self.node.known.is_some() || !self.told.list.is_empty());
+        let pause = if error.is_away() { pause.min(self.pace.soonest) } else { pause };
         self.errors += u64::from(report.state != SourceState::Absent);
-        let granted = self.ownership.grants().count(SOURCE);
-        let words = match granted {
-            0 => error.to_string(),
-            _ => format!("{error}; the {granted} devices of the last list stay granted"),
+        let words = match self.ownership.grants().count(SOURCE) {
+            0 => report.reason,
+            granted => {
+                format!("{}; the {granted} devices of the last list stay granted", report.reason)
+            }
         };
         let remedy = match report.state {
             SourceState::Absent => "on a Kubernetes node, mount the socket's directory".to_owned(),
@@ -298,6 +311,21 @@ impl Kubelet {
         };
         self.tell(Report::of(report.state, words, remedy));
         pause
+    }
+
+    fn tell_granted(&mut self) {
+        let words = self.told.words.words(&self.socket, self.node.known);
+        let report = match self.told.missing.kept {
+            0 => Report::of(SourceState::Ready, words, ""),
+            kept => Report::of(
+                SourceState::Degraded,
+                format!(
+                    "{words}; the kubelet leaves out {kept} pods that run on: they keep theirs"
+                ),
+                "wait for the kubelet to reach its API server; see its log",
+            ),
+        };
+        self.tell(report);
     }
 
     fn tell(&mut self, report: Report) {
@@ -319,9 +347,12 @@ fn is_offered(cause: &Cause) -> bool {
 impl Outcome {
     /// How it stands, in one sentence.
     fn words(&self, socket: &std::path::Path, allocatable: Option<usize>) -> String {
+        // Claims are not counted among what device plugins have.
+        let claims = self.grants.iter().filter(|grant| grant.kind == GrantKind::Claim).count();
+        let plugins = self.grants.len() - claims;
         let of = allocatable.map_or_else(String::new, |all| format!(" of {all}"));
-        let granted = format!("{}: {} devices granted{of}", socket.display(), self.grants.len());
-        let mut words = vec![granted];
+        let mut words = vec![format!("{}: {plugins} devices granted{of}", socket.display())];
+        words.extend((claims > 0).then(|| format!("{claims} granted by claims")));
         for (count, why) in [
             (self.waiting, "wait for their pod to be known"),
             (self.contested, "are listed for two pods"),

@@ -3,9 +3,10 @@ use super::super::fake_kubelet::{Kubelet as Fake, Office, Reply, run};
 use super::wire::{ContainerDevices, ContainerResources, PodResources};
 use super::*;
 use crate::attribute::grants::Grant;
-use crate::attribute::names::{PodFacts, Supplier};
+use crate::attribute::names::{PodFacts, Supplier, Want};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::PodUid;
+use crate::paths::Paths;
 use prost::Message as _;
 use tokio::task::spawn_local;
 
@@ -15,7 +16,6 @@ const QUICK: Pace = Pace {
     followed: Duration::from_hours(1),
     soonest: Duration::from_millis(10),
     gather: Duration::from_millis(2),
-    allocatable: Duration::from_millis(10),
     first_retry: Duration::from_millis(10),
     last_retry: Duration::from_millis(50),
 };
@@ -136,14 +136,15 @@ fn a_kubelet_that_restarts_leaves_the_last_list() {
         // The socket's file stays; nobody listens.
         drop(kubelet);
         let words = "the 1 devices of the last list stay granted";
-        office.until("marked", |office| says(office, SourceState::Absent, words)).await;
+        office.until("marked", |office| says(office, SourceState::Failed, words)).await;
         std::fs::remove_file(office.socket()).unwrap();
-        let gone = "no such socket; the 1 devices";
-        office.until("marked again", |office| says(office, SourceState::Absent, gone)).await;
+        let gone = "not answering (there is no such socket); the 1 devices";
+        office.until("marked again", |office| says(office, SourceState::Failed, gone)).await;
         assert_eq!(granted(&office), before);
         let kubelet = Fake::listen(&office.socket());
-        kubelet.reply("List", list(&[]));
-        office.until("its own list", |office| granted(office).is_empty()).await;
+        kubelet.reply("List", list(&["a", "b"]));
+        runs(&office, "u2", "b");
+        office.until("its own list", |office| granted(office).len() == 2).await;
     });
 }
 
@@ -287,5 +288,91 @@ fn while_somebody_tells_of_every_pod_the_list_waits_for_news() {
         assert_eq!(kubelet.calls("List").len(), 3);
         drop(following);
         kubelet.called("List", 10).await;
+    });
+}
+
+#[test]
+fn an_empty_list_after_a_restart_ends_no_grant_of_a_pod_that_runs_on() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a", "b"]));
+        runs(&office, "u1", "a");
+        runs(&office, "u2", "b");
+        start(&office, QUICK);
+        office.until("granted", |office| granted(office).len() == 2).await;
+        let before = granted(&office);
+        drop(kubelet);
+        office.until("away", |office| says(office, SourceState::Failed, "not answering")).await;
+        std::fs::remove_file(office.socket()).unwrap();
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&[]));
+        let words = "leaves out 2 pods";
+        office.until("told", |office| says(office, SourceState::Degraded, words)).await;
+        assert_eq!(granted(&office), before);
+        // The runtime says that one has ended meanwhile.
+        office.ownership.gone(Supplier::Cri, &Want::Pod(PodUid::new("u2")));
+        office.until("one grant", |office| granted(office).len() == 1).await;
+        kubelet.reply("List", list(&["a"]));
+        office.until("ready", |office| says(office, SourceState::Ready, "1 devices")).await;
+        assert_eq!(granted(&office), before[..1]);
+    });
+}
+
+#[test]
+fn a_kubelet_that_lists_no_pods_is_asked_again_though_somebody_tells_of_every_pod() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&[]));
+        runs(&office, "u1", "a");
+        let _following = office.ownership.names().follow();
+        start(&office, QUICK);
+        kubelet.called("List", 2).await;
+        kubelet.reply("List", list(&["a"]));
+        office.until("granted", |office| granted(office).len() == 1).await;
+    });
+}
+
+#[test]
+fn what_the_node_has_is_asked_with_each_list() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        let offer = |ids: &[&str]| {
+            let all = AllocatableResourcesResponse { devices: vec![devices(ids)] };
+            Reply::Message(all.encode_to_vec())
+        };
+        kubelet.reply("List", list(&["a"])).reply("GetAllocatableResources", offer(&[]));
+        runs(&office, "u1", "a");
+        start(&office, QUICK);
+        let words = "1 devices granted of 0";
+        office.until("no plugin yet", |office| says(office, SourceState::Ready, words)).await;
+        kubelet.reply("GetAllocatableResources", offer(&[GPU, B]));
+        let words = "1 devices granted of 2";
+        office.until("plugins", |office| says(office, SourceState::Ready, words)).await;
+        assert_eq!(office.ownership.grants().offered().len(), 2);
+    });
+}
+
+#[test]
+fn where_nobody_tells_of_pods_a_granted_one_is_named_by_its_logs_if_one_pod_has_that_name() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        let uid = |last: u32| format!("aaaaaaaa-0000-4000-8000-00000000000{last}");
+        let logs =
+            |last| Paths::under(office.dir.path()).pod_logs.join(format!("ml_a_{}", uid(last)));
+        std::fs::create_dir_all(logs(1)).unwrap();
+        start(&office, QUICK);
+        office.until("granted", |office| granted(office).len() == 1).await;
+        let party = office.ownership.party(granted(&office)[0].party).unwrap();
+        assert!(format!("{:?}", party.party).contains(&uid(1)), "{party:?}");
+        // The logs of the last pod of the name are still there.
+        std::fs::create_dir(logs(2)).unwrap();
+        kubelet.reply("List", list(&["a", "b"]));
+        office.until("not sure", |office| says(office, SourceState::Ready, "2 wait")).await;
+        assert_eq!(granted(&office), []);
     });
 }

@@ -42,6 +42,10 @@ struct Pace {
     first_retry: Duration,
     /// And no longer than this.
     last_retry: Duration,
+    /// From the first pod that a kubelet knows again to the last.
+    gather: Duration,
+    /// For how long the pods of a kubelet that knows none stay.
+    doubt: Duration,
 }
 
 const PACE: Pace = Pace {
@@ -51,6 +55,9 @@ const PACE: Pace = Pace {
     look_again: Duration::from_secs(5),
     first_retry: Duration::from_millis(250),
     last_retry: Duration::from_secs(30),
+    gather: Duration::from_secs(10),
+    // An API server's outage.
+    doubt: Duration::from_mins(30),
 };
 /// Pods asked for one by one at a time; the others come with the watch.
 const FEW: usize = 8;
@@ -95,12 +102,13 @@ impl Kubelet {
     async fn run(mut self) {
         loop {
             let Err(trouble) = self.serve().await;
-            let report = trouble.report();
-            let absent = report.state == SourceState::Absent;
-            let pause =
-                self.retry.min(if absent { self.pace.look_again } else { self.pace.last_retry });
+            let report = trouble.report(self.book.pods() > 0);
+            let pause = self.retry.min(match &trouble {
+                Trouble::Call(error) if error.is_away() => self.pace.look_again,
+                _ => self.pace.last_retry,
+            });
             self.retry = pause * 2;
-            self.errors += u64::from(!absent);
+            self.errors += u64::from(report.state != SourceState::Absent);
             self.tell(report);
             // What is asked meanwhile is in the list that comes first after the pause.
             drop(self.wants.until(Instant::now() + pause).await);
@@ -126,6 +134,7 @@ impl Kubelet {
         self.retry = self.pace.first_retry;
         self.ready("watched");
         let _following = self.ownership.names().follow();
+        let mut settled = Instant::now() + self.pace.doubt;
         loop {
             let known = self.book.pods();
             tokio::select! {
@@ -133,6 +142,14 @@ impl Kubelet {
                 event = events.next() => {
                     let event = event?.ok_or_else(|| Trouble::Ended(self.socket.clone()))?;
                     self.event(&event);
+                    if self.book.is_doubted() && self.book.has_seen_api() {
+                        settled = settled.min(Instant::now() + self.pace.gather);
+                    }
+                }
+                () = sleep_until(settled), if self.book.is_doubted() => {
+                    let told = self.book.settle();
+                    self.learn(told);
+                    self.ready("watched");
                 }
                 asked = self.wants.next() => self.answer(&grpc, &asked.questions).await?,
             }
@@ -177,6 +194,7 @@ impl Kubelet {
 
     /// Where there is no watch.
     async fn list_for_ever(&mut self, grpc: &Grpc) -> Result<Infallible, Trouble> {
+        let mut doubted = None;
         loop {
             let answer: ListPodsResponse =
                 grpc.unary(LIST_PODS, ListPodsRequest {}, self.pace.deadline).await?;
@@ -188,7 +206,13 @@ impl Kubelet {
                     self.learn(told);
                 }
             }
-            let told = self.book.synced();
+            let mut told = self.book.synced();
+            let since = *doubted.get_or_insert(listed);
+            if !self.book.is_doubted() {
+                doubted = None;
+            } else if since.elapsed() >= self.pace.doubt {
+                told = self.book.settle();
+            }
             self.learn(told);
             self.retry = self.pace.first_retry;
             self.ready("listed");
@@ -245,8 +269,14 @@ impl Kubelet {
 
     fn ready(&mut self, how: &str) {
         let (pods, socket) = (self.book.pods(), self.socket.display());
-        let report = Report::of(SourceState::Ready, format!("{socket} is {how}: {pods} pods"), "");
-        self.tell(report);
+        let facts = format!("{socket} is {how}: {pods} pods");
+        self.tell(if self.book.is_doubted() {
+            let reason = format!("{facts}, which the kubelet knows no more and which may run on");
+            let remedy = "wait for the kubelet to reach its API server; see its log";
+            Report::of(SourceState::Degraded, reason, remedy)
+        } else {
+            Report::of(SourceState::Ready, facts, "")
+        });
     }
 
     fn tell(&mut self, report: Report) {
@@ -260,14 +290,14 @@ fn is_refusal(cause: &Cause) -> bool {
 }
 
 impl Trouble {
-    fn report(&self) -> Report {
+    fn report(&self, answered: bool) -> Report {
         match self {
-            Self::Call(error) if error.cause == Cause::Absent => Report::of(
+            Self::Call(error) if error.cause == Cause::Absent && !answered => Report::of(
                 SourceState::Absent,
                 error.to_string(),
                 "owner references come with Kubernetes 1.37; mount the socket's directory",
             ),
-            Self::Call(error) => error.report(),
+            Self::Call(error) => error.report_after(answered),
             Self::Late { .. } => Report::of(
                 SourceState::Hung,
                 self.to_string(),

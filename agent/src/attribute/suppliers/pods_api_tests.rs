@@ -12,6 +12,8 @@ const QUICK: Pace = Pace {
     look_again: Duration::from_millis(20),
     first_retry: Duration::from_millis(5),
     last_retry: Duration::from_millis(50),
+    gather: Duration::from_millis(10),
+    doubt: Duration::from_hours(1),
 };
 
 fn pod(uid: &str, name: &str) -> Vec<u8> {
@@ -91,7 +93,7 @@ fn a_kubelet_that_restarts_takes_nothing_back_and_a_stale_socket_is_waited_out()
         office.until("told of both", |office| knows(office, "u2")).await;
         // The socket's file stays; nobody listens.
         drop(kubelet);
-        office.until("refused", |office| state(office) == Some(SourceState::Absent)).await;
+        office.until("refused", |office| state(office) == Some(SourceState::Failed)).await;
         assert!(knows(&office, "u1") && named(&office, "b").as_deref() == Some("u2"));
         std::fs::remove_file(office.socket()).unwrap();
         let kubelet = Fake::listen(&office.socket());
@@ -104,14 +106,36 @@ fn a_kubelet_that_restarts_takes_nothing_back_and_a_stale_socket_is_waited_out()
 }
 
 #[test]
+fn a_kubelet_that_knows_no_pods_yet_ends_none_and_one_that_knows_some_again_ends_the_others() {
+    run(async {
+        let office = Office::new("pods_api");
+        let kubelet = Fake::listen(&office.socket());
+        let events = [event(ADDED, pod("u1", "a")), event(ADDED, pod("u2", "b"))];
+        kubelet.reply("WatchPods", watch(&events));
+        start(&office);
+        office.until("told of both", |office| knows(office, "u2")).await;
+        kubelet.reply("WatchPods", watch(&[]));
+        kubelet.end_streams();
+        office.until("told", |office| state(office) == Some(SourceState::Degraded)).await;
+        let both = |office: &Office| named(office, "a").is_some() && named(office, "b").is_some();
+        assert!(both(&office));
+        kubelet.send(&event(ADDED, pod("u2", "b")));
+        office.until("rid of the first", |office| named(office, "a").is_none()).await;
+        office.until("ready", |office| state(office) == Some(SourceState::Ready)).await;
+        assert_eq!(named(&office, "b").as_deref(), Some("u2"));
+    });
+}
+
+#[test]
 fn a_watch_that_ends_is_begun_again() {
     run(async {
         let office = Office::new("pods_api");
         let kubelet = Fake::listen(&office.socket());
-        kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u1", "a"))]));
+        let stays = || event(ADDED, pod("u3", "c"));
+        kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u1", "a")), stays()]));
         start(&office);
         office.until("told of the pod", |office| knows(office, "u1")).await;
-        kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u2", "b"))]));
+        kubelet.reply("WatchPods", watch(&[event(ADDED, pod("u2", "b")), stays()]));
         kubelet.end_streams();
         office.until("told of the other", |office| knows(office, "u2")).await;
         office.until("rid of the first", |office| named(office, "a").is_none()).await;

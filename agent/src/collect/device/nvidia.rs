@@ -125,9 +125,8 @@ fn open(Opening { library, gpm, by_link }: &Opening<'_>) -> Result<Opened, OpenE
 
 fn refusal(error: &NvmlError) -> OpenError {
     let refusal = match error {
-        NvmlError::LibloadingError(_) | NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => {
-            Refusal::Absent
-        }
+        NvmlError::LibloadingError(_) => Refusal::Unloadable,
+        NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => Refusal::Absent,
         NvmlError::LibRmVersionMismatch => Refusal::Mismatch,
         NvmlError::NoPermission | NvmlError::OperatingSystem => Refusal::Forbidden,
         _ => Refusal::Failed,

@@ -84,6 +84,10 @@ impl Ending {
             Self::Refused { refusal: Refusal::Absent, .. } => {
                 (SourceState::Absent, "load the kernel driver")
             }
+            Self::Refused { refusal: Refusal::Unloadable, .. } => (
+                SourceState::Failed,
+                "install the library that is named here, or mount it into the container",
+            ),
             Self::Refused { refusal: Refusal::Mismatch, .. } => (
                 SourceState::Failed,
                 "reload the kernel driver or reboot: the library is of another version",
@@ -103,9 +107,10 @@ impl Ending {
     pub(super) fn devices(&self) -> DeviceState {
         match self {
             Self::DriverGone(_)
-            | Self::Refused { refusal: Refusal::Absent | Refusal::Mismatch, .. } => {
-                DeviceState::NoDriver
-            }
+            | Self::Refused {
+                refusal: Refusal::Absent | Refusal::Unloadable | Refusal::Mismatch,
+                ..
+            } => DeviceState::NoDriver,
             Self::NoDevice => DeviceState::Missing,
             Self::Lost(_) | Self::Changed(_) | Self::Refused { .. } => DeviceState::Failing,
         }

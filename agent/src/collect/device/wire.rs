@@ -86,6 +86,8 @@ pub struct Stuck {
 pub enum Refusal {
     /// There is no library, or no driver is loaded.
     Absent,
+    /// The dynamic linker does not load the library: it, or one that it needs, is missing or damaged.
+    Unloadable,
     /// The library and the loaded driver are not of one version.
     Mismatch,
     /// This user may not talk to the driver.

@@ -9,6 +9,7 @@
 //! for, and no device is touched.
 
 use super::names::{Kind, kind};
+use super::sharing::MAX_OF_PROCESS;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use rustix::fs::{
@@ -26,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MAX_OPEN: usize = 65_536;
 /// Entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 65_536;
-/// Files of one process, or of one directory.
+/// Files of one directory.
 const MAX_FOUND: usize = 256;
 
 /// A file, whatever its name.
@@ -34,6 +35,14 @@ const MAX_FOUND: usize = 256;
 pub(super) struct FileKey {
     device: (u32, u32),
     inode: u64,
+}
+
+#[cfg(test)]
+impl FileKey {
+    /// Of no real file.
+    pub(super) fn of(device: u32, inode: u64) -> Self {
+        Self { device: (0, device), inode }
+    }
 }
 
 /// A plain file of a name of the Inspector's.
@@ -93,12 +102,13 @@ pub(super) fn open_by(
         if is_anothers || !is_written(folder.as_fd(), entry.file_name()) {
             continue;
         }
+        if found.files.len() >= MAX_OF_PROCESS {
+            found.refused += 1;
+            continue;
+        }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let place = openat(&folder, entry.file_name(), flags, Mode::empty());
         found.take(place.and_then(|place| plain(&place, kind, is_wanted)));
-        if found.files.len() >= MAX_FOUND {
-            break;
-        }
     }
     Ok(found)
 }

@@ -361,8 +361,8 @@ fn files_for_which_there_is_no_room_are_told() {
     }
     let told = stage.read();
     let all = i64::try_from(writers.len() * EACH).unwrap();
-    let most = i64::try_from(MAX_FILES).unwrap();
+    let most = i64::try_from(writers.len() * sharing::MAX_OF_PROCESS).unwrap();
     assert_eq!([FileState::Read, FileState::Refused].map(|is| told.files(is)), [most, all - most]);
     let report = stage.source.report();
-    assert_eq!(report.reason, "88 files cannot be read: no plain files, or too many");
+    assert_eq!(report.reason, "504 files cannot be read: no plain files, or too many");
 }

@@ -2,8 +2,9 @@
 //! environment asks for is read once, its open files when that is due.
 
 use super::environment::Asked;
-use super::files::{Found, Seen, Wanted, directory_of, in_directory, open_by};
+use super::files::{Found, Opened, Seen, Wanted, directory_of, in_directory, open_by};
 use super::names::Kind;
+use crate::attribute::quota::QuotaKey;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use std::collections::{HashMap, HashSet};
@@ -59,18 +60,37 @@ pub(super) struct Processes {
 
 /// More hold a device on no node; each costs some hundred bytes.
 const MAX_PROCESSES: usize = 4_096;
+/// Of one owner's, where half of the places are taken.
+const MAX_OF_OWNER: usize = MAX_PROCESSES / 8;
 
 impl Processes {
     /// Takes the processes that hold a device now. Those that ended stay for one reading.
-    pub(super) fn update(&mut self, paths: &Paths, holders: &[ProcKey], now: Instant) {
+    pub(super) fn update(
+        &mut self,
+        paths: &Paths,
+        holders: &[ProcKey],
+        owner_of: &dyn Fn(ProcKey) -> QuotaKey,
+        now: Instant,
+    ) {
         for process in self.gone.drain() {
             self.known.remove(&process);
         }
+        let mut counts: HashMap<QuotaKey, usize> = HashMap::new();
+        if holders.len() > MAX_PROCESSES / 2 {
+            self.known.keys().for_each(|known| *counts.entry(owner_of(*known)).or_default() += 1);
+        }
         for process in holders {
-            if !self.known.contains_key(process)
-                && self.known.len() < MAX_PROCESSES
-                && let Some(new) = Process::read(paths, *process, now)
-            {
+            if self.known.contains_key(process) || self.known.len() >= MAX_PROCESSES {
+                continue;
+            }
+            if holders.len() > MAX_PROCESSES / 2 {
+                let count = counts.entry(owner_of(*process)).or_default();
+                if *count >= MAX_OF_OWNER {
+                    continue;
+                }
+                *count += 1;
+            }
+            if let Some(new) = Process::read(paths, *process, now) {
                 self.known.insert(*process, new);
             }
         }
@@ -89,28 +109,33 @@ impl Processes {
         self.known.get(&process)
     }
 
-    /// Looks where it is due; gives what was found, by process.
+    /// Those whose files are to be looked for.
+    pub(super) fn due(&self, now: Instant) -> Vec<ProcKey> {
+        let is_due = |process: &Process| now >= process.due;
+        let due =
+            self.known.iter().filter(|(key, process)| self.gone.contains(key) || is_due(process));
+        due.map(|(key, _)| *key).collect()
+    }
+
+    /// Looks for the files of one.
     pub(super) fn look(
         &mut self,
         paths: &Paths,
+        key: ProcKey,
         now: Instant,
         is_wanted: Wanted<'_>,
-    ) -> Vec<(ProcKey, Found)> {
-        let mut all = Vec::new();
-        for (key, process) in &mut self.known {
-            let has_ended = self.gone.contains(key);
-            let found = if has_ended {
-                process.last_look(is_wanted)
-            } else {
-                process.look((paths, *key), now, is_wanted)
-            };
-            if let Some(found) = found {
-                process.writes |= !found.files.is_empty();
-                process.refused = found.refused;
-                all.push((*key, found));
-            }
-        }
-        all
+    ) -> Vec<Opened> {
+        let has_ended = self.gone.contains(&key);
+        let Some(process) = self.known.get_mut(&key) else { return Vec::new() };
+        let found = if has_ended {
+            process.last_look(is_wanted)
+        } else {
+            process.look((paths, key), now, is_wanted)
+        };
+        let Some(found) = found else { return Vec::new() };
+        process.writes |= !found.files.is_empty();
+        process.refused = found.refused;
+        found.files
     }
 
     /// Files of theirs that cannot be read.
@@ -180,9 +205,6 @@ impl Process {
         now: Instant,
         is_wanted: Wanted<'_>,
     ) -> Option<Found> {
-        if now < self.due {
-            return None;
-        }
         let asked = self.asked.as_ref().filter(|asked| asked.enabled);
         let is_awaited = asked.is_some() && !self.writes;
         let is_young = !self.writes && now.duration_since(self.since) < YOUNG;

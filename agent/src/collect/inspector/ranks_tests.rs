@@ -1,13 +1,20 @@
+use super::super::rank::{SPEED_BOUNDS, TIME_BOUNDS};
+use super::super::record::HashText;
 use super::*;
 use crate::catalog::attributes::AttrSet;
-use crate::communicators::Origin;
-use crate::sample::{Subject, Value};
+use crate::catalog::nccl::SizeClass;
+use crate::communicators::{CommunicatorHash, Learned, MemberFacts, MemberKey, Origin};
+use crate::sample::{Histogram, Subject, Value};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 const PROCESS: ProcKey = ProcKey { pid: 7, start_ticks: 70 };
 const HASH: CommunicatorHash = CommunicatorHash(0x1db1_4a8a_713c_2fa5);
 const MIB: u64 = 1 << 20;
+
+fn whose() -> (ProcKey, QuotaKey) {
+    (PROCESS, QuotaKey::of_user(1))
+}
 
 fn record(sequence: u64) -> Record<'static> {
     Record {
@@ -38,7 +45,7 @@ fn read_gone(
 ) -> Batch {
     ranks.begin(communicators);
     for record in records {
-        assert_eq!(ranks.count(PROCESS, record, communicators), LineOutcome::Taken);
+        assert_eq!(ranks.count(whose(), record, communicators), LineOutcome::Taken);
     }
     ranks.end(gone, communicators);
     let mut out = Batch::new("test", SystemTime::now());
@@ -173,14 +180,14 @@ fn a_process_that_makes_communicators_without_end_takes_no_more_room() {
         |number: u64| Record { hash: HashText::Start(0x10_0000_0000_0000 + number), ..record(0) };
     ranks.begin(&communicators);
     let outcomes: Vec<_> =
-        (0..70).map(|number| ranks.count(PROCESS, &of(number), &communicators)).collect();
+        (0..70).map(|number| ranks.count(whose(), &of(number), &communicators)).collect();
     let refused = outcomes.iter().filter(|outcome| **outcome == LineOutcome::NoRoom).count();
     assert_eq!(refused, 70 - MAX_OF_PROCESS);
     // One that was not heard of for long makes room.
     for _ in 0..=IDLE {
         ranks.begin(&communicators);
     }
-    assert_eq!(ranks.count(PROCESS, &of(99), &communicators), LineOutcome::Taken);
+    assert_eq!(ranks.count(whose(), &of(99), &communicators), LineOutcome::Taken);
     assert_eq!(ranks.known.len(), MAX_OF_PROCESS);
 }
 
@@ -199,7 +206,7 @@ fn means_are_joined_by_name_where_only_one_communicator_has_it() {
     let text = std::fs::read_to_string(format!("{folder}inspector-2.30.7-v5.1.prom")).unwrap();
     let exposition = super::super::exposition::parse(&text, &mut |_| {});
     ranks.begin(&communicators);
-    let told = ranks.levels(PROCESS, &exposition, &communicators);
+    let told = ranks.levels(whose(), &exposition, &communicators);
     ranks.end(&HashSet::new(), &communicators);
     assert_eq!(told.len(), 14);
     let (recent, ..) = told[0];
@@ -211,4 +218,83 @@ fn means_are_joined_by_name_where_only_one_communicator_has_it() {
     ranks.end(&HashSet::new(), &communicators);
     let facts = communicators.facts(recent.member).unwrap();
     assert_eq!((facts.hash, facts.name.as_deref()), (None, Some("TP Group 0")));
+}
+
+#[test]
+fn a_rank_that_renames_itself_has_a_few_names_and_no_more() {
+    let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
+    let mut names = HashSet::new();
+    for turn in 0..50 {
+        let record = Record { name: Some(format!("name {turn}").into()), ..record(turn) };
+        let batch = read(&mut ranks, &communicators, &[record]);
+        names.insert(text(&attributes(&batch, &communicators))["nccl.communicator.name"].clone());
+    }
+    assert_eq!(names, HashSet::from(["name 0", "name 1", "name 2"].map(str::to_owned)));
+    let refused = HashMap::from([((whose().1, OwnerLimit::RankNames), 47)]);
+    assert_eq!(ranks.take_refused(), refused);
+}
+
+#[test]
+fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() {
+    let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
+    ranks.begin(&communicators);
+    for rank in 0..MAX_OF_PROCESS as u32 + 10 {
+        for operation in Operation::ALL {
+            for bytes in [1, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 4 << 30] {
+                let ranks_of = MAX_OF_PROCESS as u32 + 10;
+                let record =
+                    Record { operation: *operation, bytes, rank, ranks: ranks_of, ..record(1) };
+                ranks.count(whose(), &record, &communicators);
+            }
+        }
+    }
+    let mut out = Batch::new("test", SystemTime::now());
+    ranks.tell(&mut out);
+    assert!(out.samples.len() <= 3_600, "{}", out.samples.len());
+    let unsized_too = u8::try_from(SizeClass::ALL.len() - 1).unwrap();
+    assert!(out.samples.iter().any(|(_, sample)| sample.dims[1] == unsized_too));
+    let refused = ranks.take_refused();
+    assert!(refused[&(whose().1, OwnerLimit::InspectorRanks)] > 0);
+    // Its end gives everything back.
+    ranks.forget(&HashSet::from([PROCESS]));
+    assert_eq!((ranks.known.len(), ranks.spent.len()), (0, 0));
+}
+
+#[test]
+fn means_of_ever_new_sizes_are_bounded() {
+    let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
+    let mut told = HashSet::new();
+    for turn in 0..20 {
+        ranks.begin(&communicators);
+        let line = |size: u32| {
+            format!(
+                "nccl_bus_bandwidth_gbs{{collective=\"AllReduce\",nranks=\"8\",comm_name=\"x\",\
+                 message_size=\"{size}B\"}} 1.5\n"
+            )
+        };
+        let text: String = (0..40).map(|size| line(turn * 40 + size)).collect();
+        let exposition = super::super::exposition::parse(&text, &mut |_| {});
+        assert_eq!(exposition.len(), 40);
+        let levels = ranks.levels(whose(), &exposition, &communicators);
+        told.extend(levels.into_iter().map(|(recent, ..)| recent));
+    }
+    assert_eq!(told.len(), MAX_MEANS);
+}
+
+#[test]
+fn with_all_ranks_taken_the_owner_with_most_makes_way() {
+    let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
+    ranks.begin(&communicators);
+    let mut count = |pid, user, rank| {
+        let whose = (ProcKey { pid, start_ticks: 1 }, QuotaKey::of_user(user));
+        ranks.count(whose, &Record { rank, ranks: 64, ..record(1) }, &communicators)
+    };
+    for rank in 0..MAX_RANKS as u32 {
+        assert_eq!(count(1_000 + rank / 64, 1, rank % 64), LineOutcome::Taken);
+    }
+    assert_eq!(count(5_000, 1, 0), LineOutcome::NoRoom, "nobody makes way for its own");
+    for rank in 0..64 {
+        assert_eq!(count(6_000, 2, rank), LineOutcome::Taken);
+    }
+    assert_eq!(ranks.known.len(), MAX_RANKS);
 }

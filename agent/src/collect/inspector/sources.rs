@@ -3,6 +3,7 @@
 use super::exposition::{self, Exposition};
 use super::processes::Processes;
 use super::tail::Tail;
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::inspector::LineOutcome;
 use crate::ids::ProcKey;
 use std::fs::File;
@@ -18,6 +19,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Source {
     pub process: ProcKey,
+    /// Whose part of what may be read it takes.
+    pub owner: QuotaKey,
     pub content: Content,
     /// Another process writes it as well.
     pub is_shared: bool,
@@ -34,6 +37,8 @@ pub(super) enum Content {
 pub(super) struct Means {
     file: File,
     written: Option<SystemTime>,
+    /// Bytes that may be read of it, saved up until it can be read as a whole.
+    credit: u64,
     pub rows: Exposition,
 }
 
@@ -55,17 +60,27 @@ impl Source {
 impl Means {
     /// Of a file that was not read yet.
     pub(super) fn new(file: File) -> Self {
-        Self { file, written: None, rows: Exposition::new() }
+        Self { file, written: None, credit: 0, rows: Exposition::new() }
     }
 
-    /// Reads the file if it was written anew and is whole; gives the bytes read.
-    pub(super) fn read(&mut self, count: &mut dyn FnMut(LineOutcome)) -> io::Result<u64> {
+    /// Reads the file if it was written anew and is whole, once its part of what may be read is
+    /// enough for it; gives the bytes read.
+    pub(super) fn read(
+        &mut self,
+        share: u64,
+        count: &mut dyn FnMut(LineOutcome),
+    ) -> io::Result<u64> {
         let state = self.file.metadata()?;
         let written = state.modified()?;
         let is_settled = written.elapsed().is_ok_and(|age| age >= SETTLED);
         if self.written == Some(written) || !is_settled {
             return Ok(0);
         }
+        self.credit = self.credit.saturating_add(share).min(exposition::MAX_FILE);
+        if state.len().min(exposition::MAX_FILE) > self.credit {
+            return Ok(0);
+        }
+        self.credit = 0;
         let mut text = String::new();
         let from_start = FromStart { file: &self.file, offset: 0 };
         let bytes = from_start.take(exposition::MAX_FILE).read_to_string(&mut text)?;

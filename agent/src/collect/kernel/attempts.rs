@@ -23,7 +23,7 @@ const MOST: usize = 4_096;
 /// An opening that waits for its proof.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// What will be told: `Opened` or `Forked`.
+    /// What will be told.
     pub evidence: Evidence,
     /// Whose files prove it.
     pub process: ProcKey,
@@ -80,10 +80,14 @@ impl Attempts {
         self.0.iter().map(|waiting| waiting.next).min()
     }
 
-    /// The devices a process waits for.
-    pub(super) fn devices(&self, process: ProcKey) -> Vec<Device> {
+    /// What a process waits for: each device, and its node as it was seen.
+    pub(super) fn openings(&self, process: ProcKey) -> Vec<(Device, Arc<str>)> {
         let mine = self.0.iter().filter(|waiting| waiting.attempt.process == process);
-        mine.map(|waiting| waiting.attempt.device).collect()
+        let opening = |waiting: &Waiting| match &waiting.attempt.evidence {
+            Evidence::Opened(opened) => Some((waiting.attempt.device, Arc::clone(&opened.node))),
+            _ => None,
+        };
+        mine.filter_map(opening).collect()
     }
 
     /// Looks at those that are due.
@@ -134,11 +138,7 @@ impl Attempts {
         let mine = self.0.iter_mut().filter(|waiting| waiting.attempt.process == process);
         for waiting in mine {
             found = true;
-            let (Evidence::Opened(opened) | Evidence::Forked { child: opened, .. }) =
-                &mut waiting.attempt.evidence
-            else {
-                continue;
-            };
+            let Evidence::Opened(opened) = &mut waiting.attempt.evidence else { continue };
             if let Some(comm) = comm {
                 opened.comm = Arc::clone(comm);
             }
@@ -198,7 +198,9 @@ mod tests {
             .look(start, |process, _| if process.pid == 8 { Seen::Holding } else { Seen::Without });
         let pids: Vec<u32> = seen.held.iter().map(|held| held.process.pid).collect();
         assert_eq!(pids, vec![8]);
-        assert_eq!(attempts.devices(ProcKey { pid: 7, start_ticks: 1 }), vec![DEVICE]);
+        let waiting = attempts.openings(ProcKey { pid: 7, start_ticks: 1 });
+        let devices: Vec<Device> = waiting.into_iter().map(|(device, _)| device).collect();
+        assert_eq!(devices, vec![DEVICE]);
     }
 
     #[test]

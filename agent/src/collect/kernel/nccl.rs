@@ -17,13 +17,16 @@ mod elf;
 mod fields;
 mod governing;
 mod governor;
-mod hooks;
 mod host;
 mod identity;
 mod libraries;
+mod library;
 mod looks;
 mod many;
+mod mapped;
+mod mappings;
 mod maps;
+mod pace;
 mod peers;
 mod price;
 mod probed;
@@ -41,6 +44,7 @@ mod target;
 mod tell;
 mod waker;
 mod watch;
+mod words;
 
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
@@ -53,6 +57,7 @@ use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
+use crate::tenant_files::TenantFiles;
 use account::{tell_coverage, tell_probes};
 use complete::{Completion, Sources};
 use cover::EachCovered;
@@ -98,8 +103,6 @@ pub struct Settings {
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
-    /// Whether dynamic linkers are asked to say when they load something.
-    pub hooks: bool,
 }
 
 impl Default for Settings {
@@ -113,7 +116,6 @@ impl Default for Settings {
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),
-            hooks: true,
         }
     }
 }
@@ -142,7 +144,7 @@ pub struct Nccl {
 /// Starts looking for libraries among the processes that hold a device.
 pub fn start(
     settings: Settings,
-    paths: &Paths,
+    (files, paths): (&TenantFiles, &Paths),
     ownership: &Ownership,
     (communicators, answers): (&Arc<Communicators>, &ras::Answers),
     told: (Board, Option<Arc<Desk>>),
@@ -150,7 +152,7 @@ pub fn start(
     let table = ownership.clone();
     let holders = move || table.holders().iter().map(|owner| owner.process).collect();
     let (mut nccl, waker) =
-        Nccl::start(settings, paths, (ownership, communicators), Box::new(holders), told)?;
+        Nccl::start(settings, (files, paths), (ownership, communicators), Box::new(holders), told)?;
     nccl.completion.answers = answers.clone();
     Ok((nccl, waker))
 }
@@ -158,14 +160,15 @@ pub fn start(
 impl Nccl {
     fn start(
         settings: Settings,
-        paths: &Paths,
+        (files, paths): (&TenantFiles, &Paths),
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
         candidates: looks::Candidates,
         told: (Board, Option<Arc<Desk>>),
     ) -> io::Result<(Self, Waker)> {
         let (shared, desk) = (Shared::default(), told.1.clone());
         let known = (candidates, ownership.clone());
-        let (running, waker) = watch::start(&settings, paths, known, shared.clone(), told)?;
+        let (running, waker) =
+            watch::start(&settings, (files, paths), known, shared.clone(), told)?;
         let nccl = Self {
             settings,
             paths: paths.clone(),
@@ -263,7 +266,7 @@ impl Collector for Nccl {
             (report, _) => report,
         };
         Report {
-            errors: self.errors + lost(LOST_UNREADABLE),
+            errors: self.errors + lost(LOST_UNREADABLE) + self.shared.with(|known| known.refused),
             dropped: vec![
                 (DropReason::CommunicatorsFull, lost(LOST_COMMUNICATOR)),
                 (DropReason::OperationsFull, lost(LOST_CALL)),

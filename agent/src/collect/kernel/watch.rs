@@ -6,7 +6,7 @@ use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
 use super::nodes::{Device, Nodes, folders};
 use super::records::{Fact, fact};
-use crate::attribute::Evidence;
+use crate::attribute::{Evidence, Opened};
 use crate::collect::proc_scan::{Tracker, holds, is_alive};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
@@ -16,6 +16,7 @@ use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Room for a burst of names in one read of the node watch.
@@ -94,8 +95,9 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    /// With the cgroup hook an opening, and a fork of a process whose opening waits, wait for
-    /// their proof; what happens to a waiting process changes what will be told.
+    /// With the cgroup hook an opening waits for its proof. A child that was forked meanwhile has what
+    /// its parent opens, known or not: each opening that waits, waits for the child as well. What
+    /// happens to a waiting process changes what will be told.
     fn take(&mut self, fact: Fact, hook: OpenHook) {
         match &fact.evidence {
             // A scan was faster.
@@ -103,13 +105,18 @@ impl<E: FnMut(Evidence)> Watch<E> {
             Evidence::Opened(opened) if hook == OpenHook::Cgroup => {
                 let process = opened.process;
                 if let Some(device) = fact.device {
-                    return self.hold(fact, process, device);
+                    return self.hold(fact.evidence, process, fact.start_ns, device);
                 }
             }
-            Evidence::Forked { parent, child } if !self.tracker.knows(*parent) => {
-                let process = child.process;
-                if let Some(device) = self.attempts.devices(*parent).first().copied() {
-                    return self.hold(fact, process, device);
+            Evidence::Forked { parent, child } => {
+                let waiting = self.attempts.openings(*parent);
+                for (device, node) in &waiting {
+                    let opened = Opened { node: Arc::clone(node), ..child.clone() };
+                    let evidence = Evidence::Opened(opened);
+                    self.hold(evidence, child.process, fact.start_ns, *device);
+                }
+                if !waiting.is_empty() && !self.tracker.knows(*parent) {
+                    return;
                 }
             }
             Evidence::Execed { process, comm }
@@ -134,8 +141,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         self.tell(fact.evidence);
     }
 
-    fn hold(&mut self, fact: Fact, process: ProcKey, device: Device) {
-        let Fact { evidence, start_ns, .. } = fact;
+    fn hold(&mut self, evidence: Evidence, process: ProcKey, start_ns: u64, device: Device) {
         let attempt = Attempt { evidence, process, start_ns, device };
         if let Some(attempt) = self.attempts.hold(attempt, Instant::now()) {
             self.tell(attempt.evidence);

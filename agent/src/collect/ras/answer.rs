@@ -1,15 +1,25 @@
-//! What NCCL says of a job: every communicator with its ranks, in JSON (2.28.7 and later), of which
-//! only what is known here is kept. The older text is in `text.rs`.
+//! What NCCL says of a job: its communicators with their ranks, of which only those of this node are
+//! kept, and the processes that do not answer. It comes as JSON (2.28.7 and later, `json.rs`) or as
+//! the older text (`text.rs`).
+//!
+//! Every word of it is the word of a process of some tenant. A process is a node's address and a
+//! number, never a text, so that nothing of an answer reaches an event or a terminal as it came.
 
 use crate::catalog::nccl::Operation;
 use crate::communicators::CommunicatorHash;
-use serde::Deserialize;
-use std::collections::BTreeSet;
-use std::io::{self, Read};
-use std::sync::Arc;
+use crate::ids::ProcKey;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::net::IpAddr;
 
-/// Communicators and ranks that are kept of one answer; with more, it is refused.
-const MOST_RANKS: usize = 1 << 18;
+/// Communicators and ranks that are read of one answer; one with more is refused. A rank takes
+/// about 730 bytes of JSON, so the bytes that are read end sooner (`MOST_BYTES` in `ask.rs`).
+pub(super) const MOST_ENTRIES: usize = 1 << 16;
+/// Ranks on this node that are kept of one answer, about 200 bytes each: eight processes with 128
+/// communicators each.
+pub(super) const MOST_LOCAL: usize = 1_024;
+/// Devices that a process can name: NCCL has them in a mask of 64 bits.
+const MOST_DEVICES: u32 = u64::BITS;
 
 /// The names that NCCL gives its operations (`ncclFuncToString`).
 const OPERATIONS: [(&str, Operation); 13] = [
@@ -29,29 +39,73 @@ const OPERATIONS: [(&str, Operation); 13] = [
 ];
 
 /// A process of the job: the address of its node, and its number in its own PID namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Process {
-    pub host: Arc<str>,
+    pub host: IpAddr,
     pub pid: u32,
+}
+
+impl Process {
+    /// NCCL writes an address (`ncclSocketToHost`), with the interface behind one that needs it;
+    /// `unknown` and -1 where it does not know.
+    pub(super) fn named(host: &str, pid: i64) -> Option<Self> {
+        let host: IpAddr = host.split('%').next()?.parse().ok()?;
+        let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0)?;
+        Some(Self { host: host.to_canonical(), pid })
+    }
+}
+
+/// This node's processes by the names that NCCL has for them, as far as the process that answers
+/// may speak of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Here {
+    /// Those of its own owner.
+    pub believed: HashMap<Process, ProcKey>,
+    /// Those of others.
+    pub others: HashSet<Process>,
+}
+
+/// How much of each operation a rank has launched, by the place in [`OPERATIONS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Launched([Option<u64>; OPERATIONS.len()]);
+
+impl Launched {
+    /// Takes a count; an operation that is not known here is passed over.
+    pub(super) fn put(&mut self, name: &str, count: u64) {
+        let place = OPERATIONS.iter().position(|(known, _)| *known == name);
+        if let Some(slot) = place.and_then(|place| self.0.get_mut(place)) {
+            *slot = Some(count);
+        }
+    }
+
+    /// All of it; what a job says of itself may be any number.
+    pub(super) fn total(&self) -> u64 {
+        sum(self.0.iter().flatten().copied())
+    }
+
+    /// What is known, by operation.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Operation, u64)> + '_ {
+        let all = OPERATIONS.iter().zip(&self.0);
+        all.filter_map(|((_, operation), count)| Some((*operation, (*count)?)))
+    }
 }
 
 /// A rank that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rank {
     pub number: u32,
-    pub process: Option<Process>,
+    pub process: Process,
     pub device: Option<u32>,
-    pub launched: Vec<(Operation, u64)>,
+    pub launched: Launched,
     /// All that it has launched, as far as the answer tells ranks apart by it.
     pub total: u64,
 }
 
 /// A rank that did not.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Absent {
     pub rank: u32,
     pub process: Option<Process>,
-    pub device: Option<u32>,
     pub is_unresponsive: bool,
     pub is_dead: bool,
 }
@@ -62,6 +116,9 @@ pub(super) struct Communicator {
     pub hash: CommunicatorHash,
     /// Its size, where the answer says it.
     pub size: Option<u32>,
+    /// Ranks that answered.
+    pub present: u32,
+    /// Those of them on this node that are believed.
     pub ranks: Vec<Rank>,
     pub absent: Vec<Absent>,
     /// Absent ranks, also those that are not listed.
@@ -72,21 +129,46 @@ pub(super) struct Communicator {
     pub foremost: u64,
 }
 
-/// A process that NCCL names apart from communicators, with its devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Communicator {
+    pub(super) fn new(hash: CommunicatorHash) -> Self {
+        let (ranks, absent) = (Vec::new(), Vec::new());
+        Self { hash, size: None, present: 0, ranks, absent, missing: 0, left: 0, foremost: 0 }
+    }
+}
+
+/// A process that NCCL names apart from communicators, with its devices as bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost {
     pub process: Process,
-    pub devices: Option<Box<str>>,
+    pub devices: u64,
+}
+
+impl Lost {
+    /// Its devices, comma-separated.
+    pub(super) fn devices(&self) -> Option<Box<str>> {
+        let mut text = String::new();
+        for device in (0..MOST_DEVICES).filter(|device| self.devices >> device & 1 == 1) {
+            let comma = if text.is_empty() { "" } else { "," };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{comma}{device}");
+        }
+        (!text.is_empty()).then(|| text.into())
+    }
+}
+
+/// A device's bit; none for a number that is no device's.
+pub(super) fn device_bit(device: u32) -> u64 {
+    1_u64.checked_shl(device).unwrap_or(0)
 }
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
-    pub version: Box<str>,
     /// All ranks of all communicators are in it, so that what is not in it is not there.
     pub is_whole: bool,
     pub nodes: u32,
     pub processes: u32,
+    /// Those with ranks that are absent or on this node.
     pub communicators: Vec<Communicator>,
     /// Processes given up, and how many there are.
     pub dead: Vec<Lost>,
@@ -94,225 +176,28 @@ pub(super) struct Answer {
     /// Processes that did not answer in time, and how many there are.
     pub late: Vec<Lost>,
     pub late_count: u32,
+    /// What it says of processes on this node of which it may not speak.
+    pub claims: u64,
 }
 
-#[derive(Deserialize)]
-struct Document {
-    nccl_version: String,
-    communicators: Vec<RawCommunicator>,
-}
-
-#[derive(Deserialize)]
-struct RawCommunicator {
-    hash: String,
-    size: u32,
-    #[serde(default)]
-    missing_ranks_count: u32,
-    ranks: Vec<RawRank>,
-    #[serde(default)]
-    missing_ranks: Vec<RawAbsent>,
-}
-
-#[derive(Deserialize)]
-struct RawRank {
-    rank: u32,
-    host: Arc<str>,
-    pid: i64,
-    #[serde(default)]
-    cuda_dev: Option<i64>,
-    #[serde(default)]
-    collective_counts: std::collections::BTreeMap<String, u64>,
-}
-
-#[derive(Deserialize)]
-struct RawAbsent {
-    rank: u32,
-    host: Arc<str>,
-    pid: i64,
-    #[serde(default)]
-    cuda_dev: Option<i64>,
-    status: RawStatus,
-}
-
-#[derive(Deserialize)]
-struct RawStatus {
-    unresponsive: bool,
-    considered_dead: bool,
-}
-
-/// Reads an answer in JSON as it comes.
-pub(super) fn from_json(source: impl Read) -> Result<Answer, serde_json::Error> {
-    let mut reader = serde_json::Deserializer::from_reader(Commas::new(source));
-    Document::deserialize(&mut reader)?.try_into()
-}
-
-impl TryFrom<Document> for Answer {
-    type Error = serde_json::Error;
-
-    fn try_from(document: Document) -> Result<Self, Self::Error> {
-        let all: usize =
-            document.communicators.iter().map(|c| c.ranks.len() + c.missing_ranks.len()).sum();
-        if all > MOST_RANKS {
-            return Err(serde::de::Error::custom("more ranks than any job has"));
-        }
-        let communicators = document.communicators.into_iter().map(communicator);
-        let communicators = communicators.collect::<Option<Vec<_>>>();
-        let communicators =
-            communicators.ok_or_else(|| serde::de::Error::custom("a hash that is none"))?;
-        Ok(summed(document.nccl_version.into(), communicators))
-    }
-}
-
-/// Puts in the comma that 2.28.7 and 2.28.9 leave out after the device of each missing rank: a
-/// string begins only after one of `{[,:`, and where it does not, the comma is what is missing.
-struct Commas<R> {
-    source: R,
-    waiting: Option<u8>,
-    last: u8,
-    in_string: bool,
-    escaped: bool,
-}
-
-impl<R: Read> Commas<R> {
-    fn new(source: R) -> Self {
-        Self { source, waiting: None, last: b'{', in_string: false, escaped: false }
-    }
-
-    fn next(&mut self) -> io::Result<Option<u8>> {
-        let waiting = self.waiting.take();
-        let Some(byte) = (if waiting.is_some() { waiting } else { self.read_one()? }) else {
-            return Ok(None);
-        };
-        let begins = !self.in_string && byte == b'"';
-        if begins && !matches!(self.last, b'{' | b'[' | b',' | b':') {
-            (self.waiting, self.last) = (Some(byte), b',');
-            return Ok(Some(b','));
-        }
-        if self.in_string {
-            self.in_string = byte != b'"' || self.escaped;
-            self.escaped = byte == b'\\' && !self.escaped;
-        } else {
-            self.in_string = byte == b'"';
-        }
-        if !byte.is_ascii_whitespace() {
-            self.last = byte;
-        }
-        Ok(Some(byte))
-    }
-
-    fn read_one(&mut self) -> io::Result<Option<u8>> {
-        let mut byte = [0];
-        let read = self.source.read(&mut byte)?;
-        Ok((read != 0).then_some(byte[0]))
-    }
-}
-
-impl<R: Read> Read for Commas<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        for slot in buffer {
-            let Some(byte) = self.next()? else { break };
-            *slot = byte;
-            filled += 1;
-        }
-        Ok(filled)
-    }
-}
-
-/// The answer's own counts are of communicators only; those of processes come from their ranks.
-fn summed(version: Box<str>, communicators: Vec<Communicator>) -> Answer {
-    let mut processes = BTreeSet::new();
-    let (mut dead, mut late) = (BTreeSet::new(), BTreeSet::new());
-    for communicator in &communicators {
-        processes.extend(communicator.ranks.iter().filter_map(|rank| rank.process.clone()));
-        for absent in &communicator.absent {
-            let Some(process) = &absent.process else { continue };
-            processes.insert(process.clone());
-            if absent.is_dead {
-                dead.insert((process.clone(), absent.device));
-            } else if absent.is_unresponsive {
-                late.insert((process.clone(), absent.device));
+impl Answer {
+    /// Where the ranks of each process are missing: place of the communicator and rank, the first
+    /// of several.
+    pub(super) fn missing_from(&self) -> BTreeMap<Process, (usize, u32)> {
+        let mut all = BTreeMap::new();
+        for (place, communicator) in self.communicators.iter().enumerate() {
+            for absent in &communicator.absent {
+                let Some(process) = absent.process else { continue };
+                all.entry(process).or_insert((place, absent.rank));
             }
         }
-    }
-    let hosts: BTreeSet<&Arc<str>> = processes.iter().map(|process| &process.host).collect();
-    let nodes = count(hosts.len());
-    let (dead, late) = (lost(&dead), lost(&late));
-    Answer {
-        version,
-        is_whole: true,
-        nodes,
-        processes: count(processes.len()),
-        communicators,
-        dead_count: count(dead.len()),
-        dead,
-        late_count: count(late.len()),
-        late,
-    }
-}
-
-/// Each process once, with all its devices.
-fn lost(ranks: &BTreeSet<(Process, Option<u32>)>) -> Vec<Lost> {
-    let mut all: Vec<(Process, Vec<String>)> = Vec::new();
-    for (process, device) in ranks {
-        let device = device.map(|device| device.to_string());
-        match all.last_mut().filter(|(known, _)| known == process) {
-            Some((_, devices)) => devices.extend(device),
-            None => all.push((process.clone(), device.into_iter().collect())),
-        }
-    }
-    let devices = |list: Vec<String>| (!list.is_empty()).then(|| list.join(",").into());
-    all.into_iter().map(|(process, list)| Lost { process, devices: devices(list) }).collect()
-}
-
-fn communicator(raw: RawCommunicator) -> Option<Communicator> {
-    let absent: Vec<Absent> = raw.missing_ranks.into_iter().map(absent).collect();
-    let ranks: Vec<Rank> = raw.ranks.into_iter().map(rank).collect();
-    let listed = count(absent.len());
-    let has_left = |one: &&Absent| !one.is_dead && !one.is_unresponsive;
-    Some(Communicator {
-        hash: hash(raw.hash.strip_prefix("0x")?)?,
-        size: Some(raw.size),
-        missing: raw.missing_ranks_count.max(listed),
-        left: count(absent.iter().filter(has_left).count()),
-        foremost: ranks.iter().map(|rank| rank.total).max().unwrap_or(0),
-        absent,
-        ranks,
-    })
-}
-
-fn rank(raw: RawRank) -> Rank {
-    let counts = raw.collective_counts.iter();
-    let launched = counts.filter_map(|(name, count)| Some((operation(name)?, *count)));
-    let launched: Vec<(Operation, u64)> = launched.collect();
-    Rank {
-        number: raw.rank,
-        process: process(raw.host, raw.pid),
-        device: raw.cuda_dev.and_then(|device| u32::try_from(device).ok()),
-        total: sum(launched.iter().map(|(_, count)| *count)),
-        launched,
+        all
     }
 }
 
 /// What NCCL calls so.
-pub(super) fn operation(name: &str) -> Option<Operation> {
-    OPERATIONS.iter().find(|(known, _)| *known == name).map(|(_, operation)| *operation)
-}
-
-fn absent(raw: RawAbsent) -> Absent {
-    Absent {
-        rank: raw.rank,
-        process: process(raw.host, raw.pid),
-        device: raw.cuda_dev.and_then(|device| u32::try_from(device).ok()),
-        is_unresponsive: raw.status.unresponsive,
-        is_dead: raw.status.considered_dead,
-    }
-}
-
-/// `unknown` and -1 where NCCL does not know.
-fn process(host: Arc<str>, pid: i64) -> Option<Process> {
-    let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0)?;
-    (&*host != "unknown").then_some(Process { host, pid })
+pub(super) fn operation(name: &str) -> Option<&'static str> {
+    OPERATIONS.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
 }
 
 /// Up to 16 hexadecimal digits.
@@ -328,7 +213,3 @@ pub(super) fn sum(counts: impl Iterator<Item = u64>) -> u64 {
 pub(super) fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
-
-#[cfg(test)]
-#[path = "answer_tests.rs"]
-mod tests;

@@ -1,11 +1,12 @@
 //! Asking one of NCCL's status sockets: a few lines each way, then one document, and the socket is
 //! closed. What listens there is part of somebody's job: everything it sends has a limit in length
-//! and in time.
+//! and in time. Between the greeting and the question there is time to find out who has answered.
 
-use super::answer::{Answer, from_json};
-use super::text::from_text;
+use super::answer::{Answer, Here, MOST_ENTRIES};
+use super::json::{JsonError, from_json};
+use super::text::{TextError, from_text};
 use crate::catalog::nccl::RasOutcome;
-use crate::sys::namespace;
+use crate::sys::{memory, namespace};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -22,9 +23,12 @@ const GREETS_WITHIN: Duration = Duration::from_secs(3);
 const WITHIN: Duration = Duration::from_secs(12);
 /// Of one line of the handshake.
 const MOST_LINE: u64 = 512;
-/// Of a document; read as it comes, so that it is never all in memory. Ten communicators of 4,096
-/// ranks have 30 MB.
-const MOST_BYTES: u64 = 64 << 20;
+/// Of a document; read as it comes, so that it is never in memory. A rank takes about 730 bytes in
+/// each of its communicators: 7,000 processes with six communicators each have 31 MB. What a larger
+/// job says is not read, and counted as too long.
+const MOST_BYTES: u64 = 32 << 20;
+/// After one with more, memory that is not needed again is given back.
+const BIG: u64 = 1 << 20;
 /// Of a document as text, which is short and read whole.
 const MOST_TEXT: u64 = 1 << 20;
 
@@ -39,8 +43,10 @@ pub(super) enum AskError {
     Late,
     #[error("the connection broke: {0}")]
     Broken(io::Error),
-    #[error("the answer is longer than any job's")]
+    #[error("the answer has more than {MOST_BYTES} bytes, or more than {MOST_ENTRIES} ranks")]
     TooLong,
+    #[error("a process that is none of those that listen has answered")]
+    UnknownServer,
     #[error("`{0}` is no answer of NCCL's")]
     NotNccl(String),
     #[error("the answer is of a form that is not known: {0}")]
@@ -54,15 +60,30 @@ impl AskError {
             Self::Namespace(_) | Self::Connect { .. } => RasOutcome::Unreachable,
             Self::Late | Self::Broken(_) => RasOutcome::Late,
             Self::TooLong => RasOutcome::TooLong,
+            Self::UnknownServer => RasOutcome::UnknownServer,
             Self::NotNccl(_) | Self::NotUnderstood(_) => RasOutcome::NotUnderstood,
         }
     }
 }
 
-/// Asks what listens at an address, in the network namespace of `network` where that is not the
-/// agent's own.
-pub(super) fn ask(at: SocketAddr, network: Option<&File>) -> Result<Answer, AskError> {
-    let connect = || TcpStream::connect_timeout(&at, CONNECT_WITHIN);
+/// A conversation that has begun.
+pub(super) struct Talk {
+    reader: BufReader<Limited>,
+    is_json: bool,
+}
+
+/// Connects to what listens at an address, in the network namespace of `network` where that is not
+/// the agent's own, and greets it. It is given up at `until`, or sooner.
+pub(super) fn greet(
+    at: SocketAddr,
+    network: Option<&File>,
+    until: Instant,
+) -> Result<Talk, AskError> {
+    let within = until.saturating_duration_since(Instant::now()).min(CONNECT_WITHIN);
+    if within.is_zero() {
+        return Err(AskError::Late);
+    }
+    let connect = || TcpStream::connect_timeout(&at, within);
     let stream = match network {
         None => connect().map_err(|source| AskError::Connect { at, source })?,
         Some(network) => {
@@ -71,32 +92,35 @@ pub(super) fn ask(at: SocketAddr, network: Option<&File>) -> Result<Answer, AskE
             connected.map_err(|source| AskError::Connect { at, source })?
         }
     };
-    converse(stream, (GREETS_WITHIN, WITHIN), MOST_BYTES)
-}
-
-fn converse(
-    stream: TcpStream,
-    (greeting, all): (Duration, Duration),
-    left: u64,
-) -> Result<Answer, AskError> {
-    let until = Instant::now() + greeting;
-    let mut talk = Talk { reader: BufReader::new(Limited { stream, until, left }) };
-    let hello = talk.say("CLIENT PROTOCOL 2")?;
-    if !hello.starts_with("SERVER PROTOCOL ") {
-        return Err(AskError::NotNccl(shown(&hello)));
-    }
-    talk.say(&format!("TIMEOUT {NCCL_WAITS}"))?;
-    let is_json = talk.say("SET FORMAT json")? == "OK";
-    talk.reader.get_mut().until = Instant::now() + all;
-    talk.send("VERBOSE STATUS")?;
-    if is_json { talk.json() } else { talk.text() }
-}
-
-struct Talk {
-    reader: BufReader<Limited>,
+    Talk::begin(stream, until.min(Instant::now() + GREETS_WITHIN), MOST_BYTES)
 }
 
 impl Talk {
+    fn begin(stream: TcpStream, until: Instant, left: u64) -> Result<Self, AskError> {
+        let reader = BufReader::new(Limited { stream, until, left });
+        let mut talk = Self { reader, is_json: false };
+        let hello = talk.say("CLIENT PROTOCOL 2")?;
+        if !hello.starts_with("SERVER PROTOCOL ") {
+            return Err(AskError::NotNccl(shown(&hello)));
+        }
+        talk.say(&format!("TIMEOUT {NCCL_WAITS}"))?;
+        talk.is_json = talk.say("SET FORMAT json")? == "OK";
+        Ok(talk)
+    }
+
+    /// Both ends of the connection, the server's first.
+    pub(super) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let stream = &self.reader.get_ref().stream;
+        Some((stream.peer_addr().ok()?, stream.local_addr().ok()?))
+    }
+
+    /// Asks how the job is; an answer that has not come at `until`, or sooner, is none.
+    pub(super) fn status(mut self, until: Instant, here: &Here) -> Result<Answer, AskError> {
+        self.reader.get_mut().until = until.min(Instant::now() + WITHIN);
+        self.send("VERBOSE STATUS")?;
+        if self.is_json { self.json(here) } else { self.text(here) }
+    }
+
     fn send(&mut self, line: &str) -> Result<(), AskError> {
         let stream = &mut self.reader.get_mut().stream;
         // Some bytes into an empty buffer; a peer that takes none is broken.
@@ -116,15 +140,25 @@ impl Talk {
         Ok(line.trim_end().to_owned())
     }
 
-    fn json(self) -> Result<Answer, AskError> {
-        from_json(self.reader).map_err(|error| match error.io_error_kind() {
-            Some(io::ErrorKind::FileTooLarge) => AskError::TooLong,
-            Some(_) => failed(error.into()),
-            None => AskError::NotUnderstood(error.to_string()),
+    fn json(mut self, here: &Here) -> Result<Answer, AskError> {
+        let left = self.reader.get_ref().left;
+        let read = from_json(&mut self.reader, here);
+        if left - self.reader.get_ref().left > BIG {
+            memory::give_back();
+        }
+        read.map_err(|error| match error {
+            JsonError::TooMany => AskError::TooLong,
+            JsonError::Json(error) => match error.io_error_kind() {
+                Some(io::ErrorKind::FileTooLarge) => AskError::TooLong,
+                Some(io::ErrorKind::InvalidData) | None => {
+                    AskError::NotUnderstood(shown(&error.to_string()))
+                }
+                Some(_) => failed(error.into()),
+            },
         })
     }
 
-    fn text(self) -> Result<Answer, AskError> {
+    fn text(self, here: &Here) -> Result<Answer, AskError> {
         let mut bytes = Vec::new();
         self.reader.take(MOST_TEXT + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > MOST_TEXT {
@@ -132,7 +166,10 @@ impl Talk {
         }
         let text = String::from_utf8_lossy(&bytes);
         let first = || shown(text.lines().next().unwrap_or_default());
-        from_text(&text).ok_or_else(|| AskError::NotUnderstood(first()))
+        from_text(&text, here).map_err(|error| match error {
+            TextError::TooMany => AskError::TooLong,
+            TextError::NotWhole => AskError::NotUnderstood(first()),
+        })
     }
 }
 

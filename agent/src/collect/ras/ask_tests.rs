@@ -14,7 +14,8 @@ fn served(
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let server = thread::spawn(move || serve(BufReader::new(listener.accept().unwrap().0)));
-    let answer = converse(TcpStream::connect(at).unwrap(), (within, within), MOST);
+    let talk = Talk::begin(TcpStream::connect(at).unwrap(), Instant::now() + within, MOST);
+    let answer = talk.and_then(|talk| talk.status(Instant::now() + within, &Here::default()));
     // A server that writes for ever ends when its client is gone.
     server.join().unwrap();
     answer
@@ -47,7 +48,7 @@ const MOST: u64 = 2 << 20;
 #[test]
 fn a_library_that_knows_json_is_asked_for_it() {
     let answer = served(LONG, replies(NEW, |to| to.write_all(ANSWER.as_bytes()).unwrap()));
-    assert_eq!(&*answer.unwrap().version, "2.29.1");
+    assert_eq!(answer.unwrap().late_count, 1);
 }
 
 #[test]
@@ -120,6 +121,7 @@ fn another_service_is_no_nccl_and_its_words_are_not_repeated_raw() {
 #[test]
 fn nobody_listening_is_unreachable() {
     let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = ask(at, None).unwrap_err();
+    let until = Instant::now() + LONG;
+    let error = greet(at, None, until).map(|_| ()).unwrap_err();
     assert_eq!(error.outcome(), RasOutcome::Unreachable, "{error}");
 }

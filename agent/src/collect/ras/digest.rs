@@ -1,12 +1,13 @@
 //! What is kept of an answer: who the ranks on this node are, and in one number what each is behind
-//! the others; of ranks elsewhere only how many there are.
+//! the others; of ranks elsewhere only how many there are. Of a communicator that no process of the
+//! tenant who answers is in, nothing is kept.
 
-use super::answer::{Answer, Communicator, Process, Rank, count};
+use super::answer::{Answer, Communicator, Launched, MOST_LOCAL, Rank, count};
+use super::tenant::Server;
 use super::{LocalRank, LocalRanks, ToldRanks};
-use crate::catalog::nccl::Operation;
-use crate::communicators::CommunicatorHash;
+use crate::communicators::{CommunicatorHash, Communicators};
 use crate::ids::ProcKey;
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 /// A communicator, as seen from this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub(super) struct Known {
 pub(super) struct Local {
     pub process: ProcKey,
     pub rank: u32,
-    pub launched: Vec<(Operation, u64)>,
+    pub launched: Launched,
     /// Operations that the foremost rank has launched and this one has not.
     pub behind: u64,
 }
@@ -39,28 +40,50 @@ pub(super) struct Digest {
     pub communicators: Vec<Known>,
 }
 
-/// Looks at an answer from this node, where these of its processes are.
-pub(super) fn digest(answer: &Answer, here: &HashMap<Process, ProcKey>) -> Digest {
+/// Looks at an answer from this node. `known` are the communicators that processes of the tenant
+/// are known to be in.
+pub(super) fn digest(
+    answer: &Answer,
+    server: &Server,
+    known: &HashSet<CommunicatorHash>,
+) -> Digest {
+    let believed = &server.here.believed;
+    let is_its = |one: &&Communicator| {
+        let mut absent = one.absent.iter().filter_map(|absent| absent.process);
+        !one.ranks.is_empty()
+            || absent.any(|process| believed.contains_key(&process))
+            || known.contains(&one.hash)
+    };
     Digest {
         processes: answer.processes,
         unresponsive: answer.late_count,
         dead: answer.dead_count,
-        communicators: answer.communicators.iter().map(|one| known(one, here)).collect(),
+        communicators: answer
+            .communicators
+            .iter()
+            .filter(is_its)
+            .take(MOST_LOCAL)
+            .map(|one| seen(one, server))
+            .collect(),
     }
 }
 
-fn known(communicator: &Communicator, here: &HashMap<Process, ProcKey>) -> Known {
+/// The communicators in which the processes of a tenant are known to be.
+pub(super) fn hashes(server: &Server, communicators: &Communicators) -> HashSet<CommunicatorHash> {
+    server.trusted.iter().flat_map(|process| communicators.hashes(*process)).collect()
+}
+
+fn seen(communicator: &Communicator, server: &Server) -> Known {
     let dead = count(communicator.absent.iter().filter(|absent| absent.is_dead).count());
     let left = communicator.left;
     let local = |rank: &Rank| {
-        let process = *here.get(rank.process.as_ref()?)?;
-        let (launched, behind) =
-            (rank.launched.clone(), communicator.foremost.saturating_sub(rank.total));
-        Some(Local { process, rank: rank.number, launched, behind })
+        let process = *server.here.believed.get(&rank.process)?;
+        let behind = communicator.foremost.saturating_sub(rank.total);
+        Some(Local { process, rank: rank.number, launched: rank.launched, behind })
     };
     Known {
         hash: communicator.hash,
-        present: communicator.size.map(|_| count(communicator.ranks.len())),
+        present: communicator.size.map(|_| communicator.present),
         unresponsive: communicator.missing.saturating_sub(dead.saturating_add(left)),
         dead,
         left,
@@ -68,12 +91,8 @@ fn known(communicator: &Communicator, here: &HashMap<Process, ProcKey>) -> Known
     }
 }
 
-/// The ranks of this node's processes, where the answer names all of them.
-pub(super) fn local_ranks(
-    answer: &Answer,
-    here: &HashMap<Process, ProcKey>,
-    as_of_ns: u64,
-) -> LocalRanks {
+/// The ranks of the tenant's processes on this node, where the answer names all of them.
+pub(super) fn local_ranks(answer: &Answer, server: &Server, as_of_ns: u64) -> LocalRanks {
     let mut all = LocalRanks::new();
     if !answer.is_whole {
         return all;
@@ -81,8 +100,7 @@ pub(super) fn local_ranks(
     for communicator in &answer.communicators {
         let Some(size) = communicator.size else { continue };
         for rank in communicator.ranks.iter().filter(|rank| rank.number < size) {
-            let process = rank.process.as_ref().and_then(|process| here.get(process));
-            let Some(process) = process else { continue };
+            let Some(process) = server.here.believed.get(&rank.process) else { continue };
             let (hash, device) = (communicator.hash, rank.device);
             let told = all.entry(*process).or_insert(ToldRanks { as_of_ns, ranks: Vec::new() });
             told.ranks.push(LocalRank { hash, rank: rank.number, ranks: size, device });

@@ -1,13 +1,14 @@
 //! Which of NCCL's status sockets a process listens on, found among its own sockets: nothing is
 //! configured, and no port is asked that the process itself does not have open where NCCL would.
 //!
-//! Reads a process's descriptors and its network's table of sockets: about a millisecond for a
-//! process with 500 descriptors, once when it is new and once a round.
+//! Reads a process's descriptors and the part of its network's table of sockets that listens: about
+//! a millisecond for a process with 500 descriptors, once when it is new and once a round.
 
+use super::sockets::{held, listening};
 use crate::attribute::process::Living;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
@@ -18,8 +19,9 @@ const USUAL_PORT: u16 = 28_028;
 const ADDRESS: &str = "NCCL_RAS_ADDR";
 /// Whether there is any.
 const ENABLE: &str = "NCCL_RAS_ENABLE";
-/// Descriptors that are looked at.
-const MOST_DESCRIPTORS: usize = 65_536;
+/// Addresses of a process that are kept. NCCL listens on one for each network interface it uses,
+/// and on one for its peers.
+const MOST_HOSTS: usize = 16;
 
 /// Where a process is for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub(super) struct Standing {
     /// Its number in its own PID namespace.
     pub inside: u32,
     /// Addresses it listens on: one of them is its node's for NCCL.
-    pub hosts: Vec<IpAddr>,
+    pub hosts: BTreeSet<IpAddr>,
     /// Its status socket, as it can be connected to from its own network.
     pub client: Option<SocketAddr>,
 }
@@ -45,27 +47,26 @@ pub(super) fn look(paths: &Paths, process: ProcKey) -> Option<Standing> {
         Some(numbers) => numbers.split_ascii_whitespace().next_back()?.parse().ok()?,
         None => process.pid,
     };
-    let mine = sockets(&folder.join("fd"));
-    // The kernel lists sockets that listen first, so what is cut off does not matter.
-    let tables = [living.read("net/tcp"), living.read("net/tcp6")];
-    let lines = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
-    let listening: Vec<SocketAddr> = lines.filter_map(|line| listener(line, &mine)).collect();
+    let mine: HashSet<u64> = held(&living).collect();
     let wanted = port(&living.read("environ").unwrap_or_default());
-    let (client, others): (Vec<SocketAddr>, _) =
-        listening.into_iter().partition(|at| Some(at.port()) == wanted);
+    let (clients, others): (Vec<SocketAddr>, Vec<SocketAddr>) =
+        listening(&living, &mine).into_iter().partition(|at| Some(at.port()) == wanted);
     // This very process, still: what was read is about it.
     Living::same(paths, process)?;
+    let hosts = others.iter().map(|at| at.ip().to_canonical()).collect::<BTreeSet<_>>();
     Some(Standing {
         network,
         inside,
-        hosts: others.iter().map(|at: &SocketAddr| at.ip().to_canonical()).collect(),
-        client: client.first().copied().map(reachable),
+        hosts: hosts.into_iter().take(MOST_HOSTS).collect(),
+        client: clients.into_iter().min().map(reachable),
     })
 }
 
-/// A process's network namespace, to be entered; the agent's own needs no entering.
-pub(super) fn network(paths: &Paths, process: ProcKey) -> Option<File> {
-    Living::same(paths, process)?.open("ns/net")
+/// This very network namespace, to be entered, while a process is in it; the agent's own needs no
+/// entering.
+pub(super) fn network(paths: &Paths, process: ProcKey, inode: u64) -> Option<File> {
+    let file = Living::same(paths, process)?.open("ns/net")?;
+    (file.metadata().ok()?.ino() == inode).then_some(file)
 }
 
 /// The agent's own network namespace.
@@ -84,50 +85,6 @@ fn port(environment: &str) -> Option<u16> {
     }
     let Some(address) = variable(ADDRESS) else { return Some(USUAL_PORT) };
     address.rsplit_once(':')?.1.trim().parse().ok()
-}
-
-/// Inodes of the sockets among a process's descriptors.
-fn sockets(descriptors: &std::path::Path) -> HashSet<u64> {
-    let Ok(entries) = fs::read_dir(descriptors) else { return HashSet::new() };
-    let links = entries.take(MOST_DESCRIPTORS).flatten();
-    links
-        .filter_map(|entry| {
-            let link = fs::read_link(entry.path()).ok()?;
-            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
-            inode.parse().ok()
-        })
-        .collect()
-}
-
-/// A line of `/proc/PID/net/tcp`: `0: 0100007F:6D7C 00000000:0000 0A … 0 0 12345 1 …`.
-fn listener(line: &str, mine: &HashSet<u64>) -> Option<SocketAddr> {
-    const LISTENS: &str = "0A";
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let (address, _, state) = (fields.next()?, fields.next()?, fields.next()?);
-    let inode = fields.nth(5)?.parse().ok()?;
-    if state != LISTENS || !mine.contains(&inode) {
-        return None;
-    }
-    let (ip, port) = address.split_once(':')?;
-    Some(SocketAddr::new(ip_of(ip)?, u16::from_str_radix(port, 16).ok()?))
-}
-
-/// Words of 32 bits as this machine has them, in hex.
-fn ip_of(digits: &str) -> Option<IpAddr> {
-    let words: Option<Vec<[u8; 4]>> = (0..digits.len() / 8)
-        .map(|at| {
-            let word = digits.get(8 * at..8 * at + 8)?;
-            u32::from_str_radix(word, 16).ok().map(u32::to_ne_bytes)
-        })
-        .collect();
-    match words?.as_slice() {
-        [word] => Some(Ipv4Addr::from(*word).into()),
-        [a, b, c, d] => {
-            let bytes: [u8; 16] = [*a, *b, *c, *d].concat().try_into().ok()?;
-            Some(Ipv6Addr::from(bytes).into())
-        }
-        _ => None,
-    }
 }
 
 /// Whoever listens on every address also listens on this host's own.
@@ -151,23 +108,5 @@ mod tests {
         assert_eq!(port("A=1\0NCCL_RAS_ADDR=[::1]:29001"), Some(29_001));
         assert_eq!(port("NCCL_RAS_ENABLE=0\0NCCL_RAS_ADDR=localhost:29000\0"), None);
         assert_eq!(port("NCCL_RAS_ADDR=nonsense\0"), None);
-    }
-
-    #[test]
-    fn only_listening_sockets_of_the_process_count() {
-        let mine = HashSet::from([12_345]);
-        let line = |state: &str, inode: u32| {
-            format!(
-                "   0: 0100007F:6D7C 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 \
-                 0        0 {inode} 1 0000000000000000 100 0 0 10 0"
-            )
-        };
-        let wanted = Some("127.0.0.1:28028".parse().unwrap());
-        assert_eq!(listener(&line("0A", 12_345), &mine), wanted);
-        assert_eq!(listener(&line("01", 12_345), &mine), None);
-        assert_eq!(listener(&line("0A", 99), &mine), None);
-        assert_eq!(listener("nonsense", &mine), None);
-        let ip = ip_of("00000000000000000000000001000000");
-        assert_eq!(ip, Some(Ipv6Addr::LOCALHOST.into()));
     }
 }

@@ -3,33 +3,37 @@
 //! The processes of one user share one port of a network (`SO_REUSEPORT`), and the kernel gives a
 //! connection to any of them, also to one that is stopped and never answers. One answer is of one
 //! job. So where there is none in time, or local processes that listen are not in it, it is asked
-//! again, three times at most.
+//! again, three times at most and for [`TURN`] in all.
 
-use super::answer::{Answer, Process};
-use super::ask::{AskError, ask};
-use super::digest::{digest, local_ranks};
+use super::answer::{Answer, Here, Process};
+use super::ask::{AskError, Talk, greet};
+use super::digest::{digest, hashes, local_ranks};
 use super::listeners::{Standing, look, network, own_network};
-use super::silent::{self, Names, Told};
+use super::silent::{self, Names};
+use super::sockets::{accepted, held};
+use super::tenant::{Accounts, Server, Tenant};
+use super::turns::{Port, Turns};
 use super::{Answers, Job, Settings};
+use crate::attribute::process::Living;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::RasOutcome;
-use crate::collect::proc_scan::is_alive;
 use crate::communicators::Communicators;
 use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// Between two looks at the clock.
 const BEAT: Duration = Duration::from_secs(1);
 /// Questions to a job from all its nodes come no closer than this.
 const NODES_SHARE: Duration = Duration::from_secs(10);
+/// A job of more nodes is asked as seldom as one of this many: every half day.
+const MOST_NODES: u32 = 4_320;
 /// Jobs of one user on a node beyond the first.
 const MOST_JOBS: usize = 3;
 /// Rounds for which an answer is told that nobody has confirmed: another job has answered.
@@ -37,49 +41,22 @@ const ROUNDS_TOLD: u32 = 4;
 /// The first look at a process that does not listen comes again after this, then each after twice
 /// the time.
 const SOON: Duration = Duration::from_secs(1);
+/// The longest that a port takes at a time: so long another tenant waits at most for each whose
+/// sockets are silent.
+const TURN: Duration = Duration::from_secs(20);
+/// Processes on one port that are looked at: a node has fewer devices.
+const MOST_ON_PORT: usize = 256;
 
-/// Processes that share a port of a network.
-type Port = (u64, SocketAddr);
-
-/// A job's answer, whole and as told, and the names of this node's processes in it.
-type Heard = (Job, HashMap<Process, ProcKey>, Answer);
+/// A job's answer, whole and as told, and who gave it.
+type Heard = (Arc<Job>, Server, Answer);
 
 /// A process that has the library loaded.
 #[derive(Debug)]
 struct Seen {
+    tenant: Tenant,
     standing: Option<Standing>,
     next_look: Instant,
     wait: Duration,
-}
-
-/// A port's turns.
-#[derive(Debug)]
-struct Turn {
-    next: Instant,
-    /// Time between two questions.
-    apart: Duration,
-    failed: u32,
-    jobs: Vec<Job>,
-    told: Told,
-    /// Who was in no answer although it was asked again.
-    elsewhere: BTreeSet<ProcKey>,
-}
-
-impl Turn {
-    /// Takes new answers, and keeps those of jobs that have not been heard this time for a while.
-    fn renew(&mut self, new: impl Iterator<Item = Job>, told_for: Duration) {
-        let mut jobs: Vec<Job> = new.collect();
-        let heard: HashSet<ProcKey> =
-            jobs.iter().flat_map(|job| job.ranks.keys().copied()).collect();
-        let has_new = !jobs.is_empty();
-        let is_kept = |job: &Job| {
-            let is_other = !has_new || !job.ranks.is_empty();
-            let is_unheard = !job.ranks.keys().any(|process| heard.contains(process));
-            is_other && is_unheard && job.at.elapsed() < told_for
-        };
-        jobs.extend(self.jobs.drain(..).filter(is_kept));
-        self.jobs = jobs;
-    }
 }
 
 /// The state of the thread.
@@ -87,10 +64,12 @@ pub(super) struct Rounds {
     settings: Settings,
     paths: Paths,
     answers: Answers,
-    desk: Option<Arc<Desk>>,
+    communicators: Arc<Communicators>,
+    desk: Arc<Desk>,
     own: Option<u64>,
     seen: HashMap<ProcKey, Seen>,
-    turns: HashMap<Port, Turn>,
+    turns: Turns,
+    accounts: Accounts,
     names: Names,
 }
 
@@ -99,12 +78,12 @@ impl Rounds {
         settings: Settings,
         paths: Paths,
         (answers, communicators): (Answers, Arc<Communicators>),
-        desk: Option<Arc<Desk>>,
+        desk: Arc<Desk>,
     ) -> Self {
         let own = own_network(&paths);
-        let (seen, turns, names) =
-            (HashMap::new(), HashMap::new(), Names::new(communicators, desk.clone()));
-        Self { settings, paths, answers, desk, own, seen, turns, names }
+        let names = Names::new(Arc::clone(&communicators), Arc::clone(&desk), paths.clone());
+        let (seen, turns, accounts) = (HashMap::new(), Turns::default(), Accounts::default());
+        Self { settings, paths, answers, communicators, desk, own, seen, turns, accounts, names }
     }
 
     /// Runs until nobody keeps the other end of `ended`.
@@ -112,14 +91,11 @@ impl Rounds {
         let beat = BEAT.min(self.settings.every);
         loop {
             self.look(candidates(), Instant::now());
-            let now = Instant::now();
-            let due = self.turns.iter().filter(|(_, turn)| turn.next <= now);
-            let mut due: Vec<Port> = due.map(|(port, _)| *port).collect();
-            due.sort_unstable();
-            for port in due {
+            for port in self.turns.due(&self.accounts, Instant::now()) {
                 self.turn(port);
-                // Somebody may want to end while several are asked.
-                if matches!(ended.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected)) {
+                // Somebody may want to end, or to know, while several are asked.
+                self.publish();
+                if matches!(ended.try_recv(), Err(TryRecvError::Disconnected)) {
                     return;
                 }
             }
@@ -142,67 +118,80 @@ impl Rounds {
             }
             is_there
         });
-        let apart = self.turns.values().map(|turn| turn.apart).max().unwrap_or_default();
+        let apart = self.turns.of.values().map(|turn| turn.apart).max().unwrap_or_default();
         names.forget(now, apart, |process| candidates.contains(process));
         for process in candidates {
-            let new = Seen { standing: None, next_look: now, wait: SOON };
+            let tenant = Tenant::of(process, &self.desk);
+            let new = Seen { tenant, standing: None, next_look: now, wait: SOON };
             let seen = self.seen.entry(process).or_insert(new);
+            seen.tenant = tenant;
             let has_socket = seen.standing.as_ref().is_some_and(|one| one.client.is_some());
-            if has_socket || seen.next_look > now {
+            if has_socket || seen.next_look > now || !self.accounts.is_free(tenant, Instant::now())
+            {
                 continue;
             }
+            let begun = Instant::now();
             seen.standing = look(&self.paths, process);
             self.names.note(process, seen.standing.as_ref());
             seen.next_look = now + seen.wait;
             seen.wait = (seen.wait * 2).min(self.settings.every);
+            self.accounts.charge(tenant, Instant::now(), begun.elapsed());
         }
-        let ports: HashSet<Port> = self.seen.values().filter_map(port_of).collect();
-        self.turns.retain(|port, _| ports.contains(port));
-        for port in ports {
-            // Not all at the same moment on nodes that start a job together.
-            let next = now + part_of(self.settings.every / 10);
-            self.turns.entry(port).or_insert_with(|| Turn {
-                next,
-                apart: Duration::ZERO,
-                failed: 0,
-                jobs: Vec::new(),
-                told: Told::default(),
-                elsewhere: BTreeSet::new(),
-            });
+        let mut ports: BTreeMap<Port, Tenant> = BTreeMap::new();
+        for (port, tenant) in
+            self.seen.values().filter_map(|seen| Some((port_of(seen)?, seen.tenant)))
+        {
+            let known = ports.entry(port).or_insert(tenant);
+            *known = tenant.min(*known);
         }
+        // Not all at the same moment on nodes that start a job together.
+        let next = || now + part_of(self.settings.every / 10);
+        let left_out = self.turns.take(ports, next);
+        self.answers.count(RasOutcome::NotAsked, left_out);
+        let there: HashSet<Tenant> = self.seen.values().map(|seen| seen.tenant).collect();
+        self.accounts.retain(now, |tenant| there.contains(&tenant));
     }
 
     /// Asks at a port, and decides when to ask again.
     fn turn(&mut self, port: Port) {
+        let (begun, on_port) = (Instant::now(), self.on(port));
+        let until = begun + TURN;
         // What was read a round ago may have changed: whoever is asked must listen now.
-        let on_port: Vec<ProcKey> = self.on(port);
-        for process in &on_port {
-            let standing = look(&self.paths, *process);
-            self.names.note(*process, standing.as_ref());
-            if let Some(seen) = self.seen.get_mut(process) {
+        for process in on_port.into_iter().take_while(|_| Instant::now() < until) {
+            let standing = look(&self.paths, process);
+            self.names.note(process, standing.as_ref());
+            if let Some(seen) = self.seen.get_mut(&process) {
                 seen.standing = standing;
             }
         }
         let listening: BTreeSet<ProcKey> = self.on(port).into_iter().collect();
-        let Some(first) = listening.first().copied() else {
-            self.turns.remove(&port);
+        let Some(tenant) = self.turns.of.get(&port).map(|turn| turn.tenant) else { return };
+        self.accounts.serve(tenant, begun);
+        if listening.is_empty() {
+            self.turns.of.remove(&port);
+            self.accounts.charge(tenant, Instant::now(), begun.elapsed());
             return;
-        };
-        let (answers, error) = self.ask_all(port, first, &listening);
+        }
+        let (answers, error) = self.ask_all(port, &listening, until);
+        self.accounts.charge(tenant, Instant::now(), begun.elapsed());
         let every = self.settings.every;
-        let Some(turn) = self.turns.get_mut(&port) else { return };
+        let Some(turn) = self.turns.of.get_mut(&port) else { return };
         if let Some(error) = error {
             turn.failed += 1;
             tracing::debug!(%error, at = %port.1, "NCCL's status socket gives no answer");
-            self.fail(&error);
+            self.answers.fail(&error);
         }
-        let Some(turn) = self.turns.get_mut(&port) else { return };
-        let nodes = answers.iter().map(|(.., answer)| answer.nodes).fold(0, u32::saturating_add);
         if !answers.is_empty() {
             turn.failed = 0;
         }
-        let wait = if nodes > 1 { every.max(NODES_SHARE.saturating_mul(nodes)) } else { every };
-        turn.renew(answers.iter().map(|(job, ..)| job.clone()), wait * ROUNDS_TOLD);
+        // Of several tenants on a port none decides how often the others are asked.
+        let tenants: HashSet<Tenant> =
+            listening.iter().filter_map(|one| Some(self.seen.get(one)?.tenant)).collect();
+        let nodes = answers.iter().map(|(.., answer)| answer.nodes).fold(0, u32::saturating_add);
+        let is_large = nodes > 1 && tenants.len() == 1;
+        let wait = NODES_SHARE.saturating_mul(nodes.min(MOST_NODES));
+        let wait = if is_large { every.max(wait) } else { every };
+        turn.renew(answers.iter().map(|(job, ..)| Arc::clone(job)), wait * ROUNDS_TOLD);
         let wait = wait.saturating_mul(1 << turn.failed.min(4));
         turn.apart = wait;
         turn.next = Instant::now() + wait.saturating_sub(part_of(wait / 10));
@@ -213,110 +202,157 @@ impl Rounds {
     fn ask_all(
         &mut self,
         port: Port,
-        first: ProcKey,
         listening: &BTreeSet<ProcKey>,
+        until: Instant,
     ) -> (Vec<Heard>, Option<AskError>) {
-        let here = self.here(port.0);
         let mut answers: Vec<Heard> = Vec::new();
         let (mut missing, mut silent) = (listening.clone(), None);
-        let passed_over = self.turns.get(&port).map(|turn| turn.elsewhere.clone());
-        for _ in 0..=MOST_JOBS {
-            let as_of_ns = boot_time_ns();
-            let namespace = match self.own {
-                Some(own) if own == port.0 => None,
-                _ => network(&self.paths, first),
-            };
-            if namespace.is_none() && self.own != Some(port.0) {
+        let passed_over = self.turns.of.get(&port).map(|turn| turn.elsewhere.clone());
+        for turn in 0..=MOST_JOBS {
+            if turn > 0 && Instant::now() >= until {
                 break;
             }
-            let answer = match ask(port.1, namespace.as_ref()) {
-                Ok(answer) => answer,
-                Err(late @ AskError::Late) if listening.len() > 1 => {
-                    self.count(late.outcome());
-                    silent = Some(late);
+            let as_of_ns = boot_time_ns();
+            let Some(asked) = self.ask(port, listening, until) else { break };
+            let (server, answer) = match asked {
+                Ok(answered) => answered,
+                Err(other @ (AskError::Late | AskError::UnknownServer)) if listening.len() > 1 => {
+                    self.answers.count(other.outcome(), 1);
+                    silent = Some(other);
                     continue;
                 }
                 Err(error) => {
-                    self.count(error.outcome());
+                    self.answers.count(error.outcome(), 1);
                     return (answers, Some(error));
                 }
             };
-            self.count(RasOutcome::Answered);
+            self.answers.count(RasOutcome::Answered, 1);
+            self.answers.claim(answer.claims);
             silent = None;
-            let ranks = local_ranks(&answer, &here, as_of_ns);
+            let ranks = local_ranks(&answer, &server, as_of_ns);
             let is_new = answers.is_empty() || ranks.keys().any(|one| missing.contains(one));
             missing.retain(|process| !ranks.contains_key(process));
             let is_whole = answer.is_whole;
             if is_new {
-                let digest = Arc::new(digest(&answer, &here));
-                answers.push((Job { at: Instant::now(), digest, ranks }, here.clone(), answer));
+                let digest = digest(&answer, &server, &hashes(&server, &self.communicators));
+                let (tenant, trusted) = (server.tenant, server.trusted.clone());
+                let job = Job { at: Instant::now(), tenant, trusted, digest, ranks };
+                answers.push((Arc::new(job), server, answer));
             }
             if missing.is_empty() || !is_whole || passed_over.as_ref() == Some(&missing) {
                 break;
             }
         }
-        if let Some(turn) = self.turns.get_mut(&port) {
+        if let Some(turn) = self.turns.of.get_mut(&port) {
             turn.elsewhere = missing;
         }
         let error = silent.filter(|_| answers.is_empty());
         (answers, error)
     }
 
-    /// The processes of a network by the names that NCCL has for them, without those that share
-    /// one.
-    fn here(&self, network: u64) -> HashMap<Process, ProcKey> {
-        let mut here: HashMap<Process, Option<ProcKey>> = HashMap::new();
+    /// Asks once; `None` if nobody is left in that network.
+    fn ask(
+        &self,
+        port: Port,
+        listening: &BTreeSet<ProcKey>,
+        until: Instant,
+    ) -> Option<Result<(Server, Answer), AskError>> {
+        let first = *listening.first()?;
+        let namespace = match self.own {
+            Some(own) if own == port.0 => None,
+            _ => Some(network(&self.paths, first, port.0)?),
+        };
+        let ask = || {
+            let talk = greet(port.1, namespace.as_ref(), until)?;
+            let server = self.server(port.0, listening, &talk).ok_or(AskError::UnknownServer)?;
+            let answer = talk.status(until, &server.here)?;
+            Ok((server, answer))
+        };
+        Some(ask())
+    }
+
+    /// Who has answered: of those that listen the processes of one tenant that hold the
+    /// connection. Anybody of the same user may share the port, whether it is known here or not.
+    fn server(&self, network: u64, listening: &BTreeSet<ProcKey>, talk: &Talk) -> Option<Server> {
+        let (server, client) = talk.ends()?;
+        let of = |process: &ProcKey| Living::same(&self.paths, *process);
+        let inode = accepted(&of(listening.first()?)?, server, client)?;
+        let holds = |process: &&ProcKey| {
+            of(process).is_some_and(|living| held(&living).any(|one| one == inode))
+        };
+        let answering: Vec<ProcKey> = listening.iter().filter(holds).copied().collect();
+        let tenants: HashSet<Tenant> =
+            answering.iter().filter_map(|one| Some(self.seen.get(one)?.tenant)).collect();
+        let mut tenants = tenants.into_iter();
+        let (Some(tenant), None) = (tenants.next(), tenants.next()) else { return None };
+        let mine = self.seen.iter().filter(|(_, seen)| seen.tenant == tenant);
+        let trusted = mine.map(|(process, _)| *process).collect();
+        let inside = |process: &ProcKey| Some(self.seen.get(process)?.standing.as_ref()?.inside);
+        let sees_host_pids = answering.iter().all(|one| inside(one) == Some(one.pid));
+        let here = self.here(network, tenant);
+        Some(Server { tenant, answering, trusted, here, sees_host_pids })
+    }
+
+    /// The processes of a network by the names that NCCL has for them: those of a tenant, without
+    /// those that share one, and those of others.
+    fn here(&self, network: u64, tenant: Tenant) -> Here {
+        let mut mine: HashMap<Process, Option<ProcKey>> = HashMap::new();
+        let mut others = HashSet::new();
         for (process, seen) in &self.seen {
             let Some(standing) = seen.standing.as_ref().filter(|one| one.network == network) else {
                 continue;
             };
-            let hosts: BTreeSet<IpAddr> = standing.hosts.iter().copied().collect();
-            for host in hosts {
-                let name = Process { host: host.to_string().into(), pid: standing.inside };
-                here.entry(name).and_modify(|one| *one = None).or_insert(Some(*process));
+            for host in &standing.hosts {
+                let name = Process { host: *host, pid: standing.inside };
+                if seen.tenant == tenant {
+                    mine.entry(name).and_modify(|one| *one = None).or_insert(Some(*process));
+                } else {
+                    others.insert(name);
+                }
             }
         }
-        here.into_iter().filter_map(|(name, process)| Some((name, process?))).collect()
+        others.retain(|name| !mine.contains_key(name));
+        let believed =
+            mine.into_iter().filter_map(|(name, process)| Some((name, process?))).collect();
+        Here { believed, others }
     }
 
+    /// Who listens on a port.
     fn on(&self, port: Port) -> Vec<ProcKey> {
         let on = self.seen.iter().filter(|(_, seen)| port_of(seen) == Some(port));
-        on.map(|(process, _)| *process).filter(|process| is_alive(&self.paths, *process)).collect()
+        let mut on: Vec<ProcKey> = on.map(|(process, _)| *process).collect();
+        on.sort_unstable();
+        on.retain(|process| Living::remains(&self.paths, *process));
+        on.truncate(MOST_ON_PORT);
+        on
     }
 
     /// Tells of those who do not answer.
     fn tell_silent(&mut self, port: Port, answers: &[Heard]) {
-        let Some(desk) = self.desk.clone() else { return };
-        let listening = self.on(port);
-        let Some(turn) = self.turns.get_mut(&port) else { return };
-        for (_, here, answer) in answers {
-            let heard = silent::Heard { network: port.0, answer, here, listening: &listening };
-            turn.told.tell(&heard, &self.names, &desk);
+        let Some(turn) = self.turns.of.get_mut(&port) else { return };
+        turn.told.retain(|tenant, _| self.seen.values().any(|seen| seen.tenant == *tenant));
+        for (_, server, answer) in answers {
+            let heard = silent::Heard { network: port.0, answer, server };
+            let told = turn.told.entry(server.tenant).or_default();
+            let claims = told.tell(&heard, &self.names, (&self.desk, &mut self.accounts));
+            self.answers.claim(claims);
         }
-        if !answers.is_empty() {
-            turn.told.settle(&answers.iter().map(|(.., answer)| answer).collect::<Vec<_>>());
+        for (tenant, told) in &mut turn.told {
+            let of = answers.iter().filter(|(_, server, _)| server.tenant == *tenant);
+            let of: Vec<&Answer> = of.map(|(.., answer)| answer).collect();
+            if !of.is_empty() {
+                told.settle(&of);
+            }
         }
-    }
-
-    fn count(&self, outcome: RasOutcome) {
-        self.answers.with(|told| *told.outcomes.entry(outcome).or_insert(0) += 1);
-    }
-
-    fn fail(&self, error: &AskError) {
-        let remedy = match error {
-            AskError::Namespace(_) => "let the agent have CAP_SYS_ADMIN, or set nccl.ras = false",
-            _ => "set nccl.ras = false to stop asking",
-        };
-        let state = (SourceState::Degraded, error.to_string(), remedy.into());
-        self.answers.with(|told| told.state = state);
     }
 
     fn publish(&self) {
-        let jobs = self.turns.values().flat_map(|turn| turn.jobs.iter().cloned()).collect();
-        let is_failing = self.turns.values().any(|turn| turn.failed > 0);
+        let turns = || self.turns.of.values();
+        let jobs = turns().flat_map(|turn| turn.jobs.iter().cloned()).collect();
+        let is_failing = turns().any(|turn| turn.failed > 0);
         self.answers.with(|told| {
             told.jobs = jobs;
-            if self.turns.is_empty() {
+            if self.turns.of.is_empty() {
                 told.state = super::Told::default().state;
             } else if !is_failing {
                 told.state = (SourceState::Ready, String::new(), String::new());

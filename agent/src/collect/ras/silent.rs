@@ -4,26 +4,35 @@
 //! NCCL gives a process up a minute after its last word, and a large job is asked more seldom than
 //! that, so names, ranks and owners are kept beyond a process's end. A name is an address
 //! and a number in some PID namespace: of several that share one, and of a process in another
-//! network, only one that is known to have had the very rank is taken.
+//! network, only one that is known to have had the very rank is taken. Who answers speaks of the
+//! processes of its own tenant and of those on other nodes; what it says of others on this node is
+//! counted and told nobody.
 
 use super::answer::{Answer, Lost, Process};
 use super::listeners::Standing;
+use super::tenant::{Accounts, Server, Tenant};
 use crate::attribute::Owner;
-use crate::attribute::party::PartyId;
+use crate::attribute::process::Living;
 use crate::catalog::event::EventKind;
 use crate::communicators::{CommunicatorHash, Communicators};
 use crate::event::desk::Desk;
 use crate::event::{Happening, Moment, Peer, Place, Severity, Witness};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use crate::paths::Paths;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// At least as long as NCCL takes to give a process up, and the usual time between two questions.
 const KEPT: Duration = Duration::from_mins(5);
-/// Processes that are remembered as told, and names that are kept.
+/// Processes of a tenant that are remembered as told, and names that are kept of all.
 const MOST: usize = 4_096;
+/// Names of one tenant that are kept: more than a node has processes on devices.
+const MOST_OF_ONE: usize = 512;
+/// Processes given up that are looked at of one answer; a node loses some hundred at once.
+const MOST_LOST: usize = 1_024;
 
 /// A rank that a process is known to have: communicator, rank and ranks.
 type Known = (CommunicatorHash, Option<u32>, Option<u32>);
@@ -33,7 +42,8 @@ type Known = (CommunicatorHash, Option<u32>, Option<u32>);
 #[derive(Debug)]
 pub(super) struct Names {
     communicators: Arc<Communicators>,
-    desk: Option<Arc<Desk>>,
+    desk: Arc<Desk>,
+    paths: Paths,
     of: HashMap<ProcKey, Named>,
 }
 
@@ -42,45 +52,64 @@ struct Named {
     network: u64,
     names: BTreeSet<Process>,
     ranks: Vec<Known>,
+    tenant: Tenant,
     owner: Option<Arc<Owner>>,
     seen: Instant,
 }
 
-/// Who has been told of, so that each is told once.
+/// Who has been told of by a tenant, so that each is told once.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     dead: HashSet<Process>,
     silent: HashSet<Process>,
 }
 
-/// An answer, and who is on this node.
+/// An answer, and who gave it.
 pub(super) struct Heard<'a> {
     pub network: u64,
     pub answer: &'a Answer,
-    /// The living by their names.
-    pub here: &'a HashMap<Process, ProcKey>,
-    /// Those who listen where the answer came from.
-    pub listening: &'a [ProcKey],
+    pub server: &'a Server,
+}
+
+/// Where a process is that does not answer.
+enum Found {
+    /// On this node.
+    Itself(ProcKey),
+    /// On another, or nobody knows.
+    Elsewhere,
+    /// On this node, and another tenant's.
+    Strangers,
+}
+
+/// What is looked for of each process that does not answer.
+struct Search<'a> {
+    names: &'a Names,
+    heard: &'a Heard<'a>,
+    by_name: HashMap<Process, Vec<ProcKey>>,
+    /// Addresses of this node in the network.
+    hosts: HashSet<IpAddr>,
+    missing: BTreeMap<Process, (usize, u32)>,
 }
 
 impl Names {
-    pub(super) fn new(communicators: Arc<Communicators>, desk: Option<Arc<Desk>>) -> Self {
-        Self { communicators, desk, of: HashMap::new() }
+    pub(super) fn new(communicators: Arc<Communicators>, desk: Arc<Desk>, paths: Paths) -> Self {
+        Self { communicators, desk, paths, of: HashMap::new() }
     }
 
     /// Notes where a process is and which ranks it has. A standing that says no address is kept
     /// from before: sockets are closed before a process has ended.
     pub(super) fn note(&mut self, process: ProcKey, standing: Option<&Standing>) {
         let known = standing.filter(|one| !one.hosts.is_empty());
-        if !self.of.contains_key(&process) && (known.is_none() || self.of.len() >= MOST) {
+        let tenant = Tenant::of(process, &self.desk);
+        if !self.of.contains_key(&process) && (known.is_none() || !self.has_room(tenant)) {
             return;
         }
         let facts = self.communicators.of(process);
         let rank = |facts: &Arc<_>| known_rank(facts);
         let ranks: Vec<Known> = facts.iter().filter_map(rank).collect();
         let seen = Instant::now();
-        let new =
-            || Named { network: 0, names: BTreeSet::new(), ranks: Vec::new(), owner: None, seen };
+        let (names, owner) = (BTreeSet::new(), None);
+        let new = || Named { network: 0, names, ranks: Vec::new(), tenant, owner, seen };
         let named = self.of.entry(process).or_insert_with(new);
         named.seen = seen;
         // A communicator that is destroyed is a rank no more, but one that vanishes with its
@@ -88,16 +117,19 @@ impl Names {
         if !ranks.is_empty() {
             named.ranks = ranks;
         }
-        let owner = self.desk.as_ref().and_then(|desk| desk.owner(process));
-        named.owner = owner.or(named.owner.take());
+        if let Some(owner) = self.desk.owner(process) {
+            (named.owner, named.tenant) = (Some(owner), tenant);
+        }
         if let Some(standing) = known {
-            let name = |host: &std::net::IpAddr| Process {
-                host: host.to_string().into(),
-                pid: standing.inside,
-            };
+            let name = |host: &IpAddr| Process { host: *host, pid: standing.inside };
             (named.network, named.names) =
                 (standing.network, standing.hosts.iter().map(name).collect());
         }
+    }
+
+    fn has_room(&self, tenant: Tenant) -> bool {
+        let mine = || self.of.values().filter(|named| named.tenant == tenant).count();
+        self.of.len() < MOST && mine() < MOST_OF_ONE
     }
 
     /// Forgets who has been gone for as long as two questions are apart, some minutes at least.
@@ -113,75 +145,181 @@ impl Names {
         });
     }
 
+    fn search<'a>(&'a self, heard: &'a Heard<'a>) -> Search<'a> {
+        let mut by_name: HashMap<Process, Vec<ProcKey>> = HashMap::new();
+        let mut hosts = HashSet::new();
+        for (process, named) in &self.of {
+            for name in &named.names {
+                by_name.entry(*name).or_default().push(*process);
+                if named.network == heard.network {
+                    hosts.insert(name.host);
+                }
+            }
+        }
+        let missing = heard.answer.missing_from();
+        Search { names: self, heard, by_name, hosts, missing }
+    }
+}
+
+impl Search<'_> {
+    /// Where an answer says that the ranks of a process are missing, the first of several.
+    fn rank_in(&self, lost: &Process) -> Option<Known> {
+        let (place, rank) = self.missing.get(lost)?;
+        let communicator = self.heard.answer.communicators.get(*place)?;
+        Some((communicator.hash, Some(*rank), communicator.size))
+    }
+
     /// The one process on this node that this can be, and the rank it is missing from.
-    fn find(&self, heard: &Heard<'_>, lost: &Process) -> (Option<ProcKey>, Option<Known>) {
-        let told = rank_in(heard.answer, lost);
+    fn find(&self, lost: &Process) -> (Found, Option<Known>) {
+        let told = self.rank_in(lost);
         let had = |named: &Named| {
             let (hash, rank, _) = told?;
             named.ranks.iter().find(|(one, is, _)| *one == hash && *is == rank).copied()
         };
-        let same = self.of.iter().filter(|(_, named)| named.names.contains(lost));
-        let (sure, others): (Vec<_>, Vec<_>) = same.partition(|(_, named)| had(named).is_some());
-        if let [(process, named)] = sure.as_slice() {
-            return (Some(**process), had(named));
+        let (network, tenant) = (self.heard.network, self.heard.server.tenant);
+        let same = self.by_name.get(lost).into_iter().flatten();
+        let same = same.filter_map(|process| Some((process, self.names.of.get(process)?)));
+        let (mine, strangers): (Vec<_>, Vec<_>) =
+            same.partition(|(_, named)| named.tenant == tenant);
+        let is_strangers = || {
+            strangers.iter().any(|(_, named)| named.network == network)
+                || self.is_of_another_user(lost)
+        };
+        if mine.is_empty() && is_strangers() {
+            return (Found::Strangers, None);
         }
-        let near: Vec<_> =
-            others.iter().filter(|(_, named)| named.network == heard.network).collect();
+        let (sure, others): (Vec<_>, Vec<_>) =
+            mine.into_iter().partition(|(_, named)| had(named).is_some());
+        if let [(process, named)] = sure.as_slice() {
+            return (Found::Itself(**process), had(named));
+        }
+        let near: Vec<_> = others.iter().filter(|(_, named)| named.network == network).collect();
         match near.as_slice() {
             // What is known of its ranks must not say that it is another one.
             [(process, named)] if sure.is_empty() && agrees(named, told) => {
                 let only = named.ranks.as_slice();
                 let own = if let [only] = only { Some(*only) } else { None };
-                (Some(**process), told.or(own))
+                (Found::Itself(**process), told.or(own))
             }
-            _ => (None, told),
+            _ => (Found::Elsewhere, told),
         }
     }
 
-    /// Who of this node is in the communicators in which it is missing, or in the answer at all.
-    fn beside(&self, heard: &Heard<'_>, lost: &Process, desk: &Desk) -> Vec<ProcKey> {
+    /// Whether the number is that of a living process here that is another user's.
+    fn is_of_another_user(&self, lost: &Process) -> bool {
+        let server = self.heard.server;
+        let is_here = lost.host.is_loopback() || self.hosts.contains(&lost.host);
+        let uid = || Living::find(&self.names.paths, lost.pid).and_then(|living| living.uid());
+        server.sees_host_pids
+            && is_here
+            && uid().is_some_and(|uid| server.tenant.uid() != Some(uid))
+    }
+
+    /// Who of the tenant is in the communicators in which it is missing, or in the answer at all,
+    /// or has given it.
+    fn beside(&self, lost: &Process) -> Vec<ProcKey> {
+        let server = self.heard.server;
         let is_missed = |one: &&super::answer::Communicator| {
             one.absent.iter().any(|absent| absent.process.as_ref() == Some(lost))
         };
-        let all = &heard.answer.communicators;
+        let all = &self.heard.answer.communicators;
         let mut in_which: Vec<_> = all.iter().filter(is_missed).collect();
         if in_which.is_empty() {
-            in_which = all.iter().collect();
+            in_which = all.iter().take(MOST_LOST).collect();
         }
         let mut beside = BTreeSet::new();
+        let communicators = &self.names.communicators;
         for communicator in in_which {
-            let named = communicator.ranks.iter().filter_map(|rank| rank.process.as_ref());
-            beside.extend(named.filter_map(|process| heard.here.get(process)));
-            let members = self.communicators.members(communicator.hash);
-            let facts = members.into_iter().filter_map(|id| self.communicators.facts(id));
-            beside.extend(facts.map(|facts| facts.process));
+            let named = communicator.ranks.iter();
+            beside.extend(named.filter_map(|rank| server.here.believed.get(&rank.process)));
+            let members = communicators.members(communicator.hash);
+            let facts = members.into_iter().filter_map(|id| communicators.facts(id));
+            let processes = facts.map(|facts| facts.process);
+            beside.extend(processes.filter(|process| server.trusted.contains(process)));
         }
-        if beside.is_empty() && is_one_party(heard.listening, desk) {
-            beside.extend(heard.listening);
+        if beside.is_empty() {
+            beside.extend(&server.answering);
         }
         beside.into_iter().collect()
+    }
+
+    fn happening(
+        &self,
+        kind: EventKind,
+        lost: &Lost,
+        (process, rank): (Option<ProcKey>, Option<Known>),
+    ) -> Happening {
+        let Process { host, pid } = lost.process;
+        let mut beside = self.beside(&lost.process);
+        beside.retain(|one| Some(*one) != process);
+        let peer = Peer {
+            host: host.to_string().into(),
+            pid,
+            devices: lost.devices(),
+            communicator: rank.map(|(hash, ..)| hash),
+            rank: rank.and_then(|(_, rank, _)| rank),
+            ranks: rank.and_then(|(.., ranks)| ranks),
+            process,
+            owner: process.and_then(|process| self.names.of.get(&process)?.owner.clone()),
+            beside,
+        };
+        let what = match kind {
+            EventKind::PeerSilent => "gets no answer from",
+            _ => "has given up",
+        };
+        let place = if process.is_some() { ", which is this one" } else { "" };
+        let message = format!("NCCL {what} process {pid} on node {host}{place}");
+        let told = Happening::new(kind, Place::Host, Severity::Warning, message);
+        Happening { peer: Some(Box::new(peer)), ..told }
     }
 }
 
 impl Told {
     /// Says once of each process that NCCL has given it up, and of each of this node, once until it
-    /// answers again, that it does not answer.
-    pub(super) fn tell(&mut self, heard: &Heard<'_>, names: &Names, desk: &Desk) {
-        let answer = heard.answer;
-        for lost in &answer.dead {
-            if self.dead.len() < MOST && self.dead.insert(lost.process.clone()) {
-                take(desk, happening(EventKind::PeerDead, lost, heard, (names, desk)));
+    /// answers again, that it does not answer. Gives how many claims about others there were.
+    pub(super) fn tell(
+        &mut self,
+        heard: &Heard<'_>,
+        names: &Names,
+        (desk, accounts): (&Desk, &mut Accounts),
+    ) -> u64 {
+        let (search, tenant) = (names.search(heard), heard.server.tenant);
+        let mut claims = 0;
+        let mut may_tell = |told: &mut HashSet<Process>, lost: &Lost| {
+            told.len() < MOST
+                && accounts.may_tell(tenant, Instant::now())
+                && told.insert(lost.process)
+        };
+        let is_new = |lost: &&Lost| !self.dead.contains(&lost.process);
+        let new: Vec<&Lost> = heard.answer.dead.iter().filter(is_new).take(MOST_LOST).collect();
+        for lost in new {
+            let (process, rank) = match search.find(&lost.process) {
+                (Found::Itself(process), rank) => (Some(process), rank),
+                (Found::Elsewhere, rank) => (None, rank),
+                (Found::Strangers, _) => {
+                    claims += 1;
+                    continue;
+                }
+            };
+            if may_tell(&mut self.dead, lost) {
+                take(desk, search.happening(EventKind::PeerDead, lost, (process, rank)));
             }
         }
-        for lost in &answer.late {
-            // Each node tells of its own, or a thousand nodes would tell of each.
-            if names.find(heard, &lost.process).0.is_some()
-                && self.silent.len() < MOST
-                && self.silent.insert(lost.process.clone())
-            {
-                take(desk, happening(EventKind::PeerSilent, lost, heard, (names, desk)));
+        for lost in &heard.answer.late {
+            if self.silent.contains(&lost.process) || !search.by_name.contains_key(&lost.process) {
+                continue;
+            }
+            match search.find(&lost.process) {
+                // Each node tells of its own, or a thousand nodes would tell of each.
+                (Found::Itself(process), rank) if may_tell(&mut self.silent, lost) => {
+                    let what = (Some(process), rank);
+                    take(desk, search.happening(EventKind::PeerSilent, lost, what));
+                }
+                (Found::Strangers, _) => claims += 1,
+                _ => {}
             }
         }
+        claims
     }
 
     /// Who is silent in none of these answers may be told of again.
@@ -198,26 +336,8 @@ fn take(desk: &Desk, what: Happening) {
     desk.take(what, at, Witness::Ras, Instant::now());
 }
 
-/// Whether all of these processes are known to be of one owner: those who share a port need not
-/// be of one job.
-fn is_one_party(processes: &[ProcKey], desk: &Desk) -> bool {
-    let party = |process: &ProcKey| desk.owner(*process).map(|owner| owner.party);
-    let mut parties = processes.iter().map(party);
-    let first = parties.next().flatten();
-    first.is_some_and(|first| first != PartyId::UNATTRIBUTED) && parties.all(|party| party == first)
-}
-
 fn known_rank(facts: &crate::communicators::MemberFacts) -> Option<Known> {
     Some((facts.hash?, facts.rank, facts.ranks))
-}
-
-/// Where an answer says that the ranks of a process are missing, the first of several.
-fn rank_in(answer: &Answer, lost: &Process) -> Option<Known> {
-    answer.communicators.iter().find_map(|communicator| {
-        let is_it = |absent: &&super::answer::Absent| absent.process.as_ref() == Some(lost);
-        let absent = communicator.absent.iter().find(is_it)?;
-        Some((communicator.hash, Some(absent.rank), communicator.size))
-    })
 }
 
 /// Whether a process may have had a rank, as far as its ranks are known.
@@ -225,37 +345,6 @@ fn agrees(named: &Named, told: Option<Known>) -> bool {
     let Some((hash, rank, _)) = told else { return true };
     let mut same = named.ranks.iter().filter(|(one, ..)| *one == hash);
     same.all(|(_, is, _)| is.is_none() || *is == rank)
-}
-
-fn happening(
-    kind: EventKind,
-    lost: &Lost,
-    heard: &Heard<'_>,
-    (names, desk): (&Names, &Desk),
-) -> Happening {
-    let (process, rank) = names.find(heard, &lost.process);
-    let Process { host, pid } = &lost.process;
-    let mut beside = names.beside(heard, &lost.process, desk);
-    beside.retain(|one| Some(*one) != process);
-    let peer = Peer {
-        host: (&**host).into(),
-        pid: *pid,
-        devices: lost.devices.clone(),
-        communicator: rank.map(|(hash, ..)| hash),
-        rank: rank.and_then(|(_, rank, _)| rank),
-        ranks: rank.and_then(|(.., ranks)| ranks),
-        process,
-        owner: process.and_then(|process| names.of.get(&process)?.owner.clone()),
-        beside,
-    };
-    let what = match kind {
-        EventKind::PeerSilent => "gets no answer from",
-        _ => "has given up",
-    };
-    let place = if process.is_some() { ", which is this one" } else { "" };
-    let message = format!("NCCL {what} process {pid} on node {host}{place}");
-    let told = Happening::new(kind, Place::Host, Severity::Warning, message);
-    Happening { peer: Some(Box::new(peer)), ..told }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-use super::super::answer::from_json;
-use super::super::text::from_text;
+use super::super::answer::Here;
+use super::super::json;
+use super::super::text;
 use super::*;
 use crate::attribute::fake::FakeHost;
 use crate::attribute::ownership::Ownership;
@@ -25,6 +26,10 @@ const LARGE: u64 = 0xcf26_4af5_3edb_e986;
 const SECOND: u64 = 1_000_000_000;
 const NETWORK: u64 = 4_026_531_840;
 
+fn from_text(told: &str) -> Result<Answer, text::TextError> {
+    text::from_text(told, &Here::default())
+}
+
 /// What the thread knows, in front of a desk.
 struct Office {
     host: FakeHost,
@@ -33,6 +38,7 @@ struct Office {
     desk: Arc<Desk>,
     names: Names,
     told: Told,
+    claims: u64,
 }
 
 fn key(pid: u32) -> ProcKey {
@@ -52,8 +58,10 @@ impl Office {
             make_way: Box::new(|| {}),
         }));
         let communicators = Arc::<Communicators>::default();
-        let names = Names::new(Arc::clone(&communicators), Some(Arc::clone(&desk)));
-        Self { host, ownership, communicators, desk, names, told: Told::default() }
+        let paths = host.paths.clone();
+        let names = Names::new(Arc::clone(&communicators), Arc::clone(&desk), paths);
+        let told = Told::default();
+        Self { host, ownership, communicators, desk, names, told, claims: 0 }
     }
 
     /// A process of a Slurm job holds a device.
@@ -84,7 +92,7 @@ impl Office {
 
     /// A process goes by a number in a namespace of its own, at an address of a network.
     fn stands(&mut self, pid: u32, network: u64, (host, inside): (&str, u32)) {
-        let hosts = vec![host.parse().unwrap()];
+        let hosts = BTreeSet::from([host.parse().unwrap()]);
         let standing = Standing { network, inside, hosts, client: None };
         self.names.note(key(pid), Some(&standing));
     }
@@ -102,11 +110,20 @@ impl Office {
         self.ownership.observe(Evidence::Exited { process: key(pid), at_ns: 40 * SECOND });
     }
 
-    /// The records of an answer, by name and attributes.
-    fn hears(&mut self, answer: &Answer, listening: &[ProcKey]) -> Vec<String> {
-        let here = HashMap::new();
-        let heard = Heard { network: NETWORK, answer, here: &here, listening };
-        self.told.tell(&heard, &self.names, &self.desk);
+    /// The records of an answer of this process, by name and attributes.
+    fn hears(&mut self, answer: &Answer, answering: u32) -> Vec<String> {
+        let tenant = Tenant::of(key(answering), &self.desk);
+        let all = (1..100).map(key);
+        let server = Server {
+            tenant,
+            answering: vec![key(answering)],
+            trusted: all.filter(|one| Tenant::of(*one, &self.desk) == tenant).collect(),
+            here: Here::default(),
+            sees_host_pids: true,
+        };
+        let heard = Heard { network: NETWORK, answer, server: &server };
+        let mut accounts = Accounts::default();
+        self.claims = self.told.tell(&heard, &self.names, (&self.desk, &mut accounts));
         let events = self.desk.drain();
         let records = events.iter().flat_map(records);
         records
@@ -145,28 +162,30 @@ fn a_dead_process_of_this_node_is_named_with_its_owner_after_it_has_ended() {
     let answer = from_text(ONE_DEAD).unwrap();
     let wanted = "nccl.peer.dead: 72 1007 itself 127.0.0.1 13033 0x1db14a8a713c2fa5 2 3 - | NCCL \
                   has given up process 13033 on node 127.0.0.1, which is this one";
-    assert_eq!(office.hears(&answer, &[key(70), key(71)]), [wanted]);
-    assert_eq!(office.hears(&answer, &[key(70), key(71)]), [""; 0], "told once");
+    assert_eq!(office.hears(&answer, 70), [wanted]);
+    assert_eq!(office.hears(&answer, 70), [""; 0], "told once");
     // JSON of another release names the same.
     let mut office = Office::new();
+    office.holds(70, 1007);
     office.holds(72, 1007);
-    let answer = from_json(ONE_DEAD_JSON.as_bytes()).unwrap();
-    let lost = answer.dead[0].process.clone();
-    office.stands(72, NETWORK, (&lost.host, lost.pid));
+    let answer = json::from_json(ONE_DEAD_JSON.as_bytes(), &Here::default()).unwrap();
+    let lost = answer.dead[0].process;
+    office.stands(72, NETWORK, (&lost.host.to_string(), lost.pid));
     office.ends(72);
-    let told = office.hears(&answer, &[]);
+    let told = office.hears(&answer, 70);
     assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 72 1007 itself"), "{told:?}");
 }
 
 #[test]
 fn its_owner_is_named_also_when_the_table_has_forgotten_it() {
     let mut office = Office::new();
+    office.holds(70, 1007);
     office.holds(72, 1007);
     office.stands(72, NETWORK, ("127.0.0.1", 13_033));
     office.ends(72);
     office.ownership.expire(3_600 * SECOND);
     assert_eq!(office.ownership.owner(key(72)), None);
-    let told = office.hears(&from_text(ONE_DEAD).unwrap(), &[]);
+    let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
     assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 72 1007 itself"), "{told:?}");
 }
 
@@ -180,47 +199,99 @@ fn a_dead_process_elsewhere_is_told_by_host_and_number_with_those_it_leaves_here
     // Of another job, on the same port.
     office.holds(80, 1008);
     office.is_rank(80, WORLD, 0, 2);
-    let listening = [key(70), key(71), key(80)];
-    let told = office.hears(&from_text(DEAD_AND_LATE).unwrap(), &listening);
+    let told = office.hears(&from_text(DEAD_AND_LATE).unwrap(), 70);
     let wanted = "nccl.peer.dead: 70 1007 peer 172.16.64.213 3487984 0xcf264af53edbe986 21 - 2 | \
                   NCCL has given up process 3487984 on node 172.16.64.213";
     assert_eq!(told, [wanted], "the late one is its own node's business");
 }
 
 #[test]
-fn nobody_is_named_where_several_owners_may_be_meant() {
-    let dead = || from_text(ONE_DEAD).unwrap();
+fn a_death_elsewhere_is_told_of_whoever_says_it_and_of_nobody_else() {
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(80, 1008);
-    let wanted = "nccl.peer.dead: - - - 127.0.0.1 13033 0x1db14a8a713c2fa5 2 - - | NCCL has given \
-                  up process 13033 on node 127.0.0.1";
-    assert_eq!(office.hears(&dead(), &[key(70), key(80)]), [wanted]);
-    // All who listen are of one user.
+    // Another job's process is in the communicator, or says so.
+    office.is_rank(80, WORLD, 0, 3);
+    let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
+    let wanted = "nccl.peer.dead: 70 1007 peer 127.0.0.1 13033 0x1db14a8a713c2fa5 2 - - | NCCL has \
+                  given up process 13033 on node 127.0.0.1";
+    assert_eq!((told, office.claims), (vec![wanted.to_owned()], 0));
+}
+
+#[test]
+fn a_death_of_another_owners_process_is_not_told() {
+    let (name, answer) = (("127.0.0.1", 13_033), from_text(ONE_DEAD).unwrap());
     let mut office = Office::new();
     office.holds(70, 1007);
-    let told = office.hears(&dead(), &[key(70)]);
+    office.holds(80, 1008);
+    office.stands(80, NETWORK, name);
+    // Neither with the communicator and the rank that the process has.
+    for is_rank in [false, true] {
+        if is_rank {
+            office.is_rank(80, WORLD, 2, 3);
+            office.is_rank(70, WORLD, 1, 3);
+            office.stands(80, NETWORK, name);
+        }
+        assert_eq!(office.hears(&answer, 70), [""; 0]);
+        assert_eq!(office.claims, 1);
+    }
+    // Its own word counts, also after the other's.
+    office.holds(81, 1008);
+    let told = office.hears(&answer, 81);
+    assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 80 1008 itself"), "{told:?}");
+    // In another network the same name is somebody else's, of whom nothing is known.
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(80, 1008);
+    office.stands(80, NETWORK + 1, name);
+    let told = office.hears(&answer, 70);
     assert!(told[0].starts_with("nccl.peer.dead: 70 1007 peer"), "{told:?}");
+}
+
+#[test]
+fn a_living_process_of_another_user_is_not_told_dead_by_its_number() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    // It is of this host, though nobody knows that it has to do with NCCL.
+    office.host.start(ProcKey { pid: 13_033, start_ticks: 100 }, "sshd", "0::/\n");
+    let path = office.host.paths.proc.join("13033/status");
+    std::fs::write(path, "Tgid:\t13033\nUid:\t0\t0\t0\t0\n").unwrap();
+    assert_eq!(office.hears(&from_text(ONE_DEAD).unwrap(), 70), [""; 0]);
+    assert_eq!(office.claims, 1);
+}
+
+#[test]
+fn a_job_that_loses_many_has_so_many_events_a_minute() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    let all = (1..5_000)
+        .map(|pid| Lost { process: Process::named("10.0.0.9", pid).unwrap(), devices: 0 });
+    let answer = Answer { dead: all.collect(), ..Answer::default() };
+    // Ten of a kind are told one by one, the others as one.
+    assert_eq!(office.hears(&answer, 70).len(), 10);
+    assert_eq!(office.told.dead.len(), 16);
 }
 
 #[test]
 fn of_processes_with_the_same_name_the_one_with_the_missing_rank_is_meant() {
     let name = ("127.0.0.1", 13_033);
     let mut office = Office::new();
-    for (pid, uid) in [(72, 1007), (92, 1009)] {
-        office.holds(pid, uid);
+    office.holds(70, 1007);
+    for pid in [72, 92] {
+        office.holds(pid, 1007);
         office.stands(pid, NETWORK, name);
     }
     let who = |office: &mut Office| {
         office.told = Told::default();
-        office.hears(&from_text(ONE_DEAD).unwrap(), &[])[0].clone()
+        office.hears(&from_text(ONE_DEAD).unwrap(), 70)[0].clone()
     };
-    assert!(who(&mut office).starts_with("nccl.peer.dead: - - - 127.0.0.1"), "either");
+    assert!(who(&mut office).starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "either");
     office.is_rank(92, WORLD, 2, 3);
     office.stands(92, NETWORK, name);
-    assert!(who(&mut office).starts_with("nccl.peer.dead: 92 1009 itself 127.0.0.1"));
+    assert!(who(&mut office).starts_with("nccl.peer.dead: 92 1007 itself 127.0.0.1"));
     // One that is known to be another rank is none of them.
     let mut office = Office::new();
+    office.holds(70, 1007);
     office.holds(72, 1007);
     office.is_rank(72, WORLD, 1, 3);
     office.stands(72, NETWORK, name);
@@ -230,21 +301,23 @@ fn of_processes_with_the_same_name_the_one_with_the_missing_rank_is_meant() {
 #[test]
 fn a_process_in_another_network_is_meant_only_if_it_had_the_rank() {
     let mut office = Office::new();
+    office.holds(70, 1007);
     office.holds(72, 1007);
     office.stands(72, NETWORK + 1, ("127.0.0.1", 13_033));
     let answer = from_text(ONE_DEAD).unwrap();
-    let told = office.hears(&answer, &[]);
-    assert!(told[0].starts_with("nccl.peer.dead: - - - 127.0.0.1"), "{told:?}");
+    let told = office.hears(&answer, 70);
+    assert!(told[0].starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "{told:?}");
     office.is_rank(72, WORLD, 2, 3);
     office.stands(72, NETWORK + 1, ("127.0.0.1", 13_033));
     office.told = Told::default();
-    let told = office.hears(&answer, &[]);
+    let told = office.hears(&answer, 70);
     assert!(told[0].starts_with("nccl.peer.dead: 72 1007 itself 127.0.0.1"), "{told:?}");
 }
 
 #[test]
 fn a_silent_process_of_this_node_is_told_again_only_after_it_has_answered() {
     let mut office = Office::new();
+    office.holds(70, 1007);
     office.holds(72, 1007);
     office.is_rank(72, LARGE, 21, 32);
     office.stands(72, NETWORK, ("172.16.64.213", 3_487_984));
@@ -253,11 +326,11 @@ fn a_silent_process_of_this_node_is_told_again_only_after_it_has_answered() {
     let wanted = "nccl.peer.unresponsive: 72 1007 itself 172.16.64.213 3487984 0xcf264af53edbe986 \
                   21 32 - | NCCL gets no answer from process 3487984 on node 172.16.64.213, which \
                   is this one";
-    assert_eq!(office.hears(&silent, &[]), [wanted]);
+    assert_eq!(office.hears(&silent, 70), [wanted]);
     office.told.settle(&[&silent]);
-    assert_eq!(office.hears(&silent, &[]), [""; 0]);
+    assert_eq!(office.hears(&silent, 70), [""; 0]);
     office.told.settle(&[&Answer::default()]);
-    assert_eq!(office.hears(&silent, &[]), [wanted]);
+    assert_eq!(office.hears(&silent, 70), [wanted]);
 }
 
 #[test]

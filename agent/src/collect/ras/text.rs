@@ -5,11 +5,16 @@
 //!
 //! Lines are taken by their beginnings (`rasClientRunComms` in `src/ras/client_support.cc`); lines
 //! that are not known pass. A text without one of its headings, or that ends within a line, is no
-//! answer: it was cut short.
+//! answer: it was cut short. One that names more than [`MOST_ENTRIES`] is none either. Takes time in
+//! proportion to the text's length.
 
-use super::answer::{Absent, Answer, Communicator, Lost, Process, count, hash, sum};
+use super::answer::{
+    Absent, Answer, Communicator, Here, Lost, MOST_ENTRIES, MOST_LOCAL, Process, count, device_bit,
+    hash, sum,
+};
 use super::unequal::Unequal;
-use std::sync::Arc;
+use crate::communicators::CommunicatorHash;
+use std::collections::{HashMap, HashSet};
 
 /// Room that 2.24 and 2.25 have for a list of ranks (`lineBuf`, with the zero at its end): what
 /// does not fit is cut off, be it within a number.
@@ -41,12 +46,26 @@ enum Part {
 struct Reading {
     answer: Answer,
     part: Part,
+    places: HashMap<CommunicatorHash, usize>,
     /// Counts in which ranks differ, with the place of their communicator.
     unequal: Vec<(usize, Unequal)>,
+    /// Communicators, ranks, processes and counts.
+    entries: usize,
 }
 
-/// Reads an answer; `None` where it is none.
-pub(super) fn from_text(text: &str) -> Option<Answer> {
+/// Why a text is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TextError {
+    /// It names more communicators and ranks than are read.
+    #[error("more than {MOST_ENTRIES} communicators and ranks")]
+    TooMany,
+    /// It is not what NCCL writes, or was cut short.
+    #[error("not a whole status")]
+    NotWhole,
+}
+
+/// Reads an answer.
+pub(super) fn from_text(text: &str, here: &Here) -> Result<Answer, TextError> {
     let (mut reading, mut is_summary) = (Reading::default(), false);
     let [mut has_summary, mut has_communicators, mut has_warnings] = [false; 3];
     for line in text.lines() {
@@ -59,16 +78,17 @@ pub(super) fn from_text(text: &str) -> Option<Answer> {
         has_communicators |= line.starts_with("Communicators...");
         has_warnings |= line == "Warnings";
         reading.line(line);
+        if reading.entries > MOST_ENTRIES {
+            return Err(TextError::TooMany);
+        }
     }
     let is_whole = has_summary && has_communicators && has_warnings && text.ends_with('\n');
-    is_whole.then(|| reading.end())
+    if is_whole { Ok(reading.end(here)) } else { Err(TextError::NotWhole) }
 }
 
 impl Reading {
     fn line(&mut self, line: &str) {
-        if let Some(version) = line.strip_prefix("NCCL version ") {
-            self.answer.version = version.split(' ').next().unwrap_or_default().into();
-        } else if line == "INCOMPLETE" {
+        if line == "INCOMPLETE" {
             self.part = Part::Late;
         } else if line == "DEAD" {
             self.part = Part::Dead;
@@ -87,13 +107,11 @@ impl Reading {
         let (_, rest) = name.split_once(" (")?;
         let (digits, what) = rest.split_once(") ")?;
         let hash = hash(digits)?;
-        let all = &mut self.answer.communicators;
-        let known = all.iter().position(|one| one.hash == hash);
+        let (all, entries) = (&mut self.answer.communicators, &mut self.entries);
         let mut place = || {
-            known.unwrap_or_else(|| {
-                let (ranks, absent) = (Vec::new(), Vec::new());
-                let (size, missing, left, foremost) = (None, 0, 0, 0);
-                all.push(Communicator { hash, size, ranks, absent, missing, left, foremost });
+            *self.places.entry(hash).or_insert_with(|| {
+                *entries += 1;
+                all.push(Communicator::new(hash));
                 all.len() - 1
             })
         };
@@ -108,15 +126,17 @@ impl Reading {
         match self.part {
             Part::Late => {
                 let Answer { late, late_count, .. } = &mut self.answer;
-                unheard(words, late, late_count);
+                self.entries += unheard(words, late, late_count);
             }
             Part::Dead => {
                 let Answer { dead, dead_count, .. } = &mut self.answer;
-                unheard(words, dead, dead_count);
+                self.entries += unheard(words, dead, dead_count);
             }
             Part::Missing(place) => {
                 if let Some(communicator) = self.answer.communicators.get_mut(place) {
+                    let before = communicator.absent.len();
                     missing(words, communicator);
+                    self.entries += communicator.absent.len() - before;
                 }
             }
             Part::Mismatch(place) | Part::Status(place, _) => self.differing(words, place),
@@ -124,6 +144,7 @@ impl Reading {
                 let place = self.unequal.last().map(|(place, _)| *place);
                 let is_known =
                     self.unequal.last_mut().is_some_and(|(_, unequal)| unequal.take(words));
+                self.entries += usize::from(is_known);
                 if let Some(place) = place.filter(|_| !is_known) {
                     self.differing(words, place);
                 }
@@ -136,10 +157,12 @@ impl Reading {
     fn differing(&mut self, words: &str, place: usize) {
         if let Some(unequal) = Unequal::begin(words) {
             self.unequal.push((place, unequal));
+            self.entries += 1;
             self.part = Part::Launched;
             return;
         }
         let Some(communicator) = self.answer.communicators.get_mut(place) else { return };
+        let before = communicator.absent.len();
         let is_member = |status: &str| !matches!(status, "UNKNOWN" | "NOCOMM");
         if let Some((ranks, status)) = words.split_once(" ranks have status ") {
             let has_left = !is_member(status) && communicator.are_not_missing(status);
@@ -163,21 +186,32 @@ impl Reading {
         } else if let Some((rank, rest)) = rank(words) {
             communicator.absent.extend(absent(rank, manager(rest), false));
         }
+        self.entries += communicator.absent.len() - before;
     }
 
     /// The answer, when all was read. A rank is dead if its process is.
-    fn end(self) -> Answer {
+    fn end(self, here: &Here) -> Answer {
         let Self { mut answer, unequal, .. } = self;
-        for (place, communicator) in answer.communicators.iter_mut().enumerate() {
-            let mine = unequal.iter().filter(|(of, _)| *of == place);
-            let mine: Vec<&Unequal> = mine.map(|(_, unequal)| unequal).collect();
-            communicator.foremost = sum(mine.iter().map(|unequal| unequal.foremost()));
-            communicator.ranks = Unequal::ranks(&mine);
+        let mut by_place: HashMap<usize, Vec<Unequal>> = HashMap::new();
+        for (place, one) in unequal {
+            by_place.entry(place).or_default().push(one);
         }
-        let Answer { dead, communicators, .. } = &mut answer;
-        for absent in communicators.iter_mut().flat_map(|communicator| &mut communicator.absent) {
-            let process = absent.process.as_ref();
-            absent.is_dead = dead.iter().any(|lost| Some(&lost.process) == process);
+        let mut left = MOST_LOCAL;
+        for (place, communicator) in answer.communicators.iter_mut().enumerate() {
+            let Some(mine) = by_place.get(&place) else { continue };
+            communicator.foremost = sum(mine.iter().map(Unequal::foremost));
+            let named = Unequal::processes(mine);
+            let others = named.values().filter(|process| here.others.contains(process)).count();
+            answer.claims += others as u64;
+            let local = named.into_iter().filter(|(_, is)| here.believed.contains_key(is));
+            let ranks = local.filter_map(|(number, process)| Unequal::rank(mine, number, process));
+            communicator.ranks = ranks.take(left).collect();
+            left -= communicator.ranks.len();
+        }
+        let dead: HashSet<Process> = answer.dead.iter().map(|lost| lost.process).collect();
+        let all = answer.communicators.iter_mut();
+        for absent in all.flat_map(|communicator| &mut communicator.absent) {
+            absent.is_dead = absent.process.is_some_and(|process| dead.contains(&process));
         }
         answer
     }
@@ -214,18 +248,22 @@ fn first_number(words: &str) -> Option<u32> {
     words.split(' ').find_map(|word| word.parse().ok())
 }
 
-fn unheard(words: &str, list: &mut Vec<Lost>, total: &mut u32) {
+/// A line about processes that are not heard; how many it names.
+fn unheard(words: &str, list: &mut Vec<Lost>, total: &mut u32) -> usize {
     if let Some(process) = lost(words) {
         list.push(process);
         *total = (*total).max(count(list.len()));
-    } else if words.contains("job process") {
-        *total = first_number(words).unwrap_or(0);
+        return 1;
     }
+    if words.contains("job process") {
+        *total = first_number(words).unwrap_or(0).min(MOST_PROCESSES);
+    }
+    0
 }
 
 fn missing(words: &str, communicator: &mut Communicator) {
     if words.starts_with("Missing communicator data from ") {
-        communicator.missing = first_number(words).unwrap_or(0);
+        communicator.missing = first_number(words).unwrap_or(0).min(MOST_PROCESSES);
     } else if let Some(list) = words.strip_prefix("The missing rank") {
         // 2.24 and 2.25: `The missing ranks: 3,21`.
         communicator.absent.extend(listed(list.trim_start_matches(['s', ':', ' ']), true));
@@ -251,23 +289,24 @@ fn listed(list: &str, is_unresponsive: bool) -> impl Iterator<Item = Absent> + '
 
 fn absent(rank: &str, process: Option<Process>, is_unresponsive: bool) -> Option<Absent> {
     let rank = rank.trim().parse().ok()?;
-    Some(Absent { rank, process, device: None, is_unresponsive, is_dead: false })
+    Some(Absent { rank, process, is_unresponsive, is_dead: false })
 }
 
 /// `Process 3487984 on node 172.16.64.213 managing GPUs 4,5 (NVML 6,7)`.
 fn lost(words: &str) -> Option<Lost> {
     let (pid, rest) = words.strip_prefix("Process ")?.split_once(" on node ")?;
     let (host, devices) = rest.split_once(" managing GPU")?;
-    let devices = devices.trim_start_matches(['s', ' ']).split(' ').next();
-    let devices = devices.filter(|devices| !devices.is_empty()).map(Box::from);
-    Some(Lost { process: Process { host: Arc::from(host), pid: pid.parse().ok()? }, devices })
+    let devices = devices.trim_start_matches(['s', ' ']).split(' ').next().unwrap_or_default();
+    let bits = devices.split(',').filter_map(|device| device.parse().ok()).map(device_bit);
+    let process = Process::named(host, pid.parse().ok()?)?;
+    Some(Lost { process, devices: bits.fold(0, |all, bit| all | bit) })
 }
 
 /// `GPU 5 managed by process 3487984 on node 172.16.64.213`.
 pub(super) fn manager(words: &str) -> Option<Process> {
     let (_, rest) = words.split_once(" managed by process ")?;
     let (pid, host) = rest.split_once(" on node ")?;
-    Some(Process { host: Arc::from(host), pid: pid.parse().ok()? })
+    Process::named(host, pid.parse().ok()?)
 }
 
 #[cfg(test)]

@@ -2,17 +2,18 @@
 //! (2.26 and later) or of all together (2.24 and 2.25). Ranks are there in groups of the same count;
 //! of a group of half the ranks and more only the size is told.
 
-use super::answer::{Process, Rank, count, operation, sum};
+use super::answer::{Launched, Process, Rank, operation, sum};
 use super::text::manager;
-use crate::catalog::nccl::Operation;
 use std::collections::BTreeMap;
 
 /// One such count.
 #[derive(Debug)]
 pub(super) struct Unequal {
     /// `None` for all together, or one that is not known here.
-    operation: Option<Operation>,
+    operation: Option<&'static str>,
     groups: Vec<Group>,
+    /// Ranks that are listed, with what they have launched.
+    listed: BTreeMap<u32, (u64, Option<Process>)>,
 }
 
 /// Ranks that have launched the same.
@@ -20,7 +21,7 @@ pub(super) struct Unequal {
 struct Group {
     launched: u64,
     size: u32,
-    listed: Vec<(u32, Option<Process>)>,
+    listed: u32,
 }
 
 impl Unequal {
@@ -29,15 +30,14 @@ impl Unequal {
     pub(super) fn begin(words: &str) -> Option<Self> {
         let rest = words.strip_prefix("Communicator ranks have different ")?;
         let name = rest.strip_suffix(" operation counts")?;
-        Some(Self { operation: operation(name), groups: Vec::new() })
+        Some(Self { operation: operation(name), groups: Vec::new(), listed: BTreeMap::new() })
     }
 
     /// Takes a line; false if it says something else.
     pub(super) fn take(&mut self, words: &str) -> bool {
         if let Some((size, rest)) = words.split_once(" ranks have ") {
             let group = size.parse().ok().zip(launched(rest));
-            let listed = Vec::new();
-            return self.add(group.map(|(size, launched)| Group { launched, size, listed }));
+            return self.add(group.map(|(size, launched)| Group { launched, size, listed: 0 }));
         }
         let Some((number, rest)) = words.strip_prefix("Rank ").and_then(|one| one.split_once(' '))
         else {
@@ -46,18 +46,24 @@ impl Unequal {
         let Ok(number) = number.parse() else { return false };
         if let Some(rest) = rest.strip_prefix("has ") {
             let (said, process) = rest.split_once(" -- ").unwrap_or((rest, ""));
-            let listed = vec![(number, manager(process))];
-            return self.add(launched(said).map(|launched| Group { launched, size: 1, listed }));
+            let alone = launched(said).map(|launched| Group { launched, size: 1, listed: 0 });
+            return self.add(alone) && self.list(number, process);
         }
-        let Some(group) = self.groups.last_mut() else { return false };
-        group.listed.push((number, manager(rest)));
-        true
+        self.list(number, rest)
     }
 
     fn add(&mut self, group: Option<Group>) -> bool {
         let is_one = group.is_some();
         self.groups.extend(group);
         is_one
+    }
+
+    /// Lists a rank in the last group.
+    fn list(&mut self, number: u32, process: &str) -> bool {
+        let Some(group) = self.groups.last_mut() else { return false };
+        group.listed = group.listed.saturating_add(1);
+        self.listed.entry(number).or_insert((group.launched, manager(process)));
+        true
     }
 
     /// What the foremost ranks have launched.
@@ -68,33 +74,34 @@ impl Unequal {
     /// What a rank has launched; of those that are listed nowhere it is known where there is one
     /// such group.
     fn of(&self, number: u32) -> Option<u64> {
-        let is_in = |group: &&Group| group.listed.iter().any(|(one, _)| *one == number);
-        if let Some(group) = self.groups.iter().find(is_in) {
-            return Some(group.launched);
+        if let Some((launched, _)) = self.listed.get(&number) {
+            return Some(*launched);
         }
-        let mut others = self.groups.iter().filter(|group| count(group.listed.len()) < group.size);
+        let mut others = self.groups.iter().filter(|group| group.listed < group.size);
         let only = others.next()?;
         others.next().is_none().then_some(only.launched)
     }
 
-    /// The ranks that are listed in one of several counts, with all of them. The ranks of a
-    /// communicator call the same in the same order, so the foremost is so in each.
-    pub(super) fn ranks(all: &[&Self]) -> Vec<Rank> {
-        let listed = all.iter().flat_map(|one| &one.groups).flat_map(|group| &group.listed);
-        let mut named: BTreeMap<u32, Option<Process>> = BTreeMap::new();
-        for (number, process) in listed {
-            let known = named.entry(*number).or_default();
-            *known = known.take().or_else(|| process.clone());
+    /// The ranks that are listed in one of several counts with their processes.
+    pub(super) fn processes(all: &[Self]) -> BTreeMap<u32, Process> {
+        let listed = all.iter().flat_map(|one| &one.listed);
+        let named = listed.filter_map(|(number, (_, process))| Some((*number, (*process)?)));
+        named.collect()
+    }
+
+    /// A rank with all of its counts. The ranks of a communicator call the same in the same order,
+    /// so the foremost is so in each.
+    pub(super) fn rank(all: &[Self], number: u32, process: Process) -> Option<Rank> {
+        let counts: Option<Vec<u64>> = all.iter().map(|one| one.of(number)).collect();
+        let counts = counts?;
+        let mut launched = Launched::default();
+        for (one, count) in all.iter().zip(&counts) {
+            if let Some(name) = one.operation {
+                launched.put(name, *count);
+            }
         }
-        let rank = |(number, process)| {
-            let counts: Option<Vec<u64>> = all.iter().map(|one| one.of(number)).collect();
-            let counts = counts?;
-            let by_name = all.iter().zip(&counts);
-            let launched = by_name.filter_map(|(one, count)| Some((one.operation?, *count)));
-            let (launched, total) = (launched.collect(), sum(counts.iter().copied()));
-            Some(Rank { number, process, device: None, launched, total })
-        };
-        named.into_iter().filter_map(rank).collect()
+        let total = sum(counts.iter().copied());
+        Some(Rank { number, process, device: None, launched, total })
     }
 }
 

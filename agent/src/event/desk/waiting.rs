@@ -1,7 +1,7 @@
 //! What waits at the desk: for the other source's telling, for its minute's summary, for the pipeline.
 
 use crate::catalog::event::EventKind;
-use crate::event::{Event, Happening, Place, Victim, Witness};
+use crate::event::{Event, Happening, Place, Severity, Victim, Witness};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ pub(super) const LONGEST: Duration = WINDOW.saturating_add(SAME_UNBIND);
 
 /// What makes two happenings alike.
 type Key = (EventKind, Place, Option<u32>);
+/// What makes two events alike for a summary: a bad one is not lost among others of its code.
+type FoldKey = (Key, Severity);
 
 /// What waits, and what was counted.
 #[derive(Debug, Default)]
@@ -31,10 +33,10 @@ pub(super) struct State {
     /// Whether a second source is there, so that its telling is waited for.
     pub(super) paired: bool,
     held: Vec<(Instant, Event)>,
-    folds: HashMap<Key, Fold>,
+    folds: HashMap<FoldKey, Fold>,
     pub(super) out: VecDeque<Event>,
     pub(super) kinds: HashMap<EventKind, u64>,
-    pub(super) xids: BTreeMap<(Place, u16), u64>,
+    pub(super) xids: BTreeMap<(Place, u16, Severity), u64>,
     pub(super) lost: u64,
 }
 
@@ -64,13 +66,13 @@ impl State {
         let Some((_, event)) = self.held.iter_mut().find(alike) else { return false };
         event.witness = Witness::Both;
         if witness == Witness::Kmsg {
-            // The log line says more than the event does: where it names the process or the
-            // instance, the others on the device were not struck.
-            let in_instance = what.gpu_instance.is_some() && event.what.gpu_instance.is_none();
-            let names = what.process.is_some() || in_instance;
-            if names && event.what.process.is_none() {
+            // The log line says more than the event does: the process, and how bad it is. But an
+            // instance that only the event names is better than the whole device.
+            let is_wider = what.gpu_instance.is_none() && event.what.gpu_instance.is_some();
+            if what.process.is_some() || !is_wider {
                 event.strike(struck);
             }
+            event.what.severity = what.severity;
             event.what.message = what.message.clone();
             event.what.process = event.what.process.take().or_else(|| what.process.clone());
             event.what.gpu_instance = event.what.gpu_instance.or(what.gpu_instance);
@@ -78,11 +80,11 @@ impl State {
         true
     }
 
-    pub(super) fn count(&mut self, what: &Happening) {
+    fn count(&mut self, what: &Happening) {
         *self.kinds.entry(what.kind).or_default() += 1;
         let code = what.code.filter(|_| what.kind == EventKind::Xid);
         let Some(code) = code.and_then(|code| u16::try_from(code).ok()) else { return };
-        let key = (what.place, code);
+        let key = (what.place, code, what.severity);
         if self.xids.len() < MOST_KEYS || self.xids.contains_key(&key) {
             *self.xids.entry(key).or_default() += 1;
         } else {
@@ -106,12 +108,13 @@ impl State {
 
     /// Told now, or counted into its minute's summary.
     fn tell(&mut self, event: Event, now: Instant) {
+        self.count(&event.what);
         if event.what.kind == EventKind::ProcessEnded {
             // None is like another: each is the only account of its process.
             self.push(event);
             return;
         }
-        let key = key(&event.what);
+        let key = (key(&event.what), event.what.severity);
         if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;
             return;

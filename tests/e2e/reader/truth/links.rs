@@ -96,7 +96,7 @@ fn nvlinks((device, nvlink, seconds): (Device<'_>, &NvLink, f64), rows: &mut Vec
         errors((device, nvlink, seconds), link, rows);
     }
     let sum = |curve: &Curve| nvlink.total(device, curve, seconds);
-    for (word, curve) in sums(&nvlink.errors) {
+    for (word, curve) in sums(&nvlink.errors, nvlink.no_totals) {
         rows.extend(curve.as_ref().map(|c| ("gpu.nvlink.errors", word.to_owned(), sum(c))));
     }
     for (bin, curve) in nvlink.fec.iter().enumerate() {
@@ -104,11 +104,13 @@ fn nvlinks((device, nvlink, seconds): (Device<'_>, &NvLink, f64), rows: &mut Vec
     }
 }
 
-fn sums(errors: &Errors) -> [(&'static str, &Option<Curve>); 15] {
+/// What the driver does not sum has only what each link tells.
+fn sums(errors: &Errors, no_totals: bool) -> [(&'static str, &Option<Curve>); 15] {
+    let of_driver = |curve| if no_totals { &None } else { curve };
     [
-        ("crc_flit", &errors.crc),
-        ("crc_data", &errors.crc_data),
-        ("ecc_data", &errors.ecc_data),
+        if no_totals { ("crc", &errors.crc) } else { ("crc_flit", &errors.crc) },
+        ("crc_data", of_driver(&errors.crc_data)),
+        ("ecc_data", of_driver(&errors.ecc_data)),
         ("replay", &errors.replay),
         ("recovery", if errors.recovery.is_some() { &errors.recovery } else { &errors.recovered }),
         ("recovery_failed", &errors.lost),

@@ -76,6 +76,19 @@ impl Kubelet {
         self.state.remove_pod(uid)
     }
 
+    /// Starts again while its API server is away, or for the first second after any start: it lists
+    /// no pods until [`Self::reach_api_server`], while their containers run on (1.34 and 1.36 do).
+    pub fn start_without_api_server(&mut self) -> io::Result<()> {
+        self.stop();
+        self.state.set_apart(true);
+        self.again()
+    }
+
+    /// Knows its pods again; who watches is told of each.
+    pub fn reach_api_server(&self) {
+        self.state.set_apart(false);
+    }
+
     /// What the node has to grant.
     pub fn set_allocatable(&self, allocatable: Allocation) {
         self.state.set_allocatable(allocatable);

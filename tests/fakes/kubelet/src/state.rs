@@ -6,7 +6,7 @@ use crate::pods::{Event, EventType};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::{Code, Status};
 
@@ -44,8 +44,17 @@ struct Known {
     pods: BTreeMap<String, Pod>,
     allocatable: Allocation,
     faults: [Option<Fault>; 2],
+    /// It knows none of its API server's pods.
+    is_apart: bool,
     watchers: Vec<UnboundedSender<Result<Event, Status>>>,
+    /// Calls of pod-resources that may still come at once, and since when that is so.
+    tokens: Option<(f64, Instant)>,
 }
+
+/// Calls a second of pod-resources, all clients' together, and as many at once (`DefaultQPS` and
+/// `DefaultBurstTokens` of `pkg/kubelet/apis/podresources`).
+const PER_SECOND: f64 = 100.0;
+const AT_ONCE: f64 = 10.0;
 
 impl State {
     /// Counts a call, and does to it what was ordered.
@@ -53,6 +62,9 @@ impl State {
         let [resources, pods] = &self.calls;
         let counter = if api == Api::Pods { pods } else { resources };
         counter.fetch_add(1, Ordering::SeqCst);
+        if api == Api::PodResources && !self.known().take_token() {
+            return Err(Status::resource_exhausted("rejected by rate limit"));
+        }
         let [of_resources, of_pods] = self.known().faults.clone();
         match if api == Api::Pods { of_pods } else { of_resources } {
             None => Ok(()),
@@ -75,9 +87,24 @@ impl State {
         *(if api == Api::Pods { pods } else { resources }) = fault;
     }
 
-    /// The pods by UID.
+    /// The pods that it knows, by UID.
     pub(crate) fn pods(&self) -> BTreeMap<String, Pod> {
-        self.known().pods.clone()
+        let known = self.known();
+        if known.is_apart { BTreeMap::new() } else { known.pods.clone() }
+    }
+
+    /// Whether it knows its API server's pods; who watches is told of those that it learns.
+    pub(crate) fn set_apart(&self, is_apart: bool) {
+        let mut known = self.known();
+        known.is_apart = is_apart;
+        if !is_apart {
+            let added: Vec<_> = known
+                .pods
+                .values()
+                .map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)))
+                .collect();
+            added.iter().for_each(|event| known.tell(event));
+        }
     }
 
     pub(crate) fn allocatable(&self) -> Allocation {
@@ -93,7 +120,9 @@ impl State {
         let mut known = self.known();
         let kind =
             if known.pods.contains_key(&pod.uid) { EventType::Modified } else { EventType::Added };
-        known.tell(&Event::of(kind, &core::Pod::of(&pod)));
+        if !known.is_apart {
+            known.tell(&Event::of(kind, &core::Pod::of(&pod)));
+        }
         known.pods.insert(pod.uid.clone(), pod);
     }
 
@@ -109,7 +138,8 @@ impl State {
     pub(crate) fn watch(&self) -> UnboundedReceiver<Result<Event, Status>> {
         let (watcher, events) = unbounded_channel();
         let mut known = self.known();
-        let added = known.pods.values().map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)));
+        let there = known.pods.values().filter(|_| !known.is_apart);
+        let added = there.map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)));
         for event in added.chain([Event::initial_sync_complete()]) {
             // The other end is below.
             let _sent = watcher.send(Ok(event));
@@ -140,6 +170,15 @@ impl State {
 }
 
 impl Known {
+    fn take_token(&mut self) -> bool {
+        let now = Instant::now();
+        let (left, since) = self.tokens.unwrap_or((AT_ONCE, now));
+        let left = (left + PER_SECOND * now.duration_since(since).as_secs_f64()).min(AT_ONCE);
+        let is_left = left >= 1.0;
+        self.tokens = Some((if is_left { left - 1.0 } else { left }, now));
+        is_left
+    }
+
     fn tell(&mut self, event: &Event) {
         self.watchers.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
     }

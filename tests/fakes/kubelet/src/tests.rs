@@ -462,3 +462,26 @@ fn a_method_that_is_not_there_is_unimplemented() {
         client.ask("/v1.PodResourcesLister/Watch", resources::ListRequest {});
     assert_eq!(answer.unwrap_err().code(), Code::Unimplemented);
 }
+
+#[test]
+fn clients_that_ask_too_often_together_are_all_refused() {
+    let client = Client::new();
+    let refused = client.runtime.block_on(async {
+        let one = connect(&client.kubelet.pod_resources()).await.unwrap();
+        let ask = |mut client: Grpc<Channel>| async move {
+            client.ready().await.unwrap();
+            let path = PathAndQuery::from_static("/v1.PodResourcesLister/List");
+            let request = Request::new(resources::ListRequest {});
+            let codec = ProstCodec::<_, resources::ListResponse>::default();
+            client.unary(request, path, codec).await.err().map(|status| status.code())
+        };
+        let asked: Vec<_> = (0..200).map(|_| tokio::spawn(ask(one.clone()))).collect();
+        let mut refused = Vec::new();
+        for answer in asked {
+            refused.extend(answer.await.unwrap());
+        }
+        refused
+    });
+    assert!(refused.len() > 10, "{} of 200 were refused", refused.len());
+    assert!(refused.iter().all(|code| *code == Code::ResourceExhausted), "{refused:?}");
+}

@@ -76,7 +76,7 @@ impl Binding {
                 continue;
             }
             let name = (pod.namespace, pod.name);
-            let facts = ownership.names().pod_named(&name.0, &name.1);
+            let facts = ownership.pod_named(&name.0, &name.1);
             let facts = facts.filter(|_| times.get(&name) == Some(&1));
             let before = before.remove(&name);
             let Some(facts) = facts else {
@@ -136,14 +136,16 @@ impl Outcome {
         // The node's own kubelet grants to its own pods.
         let (uid, name) = (facts.uid.clone(), Some(Arc::clone(&container)));
         let party = Party::Pod { uid, container: name, within: None };
+        let runs = ownership.names().container_named(&facts.uid, &container);
         let pod = Pod {
+            qos: ownership.pod_class(&facts.uid),
             name: Some(Arc::clone(&facts.name)),
             namespace: Some(Arc::clone(&facts.namespace)),
             container: Some(container),
             facts: Some(Arc::clone(facts)),
             ..Pod::unnamed(facts.uid.clone())
         };
-        let workload = Workload { pod: Some(pod), ..Workload::default() };
+        let workload = Workload { pod: Some(pod), facts: runs, ..Workload::default() };
         if is_alone(granted.kind) {
             self.alone.entry(device.clone()).or_default().insert(facts.uid.clone());
         }

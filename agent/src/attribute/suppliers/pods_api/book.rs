@@ -27,12 +27,17 @@ pub(super) struct Book {
     pods: HashMap<PodUid, Known>,
     /// Pods seen since a sync began.
     seen: HashSet<PodUid>,
+    /// The last sync named none of the API server's pods that were known: one that ended in it is
+    /// still to be found out.
+    doubted: bool,
 }
 
 #[derive(Debug)]
 struct Known {
     /// Told by a mirror only.
     mirrored: bool,
+    /// From the API server, not from a file of the node's.
+    from_api: bool,
     containers: Vec<ContainerId>,
 }
 
@@ -46,7 +51,7 @@ pub(super) enum Told {
 
 impl Book {
     pub(super) fn new(wanted: WantedLabels) -> Self {
-        Self { wanted, pods: HashMap::new(), seen: HashSet::new() }
+        Self { wanted, pods: HashMap::new(), seen: HashSet::new(), doubted: false }
     }
 
     /// How many pods there are.
@@ -59,8 +64,31 @@ impl Book {
         self.seen.clear();
     }
 
-    /// Every pod has been told: what was not has ended.
+    /// Every pod has been told that the kubelet knows: what was not has ended, unless that is so of
+    /// every pod of the API server's. For about a second after its start, and as long as its API
+    /// server is away, a kubelet knows none of them (seen with 1.36).
     pub(super) fn synced(&mut self) -> Vec<Told> {
+        let mut of_api = self.pods.values().filter(|known| known.from_api).peekable();
+        if of_api.peek().is_some() && !self.has_seen_api() {
+            self.doubted = true;
+            return Vec::new();
+        }
+        self.settle()
+    }
+
+    /// Whether it is still to be found out which pods have ended.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted
+    }
+
+    /// Whether the kubelet has told of a pod of the API server's since a sync began.
+    pub(super) fn has_seen_api(&self) -> bool {
+        self.pods.iter().any(|(uid, known)| known.from_api && self.seen.contains(uid))
+    }
+
+    /// What was not told since a sync began has ended.
+    pub(super) fn settle(&mut self) -> Vec<Told> {
+        self.doubted = false;
         let ended = self.pods.keys().filter(|uid| !self.seen.contains(*uid));
         let ended: Vec<_> = ended.cloned().collect();
         self.seen = HashSet::new();
@@ -72,6 +100,7 @@ impl Book {
         let node = pod.spec.map(|spec| spec.node_name).filter(|node| !node.is_empty());
         let Some(metadata) = pod.metadata else { return Vec::new() };
         let Some((uid, mirrored)) = identity(&metadata) else { return Vec::new() };
+        let from_api = !is_static(uid.as_str());
         self.seen.insert(uid.clone());
         let known = self.pods.get(&uid);
         if mirrored && known.is_some_and(|known| !known.mirrored) {
@@ -81,7 +110,8 @@ impl Book {
         let status = pod.status.unwrap_or_default();
         let containers = containers(&uid, status);
         let now: Vec<_> = containers.iter().map(|container| container.id.clone()).collect();
-        let before = self.pods.insert(uid.clone(), Known { mirrored, containers: now.clone() });
+        let before =
+            self.pods.insert(uid.clone(), Known { mirrored, from_api, containers: now.clone() });
         let before = before.map(|known| known.containers).unwrap_or_default();
         let mut told = vec![Told::Pod(self.facts(uid, metadata, node))];
         told.extend(containers.into_iter().map(Told::Container));

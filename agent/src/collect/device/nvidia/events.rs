@@ -183,8 +183,8 @@ impl Events {
             return Some(Seen::new(pci, kind, severity, words.to_owned()));
         }
         let code = u32::try_from(raw.data).ok()?;
-        let severity = xid::find(code).map_or(severity, |row| row.action.severity());
         let message = format!("{words} {code}");
+        let severity = xid::verdict(code, &message).action.severity();
         // All ones where the event is of the whole device.
         let gpu_instance = Some(raw.gpu_instance).filter(|id| *id != u32::MAX);
         let seen = Seen::new(pci, kind, severity, message);

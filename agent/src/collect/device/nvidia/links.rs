@@ -56,8 +56,15 @@ const SUMMED: &[(Field, TotalError)] = &[
     (Field::LinkDiscards, TotalError::Discarded),
     (Field::LinkEffective, TotalError::Effective),
     (Field::LinkSymbols, TotalError::Symbol),
-    (Field::LinkRecovered, TotalError::Recovery),
     (Field::LinkUnrecovered, TotalError::RecoveryFailed),
+];
+
+/// What is added up only where the driver has no sum of it: the field of the sum, and what a link is
+/// asked instead, the first that it knows.
+const WITHOUT_SUM: &[(Field, &[Field], TotalError)] = &[
+    (Field::NvLinkFlits, &[Field::LinkCrc], TotalError::Crc),
+    (Field::NvLinkReplays, &[Field::LinkReplays], TotalError::Replay),
+    (Field::NvLinkRecoveries, &[Field::LinkRecoveries, Field::LinkRecovered], TotalError::Recovery),
 ];
 
 /// How recoveries of a link ended.
@@ -116,13 +123,17 @@ pub(super) struct Links {
     corrected: Tally,
     /// Errors of all links.
     errors: Tally,
+    /// Those of which the driver lacks a sum.
+    unsummed: Tally,
 }
 
 impl Links {
     /// Nothing known yet.
     pub(super) fn new(by_link: bool) -> Self {
         let (active, tally) = (Vec::new(), Tally::default);
-        Self { by_link, active, to_cpu: 0, carried: tally(), corrected: tally(), errors: tally() }
+        let (carried, corrected) = (tally(), tally());
+        let (errors, unsummed) = (tally(), tally());
+        Self { by_link, active, to_cpu: 0, carried, corrected, errors, unsummed }
     }
 
     /// Says what the fields told, and asks for more when it is known how many links there are.
@@ -159,7 +170,7 @@ impl Links {
             }
             for scope in 0..links {
                 self.active.push(true);
-                of_link(self.by_link).for_each(|field| fields.want(field, scope));
+                of_link(self.by_link, fields).iter().for_each(|field| fields.want(*field, scope));
                 fields.want(Field::LinkState, scope);
             }
         }
@@ -181,7 +192,7 @@ impl Links {
             told = true;
             let active = state == ACTIVE;
             if active && !*was_active {
-                of_link(self.by_link).for_each(|field| fields.renew(field, scope));
+                of_link(self.by_link, fields).iter().for_each(|field| fields.renew(*field, scope));
             }
             *was_active = active;
             let place = usize::from(state_of(state) as u8);
@@ -218,7 +229,25 @@ impl Links {
             }
             push(out, &metric::NVLINK_ERRORS, *error, self.errors.sum(bin));
         }
+        for (bin, (sum, of_link, error)) in (0_u8..).zip(WITHOUT_SUM) {
+            if !fields.refuses(*sum, DEVICE) {
+                continue;
+            }
+            for scope in scopes() {
+                let known = of_link.iter().find(|field| !fields.refuses(**field, scope));
+                let told = known.and_then(|field| fields.whole_of(*field, scope));
+                self.unsummed.note((bin, scope), told);
+            }
+            push(out, &metric::NVLINK_ERRORS, *error, self.unsummed.sum(bin));
+        }
     }
+}
+
+/// The rows whose sum the driver does not have.
+fn without_sum(
+    fields: &Fields,
+) -> impl Iterator<Item = &'static (Field, &'static [Field], TotalError)> {
+    WITHOUT_SUM.iter().filter(|(sum, ..)| fields.refuses(*sum, DEVICE))
 }
 
 /// Counters of links added up. A link that does not tell for a while takes nothing away, because a
@@ -246,14 +275,16 @@ impl Tally {
 }
 
 /// Every field of a link but its state; without those that are of no use but for the link itself.
-fn of_link(by_link: bool) -> impl Iterator<Item = Field> {
+fn of_link(by_link: bool, fields: &Fields) -> Vec<Field> {
     let summed = SUMMED.iter().map(|(field, _)| *field);
+    let unsummed = without_sum(fields).flat_map(|(_, of_link, _)| of_link.iter().copied());
     let carried = CARRIED.iter().flat_map(|(kib, bytes, _)| [*kib, *bytes]);
     let errors = ERRORS.iter().map(|(field, _)| *field);
+    let recoveries = RECOVERIES.iter().map(|(field, _)| *field);
     let rates = RATES.iter().map(|(field, _)| *field);
-    let own = errors.filter(|error| SUMMED.iter().all(|(field, _)| field != error));
-    let own = own.chain(rates).chain([Field::LinkSpeed]).filter(move |_| by_link);
-    summed.chain(carried).chain(CORRECTED).chain(own)
+    let own = errors.chain(recoveries).chain(rates).chain([Field::LinkSpeed]);
+    let own = own.filter(|_| by_link);
+    summed.chain(unsummed).chain(carried).chain(CORRECTED).chain(own).collect()
 }
 
 fn state_of(state: i64) -> LinkState {

@@ -4,31 +4,36 @@
 
 use super::cover::{EachPresent, Present};
 use super::governor::Attach;
-use super::libraries::{FileKey, Libraries, Library};
+use super::libraries::{FileKey, Libraries};
+use super::library::Library;
 use super::many::{Many, Way};
+use super::mapped::{Stamp, stamp};
 use super::probes::{Attached, Hold, Probes, task_layout};
 use super::quota::Quotas;
 use super::refusals::Refusals;
 use super::runs::Runs;
 use super::shared::Shared;
+use super::stuck::Stuck;
 use super::tally::Tally;
 use super::target::Target;
+use super::words::Words;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long links are closed before something else has its turn.
 const DETACH_AT_ONCE: Duration = Duration::from_millis(100);
-
 /// The programs and where they are attached.
 pub(super) struct Attaching {
     layout: TaskLayout,
     /// Calls a second of a thread, above which some are timed.
     timed_rate: u32,
     probes: Option<Probes>,
-    attached: HashMap<FileKey, Attached>,
+    attached: HashMap<FileKey, (Stamp, Attached)>,
     /// Files of which what only timing needs is attached as well.
     timed: HashSet<FileKey>,
     /// Files that another one's probes are on, since both are the same.
@@ -37,8 +42,12 @@ pub(super) struct Attaching {
     numbers: HashMap<FileKey, u32>,
     last_number: u32,
     refusals: Refusals,
-    /// Links to close, when there is nothing better to do, and of which file they are.
-    detaching: Vec<(Option<FileKey>, Hold)>,
+    /// Links to close, when there is nothing better to do, and of which file.
+    detaching: Vec<(Stamp, Hold)>,
+    /// Nothing is closed until then, since somebody is stuck.
+    detach_after: Option<Instant>,
+    stuck: Stuck,
+    words: Words,
     /// Returns that the agent made itself, to try what they cost.
     tried: u64,
 }
@@ -58,6 +67,9 @@ impl Attaching {
             last_number: 0,
             refusals: Refusals::default(),
             detaching: Vec::new(),
+            detach_after: None,
+            stuck: Stuck::default(),
+            words: Words::default(),
             tried: 0,
         }
     }
@@ -76,31 +88,35 @@ impl Attaching {
     ) -> HashMap<FileKey, Attach> {
         let mut wanted = HashMap::new();
         for (key, library) in libraries.in_use() {
-            let most = library.users.iter().map(|user| allowed(*user)).max();
-            let of = wanted.entry(self.base(key).clone()).or_insert(Attach::Nothing);
+            let most = library.users.keys().map(|user| allowed(*user)).max();
+            let of = wanted.entry(*self.base(key)).or_insert(Attach::Nothing);
             *of = most.unwrap_or(Attach::Full).max(*of);
         }
         wanted
     }
 
     /// Whether something else is attached than is wanted, as far as it can be changed now.
-    pub(super) fn differs(&self, wanted: &HashMap<FileKey, Attach>) -> bool {
-        wanted.iter().any(|(key, wanted)| match wanted {
-            Attach::Nothing => self.attached.contains_key(key),
-            // What is not attached at all was refused, or has been given up and comes back.
-            Attach::Entries | Attach::Full => {
-                let is_timed = self.timed.contains(key) == (*wanted == Attach::Full);
-                let is_refused = self.refusals.is_known(key);
-                let must_change =
-                    if self.attached.contains_key(key) { !is_timed } else { !is_refused };
-                must_change && self.is_loaded() && !self.is_detaching(key)
+    pub(super) fn differs(&self, libraries: &Libraries, wanted: &HashMap<FileKey, Attach>) -> bool {
+        wanted.iter().any(|(key, wanted)| {
+            let is_attached = self.attached.contains_key(key);
+            if *wanted == Attach::Nothing || !is_attached {
+                // What is not attached was refused, or has been given up and comes back.
+                let can_be = !self.refusals.is_known(key) && !self.is_detaching(libraries, key);
+                return is_attached || (*wanted != Attach::Nothing && self.is_loaded() && can_be);
             }
+            self.timed.contains(key) != (*wanted == Attach::Full)
         })
     }
 
-    /// Whether the old probes of a file are still there: attached twice it would count twice.
-    fn is_detaching(&self, key: &FileKey) -> bool {
-        self.detaching.iter().any(|(of, _)| of.as_ref() == Some(key))
+    /// Whether old probes of a file are still there: attached twice it would count twice.
+    fn is_detaching(&self, libraries: &Libraries, key: &FileKey) -> bool {
+        if self.detaching.is_empty() {
+            return false;
+        }
+        let file = libraries.in_use().find(|(known, _)| *known == key);
+        file.is_some_and(|(_, library)| {
+            self.detaching.iter().any(|(file, _)| *file == library.stamp())
+        })
     }
 
     /// Whether a process has to wait for the old probes of a library of its to go.
@@ -111,8 +127,12 @@ impl Attaching {
     ) -> bool {
         let mut used = libraries
             .in_use()
-            .filter(|(_, library)| library.users.iter().any(|user| is_one(*user)));
-        !self.detaching.is_empty() && used.any(|(key, _)| self.is_detaching(self.base(key)))
+            .filter(|(_, library)| library.users.keys().any(|user| is_one(*user)));
+        !self.detaching.is_empty()
+            && used.any(|(key, _)| {
+                let base = self.base(key);
+                !self.attached.contains_key(base) && self.is_detaching(libraries, base)
+            })
     }
 
     /// The file that a file's probes are on.
@@ -129,15 +149,15 @@ impl Attaching {
         shared: &Shared,
         now: Instant,
     ) {
-        let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| key.clone()).collect();
+        let in_use: HashSet<FileKey> = libraries.in_use().map(|(key, _)| *key).collect();
         let gone: Vec<FileKey> =
-            self.attached.keys().filter(|key| !in_use.contains(*key)).cloned().collect();
+            self.attached.keys().filter(|key| !in_use.contains(*key)).copied().collect();
         // What was on a file that is gone is attached to one of its twins.
         self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
         let unwanted = wanted.iter().filter(|(_, attach)| **attach == Attach::Nothing);
         for key in gone.iter().chain(unwanted.map(|(key, _)| key)) {
-            let links = self.attached.remove(key).map(Attached::into_holds).unwrap_or_default();
-            self.detaching.extend(links.into_iter().map(|link| (Some(key.clone()), link)));
+            let attached = self.attached.remove(key);
+            self.detach(attached);
             self.timed.remove(key);
         }
         self.refusals.retain(&in_use);
@@ -148,13 +168,17 @@ impl Attaching {
         }
         self.time(libraries, wanted);
         for key in self.attach_new(libraries, wanted, now) {
-            libraries.tell_version(&key);
+            libraries.tell_version(&key, now);
             let library = libraries.in_use().find(|(known, _)| **known == key);
-            let (Some(attached), Some((_, library))) = (self.attached.get(&key), library) else {
+            let (Some((_, attached)), Some((_, library))) = (self.attached.get(&key), library)
+            else {
                 continue;
             };
+            if !self.words.may_say(library.finder, now) {
+                continue;
+            }
             let (functions, returns) = (attached.functions(), attached.returns());
-            let (path, version) = (&library.path, &library.exports.version);
+            let (path, version) = (library.path(), &library.exports.version);
             let stepped = library.exports.stepped.len();
             tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
         }
@@ -164,7 +188,7 @@ impl Attaching {
     fn number(&mut self, in_use: &HashSet<FileKey>) {
         self.numbers.retain(|key, _| in_use.contains(key));
         for key in in_use {
-            self.numbers.entry(key.clone()).or_insert_with(|| {
+            self.numbers.entry(*key).or_insert_with(|| {
                 self.last_number = self.last_number.wrapping_add(1).max(1);
                 self.last_number
             });
@@ -214,39 +238,48 @@ impl Attaching {
         for (key, library) in libraries.in_use() {
             let wanted = wanted.get(key).copied().unwrap_or(Attach::Full);
             let is_there = self.attached.contains_key(key) || self.twins.contains_key(key);
-            if is_there || wanted == Attach::Nothing || self.is_detaching(key) {
+            if is_there || wanted == Attach::Nothing || self.is_detaching(libraries, key) {
                 continue;
             }
             let timed = wanted == Attach::Full;
             let mut probed =
                 libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
-            if let Some((twin, _)) = probed.find(|(_, other)| library.is_twin(other)) {
+            if let Some((twin, _)) = probed.find(|(_, other)| libraries.are_twins(library, other)) {
                 self.refusals.clear(Some(key));
-                self.twins.insert(key.clone(), twin.clone());
+                self.twins.insert(*key, *twin);
                 continue;
             }
             let Some(probes) = &mut self.probes else { continue };
             if self.refusals.is_early(Some(key), now) {
                 continue;
             }
-            let target = target(library, self.numbers.get(key));
-            match probes.attach(&target, timed) {
+            let (place, path) = (library.place(), library.path());
+            let attached = if let Some(stuck) = self.stuck.on(library.stamp(), libraries) {
+                Err(stuck)
+            } else {
+                let target = target((library, &place), self.numbers.get(key));
+                probes.attach(&target, timed).map_err(|error| error.to_string())
+            };
+            match attached {
                 Ok(attached) => {
-                    for (name, why) in &attached.refused {
-                        tracing::warn!(path = %library.path, name, why, "a function cannot be probed");
+                    let refused = attached.refused.first();
+                    if let Some((name, why)) =
+                        refused.filter(|_| self.words.may_say(library.finder, now))
+                    {
+                        let functions = attached.refused.len();
+                        tracing::warn!(%path, functions, name, why, "functions cannot be probed");
                     }
                     self.refusals.clear(Some(key));
-                    self.attached.insert(key.clone(), attached);
+                    self.attached.insert(*key, (library.stamp(), attached));
                     if timed {
-                        self.timed.insert(key.clone());
+                        self.timed.insert(*key);
                     }
-                    new.push(key.clone());
+                    new.push(*key);
                 }
                 Err(error) => {
-                    let path = &library.path;
-                    let why = format!("{path}: {error}");
-                    if self.refusals.note(Some(key.clone()), why, now) {
-                        tracing::warn!(%path, %error, "a library's calls cannot be counted");
+                    let is_news = self.refusals.note(Some(*key), format!("{path}: {error}"), now);
+                    if is_news && self.words.may_say(library.finder, now) {
+                        tracing::warn!(%path, error, "a library's calls cannot be counted");
                     }
                 }
             }
@@ -263,29 +296,62 @@ impl Attaching {
     fn time(&mut self, libraries: &Libraries, wanted: &HashMap<FileKey, Attach>) {
         let Some(probes) = &mut self.probes else { return };
         for (key, library) in libraries.in_use() {
-            let Some(attached) = self.attached.get_mut(key) else { continue };
+            let Some((file, attached)) = self.attached.get_mut(key) else { continue };
             let is_wanted = wanted.get(key) != Some(&Attach::Entries);
-            if is_wanted && self.timed.insert(key.clone()) {
-                probes.time_calls(&target(library, self.numbers.get(key)), attached);
+            if is_wanted && !self.timed.contains(key) && self.stuck.on(*file, libraries).is_none() {
+                let place = library.place();
+                probes.time_calls(&target((library, &place), self.numbers.get(key)), attached);
+                self.timed.insert(*key);
             } else if !is_wanted && self.timed.remove(key) {
-                self.detaching.extend(attached.untime().into_iter().map(|link| (None, link)));
+                self.detaching.extend(attached.untime().into_iter().map(|hold| (*file, hold)));
             }
         }
     }
 
-    /// A few at a time: a library that comes meanwhile is attached first.
-    pub(super) fn detach_some(&mut self) {
-        let end = Instant::now() + DETACH_AT_ONCE;
+    /// A few at a time: a library that comes meanwhile is attached first. None of a file of which
+    /// somebody keeps the mappings locked.
+    pub(super) fn detach_some(&mut self, libraries: &Libraries) {
+        let begun = Instant::now();
+        if self.detach_after.is_some_and(|after| begun < after) {
+            return;
+        }
+        self.detach_after = None;
+        let end = begun + DETACH_AT_ONCE;
         while Instant::now() < end
-            && let Some(link) = self.detaching.pop()
+            && let Some((file, link)) = self.detaching.pop()
         {
+            if let Some(why) = self.stuck.on(file, libraries) {
+                tracing::debug!(why, "probes are left where they are");
+                // Others' come first the next time.
+                self.detaching.insert(0, (file, link));
+                self.detach_after = Some(Stuck::again(begun));
+                return;
+            }
             drop(link);
         }
     }
 
+    /// When links are to be closed, if any are.
+    pub(super) fn detaching_due(&self) -> Option<Instant> {
+        let due = self.detach_after.unwrap_or_else(Instant::now);
+        (!self.detaching.is_empty()).then_some(due)
+    }
+
+    fn detach(&mut self, attached: impl IntoIterator<Item = (Stamp, Attached)>) {
+        for (file, attached) in attached {
+            self.detaching.extend(attached.into_holds().into_iter().map(|hold| (file, hold)));
+        }
+    }
+
+    /// Whether probes may be tried on this program's own file.
+    pub(super) fn may_try(&mut self, libraries: &Libraries) -> bool {
+        self.is_loaded() && own_stamp().is_some_and(|own| self.stuck.on(own, libraries).is_none())
+    }
+
     /// Closes the links of a trial later, and leaves out the returns it made.
     pub(super) fn end_trial(&mut self, links: Vec<Hold>, returns: u64) {
-        self.detaching.extend(links.into_iter().map(|link| (None, link)));
+        let own = own_stamp().unwrap_or_default();
+        self.detaching.extend(links.into_iter().map(|link| (own, link)));
         self.tried += returns;
     }
 
@@ -301,7 +367,7 @@ impl Attaching {
             let Some(number) = self.number_of(key) else { continue };
             let is_attached = self.attached.contains_key(self.base(key));
             let is_timed = self.timed.contains(self.base(key));
-            for user in &library.users {
+            for user in library.users.keys() {
                 let owner = quotas.owner_of(user.pid);
                 let allowed = quotas.allowed(owner);
                 let entries = is_attached && allowed != Attach::Nothing;
@@ -315,9 +381,10 @@ impl Attaching {
     /// The part of a process's functions that the kernel steps through, in files where the programs do
     /// not know it.
     pub(super) fn stepped_part(&self, libraries: &Libraries, pid: u32) -> f64 {
-        let is_untold = |key| self.attached.get(key).is_some_and(|attached| !attached.is_told());
+        let is_untold =
+            |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.is_told());
         let mine = libraries.in_use().filter(|(key, library)| {
-            is_untold(self.base(key)) && library.users.iter().any(|user| user.pid == pid)
+            is_untold(self.base(key)) && library.users.keys().any(|user| user.pid == pid)
         });
         let part = |(_, library): (&FileKey, &Library)| {
             let exports = &library.exports;
@@ -329,7 +396,8 @@ impl Attaching {
     /// Functions that the kernel steps through in a file, where the programs do not know at which
     /// file they are.
     pub(super) fn stepped(&self, libraries: &Libraries) -> HashSet<usize> {
-        let is_untold = |key| self.attached.get(key).is_some_and(|attached| !attached.is_told());
+        let is_untold =
+            |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.is_told());
         let untold = libraries.in_use().filter(|(key, _)| is_untold(*key));
         untold.flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
     }
@@ -385,7 +453,12 @@ impl Attaching {
     }
 }
 
-fn target<'a>(library: &'a Library, number: Option<&u32>) -> Target<'a> {
-    let number = number.copied().unwrap_or(0);
-    Target { file: &library.file, exports: &library.exports, number }
+/// This program's own file, on which the price of a hit is tried.
+fn own_stamp() -> Option<Stamp> {
+    let flags = StatxFlags::BASIC_STATS;
+    statx(CWD, "/proc/self/exe", AtFlags::empty(), flags).ok().map(|stat| stamp(&stat))
+}
+
+fn target<'a>((library, place): (&'a Library, &'a Path), number: Option<&u32>) -> Target<'a> {
+    Target { file: place, exports: &library.exports, number: number.copied().unwrap_or(0) }
 }

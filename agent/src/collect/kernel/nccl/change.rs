@@ -8,6 +8,7 @@ use crate::catalog::nccl::GovernorLevel;
 use crate::event::desk::Desk;
 use crate::event::{Governed, Happening, Moment, Named, Place, Severity, Witness};
 use crate::host::boot_time_ns;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 /// Libraries that are named; a host has one or two in use.
@@ -33,14 +34,14 @@ pub(super) struct Change {
 impl Change {
     /// Paths and versions of the libraries that some processes use.
     pub(super) fn names(libraries: &Libraries, is_one: impl Fn(u32) -> bool) -> (String, String) {
-        let mut all: Vec<(&str, &str)> = libraries
+        let mut all: Vec<(Arc<str>, Arc<str>)> = libraries
             .in_use()
-            .filter(|(_, library)| library.users.iter().any(|user| is_one(user.pid)))
-            .map(|(_, library)| (&*library.path, &*library.exports.version))
+            .filter(|(_, library)| library.users.keys().any(|user| is_one(user.pid)))
+            .map(|(_, library)| (library.path(), Arc::clone(&library.exports.version)))
             .collect();
         all.sort_unstable();
         all.truncate(MOST_NAMED);
-        let (paths, mut versions): (Vec<&str>, Vec<&str>) = all.into_iter().unzip();
+        let (paths, mut versions): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         versions.dedup();
         (paths.join(", "), versions.join(", "))
     }

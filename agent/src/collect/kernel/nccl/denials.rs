@@ -1,13 +1,17 @@
-//! Places in the maps that owners were refused, by owner: counted by the programs, told in words.
+//! Places in the maps that owners were refused, by owner: counted by the programs, told in
+//! `gpuwho.owner.refused` and in words.
 
 use super::quota::{ByKind, EachOwner};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyId;
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::agent::OwnerLimit;
 use gpuwho_common::nccl::{EVERYBODY, PLACES, STRANGERS};
 use std::collections::{HashMap, HashSet};
 
 /// What each kind of place is for.
-const KINDS: [&str; PLACES] = ["communicators", "operations by size", "threads", "unique ids"];
+const KINDS: [OwnerLimit; PLACES] =
+    [OwnerLimit::Communicators, OwnerLimit::Operations, OwnerLimit::Threads, OwnerLimit::UniqueIds];
 
 /// Refusals so far.
 #[derive(Debug, Default)]
@@ -32,6 +36,9 @@ impl Denials {
                 of(&places.refused).checked_sub(of(&before)).unwrap_or(of(&places.refused))
             });
             let sum: u64 = new.iter().sum();
+            for (kind, count) in KINDS.into_iter().zip(new).filter(|(_, count)| *count > 0) {
+                ownership.refuse(key(ownership, *owner), kind, count);
+            }
             if sum > most.0 {
                 most = (sum, Some((*owner, new)));
             }
@@ -57,9 +64,15 @@ impl Denials {
     }
 }
 
+fn key(ownership: &Ownership, owner: u32) -> QuotaKey {
+    let id = PartyId::numbered(owner);
+    let key = ownership.party(id).and_then(|facts| QuotaKey::of_party(id, &facts.party));
+    key.unwrap_or(QuotaKey::UNKNOWN)
+}
+
 fn words(refused: ByKind) -> String {
     let kinds = refused.iter().zip(KINDS).filter(|(count, _)| **count > 0);
-    kinds.map(|(count, kind)| format!("{count} {kind}")).collect::<Vec<_>>().join(", ")
+    kinds.map(|(count, kind)| format!("{count} {}", kind.as_str())).collect::<Vec<_>>().join(", ")
 }
 
 /// An owner in words, for a person.

@@ -3,23 +3,25 @@
 //! a gigabyte; where there is none, and the file was not stripped, its table of all names.
 //!
 //! The file is somebody else's: every offset in it is checked by reading, never by trust, and
-//! nothing is mapped, so that a file that shrinks meanwhile is a short read.
+//! nothing is mapped, so that a file that shrinks meanwhile is a short read. Only so much is read
+//! (`content`), and a function is one only where its code is inside an executable segment that the
+//! file has as a whole.
 
+mod content;
 mod place;
 mod statics;
 mod version;
 
+use content::Content;
+pub(super) use content::ReadAt;
 use gpuwho_common::nccl::SYMBOLS;
 use object::elf::{
     Dyn64, ELFMAG, EM_AARCH64, EM_X86_64, FileHeader64, PF_X, PT_DYNAMIC, PT_LOAD, PT_NOTE,
-    ProgramHeader64, SHN_UNDEF, SectionHeader64, Sym64,
+    ProgramHeader64, SHN_UNDEF, STT_FUNC, SectionHeader64, Sym64,
 };
-use object::pod::{Pod, from_bytes, slice_from_bytes};
 use object::{LittleEndian as LE, U32, U64};
 use place::cheapest_place;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use version::find_version;
 
@@ -31,8 +33,11 @@ const MARK: &str = "AllReduce";
 const MOST_HEADERS: u64 = 4_096;
 /// Names in one chain of the hash table.
 const MOST_CHAINED: u32 = 4_096;
+/// Bytes of a file that are read for its functions: for those of a library of half a gigabyte one
+/// and a half megabytes, mostly of its code.
+const MOST_READ: u64 = 8 << 20;
 /// Constants that are searched for the version: a library has some megabytes of them.
-const MOST_CONSTANTS: u64 = 64 << 20;
+const MOST_CONSTANTS: u64 = 16 << 20;
 /// Constants, or names, read at once.
 const CHUNK: usize = 1 << 20;
 /// Code that is read of one function.
@@ -56,8 +61,9 @@ pub(super) struct Exports {
 }
 
 /// Looks for the functions; `None` where the file has none, or is no file of this machine's kind.
-pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
-    let Some(image) = Image::open(file)?.filter(|image| image.machine == OWN_MACHINE) else {
+pub(super) fn exports(file: &dyn ReadAt) -> io::Result<Option<Exports>> {
+    let file = Content::new(file, MOST_READ)?;
+    let Some(image) = Image::open(&file)?.filter(|image| image.machine == OWN_MACHINE) else {
         return Ok(None);
     };
     let mut places = exported(&image)?;
@@ -69,9 +75,15 @@ pub(super) fn exports(file: &File) -> io::Result<Option<Exports>> {
     }
     let (mut entries, mut stepped) = (Vec::new(), Vec::new());
     for (row, offset) in places {
-        let (offset, is_stepped) = cheapest_place(file, offset)?;
+        let (offset, is_stepped) = cheapest_place(&file, offset)?;
+        if !image.is_code(offset) {
+            continue;
+        }
         entries.push((row, offset));
         stepped.extend(is_stepped.then_some(row));
+    }
+    if entries.is_empty() {
+        return Ok(None);
     }
     let version = at_least(&entries);
     Ok(Some(Exports { entries, stepped, version, build_id: image.build_id()?.map(Arc::from) }))
@@ -94,15 +106,17 @@ fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
 }
 
 /// The version that the file's constants tell: reads them, some megabytes.
-pub(super) fn version(file: &File) -> io::Result<Option<Arc<str>>> {
-    let Some(image) = Image::open(file)? else { return Ok(None) };
+pub(super) fn version(file: &dyn ReadAt) -> io::Result<Option<Arc<str>>> {
+    let file = Content::new(file, MOST_CONSTANTS + MOST_READ)?;
+    let Some(image) = Image::open(&file)? else { return Ok(None) };
     Ok(image.version()?.map(Arc::from))
 }
 
 /// The code of functions, in the order of their names without prefix, and for which machine it
 /// is, as the header numbers them; of a function that the file does not have, none.
-pub(super) fn code(file: &File, names: &[&str]) -> io::Result<Option<(u16, Vec<Vec<u8>>)>> {
-    let Some(image) = Image::open(file)? else { return Ok(None) };
+pub(super) fn code(file: &dyn ReadAt, names: &[&str]) -> io::Result<Option<(u16, Vec<Vec<u8>>)>> {
+    let file = Content::new(file, MOST_READ)?;
+    let Some(image) = Image::open(&file)? else { return Ok(None) };
     let Some(symbols) = Names::find(&image)? else { return Ok(None) };
     let mut all = Vec::new();
     for name in names {
@@ -110,20 +124,13 @@ pub(super) fn code(file: &File, names: &[&str]) -> io::Result<Option<(u16, Vec<V
         for prefix in PREFIXES {
             if let Some((at, size)) = symbols.function(&image, &format!("{prefix}{name}"))? {
                 let size = usize::try_from(size.min(MOST_CODE)).unwrap_or(0);
-                code = bytes(file, at, size)?;
+                code = file.bytes(at, size)?;
                 break;
             }
         }
         all.push(code);
     }
     Ok(Some((image.machine, all)))
-}
-
-/// The place in the file of a function that it exports.
-pub(super) fn function(file: &File, name: &str) -> io::Result<Option<u64>> {
-    let Some(image) = Image::open(file)? else { return Ok(None) };
-    let Some(names) = Names::find(&image)? else { return Ok(None) };
-    names.offset(&image, name)
 }
 
 /// The newest version that a function of the set came with.
@@ -135,22 +142,27 @@ fn at_least(entries: &[(usize, u64)]) -> Arc<str> {
 
 /// A file that some machine with accelerators can map.
 struct Image<'a> {
-    file: &'a File,
+    file: &'a Content<'a>,
     machine: u16,
     segments: Vec<ProgramHeader64<LE>>,
     sections: (u64, u64),
 }
 
 impl<'a> Image<'a> {
-    fn open(file: &'a File) -> io::Result<Option<Self>> {
-        let Some(header) = read::<FileHeader64<LE>>(file, 0)? else { return Ok(None) };
+    fn open(file: &'a Content<'a>) -> io::Result<Option<Self>> {
+        let Some(header) = file.read::<FileHeader64<LE>>(0)? else { return Ok(None) };
         let ident = header.e_ident;
         // 64 bits, little-endian: all machines that have accelerators.
         if ident.magic != ELFMAG || (ident.class, ident.data) != (2, 1) {
             return Ok(None);
         }
         let count = u64::from(header.e_phnum.get(LE)).min(MOST_HEADERS);
-        let segments = read_all(file, header.e_phoff.get(LE), count)?;
+        let mut segments = file.read_all(header.e_phoff.get(LE), count)?;
+        // What the file does not have as a whole is no segment of it.
+        segments.retain(|segment: &ProgramHeader64<LE>| {
+            let end = segment.p_offset.get(LE).checked_add(segment.p_filesz.get(LE));
+            end.is_some_and(|end| end <= file.size())
+        });
         let sections = (header.e_shoff.get(LE), header.e_shnum.get(LE).into());
         Ok(Some(Self { file, machine: header.e_machine.get(LE), segments, sections }))
     }
@@ -169,16 +181,25 @@ impl<'a> Image<'a> {
         })
     }
 
+    /// Whether code begins at a place in the file.
+    fn is_code(&self, place: u64) -> bool {
+        self.of_kind(PT_LOAD).any(|segment| {
+            let into = place.checked_sub(segment.p_offset.get(LE));
+            let is_inside = into.is_some_and(|into| into < segment.p_filesz.get(LE));
+            is_inside && segment.p_flags.get(LE) & PF_X != 0
+        })
+    }
+
     fn build_id(&self) -> io::Result<Option<String>> {
         const BUILD_ID: u32 = 3;
         for segment in self.of_kind(PT_NOTE) {
             let (mut at, size) = (segment.p_offset.get(LE), segment.p_filesz.get(LE));
             let end = at.saturating_add(size.min(MOST_HEADERS));
             while at < end {
-                let Some(note) = read::<[U32<LE>; 4]>(self.file, at)? else { break };
+                let Some(note) = self.file.read::<[U32<LE>; 4]>(at)? else { break };
                 let [name, length, kind, text] = note.map(|word| word.get(LE));
                 if (name, kind, text) == (4, BUILD_ID, u32::from_le_bytes(*b"GNU\0")) {
-                    let id = bytes(self.file, at + 16, length.min(64) as usize)?;
+                    let id = self.file.bytes(at + 16, length.min(64) as usize)?;
                     let halves = id.iter().flat_map(|byte| [byte >> 4, byte & 15]);
                     return Ok(Some(
                         halves.filter_map(|half| char::from_digit(half.into(), 16)).collect(),
@@ -195,7 +216,7 @@ impl<'a> Image<'a> {
     /// is only read.
     fn version(&self) -> io::Result<Option<String>> {
         let (at, count) = self.sections;
-        let sections = read_all::<SectionHeader64<LE>>(self.file, at, count.min(MOST_HEADERS))?;
+        let sections = self.file.read_all::<SectionHeader64<LE>>(at, count.min(MOST_HEADERS))?;
         let is_constant = |section: &&SectionHeader64<LE>| {
             let (kind, flags) = (section.sh_type.get(LE), section.sh_flags.get(LE));
             // Contents that are in memory, not written and not run.
@@ -247,7 +268,7 @@ impl Names {
         const GNU_HASH: u64 = 0x6fff_fef5;
         let Some(segment) = image.of_kind(PT_DYNAMIC).next() else { return Ok(None) };
         let count = (segment.p_filesz.get(LE) / 16).min(MOST_HEADERS);
-        let tags = read_all::<Dyn64<LE>>(image.file, segment.p_offset.get(LE), count)?;
+        let tags = image.file.read_all::<Dyn64<LE>>(segment.p_offset.get(LE), count)?;
         let place = |wanted: u64| {
             let tag = tags.iter().find(|tag| u64::try_from(tag.d_tag.get(LE)) == Ok(wanted))?;
             image.offset(tag.d_val.get(LE)).map(|(offset, _)| offset)
@@ -257,7 +278,7 @@ impl Names {
         else {
             return Ok(None);
         };
-        let Some(header) = read::<[U32<LE>; 4]>(image.file, hash)? else { return Ok(None) };
+        let Some(header) = image.file.read::<[U32<LE>; 4]>(hash)? else { return Ok(None) };
         let [buckets, first, bloom, shift] = header.map(|word| word.get(LE));
         if buckets == 0 || bloom == 0 {
             return Ok(None);
@@ -274,7 +295,7 @@ impl Names {
     fn function(&self, image: &Image<'_>, name: &str) -> io::Result<Option<(u64, u64)>> {
         let wanted = gnu_hash(name);
         let place = u64::from(wanted / 64 % self.bloom);
-        let Some(bloom) = read::<U64<LE>>(image.file, self.hash + 16 + 8 * place)? else {
+        let Some(bloom) = image.file.read::<U64<LE>>(self.hash + 16 + 8 * place)? else {
             return Ok(None);
         };
         let bits = 1_u64 << (wanted % 64) | 1_u64 << (wanted.wrapping_shr(self.shift) % 64);
@@ -284,7 +305,7 @@ impl Names {
         let buckets = self.hash + 16 + 8 * u64::from(self.bloom);
         let chains = buckets + 4 * u64::from(self.buckets);
         let bucket = buckets + 4 * u64::from(wanted % self.buckets);
-        let Some(begin) = word(image.file, bucket)? else {
+        let Some(begin) = image.file.word(bucket)? else {
             return Ok(None);
         };
         for step in 0..MOST_CHAINED {
@@ -292,7 +313,7 @@ impl Names {
                 return Ok(None);
             };
             let at = chains + 4 * u64::from(chained - self.first);
-            let Some(hash) = word(image.file, at)? else {
+            let Some(hash) = image.file.word(at)? else {
                 return Ok(None);
             };
             if hash | 1 == wanted | 1
@@ -309,11 +330,11 @@ impl Names {
 
     fn symbol(&self, image: &Image<'_>, index: u32, name: &str) -> io::Result<Option<(u64, u64)>> {
         let at = self.symbols + 24 * u64::from(index);
-        let Some(symbol) = read::<Sym64<LE>>(image.file, at)? else { return Ok(None) };
+        let Some(symbol) = image.file.read::<Sym64<LE>>(at)? else { return Ok(None) };
         let text = self.strings + u64::from(symbol.st_name.get(LE));
-        let found = bytes(image.file, text, name.len() + 1)?;
-        if found.strip_suffix(&[0]) != Some(name.as_bytes()) || symbol.st_shndx.get(LE) == SHN_UNDEF
-        {
+        let found = image.file.bytes(text, name.len() + 1)?;
+        let is_function = symbol.st_info & 15 == STT_FUNC && symbol.st_shndx.get(LE) != SHN_UNDEF;
+        if found.strip_suffix(&[0]) != Some(name.as_bytes()) || !is_function {
             return Ok(None);
         }
         let place = image.offset(symbol.st_value.get(LE));
@@ -327,42 +348,6 @@ fn gnu_hash(name: &str) -> u32 {
     name.bytes().fold(5_381, |hash, byte| hash.wrapping_mul(33).wrapping_add(byte.into()))
 }
 
-/// Up to so many bytes.
-fn bytes(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
-    let mut buffer = vec![0; length];
-    let mut filled = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, at.saturating_add(filled as u64)) {
-            Ok(0) => break,
-            Ok(more) => filled += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A place beyond what a file can have is no place.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
-            Err(error) => return Err(error),
-        }
-    }
-    buffer.truncate(filled);
-    Ok(buffer)
-}
-
-/// One record; `None` where the file ends before.
-fn read<T: Pod>(file: &File, at: u64) -> io::Result<Option<T>> {
-    let bytes = bytes(file, at, size_of::<T>())?;
-    Ok(from_bytes::<T>(&bytes).ok().map(|(record, _)| *record))
-}
-
-fn word(file: &File, at: u64) -> io::Result<Option<u32>> {
-    Ok(read::<U32<LE>>(file, at)?.map(|word| word.get(LE)))
-}
-
-/// As many records of those that should be there as are.
-fn read_all<T: Pod>(file: &File, at: u64, count: u64) -> io::Result<Vec<T>> {
-    let length = usize::try_from(count).unwrap_or(0).saturating_mul(size_of::<T>());
-    let bytes = bytes(file, at, length)?;
-    let whole = slice_from_bytes::<T>(&bytes, bytes.len() / size_of::<T>());
-    Ok(whole.map(|(records, _)| records.to_vec()).unwrap_or_default())
-}
-
 #[cfg(test)]
 #[path = "elf_tests.rs"]
-mod tests;
+pub(super) mod tests;

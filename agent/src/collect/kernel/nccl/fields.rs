@@ -7,10 +7,9 @@
 //! older ones do not tell). Nothing is decoded but these loads and stores, and a function that has
 //! another form, or two such pairs that differ, tells nothing.
 
-use super::elf::code;
+use super::elf::{ReadAt, code};
 use object::elf::{EM_AARCH64, EM_X86_64};
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 
 /// The functions that answer with a field, in the order of [`Fields`].
@@ -34,7 +33,7 @@ pub(super) struct Fields {
 }
 
 /// The fields of a library's communicators; `None` where its code does not tell.
-pub(super) fn fields(file: &File) -> io::Result<Option<Fields>> {
+pub(super) fn fields(file: &dyn ReadAt) -> io::Result<Option<Fields>> {
     let names: Vec<&str> = GETTERS.into_iter().chain(READERS).collect();
     let Some((machine, code)) = code(file, &names)? else { return Ok(None) };
     let (getters, readers) = code.split_at(GETTERS.len().min(code.len()));

@@ -1,4 +1,5 @@
 use super::*;
+use std::fs::File;
 
 /// End of `ncclCommCount` in libnccl 2.27.5 and 2.28.9 for x86-64, as the wheels have them.
 const COUNT_2_27: [u8; 14] =

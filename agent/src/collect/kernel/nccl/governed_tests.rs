@@ -163,10 +163,9 @@ fn let_go_when(bare: &mut Bare, has_begun: impl Fn(&Bare) -> bool) {
 }
 
 fn attach_again(bare: &mut Bare, rank: &Rank) {
-    let mut libraries = Libraries::default();
-    libraries.look(&Paths::default(), rank.process());
+    let libraries = looked_at(&Paths::default(), &[rank.process()]);
     let library = libraries.in_use().next().unwrap().1;
-    let target = Target { file: &library.file, exports: &library.exports, number: 1 };
+    let target = Target { file: &library.place(), exports: &library.exports, number: 1 };
     bare.attached = bare.probes.attach(&target, true).unwrap();
     bare.allow(Attach::Full);
 }

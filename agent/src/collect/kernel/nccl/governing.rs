@@ -114,8 +114,8 @@ impl Governing {
     }
 
     /// Finds out what hits cost, once, and from that the budget, unless one was asked for.
-    pub(super) fn set_price(&mut self, attaching: &mut Attaching) {
-        if self.is_tried {
+    pub(super) fn set_price(&mut self, attaching: &mut Attaching, libraries: &Libraries) {
+        if self.is_tried || !attaching.may_try(libraries) {
             return;
         }
         let Some(many) = attaching.many() else { return };
@@ -294,6 +294,12 @@ fn rate(hits: u128, passed: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant_files::TenantFiles;
+
+    fn none() -> Libraries {
+        let paths = Paths::default();
+        Libraries::new(TenantFiles::direct(&paths), &paths)
+    }
 
     #[test]
     fn a_rate_is_of_the_time_with_probes() {
@@ -308,7 +314,7 @@ mod tests {
     fn without_a_library_there_is_nothing_to_wait_for() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (attaching, libraries) = (Attaching::new(0), Libraries::default());
+        let (attaching, libraries) = (Attaching::new(0), none());
         let shared = Shared::default();
         for second in 1..100 {
             let look = now + second * LOOK_EVERY;
@@ -322,7 +328,7 @@ mod tests {
     fn what_was_given_up_is_looked_at_each_second_also_while_nobody_uses_a_library() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (attaching, libraries) = (Attaching::new(0), Libraries::default());
+        let (attaching, libraries) = (Attaching::new(0), none());
         let mut governed = Governed::new(10, Patience::default(), now);
         governed.governor.look(11, now);
         governing.owners.insert(7, governed);

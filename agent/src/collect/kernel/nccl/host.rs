@@ -1,7 +1,7 @@
 //! The host's processes and what they have loaded, as membership in communicators asks for them.
 
 use super::cover::Covers;
-use super::libraries::Told;
+use super::library::Told;
 use super::roll::Processes;
 use super::shared::Known;
 use crate::collect::proc_scan::{is_alive, living};
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 pub(super) struct Host<'a> {
     paths: &'a Paths,
     libraries: HashMap<ProcKey, Told>,
-    files: HashMap<u32, Told>,
+    files: HashMap<(ProcKey, u32), Told>,
     only: HashMap<ProcKey, u32>,
     covers: Covers,
     owners: HashMap<u32, u32>,
@@ -62,7 +62,7 @@ impl Processes for Host<'_> {
     }
 
     fn library(&self, process: ProcKey, file: u32) -> Option<Told> {
-        let told = self.files.get(&file).filter(|_| file != 0);
+        let told = self.files.get(&(process, file));
         told.or_else(|| self.libraries.get(&process)).cloned()
     }
 

@@ -1,205 +1,332 @@
 //! Which mapped files are collective libraries, and who maps them.
 //!
-//! A file is known by its device and inode as the kernel shows them among a process's mappings,
-//! so that names, links, containers and copies do not matter. It is opened through
-//! `/proc/PID/map_files`, which leads to the mapped file itself also when it was deleted or is in
-//! a container, else below `/proc/PID/root`. A file that is no such library is remembered as long
-//! as somebody maps it.
+//! A file is what the descriptor is of through which it was opened (`mapped`): names, links,
+//! containers and copies do not matter, and what the process maps later does not either. Device and
+//! inode as its list of mappings shows them only save opening it again. Where they are those of the
+//! descriptor, they are of one file for all processes; on overlays and Btrfs they differ, and then
+//! each process has its own.
 //!
 //! Overlay mounts show one file below them each as a file of its own, while the kernel's probes are
 //! on the one below. Such twins agree in size, times and build id, and the memory of a process that
 //! maps the second has the probes of the first in it.
+//!
+//! All of it is a tenant's: what a process, a tenant and the host may have is bounded, what looking
+//! costs too (`pace`).
 
-use super::elf::{Exports, exports, version};
-use super::fields::{Fields, fields};
+use super::fields::Fields;
+use super::library::{Library, User};
+use super::mapped::{Mapped, NotRead};
+use super::mappings::{self, Mapping};
+use super::pace::{Meter, Pace};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use std::collections::hash_map::Entry;
+use crate::tenant_files::{ProcFile, Refused, Tenant, TenantFiles};
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// A mapped file.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Files with code that a process maps: Python programs have some hundreds.
+const MOST_FILES: usize = 2_048;
+/// Libraries of one process; a job has one or two.
+const MOST_OF_PROCESS: usize = 64;
+/// Libraries that only one tenant uses.
+const MOST_OF_TENANT: usize = 128;
+/// Libraries on the host, an open file each.
+const MOST_LIBRARIES: usize = 512;
+/// Bytes of a path that are told.
+const MOST_PATH: usize = 512;
+/// Before a file that was refused is tried again: at first, and at last.
+const SOON: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_mins(5);
+/// Users of a library whose memory is asked for.
+const MOST_ASKED: usize = 3;
+
+/// A file by device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FileKey {
-    /// `major:minor`, as the mappings show it.
-    device: Box<str>,
-    inode: u64,
+    pub device: (u32, u32),
+    pub inode: u64,
 }
 
-/// A collective library in use.
-#[derive(Debug)]
-pub(super) struct Library {
-    /// The path as the first process that mapped it sees it.
-    pub path: Arc<str>,
-    /// Where it can be opened; good as long as `opener` maps it.
-    pub file: PathBuf,
-    /// The process through which it is opened.
-    opener: ProcKey,
-    /// What it offers.
-    pub exports: Exports,
-    /// Where it keeps what a communicator is, as far as its code tells.
-    pub fields: Option<Fields>,
-    /// Who maps it.
-    pub users: HashSet<ProcKey>,
-    /// Its size and times.
-    stamp: Stamp,
-    /// Where a process has it in memory.
-    memory: Memory,
+/// What a file of a process was found to be.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    Library(FileKey),
+    /// None; whether that is known by its key for all processes.
+    Other {
+        for_all: bool,
+    },
 }
 
-/// What tells a file from a copy of it: size, and the times of writing and of change to the
-/// nanosecond.
-type Stamp = (u64, [i64; 4]);
-
-/// Version and path, as they are told.
-pub(super) type Told = (Arc<str>, Arc<str>);
-
-/// A file in a process's memory.
-#[derive(Debug)]
-struct Memory {
-    /// `/proc/PID/mem`.
-    path: PathBuf,
-    /// Address of the file's first byte, were it mapped like its code.
-    base: u64,
+/// The files that a process maps.
+#[derive(Debug, Default)]
+struct Files {
+    /// By what the list of mappings shows.
+    found: HashMap<FileKey, Found>,
+    /// Looks in a row at which something was refused.
+    refused: u32,
+    /// Why it was, at the last look.
+    put_off: Option<String>,
+    /// Which bound the last list of its mappings has reached.
+    cut: Option<&'static str>,
+    /// Why a file is left out as long as it maps it.
+    left_out: Option<String>,
 }
 
-impl Library {
-    /// Version and path, as they are told.
-    pub(super) fn told(&self) -> Told {
-        let version = self.exports.version.split('+').next().unwrap_or_default();
-        (version.into(), Arc::clone(&self.path))
-    }
-
-    /// Whether this is the file that another library's probes are on, though it goes by another
-    /// device.
-    pub(super) fn is_twin(&self, other: &Self) -> bool {
-        self.stamp == other.stamp
-            && self.exports.build_id == other.exports.build_id
-            && self.exports.entries == other.exports.entries
-            && self.is_probed().unwrap_or(false)
-    }
-
-    /// It is opened through another of its users when the one that it was opened through has let it
-    /// go.
-    fn leave(&mut self, process: ProcKey, key: &FileKey) {
-        if self.opener != process {
-            return;
-        }
-        let Some(proc) = self.memory.path.ancestors().nth(2).map(Path::to_owned) else { return };
-        let place_of = |user: &ProcKey| {
-            let folder = proc.join(user.pid.to_string());
-            let maps = fs::read(folder.join("maps")).ok()?;
-            let maps = String::from_utf8_lossy(&maps);
-            let mapping = maps.lines().filter_map(mapping).find(|one| one.key == *key)?;
-            let (file, _) = place(&folder, &mapping)?;
-            Some((file, memory(&folder, &mapping)?, *user))
-        };
-        if let Some((file, memory, opener)) = self.users.iter().find_map(place_of) {
-            (self.file, self.memory, self.opener) = (file, memory, opener);
-        }
-    }
-
-    /// Whether the code in memory is not the code in the file.
-    fn is_probed(&self) -> io::Result<bool> {
-        let Some((_, offset)) = self.exports.entries.first() else { return Ok(false) };
-        let (mut in_file, mut in_memory) = ([0; 4], [0; 4]);
-        File::open(&self.file)?.read_exact_at(&mut in_file, *offset)?;
-        let address = self.memory.base.wrapping_add(*offset);
-        File::open(&self.memory.path)?.read_exact_at(&mut in_memory, address)?;
-        Ok(in_file != in_memory)
+impl Files {
+    /// What is not seen of it.
+    fn trouble(&self) -> Option<&str> {
+        self.left_out.as_deref().or(self.cut).or(self.put_off.as_deref())
     }
 }
 
-/// An executable mapping of a file.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mapping<'a> {
-    range: &'a str,
+/// Something new that a process maps.
+struct New {
+    range: (u64, u64),
     offset: u64,
     key: FileKey,
-    path: &'a str,
+    path: Arc<str>,
+}
+
+/// What came of a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// Whether somebody maps a library that did not, or the other way round.
+    pub changed: bool,
+    /// Not all was seen: to be looked at again after so long, whatever it maps then.
+    pub again: Option<Duration>,
 }
 
 /// All mapped files that were looked at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Libraries {
+    files: TenantFiles,
+    paths: Paths,
     known: HashMap<FileKey, Library>,
-    /// Files that are none.
-    others: HashSet<FileKey>,
-    /// Files each process maps.
-    mapped: HashMap<ProcKey, HashSet<FileKey>>,
-    /// How many processes map each of them.
-    mappers: HashMap<FileKey, usize>,
+    /// Files that are none, by a key that holds for all processes, and how many map them.
+    others: HashMap<FileKey, usize>,
+    processes: HashMap<ProcKey, Files>,
+    /// How often something was refused or left out.
+    pub refused: u64,
+    pace: Pace,
 }
 
 impl Libraries {
-    /// Looks at a process's mappings; true if that changed who maps a library.
-    pub(super) fn look(&mut self, paths: &Paths, process: ProcKey) -> bool {
-        let folder = paths.proc.join(process.pid.to_string());
-        let Ok(maps) = fs::read(folder.join("maps")) else { return self.forget(process) };
-        let maps = String::from_utf8_lossy(&maps);
-        let mut mapped = HashSet::new();
-        let mut changed = false;
-        for mapping in maps.lines().filter_map(mapping) {
-            if !mapped.insert(mapping.key.clone()) {
-                continue;
-            }
-            if let Some(library) = self.library((&folder, process), mapping) {
-                changed |= library.users.insert(process);
-            }
+    pub(super) fn new(files: TenantFiles, paths: &Paths) -> Self {
+        Self {
+            files,
+            paths: paths.clone(),
+            known: HashMap::new(),
+            others: HashMap::new(),
+            processes: HashMap::new(),
+            refused: 0,
+            pace: Pace::default(),
         }
-        for key in &mapped {
-            if !self.mapped.get(&process).is_some_and(|before| before.contains(key)) {
-                *self.mappers.entry(key.clone()).or_insert(0) += 1;
-            }
-        }
-        let before = self.mapped.insert(process, mapped).unwrap_or_default();
-        let closed: Vec<FileKey> = match self.mapped.get(&process) {
-            Some(mapped) => before.difference(mapped).cloned().collect(),
-            None => Vec::new(),
-        };
-        changed | self.leave(process, closed)
     }
 
-    /// The library that a mapped file is.
-    fn library(&mut self, process: (&Path, ProcKey), mapping: Mapping<'_>) -> Option<&mut Library> {
-        if self.others.contains(&mapping.key) {
-            return None;
+    /// Looks at a process's mappings.
+    pub(super) fn look(&mut self, process: ProcKey, now: Instant) -> Looked {
+        let Ok(tenant) = self.files.tenant(process) else {
+            return Looked { changed: self.forget(process), again: None };
+        };
+        self.pace.belongs(process, &tenant, now);
+        let allowed = self.pace.allowed(process, now);
+        if allowed.is_zero() {
+            return Looked { changed: false, again: Some(SOON) };
         }
-        match self.known.entry(mapping.key.clone()) {
-            Entry::Occupied(known) => Some(known.into_mut()),
-            Entry::Vacant(new) => {
-                let library = open(process, &mapping);
-                if library.is_none() {
-                    self.others.insert(mapping.key);
+        let meter = Meter::start(allowed);
+        let looked = self.look_within(&meter, (process, &tenant));
+        self.pace.spend(process, meter.spent(), now);
+        looked
+    }
+
+    fn look_within(&mut self, meter: &Meter, (process, tenant): (ProcKey, &Tenant)) -> Looked {
+        let maps = match self.files.proc_file(process, ProcFile::Maps) {
+            Ok(maps) => maps,
+            Err(Refused::Failed(_)) => {
+                return Looked { changed: self.forget(process), again: None };
+            }
+            Err(refused) => return self.put_off(process, refused.to_string()),
+        };
+        let of = self.processes.entry(process).or_default();
+        let (mut seen, mut new, mut is_full) = (HashSet::new(), Vec::new(), false);
+        let read = mappings::read(maps, |mapping| {
+            if !mapping.is_code || seen.contains(&mapping.key) {
+                return;
+            }
+            is_full |= seen.len() >= MOST_FILES;
+            if !is_full && seen.insert(mapping.key) && !of.found.contains_key(&mapping.key) {
+                new.push(New::of(&mapping));
+            }
+        });
+        let cut = match read {
+            Ok(cut) => cut.map(mappings::Cut::as_str),
+            Err(error) => return self.put_off(process, error.to_string()),
+        };
+        let gone: Vec<FileKey> =
+            of.found.keys().filter(|key| !seen.contains(*key)).copied().collect();
+        let mut looked = Looked { changed: self.leave(process, gone), again: None };
+        let cut = cut.or(is_full.then_some("it maps code of more than 2048 files"));
+        let of = self.processes.entry(process).or_default();
+        self.refused += u64::from(cut.is_some() && of.cut != cut);
+        of.cut = cut;
+        for file in new {
+            if meter.is_over() {
+                looked.again = Some(SOON);
+                return looked;
+            }
+            match self.identify((process, tenant), &file) {
+                Ok(found) => {
+                    looked.changed |= matches!(found, Found::Library(_));
+                    self.processes.entry(process).or_default().found.insert(file.key, found);
                 }
-                library.map(|library| new.insert(library))
+                Err(NotRead::Gone) => {}
+                Err(why) => {
+                    let put_off = self.put_off(process, format!("{}: {why}", file.path));
+                    looked.again = looked.again.or(put_off.again);
+                }
             }
         }
+        if looked.again.is_none()
+            && let Some(of) = self.processes.get_mut(&process)
+        {
+            (of.refused, of.put_off) = (0, None);
+        }
+        looked
+    }
+
+    /// What a new file of a process is.
+    fn identify(
+        &mut self,
+        (process, tenant): (ProcKey, &Tenant),
+        file: &New,
+    ) -> Result<Found, NotRead> {
+        if let Some(mappers) = self.others.get_mut(&file.key) {
+            *mappers += 1;
+            return Ok(Found::Other { for_all: true });
+        }
+        let user = || User {
+            path: Arc::clone(&file.path),
+            base: file.range.0.wrapping_sub(file.offset),
+            tenant: tenant.clone(),
+        };
+        let known = self.known.get_mut(&file.key).filter(|library| library.is_exact);
+        if let Some(library) = known {
+            library.users.insert(process, user());
+            return Ok(Found::Library(file.key));
+        }
+        let mapped = Mapped::open((&self.files, &self.paths), process, file.range);
+        let mapped = match mapped {
+            Err(NotRead::UserSpace(kind)) => {
+                let why = NotRead::UserSpace(kind);
+                self.leave_out(process, format!("{}: {why}", file.path));
+                return Ok(Found::Other { for_all: false });
+            }
+            other => other?,
+        };
+        let key = mapped.key;
+        if let Some(library) = self.known.get_mut(&key) {
+            library.users.insert(process, user());
+            return Ok(Found::Library(key));
+        }
+        let is_exact = key == file.key;
+        let Some(mut library) = Library::read(mapped, process, is_exact)? else {
+            if is_exact {
+                self.others.insert(key, 1);
+            }
+            return Ok(Found::Other { for_all: is_exact });
+        };
+        if let Err(why) = self.make_room(process, tenant) {
+            self.leave_out(process, why);
+            return Ok(Found::Other { for_all: false });
+        }
+        library.users.insert(process, user());
+        self.known.insert(key, library);
+        Ok(Found::Library(key))
+    }
+
+    /// Makes room for one more library, or says why there is none. Where the host has too many, the
+    /// tenant with most of its own loses one.
+    fn make_room(&mut self, process: ProcKey, tenant: &Tenant) -> Result<(), String> {
+        let of_process = self.known.values().filter(|one| one.users.contains_key(&process));
+        if of_process.count() >= MOST_OF_PROCESS {
+            return Err(format!("it maps more than {MOST_OF_PROCESS} collective libraries"));
+        }
+        let mut of_tenants: HashMap<&Tenant, usize> = HashMap::new();
+        for library in self.known.values() {
+            if let Some(user) = library.users.values().next()
+                && library.is_only_of(&user.tenant)
+            {
+                *of_tenants.entry(&user.tenant).or_default() += 1;
+            }
+        }
+        let own = of_tenants.get(tenant).copied().unwrap_or(0);
+        if own >= MOST_OF_TENANT {
+            return Err(format!("{tenant} maps more than {MOST_OF_TENANT} collective libraries"));
+        }
+        if self.known.len() < MOST_LIBRARIES {
+            return Ok(());
+        }
+        let greatest = of_tenants.into_iter().max_by_key(|(_, count)| *count);
+        let greatest = greatest.filter(|(_, count)| *count > own + 1);
+        let victim = greatest.and_then(|(greatest, _)| {
+            let mut theirs = self.known.iter().filter(|(_, one)| one.is_only_of(greatest));
+            theirs.next().map(|(key, _)| *key)
+        });
+        let full = || format!("more than {MOST_LIBRARIES} collective libraries are in use");
+        let library = self.known.remove(&victim.ok_or_else(full)?);
+        for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
+            let why = "one of its collective libraries had to make room for another tenant's";
+            self.leave_out(process, why.to_owned());
+        }
+        Ok(())
+    }
+
+    /// A process is looked at again later, each time after a longer while.
+    fn put_off(&mut self, process: ProcKey, why: String) -> Looked {
+        let of = self.processes.entry(process).or_default();
+        let wait = SOON.saturating_mul(1 << of.refused.min(16)).min(SELDOM);
+        of.refused = of.refused.saturating_add(1);
+        tracing::debug!(%process, why, ?wait, "what a process maps is looked at again later");
+        of.put_off = Some(why);
+        self.refused += 1;
+        Looked { changed: false, again: Some(wait) }
+    }
+
+    /// A file of a process is left out for good.
+    fn leave_out(&mut self, process: ProcKey, why: String) {
+        tracing::debug!(%process, why, "a mapped file is left out");
+        self.refused += 1;
+        self.processes.entry(process).or_default().left_out = Some(why);
+    }
+
+    /// What is not seen of one of the processes, for a person.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let troubled = self.processes.iter();
+        let first = troubled
+            .filter_map(|(process, of)| Some((process, of.trouble()?)))
+            .min_by_key(|(process, _)| **process);
+        first.map(|(process, why)| format!("process {}: {why}", process.pid))
     }
 
     /// Reads a library's version, which takes longer than to attach to it.
-    pub(super) fn tell_version(&mut self, key: &FileKey) {
-        if let Some(library) = self.known.get_mut(key)
-            && let Some(version) =
-                File::open(&library.file).ok().and_then(|file| version(&file).ok()?)
-        {
-            library.exports.version = version;
-        }
+    pub(super) fn tell_version(&mut self, key: &FileKey, now: Instant) {
+        let Some(library) = self.known.get_mut(key) else { return };
+        let meter = Meter::start(Duration::MAX);
+        library.read_version();
+        self.pace.spend(library.finder, meter.spent(), now);
     }
 
     /// A process has ended; true if it mapped a library.
     pub(super) fn forget(&mut self, process: ProcKey) -> bool {
-        let mapped = self.mapped.remove(&process).unwrap_or_default();
-        self.leave(process, mapped)
+        let found = self.processes.remove(&process).unwrap_or_default().found;
+        self.pace.forget(process, Instant::now());
+        self.let_go(process, found.into_iter())
     }
 
     /// Everybody that maps a library.
     pub(super) fn users(&self) -> HashSet<ProcKey> {
-        self.in_use().flat_map(|(_, library)| library.users.iter().copied()).collect()
+        self.in_use().flat_map(|(_, library)| library.users.keys().copied()).collect()
     }
 
     /// The libraries that somebody maps.
@@ -209,126 +336,90 @@ impl Libraries {
 
     /// The library of a process, the newest of several.
     pub(super) fn of(&self, process: ProcKey) -> Option<&Library> {
-        let mine = self.in_use().filter(|(_, library)| library.users.contains(&process));
+        let mine = self.in_use().filter(|(_, library)| library.users.contains_key(&process));
         mine.map(|(_, library)| library)
             .max_by(|one, other| one.exports.version.cmp(&other.exports.version))
     }
 
     /// Where a process's communicators have their fields, unless it maps libraries that differ.
     pub(super) fn fields_of(&self, process: ProcKey) -> Option<Fields> {
-        let mut mine = self.in_use().filter(|(_, library)| library.users.contains(&process));
+        let mut mine = self.in_use().filter(|(_, library)| library.users.contains_key(&process));
         let first = mine.next()?.1.fields;
         first.filter(|_| mine.all(|(_, library)| library.fields == first))
     }
 
-    fn leave(&mut self, process: ProcKey, files: impl IntoIterator<Item = FileKey>) -> bool {
+    /// Whether one is the file that another one's probes are on, though it goes by another device.
+    pub(super) fn are_twins(&self, one: &Library, probed: &Library) -> bool {
+        one.stamp() == probed.stamp()
+            && one.exports.build_id == probed.exports.build_id
+            && one.exports.entries == probed.exports.entries
+            && self.is_probed(one)
+    }
+
+    /// Whether the code in a user's memory is not the code in the file.
+    fn is_probed(&self, library: &Library) -> bool {
+        let Some((_, offset)) = library.exports.entries.first() else { return false };
+        let in_memory = library.users.iter().take(MOST_ASKED).find_map(|(process, user)| {
+            let address = user.base.wrapping_add(*offset);
+            self.files.memory(*process, address, library.begins.len()).ok()
+        });
+        in_memory.is_some_and(|found| found != library.begins)
+    }
+
+    /// Reads as the rest does: what looks at who is stuck uses it.
+    pub(super) fn files(&self) -> (&TenantFiles, &Paths) {
+        (&self.files, &self.paths)
+    }
+
+    fn leave(&mut self, process: ProcKey, files: Vec<FileKey>) -> bool {
+        let Some(of) = self.processes.get_mut(&process) else { return false };
+        let found: Vec<(FileKey, Found)> =
+            files.into_iter().filter_map(|key| of.found.remove_entry(&key)).collect();
+        self.let_go(process, found.into_iter())
+    }
+
+    /// A library that nobody maps any more is closed at once.
+    fn let_go(&mut self, process: ProcKey, files: impl Iterator<Item = (FileKey, Found)>) -> bool {
         let mut changed = false;
-        for key in files {
-            let others = self.mappers.get_mut(&key).map_or(0, |mappers| {
-                *mappers = mappers.saturating_sub(1);
-                *mappers
-            });
-            if let Some(library) = self.known.get_mut(&key) {
-                changed |= library.users.remove(&process);
-                library.leave(process, &key);
-            }
-            if others == 0 {
-                self.mappers.remove(&key);
-                self.known.remove(&key);
-                self.others.remove(&key);
+        for (key, found) in files {
+            match found {
+                Found::Library(key) => {
+                    let Some(library) = self.known.get_mut(&key) else { continue };
+                    changed |= library.users.remove(&process).is_some();
+                    if library.users.is_empty() {
+                        self.known.remove(&key);
+                    }
+                }
+                Found::Other { for_all: true } => {
+                    let left = self.others.get_mut(&key).map_or(0, |mappers| {
+                        *mappers = mappers.saturating_sub(1);
+                        *mappers
+                    });
+                    if left == 0 {
+                        self.others.remove(&key);
+                    }
+                }
+                Found::Other { for_all: false } => {}
             }
         }
         changed
     }
 }
 
-/// Reads the functions of a mapped file. One that cannot be opened or read is no library.
-fn open((process, opener): (&Path, ProcKey), mapping: &Mapping<'_>) -> Option<Library> {
-    let (file, opened) = place(process, mapping)?;
-    let exports = exports(&opened).ok().flatten()?;
-    let fields = fields(&opened).ok().flatten();
-    let found = opened.metadata().ok()?;
-    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
-    let (path, users) = (Arc::from(mapping.path), HashSet::new());
-    let (stamp, memory) = ((found.len(), times), memory(process, mapping)?);
-    Some(Library { path, file, opener, exports, fields, users, stamp, memory })
-}
-
-/// The code of the file of which a process has something at an address.
-pub(super) fn code_of(maps: &str, address: u64) -> Option<Mapping<'_>> {
-    let (found, _) = maps.lines().filter_map(file_mapping).find(|(found, _)| {
-        let bounds = found.range.split_once('-');
-        let hex = |text| u64::from_str_radix(text, 16).ok();
-        bounds.is_some_and(|(begin, end)| {
-            hex(begin) <= Some(address) && hex(end).is_some_and(|end| address < end)
-        })
-    })?;
-    maps.lines().filter_map(mapping).find(|code| code.key == found.key)
-}
-
-/// Where a mapped file can be opened, and opened there.
-pub(super) fn place(process: &Path, mapping: &Mapping<'_>) -> Option<(PathBuf, File)> {
-    let in_root = mapping.path.trim_end_matches(" (deleted)").trim_start_matches('/');
-    let places =
-        [process.join("map_files").join(mapping.range), process.join("root").join(in_root)];
-    places.into_iter().find_map(|place| Some((place.clone(), File::open(place).ok()?)))
-}
-
-fn memory(process: &Path, mapping: &Mapping<'_>) -> Option<Memory> {
-    let begin = u64::from_str_radix(mapping.range.split('-').next()?, 16).ok()?;
-    Some(Memory { path: process.join("mem"), base: begin.wrapping_sub(mapping.offset) })
-}
-
-/// Code of a file, as a line of `/proc/PID/maps` shows it.
-fn mapping(line: &str) -> Option<Mapping<'_>> {
-    file_mapping(line).filter(|(_, is_code)| *is_code).map(|(mapping, _)| mapping)
-}
-
-/// A file's mapping, and whether it is code: `7f00-7f01 r-xp 00001000 08:01 1234 /path`.
-fn file_mapping(line: &str) -> Option<(Mapping<'_>, bool)> {
-    let mut fields = line.splitn(6, ' ');
-    let range = fields.next()?;
-    let permissions = fields.next()?;
-    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-    let device = fields.next()?;
-    let inode = fields.next()?.parse().ok().filter(|inode| *inode != 0)?;
-    let path = fields.next()?.trim_start();
-    let is_code = permissions.get(2..3) == Some("x");
-    let key = FileKey { device: device.into(), inode };
-    path.starts_with('/').then_some((Mapping { range, offset, key, path }, is_code))
+impl New {
+    fn of(mapping: &Mapping<'_>) -> Self {
+        let path = mapping.path.get(..MOST_PATH).unwrap_or(mapping.path);
+        let clean = |one: char| if one.is_control() { char::REPLACEMENT_CHARACTER } else { one };
+        let path: String = String::from_utf8_lossy(path).chars().map(clean).collect();
+        Self {
+            range: mapping.range,
+            offset: mapping.offset,
+            key: mapping.key,
+            path: Arc::from(path),
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_code_of_files_is_looked_at() {
-        let code = "7f12-7f13 r-xp 00026000 fd:00 1234                       /lib/libnccl.so.2";
-        let key = FileKey { device: "fd:00".into(), inode: 1234 };
-        assert_eq!(
-            mapping(code),
-            Some(Mapping { range: "7f12-7f13", offset: 0x26000, key, path: "/lib/libnccl.so.2" })
-        );
-        for other in [
-            "7f12-7f13 r--p 00026000 fd:00 1234                       /lib/libnccl.so.2",
-            "7f12-7f13 rwxp 00000000 00:00 0                          [heap]",
-            "7f12-7f13 r-xp 00000000 00:00 0 ",
-            "",
-        ] {
-            assert_eq!(mapping(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn the_code_of_a_file_is_found_from_where_the_file_begins_in_memory() {
-        let maps = "7f10-7f12 r--p 00000000 fd:00 12  /lib/ld-2.31.so\n\
-                    7f12-7f13 r-xp 00002000 fd:00 12  /lib/ld-2.31.so\n\
-                    7f20-7f21 r-xp 00000000 fd:00 13  /lib/libc.so\n";
-        let key = FileKey { device: "fd:00".into(), inode: 12 };
-        let code = Mapping { range: "7f12-7f13", offset: 0x2000, key, path: "/lib/ld-2.31.so" };
-        assert_eq!(code_of(maps, 0x7f10), Some(code));
-        assert_eq!(code_of(maps, 0x7f20).map(|code| code.path), Some("/lib/libc.so"));
-        assert_eq!(code_of(maps, 0x7f13), None);
-    }
-}
+#[path = "libraries_tests.rs"]
+mod tests;

@@ -3,7 +3,7 @@
 
 use super::attaching::Attaching;
 use super::governor::Attach;
-use super::libraries::Libraries;
+use super::libraries::{Libraries, Looked};
 use super::many::Way;
 use super::maps::Maps;
 use super::maps::Snapshot;
@@ -24,6 +24,7 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
+use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::{
     BUCKETS, Calls, Communicator, GROWN, HIT_ENTRIES, HIT_RETURN, Hash, MADE, PLACE_COMMUNICATOR,
     ROOM, STRANGERS, SYMBOLS, operation,
@@ -131,6 +132,16 @@ fn a_library_for_another_processor_is_not_probed() {
     assert_eq!(exports(), None);
 }
 
+/// What processes map; each maps a library.
+fn looked_at(paths: &Paths, processes: &[ProcKey]) -> Libraries {
+    let mut libraries = Libraries::new(TenantFiles::direct(paths), paths);
+    for process in processes {
+        let looked = libraries.look(*process, Instant::now());
+        assert_eq!(looked, Looked { changed: true, again: None }, "{:?}", libraries.trouble());
+    }
+    libraries
+}
+
 /// The bare probe on the library that a rank maps.
 struct Bare {
     probes: Probes,
@@ -147,10 +158,9 @@ impl Bare {
     /// Times calls of threads that make more than so many a second now and then.
     fn timing(timed_rate: u32, rank: &Rank, best: Way) -> Option<Self> {
         let paths = Paths::default();
-        let mut libraries = Libraries::default();
-        assert!(libraries.look(&paths, rank.process()));
-        let key = libraries.in_use().next().unwrap().0.clone();
-        libraries.tell_version(&key);
+        let mut libraries = looked_at(&paths, &[rank.process()]);
+        let key = *libraries.in_use().next().unwrap().0;
+        libraries.tell_version(&key, Instant::now());
         let library = libraries.in_use().next().unwrap().1;
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
@@ -166,7 +176,7 @@ impl Bare {
             println!("skipped: needs a kernel with {}", best.as_str());
             return None;
         }
-        let target = Target { file: &library.file, exports: &library.exports, number: 1 };
+        let target = Target { file: &library.place(), exports: &library.exports, number: 1 };
         let attached = probes.attach(&target, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
         let mut quotas = Quotas::default();
@@ -358,7 +368,8 @@ impl Source {
             make_way: Box::new(|| {}),
         }));
         let told = (board.clone(), Some(Arc::clone(&desk)));
-        let started = Nccl::start(settings, &paths, known, candidates, told);
+        let started =
+            Nccl::start(settings, (&TenantFiles::direct(&paths), &paths), known, candidates, told);
         let (nccl, waker) = started.unwrap();
         Some(Self { nccl, ownership, waker, communicators, holders, board, desk })
     }
@@ -1222,9 +1233,6 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
 #[path = "paced_tests.rs"]
 mod paced;
 
-#[path = "dlopen_tests.rs"]
-mod dlopen;
-
 #[path = "governed_tests.rs"]
 mod governed;
 
@@ -1359,25 +1367,10 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     }
     let scenes = [Scene::new(), Scene::new()];
     let ranks = scenes.each_ref().map(|scene| Rank::with(&scene.library()));
-    // The processes as files, so that one library cannot be opened for a while.
     let folder = tempfile::tempdir().unwrap();
-    let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
-    let mut ways = Vec::new();
-    let mut libraries = Libraries::default();
-    for (rank, scene) in ranks.iter().zip(&scenes) {
-        let of = folder.path().join(rank.child.id().to_string());
-        std::fs::create_dir_all(of.join("map_files")).unwrap();
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.child.id())).unwrap();
-        let name = scene.library().display().to_string();
-        let mapped = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(&name));
-        let mapped = mapped.unwrap();
-        std::fs::write(of.join("maps"), mapped).unwrap();
-        let way = of.join("map_files").join(mapped.split(' ').next().unwrap());
-        std::os::unix::fs::symlink(scene.library(), &way).unwrap();
-        assert!(libraries.look(&paths, rank.process()));
-        ways.push(way);
-    }
-    std::fs::remove_file(&ways[0]).unwrap();
+    let paths = proc_of(&folder, &ranks, &scenes);
+    let mut libraries = looked_at(&paths, &ranks.each_ref().map(Rank::process));
+    let stuck = Stuck::on(&folder, &scenes[0]);
     let (mut attaching, shared, now) = (Attaching::new(0), Shared::default(), Instant::now());
     attach_all(&mut attaching, &mut libraries, &shared, now);
     let why = attaching.refused().unwrap().to_owned();
@@ -1394,7 +1387,7 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     };
     assert_eq!(present(&attaching, &libraries), [false, true]);
     let due = attaching.due().unwrap();
-    std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
+    stuck.go_on();
     let early = due.checked_sub(Duration::from_millis(1)).unwrap();
     attach_all(&mut attaching, &mut libraries, &shared, early);
     assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
@@ -1403,59 +1396,81 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     assert_eq!(present(&attaching, &libraries), [true, true]);
 }
 
-#[test]
-fn a_library_is_opened_through_another_of_its_users_when_the_first_has_ended() {
-    let scene = Scene::new();
-    let paths = Paths::default();
-    let mut ranks = [Rank::with(&scene.library()), Rank::with(&scene.library())];
-    let mut libraries = Libraries::default();
-    for rank in &ranks {
-        assert!(libraries.look(&paths, rank.process()));
+/// Processes as files, each with its library alone among its mappings.
+fn proc_of(folder: &tempfile::TempDir, ranks: &[Rank], scenes: &[Scene]) -> Paths {
+    let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
+    for (rank, scene) in ranks.iter().zip(scenes) {
+        let of = folder.path().join(rank.child.id().to_string());
+        std::fs::create_dir_all(of.join("map_files")).unwrap();
+        let real = format!("/proc/{}", rank.child.id());
+        for name in ["stat", "mountinfo"] {
+            std::os::unix::fs::symlink(format!("{real}/{name}"), of.join(name)).unwrap();
+        }
+        let maps = std::fs::read_to_string(format!("{real}/maps")).unwrap();
+        let name = scene.library().display().to_string();
+        let mapped = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(&name));
+        std::fs::write(of.join("maps"), mapped.unwrap()).unwrap();
+        let range = mapped.unwrap().split(' ').next().unwrap();
+        let (begin, end) = range.split_once('-').unwrap();
+        let number = |hex| u64::from_str_radix(hex, 16).unwrap();
+        let way = format!("map_files/{:x}-{:x}", number(begin), number(end));
+        std::os::unix::fs::symlink(scene.library(), of.join(way)).unwrap();
     }
-    let can_be_opened = |libraries: &Libraries| {
-        let (_, library) = only(libraries.in_use());
-        File::open(&library.file).is_ok()
-    };
-    assert!(can_be_opened(&libraries));
-    let first = ranks[0].process();
-    ranks[0].child.kill().unwrap();
-    ranks[0].child.wait().unwrap();
-    assert!(!can_be_opened(&libraries), "the first one's files are gone with it");
-    assert!(libraries.forget(first));
-    assert!(can_be_opened(&libraries));
-    assert!(libraries.forget(ranks[1].process()));
-    assert_eq!(libraries.in_use().count(), 0);
+    paths
+}
+
+/// A process that maps a library and waits in the kernel, as files.
+struct Stuck(PathBuf);
+
+impl Stuck {
+    fn on(folder: &tempfile::TempDir, scene: &Scene) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        let of = folder.path().join("99");
+        let thread = of.join("task/99");
+        std::fs::create_dir_all(&thread).unwrap();
+        std::fs::create_dir_all(of.join("map_files")).unwrap();
+        let found = std::fs::metadata(scene.library()).unwrap();
+        let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+        let (path, inode) = (scene.library().display().to_string(), found.ino());
+        let line =
+            format!("1000-2000 r--p 00000000 {:02x}:{:02x} {inode} {path}\n", device.0, device.1);
+        std::fs::write(of.join("maps"), line).unwrap();
+        std::os::unix::fs::symlink(scene.library(), of.join("map_files/1000-2000")).unwrap();
+        let stuck = Self(thread);
+        stuck.state("D");
+        std::fs::copy(stuck.0.join("stat"), of.join("stat")).unwrap();
+        std::fs::write(stuck.0.join("status"), "voluntary_ctxt_switches:\t7\n").unwrap();
+        stuck
+    }
+
+    fn state(&self, state: &str) {
+        let stat = format!("99 (rank) {state} 1{} 1 0 7{}\n", " 0".repeat(15), " 0".repeat(30));
+        std::fs::write(self.0.join("stat"), stat).unwrap();
+    }
+
+    fn go_on(&self) {
+        self.state("R");
+    }
 }
 
 #[test]
-fn a_library_in_a_container_is_opened_below_its_root_where_mappings_cannot_be_opened() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mounts, proc) = (folder.path().join("mounts"), folder.path().join("proc"));
-    std::fs::create_dir(&mounts).unwrap();
-    let script = "mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/libnccl.so.2\" && exec \"$2\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-    command.arg(&mounts).arg(built("libnccl.so")).arg(built("nccl-rank"));
-    let is_possible = Command::new("unshare").args(["--mount", "true"]).status();
-    if !is_possible.is_ok_and(|status| status.success()) {
-        println!("skipped: needs root and unshare");
-        return;
-    }
-    let mut rank = Rank::run(&mut command);
-    let library = mounts.join("libnccl.so.2");
-    assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
-    assert!(!library.exists(), "seen outside its mounts");
-    // All of its folder but `map_files`, which takes a capability of its own.
-    let (real, of) = (format!("/proc/{}", rank.child.id()), rank.child.id().to_string());
-    std::fs::create_dir_all(proc.join(&of)).unwrap();
-    for name in ["maps", "root", "mem"] {
-        std::os::unix::fs::symlink(format!("{real}/{name}"), proc.join(&of).join(name)).unwrap();
-    }
-    let paths = Paths { proc: proc.clone(), ..Paths::default() };
-    let mut libraries = Libraries::default();
-    assert!(libraries.look(&paths, rank.process()));
-    let (_, found) = only(libraries.in_use());
-    assert_eq!(found.path.as_ref(), library.to_str().unwrap());
-    let below = library.strip_prefix("/").unwrap();
-    assert_eq!(found.file, proc.join(&of).join("root").join(below));
+fn a_library_is_the_file_that_was_opened_until_nobody_maps_it() {
+    use std::os::unix::fs::MetadataExt as _;
+    let scene = Scene::new();
+    let mut ranks = [Rank::with(&scene.library()), Rank::with(&scene.library())];
+    let processes = ranks.each_ref().map(Rank::process);
+    let mut libraries = looked_at(&Paths::default(), &processes);
+    let inode = std::fs::metadata(scene.library()).unwrap().ino();
+    // Another file takes its name, and the first process its mappings away.
+    std::fs::rename(scene.library(), scene.folder.path().join("was")).unwrap();
+    std::fs::write(scene.library(), "another").unwrap();
+    ranks[0].child.kill().unwrap();
+    ranks[0].child.wait().unwrap();
+    assert!(libraries.forget(processes[0]));
+    let place = only(libraries.in_use()).1.place();
+    assert_eq!(std::fs::metadata(&place).unwrap().ino(), inode);
+    assert!(libraries.forget(processes[1]));
+    assert_eq!(libraries.in_use().count(), 0);
+    let is_it = std::fs::metadata(&place).is_ok_and(|found| found.ino() == inode);
+    assert!(!is_it, "still open");
 }

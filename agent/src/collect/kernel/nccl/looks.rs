@@ -3,17 +3,18 @@
 //! A process that is new is looked at ten times a second, because Python loads libraries late, and
 //! later each tenth of the time that it has been known, at last every thirty seconds: on one grid
 //! for all, so that they share a wake. One that becomes another program or opens another device is
-//! as good as new, and one whose dynamic linker says that it loads something (`hooks`) is looked at
-//! a moment later: for those the seldom looks are a net. A look is one line, `/proc/PID/statm`, read from a file that
-//! is kept open, which saves six sevenths of the time. Only where that shows other mappings `stat`
-//! and `status` are read, and the mappings themselves only where the code has grown or shrunk: 200
-//! processes are 200 reads each thirty seconds, of about 1.5 µs each.
+//! as good as new. A look is one line, `/proc/PID/statm`, read from a file that is kept open, which
+//! saves six sevenths of the time. Only where that shows other mappings `stat` and `status` are
+//! read, and the mappings themselves only where the code has grown or shrunk: 200 processes are 200
+//! reads each thirty seconds, of about 1.5 µs each. The kernel's own files are read here; they wait
+//! for nobody.
 
-use super::libraries::Libraries;
+use super::libraries::{Libraries, Looked};
 use crate::collect::proc_scan::is_alive;
 use crate::collect::schedule::after;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::tenant_files::TenantFiles;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -35,15 +36,6 @@ const STEPS: [Duration; 6] = [
 ];
 /// The longest step is taken that is not more than such a part of the time a process is known.
 const PART_OF_AGE: u32 = 10;
-/// Known for so long and without a library, a process is worth a hook (`hooks`): looks come once a
-/// second from here on, later less often.
-const SETTLED_AFTER: Duration = Duration::from_secs(10);
-/// From the dynamic linker's first word to the look: it says that it begins before it says that it
-/// is done.
-const SETTLE: Duration = Duration::from_millis(5);
-/// Between looks at the dynamic linker's word, as a multiple of what the last one took: a process
-/// that loads a thousand libraries costs two per cent of a core meanwhile.
-const REST: u32 = 50;
 /// Longer than the line of seven numbers.
 const LINE_BYTES: usize = 160;
 /// Files kept open, a quarter of what a service may open by default; the others are opened each
@@ -61,10 +53,6 @@ pub(super) struct Looks {
     seen: HashMap<ProcKey, Seen>,
     /// Where the grid of looks begins.
     began: Instant,
-    /// Until then no look is made at a dynamic linker's word.
-    rest_until: Instant,
-    /// Somebody was looked at, or has gone.
-    has_news: bool,
 }
 
 /// A process as it was at the last look.
@@ -72,8 +60,6 @@ pub(super) struct Looks {
 struct Seen {
     since: Instant,
     due: Instant,
-    /// The next look is at the word of its dynamic linker.
-    is_told: bool,
     /// Its `statm`. It stays the process's own: it cannot be read once that has ended, whoever has
     /// the number then.
     statm: Option<File>,
@@ -83,9 +69,13 @@ struct Seen {
 }
 
 impl Looks {
-    pub(super) fn new(paths: Paths, candidates: Candidates, began: Instant) -> Self {
-        let (libraries, seen) = (Libraries::default(), HashMap::new());
-        Self { libraries, paths, candidates, seen, began, rest_until: began, has_news: false }
+    pub(super) fn new(
+        (files, paths): (TenantFiles, &Paths),
+        candidates: Candidates,
+        began: Instant,
+    ) -> Self {
+        let libraries = Libraries::new(files, paths);
+        Self { libraries, paths: paths.clone(), candidates, seen: HashMap::new(), began }
     }
 
     /// A process that is known does what a new one does: it has become another program, or has
@@ -95,27 +85,6 @@ impl Looks {
             (seen.since, seen.due) = (now, now);
             (seen.mapped, seen.code_kb) = (None, None);
         }
-    }
-
-    /// The dynamic linker of a process says that it loads something or lets it go.
-    pub(super) fn told(&mut self, process: ProcKey, now: Instant) {
-        if let Some(seen) = self.seen.get_mut(&process) {
-            seen.due = seen.due.min(self.rest_until.max(now + SETTLE));
-            seen.is_told = true;
-        }
-    }
-
-    /// Those that have been known for some time and map no library; `None` where nobody was looked
-    /// at since this was asked.
-    pub(super) fn settled(&mut self, now: Instant) -> Option<HashSet<ProcKey>> {
-        if !std::mem::take(&mut self.has_news) {
-            return None;
-        }
-        let old = self.seen.iter().filter(|(_, seen)| {
-            seen.code_kb.is_some() && now.saturating_duration_since(seen.since) >= SETTLED_AFTER
-        });
-        let users = self.libraries.users();
-        Some(old.map(|(process, _)| *process).filter(|process| !users.contains(process)).collect())
     }
 
     /// Those that hold a device.
@@ -133,7 +102,6 @@ impl Looks {
             let is_holder = candidates.contains(process);
             if !is_holder {
                 changed |= libraries.forget(*process);
-                self.has_news = true;
             }
             is_holder
         });
@@ -141,16 +109,11 @@ impl Looks {
         for process in candidates {
             let seen = self.seen.entry(process).or_insert_with(|| Seen::new(now));
             if seen.due <= now {
-                self.has_news = true;
-                let told = std::mem::take(&mut seen.is_told).then(Instant::now);
                 seen.due = after(self.began, step(now.saturating_duration_since(seen.since)), now);
                 kept -= usize::from(seen.statm.is_some());
-                changed |= look_at(process, seen, &mut self.libraries, &self.paths);
+                changed |= look_at(process, seen, (&mut self.libraries, &self.paths), now);
                 seen.statm = seen.statm.take().filter(|_| kept < MOST_KEPT);
                 kept += usize::from(seen.statm.is_some());
-                if let Some(began) = told {
-                    self.rest_until = now + REST * began.elapsed();
-                }
             }
         }
         changed
@@ -164,7 +127,7 @@ impl Looks {
 
 impl Seen {
     fn new(now: Instant) -> Self {
-        Self { since: now, due: now, is_told: false, statm: None, mapped: None, code_kb: None }
+        Self { since: now, due: now, statm: None, mapped: None, code_kb: None }
     }
 }
 
@@ -174,7 +137,12 @@ fn step(age: Duration) -> Duration {
     STEPS.into_iter().rev().find(|step| *step <= part).unwrap_or(YOUNG_EVERY)
 }
 
-fn look_at(process: ProcKey, seen: &mut Seen, libraries: &mut Libraries, paths: &Paths) -> bool {
+fn look_at(
+    process: ProcKey,
+    seen: &mut Seen,
+    (libraries, paths): (&mut Libraries, &Paths),
+    now: Instant,
+) -> bool {
     if seen.statm.is_none() {
         seen.statm = File::open(paths.proc.join(process.pid.to_string()).join("statm")).ok();
     }
@@ -194,7 +162,12 @@ fn look_at(process: ProcKey, seen: &mut Seen, libraries: &mut Libraries, paths: 
         return false;
     }
     seen.code_kb = code_kb;
-    libraries.look(paths, process)
+    let Looked { changed, again } = libraries.look(process, now);
+    if let Some(later) = again {
+        (seen.mapped, seen.code_kb) = (None, None);
+        seen.due = now + later;
+    }
+    changed
 }
 
 /// Pages that a process maps less those of its data and stacks (`total_vm - data_vm - stack_vm`,

@@ -32,7 +32,8 @@ impl Scene {
             read.watches().add(&of, WatchMask::ACCESS).unwrap();
         }
         let candidates = Box::new(|| PIDS.map(process).to_vec());
-        Self { folder, read, looks: Looks::new(paths, candidates, now), now }
+        let files = TenantFiles::direct(&paths);
+        Self { folder, read, looks: Looks::new((files, &paths), candidates, now), now }
     }
 
     /// What a look reads after so long, and whether a library came or went.
@@ -62,7 +63,7 @@ impl Scene {
 }
 
 fn stat(start: u64) -> String {
-    format!("11 (python) S 1{} 1 0 {start} 0\n", " 0".repeat(15))
+    format!("11 (python) S 1{} 1 0 {start}{}\n", " 0".repeat(15), " 0".repeat(30))
 }
 
 /// Pages mapped and those of data, and the code of libraries.
@@ -80,7 +81,7 @@ fn reads<const N: usize>(of: [(&str, usize); N]) -> BTreeMap<String, usize> {
 fn a_process_that_maps_nothing_new_costs_one_read_a_look_and_none_in_between() {
     let mut scene = Scene::new();
     let proc = scene.folder.path().join("proc");
-    let all = reads([("maps", 3), ("stat", 3), ("statm", 3), ("status", 3)]);
+    let all = reads([("maps", 3), ("stat", 6), ("statm", 3), ("status", 3)]);
     assert_eq!(scene.look(Duration::ZERO), (all, false));
     assert_eq!(scene.look(YOUNG_EVERY / 2), (reads([]), false));
     assert_eq!(scene.look(YOUNG_EVERY / 2), (reads([("statm", 3)]), false));
@@ -92,7 +93,7 @@ fn a_process_that_maps_nothing_new_costs_one_read_a_look_and_none_in_between() {
     let file = reads([("stat", 1), ("statm", 3), ("status", 1)]);
     assert_eq!(scene.look(YOUNG_EVERY), (file, false));
     map(&proc, 11, [930, 845], 40);
-    let code = reads([("maps", 1), ("stat", 1), ("statm", 3), ("status", 1)]);
+    let code = reads([("maps", 1), ("stat", 2), ("statm", 3), ("status", 1)]);
     assert_eq!(scene.look(YOUNG_EVERY), (code, false));
     assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 3)]), false));
 }
@@ -129,7 +130,7 @@ fn a_process_that_becomes_another_program_is_looked_at_as_often_as_a_new_one() {
     assert_eq!(scene.looks.due(), Some(after(scene.looks.began, OLD_EVERY, scene.now)));
     scene.looks.stir(process(12), scene.now);
     // Its size may be what it was.
-    let all = reads([("maps", 1), ("stat", 1), ("statm", 1), ("status", 1)]);
+    let all = reads([("maps", 1), ("stat", 2), ("statm", 1), ("status", 1)]);
     assert_eq!(scene.look(Duration::ZERO), (all, false));
     assert_eq!(scene.look(YOUNG_EVERY), (reads([("statm", 1)]), false));
     // Nobody is made a candidate by it.
@@ -144,7 +145,8 @@ fn processes_that_came_one_by_one_share_their_wakes() {
     let listed = std::sync::Arc::clone(&known);
     let count = move || listed.load(std::sync::atomic::Ordering::Relaxed);
     let candidates = Box::new(move || (0..count()).map(process).collect());
-    let mut looks = Looks::new(Paths::under(folder.path()), candidates, began);
+    let paths = Paths::under(folder.path());
+    let mut looks = Looks::new((TenantFiles::direct(&paths), &paths), candidates, began);
     let mut now = began;
     for _ in 0..200 {
         now += Duration::from_millis(37);
@@ -162,55 +164,4 @@ fn processes_that_came_one_by_one_share_their_wakes() {
     // To the end of its first minute each, then a tenth of the age.
     wakes(70);
     assert_eq!([wakes(100), wakes(320), wakes(920)], [6, 22, 20]);
-}
-
-#[test]
-fn a_process_is_looked_at_soon_after_its_dynamic_linkers_word_and_then_when_it_would_be_anyway() {
-    let mut scene = Scene::new();
-    scene.look(Duration::ZERO);
-    scene.look(Duration::from_hours(1));
-    let usual = scene.looks.due().unwrap();
-    scene.looks.told(process(12), scene.now);
-    assert_eq!(scene.looks.due(), Some(scene.now + SETTLE));
-    assert_eq!(scene.look(SETTLE), (reads([("statm", 1)]), false));
-    assert_eq!(scene.looks.due(), Some(usual));
-    // Nobody is made a candidate by it.
-    scene.looks.told(process(99), scene.now);
-    assert_eq!(scene.looks.due(), Some(usual));
-}
-
-#[test]
-fn looks_at_the_words_of_dynamic_linkers_leave_fifty_times_their_time_to_others() {
-    let mut scene = Scene::new();
-    scene.look(Duration::ZERO);
-    scene.look(Duration::from_hours(1));
-    scene.looks.told(process(12), scene.now);
-    let began = Instant::now();
-    scene.look(SETTLE);
-    let longest = REST * began.elapsed();
-    let rest = scene.looks.rest_until.duration_since(scene.now);
-    assert!(!rest.is_zero() && rest <= longest, "{rest:?} of {longest:?}");
-    scene.looks.told(process(13), scene.now);
-    let wanted = scene.looks.rest_until.max(scene.now + SETTLE);
-    assert_eq!(scene.looks.due(), Some(wanted));
-}
-
-#[test]
-fn a_process_is_settled_after_ten_seconds_until_it_becomes_another_program_or_goes() {
-    let mut scene = Scene::new();
-    let all: HashSet<ProcKey> = PIDS.map(process).into();
-    scene.look(Duration::ZERO);
-    assert_eq!(scene.looks.settled(scene.now), Some(HashSet::new()));
-    assert_eq!(scene.looks.settled(scene.now), None, "nobody was looked at since");
-    scene.look(SETTLED_AFTER);
-    assert_eq!(scene.looks.settled(scene.now), Some(all.clone()));
-    scene.looks.stir(process(12), scene.now);
-    scene.look(Duration::ZERO);
-    let others = HashSet::from([process(11), process(13)]);
-    assert_eq!(scene.looks.settled(scene.now), Some(others));
-    let of = scene.folder.path().join("proc/11");
-    fs::write(of.join("stat"), stat(8)).unwrap();
-    fs::write(of.join("statm"), "70 20 10 1 0 40 0\n").unwrap();
-    scene.look(OLD_EVERY);
-    assert_eq!(scene.looks.settled(scene.now), Some(HashSet::from([process(12), process(13)])));
 }

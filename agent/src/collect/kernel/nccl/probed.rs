@@ -18,6 +18,7 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Batch;
+use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::{STRANGERS, SYMBOLS};
 use std::fs::File;
 use std::io;
@@ -78,7 +79,7 @@ impl Governed {
         let processes: Vec<ProcKey> = pids.iter().filter_map(find).collect();
         let (nccl, _waker) = Nccl::start(
             Settings::default(),
-            &paths,
+            (&TenantFiles::direct(&paths), &paths),
             (&ownership, &communicators),
             Box::new(move || processes.clone()),
             (Board::default(), None),

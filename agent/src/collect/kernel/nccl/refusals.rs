@@ -33,7 +33,7 @@ impl Refusals {
 
     /// Whether it is too early to ask again.
     pub(super) fn is_early(&self, what: Option<&FileKey>, now: Instant) -> bool {
-        self.0.get(&what.cloned()).is_some_and(|refusal| now < refusal.again)
+        self.0.get(&what.copied()).is_some_and(|refusal| now < refusal.again)
     }
 
     /// Whether a file was refused and is tried again later.
@@ -43,7 +43,7 @@ impl Refusals {
 
     /// It was taken after all.
     pub(super) fn clear(&mut self, what: Option<&FileKey>) {
-        self.0.remove(&what.cloned());
+        self.0.remove(&what.copied());
     }
 
     /// Forgets files that nobody maps any more.

@@ -6,7 +6,7 @@
 //! the same rank and size are one membership, and so are all of which not even that is known.
 
 use super::identity::{Identified, Lineage};
-use super::libraries::Told;
+use super::library::Told;
 use super::maps::Snapshot;
 use crate::communicators::{Communicators, MemberFacts, MemberId, MemberKey};
 use crate::ids::ProcKey;

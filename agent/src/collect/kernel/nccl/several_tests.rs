@@ -97,7 +97,7 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     assert_eq!(told.all("nccl.communicator.coverage").len(), 4);
 }
 
-/// Two processes with a library each, one of which cannot be opened for a while.
+/// Two processes with a library each, one of which somebody else keeps locked for a while.
 #[test]
 fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_coverage() {
     if Source::usual().is_none() {
@@ -109,8 +109,9 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
         init_in(rank, scene, "world");
     }
     let folder = tempfile::tempdir().unwrap();
-    let (paths, ways, mut libraries) = proc_of(&folder, &ranks, &scenes);
-    std::fs::remove_file(&ways[0]).unwrap();
+    let paths = proc_of(&folder, &ranks, &scenes);
+    let mut libraries = looked_at(&paths, &ranks.each_ref().map(Rank::process));
+    let stuck = Stuck::on(&folder, &scenes[0]);
     let (mut attaching, shared, mut covers) =
         (Attaching::new(0), Shared::default(), Covers::default());
     let mut at = Instant::now();
@@ -130,7 +131,7 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     call(100);
     at += Duration::from_secs(1);
     note(&attaching, &libraries, at);
-    std::os::unix::fs::symlink(scenes[0].library(), &ways[0]).unwrap();
+    stuck.go_on();
     let due = attaching.due().unwrap();
     attach_all(&mut attaching, &mut libraries, &shared, due);
     assert_eq!(attaching.refused(), None);
@@ -138,7 +139,6 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     call(100);
     at += Duration::from_secs(1);
     let ended = note(&attaching, &libraries, at);
-    drop(paths);
     let snapshot = maps.read().unwrap();
     let mut found = Vec::new();
     for rank in &ranks {
@@ -148,29 +148,6 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
         found.push((counted.count, entries, counted.count as f64 / entries));
     }
     assert_eq!(found, [(100, 0.5, 200.0), (200, 1.0, 200.0)]);
-}
-
-/// The processes as files, with the way to each one's library.
-fn proc_of(
-    folder: &tempfile::TempDir,
-    ranks: &[Rank],
-    scenes: &[Scene],
-) -> (Paths, Vec<PathBuf>, Libraries) {
-    let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };
-    let (mut ways, mut libraries) = (Vec::new(), Libraries::default());
-    for (rank, scene) in ranks.iter().zip(scenes) {
-        let of = folder.path().join(rank.child.id().to_string());
-        std::fs::create_dir_all(of.join("map_files")).unwrap();
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", rank.child.id())).unwrap();
-        let name = scene.library().display().to_string();
-        let mapped = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(&name));
-        std::fs::write(of.join("maps"), mapped.unwrap()).unwrap();
-        let way = of.join("map_files").join(mapped.unwrap().split(' ').next().unwrap());
-        std::os::unix::fs::symlink(scene.library(), &way).unwrap();
-        assert!(libraries.look(&paths, rank.process()));
-        ways.push(way);
-    }
-    (paths, ways, libraries)
 }
 
 /// What the governor told when it first gave something up.

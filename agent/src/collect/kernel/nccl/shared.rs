@@ -2,7 +2,7 @@
 
 use super::cover::Covers;
 use super::fields::Fields;
-use super::libraries::Told;
+use super::library::Told;
 use super::maps::Maps;
 use super::price::{Price, USUAL};
 use super::quota::Quotas;
@@ -31,13 +31,12 @@ pub(super) struct Known {
     pub budget: u64,
     /// Rounds of the thread so far.
     pub looked: u64,
-    /// Processes whose dynamic linkers are hooked, and what these have said so far.
-    pub hooked: usize,
-    pub words: u64,
+    /// How often something of what processes map was refused or left out.
+    pub refused: u64,
     /// Version and file of each process's library.
     pub libraries: HashMap<ProcKey, Told>,
     /// The same by the number of the file.
-    pub files_by_number: HashMap<u32, Told>,
+    pub files_by_number: HashMap<(ProcKey, u32), Told>,
     /// The number of each process's library, where it maps one only.
     pub only: HashMap<ProcKey, u32>,
     /// Where each process's library keeps what a communicator is.
@@ -65,8 +64,7 @@ impl Default for Known {
             detaching: 0,
             budget: 0,
             looked: 0,
-            hooked: 0,
-            words: 0,
+            refused: 0,
             libraries: HashMap::new(),
             files_by_number: HashMap::new(),
             only: HashMap::new(),

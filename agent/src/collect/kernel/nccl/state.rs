@@ -4,16 +4,20 @@ use super::governor::Governor;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 
-/// State, reason and remedy: of what the kernel refused, of so many libraries in use, and of what is
-/// allowed the owner that is allowed least.
+/// State, reason and remedy: of what the kernel refused, of what a process maps that is not seen, of
+/// so many libraries in use, and of what is allowed the owner that is allowed least.
 pub(super) fn of(
     refused: Option<&str>,
-    files: u64,
-    governed: Option<(&Governor, String)>,
+    trouble: Option<String>,
+    (files, governed): (u64, Option<(&Governor, String)>),
 ) -> (SourceState, String, String) {
     if let Some(why) = refused {
         let remedy = "run gpuwho doctor to see what the kernel refuses";
         return (SourceState::Degraded, why.into(), remedy.into());
+    }
+    if let Some(why) = trouble {
+        let remedy = "its calls may not be counted; everybody else's are";
+        return (SourceState::Degraded, why, remedy.into());
     }
     if files == 0 {
         let reason = "no process that holds a device has NCCL or RCCL loaded";

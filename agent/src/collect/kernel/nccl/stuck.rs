@@ -1,78 +1,164 @@
-//! Processes that wait in the kernel, cannot be interrupted and do not go on, perhaps with their
-//! mappings locked: a file server that is gone, a device that has hung.
+//! Whether somebody would keep the kernel waiting when a file's probes come or go, and with it the
+//! host.
 //!
-//! To put a breakpoint into one process, or take it out, the kernel locks the mappings of every
-//! process with the same file, one after the other, and lets none fork meanwhile
-//! (`register_for_each_vma`, `dup_mmap_sem`). One that never unlocks its own would hold up the host.
-//! So all processes are looked at before, and of those that hold a device, which may hang with it,
-//! all threads: 9 µs each. Who waits for a disk is looked at again a moment later.
+//! To put breakpoints into a file, or take them out, the kernel locks the mappings of every process
+//! that maps it, one after the other, and lets none of the host fork meanwhile
+//! (`register_for_each_vma`, `dup_mmap_sem`; it cannot be interrupted). A process that never unlocks
+//! its own, because a file server is gone, a device hangs or its own FUSE server does not answer a
+//! page fault, would hold up the host. So before probes come or go all threads are looked at for
+//! those that wait in the kernel and cannot be interrupted, or wait for a FUSE server (which can
+//! be): about 10 µs each. Where a process with such a thread maps the file and the thread does not
+//! go on, nothing is done to the file.
+//!
+//! Who gets stuck between the look and the deed is not seen.
 
-use crate::ids::ProcKey;
+use super::libraries::Libraries;
+use super::mapped::{Mapped, NotRead, Stamp};
+use super::mappings;
+use crate::collect::proc_scan::living;
 use crate::paths::Paths;
-use std::collections::HashSet;
+use crate::tenant_files::{ProcFile, Refused};
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// With more than so many, nobody can be sure in a reasonable time.
 const MOST_LOOKED_AT: usize = 16_384;
 /// `PF_KTHREAD` (`linux/sched.h`): it has no mappings.
 const KERNEL_THREAD: u64 = 0x0020_0000;
+/// After so long who waited for a disk has gone on.
+const A_MOMENT: Duration = Duration::from_millis(200);
+/// For so long a look at all threads holds.
+const HOLDS: Duration = Duration::from_secs(1);
+/// How long a process's mappings are waited for: one whose mappings are locked does not give them.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Before it is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// Functions of the kernel in which a thread waits for a FUSE server (`fs/fuse/dev.c`).
+const FUSE: [&str; 3] = ["request_wait_answer", "fuse_", "__fuse_"];
 
-/// A thread that waits and cannot be interrupted.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Waiting {
+/// The last look at all threads.
+#[derive(Debug, Default)]
+pub(super) struct Stuck {
+    looked: Option<(Instant, Option<Vec<Waiting>>)>,
+}
+
+/// A thread that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiting {
+    pid: u32,
     folder: PathBuf,
     /// How often it has left the processor so far.
     switches: u64,
 }
 
+impl Stuck {
+    /// When what was held up is to be tried again.
+    pub(super) fn again(now: Instant) -> Instant {
+        now + AGAIN_AFTER
+    }
+
+    /// Why the probes of a file are left as they are, if they are.
+    pub(super) fn on(&mut self, file: Stamp, libraries: &Libraries) -> Option<String> {
+        let now = Instant::now();
+        let holds = |at: &Instant| now.saturating_duration_since(*at) < HOLDS;
+        if !self.looked.as_ref().is_some_and(|(at, _)| holds(at)) {
+            self.looked = Some((now, waiting(libraries.files().1)));
+        }
+        let (_, found) = self.looked.as_ref()?;
+        let Some(found) = found else {
+            return Some(format!("more than {MOST_LOOKED_AT} threads may be stuck in the kernel"));
+        };
+        let mut asked = HashSet::new();
+        let mut suspects = found.clone();
+        suspects.retain(Waiting::is_still);
+        suspects.retain(|one| {
+            asked.contains(&one.pid)
+                || may_map(one.pid, file, libraries) && {
+                    asked.insert(one.pid);
+                    true
+                }
+        });
+        if suspects.is_empty() {
+            return None;
+        }
+        thread::sleep(A_MOMENT);
+        let stuck = suspects.iter().find(|one| one.is_still())?;
+        Some(format!("process {} maps it and is stuck in the kernel", stuck.pid))
+    }
+}
+
 impl Waiting {
     /// Whether it has not gone on.
-    pub(super) fn is_still(&self) -> bool {
+    fn is_still(&self) -> bool {
         is_waiting(&self.folder) && switches(&self.folder) == Some(self.switches)
     }
 }
 
+/// Whether a process maps a file, under whatever name; true where it cannot be told.
+fn may_map(pid: u32, file: Stamp, libraries: &Libraries) -> bool {
+    let (files, paths) = libraries.files();
+    let Some(process) = living(paths, pid) else { return false };
+    let files = files.within(PATIENCE);
+    let maps = match files.proc_file(process, ProcFile::Maps) {
+        Ok(maps) => maps,
+        Err(Refused::Failed(_)) => return false,
+        Err(_) => return true,
+    };
+    let mut ranges = HashMap::new();
+    let read = mappings::read(maps, |mapping| {
+        ranges.entry(mapping.key).or_insert(mapping.range);
+    });
+    let is_it = |range: &(u64, u64)| match Mapped::open((&files, paths), process, *range) {
+        Ok(mapped) => mapped.stamp == file,
+        Err(NotRead::Refused(_)) => true,
+        Err(_) => false,
+    };
+    !matches!(read, Ok(None)) || ranges.values().any(is_it)
+}
+
 /// Those that wait; `None` where there are too many to look at.
-pub(super) fn waiting(paths: &Paths, holders: &HashSet<ProcKey>) -> Option<Vec<Waiting>> {
-    let holders: HashSet<u32> = holders.iter().map(|process| process.pid).collect();
+fn waiting(paths: &Paths) -> Option<Vec<Waiting>> {
     let (mut looked_at, mut found) = (0, Vec::new());
     for process in fs::read_dir(&paths.proc).ok()?.flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(pid) = pid else { continue };
-        let threads = if holders.contains(&pid) {
-            // One that has ended meanwhile has none.
-            let tasks = fs::read_dir(process.path().join("task")).into_iter().flatten().flatten();
-            tasks.map(|task| task.path()).collect()
-        } else {
-            vec![process.path()]
-        };
-        looked_at += threads.len();
-        if looked_at > MOST_LOOKED_AT {
-            return None;
+        // One that has ended meanwhile has none.
+        let threads = fs::read_dir(process.path().join("task")).into_iter().flatten().flatten();
+        for folder in threads.map(|thread| thread.path()) {
+            looked_at += 1;
+            if looked_at > MOST_LOOKED_AT {
+                return None;
+            }
+            if is_waiting(&folder)
+                && let Some(switches) = switches(&folder)
+            {
+                found.push(Waiting { pid, folder, switches });
+            }
         }
-        found.extend(threads.into_iter().filter(|folder| is_waiting(folder)).filter_map(
-            |folder| {
-                let switches = switches(&folder)?;
-                Some(Waiting { folder, switches })
-            },
-        ));
     }
     Some(found)
 }
 
 /// By `stat`: the name in brackets, the state, and six numbers further the flags.
 fn is_waiting(folder: &Path) -> bool {
-    let waiting = || {
+    let state = || {
         let stat = fs::read(folder.join("stat")).ok()?;
         let end = stat.iter().rposition(|byte| *byte == b')')?;
         let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
         let mut fields = rest.split_ascii_whitespace();
-        let state = fields.next()?;
+        let state = fields.next()?.chars().next()?;
         let flags: u64 = fields.nth(5)?.parse().ok()?;
-        Some(state == "D" && flags & KERNEL_THREAD == 0)
+        (flags & KERNEL_THREAD == 0).then_some(state)
     };
-    waiting().unwrap_or(false)
+    match state() {
+        Some('D') => true,
+        Some('S') => fs::read_to_string(folder.join("wchan"))
+            .is_ok_and(|place| FUSE.iter().any(|begin| place.starts_with(begin))),
+        _ => false,
+    }
 }
 
 fn switches(folder: &Path) -> Option<u64> {
@@ -94,31 +180,33 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_interrupted_is_found_and_of_holders_each_thread_but_no_kernel_thread() {
+    fn who_cannot_be_interrupted_or_waits_for_a_fuse_server_is_found_but_no_kernel_thread() {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
-        let (nobody, holder) =
-            (HashSet::new(), HashSet::from([ProcKey { pid: 11, start_ticks: 7 }]));
-        assert_eq!(waiting(&paths, &nobody), None, "nothing can be read");
-        write(&paths.proc.join("10"), "S", 0x40_0000, 5);
-        write(&paths.proc.join("11"), "R", 0x40_0000, 5);
-        write(&paths.proc.join("11/task/11"), "R", 0x40_0000, 5);
-        write(&paths.proc.join("2"), "D", KERNEL_THREAD | 0x40, 5);
-        write(&paths.proc.join("irq"), "D", 0, 5);
-        let found = |holders| waiting(&paths, holders).unwrap();
-        assert_eq!([found(&nobody), found(&holder)], [vec![], vec![]]);
-        write(&paths.proc.join("11/task/12"), "D", 0x40_0040, 8);
-        let thread = Waiting { folder: paths.proc.join("11/task/12"), switches: 8 };
-        assert_eq!([found(&nobody), found(&holder)], [vec![], vec![thread]]);
+        assert_eq!(waiting(&paths), None, "nothing can be read");
+        let thread = |path: &str| paths.proc.join(path);
+        write(&thread("10/task/10"), "S", 0x40_0000, 5);
+        fs::write(thread("10/task/10/wchan"), "do_poll").unwrap();
+        write(&thread("11/task/11"), "R", 0x40_0000, 5);
+        write(&thread("2/task/2"), "D", KERNEL_THREAD | 0x40, 5);
+        write(&thread("irq/task/9"), "D", 0, 5);
+        assert_eq!(waiting(&paths), Some(vec![]));
+        write(&thread("11/task/12"), "D", 0x40_0040, 8);
+        let found = Waiting { pid: 11, folder: thread("11/task/12"), switches: 8 };
+        assert_eq!(waiting(&paths), Some(vec![found]));
+        write(&thread("11/task/12"), "S", 0x40_0040, 8);
+        fs::write(thread("10/task/10/wchan"), "request_wait_answer").unwrap();
+        let found = Waiting { pid: 10, folder: thread("10/task/10"), switches: 5 };
+        assert_eq!(waiting(&paths), Some(vec![found]));
     }
 
     #[test]
     fn who_has_gone_on_meanwhile_or_has_ended_is_not_stuck() {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
-        let one = paths.proc.join("10");
+        let one = paths.proc.join("10/task/10");
         write(&one, "D", 0x40_0000, 5);
-        let found = waiting(&paths, &HashSet::new()).unwrap();
+        let found = waiting(&paths).unwrap();
         let is_still = || found.iter().map(Waiting::is_still).collect::<Vec<_>>();
         assert_eq!(is_still(), [true]);
         write(&one, "S", 0x40_0000, 5);

@@ -1,20 +1,17 @@
 //! The thread that finds libraries, attaches the probes to them and keeps them within their
-//! budget. It sleeps until the next look at a process is due (`looks`) or a dynamic linker says
-//! that it has loaded something (`hooks`) and, while a library is in use, a second at the longest
-//! (`governing`).
+//! budget. It sleeps until the next look at a process is due (`looks`) and, while a library is in
+//! use, a second at the longest (`governing`).
 
 use super::attaching::Attaching;
 use super::denials::name;
 use super::governing::Governing;
-use super::hooks::Hooks;
-use super::libraries::Told;
+use super::library::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
-use super::stuck;
 use super::waker::{Stirred, Waker, locked};
 use super::{Settings, state};
 use crate::attribute::ownership::{Ownership, Version};
-use crate::attribute::party::PartyId;
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::event::desk::Desk;
@@ -22,6 +19,7 @@ use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
+use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::STRANGERS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -56,7 +54,7 @@ impl Drop for Running {
 /// Starts the thread.
 pub(super) fn start(
     settings: &Settings,
-    paths: &Paths,
+    (files, paths): (&TenantFiles, &Paths),
     (candidates, ownership): (Candidates, Ownership),
     shared: Shared,
     (board, desk): (Board, Option<Arc<Desk>>),
@@ -65,12 +63,12 @@ pub(super) fn start(
     let watch = Watch {
         paths: paths.clone(),
         shared,
-        looks: Looks::new(paths.clone(), candidates, now),
-        hooks: Hooks::new(settings.hooks),
+        looks: Looks::new((files.clone(), paths), candidates, now),
         attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
         ownership,
         known: (Version::default(), HashSet::new()),
+        numbers: HashMap::new(),
         desk,
         stirred: Stirred::default(),
     };
@@ -88,12 +86,12 @@ struct Watch {
     paths: Paths,
     shared: Shared,
     looks: Looks,
-    hooks: Hooks,
     attaching: Attaching,
     governing: Governing,
     ownership: Ownership,
     /// Who held a device when the programs were told of it last.
     known: (Version, HashSet<ProcKey>),
+    numbers: HashMap<QuotaKey, u32>,
     desk: Option<Arc<Desk>>,
     stirred: Stirred,
 }
@@ -111,9 +109,6 @@ impl Watch {
             for process in stirred {
                 self.looks.stir(process, now);
             }
-            for process in self.hooks.changed() {
-                self.looks.told(process, now);
-            }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
             let has_news = self.looks.look(now);
             self.introduce();
@@ -121,13 +116,9 @@ impl Watch {
                 self.follow_libraries(now);
             }
             self.govern(now);
-            self.attaching.detach_some();
-            let settled = self.looks.settled(now);
-            self.hooks.follow(settled);
+            self.attaching.detach_some(&self.looks.libraries);
             self.publish();
-            let waiting = || stuck::waiting(&self.paths, &self.looks.holders());
-            self.hooks.work(waiting, &self.paths);
-            if wait(woken.as_fd(), self.hooks.fd(), self.pause(now)) {
+            if wait(woken.as_fd(), self.pause(now)) {
                 return;
             }
         }
@@ -135,11 +126,8 @@ impl Watch {
 
     /// How long nothing is due.
     fn pause(&self, now: Instant) -> Duration {
-        if self.attaching.detaching() > 0 {
-            return Duration::ZERO;
-        }
         let longest = now + OLD_EVERY;
-        let looks = self.looks.due().into_iter().chain(self.hooks.due());
+        let looks = self.looks.due().into_iter().chain(self.attaching.detaching_due());
         let due = looks.chain(self.governing.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
@@ -150,18 +138,21 @@ impl Watch {
         if self.known == now {
             return;
         }
-        let owner = |process: &ProcKey| {
-            let owner = self.ownership.owner(*process);
-            (*process, owner.map_or(PartyId::UNATTRIBUTED, |owner| owner.party).number())
-        };
-        let holders = now.1.iter().map(owner).collect();
+        let key = |process: &ProcKey| (*process, self.ownership.quota_key(*process));
+        let keys: Vec<(ProcKey, QuotaKey)> = now.1.iter().map(key).collect();
+        let present: HashSet<QuotaKey> = keys.iter().map(|(_, key)| *key).collect();
+        // A tenant has one number, that of the first of its owners.
+        self.numbers.retain(|key, _| present.contains(key));
+        let numbers = &mut self.numbers;
+        let mut number = |key: QuotaKey| *numbers.entry(key).or_insert(key.party().number());
+        let holders = keys.into_iter().map(|(process, key)| (process, number(key))).collect();
         self.shared.with(|known| known.quotas.follow(holders));
         self.known = now;
     }
 
     fn follow_libraries(&mut self, now: Instant) {
         self.enforce(now, true);
-        self.governing.set_price(&mut self.attaching);
+        self.governing.set_price(&mut self.attaching, &self.looks.libraries);
         self.note();
     }
 
@@ -199,7 +190,7 @@ impl Watch {
         let owner_of = |process: ProcKey| owners.get(&process.pid).copied().unwrap_or(STRANGERS);
         let libraries = &mut self.looks.libraries;
         let wanted = self.attaching.wanted(libraries, |user| self.governing.attach(owner_of(user)));
-        let must_follow = must_follow || self.attaching.differs(&wanted);
+        let must_follow = must_follow || self.attaching.differs(libraries, &wanted);
         if must_follow {
             self.attaching.follow(libraries, &wanted, &self.shared, now);
         }
@@ -212,13 +203,13 @@ impl Watch {
         }
     }
 
-    /// Files by number, and the number of each process that maps one only.
-    fn numbered(&self) -> (HashMap<u32, Told>, HashMap<ProcKey, u32>) {
+    /// Each process's files by number, and the number of each process that maps one only.
+    fn numbered(&self) -> (HashMap<(ProcKey, u32), Told>, HashMap<ProcKey, u32>) {
         let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
         for (key, library) in self.looks.libraries.in_use() {
             let Some(number) = self.attaching.number_of(key) else { continue };
-            files.insert(number, library.told());
-            for process in &library.users {
+            for process in library.users.keys() {
+                files.insert((*process, number), library.told(*process));
                 let only = of.entry(*process).or_insert(Some(number));
                 *only = only.filter(|other| *other == number);
             }
@@ -231,7 +222,7 @@ impl Watch {
         let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in found.users() {
             if let Some(library) = found.of(process) {
-                libraries.insert(process, library.told());
+                libraries.insert(process, library.told(process));
                 fields.extend(found.fields_of(process).map(|fields| (process, fields)));
             }
         }
@@ -242,9 +233,8 @@ impl Watch {
         let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
         let level = if is_off { GovernorLevel::Off } else { level };
         let governed = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
-        let state = state::of(self.attaching.refused(), files, governed);
+        let state = state::of(self.attaching.refused(), found.trouble(), (files, governed));
         let detaching = self.attaching.detaching();
-        let (hooked, words) = (self.hooks.hooked(), self.hooks.words());
         let budget = if self.attaching.is_loaded() { self.governing.budget() } else { 0 };
         self.shared.with(|known| {
             known.detaching = detaching;
@@ -253,7 +243,7 @@ impl Watch {
             known.level = level;
             known.files = files;
             known.looked += 1;
-            (known.hooked, known.words) = (hooked, words);
+            known.refused = found.refused;
             known.libraries = libraries;
             known.files_by_number = files_by_number;
             known.only = only;
@@ -262,11 +252,9 @@ impl Watch {
     }
 }
 
-/// Sleeps until somebody wakes the thread, a dynamic linker has something to say or the time is
-/// over; true if nobody can wake it any more.
-fn wait(woken: BorrowedFd<'_>, linkers: Option<BorrowedFd<'_>>, timeout: Duration) -> bool {
-    let mut fds = vec![PollFd::from_borrowed_fd(woken, PollFlags::IN)];
-    fds.extend(linkers.map(|linkers| PollFd::from_borrowed_fd(linkers, PollFlags::IN)));
+/// Sleeps until somebody wakes the thread or the time is over; true if nobody can wake it any more.
+fn wait(woken: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(woken, PollFlags::IN)];
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),

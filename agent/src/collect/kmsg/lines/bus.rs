@@ -6,9 +6,9 @@
 //! `Correctable` and `Uncorrectable` (6.12), with or without `AER: ` before; RAS lines have a
 //! `{sequence}` before them in 6.12 and none in 6.1.
 
+use super::grammar;
 use crate::catalog::event::EventKind;
 use crate::event::{Happening, Place, Severity};
-use crate::ids::{PciAddress, PciPort};
 
 /// Drivers of accelerators, as their lines begin, and of the ports above them.
 const DRIVERS: &[&str] = &["nvidia", "amdgpu", "nouveau", "xe", "i915", "habanalabs", PORT];
@@ -17,20 +17,18 @@ const PORT: &str = "pcieport";
 
 /// What such a line says.
 pub(super) fn read(text: &str) -> Option<Happening> {
-    if let Some(rest) = text.strip_prefix("[drm:amdgpu_job_timedout") {
+    let job = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring ";
+    if let Some(rest) = text.strip_prefix(job) {
         // Linux 6.1: which device it was, the line does not say. In 6.12 it does.
-        return rest.contains(" timeout, signaled seq=").then(|| hang(Place::Host, text));
+        return is_hang(rest).then(|| hang(Place::Host, text));
     }
-    let (device, rest) = text.split_once(": ")?;
-    let (driver, address) = device.split_once(' ')?;
+    let (driver, rest) = text.split_once(' ')?;
     if !DRIVERS.contains(&driver) {
         return None;
     }
-    let place = if driver == PORT {
-        Place::Port(PciPort::parse(address)?)
-    } else {
-        Place::Pci(PciAddress::parse(address)?)
-    };
+    let (port, rest) = grammar::port(rest)?;
+    let place = if driver == PORT { Place::Port(port) } else { Place::Pci(port.address) };
+    let rest = rest.strip_prefix(": ")?;
     if let Some(severity) = bus_error(rest) {
         return Some(Happening::new(EventKind::PcieError, place, severity, text));
     }
@@ -43,45 +41,99 @@ pub(super) fn read(text: &str) -> Option<Happening> {
 
 /// How bad a PCIe error is; one line of each report.
 fn bus_error(rest: &str) -> Option<Severity> {
-    if let Some((_, how)) = rest.split_once("PCIe Bus Error: severity=") {
-        let fatal = how.starts_with("Uncorrect") && how.contains("(Fatal)");
-        return Some(match (how.starts_with("Correct"), fatal) {
-            (true, _) => Severity::Info,
-            (_, true) => Severity::Critical,
+    let error = rest.strip_prefix("AER: ").unwrap_or(rest);
+    if let Some(how) = error.strip_prefix("PCIe Bus Error: severity=") {
+        let (how, _) = how.split_once(", type=")?;
+        return Some(match how {
+            "Corrected" | "Correctable" => Severity::Info,
+            "Uncorrected (Fatal)" | "Uncorrectable (Fatal)" => Severity::Critical,
             _ => Severity::Warning,
         });
     }
     // Of firmware that keeps the errors to itself first; how bad it was is in the lines behind.
-    if rest.strip_prefix("AER: ").unwrap_or(rest).starts_with("aer_status: ") {
+    if error.starts_with("aer_status: ") {
         return Some(Severity::Warning);
     }
     // The port has cut off what is below it.
     rest.strip_prefix("DPC: ")?.starts_with("containment event, ").then_some(Severity::Critical)
 }
 
-/// AMD's words. A line that repeats the totals is no error of its own.
+/// AMD's words. Other lines of the driver have names of processes in them.
 fn amdgpu(rest: &str, place: Place, text: &str) -> Option<Happening> {
-    let has = |words: &str| rest.contains(words);
-    // The first kernels with RAS, of 2019, have no `hardware`.
-    let errors = |how: &str| {
-        has(&format!("{how} hardware error")) || has(&format!(" {how} errors detected in "))
-    };
-    let (kind, severity) = if has("detected in total in ") {
-        return None;
-    } else if errors("uncorrectable") || has("Saved bad pages") || has("exceed threshold") {
-        (EventKind::Ecc, Severity::Critical)
-    } else if errors("deferred") || has("poison consumption") || has("exceeds 90% of threshold") {
-        (EventKind::Ecc, Severity::Warning)
-    } else if errors("correctable") {
-        (EventKind::Ecc, Severity::Info)
-    } else if rest.starts_with("GPU reset begin!") {
+    let ras = after_place(rest);
+    let (kind, severity) = if let Some(severity) = counted(ras).or_else(|| memory(ras)) {
+        (EventKind::Ecc, severity)
+    } else if ras.starts_with("GPU reset begin!") {
         (EventKind::Reset, Severity::Critical)
-    } else if rest.starts_with("ring ") && has(" timeout, signaled seq=") {
+    } else if ras.strip_prefix("ring ").is_some_and(is_hang) {
         return Some(hang(place, text));
     } else {
         return None;
     };
     Some(Happening::new(kind, place, severity, text))
+}
+
+/// What follows the event's number and the place on the board, `{7}socket: 0, die: 0, `.
+fn after_place(rest: &str) -> &str {
+    let event = || {
+        let (_, rest) = grammar::number(rest.strip_prefix('{')?)?;
+        Some(rest.strip_prefix('}')?.trim_start())
+    };
+    let rest = event().unwrap_or(rest);
+    let place = || {
+        let (_, rest) = grammar::number(rest.strip_prefix("socket: ")?)?;
+        let (_, rest) = grammar::number(rest.strip_prefix(", die: ")?)?;
+        Some(rest.strip_prefix(',').unwrap_or(rest).trim_start())
+    };
+    place().unwrap_or(rest)
+}
+
+/// `1 new uncorrectable hardware errors detected in umc block`. A line that repeats the totals is
+/// no error of its own.
+fn counted(words: &str) -> Option<Severity> {
+    let words = grammar::number(words).map_or(words, |(_, rest)| rest.trim_start());
+    let words = words.strip_prefix("new ").unwrap_or(words);
+    if words.starts_with("poison consumption detected in ") {
+        return Some(Severity::Warning);
+    }
+    let (how, rest) = words.split_once(' ')?;
+    // The first kernels with RAS, of 2019, have no `hardware`.
+    let rest = rest.strip_prefix("hardware ").unwrap_or(rest);
+    let is_new = rest.starts_with("error(")
+        || rest
+            .strip_prefix("errors detected in ")
+            .is_some_and(|rest| !rest.starts_with("total in "));
+    match how {
+        "uncorrectable" if is_new => Some(Severity::Critical),
+        "deferred" if is_new => Some(Severity::Warning),
+        "correctable" if is_new => Some(Severity::Info),
+        _ => None,
+    }
+}
+
+/// Bad pages against their threshold, and poison that was read.
+fn memory(words: &str) -> Option<Severity> {
+    let behind = |before: &str| Some(grammar::number(words.strip_prefix(before)?)?.1);
+    let records = behind("RAS records:");
+    let pages = behind("Saved bad pages ");
+    let is_over = records.is_some_and(|rest| rest.starts_with(" exceed threshold:"))
+        || pages.is_some_and(|rest| rest.starts_with(" reaches threshold value "));
+    let reset = words.strip_prefix("GPU reset for ").and_then(|rest| rest.split_once(' '));
+    let is_poison = reset.is_some_and(|(_, rest)| rest.starts_with("RAS poison consumption is "))
+        || words.starts_with("RAS poison consumption, ");
+    if is_over {
+        Some(Severity::Critical)
+    } else if is_poison || records.is_some_and(|rest| rest.starts_with(" exceeds 90% of ")) {
+        Some(Severity::Warning)
+    } else {
+        None
+    }
+}
+
+/// `gfx_0.0.0 timeout, signaled seq=12, emitted seq=14`.
+fn is_hang(rest: &str) -> bool {
+    let ring = rest.split_once(' ');
+    ring.is_some_and(|(_, words)| words.starts_with("timeout, signaled seq="))
 }
 
 fn hang(place: Place, text: &str) -> Happening {

@@ -99,7 +99,7 @@ fn total(nvlink: &NvLink, field: c_uint, device: Device<'_>, seconds: f64) -> Re
         id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL => &errors.recovery,
         _ => &errors.ecc_data,
     };
-    let curve = curve.as_ref().ok_or(NOT_SUPPORTED)?;
+    let curve = curve.as_ref().filter(|_| !nvlink.no_totals).ok_or(NOT_SUPPORTED)?;
     Ok(Typed::U64(whole(nvlink.total(device, curve, seconds))))
 }
 

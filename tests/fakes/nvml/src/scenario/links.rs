@@ -31,6 +31,9 @@ pub struct NvLink {
     /// What went wrong on a link so far.
     #[serde(default)]
     pub errors: Errors,
+    /// The driver has no sums of errors over links.
+    #[serde(default)]
+    pub no_totals: bool,
     /// Codewords of a link by the number of symbols that were corrected in them.
     #[serde(default)]
     pub fec: Vec<Curve>,

@@ -1,14 +1,13 @@
 //! Where in a function a probe costs least.
 
-use super::bytes;
-use std::fs::File;
+use super::Content;
 use std::io;
 
 /// Where a probe of the function at a place costs least, and whether the kernel has to step through
 /// the instruction there: some it carries out by itself, at others it lets the processor trap once
 /// more, which a virtual machine pays tenfold.
-pub(super) fn cheapest_place(file: &File, offset: u64) -> io::Result<(u64, bool)> {
-    let code = bytes(file, offset, 8)?;
+pub(super) fn cheapest_place(file: &Content<'_>, offset: u64) -> io::Result<(u64, bool)> {
+    let code = file.bytes(offset, 8)?;
     Ok(if cfg!(target_arch = "aarch64") {
         (offset, !aarch64_is_carried_out(&code))
     } else {

@@ -1,7 +1,6 @@
 //! The library's version among a file's constants.
 
-use super::{CHUNK, bytes};
-use std::fs::File;
+use super::{CHUNK, Content};
 use std::io;
 
 /// The text before the version.
@@ -10,12 +9,12 @@ const VERSION_MARKS: [&[u8]; 2] = [b"NCCL version ", b"RCCL version "];
 const MOST_VERSION: usize = 48;
 
 /// Looks for it in a part of a file.
-pub(super) fn find_version(file: &File, at: u64, size: u64) -> io::Result<Option<String>> {
+pub(super) fn find_version(file: &Content<'_>, at: u64, size: u64) -> io::Result<Option<String>> {
     let end = at.saturating_add(size);
     let mut at = at;
     while at < end {
         let length = CHUNK.min(usize::try_from(end - at).unwrap_or(CHUNK));
-        let chunk = bytes(file, at, length)?;
+        let chunk = file.bytes(at, length)?;
         if let Some(version) = version_in(&chunk) {
             return Ok(Some(version));
         }
@@ -30,9 +29,11 @@ pub(super) fn find_version(file: &File, at: u64, size: u64) -> io::Result<Option
 
 /// `2.27.5+cuda12.9` in `NCCL version 2.27.5+cuda12.9`; a format like `%d.%d` is none.
 pub(super) fn version_in(text: &[u8]) -> Option<String> {
-    let marks = VERSION_MARKS.iter().flat_map(|mark| {
-        let starts = text.windows(mark.len()).enumerate();
-        starts.filter(move |(_, found)| found == mark).map(|(at, _)| at + mark.len())
+    let firsts = text.iter().enumerate().filter(|(_, byte)| matches!(byte, b'N' | b'R'));
+    let marks = firsts.filter_map(|(at, _)| {
+        let rest = text.get(at..)?;
+        let mark = VERSION_MARKS.iter().find(|mark| rest.starts_with(mark))?;
+        Some(at + mark.len())
     });
     marks.filter_map(|at| text.get(at..)).find_map(|rest| {
         let text = rest.iter().take(MOST_VERSION).take_while(|byte| byte.is_ascii_graphic());

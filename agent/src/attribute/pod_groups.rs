@@ -1,0 +1,69 @@
+//! The cgroup that a kubelet keeps for a pod, found by the pod's UID: whether the pod is still there,
+//! whoever says otherwise, and its quality-of-service class.
+//!
+//! Looked for where a kubelet puts it without a `cgroupRoot` of its own: three directories for each
+//! of its two cgroup drivers in each hierarchy. Only the host's root can make them.
+
+use super::ownership::Ownership;
+use crate::ids::PodUid;
+use std::path::Path;
+
+/// The classes, with their directories below `kubepods` and their slices below `kubepods.slice`.
+const CLASSES: &[(&str, &str, &str)] = &[
+    ("guaranteed", "", "kubepods"),
+    ("burstable", "burstable/", "kubepods-burstable"),
+    ("besteffort", "besteffort/", "kubepods-besteffort"),
+];
+
+impl Ownership {
+    /// The class of a pod whose cgroup there is; `None` where none is found.
+    pub(crate) fn pod_class(&self, uid: &PodUid) -> Option<&'static str> {
+        self.cgroup_mounts().iter().find_map(|(_, mount)| class(mount, uid.as_str()))
+    }
+}
+
+fn class(mount: &Path, uid: &str) -> Option<&'static str> {
+    // What is no UID leads nowhere else.
+    if uid.is_empty() || !uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return None;
+    }
+    let slice_uid = uid.replace('-', "_");
+    CLASSES.iter().find_map(|(class, folder, slice)| {
+        let below = if *slice == "kubepods" { String::new() } else { format!("{slice}.slice/") };
+        let places = [
+            format!("kubepods/{folder}pod{uid}"),
+            format!("kubepods.slice/{below}{slice}-pod{slice_uid}.slice"),
+        ];
+        places.iter().any(|place| mount.join(place).is_dir()).then_some(*class)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::class;
+    use std::fs;
+
+    #[test]
+    fn a_pod_s_class_is_where_either_driver_of_the_kubelet_puts_its_group() {
+        let (uid, other) =
+            ("7d2c7f6a-3b0e-4c3e-9a51-0d6b9f0f5a11", "11111111222222223333333344444444");
+        for (place, found) in [
+            (format!("kubepods/pod{uid}"), "guaranteed"),
+            (format!("kubepods/besteffort/pod{uid}/abc"), "besteffort"),
+            (
+                format!(
+                    "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
+                    uid.replace('-', "_")
+                ),
+                "burstable",
+            ),
+            (format!("kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_")), "guaranteed"),
+        ] {
+            let mount = tempfile::tempdir().unwrap();
+            fs::create_dir_all(mount.path().join(&place)).unwrap();
+            assert_eq!(class(mount.path(), uid), Some(found), "{place}");
+            assert_eq!(class(mount.path(), other), None);
+            assert_eq!(class(mount.path(), "/../.."), None);
+        }
+    }
+}

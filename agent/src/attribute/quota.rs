@@ -1,0 +1,180 @@
+//! Whose share of a host-wide resource a process uses, and what owners were refused because theirs
+//! was used up.
+//!
+//! Everything that all tenants of a host share (series, files that are read, log lines, events) is
+//! divided by [`QuotaKey`]. What is refused is counted for [`MAX_OWNERS`] owners, and for the others
+//! together.
+
+use super::party::{Party, PartyId};
+use crate::catalog::agent::OwnerLimit;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+/// Owners whose refusals are counted apart: more than share a host, and fewer than one tenant could
+/// pretend to be.
+const MAX_OWNERS: usize = 32;
+
+/// Whose share something takes. Two are the same if the tenant is, whatever owners it has.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaKey {
+    tenant: Tenant,
+    /// The owner that refusals are counted for.
+    party: PartyId,
+}
+
+/// The outermost owner, which the tenant cannot make himself: else he would be as many as he likes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Tenant {
+    /// A pod with all its containers, a job, a container, a service: a digest of its identity.
+    Party(u64),
+    User(u32),
+    /// All processes of which nothing is known.
+    Unknown,
+}
+
+impl QuotaKey {
+    /// That of all processes of which nothing is known.
+    pub const UNKNOWN: Self = Self { tenant: Tenant::Unknown, party: PartyId::UNATTRIBUTED };
+
+    /// That of a user whose process belongs to no owner yet.
+    pub fn of_user(uid: u32) -> Self {
+        Self { tenant: Tenant::User(uid), party: PartyId::UNATTRIBUTED }
+    }
+
+    /// An owner's; `None` where it is nobody's.
+    pub fn of_party(id: PartyId, party: &Party) -> Option<Self> {
+        Some(Self { tenant: Tenant::of(party)?, party: id })
+    }
+
+    /// The owner that refusals are counted for.
+    pub fn party(self) -> PartyId {
+        self.party
+    }
+}
+
+impl Tenant {
+    fn of(party: &Party) -> Option<Self> {
+        let mut digest = DefaultHasher::new();
+        match party {
+            Party::Pod { within: Some(outer), .. } => return Self::of(outer),
+            Party::User(uid) => return Some(Self::User(*uid)),
+            Party::Other | Party::Unattributed => return None,
+            Party::Pod { uid, .. } => uid.hash(&mut digest),
+            other => other.hash(&mut digest),
+        }
+        Some(Self::Party(digest.finish()))
+    }
+}
+
+impl PartialEq for QuotaKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.tenant == other.tenant
+    }
+}
+
+impl Eq for QuotaKey {}
+
+impl Hash for QuotaKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.tenant.hash(state);
+    }
+}
+
+/// What owners were refused since the agent started.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<HashMap<PartyId, Counts>>);
+
+/// By the limit's place in [`OwnerLimit::ALL`].
+type Counts = [u64; OwnerLimit::ALL.len()];
+
+impl Refusals {
+    /// Counts what an owner was refused.
+    pub(super) fn add(&self, party: PartyId, limit: OwnerLimit, count: u64) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_place = counts.len() < MAX_OWNERS || counts.contains_key(&party);
+        let party = if has_place { party } else { PartyId::OTHER };
+        if let Some(sum) = counts.entry(party).or_default().get_mut(limit as usize) {
+            *sum += count;
+        }
+    }
+
+    /// Everything counted; what was counted for an owner that is forgotten goes on `other`.
+    pub(super) fn all(
+        &self,
+        is_known: impl Fn(PartyId) -> bool,
+    ) -> Vec<(PartyId, OwnerLimit, u64)> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let forgotten: Vec<_> = counts.keys().copied().filter(|party| !is_known(*party)).collect();
+        let gone: Vec<Counts> = forgotten.iter().filter_map(|party| counts.remove(party)).collect();
+        for gone in gone {
+            let other = counts.entry(PartyId::OTHER).or_default();
+            other.iter_mut().zip(gone).for_each(|(sum, more)| *sum += more);
+        }
+        let each = counts.iter().flat_map(|(party, counts)| {
+            OwnerLimit::ALL.iter().zip(counts).map(|(limit, count)| (*party, *limit, *count))
+        });
+        each.filter(|(_, _, count)| *count > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PodUid;
+
+    #[test]
+    fn a_tenant_is_one_whatever_containers_and_inner_pods_he_makes() {
+        let pod = |uid: &str, container: &str, within: Option<Party>| Party::Pod {
+            uid: PodUid::new(uid),
+            container: Some(container.into()),
+            within: within.map(Box::new),
+        };
+        let key = |party: Party| QuotaKey::of_party(PartyId::OTHER, &party);
+        let (one, two) =
+            ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555");
+        assert_eq!(key(pod(one, "a", None)), key(pod(one, "b", None)));
+        assert_ne!(key(pod(one, "a", None)), key(pod(two, "a", None)));
+        assert_eq!(key(pod(one, "a", Some(Party::User(7)))), Some(QuotaKey::of_user(7)));
+        assert_eq!(key(pod(two, "a", Some(Party::User(7)))), Some(QuotaKey::of_user(7)));
+        assert_eq!(key(Party::Unattributed), None);
+    }
+
+    fn parties(count: u32) -> Vec<PartyId> {
+        use crate::attribute::ownership::Ownership;
+        use crate::attribute::party::Party;
+        let ownership = Ownership::new(&crate::paths::Paths::under("/nonexistent".as_ref()));
+        let workload = crate::attribute::Workload::default();
+        (0..count).map(|uid| ownership.grantee(Party::User(uid), &workload)).collect()
+    }
+
+    #[test]
+    fn beyond_the_owners_counted_apart_the_others_are_counted_together() {
+        let refusals = Refusals::default();
+        let parties = parties(MAX_OWNERS as u32 + 3);
+        for party in &parties {
+            refusals.add(*party, OwnerLimit::Series, 2);
+        }
+        refusals.add(parties[0], OwnerLimit::Events, 1);
+        let mut all = refusals.all(|_| true);
+        all.sort_by_key(|(party, limit, _)| (*party, *limit as usize));
+        assert_eq!(all.len(), MAX_OWNERS + 2, "{all:?}");
+        assert_eq!(all[0], (PartyId::OTHER, OwnerLimit::Series, 6));
+        assert_eq!(
+            all[1..3],
+            [(parties[0], OwnerLimit::Series, 2), (parties[0], OwnerLimit::Events, 1)]
+        );
+    }
+
+    #[test]
+    fn what_a_forgotten_owner_was_refused_stays_counted() {
+        let refusals = Refusals::default();
+        let parties = parties(2);
+        refusals.add(parties[0], OwnerLimit::LogLines, 5);
+        refusals.add(parties[1], OwnerLimit::LogLines, 7);
+        let mut all = refusals.all(|party| party == parties[1] || party <= PartyId::OTHER);
+        all.sort_unstable_by_key(|(party, ..)| *party);
+        let other = (PartyId::OTHER, OwnerLimit::LogLines, 5);
+        assert_eq!(all, [other, (parties[1], OwnerLimit::LogLines, 7)]);
+    }
+}

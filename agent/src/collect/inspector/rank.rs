@@ -1,0 +1,251 @@
+//! One rank that the Inspector tells of: who it is, and what has completed on it.
+
+use super::record::{HashText, Record};
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::inspector as metric;
+use crate::catalog::nccl::{Operation, SizeClass};
+use crate::communicators::{
+    CommunicatorHash, Communicators, Learned, MemberFacts, MemberId, MemberKey,
+};
+use crate::ids::ProcKey;
+use crate::sample::{Batch, Histogram, Recent};
+use gpuwho_common::nccl::size_class;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Operations and sizes of one process, over all its ranks; beyond them an operation is counted
+/// without its size.
+const MAX_COMBINATIONS: usize = 512;
+/// The same with what is counted without a size.
+const MAX_UNSIZED: usize = MAX_COMBINATIONS + 64;
+/// Names that a rank is given. A program names a communicator once; whoever renames it all the time
+/// makes new series at the receiver all the time.
+const MAX_NAMES: u8 = 3;
+/// In seconds: from a small message inside a node to a rank that waits for another's checkpoint.
+pub(super) const TIME_BOUNDS: &[f64] = &[
+    1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 10.0, 60.0,
+];
+/// In bytes a second: from TCP to NVLink with reduction in the switch.
+pub(super) const SPEED_BOUNDS: &[f64] = &[
+    1e8, 1e9, 2.5e9, 5e9, 1e10, 2.5e10, 5e10, 7.5e10, 1e11, 1.5e11, 2e11, 3e11, 4e11, 5e11, 7.5e11,
+    1e12,
+];
+
+/// A rank by what the Inspector writes of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RankKey {
+    pub process: ProcKey,
+    pub hash: Option<HashText>,
+    pub rank: Option<u32>,
+    /// Where there is no hash.
+    pub name: Option<Arc<str>>,
+    pub ranks: u32,
+}
+
+/// What has completed of one operation and size.
+#[derive(Debug)]
+struct Done {
+    duration: Histogram,
+    bytes: u64,
+    bus_bytes: u64,
+    algorithm_bandwidth: Histogram,
+    bus_bandwidth: Histogram,
+}
+
+impl Default for Done {
+    fn default() -> Self {
+        Self {
+            duration: Histogram::new(TIME_BOUNDS),
+            bytes: 0,
+            bus_bytes: 0,
+            algorithm_bandwidth: Histogram::new(SPEED_BOUNDS),
+            bus_bandwidth: Histogram::new(SPEED_BOUNDS),
+        }
+    }
+}
+
+/// Sequence numbers of one operation. Not in order: NCCL's threads complete what they complete.
+#[derive(Clone, Copy, Debug)]
+struct Sequence {
+    first: u64,
+    last: u64,
+    seen: u64,
+    /// The most that were missing at the end of a reading.
+    missed: u64,
+}
+
+/// A rank.
+#[derive(Debug)]
+pub(super) struct Rank {
+    pub id: MemberId,
+    pub owner: QuotaKey,
+    /// Means that were told of it.
+    pub means: HashSet<(Operation, Recent)>,
+    /// Names it had.
+    names: u8,
+    key: MemberKey,
+    facts: MemberFacts,
+    done: HashMap<(Operation, SizeClass), Done>,
+    sequences: HashMap<Operation, Sequence>,
+    /// The reading in which it was last heard of.
+    pub heard: u64,
+}
+
+impl Rank {
+    /// A membership with this number.
+    pub(super) fn new(
+        (key, owner): (&RankKey, QuotaKey),
+        number: u64,
+        communicators: &Communicators,
+    ) -> Self {
+        let facts = MemberFacts {
+            rank: key.rank,
+            ranks: Some(key.ranks),
+            name: key.name.clone(),
+            prefix: match key.hash {
+                Some(HashText::Start(start)) => Some(start),
+                _ => None,
+            },
+            hash: match key.hash {
+                Some(HashText::Whole(hash)) => Some(CommunicatorHash(hash)),
+                _ => None,
+            },
+            ..MemberFacts::new(key.process)
+        };
+        let member = MemberKey { process: key.process, number };
+        let id = communicators.put(member, facts.clone());
+        let (done, sequences) = (HashMap::new(), HashMap::new());
+        let (means, names) = (HashSet::new(), 0);
+        Self { id, owner, means, names, key: member, facts, done, sequences, heard: 0 }
+    }
+
+    /// Operations and sizes that are counted.
+    pub(super) fn combinations(&self) -> usize {
+        self.done.len()
+    }
+
+    /// Takes the name that a record gives it; false where it had too many.
+    pub(super) fn rename(&mut self, name: Option<&str>) -> bool {
+        let Some(name) = name.filter(|name| self.facts.name.as_deref() != Some(name)) else {
+            return true;
+        };
+        let may = self.names < MAX_NAMES;
+        if may {
+            self.names += 1;
+            self.facts.name = Some(Arc::from(name));
+        }
+        may
+    }
+
+    /// What of an operation and size is counted, one of its process's `combinations`; `None` where
+    /// there are too many.
+    fn done(
+        &mut self,
+        dims: (Operation, SizeClass),
+        combinations: &mut usize,
+    ) -> Option<&mut Done> {
+        let is_sized = self.done.contains_key(&dims) || *combinations < MAX_COMBINATIONS;
+        let dims = if is_sized { dims } else { (dims.0, SizeClass::Unknown) };
+        if !self.done.contains_key(&dims) {
+            if *combinations >= MAX_UNSIZED {
+                return None;
+            }
+            *combinations += 1;
+        }
+        Some(self.done.entry(dims).or_default())
+    }
+
+    /// Counts a record; false where its process has too many `combinations`.
+    pub(super) fn take(&mut self, record: &Record<'_>, combinations: &mut usize) -> bool {
+        let class = usize::try_from(size_class(record.bytes)).unwrap_or(usize::MAX);
+        let class = SizeClass::ALL.get(class).copied().unwrap_or(SizeClass::Unknown);
+        let Some(done) = self.done((record.operation, class), combinations) else { return false };
+        done.duration.observe(record.seconds);
+        done.bytes = done.bytes.saturating_add(record.bytes);
+        done.bus_bytes = done.bus_bytes.saturating_add(record.bus_bytes);
+        done.algorithm_bandwidth.observe(record.algorithm_bandwidth);
+        done.bus_bandwidth.observe(record.bus_bandwidth);
+        if let Some(number) = record.sequence {
+            let new = Sequence { first: number, last: number, seen: 0, missed: 0 };
+            self.sequences.entry(record.operation).or_insert(new).see(number);
+        }
+        true
+    }
+
+    /// Ends a reading.
+    pub(super) fn settle(&mut self) {
+        self.sequences.values_mut().for_each(Sequence::settle);
+    }
+
+    /// Finds what other sources know of the same communicator, and tells them its name and, where
+    /// the process has only one in it, the rank.
+    pub(super) fn join(&mut self, key: &RankKey, is_only: bool, communicators: &Communicators) {
+        match (key.hash, self.facts.hash) {
+            (Some(text), None) => {
+                let hashes = communicators.hashes(key.process);
+                let mut alike = hashes.into_iter().filter(|hash| text.is_of(hash.0));
+                self.facts.hash = alike.next().filter(|_| alike.next().is_none());
+            }
+            (None, _) => self.join_by_name(key, communicators),
+            _ => {}
+        }
+        if communicators.facts(self.id).is_some_and(|known| *known == self.facts) {
+            return;
+        }
+        if let Some(hash) = self.facts.hash {
+            let (rank, ranks) = (self.facts.rank.filter(|_| is_only), self.facts.ranks);
+            let name = self.facts.name.clone();
+            communicators.learn(key.process, hash, Learned { rank, ranks, name, device: None });
+        }
+        communicators.put(self.key, self.facts.clone());
+    }
+
+    /// A name and a size are a communicator's only where one of the process has both.
+    fn join_by_name(&mut self, key: &RankKey, communicators: &Communicators) {
+        let of = communicators.of(key.process);
+        let is_alike = |facts: &&Arc<MemberFacts>| {
+            facts.hash.is_some() && facts.name == key.name && facts.ranks == Some(key.ranks)
+        };
+        let alike: Vec<_> = of.iter().filter(is_alike).collect();
+        let hashes: HashSet<_> = alike.iter().map(|facts| (facts.hash, facts.rank)).collect();
+        let found = alike.first().filter(|_| key.name.is_some() && hashes.len() == 1);
+        self.facts.hash = found.and_then(|facts| facts.hash);
+        self.facts.rank = found.and_then(|facts| facts.rank);
+    }
+
+    /// Everything that has completed.
+    pub(super) fn tell(&self, out: &mut Batch) {
+        out.push(metric::INFO.sample(self.id, (), 1));
+        for (dims, done) in &self.done {
+            let (id, dims) = (self.id, *dims);
+            out.push(metric::DURATION.sample(id, dims, done.duration.clone()));
+            out.push(metric::BYTES.sample(id, dims, number(done.bytes)));
+            out.push(metric::BUS_BYTES.sample(id, dims, number(done.bus_bytes)));
+            let (algorithm, bus) = (&done.algorithm_bandwidth, &done.bus_bandwidth);
+            out.push(metric::ALGORITHM_BANDWIDTH.sample(id, dims, algorithm.clone()));
+            out.push(metric::BUS_BANDWIDTH.sample(id, dims, bus.clone()));
+        }
+        for (operation, sequence) in &self.sequences {
+            out.push(metric::MISSED.sample(self.id, *operation, number(sequence.missed)));
+        }
+    }
+}
+
+impl Sequence {
+    fn see(&mut self, number: u64) {
+        self.first = self.first.min(number);
+        self.last = self.last.max(number);
+        self.seen += 1;
+    }
+
+    fn settle(&mut self) {
+        let span = (self.last - self.first).saturating_add(1);
+        self.missed = self.missed.max(span.saturating_sub(self.seen));
+    }
+}
+
+/// As OTLP has it.
+pub(super) fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,117 @@
+use super::*;
+use crate::paths::Paths;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+const PROCESS: ProcKey = ProcKey { pid: 11, start_ticks: 7 };
+
+/// A process as files, which maps files of the folder.
+struct Scene {
+    folder: tempfile::TempDir,
+    paths: Paths,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = Paths::under(folder.path());
+        let scene = Self { folder, paths };
+        std::fs::create_dir_all(scene.of("map_files")).unwrap();
+        let stat = format!("11 (python) S 1{} 1 0 7{}\n", " 0".repeat(15), " 0".repeat(30));
+        std::fs::write(scene.of("stat"), stat).unwrap();
+        scene
+    }
+
+    fn of(&self, name: &str) -> PathBuf {
+        self.paths.proc.join("11").join(name)
+    }
+
+    /// A line for a file; only where `is_there` it can be opened.
+    fn line(&self, number: u64, file: &Path, is_there: bool) -> String {
+        let (begin, end) = (0x1000 * number, 0x1000 * (number + 1));
+        let range = format!("{begin:x}-{end:x}");
+        if is_there {
+            symlink(file, self.of("map_files").join(&range)).unwrap();
+        }
+        let found = std::fs::metadata(file).unwrap();
+        let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+        let (inode, path) = (found.ino(), file.display());
+        format!("{range} r-xp 00000000 {major:02x}:{minor:02x} {inode} {path}\n")
+    }
+
+    fn maps(&self, lines: &str) -> Libraries {
+        std::fs::write(self.of("maps"), lines).unwrap();
+        Libraries::new(TenantFiles::direct(&self.paths), &self.paths)
+    }
+
+    /// A file with a function of the library's, told apart by its length.
+    fn library(&self, number: u64) -> PathBuf {
+        let path = self.folder.path().join(format!("libnccl.so.{number}"));
+        let mut file = super::super::elf::tests::sample(&[("ncclAllReduce", 0x12, 0x1000)]);
+        file.extend(number.to_le_bytes());
+        std::fs::write(&path, file).unwrap();
+        path
+    }
+}
+
+#[test]
+fn nothing_is_opened_by_its_path_and_nothing_but_a_regular_file_at_all() {
+    let scene = Scene::new();
+    let fifo = scene.folder.path().join("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    // Not mapped any more; and mapped, as a device can be. To open it would wait for a writer.
+    let lines = scene.line(1, &fifo, false) + &scene.line(2, &fifo, true);
+    let lines = lines + &scene.line(3, &scene.library(1), false);
+    let mut libraries = scene.maps(&lines);
+    assert_eq!(libraries.look(PROCESS, Instant::now()), Looked::default());
+    assert_eq!((libraries.in_use().count(), libraries.trouble()), (0, None));
+}
+
+#[test]
+fn a_process_has_a_bounded_number_of_libraries_and_says_so() {
+    let scene = Scene::new();
+    let lines: String = (0..70).map(|at| scene.line(at, &scene.library(at), true)).collect();
+    let mut libraries = scene.maps(&lines);
+    let mut now = Instant::now();
+    // Each look takes what it may of a processor, which is little on a slow one.
+    while libraries.look(PROCESS, now).again.is_some() {
+        now += Duration::from_mins(10);
+    }
+    assert_eq!(libraries.in_use().count(), MOST_OF_PROCESS);
+    let why = "process 11: it maps more than 64 collective libraries";
+    assert_eq!(libraries.trouble().as_deref(), Some(why));
+    assert!(libraries.forget(PROCESS));
+    assert_eq!((libraries.in_use().count(), libraries.trouble()), (0, None));
+}
+
+#[test]
+fn a_list_that_is_too_long_is_said_and_what_was_read_of_it_counts() {
+    let scene = Scene::new();
+    let lines = scene.line(1, &scene.library(1), true) + &scene.line(2, &scene.library(2), true);
+    let lines = format!("{lines}{}", "1000-2000 r--p 00000000 00:00 0\n".repeat(65_536));
+    let mut libraries = scene.maps(&lines);
+    assert!(libraries.look(PROCESS, Instant::now()).changed);
+    assert_eq!(libraries.in_use().count(), 2);
+    let why = "process 11: it has more than 65536 mappings";
+    assert_eq!((libraries.trouble().as_deref(), libraries.refused), (Some(why), 1));
+    std::fs::write(scene.of("maps"), scene.line(3, &scene.library(2), true)).unwrap();
+    assert!(libraries.look(PROCESS, Instant::now()).changed);
+    assert_eq!((libraries.in_use().count(), libraries.trouble()), (1, None));
+}
+
+#[test]
+fn a_path_is_told_as_text_that_harms_no_terminal() {
+    let path = [b"/tmp/\x1b[2J\xff", &b"x".repeat(4_000)[..]].concat();
+    let key = FileKey { device: (0, 1), inode: 2 };
+    let mapping = Mapping { range: (0, 1), offset: 0, key, is_code: true, path: &path };
+    let told = New::of(&mapping).path;
+    assert!(told.starts_with("/tmp/\u{fffd}[2J\u{fffd}xxx"), "{told}");
+    assert_eq!(told.chars().count(), MOST_PATH);
+}

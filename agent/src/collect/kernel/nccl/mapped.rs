@@ -1,0 +1,151 @@
+//! A file that a process maps: opened once, with `O_PATH`, and known by what `statx` says of that
+//! descriptor. Everything else (its symbols, its version, its probes) goes through the descriptor, so
+//! that it is of one inode whatever the process maps, links or mounts meanwhile.
+//!
+//! A file on a file system of this kernel's own cannot make a reader wait, and is read here; one on a
+//! network file system is read in a helper process. One whose file system is a process (FUSE) is
+//! refused: the kernel reads the code that it puts a probe into while no process of the host can
+//! fork (`prepare_uprobe` below `dup_mmap_sem`), and such a file system answers when it likes.
+
+use super::elf::ReadAt;
+use super::libraries::FileKey;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, openat, statx,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::path::PathBuf;
+
+/// What tells a file from a copy of it: size, and the times of writing and of change to the
+/// nanosecond.
+pub(super) type Stamp = (u64, [i64; 4]);
+
+/// Attributes that file systems of this kernel's own know of (ext4, XFS, Btrfs, tmpfs since 6.0;
+/// erofs), and that an overlay shows of the file below it, while neither FUSE nor a network file
+/// system knows any of them.
+const LOCAL: StatxAttributes = StatxAttributes::NODUMP.union(StatxAttributes::COMPRESSED);
+/// Bytes of the list of a process's mounts: it may make as many as `fs.mount-max`.
+const MOST_MOUNTS: u64 = 8 << 20;
+
+/// Why a file is not read, or not probed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotRead {
+    /// It is not mapped any more, or is no regular file.
+    #[error("it is no regular file, or not mapped any more")]
+    Gone,
+    /// It cannot be read now: its lease is somebody's, or its file system does not answer.
+    #[error("{0}")]
+    Refused(#[from] Refused),
+    /// Its file system is a process, or may be one.
+    #[error("its file system ({0}) may never answer, and the host would wait with it")]
+    UserSpace(String),
+    /// The system call failed.
+    #[error("{0}")]
+    Failed(#[from] io::Error),
+}
+
+/// A file that was opened.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    file: TenantFile,
+    pub key: FileKey,
+    pub stamp: Stamp,
+    is_local: bool,
+}
+
+/// Its bytes.
+pub(super) enum Content<'a> {
+    Here(File, u64),
+    InHelper(&'a TenantFile, u64),
+}
+
+impl Mapped {
+    /// What a process maps at a range; never waits for more than the helper's deadline.
+    pub(super) fn open(
+        (files, paths): (&TenantFiles, &Paths),
+        process: ProcKey,
+        (begin, end): (u64, u64),
+    ) -> Result<Self, NotRead> {
+        let file = match files.open(process, &Link::Mapping { begin, end }) {
+            Ok(file) => file,
+            Err(Refused::Failed(Errno::NOENT | Errno::INVAL | Errno::SRCH)) => {
+                return Err(NotRead::Gone);
+            }
+            Err(refused) => return Err(refused.into()),
+        };
+        // Without asking the server of a file system.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let stat = statx(file.place(), c"", flags, wanted).map_err(io::Error::from)?;
+        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+            return Err(NotRead::Gone);
+        }
+        let is_local = stat.stx_attributes_mask.intersects(LOCAL);
+        if !is_local {
+            let kind = file_system(paths, process, stat.stx_mnt_id);
+            let kind = kind.unwrap_or_else(|| "unknown".to_owned());
+            // An overlay that shows no attribute of the file below may have such a one below.
+            if kind == "unknown" || kind == "overlay" || kind.starts_with("fuse") {
+                return Err(NotRead::UserSpace(kind));
+            }
+        }
+        let key = FileKey { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino };
+        Ok(Self { file, key, stamp: stamp(&stat), is_local })
+    }
+
+    /// Its bytes. A lease on it is a refusal, never a wait.
+    pub(super) fn content(&self) -> io::Result<Content<'_>> {
+        if !self.is_local {
+            return Ok(Content::InHelper(&self.file, self.stamp.0));
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(Content::Here(openat(CWD, self.place(), flags, Mode::empty())?.into(), self.stamp.0))
+    }
+
+    /// A path that leads the kernel to this very inode, as long as this is there.
+    pub(super) fn place(&self) -> PathBuf {
+        let place: BorrowedFd<'_> = self.file.place();
+        PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()))
+    }
+}
+
+impl ReadAt for Content<'_> {
+    fn read_at(&self, room: &mut [u8], at: u64) -> io::Result<usize> {
+        match self {
+            Self::Here(file, _) => std::os::unix::fs::FileExt::read_at(file, room, at),
+            Self::InHelper(file, _) => Ok(file.read_at(room, at)?),
+        }
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        let (Self::Here(_, size) | Self::InHelper(_, size)) = self;
+        Ok(*size)
+    }
+}
+
+/// What tells a file from others.
+pub(super) fn stamp(stat: &Statx) -> Stamp {
+    let (written, changed) = (stat.stx_mtime, stat.stx_ctime);
+    let ns = |nsec: u32| i64::from(nsec);
+    let times = [written.tv_sec, ns(written.tv_nsec), changed.tv_sec, ns(changed.tv_nsec)];
+    (stat.stx_size, times)
+}
+
+/// The kind of file system of a mount, as the process sees its mounts; none where it has let the
+/// mount go. The kernel asks no server for that list.
+fn file_system(paths: &Paths, process: ProcKey, mount: u64) -> Option<String> {
+    let mounts = paths.proc.join(process.pid.to_string()).join("mountinfo");
+    let mounts = BufReader::new(File::open(mounts).ok()?.take(MOST_MOUNTS));
+    // `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
+    mounts.split(b'\n').map_while(Result::ok).find_map(|line| {
+        let line = String::from_utf8_lossy(&line);
+        let (about, rest) = line.split_once(" - ")?;
+        let is_it = about.split(' ').next()?.parse() == Ok(mount);
+        is_it.then(|| rest.split(' ').next().unwrap_or_default().to_owned())
+    })
+}

@@ -1,0 +1,28 @@
+//! A device that falls off the bus is told in two lines: `Xid (…): 79, … GPU has fallen off the bus.`
+//! and `GPU …: GPU has fallen off the bus.` (`osHandleGpuLost`, 515.43 to 595.45). Without an XID,
+//! where the driver squashes it, the second line is alone.
+
+use crate::catalog::event::EventKind;
+use crate::event::{Happening, Place};
+
+/// The XID of such a device, to know the line behind it.
+#[derive(Debug, Default)]
+pub(super) struct Fallen(Option<(Place, u64)>);
+
+impl Fallen {
+    /// Both lines are written by one function.
+    const APART_US: u64 = 2_000_000;
+    /// `ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS`.
+    const CODE: u32 = 79;
+
+    /// Whether the line before has told this.
+    pub(super) fn is_told(&mut self, what: &Happening, at_us: u64) -> bool {
+        if what.kind == EventKind::Xid && what.code == Some(Self::CODE) {
+            self.0 = Some((what.place, at_us));
+        }
+        what.kind == EventKind::Lost
+            && self.0.is_some_and(|(place, then)| {
+                place == what.place && at_us.saturating_sub(then) <= Self::APART_US
+            })
+    }
+}

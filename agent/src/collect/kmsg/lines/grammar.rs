@@ -1,0 +1,49 @@
+//! The parts of a line that drivers print with a fixed format: each function takes one part from
+//! the beginning of a text and gives what is left, or nothing where the text does not begin so.
+
+use crate::ids::{PciAddress, PciPort};
+
+/// A decimal number (`%d` of what is never negative).
+pub(super) fn number(text: &str) -> Option<(u32, &str)> {
+    let (digits, rest) = run(text, |byte| byte.is_ascii_digit());
+    Some((digits.parse().ok()?, rest))
+}
+
+/// `%04x:%02x:%02x`; a segment above `ffff` has up to eight digits.
+pub(super) fn address(text: &str) -> Option<(PciAddress, &str)> {
+    let (_, rest) = hex(text, 4..=8)?;
+    let (_, rest) = hex(rest.strip_prefix(':')?, 2..=2)?;
+    let (_, rest) = hex(rest.strip_prefix(':')?, 2..=2)?;
+    let address = text.get(..text.len() - rest.len())?;
+    Some((PciAddress::parse(address)?, rest))
+}
+
+/// An [`address`] and its function, `%04x:%02x:%02x.%x`.
+pub(super) fn device(text: &str) -> Option<(PciAddress, &str)> {
+    let (port, rest) = port(text)?;
+    Some((port.address, rest))
+}
+
+/// The same of a port, whose function tells it from others.
+pub(super) fn port(text: &str) -> Option<(PciPort, &str)> {
+    let (address, rest) = address(text)?;
+    let (function, rest) = hex(rest.strip_prefix('.')?, 1..=1)?;
+    Some((PciPort { address, function: u8::from_str_radix(function, 16).ok()? }, rest))
+}
+
+/// Lower-case hexadecimal digits, so many of them.
+pub(super) fn hex(text: &str, count: std::ops::RangeInclusive<usize>) -> Option<(&str, &str)> {
+    let (digits, rest) = run(text, |byte| byte.is_ascii_hexdigit());
+    count.contains(&digits.len()).then_some((digits, rest))
+}
+
+/// A name in C.
+pub(super) fn identifier(text: &str) -> Option<(&str, &str)> {
+    let (name, rest) = run(text, |byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    (!name.is_empty()).then_some((name, rest))
+}
+
+fn run(text: &str, of: impl Fn(u8) -> bool) -> (&str, &str) {
+    let end = text.bytes().position(|byte| !of(byte)).unwrap_or(text.len());
+    text.split_at_checked(end).unwrap_or((text, ""))
+}

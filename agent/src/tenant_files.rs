@@ -1,0 +1,334 @@
+//! Reads that a tenant can make hang, done in a helper process: files on a tenant's own mounts,
+//! and what the kernel reads out of a process's memory (`environ`, `cmdline`, `maps`, `mem`), whose
+//! pages may be backed by a file system that never answers.
+//!
+//! A thread that hangs in such a read cannot be given up; a process can. A helper is the agent's
+//! own binary (`gpuwho file-reader`), started when it is first needed, ended when nobody has
+//! needed it for [`IDLE`]. It answers one request at a time under a deadline. One that misses it
+//! is killed, and its tenant is refused until it has ended and a back-off is over; the others go on
+//! with the next helper, of at most [`MOST_HELPERS`]. With nothing to read there is no helper.
+//!
+//! The agent never holds a readable descriptor of a tenant's file: already its `close` would ask
+//! a FUSE server (`FUSE_FLUSH`) and wait for it. It holds `O_PATH` descriptors, which fix the inode.
+//!
+//! A request costs about 30 µs more than the read itself.
+
+mod answer;
+mod helper;
+mod pool;
+mod serve;
+mod tenant;
+mod wire;
+
+pub use pool::Standing;
+pub use serve::{ServeError, serve};
+pub use tenant::Tenant;
+
+use crate::catalog::agent::{DropReason, SourceState};
+use crate::collect::status::Report;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use pool::Pool;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{Answer, Reply, Request};
+pub use wire::{Link, MAX_READ, ProcFile, Stat};
+
+/// What the helpers are called among the sources.
+pub const NAME: &str = "tenant_files";
+
+/// How long a helper may take for an answer. A disk that wakes up and a slow network file system
+/// answer in it.
+pub const DEADLINE: Duration = Duration::from_secs(2);
+/// Helpers at once: each is a process of some MiB, and one that hangs may stay in the kernel as
+/// long as its tenant likes.
+pub const MOST_HELPERS: usize = 4;
+/// After so long without a request a helper is ended.
+pub const IDLE: Duration = Duration::from_mins(1);
+
+/// Why something was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A read for this tenant has not come back, or has not long ago.
+    #[error("a file system of {tenant} did not answer {} s ago", since.as_secs())]
+    Hung {
+        /// Whose it is.
+        tenant: Tenant,
+        /// How long ago it was asked.
+        since: Duration,
+    },
+    /// This tenant's reads take too long to wait for more of them now.
+    #[error("file systems of {0} answer too slowly")]
+    Slow(Tenant),
+    /// Every helper hangs, or is busy with others.
+    #[error("every process that reads tenants' files hangs or is busy")]
+    Exhausted,
+    /// A helper could not be started, or ended, or said what is no answer.
+    #[error("a process that reads tenants' files failed: {0}")]
+    Helper(String),
+    /// The read itself failed.
+    #[error("{0}")]
+    Failed(Errno),
+}
+
+impl From<Refused> for io::Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Failed(errno) => errno.into(),
+            refused => Self::other(refused),
+        }
+    }
+}
+
+/// Reads tenants' files and memory. Cheap to clone; may be used by every thread.
+#[derive(Clone, Debug)]
+pub struct TenantFiles {
+    paths: Arc<Paths>,
+    means: Means,
+    patience: Duration,
+}
+
+#[derive(Clone, Debug)]
+enum Means {
+    /// In the calling thread, which may hang.
+    Direct,
+    /// In helpers.
+    Helpers(Arc<Pool>),
+}
+
+impl TenantFiles {
+    /// Reads in helpers, which run this very binary, also after an upgrade replaced its file.
+    pub fn new(paths: &Paths) -> Self {
+        Self::running(paths, PathBuf::from("/proc/self/exe"))
+    }
+
+    fn running(paths: &Paths, program: PathBuf) -> Self {
+        let pool = Pool::new(program, &paths.proc, DEADLINE);
+        Self {
+            paths: Arc::new(paths.clone()),
+            means: Means::Helpers(Arc::new(pool)),
+            patience: DEADLINE,
+        }
+    }
+
+    /// Reads in the calling thread: for a command that a person waits for and can interrupt.
+    pub fn direct(paths: &Paths) -> Self {
+        Self { paths: Arc::new(paths.clone()), means: Means::Direct, patience: DEADLINE }
+    }
+
+    /// The same for a caller who can wait so long only. What comes later is dropped.
+    #[must_use]
+    pub fn within(&self, patience: Duration) -> Self {
+        Self { patience: patience.min(DEADLINE), ..self.clone() }
+    }
+
+    /// One of a process's files in `/proc`, from its start, as a stream.
+    pub fn proc_file(&self, process: ProcKey, file: ProcFile) -> Result<ProcReader, Refused> {
+        let tenant = self.tenant(process)?;
+        let request = Request::Proc { process, file, offset: 0, length: wire::most() };
+        let reply = self.ask(&tenant, &request, &[])?;
+        let is_whole = reply.bytes.len() < MAX_READ;
+        Ok(ProcReader {
+            files: self.clone(),
+            tenant,
+            // A full answer comes with the open file for what is left.
+            file: reply.descriptors.into_iter().next().filter(|_| !is_whole),
+            offset: reply.bytes.len() as u64,
+            chunk: reply.bytes,
+            taken: 0,
+        })
+    }
+
+    /// Bytes of a process's memory; all of them, and at most [`MAX_READ`].
+    pub fn memory(
+        &self,
+        process: ProcKey,
+        address: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, Refused> {
+        let tenant = self.tenant(process)?;
+        let wanted = u32::try_from(length).map_err(|_| Refused::Failed(Errno::INVAL))?;
+        let file = ProcFile::Memory;
+        let request = Request::Proc { process, file, offset: address, length: wanted };
+        let bytes = self.ask(&tenant, &request, &[])?.bytes;
+        if bytes.len() == length { Ok(bytes) } else { Err(Refused::Failed(Errno::FAULT)) }
+    }
+
+    /// The regular file that a link of a process's leads to. Everything else is refused unopened.
+    pub fn open(&self, process: ProcKey, link: &Link) -> Result<TenantFile, Refused> {
+        let tenant = self.tenant(process)?;
+        let request = Request::Open { process, link: link.clone() };
+        let mut reply = self.ask(&tenant, &request, &[])?;
+        match (reply.answer, reply.descriptors.pop()) {
+            (Answer::Stat(stat), Some(place)) => Ok(self.file(tenant, stat, place)),
+            _ => Err(no_answer()),
+        }
+    }
+
+    /// A directory as a process names it: below its own root if the path is absolute, else below
+    /// the directory it is in. No link leads out.
+    pub fn directory(&self, process: ProcKey, path: &Path) -> Result<OwnedFd, Refused> {
+        let tenant = self.tenant(process)?;
+        let request = Request::Directory { process, path: path.to_owned() };
+        self.ask(&tenant, &request, &[])?.descriptors.pop().ok_or_else(no_answer)
+    }
+
+    /// Whose reads those of a process are.
+    pub fn tenant(&self, process: ProcKey) -> Result<Tenant, Refused> {
+        match self.means {
+            Means::Direct => Ok(Tenant::default()),
+            Means::Helpers(_) => {
+                Tenant::of(&self.paths, process).ok_or(Refused::Failed(Errno::SRCH))
+            }
+        }
+    }
+
+    /// Ends what is idle, kills what is late, and says how the helpers are. To be called now and
+    /// then.
+    pub fn standing(&self) -> Standing {
+        match &self.means {
+            Means::Direct => Standing::default(),
+            Means::Helpers(pool) => pool.standing(),
+        }
+    }
+
+    fn file(&self, tenant: Tenant, stat: Stat, place: OwnedFd) -> TenantFile {
+        TenantFile { files: self.clone(), tenant, stat, place }
+    }
+
+    fn ask(
+        &self,
+        tenant: &Tenant,
+        request: &Request,
+        passed: &[BorrowedFd<'_>],
+    ) -> Result<Reply, Refused> {
+        let reply = match &self.means {
+            Means::Direct => answer::answer(&self.paths, request, passed),
+            Means::Helpers(pool) => pool.ask(tenant, request, passed, self.patience)?,
+        };
+        match reply.answer {
+            Answer::Failed(errno) => Err(Refused::Failed(Errno::from_raw_os_error(errno))),
+            _ => Ok(reply),
+        }
+    }
+}
+
+impl Standing {
+    /// The report of the source [`NAME`].
+    pub fn report(&self) -> Report {
+        let report = match self.hung.iter().max_by_key(|(_, since)| *since) {
+            None => Report::ready(),
+            Some((tenant, since)) => {
+                let is_full = self.hung.len() == MOST_HELPERS;
+                let state = if is_full { SourceState::Hung } else { SourceState::Degraded };
+                let (count, seconds) = (self.hung.len(), since.as_secs());
+                let reason = format!(
+                    "{count} of {MOST_HELPERS} processes that read tenants' files hang, \
+                     one for {tenant} since {seconds} s"
+                );
+                Report::of(state, reason, "see that tenant's network and FUSE mounts")
+            }
+        };
+        let refused = (DropReason::TenantHung, self.refused);
+        let exhausted = (DropReason::HelpersExhausted, self.exhausted);
+        Report { errors: self.misses + self.failed, dropped: vec![refused, exhausted], ..report }
+    }
+}
+
+fn no_answer() -> Refused {
+    Refused::Helper("an answer to something else".to_owned())
+}
+
+/// A tenant's regular file: its inode is fixed, its bytes are the tenant's.
+#[derive(Debug)]
+pub struct TenantFile {
+    files: TenantFiles,
+    tenant: Tenant,
+    stat: Stat,
+    /// Opened with `O_PATH`.
+    place: OwnedFd,
+}
+
+impl TenantFile {
+    /// As it was when it was opened.
+    pub fn stat(&self) -> Stat {
+        self.stat
+    }
+
+    /// The inode, opened with `O_PATH`: `/proc/self/fd/N` leads to it.
+    pub fn place(&self) -> BorrowedFd<'_> {
+        self.place.as_fd()
+    }
+
+    /// As it is now.
+    pub fn stat_now(&self) -> Result<Stat, Refused> {
+        match self.files.ask(&self.tenant, &Request::Stat, &[self.place.as_fd()])?.answer {
+            Answer::Stat(stat) => Ok(stat),
+            _ => Err(no_answer()),
+        }
+    }
+
+    /// Fills `room` as far as the file goes, and at most [`MAX_READ`] of it.
+    pub fn read_at(&self, room: &mut [u8], offset: u64) -> Result<usize, Refused> {
+        let length = u32::try_from(room.len()).unwrap_or(u32::MAX).min(wire::most());
+        let request = Request::Read { offset, length };
+        let bytes = self.files.ask(&self.tenant, &request, &[self.place.as_fd()])?.bytes;
+        let count = bytes.len().min(room.len());
+        let (Some(room), Some(bytes)) = (room.get_mut(..count), bytes.get(..count)) else {
+            return Ok(0);
+        };
+        room.copy_from_slice(bytes);
+        Ok(count)
+    }
+}
+
+/// A file in `/proc`, read as a stream; what was read is overwritten when it is dropped.
+#[derive(Debug)]
+pub struct ProcReader {
+    files: TenantFiles,
+    tenant: Tenant,
+    file: Option<OwnedFd>,
+    offset: u64,
+    chunk: Vec<u8>,
+    taken: usize,
+}
+
+impl io::Read for ProcReader {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.chunk.len()
+            && let Some(file) = &self.file
+        {
+            let request = Request::ReadOn { offset: self.offset, length: wire::most() };
+            let next = self.files.ask(&self.tenant, &request, &[file.as_fd()])?.bytes;
+            self.chunk.fill(0);
+            self.offset += next.len() as u64;
+            self.taken = 0;
+            if next.len() < MAX_READ {
+                self.file = None;
+            }
+            self.chunk = next;
+        }
+        let left = self.chunk.get(self.taken..).unwrap_or_default();
+        let count = left.len().min(room.len());
+        if let (Some(room), Some(left)) = (room.get_mut(..count), left.get(..count)) {
+            room.copy_from_slice(left);
+        }
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+impl Drop for ProcReader {
+    fn drop(&mut self) {
+        // Environments hold secrets.
+        self.chunk.fill(0);
+    }
+}
+
+#[cfg(test)]
+#[path = "tenant_files_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! The reads themselves, in whichever process.
+//!
+//! Nothing is opened before it is known to be a regular file (`O_PATH` first): no FIFO is waited
+//! for, and no device is touched. Everything that an answer opened is closed before it is given,
+//! because a `close` may hang like a read.
+
+use super::wire::{Answer, Link, MAX_READ, Reply, Request, Stat};
+use crate::attribute::process::Living;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx,
+};
+use rustix::io::{Errno, pread};
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Does what is asked, in this thread.
+pub(super) fn answer(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Reply {
+    attempt(paths, request, passed)
+        .unwrap_or_else(|errno| Answer::Failed(errno.raw_os_error()).into())
+}
+
+fn attempt(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Result<Reply, Errno> {
+    let first = || passed.first().copied().ok_or(Errno::BADF);
+    match request {
+        Request::Proc { process, file, offset, length } => {
+            let living = Living::same(paths, *process).ok_or(Errno::SRCH)?;
+            let file = living.open(file.name()).ok_or(Errno::NOENT)?;
+            let bytes = fill(&file, *offset, *length)?;
+            let descriptors = if bytes.len() < MAX_READ { Vec::new() } else { vec![file.into()] };
+            Ok(Reply { answer: Answer::Bytes, bytes, descriptors })
+        }
+        Request::ReadOn { offset, length } => bytes(fill(first()?, *offset, *length)?),
+        Request::Open { process, link } => {
+            let name = match link {
+                Link::Mapping { begin, end } => format!("map_files/{begin:x}-{end:x}"),
+                Link::Descriptor(number) => format!("fd/{number}"),
+            };
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let place = openat(own(paths, *process)?, name, flags, Mode::empty())?;
+            let stat = regular(&place, AtFlags::STATX_DONT_SYNC)?;
+            Ok(Reply { answer: Answer::Stat(stat), bytes: Vec::new(), descriptors: vec![place] })
+        }
+        Request::Read { offset, length } => {
+            let file = open_place(first()?)?;
+            bytes(fill(&file, *offset, *length)?)
+        }
+        Request::Stat => Ok(Answer::Stat(regular(first()?, AtFlags::empty())?).into()),
+        Request::Directory { process, path } => {
+            let place = directory(paths, *process, path)?;
+            let descriptors = vec![place];
+            Ok(Reply { answer: Answer::Directory, bytes: Vec::new(), descriptors })
+        }
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the last word of each case above")]
+fn bytes(bytes: Vec<u8>) -> Result<Reply, Errno> {
+    Ok(Reply { answer: Answer::Bytes, bytes, descriptors: Vec::new() })
+}
+
+/// `/proc/PID` of this very process; it stays with it.
+fn own(paths: &Paths, process: ProcKey) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = openat(CWD, paths.proc.join(process.pid.to_string()), flags, Mode::empty())?;
+    // After the folder is open: until then the number may go to another.
+    Living::same(paths, process).map(|_| folder).ok_or(Errno::SRCH)
+}
+
+fn directory(paths: &Paths, process: ProcKey, path: &Path) -> Result<OwnedFd, Errno> {
+    let is_absolute = path.is_absolute();
+    let from = if is_absolute { "root" } else { "cwd" };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let from = openat(own(paths, process)?, from, flags, Mode::empty())?;
+    let stay = if is_absolute { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
+    openat2(&from, path, flags, Mode::empty(), stay | ResolveFlags::NO_MAGICLINKS)
+}
+
+/// What a place stands for, if it is a regular file.
+fn regular(place: impl std::os::fd::AsFd, sync: AtFlags) -> Result<Stat, Errno> {
+    let stat = statx(place, c"", AtFlags::EMPTY_PATH | sync, StatxFlags::BASIC_STATS)?;
+    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let seconds = stat.stx_mtime.tv_sec.max(0).unsigned_abs();
+    Ok(Stat {
+        device: (stat.stx_dev_major, stat.stx_dev_minor),
+        inode: stat.stx_ino,
+        size: stat.stx_size,
+        uid: stat.stx_uid,
+        modified_ns: seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(stat.stx_mtime.tv_nsec.into()),
+    })
+}
+
+/// Opens a regular file for reading. One under a lease is refused (`EWOULDBLOCK`), not waited for.
+fn open_place(place: BorrowedFd<'_>) -> Result<File, Errno> {
+    regular(place, AtFlags::STATX_DONT_SYNC)?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let through = format!("/proc/self/fd/{}", place.as_raw_fd());
+    openat(CWD, through, flags, Mode::empty()).map(File::from)
+}
+
+/// Reads up to `length` bytes, fewer only at the end.
+fn fill(file: impl std::os::fd::AsFd, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+    let length = usize::try_from(length).unwrap_or(MAX_READ).min(MAX_READ);
+    let mut bytes = vec![0; length];
+    let mut filled = 0;
+    while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
+        match pread(&file, room, offset.wrapping_add(filled as u64)) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(Errno::INTR) => {}
+            // What came before a hole counts.
+            Err(_) if filled > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}

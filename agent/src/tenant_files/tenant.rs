@@ -1,0 +1,90 @@
+//! Whose reads a process's are, told before it is attributed: two files of the kernel's own that
+//! no tenant can make hang.
+
+use crate::attribute::Workload;
+use crate::attribute::cgroup::Placement;
+use crate::attribute::process::Living;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use std::fmt;
+use std::sync::Arc;
+
+/// The one whose file systems a read may wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tenant(Arc<str>);
+
+impl Tenant {
+    /// The operator's own directories.
+    pub fn operator() -> Self {
+        Self(Arc::from("the operator"))
+    }
+
+    /// Of this very process; `None` if it is gone.
+    pub(super) fn of(paths: &Paths, process: ProcKey) -> Option<Self> {
+        let living = Living::same(paths, process)?;
+        let uid = living.uid()?;
+        let name = match living.placement() {
+            Some(Placement::Known { workload, .. }) => name(&workload, uid),
+            _ => format!("user {uid}"),
+        };
+        Some(Self(Arc::from(name)))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn named(name: &str) -> Self {
+        Self(Arc::from(name))
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The outermost name that the tenant cannot make himself: else he would be as many as he likes.
+fn name(workload: &Workload, uid: u32) -> String {
+    if let Some(uid) = workload.uid.filter(|_| workload.user_slice) {
+        return format!("user {uid}");
+    }
+    if let Some(pod) = workload.pod.as_ref().filter(|_| !workload.nested) {
+        return format!("pod {}", pod.uid);
+    }
+    if let Some(task) = &workload.slurm {
+        return format!("job {}", task.job);
+    }
+    if let Some(allocation) = &workload.allocation {
+        return format!("{} {}", allocation.scheduler, allocation.id);
+    }
+    if let Some(machine) = &workload.machine {
+        return format!("machine {machine}");
+    }
+    if let Some(unit) = &workload.unit {
+        return format!("{unit}, user {uid}");
+    }
+    match workload.node.as_ref().or(workload.container.as_ref()) {
+        Some(container) => format!("container {container}"),
+        None => format!("user {uid}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::cgroup::parse_path;
+
+    #[test]
+    fn a_tenant_is_named_by_what_he_cannot_make() {
+        let pod = "/kubepods.slice/kubepods-pod11111111_2222_3333_4444_555555555555.slice/\
+            cri-containerd-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.scope";
+        let slice = "/user.slice/user-1000.slice/user@1000.service/";
+        for (path, wanted) in [
+            (pod.to_owned(), "pod 11111111-2222-3333-4444-555555555555".to_owned()),
+            (format!("{slice}x/y"), "user 1000".to_owned()),
+            (format!("{slice}{pod}"), "user 1000".to_owned()),
+            ("/".to_owned(), "user 7".to_owned()),
+        ] {
+            assert_eq!(name(&parse_path(&path), 7), wanted, "{path}");
+        }
+    }
+}

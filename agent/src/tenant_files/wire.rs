@@ -1,0 +1,200 @@
+//! What the agent and a helper say to each other: one message a request and one an answer
+//! (`SOCK_SEQPACKET`), descriptors beside it. Both ends are the same binary; the agent still takes
+//! nothing that is longer than [`MAX_FRAME`].
+
+use crate::ids::ProcKey;
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// Bytes of one answer: what the Inspector's reader takes at once.
+pub const MAX_READ: usize = 64 * 1024;
+/// With what stands before the bytes.
+const MAX_FRAME: usize = MAX_READ + 16 * 1024;
+/// Descriptors of one message; the kernel takes 253 (`SCM_MAX_FD`).
+pub(super) const MOST_DESCRIPTORS: usize = 128;
+
+/// [`MAX_READ`] as requests have it.
+pub(super) fn most() -> u32 {
+    u32::try_from(MAX_READ).unwrap_or(u32::MAX)
+}
+
+/// What a helper is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Bytes of one of a process's files in `/proc`; with the open file if there may be more.
+    Proc { process: ProcKey, file: ProcFile, offset: u64, length: u32 },
+    /// More bytes of such a file, which is passed.
+    ReadOn { offset: u64, length: u32 },
+    /// The regular file that a link leads to.
+    Open { process: ProcKey, link: Link },
+    /// Bytes of a file that `Open` gave, which is passed.
+    Read { offset: u64, length: u32 },
+    /// How such a file is now.
+    Stat,
+    /// A directory below a process's root or working directory.
+    Directory { process: ProcKey, path: PathBuf },
+}
+
+/// Files of a process that the kernel reads out of its memory, or under a lock that its page
+/// faults hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProcFile {
+    /// Its environment.
+    Environment,
+    /// Its command line.
+    CommandLine,
+    /// Its mappings.
+    Maps,
+    /// Its memory, by address.
+    Memory,
+}
+
+impl ProcFile {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Environment => "environ",
+            Self::CommandLine => "cmdline",
+            Self::Maps => "maps",
+            Self::Memory => "mem",
+        }
+    }
+}
+
+/// A link of a process's in `/proc`, which leads to an open or mapped file itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Link {
+    /// Mapped at this range, as `maps` prints it.
+    Mapping {
+        /// First address.
+        begin: u64,
+        /// Behind the last.
+        end: u64,
+    },
+    /// Open under this number.
+    Descriptor(u32),
+}
+
+/// What is known of a regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Major and minor number of its file system's device.
+    pub device: (u32, u32),
+    /// Its number there.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Its owner.
+    pub uid: u32,
+    /// Last change of its bytes, nanoseconds since 1970.
+    pub modified_ns: u64,
+}
+
+/// What a helper answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Bytes, behind this.
+    Bytes,
+    /// A file, which is passed after `Open`.
+    Stat(Stat),
+    /// A directory, which is passed.
+    Directory,
+    /// An error's number.
+    Failed(i32),
+}
+
+/// An answer with all that comes with it.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub answer: Answer,
+    pub bytes: Vec<u8>,
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self { answer, bytes: Vec::new(), descriptors: Vec::new() }
+    }
+}
+
+/// Why a message did not go or come.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The socket failed.
+    #[error("the socket failed: {0}")]
+    Socket(#[from] Errno),
+    /// The other end is gone.
+    #[error("the other end is gone")]
+    Closed,
+    /// Longer than a message may be.
+    #[error("a message is too long")]
+    TooLong,
+    /// Not one of these messages.
+    #[error("not a message: {0}")]
+    Message(#[from] postcard::Error),
+}
+
+/// Sends a message, then bytes, then descriptors, as one.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    head: &impl Serialize,
+    bytes: &[u8],
+    passed: &[BorrowedFd<'_>],
+) -> Result<(), WireError> {
+    let head = postcard::to_stdvec(head)?;
+    if head.len() + bytes.len() > MAX_FRAME || passed.len() > MOST_DESCRIPTORS {
+        return Err(WireError::TooLong);
+    }
+    let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut beside = SendAncillaryBuffer::new(&mut room);
+    if !passed.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(passed)) {
+        return Err(WireError::TooLong);
+    }
+    let parts = [IoSlice::new(&head), IoSlice::new(bytes)];
+    match sendmsg(socket, &parts, &mut beside, SendFlags::NOSIGNAL) {
+        Ok(_) => Ok(()),
+        Err(Errno::PIPE | Errno::CONNRESET) => Err(WireError::Closed),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits for a message.
+pub(super) fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> Result<(T, Vec<u8>, Vec<OwnedFd>), WireError> {
+    let mut frame = vec![0; MAX_FRAME];
+    let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut beside = RecvAncillaryBuffer::new(&mut room);
+    let mut parts = [IoSliceMut::new(&mut frame)];
+    let received = loop {
+        match recvmsg(socket, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Err(WireError::Closed),
+            received => break received?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            descriptors.extend(passed);
+        }
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(WireError::TooLong);
+    }
+    frame.truncate(received.bytes);
+    if frame.is_empty() {
+        return Err(WireError::Closed);
+    }
+    let (head, rest) = postcard::take_from_bytes(&frame)?;
+    let head_length = frame.len() - rest.len();
+    let bytes = frame.split_off(head_length);
+    Ok((head, bytes, descriptors))
+}
