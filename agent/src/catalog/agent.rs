@@ -25,11 +25,11 @@ dims! {
         RingFull = "ring_full",
         /// A kernel map had no room.
         MapFull = "map_full",
-        /// The kernel's map of communicators had no room.
+        /// A communicator found no room in the kernel's map, or its owner holds all places it may.
         CommunicatorsFull = "communicators_full",
-        /// The kernel's map of operations by size had no room.
+        /// The same of an operation by size.
         OperationsFull = "operations_full",
-        /// The kernel's map of threads had no room.
+        /// The same of a thread.
         ThreadsFull = "threads_full",
         /// The queue to the exporter was full; the oldest batch went.
         QueueFull = "queue_full",

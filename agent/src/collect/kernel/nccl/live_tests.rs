@@ -1239,6 +1239,9 @@ mod governed;
 #[path = "several_tests.rs"]
 mod several;
 
+#[path = "shares_tests.rs"]
+mod shares;
+
 #[path = "names_tests.rs"]
 mod names;
 
