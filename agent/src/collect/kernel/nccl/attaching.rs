@@ -2,14 +2,14 @@
 //!
 //! Links are closed when there is nothing better to do, since the kernel takes its time for each.
 
-use super::cover::{EachPresent, Present};
+mod wanted;
+
 use super::governor::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::library::Library;
 use super::many::{Many, Way};
 use super::mapped::{Stamp, stamp};
 use super::probes::{Attached, Hold, Probes, task_layout};
-use super::quota::Quotas;
 use super::refusals::Refusals;
 use super::runs::Runs;
 use super::shared::Shared;
@@ -17,7 +17,6 @@ use super::stuck::Stuck;
 use super::tally::Tally;
 use super::target::Target;
 use super::words::Words;
-use crate::ids::ProcKey;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -36,6 +35,8 @@ pub(super) struct Attaching {
     attached: HashMap<FileKey, (Stamp, Attached)>,
     /// Files of which what only timing needs is attached as well.
     timed: HashSet<FileKey>,
+    /// Files from which everything was detached while somebody used them.
+    given_up: HashMap<FileKey, Stamp>,
     /// Files that another one's probes are on, since both are the same.
     twins: HashMap<FileKey, FileKey>,
     /// By which the programs tell files apart, from 1; no number is given twice.
@@ -62,6 +63,7 @@ impl Attaching {
             probes: None,
             attached: HashMap::new(),
             timed: HashSet::new(),
+            given_up: HashMap::new(),
             twins: HashMap::new(),
             numbers: HashMap::new(),
             last_number: 0,
@@ -79,67 +81,6 @@ impl Attaching {
         self.layout = task_layout(paths);
     }
 
-    /// What is wanted of each file that is in use: what the one of its users is allowed that is allowed
-    /// most. Of a twin, of the file that its probes are on.
-    pub(super) fn wanted(
-        &self,
-        libraries: &Libraries,
-        allowed: impl Fn(ProcKey) -> Attach,
-    ) -> HashMap<FileKey, Attach> {
-        let mut wanted = HashMap::new();
-        for (key, library) in libraries.in_use() {
-            let most = library.users.keys().map(|user| allowed(*user)).max();
-            let of = wanted.entry(*self.base(key)).or_insert(Attach::Nothing);
-            *of = most.unwrap_or(Attach::Full).max(*of);
-        }
-        wanted
-    }
-
-    /// Whether something else is attached than is wanted, as far as it can be changed now.
-    pub(super) fn differs(&self, libraries: &Libraries, wanted: &HashMap<FileKey, Attach>) -> bool {
-        wanted.iter().any(|(key, wanted)| {
-            let is_attached = self.attached.contains_key(key);
-            if *wanted == Attach::Nothing || !is_attached {
-                // What is not attached was refused, or has been given up and comes back.
-                let can_be = !self.refusals.is_known(key) && !self.is_detaching(libraries, key);
-                return is_attached || (*wanted != Attach::Nothing && self.is_loaded() && can_be);
-            }
-            self.timed.contains(key) != (*wanted == Attach::Full)
-        })
-    }
-
-    /// Whether old probes of a file are still there: attached twice it would count twice.
-    fn is_detaching(&self, libraries: &Libraries, key: &FileKey) -> bool {
-        if self.detaching.is_empty() {
-            return false;
-        }
-        let file = libraries.in_use().find(|(known, _)| *known == key);
-        file.is_some_and(|(_, library)| {
-            self.detaching.iter().any(|(file, _)| *file == library.stamp())
-        })
-    }
-
-    /// Whether a process has to wait for the old probes of a library of its to go.
-    pub(super) fn must_wait(
-        &self,
-        libraries: &Libraries,
-        is_one: impl Fn(ProcKey) -> bool,
-    ) -> bool {
-        let mut used = libraries
-            .in_use()
-            .filter(|(_, library)| library.users.keys().any(|user| is_one(*user)));
-        !self.detaching.is_empty()
-            && used.any(|(key, _)| {
-                let base = self.base(key);
-                !self.attached.contains_key(base) && self.is_detaching(libraries, base)
-            })
-    }
-
-    /// The file that a file's probes are on.
-    fn base<'a>(&'a self, key: &'a FileKey) -> &'a FileKey {
-        self.twins.get(key).unwrap_or(key)
-    }
-
     /// Attaches what is wanted, new or was refused some time ago, and detaches what is not wanted or
     /// what nobody maps any more.
     pub(super) fn follow(
@@ -154,12 +95,14 @@ impl Attaching {
             self.attached.keys().filter(|key| !in_use.contains(*key)).copied().collect();
         // What was on a file that is gone is attached to one of its twins.
         self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
-        let unwanted = wanted.iter().filter(|(_, attach)| **attach == Attach::Nothing);
-        for key in gone.iter().chain(unwanted.map(|(key, _)| key)) {
-            let attached = self.attached.remove(key);
-            self.detach(attached);
-            self.timed.remove(key);
+        for key in
+            wanted.iter().filter(|(_, attach)| **attach == Attach::Nothing).map(|(key, _)| key)
+        {
+            self.given_up.extend(self.attached.get(key).map(|(file, _)| (*key, *file)));
+            self.take_off(key);
         }
+        gone.iter().for_each(|key| self.take_off(key));
+        self.given_up.retain(|key, _| in_use.contains(key));
         self.refusals.retain(&in_use);
         self.number(&in_use);
         let is_any = wanted.values().any(|attach| *attach != Attach::Nothing);
@@ -238,7 +181,7 @@ impl Attaching {
         for (key, library) in libraries.in_use() {
             let wanted = wanted.get(key).copied().unwrap_or(Attach::Full);
             let is_there = self.attached.contains_key(key) || self.twins.contains_key(key);
-            if is_there || wanted == Attach::Nothing || self.is_detaching(libraries, key) {
+            if is_there || wanted == Attach::Nothing || self.is_detaching(key) {
                 continue;
             }
             let timed = wanted == Attach::Full;
@@ -337,8 +280,9 @@ impl Attaching {
         (!self.detaching.is_empty()).then_some(due)
     }
 
-    fn detach(&mut self, attached: impl IntoIterator<Item = (Stamp, Attached)>) {
-        for (file, attached) in attached {
+    fn take_off(&mut self, key: &FileKey) {
+        self.timed.remove(key);
+        if let Some((file, attached)) = self.attached.remove(key) {
             self.detaching.extend(attached.into_holds().into_iter().map(|hold| (file, hold)));
         }
     }
@@ -358,39 +302,6 @@ impl Attaching {
     /// What the programs have taken so far, while the kernel measured them.
     pub(super) fn runs(&self, paths: &Paths) -> Runs {
         self.probes.as_ref().map(|probes| probes.runs(paths)).unwrap_or_default()
-    }
-
-    /// What is seen of each owner's calls in each file that its processes use.
-    pub(super) fn present(&self, libraries: &Libraries, quotas: &Quotas) -> EachPresent {
-        let mut all = EachPresent::new();
-        for (key, library) in libraries.in_use() {
-            let Some(number) = self.number_of(key) else { continue };
-            let is_attached = self.attached.contains_key(self.base(key));
-            let is_timed = self.timed.contains(self.base(key));
-            for user in library.users.keys() {
-                let owner = quotas.owner_of(user.pid);
-                let allowed = quotas.allowed(owner);
-                let entries = is_attached && allowed != Attach::Nothing;
-                let returns = entries && is_timed && allowed == Attach::Full;
-                all.insert((number, owner), Present { wanted: true, entries, returns });
-            }
-        }
-        all
-    }
-
-    /// The part of a process's functions that the kernel steps through, in files where the programs do
-    /// not know it.
-    pub(super) fn stepped_part(&self, libraries: &Libraries, pid: u32) -> f64 {
-        let is_untold =
-            |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.is_told());
-        let mine = libraries.in_use().filter(|(key, library)| {
-            is_untold(self.base(key)) && library.users.keys().any(|user| user.pid == pid)
-        });
-        let part = |(_, library): (&FileKey, &Library)| {
-            let exports = &library.exports;
-            exports.stepped.len() as f64 / exports.entries.len().max(1) as f64
-        };
-        mine.map(part).fold(0.0, f64::max)
     }
 
     /// Functions that the kernel steps through in a file, where the programs do not know at which

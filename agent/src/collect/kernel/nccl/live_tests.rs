@@ -941,7 +941,11 @@ fn an_owner_of_ten_thousand_communicators_has_half_of_the_places_until_its_proce
     assert!(!source.nccl.report().reason.contains(refused));
     // All of it is free again.
     let mut rank = Rank::with(&scene.library());
-    source.hold(rank.process());
+    let process = rank.process();
+    source.hold(process);
+    source.until("found", |source| {
+        source.nccl.shared.with(|known| known.libraries.contains_key(&process))
+    });
     let id = rank.order("id");
     for number in 0..100 {
         rank.order(&format!("init again{number} 1 0 {id}"));

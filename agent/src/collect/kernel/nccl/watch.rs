@@ -190,7 +190,7 @@ impl Watch {
         let owner_of = |process: ProcKey| owners.get(&process.pid).copied().unwrap_or(STRANGERS);
         let libraries = &mut self.looks.libraries;
         let wanted = self.attaching.wanted(libraries, |user| self.governing.attach(owner_of(user)));
-        let must_follow = must_follow || self.attaching.differs(libraries, &wanted);
+        let must_follow = must_follow || self.attaching.differs(&wanted);
         if must_follow {
             self.attaching.follow(libraries, &wanted, &self.shared, now);
         }
