@@ -144,7 +144,12 @@ impl Watch {
         // A tenant has one number, that of the first of its owners.
         self.numbers.retain(|key, _| present.contains(key));
         let numbers = &mut self.numbers;
-        let mut number = |key: QuotaKey| *numbers.entry(key).or_insert(key.party().number());
+        let mut number = |key: QuotaKey| match (numbers.get(&key), key.party().number()) {
+            (Some(known), _) => *known,
+            // Not attributed yet: the tenant's next process, or this one a moment later, may be.
+            (None, STRANGERS) => STRANGERS,
+            (None, first) => *numbers.entry(key).or_insert(first),
+        };
         let holders = keys.into_iter().map(|(process, key)| (process, number(key))).collect();
         self.shared.with(|known| known.quotas.follow(holders));
         self.known = now;
