@@ -1500,9 +1500,8 @@ fn probes_go_into_the_file_that_was_read_whatever_is_mapped_there_now() {
     std::fs::rename(scenes[0].library(), scenes[0].folder.path().join("was")).unwrap();
     std::os::unix::fs::symlink(scenes[1].library(), scenes[0].library()).unwrap();
     let (mut attaching, shared) = (Attaching::new(0), Shared::default());
-    attaching.follow(&mut libraries, Attach::Full, &shared, Instant::now());
+    attach_all(&mut attaching, &mut libraries, &shared, Instant::now());
     assert_eq!(attaching.refused(), None);
-    attaching.count();
     let maps = shared.with(|known| known.maps.take()).unwrap();
     for rank in &mut ranks {
         let id = rank.order("id");
