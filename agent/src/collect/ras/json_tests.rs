@@ -190,7 +190,7 @@ fn hostile() -> [(&'static str, String); 4] {
     let begin = r#"{"nccl_version": "2.29.7", "communicators": ["#;
     let mut empties = String::from(begin);
     let mut many = String::from(begin) + r#"{"hash": "0x1", "size": 9, "missing_ranks": ["#;
-    for number in 0..MOST_ENTRIES + 1 {
+    for number in 0..=MOST_ENTRIES {
         empties += r#"{"hash": "0x1", "size": 0, "ranks": []},"#;
         let (a, b) = (number / 256 % 256, number % 256);
         write!(
