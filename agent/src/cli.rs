@@ -214,6 +214,9 @@ struct ReaderArgs {
     /// Tell of all links of a device together only.
     #[arg(long)]
     without_links: bool,
+    /// Keep the capabilities and the system calls that reading devices should not need.
+    #[arg(long)]
+    unconfined: bool,
     /// How long one device may keep the others waiting, in milliseconds.
     #[arg(long, value_name = "NUMBER")]
     stall_ms: Option<u64>,

@@ -84,6 +84,7 @@ struct RawReader {
     library: Option<PathBuf>,
     gpm: Option<bool>,
     by_link: Option<bool>,
+    confined: Option<bool>,
     deadline: Option<String>,
     retry: Option<String>,
 }
@@ -324,6 +325,7 @@ fn device_settings(
             paths: paths.clone(),
             gpm: raw.gpm.unwrap_or(usual.gpm),
             by_link: raw.by_link.unwrap_or(usual.by_link),
+            confined: raw.confined.unwrap_or(usual.confined),
             deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
             retry: duration("nvidia.retry", raw.retry, usual.retry)?,
             ..usual

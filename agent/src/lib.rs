@@ -26,6 +26,7 @@ mod local;
 pub mod log_limit;
 pub mod paths;
 pub mod pipeline;
+pub mod privilege;
 pub mod sample;
 pub mod series;
 #[expect(

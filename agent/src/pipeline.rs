@@ -128,18 +128,19 @@ struct Core {
 impl Core {
     fn new(settings: &Settings, register: Register) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
-            let remedy = "run as root; in a container, privileged and with hostPID";
+            let remedy = "run as root with CAP_SYS_ADMIN; in a container, with hostPID as well";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::with_settings(&settings.paths, settings.attribution.clone());
+        ownership.read_through(&files);
         log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
             inventory: Arc::new(Inventory::beside(register)),
+            communicators: Arc::new(Communicators::told_apart_by(&ownership)),
             ownership,
-            communicators: Arc::default(),
             answers: ras::Answers::default(),
             board,
             gauges: Arc::default(),
@@ -219,8 +220,9 @@ impl Core {
     }
 
     fn watch_kernel(&mut self, settings: &Settings, nccl: Option<Waker>) -> Result<(), RunError> {
-        let ownership = self.ownership.clone();
+        let (ownership, board) = (self.ownership.clone(), self.board.clone());
         let emit = move |evidence| {
+            let _turn = board.turn(device_users::NAME, Duration::ZERO);
             let (stirred, has_ended) = match &evidence {
                 Evidence::Opened(opened) => (Some(opened.process), false),
                 Evidence::Forked { child, .. } => (Some(child.process), false),

@@ -14,17 +14,21 @@
 //! A request costs about 30 µs more than the read itself.
 
 mod answer;
+#[doc(hidden)]
+pub mod fuzz;
 mod helper;
 mod pool;
 mod serve;
 mod tenant;
 mod wire;
 
+pub(crate) use answer::{open_place, regular};
 pub use pool::Standing;
 pub use serve::{ServeError, serve};
 pub use tenant::Tenant;
 
 use crate::catalog::agent::{DropReason, SourceState};
+use crate::collect::inspector::files::{Found, Opened, Search, Seen, Wanted};
 use crate::collect::status::Report;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -36,7 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Answer, Reply, Request};
-pub use wire::{Link, MAX_READ, ProcFile, Stat};
+pub use wire::{Link, MAX_READ, MOST_DESCRIPTORS, ProcFile, Stat};
 
 /// What the helpers are called among the sources.
 pub const NAME: &str = "tenant_files";
@@ -171,10 +175,61 @@ impl TenantFiles {
 
     /// A directory as a process names it: below its own root if the path is absolute, else below
     /// the directory it is in. No link leads out.
-    pub fn directory(&self, process: ProcKey, path: &Path) -> Result<OwnedFd, Refused> {
-        let tenant = self.tenant(process)?;
+    pub(crate) fn directory(
+        &self,
+        process: ProcKey,
+        path: &Path,
+    ) -> Result<TenantDirectory, Refused> {
+        self.directory_for(self.tenant(process)?, Some(process), path)
+    }
+
+    /// A directory that the operator named.
+    pub(crate) fn operators(&self, path: &Path) -> Result<TenantDirectory, Refused> {
+        self.directory_for(Tenant::operator(), None, path)
+    }
+
+    fn directory_for(
+        &self,
+        tenant: Tenant,
+        process: Option<ProcKey>,
+        path: &Path,
+    ) -> Result<TenantDirectory, Refused> {
         let request = Request::Directory { process, path: path.to_owned() };
-        self.ask(&tenant, &request, &[])?.descriptors.pop().ok_or_else(no_answer)
+        let place = self.ask(&tenant, &request, &[])?.descriptors.pop().ok_or_else(no_answer)?;
+        Ok(TenantDirectory { files: self.clone(), tenant, place })
+    }
+
+    /// The Inspector's files among those that a process has open; `pid` is its number in its own
+    /// PID namespace.
+    pub(crate) fn open_by(
+        &self,
+        process: ProcKey,
+        pid: u32,
+        wanted: &Wanted,
+    ) -> Result<Found, Refused> {
+        self.search(self.tenant(process)?, Search::OpenBy { process, pid }, &[], wanted)
+    }
+
+    fn search(
+        &self,
+        tenant: Tenant,
+        search: Search,
+        passed: &[BorrowedFd<'_>],
+        wanted: &Wanted,
+    ) -> Result<Found, Refused> {
+        let request = Request::Search { search, wanted: wanted.clone() };
+        let reply = self.ask(&tenant, &request, passed)?;
+        let Answer::Found(seen, refused) = reply.answer else { return Err(no_answer()) };
+        let opened = seen.into_iter().zip(reply.descriptors).map(|((kind, stat), place)| Opened {
+            seen: Seen::new(kind, &stat),
+            file: self.file(tenant.clone(), stat, place),
+        });
+        Ok(Found { files: opened.collect(), refused })
+    }
+
+    /// Where the host's files are.
+    pub(crate) fn paths(&self) -> &Paths {
+        &self.paths
     }
 
     /// Whose reads those of a process are.
@@ -254,6 +309,14 @@ pub struct TenantFile {
 }
 
 impl TenantFile {
+    /// An open file, read in the calling thread.
+    #[cfg(test)]
+    pub(crate) fn direct(file: &std::fs::File) -> Self {
+        let files = TenantFiles::direct(&Paths::default());
+        let stat = regular(file, rustix::fs::AtFlags::empty()).unwrap();
+        files.file(Tenant::default(), stat, file.try_clone().unwrap().into())
+    }
+
     /// As it was when it was opened.
     pub fn stat(&self) -> Stat {
         self.stat
@@ -283,6 +346,22 @@ impl TenantFile {
         };
         room.copy_from_slice(bytes);
         Ok(count)
+    }
+}
+
+/// A tenant's directory.
+#[derive(Debug)]
+pub(crate) struct TenantDirectory {
+    files: TenantFiles,
+    tenant: Tenant,
+    place: OwnedFd,
+}
+
+impl TenantDirectory {
+    /// The Inspector's records in it.
+    pub(crate) fn search(&self, wanted: &Wanted) -> Result<Found, Refused> {
+        let (tenant, place) = (self.tenant.clone(), self.place.as_fd());
+        self.files.search(tenant, Search::Directory, &[place], wanted)
     }
 }
 

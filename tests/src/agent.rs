@@ -87,6 +87,8 @@ pub struct Config {
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
     pub file: Option<PathBuf>,
+    /// A program that becomes the agent, with its arguments: `setpriv`, say.
+    pub launcher: Vec<String>,
     /// Whatever else, as TOML.
     pub more: String,
 }
@@ -214,7 +216,14 @@ impl Agent {
         let config = Config { nodes, ..config.clone() };
         fs::write(&file, config.to_toml(&run, nvml)).map_err(os(&file))?;
         let program = program::gpuwho()?;
-        let mut command = Command::new(&program);
+        let mut command = match config.launcher.split_first() {
+            Some((launcher, arguments)) => {
+                let mut command = Command::new(launcher);
+                command.args(arguments).arg(&program);
+                command
+            }
+            None => Command::new(&program),
+        };
         command.arg("agent").arg("--config").arg(&file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if let Some(nvml) = nvml {
@@ -239,8 +248,13 @@ impl Agent {
         self.child.id()
     }
 
-    /// PID of its reader: its only child that has not ended.
+    /// PID of the child that reads devices, if it has not ended.
     pub fn reader(&self) -> Option<u32> {
+        self.child("device-reader")
+    }
+
+    /// PID of a child that runs a command of the agent's, if it has not ended.
+    pub fn child(&self, command: &str) -> Option<u32> {
         let own = |entry: fs::DirEntry| {
             let child: u32 = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -248,7 +262,9 @@ impl Agent {
             let mut words = rest.split_whitespace();
             let lives = words.next()? != "Z";
             let parent: u32 = words.next()?.parse().ok()?;
-            (lives && parent == self.pid()).then_some(child)
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let runs = line.split(|byte| *byte == 0).any(|word| word == command.as_bytes());
+            (lives && parent == self.pid() && runs).then_some(child)
         };
         fs::read_dir("/proc").ok()?.flatten().find_map(own)
     }

@@ -3,10 +3,12 @@
 //! before it attacks ([`become_nobody`]).
 
 mod claims;
+pub mod elf;
 mod events;
 mod fairness;
-mod hang;
-mod libraries;
+mod fuse;
+pub mod hang;
+pub mod libraries;
 mod probes;
 mod ras;
 

@@ -6,21 +6,22 @@
 
 mod ends;
 pub mod killed;
+mod quotas;
 
 use super::grants::Grants;
 use super::hierarchies::Layout;
 use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
-use super::quota::{QuotaKey, Refusals};
+use super::quota::Refusals;
 use super::slurm::Job;
 use super::table::{Case, Table, started_ns};
 use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Settings, Workload};
-use crate::catalog::agent::OwnerLimit;
 use crate::host::{Clock, boot_time_ns};
 use crate::ids::{Hierarchy, ProcKey};
 use crate::paths::Paths;
 use crate::sample::Histogram;
+use crate::tenant_files::TenantFiles;
 use ends::Ends;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -100,6 +101,11 @@ impl Ownership {
         }))
     }
 
+    /// From now on what a tenant can make hang is read through these.
+    pub fn read_through(&self, files: &TenantFiles) {
+        self.0.host.slurm.read_through(files);
+    }
+
     /// Takes one piece of evidence; resolves the owner at once where it can.
     pub fn observe(&self, evidence: Evidence) {
         let case = match evidence {
@@ -170,36 +176,6 @@ impl Ownership {
     /// Whose a process is: one lookup.
     pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
         self.read().owner(process)
-    }
-
-    /// Whose share a process uses of what the host's tenants share.
-    pub fn quota_key(&self, process: ProcKey) -> QuotaKey {
-        self.key_of(self.owner(process).as_deref())
-    }
-
-    /// The same for a caller that may itself hold the table's lock: [`QuotaKey::UNKNOWN`] while the
-    /// table is being written.
-    pub(crate) fn try_quota_key(&self, process: ProcKey) -> QuotaKey {
-        let table = self.0.table.try_read().ok();
-        self.key_of(table.and_then(|table| table.owner(process)).as_deref())
-    }
-
-    /// That of a process with this owner.
-    pub fn key_of(&self, owner: Option<&Owner>) -> QuotaKey {
-        let Some(owner) = owner else { return QuotaKey::UNKNOWN };
-        let facts = self.party(owner.party);
-        let key = facts.and_then(|facts| QuotaKey::of_party(owner.party, &facts.party));
-        key.unwrap_or_else(|| QuotaKey::of_user(owner.uid))
-    }
-
-    /// Counts what an owner was refused because its share was used up.
-    pub fn refuse(&self, owner: QuotaKey, limit: OwnerLimit, count: u64) {
-        self.0.refusals.add(owner.party(), limit, count);
-    }
-
-    /// What owners were refused since the agent started.
-    pub fn refused(&self) -> Vec<(PartyId, OwnerLimit, u64)> {
-        self.0.refusals.all(|party| self.party(party).is_some())
     }
 
     /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who

@@ -12,6 +12,8 @@ mod claims;
 mod devices;
 mod dropfiles;
 mod facts;
+#[doc(hidden)]
+pub mod fuzz;
 mod grants;
 mod jobs;
 mod node;

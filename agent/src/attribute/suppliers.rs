@@ -38,6 +38,9 @@ const MOST_KEPT: usize = 4096;
 /// How often [`Suppliers::wait`] looks.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// How often the thread shows that no task keeps it.
+const PULSE: Duration = Duration::from_secs(10);
+
 /// A supplier's work: for as long as the agent runs.
 type Supply = fn(Desk, Wants) -> Task;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -178,6 +181,7 @@ impl Suppliers {
         let work = move || {
             board.clock(THREAD);
             let tasks = LocalSet::new();
+            tasks.spawn_local(pulse(board));
             for (desk, wants, supply) in hired {
                 tasks.spawn_local(supply(desk, wants));
             }
@@ -196,6 +200,14 @@ impl Suppliers {
             }
             thread::sleep(LOOK);
         }
+    }
+}
+
+/// The board sees by this that a task which blocks the thread does not come back.
+async fn pulse(board: Board) {
+    loop {
+        let _turn = board.turn(THREAD, Duration::ZERO);
+        tokio::time::sleep(PULSE).await;
     }
 }
 

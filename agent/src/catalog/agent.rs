@@ -119,6 +119,10 @@ metrics! {
     /// Times a source's child process was started again.
     SOURCE_RESTARTS: Counter<i64> of Source = "gpuwho.source.restarts" ["{restart}"]
         from "the reader's supervisor";
+    /// Times a source's thread did not come back from a reading for three intervals, and at least
+    /// 30 s.
+    SOURCE_HANGS: Counter<i64> of Source = "gpuwho.source.hangs" ["{hang}"]
+        from "the age of the reading that each thread is at";
     /// Data lost, by reason.
     DROPPED: Counter<i64> of Source, by DropReason = "gpuwho.dropped" ["{item}"]
         from "the place that dropped it";

@@ -9,14 +9,17 @@
 
 mod environment;
 mod exposition;
-mod files;
-mod names;
+pub(crate) mod files;
+#[doc(hidden)]
+pub mod fuzz;
+pub(crate) mod names;
 mod processes;
 mod rank;
 mod ranks;
 mod record;
 mod sharing;
 mod sources;
+mod state;
 mod tail;
 
 use crate::attribute::ownership::Ownership;
@@ -24,26 +27,23 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{OwnerLimit, SourceState};
 use crate::catalog::inspector::{self as metric, FileState, LineOutcome};
 use crate::collect::Collector;
-use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
-use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
-use files::{FileKey, Opened, Seen};
+use crate::tenant_files::{Refused, TenantFiles};
+use files::{FileKey, Opened, Wanted};
 use gpuwho_common::device_users::TICK_NS;
 use names::Kind;
 use processes::Processes;
 use rank::number;
 use ranks::Ranks;
 use record::Record;
-use rustix::io::Errno;
 use sharing::{Parts, Turns, make_room};
 use sources::{Content, Means, Source};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -52,7 +52,7 @@ use tail::{Piece, Tail};
 /// The source's name, and its thread's: `collect:nccl_inspector`.
 pub const NAME: &str = "nccl_inspector";
 
-/// CPU time in which one owner's open files are looked through at a reading; the others' turn
+/// Time in which one owner's open files are looked through at a reading; the others' turn
 /// comes then, and the rest of this one's at the next reading.
 const LOOK_BUDGET: Duration = Duration::from_millis(100);
 /// The first reading comes at once.
@@ -89,7 +89,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Inspector {
     settings: Settings,
-    paths: Paths,
+    reads: TenantFiles,
     ownership: Ownership,
     communicators: Arc<Communicators>,
     processes: Processes,
@@ -105,7 +105,7 @@ pub struct Inspector {
     /// As the last look at the directories found them.
     unowned: u64,
     refused: u64,
-    unreadable: Option<(PathBuf, Errno)>,
+    unreadable: Option<(PathBuf, Refused)>,
     began: SystemTime,
     last: Instant,
 }
@@ -114,13 +114,13 @@ impl Inspector {
     /// Looks at the processes that hold a device.
     pub fn new(
         settings: Settings,
-        paths: &Paths,
+        reads: &TenantFiles,
         ownership: &Ownership,
         communicators: &Arc<Communicators>,
     ) -> Self {
         Self {
             settings,
-            paths: paths.clone(),
+            reads: reads.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
             processes: Processes::default(),
@@ -142,7 +142,7 @@ impl Inspector {
     fn look(&mut self, holders: &[ProcKey]) {
         let now = Instant::now();
         let owner_of = |process| self.ownership.quota_key(process);
-        self.processes.update(&self.paths, holders, &owner_of, now);
+        self.processes.update(&self.reads, holders, &owner_of, now);
         let mut spent: HashMap<QuotaKey, Duration> = HashMap::new();
         for process in self.processes.due(now) {
             let owner = self.ownership.quota_key(process);
@@ -150,22 +150,20 @@ impl Inspector {
             if *spent >= LOOK_BUDGET {
                 continue;
             }
-            let began = thread_cpu();
+            let began = Instant::now();
             self.look_at(process, owner, now);
-            *spent += thread_cpu().saturating_sub(began);
+            *spent += began.elapsed();
         }
         self.refused = self.processes.refused();
         self.look_in_directories(now);
     }
 
     fn look_at(&mut self, process: ProcKey, owner: QuotaKey, now: Instant) {
-        let files = &self.files;
         // A file that two processes write is found again for the second.
-        let is_wanted = |seen: &Seen| {
-            !matches!(files.get(&seen.key), Some(Source { content: Content::Records(_), .. }))
-        };
-        let found = self.processes.look(&self.paths, process, now, &is_wanted);
-        for opened in found {
+        let records = self.files.iter().filter(|(_, source)| source.is_records());
+        let known = records.map(|(key, _)| *key).collect();
+        let wanted = Wanted { known, ..Wanted::default() };
+        for opened in self.processes.look(&self.reads, process, now, &wanted) {
             if !self.take((process, owner), opened) {
                 self.processes.refuse(process);
             }
@@ -177,11 +175,11 @@ impl Inspector {
         self.unowned = 0;
         self.unreadable = None;
         for path in self.settings.directories.clone() {
-            let (files, began) = (&self.files, self.began);
             // A directory may hold years of other jobs' files.
-            let is_wanted = |seen: &Seen| seen.modified >= began && !files.contains_key(&seen.key);
-            let found = files::directory(&path)
-                .and_then(|place| files::in_directory(place.as_fd(), &is_wanted));
+            let (known, since) = (self.files.keys().copied().collect(), Some(self.began));
+            let wanted = Wanted { known, since, by: None };
+            let place = self.reads.operators(&path);
+            let found = place.and_then(|place| place.search(&wanted));
             match found {
                 Ok(found) => {
                     self.refused += found.refused;
@@ -364,47 +362,6 @@ impl Collector for Inspector {
         Report { errors: self.errors, ..Report::of(state, reason, remedy) }
     }
 }
-
-impl Inspector {
-    fn state(&self) -> (SourceState, String, &'static str) {
-        if let Some((path, error)) = &self.unreadable {
-            let reason = format!("cannot look into {}: {error}", path.display());
-            return (SourceState::Degraded, reason, "see nccl.inspector_dirs");
-        }
-        let [mute, silent] = self.processes.silent(Instant::now());
-        if mute > 0 {
-            let reason = format!(
-                "{mute} processes have the Inspector on and no interval: it writes nothing"
-            );
-            return (SourceState::Degraded, reason, SET_INTERVAL);
-        }
-        if silent > 0 {
-            let reason =
-                format!("{silent} processes have the Inspector on and write no file of it");
-            return (SourceState::Degraded, reason, SEE_NCCL);
-        }
-        if self.refused > 0 {
-            let reason =
-                format!("{} files cannot be read: no plain files, or too many", self.refused);
-            return (SourceState::Degraded, reason, "");
-        }
-        if self.files.values().any(|source| source.is_shared) {
-            let reason = "processes of one device write into one file".to_owned();
-            return (SourceState::Degraded, reason, "give each NCCL_INSPECTOR_DUMP_DIR of its own");
-        }
-        if self.files.is_empty() {
-            let reason = "no process that holds a device has NCCL's Inspector on".to_owned();
-            return (SourceState::Absent, reason, SWITCH_ON);
-        }
-        (SourceState::Ready, String::new(), "")
-    }
-}
-
-const SWITCH_ON: &str = "for bandwidths set NCCL_PROFILER_PLUGIN, NCCL_INSPECTOR_ENABLE=1 and \
-    NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in the job";
-const SET_INTERVAL: &str =
-    "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in the job, for example to 1000000";
-const SEE_NCCL: &str = "see the job's log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,PROFILE";
 
 /// When a process began.
 fn started(process: ProcKey) -> SystemTime {

@@ -72,6 +72,7 @@ impl Own {
             if standing.durations.count() > 0 {
                 out.push(metric::SOURCE_DURATION.sample(source(), (), standing.durations));
             }
+            out.push(metric::SOURCE_HANGS.sample(source(), (), count(standing.hangs)));
             let report = standing.report;
             out.push(metric::SOURCE_ERRORS.sample(source(), (), count(report.errors)));
             out.push(metric::SOURCE_RESTARTS.sample(source(), (), count(report.restarts)));

@@ -81,6 +81,7 @@ impl Schedule {
 
     fn read(&self, collector: &mut dyn Collector) -> Batch {
         let name = collector.name();
+        let _turn = self.board.turn(name, self.every);
         let began = Instant::now();
         let mut batch = Batch::new(name, SystemTime::now());
         let outcome = catch_unwind(AssertUnwindSafe(|| {

@@ -1,15 +1,24 @@
 //! How each source is doing: what `gpuwho doctor` prints and the self-metrics count.
+//!
+//! A thread that hangs cannot say so. Each tells when a turn of its work begins and ends
+//! ([`Board::turn`]); whoever looks at the board (the pipeline's tick, the control socket) finds a
+//! turn that lasts too long, and the source is `hung` until the turn ends.
 
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::sample::Histogram;
 use crate::sys::clock::ThreadClock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Bounds of `gpuwho.source.duration`, in seconds: from a read of cached driver values to a
 /// driver that hangs.
 const DURATION_BOUNDS: &[f64] = &[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0];
+
+/// Readings of a source that one turn may take, and at least so long, before it counts as hung: a
+/// slow disk, a loaded host or a dozen slow sockets take less.
+const TURN_INTERVALS: u32 = 3;
+const LONGEST_TURN: Duration = Duration::from_secs(30);
 
 /// A source's own account of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,8 +75,29 @@ pub struct Standing {
     pub cpu_seconds: Option<f64>,
     /// How long its readings took.
     pub durations: Histogram,
+    /// Turns that lasted too long, since the start.
+    pub hangs: u64,
     /// Tells [`Self::cpu_seconds`] of a thread that serves several sources or keeps no cadence.
     clock: Option<ThreadClock>,
+    /// What its thread does now.
+    turn: Option<Begun>,
+}
+
+/// A turn that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    at: Instant,
+    allowed: Duration,
+    /// It was found to last too long.
+    is_hung: bool,
+}
+
+/// A turn of a source's work; it ends when this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Turn {
+    board: Board,
+    source: &'static str,
 }
 
 /// The standing of every source.
@@ -78,7 +108,7 @@ impl Board {
     /// Takes a source's report; logs a change of state, once.
     pub fn put(&self, source: &'static str, report: &Report) {
         let change = {
-            let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut board = self.lock();
             if let Some(standing) = board.get_mut(source) {
                 let before = std::mem::replace(&mut standing.report, report.clone()).state;
                 (before != report.state).then_some(Some(before))
@@ -92,10 +122,19 @@ impl Board {
         }
     }
 
+    /// A turn of a source's work begins, of one that is read at this interval. A source that has
+    /// reported nothing yet is on the board from now on.
+    pub fn turn(&self, source: &'static str, every: Duration) -> Turn {
+        let allowed = every.saturating_mul(TURN_INTERVALS).max(LONGEST_TURN);
+        let begun = Begun { at: Instant::now(), allowed, is_hung: false };
+        let first = || Standing::new(Report::of(SourceState::Absent, "nothing was read yet", ""));
+        self.lock().entry(source).or_insert_with(first).turn = Some(begun);
+        Turn { board: self.clone(), source }
+    }
+
     /// Adds one reading's duration, and the thread's CPU time so far.
     pub fn measured(&self, source: &'static str, took: Duration, cpu_seconds: f64) {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(standing) = board.get_mut(source) {
+        if let Some(standing) = self.lock().get_mut(source) {
             standing.durations.observe(took.as_secs_f64());
             standing.cpu_seconds = Some(cpu_seconds);
         }
@@ -103,28 +142,93 @@ impl Board {
 
     /// From now on tells what the calling thread has used, under a name of its own.
     pub fn clock(&self, thread: &'static str) {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut board = self.lock();
         let standing = board.entry(thread).or_insert_with(|| Standing::new(Report::ready()));
         standing.clock = ThreadClock::here();
     }
 
-    /// Every source's standing.
+    /// Every source's standing. One whose turn lasts too long is hung, whatever it said last.
     pub fn all(&self) -> BTreeMap<&'static str, Standing> {
-        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for standing in board.values_mut() {
-            // A thread that has ended leaves what it had used.
-            if let Some(spent) = standing.clock.and_then(ThreadClock::spent) {
-                standing.cpu_seconds = Some(spent.as_secs_f64());
+        self.all_at(Instant::now())
+    }
+
+    fn all_at(&self, now: Instant) -> BTreeMap<&'static str, Standing> {
+        let mut found = Vec::new();
+        let all = {
+            let mut board = self.lock();
+            for (source, standing) in board.iter_mut() {
+                // A thread that has ended leaves what it had used.
+                if let Some(spent) = standing.clock.and_then(ThreadClock::spent) {
+                    standing.cpu_seconds = Some(spent.as_secs_f64());
+                }
+                if standing.finds_hang(now) {
+                    found.push((*source, standing.report.state));
+                }
+            }
+            let now_is =
+                |(source, standing): (&&'static str, &Standing)| (*source, standing.seen(now));
+            board.iter().map(now_is).collect::<BTreeMap<_, _>>()
+        };
+        for (source, before) in found {
+            if let Some(standing) = all.get(source) {
+                log_change(source, Some(before), &standing.report);
             }
         }
-        board.clone()
+        all
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Standing>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut board = self.board.lock();
+        let Some(standing) = board.get_mut(self.source) else { return };
+        let hung = standing.turn.take().filter(|turn| turn.is_hung);
+        if std::thread::panicking() {
+            let reason = "a bug made this source's thread panic; it has ended";
+            let remedy = "restart the agent, and report it with the log lines before it";
+            standing.report = Report::of(SourceState::Failed, reason, remedy);
+        }
+        let report = standing.report.clone();
+        drop(board);
+        if hung.is_some() {
+            log_change(self.source, Some(SourceState::Hung), &report);
+        }
     }
 }
 
 impl Standing {
     fn new(report: Report) -> Self {
         let durations = Histogram::new(DURATION_BOUNDS);
-        Self { report, cpu_seconds: None, durations, clock: None }
+        Self { report, cpu_seconds: None, durations, hangs: 0, clock: None, turn: None }
+    }
+
+    /// Whether its turn lasts too long, which was not known before.
+    fn finds_hang(&mut self, now: Instant) -> bool {
+        let Some(turn) = &mut self.turn else { return false };
+        if turn.is_hung || now.saturating_duration_since(turn.at) < turn.allowed {
+            return false;
+        }
+        turn.is_hung = true;
+        self.hangs += 1;
+        true
+    }
+
+    /// As others see it.
+    fn seen(&self, now: Instant) -> Self {
+        let mut seen = self.clone();
+        if let Some(turn) = self.turn.filter(|turn| turn.is_hung) {
+            let seconds = now.saturating_duration_since(turn.at).as_secs();
+            seen.report.state = SourceState::Hung;
+            seen.report.reason =
+                format!("its thread has not come back from a read for {seconds} s");
+            seen.report.remedy =
+                "see /proc/PID/task/*/stack of the agent for what it waits for".to_owned();
+        }
+        seen
     }
 }
 
@@ -158,6 +262,50 @@ mod tests {
         let standing = board.all().remove("nvidia").unwrap();
         assert_eq!(standing.report.state, SourceState::Hung);
         assert_eq!((standing.cpu_seconds, standing.durations.count()), (Some(0.5), 1));
+    }
+
+    #[test]
+    fn a_turn_that_lasts_too_long_is_hung_until_it_ends_and_counts_once() {
+        let board = Board::default();
+        board.put("nccl:watch", &Report::ready());
+        let turn = board.turn("nccl:watch", Duration::from_secs(20));
+        let after = |seconds: u64| {
+            let now = Instant::now() + Duration::from_secs(seconds);
+            let standing = board.all_at(now).remove("nccl:watch").unwrap();
+            (standing.report.state, standing.hangs, standing.report.reason)
+        };
+        assert_eq!(after(59).0, SourceState::Ready, "three intervals");
+        let reason = "its thread has not come back from a read for 61 s".to_owned();
+        assert_eq!(after(61), (SourceState::Hung, 1, reason));
+        assert_eq!(after(500).1, 1);
+        board.put("nccl:watch", &Report::ready());
+        assert_eq!(after(62).0, SourceState::Hung, "whatever another thread says for it");
+        drop(turn);
+        assert_eq!(after(100), (SourceState::Ready, 1, String::new()));
+    }
+
+    #[test]
+    fn a_source_that_hangs_in_its_first_reading_is_on_the_board() {
+        let board = Board::default();
+        let _turn = board.turn("ras", Duration::from_secs(1));
+        let state = |board: &Board, after| {
+            board.all_at(Instant::now() + after).remove("ras").unwrap().report.state
+        };
+        assert_eq!(state(&board, Duration::ZERO), SourceState::Absent);
+        assert_eq!(state(&board, LONGEST_TURN + Duration::from_secs(1)), SourceState::Hung);
+    }
+
+    #[test]
+    fn a_thread_that_panicked_is_not_what_it_said_last() {
+        let board = Board::default();
+        board.put("names", &Report::ready());
+        let theirs = board.clone();
+        let thread = std::thread::spawn(move || {
+            let _turn = theirs.turn("names", Duration::ZERO);
+            panic!("as a bug would");
+        });
+        assert!(thread.join().is_err());
+        assert_eq!(board.all()["names"].report.state, SourceState::Failed);
     }
 
     #[test]

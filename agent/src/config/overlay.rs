@@ -181,6 +181,12 @@ mod tests {
     }
 
     #[test]
+    fn the_drivers_library_is_confined_unless_told_otherwise() {
+        let confined = |file: &str| load(file, &[]).unwrap().devices[0].1.confined;
+        assert_eq!([confined(""), confined("[nvidia]\nconfined = false\n")], [true, false]);
+    }
+
+    #[test]
     fn collectives_have_a_budget_that_is_not_zero() {
         let file = "[nccl]\nbudget = 500\nhang_after = \"90s\"\n";
         let settings = load(file, &[("GPUWHO_NCCL_ENABLED", "false")]).unwrap().nccl;

@@ -7,7 +7,9 @@ use crate::collect::kernel::nccl::{self, Waker};
 use crate::collect::ras;
 use crate::config::Settings;
 use crate::event::desk::Desk;
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The source of collective calls, what wakes it, and the processes it looks at.
 pub(super) type Calls = (Box<dyn Collector>, Waker, ras::Candidates);
@@ -41,18 +43,36 @@ impl Core {
         if !settings.ras.enabled {
             return Ok(None);
         }
+        let loaded = self.in_turns("nccl:ras", settings.ras.every, loaded);
         let shared = (&self.answers, &self.communicators);
         let desk = Arc::clone(desk);
-        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
+        let source = ras::start(settings.ras.clone(), &self.files, shared, loaded, desk)
             .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
         Ok(Some(Box::new(source)))
+    }
+
+    /// The same for a thread that asks for them once in each round: its turn is what lies between.
+    fn in_turns(
+        &self,
+        thread: &'static str,
+        every: Duration,
+        loaded: ras::Candidates,
+    ) -> ras::Candidates {
+        let (board, turn) = (self.board.clone(), RefCell::new(None));
+        Box::new(move || {
+            if turn.take().is_none() {
+                board.clock(thread);
+            }
+            turn.replace(Some(board.turn(thread, every)));
+            loaded()
+        })
     }
 
     /// Makes the source of completed collectives, unless it is switched off.
     pub(super) fn inspector(&self, settings: &Settings) -> Option<Box<dyn Collector>> {
         let asked = settings.inspector.clone();
         let (ownership, communicators) = (&self.ownership, &self.communicators);
-        let inspector = Inspector::new(asked, &settings.paths, ownership, communicators);
+        let inspector = Inspector::new(asked, &self.files, ownership, communicators);
         settings.inspector.enabled.then(|| Box::new(inspector) as Box<dyn Collector>)
     }
 }

@@ -24,6 +24,9 @@ const GATHER: Duration = Duration::from_millis(300);
 /// Under what name is told how the ceiling on series stands, once it was reached.
 const SERIES: &str = "series";
 
+/// The thread among the sources.
+const THREAD: &str = "pipeline";
+
 /// Takes batches until told to stop, a tick's together, and ends every series at the end.
 pub(super) fn pump(
     (core, desk): (&Core, &Desk),
@@ -38,8 +41,10 @@ pub(super) fn pump(
     let mut out = EnrichedBatch::default();
     let stages = &core.gauges.stages;
     let mut going = true;
+    core.board.clock(THREAD);
     while going {
         going = gather(names, received, |mut batch| {
+            let _turn = core.board.turn(THREAD, core.interval);
             stages.time(Stage::Shares, || {
                 ledger.account(&mut batch, &core.ownership, &core.inventory);
             });
@@ -49,6 +54,7 @@ pub(super) fn pump(
             stages.spend(Stage::Owners, owners);
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
+        let _turn = core.board.turn(THREAD, core.interval);
         let told = if going {
             desk.drain()
         } else {

@@ -6,15 +6,13 @@
 
 use super::wire::{Answer, Link, MAX_READ, Reply, Request, Stat};
 use crate::attribute::process::Living;
+use crate::collect::inspector::files;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::{Errno, pread};
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
-use std::path::Path;
 
 /// Does what is asked, in this thread.
 pub(super) fn answer(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Reply {
@@ -49,9 +47,26 @@ fn attempt(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Resul
         }
         Request::Stat => Ok(Answer::Stat(regular(first()?, AtFlags::empty())?).into()),
         Request::Directory { process, path } => {
-            let place = directory(paths, *process, path)?;
+            let place = match process {
+                Some(process) => {
+                    let place = files::directory_of(paths, *process, path)?;
+                    // After it is open: until then the number may go to another.
+                    Living::same(paths, *process).map(|_| place).ok_or(Errno::SRCH)?
+                }
+                None => files::directory(path)?,
+            };
             let descriptors = vec![place];
             Ok(Reply { answer: Answer::Directory, bytes: Vec::new(), descriptors })
+        }
+        Request::Search { search, wanted } => {
+            let places = files::search(paths, search, passed.first().copied(), wanted)?;
+            let (mut found, mut descriptors) = (Vec::new(), Vec::new());
+            for (kind, stat, place) in places.files {
+                found.push((kind, stat));
+                descriptors.push(place);
+            }
+            let answer = Answer::Found(found, places.refused);
+            Ok(Reply { answer, bytes: Vec::new(), descriptors })
         }
     }
 }
@@ -69,17 +84,8 @@ fn own(paths: &Paths, process: ProcKey) -> Result<OwnedFd, Errno> {
     Living::same(paths, process).map(|_| folder).ok_or(Errno::SRCH)
 }
 
-fn directory(paths: &Paths, process: ProcKey, path: &Path) -> Result<OwnedFd, Errno> {
-    let is_absolute = path.is_absolute();
-    let from = if is_absolute { "root" } else { "cwd" };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let from = openat(own(paths, process)?, from, flags, Mode::empty())?;
-    let stay = if is_absolute { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
-    openat2(&from, path, flags, Mode::empty(), stay | ResolveFlags::NO_MAGICLINKS)
-}
-
 /// What a place stands for, if it is a regular file.
-fn regular(place: impl std::os::fd::AsFd, sync: AtFlags) -> Result<Stat, Errno> {
+pub(crate) fn regular(place: impl std::os::fd::AsFd, sync: AtFlags) -> Result<Stat, Errno> {
     let stat = statx(place, c"", AtFlags::EMPTY_PATH | sync, StatxFlags::BASIC_STATS)?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
         return Err(Errno::INVAL);
@@ -97,7 +103,7 @@ fn regular(place: impl std::os::fd::AsFd, sync: AtFlags) -> Result<Stat, Errno> 
 }
 
 /// Opens a regular file for reading. One under a lease is refused (`EWOULDBLOCK`), not waited for.
-fn open_place(place: BorrowedFd<'_>) -> Result<File, Errno> {
+pub(crate) fn open_place(place: BorrowedFd<'_>) -> Result<File, Errno> {
     regular(place, AtFlags::STATX_DONT_SYNC)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let through = format!("/proc/self/fd/{}", place.as_raw_fd());

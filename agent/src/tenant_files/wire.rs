@@ -2,6 +2,8 @@
 //! (`SOCK_SEQPACKET`), descriptors beside it. Both ends are the same binary; the agent still takes
 //! nothing that is longer than [`MAX_FRAME`].
 
+use crate::collect::inspector::files::{Search, Wanted};
+use crate::collect::inspector::names::Kind;
 use crate::ids::ProcKey;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -19,7 +21,7 @@ pub const MAX_READ: usize = 64 * 1024;
 /// With what stands before the bytes.
 const MAX_FRAME: usize = MAX_READ + 16 * 1024;
 /// Descriptors of one message; the kernel takes 253 (`SCM_MAX_FD`).
-pub(super) const MOST_DESCRIPTORS: usize = 128;
+pub const MOST_DESCRIPTORS: usize = 128;
 
 /// [`MAX_READ`] as requests have it.
 pub(super) fn most() -> u32 {
@@ -39,8 +41,10 @@ pub(super) enum Request {
     Read { offset: u64, length: u32 },
     /// How such a file is now.
     Stat,
-    /// A directory below a process's root or working directory.
-    Directory { process: ProcKey, path: PathBuf },
+    /// A directory below a process's root or working directory; without one the operator's.
+    Directory { process: Option<ProcKey>, path: PathBuf },
+    /// Files of NCCL's Inspector, perhaps in a directory that is passed.
+    Search { search: Search, wanted: Wanted },
 }
 
 /// Files of a process that the kernel reads out of its memory, or under a lock that its page
@@ -106,6 +110,8 @@ pub(super) enum Answer {
     Stat(Stat),
     /// A directory, which is passed.
     Directory,
+    /// Files, which are passed in this order, and how many more could not be opened.
+    Found(Vec<(Kind, Stat)>, u64),
     /// An error's number.
     Failed(i32),
 }

@@ -16,11 +16,13 @@ use crate::attribute::users::Users;
 use crate::host::boot_time_ns;
 use crate::ids::{CgroupId, Hierarchy, SlurmJobId};
 use crate::paths::Paths;
+use crate::tenant_files::{ProcFile, TenantFiles};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// All that is known of Slurm on this node.
 #[derive(Debug)]
@@ -34,8 +36,13 @@ pub(crate) struct Slurm {
     /// The latest moment that anybody has told.
     now_ns: AtomicU64,
     looked_ns: AtomicU64,
+    /// Reads environments and titles; in the calling thread where nothing was said.
+    files: OnceLock<TenantFiles>,
 }
 
+/// Whoever asks whose a process is waits for this. Names of a job may come later, from another of
+/// its processes.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// How often the directories that hold jobs are listed, for what was not announced.
 const LOOK_NS: u64 = 30_000_000_000;
 /// Directories one walk looks at.
@@ -57,9 +64,20 @@ impl Slurm {
             roots: Mutex::default(),
             now_ns: AtomicU64::new(boot_time_ns()),
             looked_ns: AtomicU64::new(0),
+            files: OnceLock::new(),
         };
         slurm.walk(hierarchies, "", START_DEPTH);
         slurm
+    }
+
+    /// From now on what a tenant can make hang is read through these.
+    pub(crate) fn read_through(&self, files: &TenantFiles) {
+        // Said once, at the start.
+        let _ = self.files.set(files.within(PATIENCE));
+    }
+
+    pub(super) fn files(&self) -> &TenantFiles {
+        self.files.get_or_init(|| TenantFiles::direct(&self.paths))
     }
 
     /// A cgroup was made: perhaps a job's, or a step's of a job of which more can be learnt now.
@@ -205,8 +223,10 @@ impl Slurm {
         if !self.settings.environment {
             return None;
         }
-        // A process that has ended meanwhile says nothing.
-        Claims::read(living.open("environ")?, 0).ok()
+        // A process that has ended meanwhile says nothing, nor one whose memory is on a file system
+        // that does not answer.
+        let environment = self.files().proc_file(living.key, ProcFile::Environment).ok()?;
+        Claims::read(environment, 0).ok()
     }
 
     /// What a process of a job adds to what is known of it: all is read of a job that is due, else

@@ -173,6 +173,7 @@ fn listen(mut from: impl Read, desk: &Desk, board: &Board) -> &'static str {
 }
 
 fn take(told: Told, desk: &Desk, board: &Board) {
+    let _turn = board.turn(NAME, Duration::ZERO);
     match told {
         Told::Watching => {
             desk.pair(true);

@@ -31,6 +31,8 @@ pub(super) struct Program<'a> {
     pub(super) gpm: bool,
     /// Whether it tells of each link.
     pub(super) by_link: bool,
+    /// Whether it gives up its capabilities and most system calls.
+    pub(super) confined: bool,
     /// How long one device may keep the others waiting.
     pub(super) stall: Duration,
 }
@@ -86,6 +88,9 @@ impl Link {
         }
         if !program.by_link {
             command.arg("--without-links");
+        }
+        if !program.confined {
+            command.arg("--unconfined");
         }
         command.arg("--stall-ms").arg(program.stall.as_millis().to_string());
         // The receiver's headers may be secrets; a vendor's library has no use for them.

@@ -9,16 +9,17 @@
 //! for, and no device is touched.
 
 use super::names::{Kind, kind};
+use super::processes::Own;
 use super::sharing::MAX_OF_PROCESS;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::tenant_files::{self, MOST_DESCRIPTORS, Stat, TenantFile};
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2,
-    readlinkat, statat, statx,
+    AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, statat,
 };
 use rustix::io::Errno;
-use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,12 +28,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MAX_OPEN: usize = 65_536;
 /// Entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 65_536;
-/// Files of one directory.
-const MAX_FOUND: usize = 256;
+/// Files of one directory that one look finds.
+const MAX_FOUND: usize = MOST_DESCRIPTORS;
 
 /// A file, whatever its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct FileKey {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct FileKey {
     device: (u32, u32),
     inode: u64,
 }
@@ -47,7 +48,7 @@ impl FileKey {
 
 /// A plain file of a name of the Inspector's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     pub key: FileKey,
     pub kind: Kind,
     pub uid: u32,
@@ -56,26 +57,67 @@ pub(super) struct Seen {
 
 /// One that was opened.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(crate) struct Opened {
     pub seen: Seen,
-    pub file: File,
+    pub file: TenantFile,
 }
 
-/// Whether to open a file.
-pub(super) type Wanted<'a> = &'a dyn Fn(&Seen) -> bool;
+/// Which files to open.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    /// Not these.
+    pub known: Vec<FileKey>,
+    /// Only those written since.
+    pub since: Option<SystemTime>,
+    /// Only those that this process wrote.
+    pub by: Option<Own>,
+}
+
+/// Where to look for files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Search {
+    /// Among those that a process has open for writing. `pid` is its number in its own PID
+    /// namespace.
+    OpenBy { process: ProcKey, pid: u32 },
+    /// In a directory that is passed: records only. Expositions do not say who wrote them.
+    Directory,
+}
 
 /// What a look found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(crate) struct Found {
     pub files: Vec<Opened>,
     /// Files of the Inspector's names that are none, or cannot be opened.
     pub refused: u64,
 }
 
-impl Found {
-    fn take(&mut self, opened: Result<Option<Opened>, Errno>) {
-        match opened {
-            Ok(opened) => self.files.extend(opened),
+/// The same before it is known whose files they are.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    pub files: Vec<(Kind, Stat, OwnedFd)>,
+    pub refused: u64,
+}
+
+impl Seen {
+    pub(crate) fn new(kind: Kind, stat: &Stat) -> Self {
+        let key = FileKey { device: stat.device, inode: stat.inode };
+        let modified = UNIX_EPOCH + Duration::from_nanos(stat.modified_ns);
+        Self { key, kind, uid: stat.uid, modified }
+    }
+}
+
+impl Wanted {
+    fn takes(&self, seen: &Seen) -> bool {
+        !self.known.contains(&seen.key)
+            && self.since.is_none_or(|since| seen.modified >= since)
+            && self.by.is_none_or(|by| by.wrote(seen))
+    }
+}
+
+impl Places {
+    fn take(&mut self, place: Result<OwnedFd, Errno>, kind: Kind, wanted: &Wanted) {
+        match place.and_then(|place| plain(place, kind, wanted)) {
+            Ok(found) => self.files.extend(found),
             // Closed or removed meanwhile.
             Err(Errno::NOENT) => {}
             Err(_) => self.refused += 1,
@@ -83,16 +125,27 @@ impl Found {
     }
 }
 
-/// The Inspector's files among those that a process has open for writing. `pid` is its number in
-/// its own PID namespace.
-pub(super) fn open_by(
+/// Looks; in the calling thread, which may hang.
+pub(crate) fn search(
+    paths: &Paths,
+    search: &Search,
+    place: Option<BorrowedFd<'_>>,
+    wanted: &Wanted,
+) -> Result<Places, Errno> {
+    match search {
+        Search::OpenBy { process, pid } => open_by((paths, *process, *pid), wanted),
+        Search::Directory => in_directory(place.ok_or(Errno::BADF)?, wanted),
+    }
+}
+
+fn open_by(
     (paths, process, pid): (&Paths, ProcKey, u32),
-    is_wanted: Wanted<'_>,
-) -> Result<Found, Errno> {
+    wanted: &Wanted,
+) -> Result<Places, Errno> {
     let folder = paths.proc.join(format!("{}/fd", process.pid));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(CWD, &folder, flags, Mode::empty())?;
-    let mut found = Found::default();
+    let mut found = Places::default();
     for entry in Dir::read_from(&folder)?.take(MAX_OPEN).flatten() {
         let Ok(path) = readlinkat(&folder, entry.file_name(), Vec::new()) else { continue };
         let path = path.to_string_lossy();
@@ -107,25 +160,22 @@ pub(super) fn open_by(
             continue;
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let place = openat(&folder, entry.file_name(), flags, Mode::empty());
-        found.take(place.and_then(|place| plain(&place, kind, is_wanted)));
+        found.take(openat(&folder, entry.file_name(), flags, Mode::empty()), kind, wanted);
     }
     Ok(found)
 }
 
-/// The Inspector's records in a directory. Expositions do not say who wrote them.
-pub(super) fn in_directory(place: BorrowedFd<'_>, is_wanted: Wanted<'_>) -> Result<Found, Errno> {
+fn in_directory(place: BorrowedFd<'_>, wanted: &Wanted) -> Result<Places, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(place, ".", flags, Mode::empty())?;
-    let mut found = Found::default();
+    let mut found = Places::default();
     for entry in Dir::read_from(&folder)?.take(MAX_ENTRIES).flatten() {
         let Some(kind) = entry.file_name().to_str().ok().and_then(kind) else { continue };
         if kind == Kind::Exposition {
             continue;
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let place = openat(&folder, entry.file_name(), flags, Mode::empty());
-        found.take(place.and_then(|place| plain(&place, kind, is_wanted)));
+        found.take(openat(&folder, entry.file_name(), flags, Mode::empty()), kind, wanted);
         if found.files.len() >= MAX_FOUND {
             break;
         }
@@ -134,7 +184,7 @@ pub(super) fn in_directory(place: BorrowedFd<'_>, is_wanted: Wanted<'_>) -> Resu
 }
 
 /// A directory as a process names it: below its own root, or below the directory it is in.
-pub(super) fn directory_of(
+pub(crate) fn directory_of(
     paths: &Paths,
     process: ProcKey,
     directory: &Path,
@@ -149,7 +199,7 @@ pub(super) fn directory_of(
 }
 
 /// A directory that the operator named.
-pub(super) fn directory(path: &Path) -> Result<OwnedFd, Errno> {
+pub(crate) fn directory(path: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -158,25 +208,19 @@ fn is_written(folder: BorrowedFd<'_>, name: &std::ffi::CStr) -> bool {
     statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|link| link.st_mode & 0o200 != 0)
 }
 
-/// Opens what a place stands for, if it is a plain file and wanted.
-fn plain(place: &OwnedFd, kind: Kind, is_wanted: Wanted<'_>) -> Result<Option<Opened>, Errno> {
+/// What a place stands for, if it is a plain file that can be opened, and wanted.
+fn plain(
+    place: OwnedFd,
+    kind: Kind,
+    wanted: &Wanted,
+) -> Result<Option<(Kind, Stat, OwnedFd)>, Errno> {
     // Without asking the server of a network file system again.
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(place, c"", flags, StatxFlags::BASIC_STATS)?;
-    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
-        return Err(Errno::INVAL);
-    }
-    let key = FileKey { device: (stat.stx_dev_major, stat.stx_dev_minor), inode: stat.stx_ino };
-    let (seconds, ns) = (stat.stx_mtime.tv_sec.max(0).unsigned_abs(), stat.stx_mtime.tv_nsec);
-    let modified = UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_nanos(ns.into());
-    let seen = Seen { key, kind, uid: stat.stx_uid, modified };
-    if !is_wanted(&seen) {
+    let stat = tenant_files::regular(&place, AtFlags::STATX_DONT_SYNC)?;
+    if !wanted.takes(&Seen::new(kind, &stat)) {
         return Ok(None);
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let through = format!("/proc/self/fd/{}", place.as_raw_fd());
-    let file = openat(CWD, through, flags, Mode::empty())?.into();
-    Ok(Some(Opened { seen, file }))
+    tenant_files::open_place(place.as_fd())?;
+    Ok(Some((kind, stat, place)))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 use super::*;
 use rustix::fs::{FileType, makedev, mknodat};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-fn all(_: &Seen) -> bool {
-    true
+fn all() -> Wanted {
+    Wanted::default()
 }
 
 fn me() -> ProcKey {
@@ -19,13 +19,13 @@ fn write_open(path: &Path) -> File {
 
 /// Inodes of what a look at this process's open files found below a folder.
 fn found_open(pid: u32, folder: &Path) -> Vec<u64> {
-    let found = open_by((&Paths::default(), me(), pid), &all).unwrap();
+    let found = open_by((&Paths::default(), me(), pid), &all()).unwrap();
     let device = fs::metadata(folder).unwrap().dev();
     let mut inodes: Vec<u64> = found
         .files
         .iter()
-        .filter(|opened| opened.file.metadata().unwrap().dev() == device)
-        .map(|opened| opened.seen.key.inode)
+        .filter(|(_, stat, _)| makedev(stat.device.0, stat.device.1) == device)
+        .map(|(_, stat, _)| stat.inode)
         .collect();
     inodes.sort_unstable();
     inodes
@@ -81,8 +81,8 @@ fn a_name_that_leads_to_a_device_or_a_fifo_is_refused_and_not_opened() {
     }
     fs::write(named(folder.path(), 7), "x").unwrap();
     fs::write(folder.path().join("passwd"), "x").unwrap();
-    let found = in_directory(place.as_fd(), &all).unwrap();
-    let kinds: Vec<_> = found.files.iter().map(|opened| opened.seen.kind).collect();
+    let found = in_directory(place.as_fd(), &all()).unwrap();
+    let kinds: Vec<_> = found.files.iter().map(|(kind, ..)| *kind).collect();
     assert_eq!((kinds, found.refused), (vec![Kind::Records { pid: 7 }], refused));
 }
 
@@ -92,14 +92,14 @@ fn a_fifo_that_a_process_holds_open_is_refused() {
     let path = named(folder.path(), 910_004);
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let _both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    let found = open_by((&Paths::default(), me(), 910_004), &all).unwrap();
+    let found = open_by((&Paths::default(), me(), 910_004), &all()).unwrap();
     assert_eq!((found.files.len(), found.refused), (0, 1));
 }
 
 #[test]
 fn a_process_that_is_gone_is_an_error_and_not_a_panic() {
     let nobody = ProcKey { pid: u32::MAX - 1, start_ticks: 1 };
-    assert!(open_by((&Paths::default(), nobody, 1), &all).is_err());
+    assert!(open_by((&Paths::default(), nobody, 1), &all()).is_err());
     assert!(directory_of(&Paths::default(), nobody, Path::new("/")).is_err());
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::attribute::{Evidence, KernelCgroups, Opened as DeviceOpened};
+use crate::paths::Paths;
 use crate::sample::{Sample, Value};
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -92,7 +93,8 @@ impl Stage {
         let (paths, communicators) = (Paths::default(), Arc::default());
         let ownership = Ownership::new(&paths);
         let settings = settings(folder.path());
-        let source = Inspector::new(settings, &paths, &ownership, &communicators);
+        let source =
+            Inspector::new(settings, &TenantFiles::direct(&paths), &ownership, &communicators);
         Self { folder, ownership, communicators, source }
     }
 

@@ -1,8 +1,10 @@
 //! What the Inspector calls its files (`inspector.cc` of 2.28 to 2.30).
 
+use serde::{Deserialize, Serialize};
+
 /// A file of the Inspector's, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
     /// `<hostname>-pid<pid>.log`: a record a line. The number is the writer's in its own PID
     /// namespace.
     Records { pid: u32 },

@@ -2,15 +2,14 @@
 //! environment asks for is read once, its open files when that is due.
 
 use super::environment::Asked;
-use super::files::{Found, Opened, Seen, Wanted, directory_of, in_directory, open_by};
+use super::files::{Found, Opened, Seen, Wanted};
 use super::names::Kind;
+use crate::attribute::process::Living;
 use crate::attribute::quota::QuotaKey;
 use crate::ids::ProcKey;
-use crate::paths::Paths;
-use crate::text::read_lossy;
+use crate::tenant_files::{ProcFile, TenantDirectory, TenantFiles};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Between looks at the open files of a process that does not ask for the Inspector in the
@@ -39,12 +38,12 @@ pub(super) struct Process {
     since: Instant,
     due: Instant,
     /// Where it writes, as long as no file of it is known: after its end nothing leads there.
-    place: Option<OwnedFd>,
+    place: Option<TenantDirectory>,
 }
 
 /// How a process names itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Own {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Own {
     pub pid: u32,
     pub uid: u32,
     /// The parent's number in the host's namespace.
@@ -68,7 +67,7 @@ impl Processes {
     /// Takes the processes that hold a device now. Those that ended stay for one reading.
     pub(super) fn update(
         &mut self,
-        paths: &Paths,
+        files: &TenantFiles,
         holders: &[ProcKey],
         owner_of: &dyn Fn(ProcKey) -> QuotaKey,
         now: Instant,
@@ -78,7 +77,9 @@ impl Processes {
         }
         let mut counts: HashMap<QuotaKey, usize> = HashMap::new();
         if holders.len() > MAX_PROCESSES / 2 {
-            self.known.keys().for_each(|known| *counts.entry(owner_of(*known)).or_default() += 1);
+            for known in self.known.keys() {
+                *counts.entry(owner_of(*known)).or_default() += 1;
+            }
         }
         for process in holders {
             if self.known.contains_key(process) || self.known.len() >= MAX_PROCESSES {
@@ -91,7 +92,7 @@ impl Processes {
                 }
                 *count += 1;
             }
-            if let Some(new) = Process::read(paths, *process, now) {
+            if let Some(new) = Process::read(files, *process, now) {
                 self.known.insert(*process, new);
             }
         }
@@ -121,17 +122,17 @@ impl Processes {
     /// Looks for the files of one.
     pub(super) fn look(
         &mut self,
-        paths: &Paths,
+        files: &TenantFiles,
         key: ProcKey,
         now: Instant,
-        is_wanted: Wanted<'_>,
+        wanted: &Wanted,
     ) -> Vec<Opened> {
         let has_ended = self.gone.contains(&key);
         let Some(process) = self.known.get_mut(&key) else { return Vec::new() };
         let found = if has_ended {
-            process.last_look(is_wanted)
+            process.last_look(wanted)
         } else {
-            process.look((paths, key), now, is_wanted)
+            process.look((files, key), now, wanted)
         };
         let Some(found) = found else { return Vec::new() };
         process.writes |= !found.files.is_empty();
@@ -183,12 +184,12 @@ impl Processes {
 }
 
 impl Process {
-    fn read(paths: &Paths, key: ProcKey, now: Instant) -> Option<Self> {
-        let folder = paths.proc.join(key.pid.to_string());
-        let own = own(&read_lossy(&folder.join("status")).ok()?)?;
-        let asked = File::open(folder.join("environ")).and_then(Asked::read).ok();
-        // The number may have gone to another process.
-        crate::collect::proc_scan::is_alive(paths, key).then_some(Self {
+    fn read(files: &TenantFiles, key: ProcKey, now: Instant) -> Option<Self> {
+        let living = Living::same(files.paths(), key)?;
+        let own = own(&living.read("status")?)?;
+        let environment = files.proc_file(key, ProcFile::Environment);
+        let asked = environment.ok().and_then(|environment| Asked::read(environment).ok());
+        Some(Self {
             own,
             asked,
             writes: false,
@@ -202,42 +203,44 @@ impl Process {
 
     fn look(
         &mut self,
-        (paths, key): (&Paths, ProcKey),
+        (files, key): (&TenantFiles, ProcKey),
         now: Instant,
-        is_wanted: Wanted<'_>,
+        wanted: &Wanted,
     ) -> Option<Found> {
         let asked = self.asked.as_ref().filter(|asked| asked.enabled);
         let is_awaited = asked.is_some() && !self.writes;
         let is_young = !self.writes && now.duration_since(self.since) < YOUNG;
         self.due = if is_awaited || is_young { now } else { now + RARELY };
-        let found = open_by((paths, key, self.own.pid), is_wanted);
+        let found = files.open_by(key, self.own.pid, wanted);
         self.is_open = found.is_ok();
         if let Some(asked) = asked.filter(|_| is_awaited && self.place.is_none()) {
-            self.place = directory_of(paths, key, &asked.directory).ok();
+            self.place = files.directory(key, &asked.directory).ok();
         }
         if found.as_ref().is_ok_and(|found| !found.files.is_empty()) {
             self.place = None;
         }
         let found = match (found, &self.place) {
-            (Ok(found), _) => Ok(found),
-            (Err(_), Some(place)) => {
-                in_directory(place.as_fd(), &|seen| self.own.wrote(seen) && is_wanted(seen))
-            }
-            (Err(error), None) => Err(error),
+            (Ok(found), _) => found,
+            (Err(_), Some(place)) => place.search(&self.own_of(wanted)).ok()?,
+            (Err(_), None) => return None,
         };
-        crate::collect::proc_scan::is_alive(paths, key).then_some(found.ok()?)
+        crate::collect::proc_scan::is_alive(files.paths(), key).then_some(found)
     }
 
     /// What it has left where it wrote.
-    fn last_look(&mut self, is_wanted: Wanted<'_>) -> Option<Found> {
+    fn last_look(&mut self, wanted: &Wanted) -> Option<Found> {
         let place = self.place.take().filter(|_| !self.writes)?;
-        in_directory(place.as_fd(), &|seen| self.own.wrote(seen) && is_wanted(seen)).ok()
+        place.search(&self.own_of(wanted)).ok()
+    }
+
+    fn own_of(&self, wanted: &Wanted) -> Wanted {
+        Wanted { by: Some(self.own), ..wanted.clone() }
     }
 }
 
 impl Own {
     /// Whether a file's name and user say that this process wrote it.
-    fn wrote(self, seen: &Seen) -> bool {
+    pub(super) fn wrote(self, seen: &Seen) -> bool {
         seen.kind == Kind::Records { pid: self.pid } && seen.uid == self.uid
     }
 }

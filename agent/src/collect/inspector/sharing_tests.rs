@@ -1,12 +1,14 @@
 use super::super::sources::{Content, Means};
 use super::*;
-use std::fs::File;
+use crate::tenant_files::TenantFile;
 
 fn source(process: u32, user: u32) -> Source {
     Source {
         process: ProcKey { pid: process, start_ticks: 1 },
         owner: QuotaKey::of_user(user),
-        content: Content::Exposition(Means::new(File::open("/dev/null").unwrap())),
+        content: Content::Exposition(Means::new(TenantFile::direct(
+            &tempfile::tempfile().unwrap(),
+        ))),
         is_shared: false,
     }
 }

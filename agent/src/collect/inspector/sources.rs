@@ -6,10 +6,9 @@ use super::tail::Tail;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::inspector::LineOutcome;
 use crate::ids::ProcKey;
-use std::fs::File;
+use crate::tenant_files::TenantFile;
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Two of the Inspector's shortest intervals and some: older means are of nobody's present.
 const FRESH: Duration = Duration::from_secs(90);
@@ -35,7 +34,7 @@ pub(super) enum Content {
 /// The last exposition of a file.
 #[derive(Debug)]
 pub(super) struct Means {
-    file: File,
+    file: TenantFile,
     written: Option<SystemTime>,
     /// Bytes that may be read of it, saved up until it can be read as a whole.
     credit: u64,
@@ -43,6 +42,10 @@ pub(super) struct Means {
 }
 
 impl Source {
+    pub(super) fn is_records(&self) -> bool {
+        matches!(self.content, Content::Records(_))
+    }
+
     /// Another process has the file open for writing: a child that inherited it, or a stranger.
     pub(super) fn join(&mut self, other: ProcKey, processes: &Processes) {
         if other == self.process {
@@ -59,7 +62,7 @@ impl Source {
 
 impl Means {
     /// Of a file that was not read yet.
-    pub(super) fn new(file: File) -> Self {
+    pub(super) fn new(file: TenantFile) -> Self {
         Self { file, written: None, credit: 0, rows: Exposition::new() }
     }
 
@@ -70,14 +73,14 @@ impl Means {
         share: u64,
         count: &mut dyn FnMut(LineOutcome),
     ) -> io::Result<u64> {
-        let state = self.file.metadata()?;
-        let written = state.modified()?;
+        let state = self.file.stat_now()?;
+        let written = UNIX_EPOCH + Duration::from_nanos(state.modified_ns);
         let is_settled = written.elapsed().is_ok_and(|age| age >= SETTLED);
         if self.written == Some(written) || !is_settled {
             return Ok(0);
         }
         self.credit = self.credit.saturating_add(share).min(exposition::MAX_FILE);
-        if state.len().min(exposition::MAX_FILE) > self.credit {
+        if state.size.min(exposition::MAX_FILE) > self.credit {
             return Ok(0);
         }
         self.credit = 0;
@@ -96,7 +99,7 @@ impl Means {
 
 /// A file from its start, whatever was read before.
 struct FromStart<'a> {
-    file: &'a File,
+    file: &'a TenantFile,
     offset: u64,
 }
 

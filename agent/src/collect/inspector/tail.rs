@@ -4,9 +4,8 @@
 //! was written anew and is read from its start. One that grew by more than the budget is read
 //! where it is newest. Holds at most one line.
 
-use std::fs::File;
+use crate::tenant_files::TenantFile;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
 /// Bytes read at once.
 const CHUNK: usize = 64 * 1024;
@@ -18,7 +17,7 @@ const MARK: usize = 64;
 /// A file and how far it has been read.
 #[derive(Debug)]
 pub(super) struct Tail {
-    file: File,
+    file: TenantFile,
     offset: u64,
     /// A line whose end has not come yet.
     rest: Vec<u8>,
@@ -48,13 +47,13 @@ pub(super) struct Took {
 
 impl Tail {
     /// A file to be read from its start.
-    pub(super) fn from_start(file: File) -> Self {
+    pub(super) fn from_start(file: TenantFile) -> Self {
         Self { file, offset: 0, rest: Vec::new(), mark: Vec::new(), in_line: false }
     }
 
     /// A file of which only what is written from now on is read.
-    pub(super) fn from_end(file: File) -> io::Result<Self> {
-        let size = file.metadata()?.len();
+    pub(super) fn from_end(file: TenantFile) -> io::Result<Self> {
+        let size = file.stat_now()?.size;
         let mut tail = Self { offset: size, ..Self::from_start(file) };
         let start = size.saturating_sub(MARK as u64);
         tail.mark = tail.look(start, MARK)?;
@@ -68,7 +67,7 @@ impl Tail {
         budget: u64,
         each: &mut dyn FnMut(Piece<'_>),
     ) -> io::Result<Took> {
-        let size = self.file.metadata()?.len();
+        let size = self.file.stat_now()?.size;
         let mut took = Took::default();
         if size == self.offset {
             return Ok(took);

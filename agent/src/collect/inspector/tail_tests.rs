@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,8 @@ impl Log {
         self.folder.path().join("log")
     }
 
-    fn open(&self) -> File {
-        File::open(self.path()).unwrap()
+    fn open(&self) -> TenantFile {
+        TenantFile::direct(&File::open(self.path()).unwrap())
     }
 
     fn append(&self, text: &str) {

@@ -195,7 +195,7 @@ fn hostile() -> [(&'static str, String); 4] {
         let (a, b) = (number / 256 % 256, number % 256);
         write!(
             many,
-            r#"{{"rank": {number}, "host": "10.1.{a}.{b}", "pid": {number}1,
+            r#"{{"rank": {number}, "host": "10.1.{a}.{b}", "pid": 1{number},
                 "status": {{"unresponsive": true, "considered_dead": true}}}},"#
         )
         .unwrap();

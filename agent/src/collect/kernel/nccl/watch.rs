@@ -95,6 +95,7 @@ impl Watch {
         board.clock(THREAD);
         loop {
             let now = Instant::now();
+            let turn = board.turn(THREAD, OLD_EVERY);
             let stirred = std::mem::take(&mut *locked(&self.stirred));
             for process in stirred {
                 self.looks.stir(process, now);
@@ -106,6 +107,7 @@ impl Watch {
             self.govern(now);
             self.attaching.detach_some(&self.looks.libraries);
             self.publish();
+            drop(turn);
             if wait(woken.as_fd(), self.pause(now)) {
                 return;
             }
