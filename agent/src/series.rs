@@ -492,7 +492,9 @@ mod tests {
             process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
         };
         let mut batch = Batch::new("test", at(10));
-        (0..100).for_each(|pid| batch.push(on(pid)));
+        for pid in 0..100 {
+            batch.push(on(pid));
+        }
         batch.push(POWER.sample(gpu, (), 1.0));
         let mut out = EnrichedBatch::default();
         for _ in 0..2 {

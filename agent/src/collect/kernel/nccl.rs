@@ -35,6 +35,7 @@ mod probed;
 mod probes;
 mod refusals;
 mod roll;
+mod room;
 mod runs;
 mod shared;
 mod standing;
@@ -68,7 +69,7 @@ use gpuwho_common::nccl::{
 use host::Host;
 pub use many::Way;
 use maps::Maps;
-use peers::Peers;
+use peers::{Peers, groups};
 pub use probed::{Governed, Probed, place_of};
 use roll::{Member, Processes as _, Roll};
 use shared::Shared;
@@ -123,6 +124,7 @@ impl Default for Settings {
 pub struct Nccl {
     settings: Settings,
     paths: Paths,
+    files: TenantFiles,
     ownership: Ownership,
     communicators: Arc<Communicators>,
     shared: Shared,
@@ -168,6 +170,7 @@ impl Nccl {
         let nccl = Self {
             settings,
             paths: paths.clone(),
+            files: files.clone(),
             ownership: ownership.clone(),
             communicators: Arc::clone(communicators),
             shared,
@@ -194,7 +197,7 @@ impl Nccl {
         let now_ns = boot_time_ns();
         let (host, fields) =
             self.shared.with(|known| (Host::of(&self.paths, known), known.fields.clone()));
-        let sources = Sources { paths: &self.paths, processes: &host, fields: &fields };
+        let sources = Sources { files: &self.files, processes: &host, fields: &fields };
         self.completion.read(&mut snapshot, &sources);
         let reading = self.roll.read(&snapshot, &host, &self.communicators);
         for (number, calls) in &reading.gone {
@@ -209,8 +212,9 @@ impl Nccl {
         self.completion.take(&snapshot, members, &said);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
-        self.peers.compare(members, &snapshot.communicators);
-        let standings = standings(members, now_ns, self.settings.hang_after);
+        let groups = groups(members, &self.communicators);
+        self.peers.compare(members, &snapshot.communicators, &groups);
+        let standings = standings(members, &groups, now_ns, self.settings.hang_after);
         for stuck in self.peers.hangs.note(members, &standings, now_ns) {
             say(stuck, &self.ownership, self.desk.as_deref());
         }
@@ -219,7 +223,7 @@ impl Nccl {
             tell(out, member, &beside);
         }
         tell_coverage(out, members, (&snapshot, &host), &self.covered);
-        self.peers.forget(&reading);
+        self.peers.forget(&reading, &groups);
         tell_known(out, members);
         Ok(())
     }

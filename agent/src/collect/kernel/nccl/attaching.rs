@@ -7,7 +7,7 @@ use super::governor::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::library::Library;
 use super::many::{Many, Way};
-use super::mapped::{Stamp, stamp};
+use super::mapped::{Stamp, own_stamp};
 use super::probes::{Attached, Hold, Probes, task_layout};
 use super::refusals::Refusals;
 use super::runs::Runs;
@@ -17,7 +17,6 @@ use super::target::Target;
 use super::words::Words;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -219,7 +218,8 @@ impl Attaching {
         if wanted == self.in_force || must_wait {
             return None;
         }
-        if wanted == Attach::Full && self.is_held_up(libraries) {
+        let mut files = self.attached.values().map(|(file, _)| *file);
+        if wanted == Attach::Full && files.any(|file| self.stuck.on(file, libraries).is_some()) {
             return None;
         }
         let before = std::mem::replace(&mut self.in_force, wanted);
@@ -297,12 +297,6 @@ impl Attaching {
         for (file, attached) in attached {
             self.detaching.extend(attached.into_holds().into_iter().map(|hold| (file, hold)));
         }
-    }
-
-    /// Whether somebody keeps the mappings of a probed file locked.
-    fn is_held_up(&mut self, libraries: &Libraries) -> bool {
-        let files: HashSet<Stamp> = self.attached.values().map(|(file, _)| *file).collect();
-        files.into_iter().any(|file| self.stuck.on(file, libraries).is_some())
     }
 
     /// Whether probes may be tried on this program's own file.
@@ -400,12 +394,6 @@ impl Attaching {
     pub(super) fn files(&self, libraries: &Libraries) -> u64 {
         libraries.in_use().filter(|(key, _)| !self.twins.contains_key(*key)).count() as u64
     }
-}
-
-/// This program's own file, on which the price of a hit is tried.
-fn own_stamp() -> Option<Stamp> {
-    let flags = StatxFlags::BASIC_STATS;
-    statx(CWD, "/proc/self/exe", AtFlags::empty(), flags).ok().map(|stat| stamp(&stat))
 }
 
 fn target<'a>((library, place): (&'a Library, &'a Path), number: Option<&u32>) -> Target<'a> {

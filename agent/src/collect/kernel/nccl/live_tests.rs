@@ -1447,3 +1447,35 @@ fn a_library_is_the_file_that_was_opened_until_nobody_maps_it() {
     let is_it = std::fs::metadata(&place).is_ok_and(|found| found.ino() == inode);
     assert!(!is_it, "still open");
 }
+
+#[test]
+fn probes_go_into_the_file_that_was_read_whatever_is_mapped_there_now() {
+    if Source::usual().is_none() {
+        return;
+    }
+    let scenes = [Scene::new(), Scene::new()];
+    let mut ranks = scenes.each_ref().map(|scene| Rank::with(&scene.library()));
+    let folder = tempfile::tempdir().unwrap();
+    let paths = proc_of(&folder, &ranks[..1], &scenes[..1]);
+    let mut libraries = looked_at(&paths, &[ranks[0].process()]);
+    // At the same range, and under the same name.
+    let of = folder.path().join(ranks[0].child.id().to_string());
+    let way = std::fs::read_dir(of.join("map_files")).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(&way).unwrap();
+    std::os::unix::fs::symlink(scenes[1].library(), &way).unwrap();
+    std::fs::rename(scenes[0].library(), scenes[0].folder.path().join("was")).unwrap();
+    std::os::unix::fs::symlink(scenes[1].library(), scenes[0].library()).unwrap();
+    let (mut attaching, shared) = (Attaching::new(0), Shared::default());
+    attaching.follow(&mut libraries, Attach::Full, &shared, Instant::now());
+    assert_eq!(attaching.refused(), None);
+    attaching.count();
+    let maps = shared.with(|known| known.maps.take()).unwrap();
+    for rank in &mut ranks {
+        let id = rank.order("id");
+        assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+        assert_eq!(rank.order("call 3 ncclAllReduce world 16 7"), "0");
+    }
+    let snapshot = maps.read().unwrap();
+    let seen = ranks.each_ref().map(|rank| of_pid(&snapshot, rank.child.id()).len());
+    assert_eq!(seen, [1, 0]);
+}
