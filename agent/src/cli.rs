@@ -199,6 +199,7 @@ struct ForgetArgs {
 }
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 struct ReaderArgs {
     /// `nvidia`.
     vendor: String,

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 /// What to run as the child.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 pub(super) struct Program<'a> {
     /// The agent's own binary.
     pub(super) path: &'a Path,

@@ -25,10 +25,10 @@ const MICROS: u64 = 1_000_000;
 /// Whether the log can be had this way: it may be read, and its lines have times.
 pub(super) fn probe() -> io::Result<()> {
     let text = kernel_log::read_end(END)?;
-    match records(&String::from_utf8_lossy(&text)).is_empty() {
-        true if !text.is_empty() => Err(io::Error::other("its lines have no times (printk.time)")),
-        _ => Ok(()),
+    if !text.is_empty() && records(&String::from_utf8_lossy(&text)).is_empty() {
+        return Err(io::Error::other("its lines have no times (printk.time)"));
     }
+    Ok(())
 }
 
 /// Starts a thread that looks again and again; gives where it tells. It ends when that is closed.
