@@ -139,8 +139,8 @@ impl Core {
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
             inventory: Arc::new(Inventory::beside(register)),
+            communicators: Arc::new(Communicators::told_apart_by(&ownership)),
             ownership,
-            communicators: Arc::default(),
             answers: ras::Answers::default(),
             board,
             gauges: Arc::default(),

@@ -250,16 +250,21 @@ impl Agent {
 
     /// PID of the child that reads devices, if it has not ended.
     pub fn reader(&self) -> Option<u32> {
+        self.child("device-reader")
+    }
+
+    /// PID of a child that runs a command of the agent's, if it has not ended.
+    pub fn child(&self, command: &str) -> Option<u32> {
         let own = |entry: fs::DirEntry| {
             let child: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
-            line.contains("\0device-reader\0").then_some(())?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
             let (_, rest) = stat.rsplit_once(") ")?;
             let mut words = rest.split_whitespace();
             let lives = words.next()? != "Z";
             let parent: u32 = words.next()?.parse().ok()?;
-            (lives && parent == self.pid()).then_some(child)
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let runs = line.split(|byte| *byte == 0).any(|word| word == command.as_bytes());
+            (lives && parent == self.pid() && runs).then_some(child)
         };
         fs::read_dir("/proc").ok()?.flatten().find_map(own)
     }

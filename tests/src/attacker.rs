@@ -3,11 +3,12 @@
 //! before it attacks ([`become_nobody`]).
 
 mod claims;
+pub mod elf;
 mod events;
 mod fairness;
 mod fuse;
 pub mod hang;
-mod libraries;
+pub mod libraries;
 mod probes;
 mod ras;
 

@@ -56,6 +56,16 @@ impl PartyId {
     pub const UNATTRIBUTED: Self = Self(0);
     /// The number of [`Party::Other`].
     pub const OTHER: Self = Self(1);
+
+    /// As the kernel's maps know it.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The one that the kernel's maps know so.
+    pub(crate) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
 }
 
 /// A party and its names.

@@ -7,8 +7,9 @@
 
 use super::cgroup::{Placement, parse_proc_cgroup};
 use super::{Host, KernelCgroups, Method, Owner};
-use crate::ids::{ContainerId, ProcKey};
+use crate::ids::{CgroupId, ContainerId, Hierarchy, ProcKey};
 use crate::paths::Paths;
+use crate::sys::process::cgroup_id;
 use crate::text::MAX_FILE;
 use procfs::process::Process;
 use rustix::fs::{Dir, DirEntry, readlinkat};
@@ -259,7 +260,19 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
             owner.method = Method::Proc;
         }
         Some(Placement::WrongNamespace) => host.hierarchies.note_wrong_namespace(),
-        Some(Placement::Disagree | Placement::Nothing) | None => {}
+        Some(Placement::Disagree | Placement::Nothing) => {}
+        None => by_number(host, owner),
+    }
+}
+
+/// A process whose cgroup the kernel does not name: its path is longer than `PATH_MAX`, which who may
+/// make cgroups can have. Its number is told all the same.
+fn by_number(host: &Host, owner: &mut Owner) {
+    let Some(id) = cgroup_id(owner.process.pid) else { return };
+    // The number may have gone to another process.
+    if Living::remains(&host.paths, owner.process) {
+        let id = CgroupId { hierarchy: Hierarchy::V2, id };
+        super::hierarchies::resolve(host, &KernelCgroups(vec![id]), owner);
     }
 }
 

@@ -396,8 +396,6 @@ attributes! {
     NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
     /// Nanoseconds that a hit of the cheapest kind costs (events).
     NCCL_GOVERNOR_PRICE = "nccl.governor.hit_nanoseconds";
-    /// The function whose hits cost most (events).
-    NCCL_GOVERNOR_DEAREST = "nccl.governor.function";
     /// What of a hit a price is.
     NCCL_HIT = "nccl.probe.hit";
     /// Which probes.

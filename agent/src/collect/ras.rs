@@ -32,8 +32,8 @@ use crate::collect::status::Report;
 use crate::communicators::{CommunicatorHash, Communicators, MemberId};
 use crate::event::desk::Desk;
 use crate::ids::ProcKey;
-use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
+use crate::tenant_files::TenantFiles;
 use ask::AskError;
 use digest::{Digest, Known, Local};
 use rounds::Rounds;
@@ -168,13 +168,13 @@ pub struct Ras {
 /// Starts asking.
 pub fn start(
     settings: Settings,
-    paths: &Paths,
+    files: &TenantFiles,
     (answers, communicators): (&Answers, &Arc<Communicators>),
     candidates: Candidates,
     desk: Arc<Desk>,
 ) -> io::Result<Ras> {
     let known = (answers.clone(), Arc::clone(communicators));
-    let rounds = Rounds::new(settings, paths.clone(), known, desk);
+    let rounds = Rounds::new(settings, files.clone(), known, desk);
     let (going, ended) = sync_channel(0);
     let thread = thread::Builder::new()
         .name("nccl:ras".into())

@@ -1,4 +1,4 @@
-use super::waiting::MOST_WAITING;
+use super::waiting::{MOST_HELD, MOST_WAITING};
 use super::*;
 use crate::attribute::fake::FakeHost;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
@@ -267,6 +267,30 @@ fn a_fatal_error_is_told_behind_a_storm_of_others_of_its_code() {
     room.take(of(Severity::Critical), Witness::Kmsg, 0);
     let told = room.desk.drain();
     assert_eq!((told.len(), told[10].what.severity), (11, Severity::Critical));
+}
+
+#[test]
+fn a_storm_of_one_owner_hides_no_event_of_another() {
+    let room = room();
+    opens(&room, 20, 9, "train");
+    let of = |pid| Happening { process: Some(Named::pid(pid)), ..xid(31) };
+    (0..500).for_each(|_| room.take(of(20), Witness::Kmsg, 0));
+    room.take(of(11), Witness::Kmsg, 0);
+    let told = room.desk.drain();
+    assert_eq!((told.len(), pids(&told[10])), (11, vec![(11, 1)]));
+    room.desk.settle(room.at(60));
+    let summed = room.desk.drain();
+    assert_eq!((summed.len(), summed[0].count, pids(&summed[0])), (1, 490, vec![(20, 1)]));
+}
+
+#[test]
+fn only_so_many_events_wait_for_the_other_source() {
+    let room = room();
+    room.desk.pair(true);
+    (0..MOST_HELD + 5).for_each(|_| room.take(xid(31), Witness::Kmsg, 0));
+    assert_eq!(room.desk.drain().len(), 5);
+    room.desk.settle(room.at(2));
+    assert_eq!(room.xids(), [(31, MOST_HELD as u64 + 5)]);
 }
 
 #[test]
@@ -599,7 +623,6 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
         rate: 40_000,
         budget: 14_114,
         hit_ns: 1_417,
-        dearest: Some("AllReduce"),
         libraries: "/usr/lib/libnccl.so.2".into(),
         versions: "2.29.7".into(),
     };
@@ -625,7 +648,6 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
         .collect();
     let expected = [
         ("nccl.governor.cycle", "1"),
-        ("nccl.governor.function", "AllReduce"),
         ("nccl.governor.hit_nanoseconds", "1417"),
         ("nccl.governor.hits_allowed", "14114"),
         ("nccl.governor.rate", "40000"),

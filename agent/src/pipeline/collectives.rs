@@ -46,7 +46,7 @@ impl Core {
         let loaded = self.in_turns("nccl:ras", settings.ras.every, loaded);
         let shared = (&self.answers, &self.communicators);
         let desk = Arc::clone(desk);
-        let source = ras::start(settings.ras.clone(), &settings.paths, shared, loaded, desk)
+        let source = ras::start(settings.ras.clone(), &self.files, shared, loaded, desk)
             .map_err(|source| RunError::Thread { name: ras::NAME.into(), source })?;
         Ok(Some(Box::new(source)))
     }

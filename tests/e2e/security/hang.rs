@@ -1,35 +1,36 @@
 //! Files and memory that never answer a read.
 
 use gpuwho_tests::agent::{Agent, Config};
-use gpuwho_tests::attacker::{self, hang::PADDING};
+use gpuwho_tests::attacker;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::{Group, Stage};
 use gpuwho_tests::until::until;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Some readings and a helper's deadline, on a machine under load.
 const WITHIN: Duration = Duration::from_secs(60);
-/// Stands for a GPU's node: every machine has it, and hardly anything opens it.
-const NODE: &str = "/dev/full";
-const JOB: &str = "50000007";
+/// The console that stands for a GPU, of its own for each test: no other's processes are seen.
+const CONSOLES: [u32; 2] = [60, 61];
 
 /// A process that ends with the test.
 struct Running(Child);
 
 impl Running {
     /// Starts it and waits for its first line.
-    fn start(command: &mut Command) -> Option<(Self, String)> {
+    fn start(command: &mut Command) -> (Self, String) {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let out = child.stdout.take().unwrap();
         let running = Self(child);
         let mut said = String::new();
         BufReader::new(out).read_line(&mut said).unwrap();
-        (!said.is_empty()).then_some((running, said))
+        (running, said)
     }
 }
 
@@ -45,52 +46,56 @@ struct Scene {
     stage: Stage,
     agent: Agent,
     file: PathBuf,
+    /// The GPU's node.
+    node: String,
+    /// Alice's.
+    job: u32,
 }
 
 impl Scene {
-    fn new(stage: Stage) -> Self {
+    fn new(stage: Stage, console: u32) -> Self {
+        let node = stage.folder().join("gpu");
+        mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), makedev(4, console)).unwrap();
+        fs::set_permissions(&node, Permissions::from_mode(0o666)).unwrap();
+        fs::set_permissions(stage.folder(), Permissions::from_mode(0o755)).unwrap();
+        let node = node.to_str().unwrap().to_owned();
         let file = stage.folder().join("points.jsonl");
         let config = Config {
             interval: Some("500ms".to_owned()),
-            nodes: Some(vec![NODE.to_owned()]),
+            nodes: Some(vec![node.clone()]),
             file: Some(file.clone()),
             more: "[nvidia]\nenabled = false\n".to_owned(),
             ..Config::default()
         };
         let agent = Agent::start(stage.folder(), &config, None).unwrap();
-        Self { stage, agent, file }
+        Self { stage, agent, file, node, job: 50_000_000 + console }
     }
 
-    /// Mallory's process, in a service; `None` where this machine has no FUSE.
-    fn mallory(&mut self, attack: &str, padding: bool) -> Option<Running> {
+    /// Mallory's process, in a service.
+    fn mallory(&mut self, attack: &str) -> Running {
         let folder = self.stage.folder().join(attack);
         fs::create_dir(&folder).unwrap();
         let group = self.stage.service(attack).unwrap();
-        let padding = if padding { "x".repeat(PADDING) } else { "x".to_owned() };
-        let folder = folder.to_str().unwrap().to_owned();
-        let mut arguments = vec![folder.as_str(), NODE];
+        let mut arguments = vec![folder.to_str().unwrap(), &self.node];
         arguments.extend(group.directories.iter().map(|path| path.to_str().unwrap()));
-        arguments.push(&padding);
-        let mut command = attacker::command(attack, &arguments).unwrap();
-        command.env_clear().env("P", &padding);
-        let (running, said) = Running::start(&mut command)?;
+        let (running, said) = Running::start(&mut attacker::command(attack, &arguments).unwrap());
         assert!(said.starts_with("ready "), "{said}");
-        Some(running)
+        running
     }
 
     /// Alice's process of a Slurm job, with the Inspector's records in a plain folder.
     fn alice(&mut self, task: u32) -> (Running, PathBuf) {
-        let group = self.stage.slurm_task(20_001, JOB.parse().ok(), task).unwrap();
+        let group = self.stage.slurm_task(20_001, Some(self.job), task).unwrap();
         let folder = self.stage.folder().join(format!("alice-{task}"));
         fs::create_dir(&folder).unwrap();
         let script = format!(
-            "set -e; {}; exec 3>>\"$1/node-pid$$.log\" 4<{NODE}; echo $$; read go",
+            "set -e; {}; exec 3>>\"$1/node-pid$$.log\" 4<\"$2\"; echo $$; read go",
             join(&group)
         );
         let mut command = Command::new("sh");
-        command.args(["-c", &script, "sh"]).arg(&folder);
-        command.envs([("SLURM_JOB_ID", JOB), ("SLURM_JOB_NAME", "alices-training")]);
-        let (running, said) = Running::start(&mut command).unwrap();
+        command.args(["-c", &script, "sh"]).args([folder.as_os_str(), self.node.as_ref()]);
+        command.env("SLURM_JOB_ID", self.job.to_string()).env("SLURM_JOB_NAME", "alices-training");
+        let (running, said) = Running::start(&mut command);
         let records = folder.join(format!("node-pid{}.log", said.trim()));
         (running, records)
     }
@@ -146,7 +151,7 @@ fn write(path: &Path) {
     file.write_all(records(path).as_bytes()).unwrap();
 }
 
-const TAKEN: (&str, &str) = ("nccl.inspector.line.outcome", "taken");
+const TAKEN: (&str, &str) = ("nccl.inspector.outcome", "taken");
 const READ: (&str, &str) = ("nccl.inspector.file.state", "read");
 
 fn without_fuse() -> bool {
@@ -159,14 +164,13 @@ fn a_hung_mount_stops_its_own_tenants_reads_only() {
     if without_fuse() {
         gpuwho_tests::skip!("/dev/fuse");
     }
-    let mut scene = Scene::new(stage);
+    let mut scene = Scene::new(stage, CONSOLES[0]);
     let (_first, first) = scene.alice(0);
     scene.wait("nccl.inspector.files", &[READ], |files| files == 1);
     write(&first);
     let before = scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > 0);
 
-    let mallory = scene.mallory("hung-file", false);
-    let mallory = mallory.expect("a mount of its own");
+    let mallory = scene.mallory("hung-file");
     scene.wait_for_source("tenant_files", |source| source["state"] == "degraded");
     // What was read before is read on, and what comes is found.
     write(&first);
@@ -184,24 +188,21 @@ fn a_hung_mount_stops_its_own_tenants_reads_only() {
     scene.wait_for_source("tenant_files", |source| source["state"] == "ready");
 }
 
-/// Both attacks on what the kernel reads out of a process's memory.
-fn memory_that_never_answers(attack: &str) {
+#[test]
+fn an_environment_that_never_answers_holds_up_nobody_elses() {
     let stage = or_skip!(Stage::new());
     if without_fuse() {
         gpuwho_tests::skip!("/dev/fuse");
     }
-    let mut scene = Scene::new(stage);
-    let _mallory = scene.mallory(attack, true).expect("a mount of its own");
-    scene.wait_for_source("tenant_files", |source| source["state"] == "degraded");
+    let mut scene = Scene::new(stage, CONSOLES[1]);
+    let _mallory = scene.mallory("hung-environment");
+    scene.wait_for_source("tenant_files", |source| source["errors"].as_u64() > Some(0));
     let (_alice, records) = scene.alice(0);
     scene.wait("nccl.inspector.files", &[READ], |files| files == 1);
     write(&records);
     // Her environment still names her job.
-    let attributes = [("slurm.job.id", JOB), ("slurm.job.name", "alices-training")];
+    let job = scene.job.to_string();
+    let attributes = [("slurm.job.id", job.as_str()), ("slurm.job.name", "alices-training")];
     scene.wait("nccl.inspector.bytes", &attributes, |bytes| bytes > 0);
-}
-
-#[test]
-fn an_environment_that_never_answers_holds_up_nobody_elses() {
-    memory_that_never_answers("hung-environment");
+    scene.wait_for_source("nccl_inspector", |source| source["state"] != "hung");
 }

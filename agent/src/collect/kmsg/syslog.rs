@@ -69,7 +69,9 @@ fn newer(last: &mut u64) -> io::Result<String> {
 /// A text's records in the format of `/dev/kmsg`.
 pub fn told(text: &str) -> String {
     let mut out = String::new();
-    records(text).iter().for_each(|record| record.tell(&mut out));
+    for record in records(text) {
+        record.tell(&mut out);
+    }
     out
 }
 

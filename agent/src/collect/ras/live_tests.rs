@@ -7,13 +7,14 @@ use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::proc_scan::living;
 use crate::event::desk::Sources;
 use crate::ids::{CgroupId, Hierarchy};
+use crate::paths::Paths;
 use serde_json::json;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// A tenant that is asked for 12 seconds in vain is asked again after two minutes, and the kernel
+/// A tenant that is asked for 12 seconds in vain is asked again after 40, and the kernel
 /// may choose a process that is stopped four times in a row, and again.
 const WITHIN: Duration = Duration::from_mins(10);
 
@@ -112,7 +113,14 @@ fn told(processes: &[ProcKey]) -> (LocalRanks, Ras) {
     let settings = Settings { enabled: true, every };
     let shared = (&answers, &communicators);
     let candidates = Box::new(move || all.clone());
-    let ras = start(settings, &Paths::default(), shared, candidates, desk(processes)).unwrap();
+    let ras = start(
+        settings,
+        &TenantFiles::direct(&Paths::default()),
+        shared,
+        candidates,
+        desk(processes),
+    )
+    .unwrap();
     let end = Instant::now() + WITHIN;
     loop {
         let ranks = answers.local_ranks();

@@ -22,6 +22,7 @@ use crate::event::desk::Desk;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
+use crate::tenant_files::TenantFiles;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -63,6 +64,7 @@ struct Seen {
 pub(super) struct Rounds {
     settings: Settings,
     paths: Paths,
+    files: TenantFiles,
     answers: Answers,
     communicators: Arc<Communicators>,
     desk: Arc<Desk>,
@@ -76,14 +78,27 @@ pub(super) struct Rounds {
 impl Rounds {
     pub(super) fn new(
         settings: Settings,
-        paths: Paths,
+        files: TenantFiles,
         (answers, communicators): (Answers, Arc<Communicators>),
         desk: Arc<Desk>,
     ) -> Self {
+        let paths = files.paths().clone();
         let own = own_network(&paths);
         let names = Names::new(Arc::clone(&communicators), Arc::clone(&desk), paths.clone());
         let (seen, turns, accounts) = (HashMap::new(), Turns::default(), Accounts::default());
-        Self { settings, paths, answers, communicators, desk, own, seen, turns, accounts, names }
+        Self {
+            settings,
+            paths,
+            files,
+            answers,
+            communicators,
+            desk,
+            own,
+            seen,
+            turns,
+            accounts,
+            names,
+        }
     }
 
     /// Runs until nobody keeps the other end of `ended`.
@@ -131,7 +146,7 @@ impl Rounds {
                 continue;
             }
             let begun = Instant::now();
-            seen.standing = look(&self.paths, process);
+            seen.standing = look(&self.files, process);
             self.names.note(process, seen.standing.as_ref());
             seen.next_look = now + seen.wait;
             seen.wait = (seen.wait * 2).min(self.settings.every);
@@ -158,7 +173,7 @@ impl Rounds {
         let until = begun + TURN;
         // What was read a round ago may have changed: whoever is asked must listen now.
         for process in on_port.into_iter().take_while(|_| Instant::now() < until) {
-            let standing = look(&self.paths, process);
+            let standing = look(&self.files, process);
             self.names.note(process, standing.as_ref());
             if let Some(seen) = self.seen.get_mut(&process) {
                 seen.standing = standing;

@@ -3,7 +3,7 @@
 use crate::attribute::Owner;
 use crate::attribute::party::PartyId;
 use crate::catalog::event::EventKind;
-use crate::event::{Event, Happening, Place, Severity, Victim, Witness};
+use crate::event::{Affected, Event, Happening, Place, Severity, Victim, Witness};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ const WINDOW: Duration = Duration::from_mins(1);
 pub(super) const MOST_WAITING: usize = 256;
 /// Those of them that one owner's processes can cause: the others' find room whatever one does.
 const MOST_OF_OWNER: usize = MOST_WAITING / 4;
-/// Events that wait for their pair: more are told at once, each as an event of its own.
-const MOST_HELD: usize = 1024;
+/// Events that may wait for the other source; with more, each is told by itself.
+pub(super) const MOST_HELD: usize = 1024;
 /// Kinds, devices and codes kept apart for folding and counting: more than any host has faults.
 const MOST_KEYS: usize = 1024;
 /// After this time nothing waits any more but for the pipeline.
@@ -34,7 +34,7 @@ pub(super) const LONGEST: Duration = WINDOW.saturating_add(SAME_UNBIND);
 /// What makes two happenings alike.
 type Key = (EventKind, Place, Option<u32>);
 /// What makes two events alike for a summary: a bad one is not lost among others of its code, and
-/// none among those of another owner.
+/// no owner's among those of another whose process is named again and again.
 type FoldKey = (Key, Severity, Option<Whose>);
 /// An owner; of processes that belong to none yet, the user.
 type Whose = (PartyId, Option<u32>);
@@ -134,7 +134,8 @@ impl State {
         } else {
             key(&event.what)
         };
-        let key = (alike, event.what.severity, event.only_owner().map(|owner| whose(owner)));
+        let owner = event.only_owner().map(|owner| whose(owner)).or_else(|| named(&event));
+        let key = (alike, event.what.severity, owner);
         if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;
             return;
@@ -217,6 +218,12 @@ impl Event {
 
 fn whose(owner: &Owner) -> Whose {
     (owner.party, (owner.party <= PartyId::OTHER).then_some(owner.uid))
+}
+
+/// Whose process the source has named.
+fn named(event: &Event) -> Option<Whose> {
+    let victim = event.victims.first()?;
+    (victim.affected == Some(Affected::Named)).then(|| whose(&victim.owner))
 }
 
 fn key(what: &Happening) -> Key {

@@ -16,15 +16,15 @@ use std::time::Duration;
 /// Several readings on a machine under load.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Stands for a GPU's node: every machine has it, and hardly anything opens it.
-const NODE: &str = "/dev/full";
-const NOBODY: u32 = 65_534;
+pub(super) const NODE: &str = "/dev/full";
+pub(super) const NOBODY: u32 = 65_534;
 
 /// A process without capabilities that holds a device; ended when dropped.
-struct Holder(Child);
+pub(super) struct Holder(Child);
 
 impl Holder {
     /// Of a user, with a file of NCCL's Inspector that only this user may read.
-    fn start(uid: u32, folder: &Path) -> Self {
+    pub(super) fn start(uid: u32, folder: &Path) -> Self {
         fs::create_dir(folder).unwrap();
         chown(folder, Some(uid), Some(uid)).unwrap();
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();

@@ -1,10 +1,16 @@
-//! The process that loads the driver's library.
+//! The processes that the agent starts: one loads the driver's library, others read tenants' files.
 
+use super::capabilities::{Holder, NOBODY, NODE};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::nvml::FakeNvml;
+use gpuwho_tests::or_skip;
+use gpuwho_tests::stage::Stage;
+use gpuwho_tests::until::until;
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::thread::CapabilitySet;
 use serde_json::Value;
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -75,4 +81,31 @@ fn a_descriptor_that_the_agent_was_started_with_does_not_reach_the_drivers_libra
         files.filter_map(|file| fs::read_link(file.path()).ok()).any(|path| path == secret)
     };
     assert_eq!((holds(agent.pid()), holds(pid)), (true, false));
+}
+
+#[test]
+fn a_process_that_reads_tenants_files_may_open_and_read_and_nothing_else() {
+    let stage = or_skip!(Stage::new());
+    fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    let _holder = Holder::start(NOBODY, &stage.folder().join("user"));
+    let config = Config {
+        interval: Some("500ms".to_owned()),
+        nodes: Some(vec![NODE.to_owned()]),
+        more: "[nvidia]\nenabled = false\n".to_owned(),
+        ..Config::default()
+    };
+    let agent = Agent::start(stage.folder(), &config, None).unwrap();
+    // It gives up what it does not need before it reads anything.
+    let helper = || agent.child("file-reader").filter(|pid| fields(*pid, "Seccomp") == ["2"]);
+    let pid = until(WITHIN, helper).unwrap();
+    let wanted = |who: &Value| {
+        let mut sources = who["sources"].as_array()?.iter();
+        sources.find(|one| one["name"] == "nccl_inspector" && one["state"] == "ready").map(drop)
+    };
+    agent.wait_for("the Inspector's file", WITHIN, wanted).unwrap();
+    let held = u64::from_str_radix(&fields(pid, "CapEff")[0], 16).unwrap();
+    let needed = CapabilitySet::SYS_PTRACE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::CHECKPOINT_RESTORE;
+    assert_eq!((held & !needed.bits(), &*fields(pid, "NoNewPrivs")[0]), (0, "1"));
 }

@@ -10,15 +10,13 @@
 use super::fields::Fields;
 use super::maps::Snapshot;
 use super::roll::{Member, Processes, known};
-use crate::attribute::process::Living;
 use crate::catalog::nccl::KnownBy;
 use crate::collect::ras::{Answers, LocalRanks};
 use crate::communicators::CommunicatorHash;
 use crate::ids::ProcKey;
-use crate::paths::Paths;
+use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::{Communicator, MADE, UNKNOWN};
 use std::collections::{HashMap, HashSet};
-use std::os::unix::fs::FileExt as _;
 
 /// More ranks than any communicator has.
 const MOST_RANKS: u32 = 1 << 20;
@@ -43,7 +41,7 @@ pub(super) struct Completed {
 
 /// Where completions come from.
 pub(super) struct Sources<'a> {
-    pub paths: &'a Paths,
+    pub files: &'a TenantFiles,
     pub processes: &'a dyn Processes,
     pub fields: &'a HashMap<ProcKey, Fields>,
 }
@@ -147,7 +145,7 @@ impl Completion {
             };
             let Some(fields) = sources.fields.get(&process) else { continue };
             *self.tried.entry(*number).or_insert(0) += 1;
-            let Some(read) = read(sources.paths, process, identity.handle, fields) else {
+            let Some(read) = read(sources.files, process, identity.handle, fields) else {
                 continue;
             };
             let mut holds = Some(*fields);
@@ -173,7 +171,7 @@ impl Completion {
         let checked = self.checked.get(&process).copied();
         let Some(fields) = checked.unwrap_or_else(usual) else { return };
         *tried += 1;
-        if let Some(read) = read(sources.paths, process, identity.handle, &fields) {
+        if let Some(read) = read(sources.files, process, identity.handle, &fields) {
             self.found.insert(number, read);
         }
     }
@@ -202,14 +200,13 @@ fn is_used(communicator: &Communicator) -> bool {
     communicator.identity.born_ns != 0 && activity.ended_ns == 0 && activity.calls > activity.errors
 }
 
-fn read(paths: &Paths, process: ProcKey, handle: u64, fields: &Fields) -> Option<Completed> {
+fn read(files: &TenantFiles, process: ProcKey, handle: u64, fields: &Fields) -> Option<Completed> {
     let places = [Some(fields.rank), Some(fields.ranks), fields.device, fields.hash];
     let places = || places.iter().flatten().copied();
     let (first, last) = (places().min()?, places().max()?);
     let length = last.checked_sub(first).filter(|span| *span <= MOST_SPAN)? + 8;
-    let mut bytes = vec![0; usize::try_from(length).ok()?];
-    let memory = Living::same(paths, process)?.open("mem")?;
-    memory.read_exact_at(&mut bytes, handle.checked_add(first.into())?).ok()?;
+    let address = handle.checked_add(first.into())?;
+    let bytes = files.memory(process, address, usize::try_from(length).ok()?).ok()?;
     let at = |place: u32| bytes.get(usize::try_from(place - first).ok()?..);
     let number = |place: u32| Some(u32::from_le_bytes(*at(place)?.first_chunk()?));
     let (rank, ranks) = (number(fields.rank)?, number(fields.ranks)?);

@@ -2,6 +2,7 @@ use super::*;
 use crate::collect::proc_scan::living;
 use crate::collect::ras::{LocalRank, ToldRanks};
 use crate::communicators::{MemberFacts, MemberKey};
+use crate::paths::Paths;
 use gpuwho_common::nccl::{ARRIVALS, Activity, Arrival, Identity, SEEN};
 use std::sync::Arc;
 
@@ -90,10 +91,10 @@ fn here() -> ProcKey {
 /// What is found out about these, by number from 1.
 fn read_all(all: Vec<Communicator>, fields: Fields) -> HashMap<u64, Completed> {
     let mut snapshot = Snapshot { communicators: (1..).zip(all).collect(), ..Snapshot::default() };
-    let (paths, process) = (Paths::default(), here());
+    let (files, process) = (TenantFiles::direct(&Paths::default()), here());
     let fields = HashMap::from([(process, fields)]);
     let processes = Here(process);
-    let sources = Sources { paths: &paths, processes: &processes, fields: &fields };
+    let sources = Sources { files: &files, processes: &processes, fields: &fields };
     Completion::default().read(&mut snapshot, &sources);
     snapshot.completed
 }

@@ -88,6 +88,11 @@ impl Looks {
         }
     }
 
+    /// Those that hold a device.
+    pub(super) fn holders(&self) -> HashSet<ProcKey> {
+        self.seen.keys().copied().collect()
+    }
+
     /// Looks at those whose time has come; true if somebody maps a library that did not, or the
     /// other way round.
     pub(super) fn look(&mut self, now: Instant) -> bool {
