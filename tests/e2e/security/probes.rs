@@ -65,9 +65,19 @@ impl Scene {
         Attacker { child, _answers: answers }
     }
 
-    /// A job of somebody else's that begins now.
+    /// A job of somebody else's that begins now: between opening a device and its first communicator
+    /// it takes longer than the agent to know whose it is.
     fn victim(&self) -> Rank {
         let mut rank = Rank::holding(Path::new(self.device), &self.library, &[]).unwrap();
+        let pid = rank.pid();
+        let is_known = |who: &Value| {
+            let holders = who["holders"].as_array()?;
+            holders.iter().any(|one| one["pid"] == pid && one["method"] != "pending").then_some(())
+        };
+        self.agent.wait_for("the job", WITHIN, is_known).unwrap();
+        let ticks = || self.values("nccl.probe.wanted_time", ("none", Value::Null)).len();
+        let begun = ticks();
+        until(WITHIN, || (ticks() > begun + 1).then_some(())).unwrap();
         let id = rank.order("id").unwrap();
         assert_eq!(rank.order(&format!("init world 1 0 {id}")).unwrap(), "0");
         rank
