@@ -34,7 +34,12 @@ fn fill_communicators(arguments: &[String]) -> io::Result<()> {
         }
     }
     println!("full");
-    until_input_closes()
+    // What was refused is tried again and again.
+    until_input_closes_all(&mut ranks, |rank| {
+        (0..share).try_for_each(|number| {
+            rank.order(&format!("call 1 ncclAllReduce c{number} 16 7")).map(drop)
+        })
+    })
 }
 
 /// `DEVICE LIBRARY`: calls without a pause until its input closes.
@@ -46,15 +51,21 @@ fn storm(arguments: &[String]) -> io::Result<()> {
         rank.order(&format!("init mine 1 0 {id}"))?;
     }
     println!("storming");
+    until_input_closes_all(&mut ranks, |rank| {
+        rank.order("storm 200 ncclAllReduce mine 16 7").map(drop)
+    })
+}
+
+/// Each process does this again and again until the input closes.
+fn until_input_closes_all(
+    ranks: &mut [Rank],
+    act: impl Fn(&mut Rank) -> io::Result<()> + Sync,
+) -> io::Result<()> {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        for rank in &mut ranks {
-            let is_over = &is_over;
-            scope.spawn(move || {
-                while !is_over.load(Ordering::Relaxed)
-                    && rank.order("storm 200 ncclAllReduce mine 16 7").is_ok()
-                {}
-            });
+        for rank in ranks {
+            let (is_over, act) = (&is_over, &act);
+            scope.spawn(move || while !is_over.load(Ordering::Relaxed) && act(rank).is_ok() {});
         }
         let closed = until_input_closes();
         is_over.store(true, Ordering::Relaxed);
