@@ -7,6 +7,7 @@ mod counters;
 mod hash;
 mod measure;
 pub mod operation;
+mod quota;
 mod symbols;
 
 pub use config::{CONFIG_MAGIC, CONFIG_NAME_AT, NAME_BYTES};
@@ -23,6 +24,10 @@ pub use measure::{
     BUCKETS, CLASS_BOUNDS, FIRST_BUCKET_NS, MOST_ELEMENTS, MOST_RANKS, UNSIZED, bucket,
     element_bytes, message_bytes, signature, size_class,
 };
+pub use quota::{
+    EVERYBODY, Freed, MAX_OWNERS, MAX_TENANTS, PLACE_CALL, PLACE_COMMUNICATOR, PLACE_ID,
+    PLACE_THREAD, PLACES, Places, ROOM, STRANGERS, STRANGERS_ROOM, Tenant, has_room,
+};
 pub use symbols::{Ask, Birth, Call, Does, IdAt, NOWHERE, SYMBOLS, Symbol};
 
 /// Communicators of this node, and those that ended since the last read-out: a node with eight
@@ -32,15 +37,13 @@ pub const MAX_COMMUNICATORS: u32 = 1_024;
 pub const MAX_CALLS: u32 = 8_192;
 /// Threads that call the library: a handful a device.
 pub const MAX_THREADS: u32 = 4_096;
-/// Unique ids remembered; the least recently made are forgotten.
-pub const MAX_UNIQUE_IDS: u32 = 256;
+/// Unique ids that are remembered until a communicator is made from them or their process ends.
+pub const MAX_UNIQUE_IDS: u32 = 1_024;
 /// Calls of which the moment is kept, a communicator; a power of two.
 pub const ARRIVALS: usize = 256;
 const _: () = assert!(ARRIVALS.is_power_of_two());
 /// Ranks of one process made by one `ncclCommInitAll`: no host has more devices.
 pub const MAX_INIT_ALL: u32 = 32;
-/// Communicators being made at a time of which the name is kept; the longest ago are forgotten.
-pub const MAX_COMING: u32 = 256;
 /// Excluded ranks that are read of one `ncclCommShrink`; with more, the rank stays unknown.
 pub const MAX_EXCLUDED: u32 = 64;
 
@@ -365,6 +368,10 @@ abi! {
         pace: Pace,
         /// Entries of functions so far.
         hits: u64,
+        /// Those of them at an instruction that the kernel steps through, as far as the cookie says it.
+        stepped: u64,
+        /// Returns so far.
+        returns: u64,
         /// The group it has begun.
         group: Group,
         /// The communicator it is making. Last, since a call does not look at it.

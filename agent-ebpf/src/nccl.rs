@@ -12,14 +12,15 @@ use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
 use core::arch::asm;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
-    COOKIE_LIBRARY, COUNTERS, CallKey, Calls, Communicator, Expected, GROUPED_CALL, Group, Handle,
-    HandleKey, IDLE, Identity, LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMING,
-    MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open, Pace, SEEN, STRETCH_NS,
-    TaskLayout, Thread, UNKNOWN, Used,
+    CONTROL_PAUSED, COOKIE_LIBRARY, COOKIE_STEPPED, COUNTERS, CallKey, Calls, Communicator,
+    EVERYBODY, Expected, Freed, GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity,
+    LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_OWNERS, MAX_TENANTS,
+    MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open, PLACE_CALL, PLACE_COMMUNICATOR, PLACE_THREAD,
+    Pace, Places, SEEN, STRANGERS, STRETCH_NS, TaskLayout, Tenant, Thread, UNKNOWN, Used, has_room,
 };
 
 /// Filled by user space before the programs are loaded; read-only after that.
@@ -45,20 +46,27 @@ pub static CALLS: HashMap<CallKey, Calls> = HashMap::with_max_entries(MAX_CALLS,
 pub static THREADS: HashMap<u64, Thread> = HashMap::with_max_entries(MAX_THREADS, 0);
 /// Unique ids made here, by their hash.
 #[map]
-pub static UNIQUE_IDS: LruHashMap<u64, MadeId> = LruHashMap::with_max_entries(MAX_UNIQUE_IDS, 0);
+pub static UNIQUE_IDS: HashMap<u64, MadeId> = HashMap::with_max_entries(MAX_UNIQUE_IDS, 0);
 /// What each communicator is called, by its number, where it has a name.
 #[map]
 pub static NAMES: HashMap<u64, Name> = HashMap::with_max_entries(MAX_COMMUNICATORS, 0);
-/// What those that are being made will be called, by thread. What is left of one whose return was
-/// not seen goes with that thread's next birth, or with time.
+/// What those that are being made will be called, by thread: at most one of each that has a place.
+/// What is left of one whose return was not seen goes with that thread's next birth or its end.
 #[map]
-pub static COMING: LruHashMap<u64, Name> = LruHashMap::with_max_entries(MAX_COMING, 0);
+pub static COMING: HashMap<u64, Name> = HashMap::with_max_entries(MAX_THREADS, 0);
 /// Hits and losses.
 #[map]
 pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
-/// What user space wants at present.
+/// The processes that user space knows, by their number; at [`STRANGERS`] all others. Written by
+/// user space.
 #[map]
-pub static CONTROL: Array<u32> = Array::with_max_entries(1, 0);
+static TENANTS: HashMap<u32, Tenant> = HashMap::with_max_entries(MAX_TENANTS + 1, 0);
+/// What each owner's processes have taken, and at [`EVERYBODY`] all together.
+#[map]
+static TAKEN: HashMap<u32, Places> = HashMap::with_max_entries(MAX_OWNERS + 2, 0);
+/// What of it is free again. Written by user space.
+#[map]
+static FREED: HashMap<u32, Freed> = HashMap::with_max_entries(MAX_OWNERS + 2, 0);
 /// How often a handle has come, gone or learned its size: by programs, and by user space.
 #[map]
 pub static CHANGES: Array<u64> = Array::with_max_entries(2, 0);
@@ -81,19 +89,31 @@ pub struct Entry {
     pub task: u64,
     /// Stack pointer.
     pub stack: u64,
-    /// What user space wants at present.
+    /// What user space wants at present of the process's calls.
     pub control: u32,
     /// Number of the library's file; 0 where it is not known.
     pub library: u32,
+    /// 1: at an instruction that the kernel steps through, as far as the cookie says it.
+    stepped: u64,
 }
 
 impl Entry {
-    /// Of the running thread.
+    /// Of the running thread; `None` while its process is paused.
     #[inline(always)]
-    pub fn begin(registers: Registers) -> Self {
-        let (task, stack) = (bpf_get_current_pid_tgid(), registers.stack());
-        let library = (registers.cookie() >> COOKIE_LIBRARY) as u32;
-        Self { now: now(), task, stack, control: control(), library }
+    pub fn begin(registers: Registers) -> Option<Self> {
+        let entry = Self::again(registers);
+        let control = tenant(entry.pid())?.control;
+        if control & CONTROL_PAUSED != 0 { None } else { Some(Self { control, ..entry }) }
+    }
+
+    /// Of the running thread, at the return of what it has entered: paused or not, that is over.
+    #[inline(always)]
+    pub fn again(registers: Registers) -> Self {
+        let (task, stack, cookie) =
+            (bpf_get_current_pid_tgid(), registers.stack(), registers.cookie());
+        let stepped = u64::from(cookie & COOKIE_STEPPED != 0);
+        let library = (cookie >> COOKIE_LIBRARY) as u32;
+        Self { now: now(), task, stack, control: 0, library, stepped }
     }
 
     /// How often user space has changed what it wants.
@@ -144,10 +164,38 @@ pub fn add_alone(slot: *mut u64, by: u64) {
     unsafe { *slot = (*slot).wrapping_add(by) };
 }
 
-/// What user space wants at present.
+/// A process as user space knows it.
 #[inline(always)]
-pub fn control() -> u32 {
-    CONTROL.get(0).copied().unwrap_or(0)
+fn tenant(pid: u32) -> Option<Tenant> {
+    // SAFETY: entries are not freed while the program runs (RCU).
+    unsafe { TENANTS.get(&pid).or_else(|| TENANTS.get(&STRANGERS)) }.copied()
+}
+
+/// Takes a place of a kind for a process; 0 where its owner may have no more. Apart from the callers,
+/// so that each of the programs has it once a kind. A place that is then not used is free again at
+/// user space's next reading.
+#[inline(never)]
+pub fn take<const KIND: usize>(pid: u32) -> u64 {
+    let Some(Tenant { owner, .. }) = tenant(pid) else { return 0 };
+    let (Some(mine), Some(all)) = (TAKEN.get_ptr_mut(&owner), TAKEN.get_ptr_mut(&EVERYBODY)) else {
+        return 0;
+    };
+    let (Some(freed), Some(all_freed)) = (FREED.get_ptr(&owner), FREED.get_ptr(&EVERYBODY)) else {
+        return 0;
+    };
+    // SAFETY: the entries are not freed while the program runs (RCU), and the kind is below the
+    // arrays' length.
+    unsafe {
+        let held = (*mine).taken[KIND].wrapping_sub((*freed).places[KIND]);
+        let all_held = (*all).taken[KIND].wrapping_sub((*all_freed).places[KIND]);
+        if !has_room(KIND, owner, held, all_held) {
+            add(&raw mut (*mine).refused[KIND], 1);
+            return 0;
+        }
+        add(&raw mut (*mine).taken[KIND], 1);
+        add(&raw mut (*all).taken[KIND], 1);
+    }
+    1
 }
 
 /// The running thread, if this call is one to be counted: not inside another one, and not the
@@ -157,7 +205,9 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
     let thread = match THREADS.get_ptr_mut(&entry.task) {
         Some(thread) => thread,
         None => {
-            if THREADS.insert(&entry.task, &NO_THREAD, u64::from(BPF_NOEXIST)).is_err() {
+            if take::<PLACE_THREAD>(entry.pid()) == 0
+                || THREADS.insert(&entry.task, &NO_THREAD, u64::from(BPF_NOEXIST)).is_err()
+            {
                 count(LOST_THREAD);
                 return None;
             }
@@ -168,6 +218,7 @@ pub fn enter(entry: &Entry) -> Option<*mut Thread> {
     // seen that the pointer is not null.
     let open = unsafe {
         add_alone(&raw mut (*thread).hits, 1);
+        add_alone(&raw mut (*thread).stepped, entry.stepped);
         &(*thread).open
     };
     // The return of a call from before a change may not have been seen: it proves nothing.
@@ -252,7 +303,9 @@ pub fn handle_changed() {
 pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
     let number = new_number(identity.handle);
     let Some(nothing) = NO_COMMUNICATOR.get(0) else { return None };
-    if COMMUNICATORS.insert(&number, nothing, u64::from(BPF_NOEXIST)).is_err() {
+    if take::<PLACE_COMMUNICATOR>(identity.pid) == 0
+        || COMMUNICATORS.insert(&number, nothing, u64::from(BPF_NOEXIST)).is_err()
+    {
         count(LOST_COMMUNICATOR);
         return None;
     }
@@ -274,11 +327,14 @@ pub fn make(identity: Identity, entry: &Entry) -> Option<Handle> {
     Some(handle)
 }
 
-/// The entry of an operation and size.
+/// The entry of an operation and size of a process.
 #[inline(always)]
-pub fn calls_of(key: &CallKey) -> Option<*mut Calls> {
+pub fn calls_of(key: &CallKey, pid: u32) -> Option<*mut Calls> {
     if let Some(found) = CALLS.get_ptr_mut(key) {
         return Some(found);
+    }
+    if take::<PLACE_CALL>(pid) == 0 {
+        return None;
     }
     let nothing = NO_CALLS.get(0)?;
     // Another thread may have been faster: then the entry is there.
@@ -351,6 +407,8 @@ const NO_THREAD: Thread = Thread {
     used: Used { handle: 0, communicator: 0, changes: 0, ranks: 0, reserved: 0 },
     pace: Pace { since_ns: 0, calls: 0, is_fast: 0 },
     hits: 0,
+    stepped: 0,
+    returns: 0,
 };
 
 /// Of whom nothing is known.

@@ -2,6 +2,8 @@
 //! owner. Nothing here is guessed, and nothing asks the Kubernetes API.
 
 pub mod cgroup;
+pub mod delegated;
+mod describe;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod grants;
@@ -24,6 +26,7 @@ pub(crate) mod workload;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey};
 use crate::paths::Paths;
+use delegated::SelfClaims;
 use hierarchies::Hierarchies;
 use names::{ContainerFacts, Names, PodFacts};
 use party::{Parties, PartyId};
@@ -129,12 +132,14 @@ pub struct Workload {
     /// The container that is the node of a nested kubelet (kind, k3d), where `pod` is inside it.
     pub node: Option<ContainerId>,
     /// `pod` was named inside a container, a machine or a user's slice, where others than the
-    /// host's root can name directories: not to be believed against the host's own pods.
+    /// host's root can name directories: a claim, unless the operator says otherwise.
     pub nested: bool,
     /// Below `user-N.slice`: user `uid` can name everything but the slice itself.
     pub user_slice: bool,
     /// What the container's runtime says about it.
     pub facts: Option<Arc<ContainerFacts>>,
+    /// What the work says of itself, and nothing proves.
+    pub claimed: SelfClaims,
 }
 
 /// A pod, as far as the node tells.
@@ -174,8 +179,6 @@ pub enum Method {
     Kernel,
     /// A slurmstepd among its parents; no cgroup says whose it is.
     Slurmstepd,
-    /// Only its own environment, which is the user's word.
-    Environment,
     /// Not yet: the process is known, its cgroup's path is not.
     Pending,
 }
@@ -187,7 +190,6 @@ impl Method {
             Self::Proc => "cgroup",
             Self::Kernel => "kernel",
             Self::Slurmstepd => "slurmstepd",
-            Self::Environment => "environment",
             Self::Pending => "none",
         }
     }
@@ -203,19 +205,38 @@ pub(crate) struct Host {
     pub(crate) users: Users,
     pub(crate) parties: Parties,
     pub(crate) slurm: Slurm,
+    /// Whether pods of clusters in containers, machines and services are believed.
+    pub(crate) nested: bool,
+}
+
+/// What the operator has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// About Slurm.
+    pub slurm: slurm::Settings,
+    /// The host runs nodes of other clusters (kind, k3d): their pods are identities.
+    pub nested: bool,
+}
+
+impl Settings {
+    /// What holds where nobody has said anything.
+    pub fn usual(paths: &Paths) -> Self {
+        Self { slurm: slurm::Settings::usual(paths), nested: false }
+    }
 }
 
 impl Host {
-    pub(crate) fn new(paths: &Paths, slurm: slurm::Settings) -> Self {
+    pub(crate) fn new(paths: &Paths, settings: Settings) -> Self {
         let hierarchies = Hierarchies::new(paths);
         Self {
             paths: paths.clone(),
             names: Names::default(),
-            slurm: Slurm::new(paths, slurm, &hierarchies),
+            slurm: Slurm::new(paths, settings.slurm, &hierarchies),
             hierarchies,
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),
             parties: Parties::default(),
+            nested: settings.nested,
         }
     }
 }
@@ -231,7 +252,9 @@ pub(crate) const PLACES: &[(&str, Resolve)] =
 /// What gives names to the place that was found, in order of precedence: of two that know a name
 /// the first counts. All of it is in memory; what is not there is asked for and comes later.
 pub(crate) const NAMES: &[(&str, Resolve)] = &[
+    ("delegated", delegated::resolve),
     ("runtime", names::resolve),
+    ("unconfirmed", delegated::confirm),
     ("podlogs", podlogs::resolve),
     ("slurm", slurm::resolve),
     ("users", users::resolve),
@@ -280,6 +303,11 @@ impl Owner {
     pub fn details(&self) -> AttrSet {
         let mut set = self.attributes();
         self.workload.detail(&mut set);
+        self.workload.claimed.describe(&mut set);
+        set.set_some(
+            &attr::NODE_CONTAINER_ID,
+            self.workload.node.as_ref().map(ContainerId::as_str),
+        );
         if let Some(slurm) = &self.workload.slurm {
             slurm.detail_task(&mut set);
         }
@@ -302,93 +330,6 @@ impl Owner {
         // A pod's sandbox is in none of its containers: its runtime knows it and has no name.
         let is_known = |pod: &Pod| pod.container.is_some() || self.workload.facts.is_some();
         pod.is_none_or(|pod| pod.name.is_some() && is_known(pod))
-    }
-}
-
-impl Workload {
-    fn describe(&self, set: &mut AttrSet) {
-        set.set_some(&attr::CONTAINER_ID, self.container.as_ref().map(ContainerId::as_str));
-        self.name(set);
-        if let Some(slurm) = &self.slurm {
-            slurm.describe_task(set);
-        }
-        set.set_some(&attr::MACHINE_NAME, self.machine.clone());
-        set.set_some(&attr::SYSTEMD_UNIT, self.unit.clone());
-    }
-
-    /// The pod, the job, the allocation: without the container's and the step's own numbers.
-    fn name(&self, set: &mut AttrSet) {
-        if let Some(pod) = &self.pod {
-            set.set(&attr::K8S_POD_UID, pod.uid.as_str());
-            set.set_some(&attr::K8S_POD_NAME, pod.name.clone());
-            set.set_some(&attr::K8S_NAMESPACE_NAME, pod.namespace.clone());
-            set.set_some(&attr::K8S_CONTAINER_NAME, pod.container.clone());
-            set.set_some(&attr::K8S_POD_QOS, pod.qos);
-            if let Some(facts) = &pod.facts {
-                set.extend(&facts.workload);
-            }
-        } else if let Some(facts) = &self.facts {
-            set.set_some(&attr::CONTAINER_NAME, facts.name.clone());
-        }
-        if let Some(slurm) = &self.slurm {
-            slurm.describe_job(set);
-        }
-        if let Some(allocation) = &self.allocation {
-            set.set(&attr::SCHEDULER, allocation.scheduler);
-            set.set(&attr::SCHEDULER_ALLOCATION, Arc::clone(&allocation.id));
-            set.set_some(&attr::SCHEDULER_TASK, allocation.task.clone());
-        }
-    }
-
-    /// The long tail of identity: labels, image, node.
-    fn detail(&self, set: &mut AttrSet) {
-        if let Some(facts) = &self.facts {
-            set.set_some(&attr::CONTAINER_IMAGE_NAME, facts.image.clone());
-            set.set(&attr::CONTAINER_RUNTIME, facts.runtime);
-            set.extend(&facts.details);
-        }
-        if let Some(facts) = self.pod.as_ref().and_then(|pod| pod.facts.as_ref()) {
-            set.set_some(&attr::K8S_NODE_NAME, facts.node.clone());
-            set.extend(&facts.details);
-        }
-        if let Some(slurm) = &self.slurm {
-            slurm.detail_job(set);
-        }
-    }
-
-    /// Takes away what only the sources of names know.
-    fn forget_names(&mut self) {
-        self.facts = None;
-        if let Some(pod) = &mut self.pod {
-            *pod = Pod { qos: pod.qos, ..Pod::unnamed(pod.uid.clone()) };
-        }
-    }
-
-    /// Keeps the names that `before` had for the same things and that nobody can tell now: a
-    /// source that is down never blanks an owner.
-    fn keep_names(&mut self, before: &Self) {
-        let told = self.facts.is_some();
-        if self.container.is_some() && self.container == before.container {
-            self.facts = self.facts.take().or_else(|| before.facts.clone());
-        }
-        if let (Some(task), Some(known)) = (&mut self.slurm, &before.slurm)
-            && task.job == known.job
-        {
-            task.facts = task.facts.take().or_else(|| known.facts.clone());
-            if task.step == known.step && task.task == known.task {
-                task.rank = task.rank.take().or_else(|| known.rank.clone());
-            }
-        }
-        let (Some(pod), Some(known)) = (&mut self.pod, &before.pod) else { return };
-        if pod.uid != known.uid {
-            return;
-        }
-        pod.name = pod.name.take().or_else(|| known.name.clone());
-        pod.namespace = pod.namespace.take().or_else(|| known.namespace.clone());
-        pod.facts = pod.facts.take().or_else(|| known.facts.clone());
-        if self.container == before.container && !told {
-            pod.container = pod.container.take().or_else(|| known.container.clone());
-        }
     }
 }
 

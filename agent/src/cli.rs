@@ -6,6 +6,7 @@ mod run;
 mod show;
 
 use crate::config::{ConfigError, Flags, Settings};
+use crate::text::printable_lines;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -172,7 +173,8 @@ enum ConfigCommand {
 
 #[derive(Debug, Args)]
 struct SocketArgs {
-    /// The agent's socket; default: gpuwho.sock in paths.run.
+    /// The agent's socket; default: gpuwho.sock in paths.run. Commands go over gpuwho-admin.sock
+    /// beside it, which only root and the agent's own user may use.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[command(flatten)]
@@ -197,6 +199,7 @@ struct ForgetArgs {
 }
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 struct ReaderArgs {
     /// `nvidia`.
     vendor: String,
@@ -212,6 +215,9 @@ struct ReaderArgs {
     /// Tell of all links of a device together only.
     #[arg(long)]
     without_links: bool,
+    /// Keep the capabilities and the system calls that reading devices should not need.
+    #[arg(long)]
+    unconfined: bool,
     /// How long one device may keep the others waiting, in milliseconds.
     #[arg(long, value_name = "NUMBER")]
     stall_ms: Option<u64>,
@@ -247,7 +253,7 @@ pub fn main() -> ExitCode {
             // The one place that writes errors; a closed stderr leaves nobody to tell.
             let _ = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
-                format_args!("gpuwho: {}\n", said(&error)),
+                format_args!("gpuwho: {}\n", printable_lines(&said(&error))),
             );
             let usage = error.is::<ConfigError>() || error.is::<Usage>();
             ExitCode::from(if usage { 2 } else { 1 })
@@ -306,10 +312,11 @@ impl Common {
     }
 }
 
-/// Writes to standard output; a reader that went away (`| head`) is not an error.
+/// Writes to standard output, and of what others have named only what is printable; a reader that
+/// went away (`| head`) is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
-    match std::io::stdout().write_all(text.as_bytes()) {
+    match std::io::stdout().write_all(printable_lines(text).as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }

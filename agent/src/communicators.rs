@@ -2,12 +2,17 @@
 //! what it does, so that several sources can complete it. The kernel's probe makes memberships;
 //! whatever else knows a process's communicator by its hash (profiler files, NCCL's own status
 //! socket) adds rank, size, name or device.
+//!
+//! Anybody can load a library that says it has made the communicator of somebody else. So ranks are
+//! compared, and a name is shared, only among processes of one user and owner ([`Group`]).
 
+use crate::attribute::ownership::Ownership;
+use crate::attribute::party::PartyId;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::nccl::KnownBy;
 use crate::ids::ProcKey;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -20,6 +25,16 @@ impl fmt::Display for CommunicatorHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
     }
+}
+
+/// A communicator as the processes of one user and owner have it: what others say of the same hash
+/// is about another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Group {
+    /// The communicator.
+    pub hash: CommunicatorHash,
+    /// Whose processes; `None` where nobody knows.
+    pub whose: Option<(u32, PartyId)>,
 }
 
 /// Longest name of a communicator that is told, in bytes; a longer one is cut, which `…` at its end
@@ -207,12 +222,26 @@ struct Known {
     ids: HashMap<MemberKey, MemberId>,
     facts: HashMap<MemberId, (MemberKey, Arc<MemberFacts>)>,
     learned: HashMap<(ProcKey, CommunicatorHash), Learned>,
-    /// A communicator has one name on this host, whoever tells it: the one that was told first.
-    names: HashMap<CommunicatorHash, Arc<str>>,
+    /// A communicator has one name among an owner's processes, whichever tells it: the one that was
+    /// told first.
+    names: HashMap<Group, Arc<str>>,
     next: u32,
+    /// Whose processes are.
+    ownership: Option<Ownership>,
 }
 
 impl Communicators {
+    /// None yet; an owner's are told from another's.
+    pub fn told_apart_by(ownership: &Ownership) -> Self {
+        Self(RwLock::new(Known { ownership: Some(ownership.clone()), ..Known::default() }))
+    }
+
+    /// The communicator of a membership, where it is known, and among whom.
+    pub fn group(&self, facts: &MemberFacts) -> Option<Group> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        Some(known.group(facts.process, facts.hash?))
+    }
+
     /// Adds or refreshes a membership, with what others have said of it.
     pub fn put(&self, key: MemberKey, facts: MemberFacts) -> MemberId {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -275,15 +304,21 @@ impl Communicators {
             known.ids.remove(&key);
             if let Some(hash) = facts.hash {
                 known.learned.remove(&(key.process, hash));
-                if known.facts.values().all(|(_, other)| other.hash != Some(hash)) {
-                    known.names.remove(&hash);
-                }
+                let others = known.facts.values().filter(|(_, other)| other.hash == Some(hash));
+                let left: HashSet<Group> =
+                    others.map(|(_, other)| known.group(other.process, hash)).collect();
+                known.names.retain(|group, _| group.hash != hash || left.contains(group));
             }
         }
     }
 }
 
 impl Known {
+    fn group(&self, process: ProcKey, hash: CommunicatorHash) -> Group {
+        let owner = self.ownership.as_ref().and_then(|ownership| ownership.owner(process));
+        Group { hash, whose: owner.map(|owner| (owner.uid, owner.party)) }
+    }
+
     fn number(&mut self, key: MemberKey) -> MemberId {
         let id = MemberId(self.next);
         self.next = self.next.wrapping_add(1);
@@ -300,7 +335,8 @@ impl Known {
             facts.name = facts.name.or_else(|| learned.name.clone());
         }
         let hash = facts.hash;
-        let is_named_now = hash.is_some_and(|hash| self.name(hash, &mut facts.name));
+        let group = hash.map(|hash| self.group(facts.process, hash));
+        let is_named_now = group.is_some_and(|group| self.name(group, &mut facts.name));
         // A process that has ended maps nothing any more.
         if let Some((_, known)) = self.facts.get(&id) {
             facts.version = facts.version.or_else(|| known.version.clone());
@@ -327,13 +363,13 @@ impl Known {
     }
 
     /// Gives a membership the name of its communicator; whether it is the first to tell it.
-    fn name(&mut self, hash: CommunicatorHash, name: &mut Option<Arc<str>>) -> bool {
-        if let Some(known) = self.names.get(&hash) {
+    fn name(&mut self, group: Group, name: &mut Option<Arc<str>>) -> bool {
+        if let Some(known) = self.names.get(&group) {
             *name = Some(Arc::clone(known));
             return false;
         }
         let Some(told) = name else { return false };
-        self.names.insert(hash, Arc::clone(told));
+        self.names.insert(group, Arc::clone(told));
         true
     }
 }
@@ -341,6 +377,8 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::Evidence;
+    use crate::attribute::fake::{FakeHost, opened, v2};
 
     const PROCESS: ProcKey = ProcKey { pid: 7, start_ticks: 70 };
     const HASH: CommunicatorHash = CommunicatorHash(0x1db1_4a8a_713c_2fa5);
@@ -404,6 +442,30 @@ mod tests {
         communicators.forget(second);
         let later = communicators.put(key(PROCESS, 3), probed);
         assert_eq!(name(later).as_deref(), Some("data"));
+    }
+
+    #[test]
+    fn what_another_owner_says_of_the_same_hash_is_about_another_communicator() {
+        let host = FakeHost::new();
+        let ownership = Ownership::with_clock(&host.paths, || 1_000_000_000);
+        let other = ProcKey { pid: 8, start_ticks: 80 };
+        for (process, job) in [(PROCESS, 1), (other, 2)] {
+            let path = format!("/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_0");
+            host.start(process, "train", &format!("0::{path}\n"));
+            ownership.observe(Evidence::CgroupMade { id: v2(job), path: Arc::from(path) });
+            ownership.observe(Evidence::Opened(opened(process, job, 1)));
+        }
+        let communicators = Communicators::told_apart_by(&ownership);
+        let put = |process, name: Option<&str>| {
+            let facts = MemberFacts { process, name: name.map(Arc::from), ..facts() };
+            communicators.put(MemberKey { process, number: 1 }, facts)
+        };
+        let (mine, theirs) = (put(PROCESS, None), put(other, Some("theirs")));
+        let name = |id| communicators.facts(id).unwrap().name.clone();
+        assert_eq!((name(mine), name(theirs).as_deref()), (None, Some("theirs")));
+        let group = |id| communicators.group(&communicators.facts(id).unwrap()).unwrap();
+        assert_ne!(group(mine), group(theirs));
+        assert_eq!(group(mine).hash, group(theirs).hash);
     }
 
     #[test]

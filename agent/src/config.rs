@@ -4,9 +4,11 @@
 //! [`Raw`] is only what was typed, key by key; [`Settings`] is complete, checked, and what the
 //! parts are given. An unknown key is an error that names the key, its line and the nearest key.
 
+mod checks;
 mod collectives;
 mod error;
 mod overlay;
+mod places;
 mod runtimes;
 mod slurm;
 
@@ -19,6 +21,7 @@ use crate::collect::inspector;
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
 use crate::collect::ras;
+use crate::control;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use crate::series::USUAL_LIMIT;
@@ -42,7 +45,7 @@ const LEAST_SERIES: usize = 500;
 #[serde(deny_unknown_fields, default)]
 pub struct Raw {
     agent: RawAgent,
-    paths: RawPaths,
+    paths: places::RawPaths,
     devices: RawDevices,
     nvidia: RawReader,
     slurm: slurm::RawSlurm,
@@ -60,21 +63,7 @@ struct RawAgent {
     interval: Option<String>,
     log: Option<String>,
     series_limit: Option<u32>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawPaths {
-    root: Option<PathBuf>,
-    proc: Option<PathBuf>,
-    sys: Option<PathBuf>,
-    cgroup: Option<PathBuf>,
-    dev: Option<PathBuf>,
-    pod_logs: Option<PathBuf>,
-    passwd: Option<PathBuf>,
-    kmsg: Option<PathBuf>,
-    run: Option<PathBuf>,
-    state: Option<PathBuf>,
+    show_others: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -95,6 +84,7 @@ struct RawReader {
     library: Option<PathBuf>,
     gpm: Option<bool>,
     by_link: Option<bool>,
+    confined: Option<bool>,
     deadline: Option<String>,
     retry: Option<String>,
 }
@@ -127,8 +117,10 @@ pub struct Settings {
     pub kernel: device_users::Settings,
     /// The device readers that are not switched off.
     pub devices: Vec<(&'static Vendor, reader::Settings)>,
-    /// Where the names of Slurm jobs are.
-    pub slurm: attribute::slurm::Settings,
+    /// Who may ask the agent what.
+    pub control: control::Settings,
+    /// How whose a process is is found out.
+    pub attribution: attribute::Settings,
     /// Who names the node's pods and containers.
     pub names: suppliers::Settings,
     /// What is counted of collective communication.
@@ -199,8 +191,14 @@ impl Settings {
                 remedy: "use 1s or longer; 10s is the default".into(),
             });
         }
-        let root = raw.paths.root.clone().unwrap_or_else(|| PathBuf::from("/"));
-        let paths = paths(raw.paths);
+        let root = raw.paths.root().unwrap_or_else(|| PathBuf::from("/"));
+        let control = control::Settings {
+            mode: checks::socket_mode(raw.paths.socket_mode())?,
+            show_others: raw.agent.show_others.unwrap_or(false),
+        };
+        let paths = places::paths(raw.paths)?;
+        checks::absolute(raw.sinks.file.as_deref().map(|file| ("sinks.file", file)))?;
+        let nested = raw.kubernetes.nested();
         let names = suppliers::Settings {
             paths: paths.clone(),
             kubernetes: runtimes::kubernetes(raw.kubernetes, &root, env)?,
@@ -212,7 +210,8 @@ impl Settings {
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
             devices: device_settings((raw.nvidia, flags), interval, &paths)?,
-            slurm: slurm::settings(raw.slurm, &paths),
+            control,
+            attribution: attribute::Settings { slurm: slurm::settings(raw.slurm, &paths)?, nested },
             inspector: collectives::inspector(&raw.nccl)?,
             ras: collectives::ras(&raw.nccl)?,
             nccl: collectives::probes(raw.nccl)?,
@@ -239,29 +238,6 @@ fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
     }
 }
 
-fn paths(raw: RawPaths) -> Paths {
-    let usual = Paths::under(raw.root.as_deref().unwrap_or(Path::new("/")));
-    Paths {
-        proc: raw.proc.unwrap_or(usual.proc),
-        cgroup: match (raw.cgroup, &raw.sys) {
-            (Some(cgroup), _) => cgroup,
-            (None, Some(sys)) => sys.join("fs/cgroup"),
-            (None, None) => usual.cgroup,
-        },
-        sys: raw.sys.unwrap_or(usual.sys),
-        kmsg: match (raw.kmsg, &raw.dev) {
-            (Some(kmsg), _) => kmsg,
-            (None, Some(dev)) => dev.join("kmsg"),
-            (None, None) => usual.kmsg,
-        },
-        dev: raw.dev.unwrap_or(usual.dev),
-        pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
-        passwd: raw.passwd.unwrap_or(usual.passwd),
-        run: raw.run.unwrap_or(usual.run),
-        state: raw.state.unwrap_or(usual.state),
-    }
-}
-
 /// OTLP is on when somebody named an endpoint; the variables' own default, a receiver on this host,
 /// would make every agent without one complain.
 fn otlp_settings(
@@ -278,6 +254,8 @@ fn otlp_settings(
     let variables = ["OTEL_EXPORTER_OTLP_ENDPOINT", own];
     let in_environment = variables.iter().any(|name| env(name).is_some_and(|url| !url.is_empty()));
     if flags.endpoint.is_none() && file.endpoint.is_none() && !in_environment {
+        // A wrong value is wrong before there is a receiver, too.
+        otlp::Settings::resolve(signal, &flags, file, &|_| None)?;
         return Ok(None);
     }
     Ok(Some(otlp::Settings::resolve(signal, &flags, file, env)?))
@@ -303,6 +281,7 @@ fn telemetry_settings(
 
 fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigError> {
     let usual = device_users::Settings::default();
+    checks::nodes(raw.nodes.as_deref().unwrap_or_default())?;
     Ok(device_users::Settings {
         nodes: raw.nodes.unwrap_or(usual.nodes),
         drivers: raw.drivers.unwrap_or(usual.drivers),
@@ -337,12 +316,16 @@ fn device_settings(
         if raw.enabled == Some(false) {
             continue;
         }
+        if let Some(library) = &raw.library {
+            checks::library(library)?;
+        }
         let usual = reader::Settings::new(program.clone(), interval);
         let settings = reader::Settings {
             library: raw.library,
             paths: paths.clone(),
             gpm: raw.gpm.unwrap_or(usual.gpm),
             by_link: raw.by_link.unwrap_or(usual.by_link),
+            confined: raw.confined.unwrap_or(usual.confined),
             deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
             retry: duration("nvidia.retry", raw.retry, usual.retry)?,
             ..usual

@@ -1,26 +1,36 @@
-//! The agent's own socket: who is on each device, `release` and `forget`.
+//! The agent's own sockets: who is on each device, on one for everybody; `release`, `resume` and
+//! `forget` on one for root and the agent's own user.
 //!
-//! A request is one line of JSON, the answer is one line of JSON. Anybody on the host may ask who;
-//! only root and the agent's own user may make it let go of the devices.
+//! A request is one line of JSON, the answer is one line of JSON.
+
+mod lock;
+mod server;
+mod talk;
+
+pub use lock::{Lock, LockError};
+pub use server::{Access, serve};
 
 use crate::who::Who;
-use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, Permissions};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// The socket's name in the run directory.
+/// The name in the run directory of the socket for everybody.
 pub const SOCKET: &str = "gpuwho.sock";
+/// That of the socket for root and the agent's own user.
+pub const ADMIN_SOCKET: &str = "gpuwho-admin.sock";
+/// Who may connect to the socket for everybody, unless `paths.socket_mode` says otherwise.
+pub const USUAL_MODE: u32 = 0o666;
 
-/// A request is a few words.
-const LONGEST_REQUEST: u64 = 4096;
-
-/// A client that does not speak must not keep the others waiting.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a client waits for the answer: a release waits for the readers to close their handles.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// Before a client asks again whose turn it was not.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +71,8 @@ pub enum Reply {
         /// Why, and what to do.
         reason: String,
     },
+    /// Too many ask at once: ask again.
+    Busy,
 }
 
 /// Why the socket cannot be used.
@@ -79,6 +91,12 @@ pub enum ControlError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Others are being answered.
+    #[error("the agent on {path} is answering too many others; try again")]
+    Busy {
+        /// The socket.
+        path: PathBuf,
     },
     /// Nobody listens.
     #[error("no gpuwho agent answers on {path}: {source}; start one with `gpuwho agent`")]
@@ -99,7 +117,7 @@ pub enum ControlError {
 }
 
 /// What the socket's requests are answered with.
-pub trait Answer: Send {
+pub trait Answer: Send + Sync {
     /// The table, now.
     fn who(&self) -> Who;
     /// Lets go of the devices; gives what was done.
@@ -110,176 +128,78 @@ pub trait Answer: Send {
     fn forget(&self, uuid: &str) -> Result<String, String>;
 }
 
-/// Makes the socket in `run`; a socket that a dead agent left is replaced.
-pub fn listen(run: &Path) -> Result<UnixListener, ControlError> {
-    let path = run.join(SOCKET);
-    if UnixStream::connect(&path).is_ok() {
-        return Err(ControlError::InUse { path });
+/// What the operator has said about the socket for everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Its mode.
+    pub mode: u32,
+    /// Everybody is told whose all processes are.
+    pub show_others: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { mode: USUAL_MODE, show_others: false }
     }
-    let make = || {
-        fs::create_dir_all(run)?;
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        fs::set_permissions(&path, Permissions::from_mode(0o666))?;
-        Ok(listener)
+}
+
+/// Makes the sockets in `run`, that for everybody first; those that a dead agent left are replaced.
+pub fn listen(run: &Path, settings: Settings) -> Result<[UnixListener; 2], ControlError> {
+    let public = run.join(SOCKET);
+    if UnixStream::connect(&public).is_ok() {
+        return Err(ControlError::InUse { path: public });
+    }
+    let make = |path: PathBuf, mode| {
+        let make = || {
+            fs::create_dir_all(run)?;
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = UnixListener::bind(&path)?;
+            fs::set_permissions(&path, Permissions::from_mode(mode))?;
+            Ok(listener)
+        };
+        make().map_err(|source| ControlError::Listen { path: path.clone(), source })
     };
-    make().map_err(|source| ControlError::Listen { path: path.clone(), source })
-}
-
-/// Answers requests until the process ends.
-pub fn serve(listener: &UnixListener, answer: &dyn Answer) {
-    for stream in listener.incoming() {
-        let outcome = stream.and_then(|stream| converse(stream, answer));
-        if let Err(error) = outcome {
-            tracing::debug!(%error, "control request not answered");
-        }
-    }
-}
-
-fn converse(mut stream: UnixStream, answer: &dyn Answer) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new((&stream).take(LONGEST_REQUEST)).read_line(&mut line)?;
-    let reply = match serde_json::from_str(&line) {
-        Ok(request) => reply(&request, may_command(&stream), answer),
-        Err(error) => Reply::Refused { reason: format!("not a request: {error}") },
-    };
-    let mut text = serde_json::to_vec(&reply)?;
-    text.push(b'\n');
-    stream.write_all(&text)
-}
-
-fn reply(request: &Request, may_command: bool, answer: &dyn Answer) -> Reply {
-    match request {
-        Request::Who => Reply::Who { who: Box::new(answer.who()) },
-        Request::Release { .. } | Request::Resume | Request::Forget { .. } if !may_command => {
-            Reply::Refused { reason: "only root and the agent's own user may do this".into() }
-        }
-        Request::Release { seconds } => {
-            Reply::Done { message: answer.release(Duration::from_secs(*seconds)) }
-        }
-        Request::Resume => Reply::Done { message: answer.resume() },
-        Request::Forget { uuid } => match answer.forget(uuid) {
-            Ok(message) => Reply::Done { message },
-            Err(reason) => Reply::Refused { reason },
-        },
-    }
-}
-
-fn may_command(stream: &UnixStream) -> bool {
-    let us = rustix::process::geteuid();
-    socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == us)
+    Ok([make(public, settings.mode)?, make(run.join(ADMIN_SOCKET), 0o600)?])
 }
 
 /// Asks the agent behind `socket`.
 pub fn ask(socket: &Path, request: &Request) -> Result<Reply, ControlError> {
+    let until = Instant::now() + CLIENT_PATIENCE;
+    loop {
+        let reply = ask_once(socket, request, until)?;
+        if reply != Reply::Busy {
+            return Ok(reply);
+        }
+        if Instant::now() >= until {
+            return Err(ControlError::Busy { path: socket.into() });
+        }
+        thread::sleep(ASK_AGAIN);
+    }
+}
+
+fn ask_once(socket: &Path, request: &Request, until: Instant) -> Result<Reply, ControlError> {
     let stream = UnixStream::connect(socket)
         .map_err(|source| ControlError::Connect { path: socket.into(), source })?;
     let exchange = || {
-        // A release waits for the reader to close its handles.
-        stream.set_read_timeout(Some(PATIENCE * 5))?;
+        let left = until.saturating_duration_since(Instant::now()).max(ASK_AGAIN);
+        stream.set_read_timeout(Some(left))?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
-        (&stream).write_all(&text)?;
+        // An agent that is too busy answers before it is asked, and hangs up.
+        let sent = (&stream).write_all(&text);
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line)?;
+        if line.is_empty() {
+            sent?;
+        }
         serde_json::from_str(&line).map_err(io::Error::from)
     };
     exchange().map_err(|source| ControlError::Answer { path: socket.into(), source })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Fixed;
-
-    impl Answer for Fixed {
-        fn who(&self) -> Who {
-            Who { host: "node1".into(), ..Who::default() }
-        }
-
-        fn release(&self, length: Duration) -> String {
-            format!("released for {length:?}")
-        }
-
-        fn resume(&self) -> String {
-            "resumed".into()
-        }
-
-        fn forget(&self, uuid: &str) -> Result<String, String> {
-            Err(format!("no {uuid}"))
-        }
-    }
-
-    fn served(run: &Path) -> PathBuf {
-        let listener = listen(run).unwrap();
-        std::thread::spawn(move || serve(&listener, &Fixed));
-        run.join(SOCKET)
-    }
-
-    #[test]
-    fn who_is_answered_over_the_socket() {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = served(dir.path());
-        let who = Box::new(Fixed.who());
-        assert_eq!(ask(&socket, &Request::Who).unwrap(), Reply::Who { who });
-    }
-
-    #[test]
-    fn release_is_for_root_and_the_agent_s_user() {
-        let request = Request::Release { seconds: 600 };
-        assert_eq!(
-            reply(&request, false, &Fixed),
-            Reply::Refused { reason: "only root and the agent's own user may do this".into() }
-        );
-        assert_eq!(
-            reply(&request, true, &Fixed),
-            Reply::Done { message: "released for 600s".into() }
-        );
-    }
-
-    #[test]
-    fn forgetting_is_for_root_and_refused_with_the_reason() {
-        let request = Request::Forget { uuid: "GPU-1".into() };
-        assert!(matches!(reply(&request, false, &Fixed), Reply::Refused { .. }));
-        assert_eq!(reply(&request, true, &Fixed), Reply::Refused { reason: "no GPU-1".into() });
-    }
-
-    #[test]
-    fn a_request_that_is_not_one_is_refused_with_the_reason() {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = served(dir.path());
-        let mut stream = UnixStream::connect(socket).unwrap();
-        stream.write_all(b"{\"ask\":\"reboot\"}\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains("refused") && answer.contains("reboot"), "{answer}");
-    }
-
-    #[test]
-    fn a_second_agent_is_told_of_the_first() {
-        let dir = tempfile::tempdir().unwrap();
-        served(dir.path());
-        let error = listen(dir.path()).unwrap_err().to_string();
-        assert!(error.starts_with("another gpuwho agent is running"), "{error}");
-    }
-
-    #[test]
-    fn a_dead_agent_s_socket_is_replaced() {
-        let dir = tempfile::tempdir().unwrap();
-        drop(listen(dir.path()).unwrap());
-        assert!(listen(dir.path()).is_ok());
-    }
-
-    #[test]
-    fn nobody_listening_is_said_with_the_remedy() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = ask(&dir.path().join(SOCKET), &Request::Who).unwrap_err().to_string();
-        assert!(error.ends_with("start one with `gpuwho agent`"), "{error}");
-    }
-}
+#[path = "control_tests.rs"]
+mod tests;

@@ -8,6 +8,7 @@ use crate::collect::{inspector, kmsg, ras};
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
 use crate::pipeline;
+use crate::privilege;
 use serde::Serialize;
 
 /// One finding: answer first, reason second, remedy third.
@@ -42,7 +43,8 @@ impl Finding {
 
 /// Looks at everything the agent would use, without an agent.
 pub fn diagnose(settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![privilege(), cgroup_namespace(settings)];
+    let mut findings = privileges();
+    findings.push(cgroup_namespace(settings));
     for finding in device_users::diagnose(&settings.kernel, &settings.paths) {
         findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
     }
@@ -66,16 +68,22 @@ pub fn diagnose(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn privilege() -> Finding {
-    if rustix::process::geteuid().is_root() {
-        return Finding::new("privilege", "ok", "running as root", "");
+/// One line where all is there, else one for each capability that is missing.
+fn privileges() -> Vec<Finding> {
+    let subject = "privilege";
+    if !rustix::process::geteuid().is_root() {
+        let facts = "not root: no BPF, and only this user's processes can be looked into";
+        return vec![Finding::new(subject, "degraded", facts, "run it with sudo")];
     }
-    Finding::new(
-        "privilege",
-        "degraded",
-        "not root: no BPF, and only this user's processes can be looked into",
-        "run it with sudo",
-    )
+    let missing = privilege::missing();
+    if missing.is_empty() {
+        return vec![Finding::new(subject, "ok", "root with every capability it uses", "")];
+    }
+    let finding = |need: &&privilege::Need| {
+        let facts = format!("without {}: {}", need.name, need.without);
+        Finding::new(subject, "degraded", facts, format!("give it {}", need.name))
+    };
+    missing.iter().map(finding).collect()
 }
 
 fn cgroup_namespace(settings: &Settings) -> Finding {
@@ -86,7 +94,7 @@ fn cgroup_namespace(settings: &Settings) -> Finding {
             subject,
             "degraded",
             format!("not the host's, and it cannot be entered ({error}): owners stay unknown"),
-            "run as root; in a container, privileged and with hostPID",
+            "run as root with CAP_SYS_ADMIN; in a container, with hostPID as well",
         ),
     }
 }
@@ -114,15 +122,12 @@ fn status_sockets(settings: &Settings) -> Finding {
 }
 
 fn kernel_log(settings: &Settings) -> Finding {
-    let path = settings.paths.kmsg.display();
     match kmsg::probe(&settings.paths) {
-        Ok(()) => {
-            let facts = format!("{path} can be read: XIDs, bus errors and OOM kills are told");
+        Ok(place) => {
+            let facts = format!("{place} can be read: XIDs, bus errors and OOM kills are told");
             Finding::new("kernel log", "ok", facts, "")
         }
-        Err(why) => {
-            Finding::new("kernel log", "degraded", why, "run as root; in a container, privileged")
-        }
+        Err(why) => Finding::new("kernel log", "degraded", why, kmsg::REMEDY),
     }
 }
 
@@ -141,15 +146,15 @@ fn pod_logs(settings: &Settings) -> Finding {
 }
 
 fn slurm(settings: &Settings) -> Finding {
-    let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+    let ownership = Ownership::with_settings(&settings.paths, settings.attribution.clone());
     ownership.expire(host::boot_time_ns());
     let jobs = ownership.jobs();
     if jobs.is_empty() {
         return Finding::new("slurm", "absent", "no job has a cgroup on this host", "");
     }
     let told = jobs.iter().filter(|job| matches!(job.granted, Granted::Devices { .. })).count();
-    let files = settings.slurm.jobs.display();
-    let (names, remedy) = if settings.slurm.jobs.is_dir() {
+    let files = settings.attribution.slurm.jobs.display();
+    let (names, remedy) = if settings.attribution.slurm.jobs.is_dir() {
         (format!("names from {files}"), "")
     } else {
         (format!("{files} is not there: names from the jobs' own environment"), PROLOG)

@@ -174,8 +174,6 @@ pub struct Governed {
     pub budget: u64,
     /// Nanoseconds that one costs.
     pub hit_ns: u64,
-    /// The function whose hits cost most.
-    pub dearest: Option<&'static str>,
     /// Files of the libraries in use, comma-separated.
     pub libraries: Box<str>,
     /// Their versions, the same.

@@ -26,6 +26,7 @@ mod local;
 pub mod log_limit;
 pub mod paths;
 pub mod pipeline;
+pub mod privilege;
 pub mod sample;
 pub mod series;
 #[expect(
@@ -35,4 +36,5 @@ pub mod series;
 pub mod sys;
 pub mod telemetry;
 pub mod tenant_files;
+pub mod text;
 pub mod who;

@@ -181,17 +181,17 @@ mod tests {
         PLACE.metadata().callsite()
     }
 
-    fn about(pid: u32, user: u32) -> Option<(ProcKey, QuotaKey)> {
-        Some((ProcKey { pid, start_ticks: 1 }, QuotaKey::of_user(user)))
+    fn about(pid: u32, user: u32) -> (ProcKey, QuotaKey) {
+        (ProcKey { pid, start_ticks: 1 }, QuotaKey::of_user(user))
     }
 
     #[test]
     fn an_owner_with_many_processes_leaves_room_for_the_lines_of_others() {
         let (mut lines, place, now) = (Lines::default(), place(), Instant::now());
-        let flood = (0..1_500).filter(|pid| lines.admit(&place, about(*pid, 1), now)).count();
+        let flood = (0..1_500).filter(|pid| lines.admit(&place, Some(about(*pid, 1)), now)).count();
         assert_eq!(flood, MAX_OF_OWNER as usize);
-        assert!(lines.admit(&place, about(9_000, 2), now));
-        assert!(!lines.admit(&place, about(9_000, 2), now), "twice of one process");
+        assert!(lines.admit(&place, Some(about(9_000, 2)), now));
+        assert!(!lines.admit(&place, Some(about(9_000, 2)), now), "twice of one process");
         assert_eq!(lines.turn(now), None, "the minute is not over");
         let later = now + WINDOW;
         let expected = LeftOut {
@@ -199,7 +199,7 @@ mod tests {
             others: 0,
         };
         assert_eq!(lines.turn(later), Some(expected));
-        assert!(lines.admit(&place, about(3, 1), later), "a new minute");
+        assert!(lines.admit(&place, Some(about(3, 1)), later), "a new minute");
         assert_eq!(lines.turn(later + WINDOW), None, "nothing was left out");
     }
 
@@ -207,7 +207,7 @@ mod tests {
     fn many_owners_together_have_a_bound() {
         let (mut lines, place, now) = (Lines::default(), place(), Instant::now());
         let passed =
-            (0..1_000).filter(|user| lines.admit(&place, about(*user, *user), now)).count();
+            (0..1_000).filter(|user| lines.admit(&place, Some(about(*user, *user)), now)).count();
         assert_eq!(passed, MAX_OF_PROCESSES as usize);
         assert!(lines.admit(&place, None, now), "what is of no process is not counted with it");
     }

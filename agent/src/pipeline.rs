@@ -32,7 +32,7 @@ use crate::collect::schedule::{Event, Schedule, Stop};
 use crate::collect::status::Board;
 use crate::communicators::Communicators;
 use crate::config::Settings;
-use crate::control;
+use crate::control::{self, Access, Lock, LockError};
 use crate::event::desk::{self, Desk};
 use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
@@ -45,7 +45,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::cell::OnceCell;
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -68,6 +69,9 @@ pub enum RunError {
     /// The control socket.
     #[error(transparent)]
     Control(#[from] control::ControlError),
+    /// Another agent runs.
+    #[error(transparent)]
+    Second(#[from] LockError),
     /// A sink's file.
     #[error("cannot open the sink's file {path}: {source}")]
     SinkFile {
@@ -124,19 +128,19 @@ struct Core {
 impl Core {
     fn new(settings: &Settings, register: Register) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
-            let remedy = "run as root; in a container, privileged and with hostPID";
+            let remedy = "run as root with CAP_SYS_ADMIN; in a container, with hostPID as well";
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
         let files = TenantFiles::new(&settings.paths);
-        let ownership = Ownership::with_slurm(&settings.paths, settings.slurm.clone());
+        let ownership = Ownership::with_settings(&settings.paths, settings.attribution.clone());
         ownership.read_through(&files);
         log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         Self {
             inventory: Arc::new(Inventory::beside(register)),
+            communicators: Arc::new(Communicators::told_apart_by(&ownership)),
             ownership,
-            communicators: Arc::default(),
             answers: ras::Answers::default(),
             board,
             gauges: Arc::default(),
@@ -276,7 +280,9 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
         tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
     }
-    let listener = control::listen(&settings.paths.run)?;
+    // Held until the agent ends.
+    let _lock = lock(&settings.paths.state)?;
+    let listeners = control::listen(&settings.paths.run, settings.control)?;
     let (batches, received) = sync_channel(WAITING_BATCHES);
     let stop = Stop::default();
     wait_for_signals(stop.clone(), batches.clone())?;
@@ -313,16 +319,47 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     }
     kmsg::start(&settings.paths, Arc::clone(&desk), core.board.clone())
         .map_err(|source| RunError::Thread { name: kmsg::NAME.into(), source })?;
-    let answering = Arc::clone(&core);
-    spawn("control", move || control::serve(&listener, &*answering))?;
+    answer(listeners, &core, settings.control.show_others)?;
 
     pump::pump((&core, &desk), &names, &received, &mut sinks);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in &core.readers {
         reader.release(None);
     }
-    // The socket names an agent that answers; nobody minds if it is gone already.
-    let _ = std::fs::remove_file(settings.paths.run.join(control::SOCKET));
+    for socket in [control::SOCKET, control::ADMIN_SOCKET] {
+        // It names an agent that answers; nobody minds if it is gone already.
+        let _ = std::fs::remove_file(settings.paths.run.join(socket));
+    }
+    Ok(())
+}
+
+/// One agent a host. A state directory that cannot be written is no reason to stop.
+fn lock(state: &Path) -> Result<Option<Lock>, RunError> {
+    match Lock::take(state) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(held @ LockError::Held { .. }) => Err(held.into()),
+        Err(error) => {
+            let remedy = "make paths.state writable: a second agent would send everything twice";
+            tracing::warn!(%error, remedy, "no lock against a second agent on this host");
+            Ok(None)
+        }
+    }
+}
+
+/// Answers both sockets, each on a thread of its own.
+fn answer(
+    [public, admin]: [UnixListener; 2],
+    core: &Arc<Core>,
+    show_others: bool,
+) -> Result<(), RunError> {
+    let all = [
+        ("control", public, Access::Public { show_others }),
+        ("control:admin", admin, Access::Admin),
+    ];
+    for (name, listener, access) in all {
+        let core = Arc::clone(core);
+        spawn(name, move || control::serve(&listener, access, &*core))?;
+    }
     Ok(())
 }
 

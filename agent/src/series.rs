@@ -7,6 +7,7 @@
 
 mod ceiling;
 mod identity;
+mod one;
 
 use crate::attribute::ownership::{Ownership, Version};
 use crate::catalog::agent::OwnerLimit;
@@ -14,12 +15,13 @@ use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
-use crate::export::{EnrichedBatch, Labels, Point};
+use crate::export::{EnrichedBatch, Point};
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
-use crate::sample::{Batch, Sample, Subject, Value};
+use crate::sample::{Batch, Sample, Subject};
 use ceiling::{Ceiling, Needed, Place, is_of_device};
 use identity::{Identity, Looked, Names};
+use one::{Cumulative, Series};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -83,24 +85,6 @@ impl Key {
         Place::of(self.subject, is_inspected, known.owner(self.subject))
     }
 }
-
-#[derive(Debug)]
-struct Series {
-    labels: Arc<Labels>,
-    identity: Identity,
-    place: Place,
-    /// When the identity was last looked at.
-    epoch: u64,
-    start_ns: u64,
-    last_ns: u64,
-    last: Cumulative,
-    generation: u64,
-    ended: bool,
-}
-
-/// The last value of a cumulative series, to see it start again.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-struct Cumulative(f64);
 
 impl Enricher {
     /// No series yet.
@@ -224,7 +208,7 @@ impl Source {
         (ceiling, out): (&mut Ceiling, &mut EnrichedBatch),
     ) {
         let key = Key::of(sample);
-        let value = Cumulative(magnitude(&sample.value));
+        let value = Cumulative::of(&sample.value);
         let first = (value, time_ns, start_ns);
         let (epoch, generation) = (self.epoch, self.generation);
         let Some(series) = self.admit(key, first, known, (&mut *ceiling, &mut *out)) else {
@@ -336,47 +320,6 @@ impl Source {
     }
 }
 
-impl Series {
-    /// Takes what its subject is now; the end of what it was called before, if that changes.
-    fn identify(
-        &mut self,
-        key: Key,
-        known: &mut Looked<'_>,
-        time_ns: u64,
-        ceiling: &mut Ceiling,
-    ) -> Option<Point> {
-        if self.identity.same(known.identity(key.subject)) {
-            return None;
-        }
-        let place = key.place(known);
-        if place != self.place {
-            ceiling.moved(self.place, place);
-            self.place = place;
-        }
-        let identity = known.identity(key.subject);
-        let labels = Names::labels(key, identity);
-        self.identity = identity.clone();
-        if labels.set == self.labels.set {
-            return None;
-        }
-        let end = (!self.ended).then(|| self.end(key.metric, time_ns));
-        self.labels = labels;
-        // What was counted so far was counted under the other name.
-        self.start_ns = time_ns;
-        end
-    }
-
-    fn end(&self, metric: &'static MetricDef, time_ns: u64) -> Point {
-        Point {
-            metric,
-            labels: Arc::clone(&self.labels),
-            value: None,
-            start_ns: if metric.kind == Kind::Gauge { 0 } else { self.start_ns },
-            time_ns,
-        }
-    }
-}
-
 /// The start time of a series seen for the first time. The agent's own counters began at zero with
 /// the agent; what was there before us starts, for the receiver, with its first point, so that the
 /// past is not taken for an increase.
@@ -397,15 +340,6 @@ fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
     }
 }
 
-/// What must not decrease in a cumulative series.
-fn magnitude(value: &Value) -> f64 {
-    match value {
-        Value::Int(number) => *number as f64,
-        Value::Double(number) => *number,
-        Value::Histogram(histogram) => histogram.count() as f64,
-    }
-}
-
 fn unix_ns(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -422,7 +356,7 @@ mod tests {
     use crate::inventory::facts::Facts;
     use crate::inventory::{GpuInfo, InstanceInfo};
     use crate::paths::Paths;
-    use crate::sample::{Agent, GpuProcess};
+    use crate::sample::{Agent, GpuProcess, Value};
     use std::path::Path;
     use std::time::Duration;
 
@@ -548,6 +482,29 @@ mod tests {
         let next = tick(&mut enricher, 40, vec![on(2), power, energy]);
         assert_eq!(next, told, "the room of one that ended is another's");
         assert_eq!(enricher.alive(), 3);
+    }
+
+    #[test]
+    fn a_tick_in_which_nothing_changes_allocates_nothing() {
+        let (mut enricher, gpu) = enricher();
+        let on = |pid| {
+            let process = ProcKey { pid, start_ticks: 7 };
+            process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
+        };
+        let mut batch = Batch::new("test", at(10));
+        for pid in 0..100 {
+            batch.push(on(pid));
+        }
+        batch.push(POWER.sample(gpu, (), 1.0));
+        let mut out = EnrichedBatch::default();
+        for _ in 0..2 {
+            out.points.clear();
+            enricher.enrich(&batch, &mut out);
+        }
+        out.points.clear();
+        let measured = allocation_counter::measure(|| enricher.enrich(&batch, &mut out));
+        assert_eq!((out.points.len(), measured.count_total), (101, 0));
+        assert!(enricher.report().is_none());
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 pub mod bpf;
 pub(crate) mod clock;
+pub mod confine;
 pub(crate) mod handle;
+pub(crate) mod kernel_log;
 pub mod memory;
 pub mod mounts;
 pub mod namespace;

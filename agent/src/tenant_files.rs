@@ -15,6 +15,8 @@
 
 mod answer;
 mod file;
+#[doc(hidden)]
+pub mod fuzz;
 mod helper;
 mod pool;
 mod serve;

@@ -1,12 +1,17 @@
 //! Who is on each accelerator, now: what `gpuwho` alone prints, and what the control socket
 //! answers.
 
+mod others;
+mod table;
+
+pub use others::Others;
+
 use crate::attribute::suppliers;
 use crate::attribute::{Method, Owner};
 use crate::collect::status::Standing;
+use crate::text::printable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// The whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +26,12 @@ pub struct Who {
     pub holders: Vec<Holder>,
     /// Every source of data.
     pub sources: Vec<Source>,
+    /// Others' processes are left out of `devices` and `holders`.
+    #[serde(default)]
+    pub others_hidden: bool,
+    /// How many processes that are.
+    #[serde(default)]
+    pub hidden_processes: usize,
 }
 
 /// A device.
@@ -53,6 +64,9 @@ pub struct Device {
     pub instances: Vec<Instance>,
     /// Processes the driver lists.
     pub processes: Vec<Process>,
+    /// Those of them that are not named to who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<Others>,
 }
 
 /// A MIG instance of a device.
@@ -117,6 +131,9 @@ pub struct Person {
     pub comm: String,
     /// User name, or the number.
     pub user: String,
+    /// Real user id; absent where nothing is known of the process.
+    #[serde(default)]
+    pub uid: Option<u32>,
     /// Pod namespace.
     pub namespace: Option<String>,
     /// Pod name, or its UID where the name is unknown.
@@ -135,8 +152,11 @@ pub struct Person {
     pub slurm_task: Option<String>,
     /// systemd unit.
     pub unit: Option<String>,
-    /// `proc`, `kernel`, `slurmstepd`, `environment`, `pending` or `none`.
+    /// `cgroup`, `kernel`, `slurmstepd`, `pending` or `none`.
     pub method: String,
+    /// What it says of itself and nothing proves, by attribute.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub claims: BTreeMap<String, String>,
 }
 
 /// A source of data.
@@ -163,18 +183,19 @@ impl Person {
     pub fn of(owner: &Owner) -> Self {
         let pod = owner.workload.pod.as_ref();
         let slurm = owner.workload.slurm.as_ref();
-        let text = |text: &std::sync::Arc<str>| text.to_string();
+        let text = |text: &std::sync::Arc<str>| printable(text).into_owned();
         Self {
             pid: owner.process.pid,
             start_ticks: owner.process.start_ticks,
-            comm: owner.comm.to_string(),
+            comm: text(&owner.comm),
             user: owner.user.as_ref().map_or_else(|| owner.uid.to_string(), text),
+            uid: Some(owner.uid),
             namespace: pod.and_then(|pod| pod.namespace.as_ref().map(text)),
             pod: pod.map(|pod| pod.name.as_ref().map_or_else(|| pod.uid.to_string(), text)),
             pod_uid: pod.map(|pod| pod.uid.to_string()),
             container: pod.and_then(|pod| pod.container.as_ref().map(text)),
             container_id: owner.workload.container.as_ref().map(ToString::to_string),
-            slurm_job: slurm.map(|slurm| slurm.number().to_string()),
+            slurm_job: slurm.map(|slurm| text(&slurm.number())),
             slurm_step: slurm.and_then(|slurm| slurm.step.as_ref().map(text)),
             slurm_task: slurm.and_then(|slurm| slurm.task.as_ref().map(text)),
             unit: owner.workload.unit.as_ref().map(text),
@@ -184,6 +205,12 @@ impl Person {
                 found => found.as_str(),
             }
             .into(),
+            claims: owner
+                .workload
+                .claimed
+                .each()
+                .map(|(key, name)| (key.name.to_owned(), printable(name).into_owned()))
+                .collect(),
         }
     }
 
@@ -219,7 +246,7 @@ impl Source {
         Self {
             name: name.into(),
             state: report.state.as_str().into(),
-            reason: report.reason.clone(),
+            reason: printable(&report.reason).into_owned(),
             remedy: report.remedy.clone(),
             errors: report.errors,
             restarts: report.restarts,
@@ -234,269 +261,56 @@ impl Source {
     }
 }
 
-impl Who {
-    /// The table a person reads.
-    pub fn render(&self) -> String {
-        let mut out = String::new();
-        let processes: usize = self.devices.iter().map(|device| device.processes.len()).sum();
-        // Writing to a String cannot fail, so the results below are of no interest.
-        let _ = writeln!(
-            out,
-            "{}: {} on {}",
-            self.host,
-            plural(processes, "process", "processes"),
-            plural(self.devices.len(), "accelerator", "accelerators")
-        );
-        if !self.devices.is_empty() {
-            let _ = writeln!(
-                out,
-                "\nGPU  MODEL                       UTIL          MEMORY    POWER   TEMP"
-            );
-        }
-        for device in &self.devices {
-            device.render(&mut out);
-        }
-        let only_held: Vec<_> =
-            self.holders.iter().filter(|h| !h.exited && !self.listed(h)).collect();
-        if !only_held.is_empty() {
-            let _ = writeln!(out, "\nhold a device node, not on the driver's list:");
-        }
-        for holder in only_held {
-            let _ = writeln!(out, "{}", row(&holder.owner, &holder.nodes.join(" ")));
-        }
-        for source in self.sources.iter().filter(|source| source.is_amiss()) {
-            let _ = write!(out, "\n{} is {}: {}", source.name, source.state, source.reason);
-            if !source.remedy.is_empty() {
-                let _ = write!(out, "\n  remedy: {}", source.remedy);
-            }
-        }
-        if !out.ends_with('\n') {
-            out.push('\n');
-        }
-        out
-    }
-
-    fn listed(&self, holder: &Holder) -> bool {
-        let mut processes = self.devices.iter().flat_map(|device| &device.processes);
-        processes.any(|process| process.owner.pid == holder.owner.pid)
-    }
-}
-
 impl Device {
-    fn render(&self, out: &mut String) {
-        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
-        let _ = write!(
-            out,
-            "{:>3}  {:<26}{:>6}{:>16}{:>9}{:>7}",
-            self.index,
-            self.model,
-            self.utilization.map_or("-".into(), percent),
-            memory,
-            self.power_watts.map_or("-".into(), |watts| format!("{watts:.0} W")),
-            self.temperature_celsius.map_or("-".into(), |celsius| format!("{celsius:.0} C")),
-        );
-        if self.state != "ok" {
-            let _ = write!(out, "  {}", self.state);
-            if let Some(age) = self.read_age_seconds {
-                let _ = write!(out, ", last read {age:.0} s ago");
-            }
-            if !self.reason.is_empty() {
-                let _ = write!(out, ": {}", self.reason);
-            }
-        }
-        out.push('\n');
-        let known = |uuid: &String| self.instances.iter().any(|instance| instance.uuid == *uuid);
-        let outside = |process: &&Process| !process.instance.as_ref().is_some_and(known);
-        self.processes.iter().filter(outside).for_each(|process| process.render(out));
-        for instance in &self.instances {
-            instance.render(out);
-            let inside = |process: &&Process| process.instance.as_ref() == Some(&instance.uuid);
-            self.processes.iter().filter(inside).for_each(|process| process.render(out));
+    /// Everything but who is on it.
+    fn without_processes(&self) -> Self {
+        Self {
+            uuid: self.uuid.clone(),
+            model: self.model.clone(),
+            state: self.state.clone(),
+            reason: self.reason.clone(),
+            instances: self.instances.clone(),
+            processes: Vec::new(),
+            others: None,
+            ..*self
         }
     }
-}
 
-impl Instance {
-    fn render(&self, out: &mut String) {
-        let compute = self.compute_instance.map_or(String::new(), |ci| format!("/{ci}"));
-        let name = format!("MIG {}{compute}", self.gpu_instance);
-        let profile = self.profile.as_deref().unwrap_or("?");
-        let memory = part_of(self.memory_used_bytes, self.memory_limit_bytes);
-        let line = format!("     {name:<10}{profile:<16}{:>6}{memory:>16}", "-");
-        let _ = writeln!(out, "{}", line.trim_end());
+    /// How many processes are on it.
+    fn count(&self) -> usize {
+        self.processes.len() + self.others.as_ref().map_or(0, |others| others.processes)
     }
-}
-
-impl Process {
-    fn render(&self, out: &mut String) {
-        let memory = self.memory_bytes.map_or(String::new(), |b| format!("{:.1} GiB", gib(b)));
-        let busy = self.utilization.map_or(String::new(), percent);
-        let note = match self.kind.as_deref() {
-            Some("mps_server") => "  MPS server",
-            Some("mps") => "  MPS",
-            _ => "",
-        };
-        let rest = format!("{memory:>9} {busy:>6}{note}");
-        let _ = writeln!(out, "{}", row(&self.owner, &rest));
-    }
-}
-
-fn row(owner: &Person, rest: &str) -> String {
-    let row = format!(
-        "       {:<38} {:<10} {:<15} {:>7}  {rest}",
-        owner.workload(),
-        owner.user,
-        printable(&owner.comm),
-        owner.pid
-    );
-    row.trim_end().to_owned()
-}
-
-/// A process chooses its own name: escape codes in it must not reach the terminal.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-/// Used memory of all there is.
-fn part_of(used: Option<i64>, limit: Option<i64>) -> String {
-    match (used, limit) {
-        (Some(used), Some(limit)) => format!("{:.1}/{:.1} GiB", gib(used), gib(limit)),
-        _ => "-".into(),
-    }
-}
-
-fn gib(bytes: i64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
-}
-
-fn percent(ratio: f64) -> String {
-    format!("{:.0} %", ratio * 100.0)
-}
-
-fn plural(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn person(pid: u32, comm: &str) -> Person {
-        Person { pid, comm: comm.into(), user: "alice".into(), ..Person::default() }
-    }
-
-    #[test]
-    fn the_table_names_the_device_then_who_is_on_it() {
-        let pod = Person {
-            namespace: Some("ml".into()),
-            pod: Some("trainer-0".into()),
-            container: Some("pytorch".into()),
-            ..person(4711, "python3")
-        };
-        let who = Who {
-            host: "node1".into(),
-            devices: vec![Device {
-                index: 0,
-                model: "NVIDIA H100 80GB HBM3".into(),
-                state: "ok".into(),
-                utilization: Some(0.87),
-                memory_used_bytes: Some(60 << 30),
-                memory_limit_bytes: Some(80 << 30),
-                power_watts: Some(512.4),
-                processes: vec![Process {
-                    owner: pod,
-                    memory_bytes: Some(40 << 30),
-                    utilization: Some(0.5),
-                    ..Process::default()
-                }],
-                ..Device::default()
-            }],
-            ..Who::default()
-        };
-        let expected = "\
-node1: 1 process on 1 accelerator
-
-GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
-  0  NVIDIA H100 80GB HBM3       87 %   60.0/80.0 GiB    512 W      -
-       ml/trainer-0 [pytorch]                 alice      python3            4711   40.0 GiB   50 %
-";
-        assert_eq!(who.render(), expected, "\n{}", who.render());
-    }
+    use crate::attribute::cgroup::parse_path;
+    use crate::attribute::party::PartyId;
+    use crate::catalog::attributes::SYSTEMD_UNIT;
+    use crate::ids::ProcKey;
+    use std::sync::Arc;
 
     #[test]
-    fn processes_stand_under_their_instance_and_mps_is_said() {
-        let process = |pid, instance: Option<&str>, kind: &str| Process {
-            owner: person(pid, "python3"),
-            kind: Some(kind.into()),
-            instance: instance.map(Into::into),
-            memory_bytes: Some(3 << 30),
-            utilization: None,
+    fn names_that_others_have_chosen_reach_no_terminal_unchanged() {
+        let path = "/system.slice/\u{202e}x\x1b[2J.service";
+        let owner = Owner {
+            process: ProcKey { pid: 7, start_ticks: 1 },
+            comm: Arc::from("\x1b[2Jroot\n"),
+            uid: 7,
+            user: None,
+            cgroup: Some(Arc::from(path)),
+            workload: parse_path(path),
+            method: Method::Proc,
+            nodes: Vec::new(),
+            exited_ns: None,
+            party: PartyId::UNATTRIBUTED,
         };
-        let instance = |uuid: &str, gpu_instance, used: i64| Instance {
-            uuid: uuid.into(),
-            gpu_instance,
-            compute_instance: Some(0),
-            profile: Some("3g.20gb".into()),
-            memory_used_bytes: Some(used << 30),
-            memory_limit_bytes: Some(20 << 30),
-        };
-        let device = Device {
-            model: "NVIDIA A100-SXM4-40GB".into(),
-            state: "ok".into(),
-            memory_used_bytes: Some(9 << 30),
-            memory_limit_bytes: Some(40 << 30),
-            instances: vec![instance("MIG-a", 1, 3), instance("MIG-b", 2, 6)],
-            processes: vec![
-                process(10, Some("MIG-b"), "compute"),
-                process(11, None, "mps_server"),
-                process(12, Some("MIG-a"), "mps"),
-            ],
-            ..Device::default()
-        };
-        let mut table = String::new();
-        device.render(&mut table);
-        let expected = "  \
-  0  NVIDIA A100-SXM4-40GB          -    9.0/40.0 GiB        -      -
-       -                                      alice      python3              11    3.0 GiB         MPS server
-     MIG 1/0   3g.20gb              -    3.0/20.0 GiB
-       -                                      alice      python3              12    3.0 GiB         MPS
-     MIG 2/0   3g.20gb              -    6.0/20.0 GiB
-       -                                      alice      python3              10    3.0 GiB
-";
-        assert_eq!(table, expected, "\n{table}");
-    }
-
-    #[test]
-    fn a_name_with_escape_codes_cannot_reach_the_terminal() {
-        let row = row(&person(1, "\x1b[2Jroot\n"), "");
-        assert!(row.contains("?[2Jroot?") && !row.contains('\x1b'), "{row}");
-    }
-
-    #[test]
-    fn a_holder_without_work_on_the_driver_s_list_is_shown() {
-        let holder = Holder {
-            owner: person(7, "idle"),
-            nodes: vec!["/dev/nvidia0".into()],
-            ..Holder::default()
-        };
-        let who = Who { holders: vec![holder], ..Who::default() };
-        assert!(who.render().contains("not on the driver's list"), "{}", who.render());
-    }
-
-    #[test]
-    fn a_source_that_is_not_well_says_why_and_what_to_do() {
-        let source = Source {
-            name: "nvidia".into(),
-            state: "absent".into(),
-            reason: "no libnvidia-ml.so.1".into(),
-            remedy: "install the driver".into(),
-            ..Source::default()
-        };
-        let who = Who { sources: vec![source], ..Who::default() };
-        let table = who.render();
-        assert!(
-            table.contains("nvidia is absent: no libnvidia-ml.so.1\n  remedy: install"),
-            "{table}"
-        );
+        let person = Person::of(&owner);
+        let names = (person.unit.as_deref(), &*person.comm);
+        assert_eq!(names, (Some("\u{fffd}x\u{fffd}[2J.service"), "\u{fffd}[2Jroot\u{fffd}"));
+        let unit = owner.attributes();
+        let unit = unit.get(&SYSTEMD_UNIT).map(ToString::to_string);
+        assert_eq!(unit, person.unit, "an attribute is no other");
     }
 }

@@ -10,4 +10,4 @@ mod jobs;
 mod kubelet;
 mod numbers;
 mod pods;
-mod told;
+pub(crate) mod told;

@@ -63,6 +63,8 @@ pub struct Config {
     pub interval: Option<String>,
     /// `agent.series_limit`.
     pub series_limit: Option<u32>,
+    /// `agent.show_others`.
+    pub show_others: Option<bool>,
     /// `paths.pod_logs`.
     pub pod_logs: Option<PathBuf>,
     /// `paths.passwd`.
@@ -85,6 +87,8 @@ pub struct Config {
     pub otlp: Option<Otlp>,
     /// `sinks.file`.
     pub file: Option<PathBuf>,
+    /// A program that becomes the agent, with its arguments: `setpriv`, say.
+    pub launcher: Vec<String>,
     /// Whatever else, as TOML.
     pub more: String,
 }
@@ -97,6 +101,7 @@ impl Config {
         let keys = [
             ("interval", Some(interval.into())),
             ("series_limit", self.series_limit.map(Value::from)),
+            ("show_others", self.show_others.map(Value::from)),
         ];
         section(&mut text, "agent", &keys);
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -211,7 +216,14 @@ impl Agent {
         let config = Config { nodes, ..config.clone() };
         fs::write(&file, config.to_toml(&run, nvml)).map_err(os(&file))?;
         let program = program::gpuwho()?;
-        let mut command = Command::new(&program);
+        let mut command = match config.launcher.split_first() {
+            Some((launcher, arguments)) => {
+                let mut command = Command::new(launcher);
+                command.args(arguments).arg(&program);
+                command
+            }
+            None => Command::new(&program),
+        };
         command.arg("agent").arg("--config").arg(&file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         if let Some(nvml) = nvml {
@@ -236,13 +248,13 @@ impl Agent {
         self.child.id()
     }
 
-    /// PID of its reader.
+    /// PID of the child that reads devices, if it has not ended.
     pub fn reader(&self) -> Option<u32> {
-        self.child_for("device-reader")
+        self.child("device-reader")
     }
 
-    /// PID of a child that has not ended, by the command that it runs.
-    fn child_for(&self, command: &str) -> Option<u32> {
+    /// PID of a child that runs a command of the agent's, if it has not ended.
+    pub fn child(&self, command: &str) -> Option<u32> {
         let own = |entry: fs::DirEntry| {
             let child: u32 = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -251,7 +263,7 @@ impl Agent {
             let lives = words.next()? != "Z";
             let parent: u32 = words.next()?.parse().ok()?;
             let line = fs::read(entry.path().join("cmdline")).ok()?;
-            let runs = line.split(|byte| *byte == 0).nth(1) == Some(command.as_bytes());
+            let runs = line.split(|byte| *byte == 0).any(|word| word == command.as_bytes());
             (lives && parent == self.pid() && runs).then_some(child)
         };
         fs::read_dir("/proc").ok()?.flatten().find_map(own)

@@ -3,11 +3,12 @@
 //! before it attacks ([`become_nobody`]).
 
 mod claims;
+pub mod elf;
 mod events;
 mod fairness;
 mod fuse;
-mod hang;
-mod libraries;
+pub mod hang;
+pub mod libraries;
 mod probes;
 mod ras;
 

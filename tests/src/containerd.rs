@@ -22,9 +22,11 @@ mod image;
 mod leftovers;
 mod messages;
 mod pod;
+mod restricted;
 mod settings;
 
 pub use pod::{Container, ContainerSpec, Executed, Inside, Pod, PodSpec, Run, WORKER};
+pub use restricted::Restricted;
 
 use crate::program;
 use crate::skip::Lack;

@@ -2,7 +2,9 @@
 
 use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -92,4 +94,73 @@ pub fn crash() -> io::Result<()> {
     // ends the process.
     unsafe { page.cast::<u8>().write_volatile(1) };
     Err(io::Error::other("the write came back"))
+}
+
+/// Maps a file's beginning to be read and run, at a place of the caller's choice or any other; gives
+/// the address. It stays until the process ends.
+pub fn map(file: &File, at: Option<usize>, length: usize) -> io::Result<usize> {
+    let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
+    let place = std::ptr::without_provenance_mut(at.unwrap_or(0));
+    // SAFETY: callers give either no address, or one inside a mapping that this function made and
+    // that nothing in Rust refers to.
+    let mapped = unsafe {
+        libc::mmap(
+            place,
+            length,
+            libc::PROT_READ | libc::PROT_EXEC,
+            libc::MAP_PRIVATE | fixed,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapped.addr()) }
+}
+
+/// Takes a part of what [`map`] has mapped away.
+pub fn unmap(at: usize, length: usize) -> io::Result<()> {
+    // SAFETY: the range is one that `map` has mapped, and nothing in Rust refers to it.
+    let result = unsafe { libc::munmap(std::ptr::without_provenance_mut(at), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Runs a function without arguments that [`map`] has mapped.
+pub fn call(at: usize) -> i32 {
+    let place = std::ptr::with_exposed_provenance::<()>(at);
+    // SAFETY: the caller has mapped a file there whose code is such a function for this processor.
+    let function: extern "C" fn() -> i32 = unsafe { std::mem::transmute(place) };
+    function()
+}
+
+/// A lease on a file.
+#[derive(Clone, Copy, Debug)]
+pub enum Lease {
+    /// Nobody else opens it before it is given back.
+    Write,
+    /// None.
+    None,
+}
+
+/// Takes or gives back a lease; to be taken the file must be open once.
+pub fn lease(file: &File, kind: Lease) -> io::Result<()> {
+    let kind = match kind {
+        Lease::Write => libc::F_WRLCK,
+        Lease::None => libc::F_UNLCK,
+    };
+    // SAFETY: the call takes an open file and a number.
+    let result =
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::c_int::from(kind)) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether somebody waits for a lease of writing to be given back, or does not have to any more.
+pub fn is_lease_broken(file: &File) -> bool {
+    // SAFETY: the call takes an open file and gives a number.
+    let kind = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
+    kind != libc::c_int::from(libc::F_WRLCK)
+}
+
+/// A lease that somebody waits for ends the process, unless it ignores that.
+pub fn ignore_lease_signals() {
+    // SAFETY: to ignore a signal runs no code in its place.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
 }

@@ -2,6 +2,7 @@
 
 use crate::{docs, place, setup, shell, test, tidy, vm};
 use anyhow::{Context as _, Result, bail};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How a step ended, if it did not fail.
@@ -24,6 +25,7 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", perform: clippy },
     Step { name: "docs", perform: || docs::check().map(passed) },
     Step { name: "deny", perform: deny },
+    Step { name: "advisories", perform: advisories },
     Step { name: "vm", perform: kernels },
     Step { name: "test", perform: tests },
 ];
@@ -55,7 +57,7 @@ pub(crate) fn ci() -> Result<()> {
 fn row(name: &str, took: Duration, word: &str, note: &str) -> String {
     // Only the last line: a tally's closing counts, an error's summary.
     let note = note.lines().last().unwrap_or_default();
-    format!("{name:<8}{:>7.1} s  {word:<8} {note}", took.as_secs_f64()).trim_end().to_owned()
+    format!("{name:<10}{:>7.1} s  {word:<8} {note}", took.as_secs_f64()).trim_end().to_owned()
 }
 
 fn passed((): ()) -> Outcome {
@@ -91,16 +93,30 @@ fn kernels() -> Result<Outcome> {
     })
 }
 
-/// Licences and sources of the dependencies, where the tool is installed: building it takes longer
-/// than all other steps together.
+/// Licences and sources of the dependencies.
 fn deny() -> Result<Outcome> {
-    let Some(program) = shell::on_path("cargo-deny") else {
-        return Ok(Outcome::Skipped("needs cargo-deny (cargo install cargo-deny)".to_owned()));
-    };
-    let manifest = place::root().join("Cargo.toml");
-    let mut command = shell::program(program, ["--manifest-path"]);
-    command.arg(manifest).args(["check", "bans", "licenses", "sources"]);
-    shell::run(&mut command).map(passed).context("checking deny.toml")
+    if let Err(error) = setup::ensure(&["deny"], setup::Want::Must) {
+        return Ok(Outcome::Skipped(format!("needs cargo-deny: {error:#}")));
+    }
+    let mut check = cargo_deny(&["check", "bans", "licenses", "sources"])?;
+    shell::run(&mut check).map(passed).context("checking deny.toml")
+}
+
+/// What has been published against the dependencies, where the list of it can be fetched.
+fn advisories() -> Result<Outcome> {
+    let fetched = setup::cargo_deny().is_ok_and(|program| program.is_file())
+        && shell::succeeds(&mut cargo_deny(&["fetch", "db"])?);
+    if !fetched {
+        return Ok(Outcome::Skipped("needs the RustSec advisory database".to_owned()));
+    }
+    let mut check = cargo_deny(&["check", "--disable-fetch", "advisories"])?;
+    shell::run(&mut check).map(passed).context("checking advisories")
+}
+
+fn cargo_deny(arguments: &[&str]) -> Result<Command> {
+    let mut command = shell::program(setup::cargo_deny()?, ["--manifest-path"]);
+    command.arg(place::root().join("Cargo.toml")).args(["--locked"]).args(arguments);
+    Ok(command)
 }
 
 #[cfg(test)]
@@ -113,7 +129,7 @@ mod tests {
         let note = "skipped x: needs y\n3 passed, 0 failed, 1 skipped";
         assert_eq!(
             row("test", Duration::from_millis(61_540), "passed", note),
-            "test       61.5 s  passed   3 passed, 0 failed, 1 skipped"
+            "test         61.5 s  passed   3 passed, 0 failed, 1 skipped"
         );
     }
 }

@@ -52,7 +52,10 @@ pub(crate) fn fuzz(request: &Request) -> Result<()> {
         let program = folder.join(host).join("release").join(&name);
         let mut run = shell::program(&program, [format!("-max_total_time={}", request.seconds)]);
         run.arg(format!("-artifact_prefix={}/", found.display()));
-        shell::run(run.args(["-max_len=8192", "-print_final_stats=1"]).arg(&corpus))?;
+        run.args(["-max_len=8192", "-print_final_stats=1"]).arg(&corpus);
+        // What to begin with; what is found is written to the first folder only.
+        let seeds = place::root().join("tests/fuzz/corpus").join(&name);
+        shell::run(run.args(seeds.is_dir().then_some(seeds)))?;
     }
     Ok(())
 }

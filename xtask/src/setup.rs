@@ -5,6 +5,7 @@
 
 mod arm64;
 mod bpf;
+mod deny;
 mod go;
 mod nccl;
 mod packages;
@@ -83,6 +84,18 @@ const PARTS: &[Part] = &[
         install: || packages::install_for(CONTAINERD),
     },
     Part {
+        name: "systemd",
+        purpose: "judge the unit file in tests",
+        probe: || packages::probe(SYSTEMD),
+        install: || packages::install_for(SYSTEMD),
+    },
+    Part {
+        name: "deny",
+        purpose: "check the dependencies' licences, sources and advisories",
+        probe: deny::probe,
+        install: deny::install,
+    },
+    Part {
         name: "collector",
         purpose: "compile the OpenTelemetry Collector that tests send to",
         probe: go::probe,
@@ -133,6 +146,9 @@ const CONTAINERD: &[Tool] = &[
     Tool { program: "runc", package: "runc" },
     Tool { program: "busybox", package: "busybox-static" },
 ];
+
+/// It reads unit files where no systemd runs.
+const SYSTEMD: &[Tool] = &[Tool { program: "systemd-analyze", package: "systemd" }];
 
 /// An emulator of this machine's processor, and what the guest's first file system is made of.
 const VM: &[Tool] = &[
@@ -223,6 +239,11 @@ pub(crate) fn go() -> Option<PathBuf> {
 /// The real NCCL, if `setup nccl` has fetched it.
 pub(crate) fn nccl() -> Option<PathBuf> {
     nccl::library().ok().filter(|path| path.is_file())
+}
+
+/// The cargo-deny that `setup deny` has built.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    deny::program()
 }
 
 /// Whether this process may write system folders.

@@ -17,9 +17,11 @@ pub(crate) fn program<A: AsRef<OsStr>>(
     command
 }
 
-/// The cargo that runs this task, so that the toolchain is the same.
+/// The cargo that runs this task, so that the toolchain is the same. It builds what `Cargo.lock` says
+/// and nothing else.
 pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
-    let mut command = program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), args);
+    let mut command = program(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), ["--locked"]);
+    command.args(args);
     // What cargo told this program of itself: a build script that asks for it (ring's does) would
     // run again whenever cargo is called by hand in between, and all that is built upon it.
     for (name, _) in env::vars_os() {

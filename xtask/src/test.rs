@@ -39,7 +39,7 @@ pub(crate) struct Tally {
 /// `cargo xtask test`; arguments go to `cargo test`, those after `--` to the test programs.
 pub(crate) fn test(args: &[OsString]) -> Result<Tally> {
     compile::setup_toolchain()?;
-    setup::ensure(&["test", "containerd", "slurm", "nccl"], Want::Optional)?;
+    setup::ensure(&["test", "containerd", "systemd", "slurm", "nccl"], Want::Optional)?;
     compile::packages(Profile::Debug, FAKES)?;
     let mut command = shell::cargo(["test", "--no-fail-fast"]);
     let (for_cargo, for_tests) = split(args);

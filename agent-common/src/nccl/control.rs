@@ -1,10 +1,11 @@
 //! What user space and the programs tell each other beside the records.
 
-/// Bit of the control word: operations are not counted, while their probes are being detached.
+/// Bit of a control word: nothing is counted of the process, because it is over the probe budget or
+/// its probes come or go.
 pub const CONTROL_PAUSED: u32 = 2;
-/// Bit of the control word: calls are timed until they return, so the return probes are there.
+/// Bit of a control word: calls are timed until they return, so the return probes are there.
 pub const CONTROL_TIMED: u32 = 1;
-/// The control word's lowest bit above the others: there is counted how often it was changed.
+/// A control word's lowest bit above the others: there is counted how often it was changed.
 /// The return of a call that began before a change may never be seen.
 pub const CONTROL_ERA: u32 = 4;
 

@@ -15,7 +15,7 @@ use gpuwho_common::nccl::{
 /// A communicator is being made.
 #[inline(always)]
 pub fn birth_began(registers: Registers, birth: &Birth) -> bool {
-    let entry = Entry::begin(registers);
+    let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     let argument = |position: usize| {
         let is_behind = matches!(birth.id, IdAt::Value(at) if position > at);
@@ -169,7 +169,7 @@ pub fn unique_id_hash(address: u64) -> u64 {
 /// A communicator is being ended: from here on its handle stands for nothing.
 #[inline(always)]
 pub fn death_began(registers: Registers, end: u32, frees: bool) -> bool {
-    let entry = Entry::begin(registers);
+    let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     let handle = registers.argument(0).unwrap_or(0);
     let key = HandleKey { handle, pid: entry.pid(), reserved: 0 };
@@ -229,7 +229,7 @@ fn asked_inside(registers: Registers, entry: &Entry) -> bool {
 /// Something is asked; the answer is read at the return.
 #[inline(always)]
 pub fn asked(registers: Registers, ask: Ask) -> bool {
-    let entry = Entry::begin(registers);
+    let Some(entry) = Entry::begin(registers) else { return false };
     if matches!(ask, Ask::UniqueId) && asked_inside(registers, &entry) {
         return true;
     }

@@ -1,14 +1,14 @@
 //! Entries of operations and of groups.
 
 use super::{
-    COMMUNICATORS, Entry, add_alone, calls_of, communicator_of_last, control, count, enter, is_fast,
+    COMMUNICATORS, Entry, add_alone, calls_of, communicator_of_last, count, enter, is_fast,
 };
 use crate::registers::Registers;
 use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use gpuwho_common::nccl::{
-    ARRIVALS, Arrival, CALL, CONTROL_PAUSED, CONTROL_TIMED, Call, CallKey, Communicator, GROUP_END,
-    GROUPED_CALL, LOST_CALL, NOWHERE, Open, TIMED_ONE_IN, Thread, UNKNOWN, UNSIZED, bucket,
-    message_bytes, operation, signature, size_class,
+    ARRIVALS, Arrival, CALL, CONTROL_TIMED, Call, CallKey, Communicator, GROUP_END, GROUPED_CALL,
+    LOST_CALL, NOWHERE, Open, TIMED_ONE_IN, Thread, UNKNOWN, UNSIZED, bucket, message_bytes,
+    operation, signature, size_class,
 };
 
 /// The same start of a group seen twice: two names of one file fire within one trap.
@@ -67,10 +67,10 @@ impl Returns {
 /// An operation begins; gives whether its return is to be seen.
 #[inline(always)]
 pub fn called(registers: Registers, call: &Call, wraps: bool, can_skip: bool) -> bool {
-    let control = control();
-    let returns = Returns::wanted(control, can_skip);
+    let Some(entry) = Entry::begin(registers) else { return false };
+    let returns = Returns::wanted(entry.control, can_skip);
     // Without returns the call inside it could not be told from another one.
-    if control & CONTROL_PAUSED != 0 || (wraps && returns == Returns::None) {
+    if wraps && returns == Returns::None {
         return false;
     }
     let has_size = call.count != NOWHERE;
@@ -89,7 +89,7 @@ pub fn called(registers: Registers, call: &Call, wraps: bool, can_skip: bool) ->
         wraps,
         returns,
     };
-    record(&asked, &Entry::begin(registers)) != 0
+    record(&asked, &entry) != 0
 }
 
 /// Apart from the entry, so that each of the programs has it once. Not 0: the return is wanted.
@@ -114,7 +114,7 @@ fn record(asked: &Asked, entry: &Entry) -> u64 {
     if let Some(communicator) = COMMUNICATORS.get_ptr_mut(&open.communicator) {
         note(communicator, &open);
     }
-    counted(&open);
+    counted(&open, entry.pid());
     u64::from(begun(thread, &open, asked, entry))
 }
 
@@ -156,10 +156,10 @@ fn note(communicator: *mut Communicator, open: &Open) {
 }
 
 #[inline(always)]
-fn counted(open: &Open) {
+fn counted(open: &Open, pid: u32) {
     let key =
         CallKey { communicator: open.communicator, operation: open.operation, class: open.class };
-    let Some(calls) = calls_of(&key) else { return count(LOST_CALL) };
+    let Some(calls) = calls_of(&key, pid) else { return count(LOST_CALL) };
     // SAFETY: the entry is not freed while the program runs (RCU); the bucket is below the
     // array's length.
     unsafe {
@@ -206,7 +206,7 @@ fn begun(thread: *mut Thread, open: &Open, asked: &Asked, entry: &Entry) -> bool
 /// A group begins; its return says nothing.
 #[inline(always)]
 pub fn group_started(registers: Registers) -> bool {
-    let entry = Entry::begin(registers);
+    let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
     unsafe {
@@ -231,7 +231,7 @@ pub fn group_started(registers: Registers) -> bool {
 /// A group ends; the outermost end launches it, and its return is to be seen.
 #[inline(always)]
 pub fn group_ended(registers: Registers, can_skip: bool) -> bool {
-    let entry = Entry::begin(registers);
+    let Some(entry) = Entry::begin(registers) else { return false };
     let Some(thread) = enter(&entry) else { return false };
     // SAFETY: only this thread writes its entry.
     unsafe {

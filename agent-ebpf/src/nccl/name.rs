@@ -24,13 +24,14 @@ pub fn coming(config: u64, parent: u64, task: u64) -> u64 {
     let _ = COMING.remove(&task);
     if config == 0 {
         if let Some(name) = name_of(parent, task) {
-            // SAFETY: the entry is not freed while the program runs (RCU).
+            // There is room for each thread. SAFETY: the entry is not freed while the program runs
+            // (RCU).
             let _ = COMING.insert(&task, unsafe { &*name }, u64::from(BPF_ANY));
         }
         return 0;
     }
     let Some(text) = text_of(config) else { return 0 };
-    // Only an LRU without memory refuses: the communicator then has no name.
+    // As above.
     let _ = COMING.insert(&task, &NO_NAME, u64::from(BPF_ANY));
     let Some(name) = COMING.get_ptr_mut(&task) else { return 0 };
     // SAFETY: the helper writes no more than the size into the map's value, and answers an error

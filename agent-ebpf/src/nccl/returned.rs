@@ -3,14 +3,14 @@
 use super::birth::unique_id_hash;
 use super::name::came;
 use super::{
-    COMMUNICATORS, Entry, HANDLES, NOBODY, THREADS, UNIQUE_IDS, add_alone, calls_of, count,
-    handle_changed, make,
+    CALLS, COMMUNICATORS, Entry, HANDLES, NOBODY, THREADS, UNIQUE_IDS, add_alone, count,
+    handle_changed, make, take,
 };
 use crate::registers::{Registers, read_user};
-use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::bindings::BPF_NOEXIST;
 use gpuwho_common::nccl::{
     Ask, BIRTH, CALL, CallKey, Communicator, DEATH, GROUP_END, GROUPED_CALL, HIT_RETURN, HandleKey,
-    Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, QUESTION,
+    Identity, LOST_UNREADABLE, MADE_LOCALLY, MAX_INIT_ALL, MadeId, Open, PLACE_ID, QUESTION,
     RESULT_IN_PROGRESS, RESULT_OK, SHRUNK, Thread, bucket,
 };
 
@@ -18,10 +18,13 @@ use gpuwho_common::nccl::{
 #[inline(always)]
 pub fn returned(registers: Registers) {
     count(HIT_RETURN);
-    let entry = Entry::begin(registers);
+    let entry = Entry::again(registers);
     let Some(thread) = THREADS.get_ptr_mut(&entry.task) else { return };
     // SAFETY: only this thread writes its entry.
-    let open = unsafe { (*thread).open };
+    let open = unsafe {
+        add_alone(&raw mut (*thread).returns, 1);
+        (*thread).open
+    };
     // The return of a function inside the open one has a lower stack.
     if open.since_ns == 0 {
         return;
@@ -53,7 +56,7 @@ pub fn returned(registers: Registers) {
 fn timed(open: &Open, now: u64) {
     let key =
         CallKey { communicator: open.communicator, operation: open.operation, class: open.class };
-    let Some(calls) = calls_of(&key) else { return };
+    let Some(calls) = CALLS.get_ptr_mut(&key) else { return };
     let took = now.saturating_sub(open.since_ns);
     // SAFETY: the entry is not freed while the program runs (RCU); the bucket is below the
     // array's length.
@@ -152,10 +155,10 @@ fn answered_inside(thread: *mut Thread, open: &Open) {
 fn answered(open: &Open, entry: &Entry) {
     if open.detail == Ask::UniqueId as u32 {
         let hash = unique_id_hash(open.answer);
-        if hash != 0 {
+        if hash != 0 && take::<PLACE_ID>(entry.pid()) != 0 {
             let made = MadeId { at_ns: entry.now, pid: entry.pid(), reserved: 0 };
-            // Only an LRU without memory refuses; the id is then seen when it is used.
-            let _ = UNIQUE_IDS.insert(&hash, &made, u64::from(BPF_ANY));
+            // There already: made twice.
+            let _ = UNIQUE_IDS.insert(&hash, &made, u64::from(BPF_NOEXIST));
         }
         return;
     }

@@ -5,12 +5,14 @@
 //! as the truth when names nest is decided in `docs/decisions/0003-nested-pods.md`: the outer
 //! name was written by the host, the inner one perhaps by the work itself.
 
+mod precedence;
 mod schedulers;
 mod shapes;
 pub(super) mod slurm;
 
 use super::{Pod, Workload};
-use crate::ids::{ContainerId, PodUid, SlurmJobId};
+use crate::ids::{ContainerId, PodUid};
+use precedence::{contradicts, specificity};
 use shapes::{is_container_id, number, pod_uid, unescape};
 use std::sync::Arc;
 
@@ -317,15 +319,24 @@ fn user_slice<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
 }
 
 /// The `.service` or `.scope` that is no container's, above the first container: the first, because
-/// what is below one may be its own names. In a user's slice, all of which is the user's, the last.
+/// what is below one may be its own names. What a machine's or a user's own service manager calls a
+/// unit is a claim: in a user's slice the first is the login's or that manager itself.
 fn unit<'a>(walk: &mut Walk<'a>, component: &'a str) -> bool {
     let is_unit = |kind| component.strip_suffix(kind).is_some_and(|name| !name.is_empty());
     // `init.scope` holds only systemd itself.
     if !(is_unit(".service") || is_unit(".scope"))
         || component == "init.scope"
         || walk.found.container.is_some()
-        || (walk.found.unit.is_some() && !walk.found.user_slice)
     {
+        return false;
+    }
+    let is_anothers =
+        walk.found.machine.is_some() || (walk.found.user_slice && walk.found.unit.is_some());
+    if is_anothers {
+        walk.found.claimed.unit = Some(Arc::from(component));
+        return true;
+    }
+    if walk.found.unit.is_some() {
         return false;
     }
     walk.found.unit = Some(Arc::from(component));
@@ -343,54 +354,6 @@ fn line_path(line: &str) -> Option<&str> {
 /// A path that leaves the reader's cgroup namespace.
 fn is_outside(path: &str) -> bool {
     path == "/.." || path.starts_with("/../")
-}
-
-/// How much a workload says: what the host wrote before what a user, a machine or a service may
-/// have written, then container, pod, Slurm task and everything weaker.
-fn specificity(workload: &Workload) -> u32 {
-    let host = is_host_written(workload);
-    let slurm = workload.slurm.as_ref();
-    let facts = [
-        host && workload.container.is_some(),
-        host && workload.pod.is_some(),
-        slurm.is_some(),
-        slurm.is_some_and(|slurm| slurm.step.is_some()),
-        slurm.is_some_and(|slurm| slurm.task.is_some()),
-        workload.container.is_some(),
-        workload.pod.is_some(),
-        workload.allocation.is_some(),
-        workload.machine.is_some(),
-        workload.unit.is_some(),
-        workload.uid.is_some(),
-    ];
-    facts.iter().fold(0, |rank, fact| rank << 1 | u32::from(*fact))
-}
-
-fn is_host_written(workload: &Workload) -> bool {
-    // A job is taken only where slurmd made its directory; its scope is a unit.
-    let is_units = workload.slurm.is_none() && workload.is_in_unit();
-    workload.machine.is_none() && !workload.user_slice && !is_units
-}
-
-/// Whether two paths of one process, both written by the host, name different owners.
-fn contradicts(one: &Workload, other: &Workload) -> bool {
-    fn differ<T: PartialEq>(one: Option<&T>, other: Option<&T>) -> bool {
-        one.is_some() && other.is_some() && one != other
-    }
-    fn pod(workload: &Workload) -> Option<&PodUid> {
-        workload.pod.as_ref().map(|pod| &pod.uid)
-    }
-    fn job(workload: &Workload) -> Option<&SlurmJobId> {
-        workload.slurm.as_ref().map(|slurm| &slurm.job)
-    }
-    if !is_host_written(one) || !is_host_written(other) {
-        return false;
-    }
-    differ(one.container.as_ref(), other.container.as_ref())
-        || differ(pod(one), pod(other))
-        || differ(job(one), job(other))
-        || (pod(one).is_some() && job(other).is_some())
-        || (job(one).is_some() && pod(other).is_some())
 }
 
 #[cfg(test)]

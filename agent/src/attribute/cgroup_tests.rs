@@ -17,6 +17,7 @@ fn render(workload: &Workload) -> String {
         nested,
         user_slice,
         facts: _,
+        claimed,
     } = workload;
     let or_dash = |text: &Option<Arc<str>>| text.as_deref().unwrap_or("-").to_owned();
     let mut words = Vec::new();
@@ -35,6 +36,7 @@ fn render(workload: &Workload) -> String {
     }
     words.extend(machine.iter().map(|name| format!("machine={name}")));
     words.extend(unit.iter().map(|name| format!("unit={name}")));
+    words.extend(claimed.unit.iter().map(|name| format!("claimed-unit={name}")));
     words.extend(uid.iter().map(|uid| format!("uid={uid}")));
     words.extend(node.iter().map(|id| format!("node={id}")));
     words.extend(nested.then(|| "nested".to_owned()));
@@ -210,7 +212,10 @@ fn a_docker_container_cannot_become_a_job_a_unit_or_another_container() {
 #[test]
 fn a_user_cannot_become_a_job_by_a_name_in_their_own_slice() {
     let path = "/user.slice/user-7.slice/user@7.service/slurmstepd.scope/job_5/step_0/user/task_0";
-    assert_eq!(render(&parse_path(path)), "unit=slurmstepd.scope uid=7 user-slice");
+    assert_eq!(
+        render(&parse_path(path)),
+        "unit=user@7.service claimed-unit=slurmstepd.scope uid=7 user-slice"
+    );
     // A service with `Delegate=yes` makes what directories it likes.
     let path = "/system.slice/theirs.service/slurm/uid_9/job_5/step_0/task_0";
     assert_eq!(render(&parse_path(path)), "unit=theirs.service");

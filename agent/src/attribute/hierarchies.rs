@@ -15,7 +15,7 @@ use crate::sys::handle::open_kernfs_node;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::DirEntryExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,6 +64,10 @@ const KEEP_REMOVED_NS: u64 = 300_000_000_000;
 const MAX_WALK: usize = 50_000;
 /// The longest path taken from an announcement; the kernel's own limit.
 const MAX_PATH_LEN: usize = 4096;
+/// Levels climbed at once from a cgroup whose path is too long: as `../` they fit into a path.
+const MAX_LEVELS: usize = 1024;
+/// Climbs from one such cgroup, for some 200,000 levels; each takes some microseconds.
+const MAX_CLIMB: usize = 256;
 
 impl Hierarchies {
     /// The hierarchies mounted at or below `paths.cgroup` in this mount namespace.
@@ -190,10 +194,11 @@ impl Hierarchies {
         let root = rustix::fs::open(mount, flags, Mode::empty())?;
         let node = open_kernfs_node(root.as_fd(), id)
             .map_err(|source| Errno::from_io_error(&source).unwrap_or(Errno::IO))?;
-        // Our own descriptor table, whatever `Paths.proc` says.
-        let link = format!("/proc/self/fd/{}", node.as_raw_fd());
-        let full = rustix::fs::readlink(link, Vec::new())?;
-        Ok(relative(mount, &full.to_string_lossy()))
+        let full = match path_of(&node) {
+            Err(Errno::NAMETOOLONG) => nearest_path_above(node)?,
+            full => full?,
+        };
+        Ok(relative(mount, &full))
     }
 
     /// Every directory's inode, at most once between two calls of [`Hierarchies::expire`].
@@ -223,6 +228,31 @@ impl Known {
             self.paths.remove(&oldest);
         }
     }
+}
+
+/// The path of an open directory; the kernel tells none of `PATH_MAX` and more.
+fn path_of(node: &OwnedFd) -> Result<String, Errno> {
+    // Our own descriptor table, whatever `Paths.proc` says.
+    let link = format!("/proc/self/fd/{}", node.as_raw_fd());
+    Ok(rustix::fs::readlink(link, Vec::new())?.to_string_lossy().into_owned())
+}
+
+/// The path of the nearest directory above one whose own is too long: who may make cgroups makes
+/// them as deep as he likes, and whose they are is said further up.
+fn nearest_path_above(mut node: OwnedFd) -> Result<String, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut levels = MAX_LEVELS;
+    for _ in 0..MAX_CLIMB {
+        let above = rustix::fs::openat(&node, "../".repeat(levels), flags, Mode::empty())?;
+        match path_of(&above) {
+            Ok(path) if levels == 1 => return Ok(path),
+            // Perhaps too far: again from below, by half as much.
+            Ok(_) => levels /= 2,
+            Err(Errno::NAMETOOLONG) => node = above,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::NAMETOOLONG)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

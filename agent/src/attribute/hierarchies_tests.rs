@@ -95,3 +95,27 @@ fn hierarchies_that_are_mounted_later_are_found() {
     hierarchies.expire(0);
     assert_eq!(hierarchies.layout(), Layout::V2);
 }
+
+#[test]
+fn a_directory_too_deep_to_be_named_is_named_by_the_nearest_above() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |at: &OwnedFd, name: &str| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(at, name, flags, Mode::empty()).unwrap()
+    };
+    // Few long names, and more short ones than are climbed at once.
+    for (name, levels) in [("x".repeat(250), 20), ("x".to_owned(), 5_000)] {
+        let top = folder.path().join(format!("{levels}/own"));
+        std::fs::create_dir_all(&top).unwrap();
+        let root: OwnedFd = std::fs::File::open(&top).unwrap().into();
+        let mut node = open(&root, ".");
+        for _ in 0..levels {
+            rustix::fs::mkdirat(&node, &name, Mode::RWXU).unwrap();
+            node = open(&node, &name);
+        }
+        assert_eq!(path_of(&node), Err(Errno::NAMETOOLONG));
+        let found = nearest_path_above(node).unwrap();
+        assert!(found.starts_with(top.to_str().unwrap()), "{found}");
+        assert!(found.len() + name.len() + 2 > MAX_PATH_LEN, "{} is not the nearest", found.len());
+    }
+}

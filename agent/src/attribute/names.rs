@@ -375,6 +375,7 @@ pub(crate) fn is_behind(host: &Host, owner: &Owner) -> bool {
         || workload
             .container
             .as_ref()
+            .or(workload.unconfirmed())
             .is_some_and(|id| differ(host.names.container(id), workload.facts.as_ref()))
 }
 

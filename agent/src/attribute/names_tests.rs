@@ -159,7 +159,8 @@ fn nobody_is_asked_about_names_that_a_user_or_a_guest_made() {
         (inner.clone(), vec![Want::Pod(PodUid::new(UID)), Want::Container(id('a'))]),
         (format!("/user.slice/user-1000.slice/user@1000.service{inner}"), Vec::new()),
         (format!("/lxc/guest{inner}"), Vec::new()),
-        (format!("/docker/{}{inner}", id('c')), Vec::new()),
+        // The container around them is the host's.
+        (format!("/docker/{}{inner}", id('c')), vec![Want::Container(id('c'))]),
         (format!("/system.slice/theirs.service{inner}"), Vec::new()),
     ] {
         let host = FakeHost::new();

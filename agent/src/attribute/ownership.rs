@@ -6,17 +6,17 @@
 
 mod ends;
 pub mod killed;
+mod quotas;
 
 use super::grants::Grants;
 use super::hierarchies::Layout;
 use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
 use super::party::{Party, PartyFacts, PartyId};
 use super::process::Living;
-use super::quota::{QuotaKey, Refusals};
-use super::slurm::{self, Job};
+use super::quota::Refusals;
+use super::slurm::Job;
 use super::table::{Case, Table, started_ns};
-use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Workload};
-use crate::catalog::agent::OwnerLimit;
+use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Settings, Workload};
 use crate::host::{Clock, boot_time_ns};
 use crate::ids::{Hierarchy, ProcKey};
 use crate::paths::Paths;
@@ -76,17 +76,17 @@ const MOST_REPEATS: usize = 2;
 impl Ownership {
     /// An empty table that reads the host's files at `paths`.
     pub fn new(paths: &Paths) -> Self {
-        Self::with_slurm(paths, slurm::Settings::usual(paths))
+        Self::with_settings(paths, Settings::usual(paths))
     }
 
-    /// The same, with what the operator has said about Slurm.
-    pub fn with_slurm(paths: &Paths, slurm: slurm::Settings) -> Self {
-        Self::make(Host::new(paths, slurm), boot_time_ns)
+    /// The same, with what the operator has said.
+    pub fn with_settings(paths: &Paths, settings: Settings) -> Self {
+        Self::make(Host::new(paths, settings), boot_time_ns)
     }
 
     /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
     pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self::make(Host::new(paths, slurm::Settings::usual(paths)), clock)
+        Self::make(Host::new(paths, Settings::usual(paths)), clock)
     }
 
     fn make(host: Host, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
@@ -176,36 +176,6 @@ impl Ownership {
     /// Whose a process is: one lookup.
     pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
         self.read().owner(process)
-    }
-
-    /// Whose share a process uses of what the host's tenants share.
-    pub fn quota_key(&self, process: ProcKey) -> QuotaKey {
-        self.key_of(self.owner(process).as_deref())
-    }
-
-    /// The same for a caller that may itself hold the table's lock: [`QuotaKey::UNKNOWN`] while the
-    /// table is being written.
-    pub(crate) fn try_quota_key(&self, process: ProcKey) -> QuotaKey {
-        let table = self.0.table.try_read().ok();
-        self.key_of(table.and_then(|table| table.owner(process)).as_deref())
-    }
-
-    /// That of a process with this owner.
-    pub fn key_of(&self, owner: Option<&Owner>) -> QuotaKey {
-        let Some(owner) = owner else { return QuotaKey::UNKNOWN };
-        let facts = self.party(owner.party);
-        let key = facts.and_then(|facts| QuotaKey::of_party(owner.party, &facts.party));
-        key.unwrap_or_else(|| QuotaKey::of_user(owner.uid))
-    }
-
-    /// Counts what an owner was refused because its share was used up.
-    pub fn refuse(&self, owner: QuotaKey, limit: OwnerLimit, count: u64) {
-        self.0.refusals.add(owner.party(), limit, count);
-    }
-
-    /// What owners were refused since the agent started.
-    pub fn refused(&self) -> Vec<(PartyId, OwnerLimit, u64)> {
-        self.0.refusals.all(|party| self.party(party).is_some())
     }
 
     /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who
@@ -319,7 +289,10 @@ impl Ownership {
     fn learned(&self, change: &Change) {
         self.name_again(|owner| match change {
             Change::Pod(uid) => owner.workload.pod.as_ref().is_some_and(|pod| pod.uid == *uid),
-            Change::Container(id) => owner.workload.container.as_ref() == Some(id),
+            Change::Container(id) => {
+                let workload = &owner.workload;
+                workload.container.as_ref().or(workload.unconfirmed()) == Some(id)
+            }
         });
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::attribute::delegated::SelfClaims;
 use crate::attribute::fake::{FakeHost, opened, v2};
 use crate::attribute::{KernelCgroups, Method, Workload};
 use crate::catalog::attributes::AttrSet;
@@ -255,12 +256,19 @@ fn a_repeated_open_costs_no_second_resolution() {
     assert!(Arc::ptr_eq(&before, &table.owner(KEY).unwrap()));
 }
 
+fn claims(pod: &str, container: &str) -> SelfClaims {
+    let pod = Some(crate::ids::PodUid::new(pod));
+    let container = Some(crate::ids::ContainerId::new(container));
+    SelfClaims { pod, container, ..SelfClaims::default() }
+}
+
 #[test]
 fn a_docker_container_that_names_a_pod_of_this_node_stays_a_docker_container() {
     let host = FakeHost::new();
     let nested = format!("/docker/{}/kubelet{}", container('d'), pod_path(UID, 'a'));
     host.start(KEY, "python3", &line(&nested));
-    let table = table(&host);
+    let believing = Settings { nested: true, ..Settings::usual(&host.paths) };
+    let table = Ownership::with_settings(&host.paths, believing);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     let kind = table.owner(KEY).unwrap();
     assert_eq!(kind.workload.node.as_ref().unwrap().as_str(), container('d'));
@@ -271,7 +279,8 @@ fn a_docker_container_that_names_a_pod_of_this_node_stays_a_docker_container() {
     table.observe(Evidence::Opened(opened(forger, 6, 2 * SECOND)));
     let owner = table.owner(forger).unwrap();
     let docker = Some(crate::ids::ContainerId::new(&container('d')));
-    assert_eq!(owner.workload, Workload { container: docker, ..Workload::default() });
+    let claimed = claims(UID, &container('a'));
+    assert_eq!(owner.workload, Workload { container: docker, claimed, ..Workload::default() });
 }
 
 #[test]
@@ -283,7 +292,8 @@ fn a_service_that_names_a_pod_of_this_node_stays_a_service() {
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     let owner = table.owner(KEY).unwrap();
     let unit = Some(Arc::from("x.service"));
-    assert_eq!(owner.workload, Workload { unit, ..Workload::default() });
+    let claimed = claims(UID, &container('a'));
+    assert_eq!(owner.workload, Workload { unit, claimed, ..Workload::default() });
 }
 
 #[test]

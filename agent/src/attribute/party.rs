@@ -56,6 +56,16 @@ impl PartyId {
     pub const UNATTRIBUTED: Self = Self(0);
     /// The number of [`Party::Other`].
     pub const OTHER: Self = Self(1);
+
+    /// As the kernel's maps know it.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The one that the kernel's maps know so.
+    pub(crate) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
 }
 
 /// A party and its names.
@@ -196,10 +206,7 @@ impl Party {
                 .then(|| Box::new(Self::place(workload, workload.node.as_ref(), user)));
             return Self::Pod { uid, container, within };
         }
-        // What only a process's own environment says charges nobody.
-        if let Some(slurm) = &workload.slurm
-            && owner.method != Method::Environment
-        {
+        if let Some(slurm) = &workload.slurm {
             return Self::Job(slurm.job.clone());
         }
         if let Some(allocation) = &workload.allocation {

@@ -4,7 +4,7 @@
 //! An index by UID, kept by inotify; a lookup is in memory. A UID that is not in it lists the
 //! directory again, at most once a second. The directory may appear later or be replaced.
 
-use super::{Host, KernelCgroups, Owner, Workload};
+use super::{Host, KernelCgroups, Owner};
 use crate::ids::{ContainerId, PodUid};
 use inotify::{EventMask, Inotify, WatchMask};
 use std::collections::HashMap;
@@ -232,16 +232,11 @@ fn only_directory(dir: &Path) -> Option<Arc<str>> {
 
 /// Names from the log directories, where nothing better told them.
 ///
-/// A pod named inside a container, a machine or a user's slice has its logs in there, not here.
-/// If the node's own kubelet has a pod of that UID, the inner name is forged: the work is the
-/// outer container's.
+/// A pod named inside a container, a machine or a service has its logs in there, not here.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
     let workload = &mut owner.workload;
     let Some(pod) = &mut workload.pod else { return };
     if workload.nested {
-        if host.names.pod(&pod.uid).is_some() || host.podlogs.pod(&pod.uid).is_some() {
-            disown(workload);
-        }
         return;
     }
     if pod.name.is_none()
@@ -257,13 +252,6 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
     {
         pod.container = host.podlogs.container(&pod.uid, id);
     }
-}
-
-/// Takes the inner claim away and leaves the outer container.
-fn disown(workload: &mut Workload) {
-    workload.pod = None;
-    workload.nested = false;
-    workload.container = workload.node.take();
 }
 
 #[cfg(test)]

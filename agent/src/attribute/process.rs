@@ -9,6 +9,7 @@ use super::cgroup::{Placement, parse_proc_cgroup};
 use super::{Host, KernelCgroups, Method, Owner};
 use crate::ids::{ContainerId, ProcKey};
 use crate::paths::Paths;
+use crate::text::MAX_FILE;
 use procfs::process::Process;
 use rustix::fs::{Dir, DirEntry, readlinkat};
 use std::ffi::OsString;
@@ -105,12 +106,15 @@ impl Living {
     /// Whether this very process is still there. A group whose leader ended is, while it has
     /// other threads. Every holder is asked for now and then, so this is one small read.
     pub(crate) fn remains(paths: &Paths, key: ProcKey) -> bool {
-        let mut buffer = [0; MAX_STAT];
-        let file = File::open(paths.proc.join(format!("{}/stat", key.pid)));
-        let Ok(length) = file.and_then(|mut file| file.read(&mut buffer)) else { return false };
-        let text = buffer.get(..length).unwrap_or_default();
-        Life::parse(text).is_some_and(|life| {
+        Life::read(paths, key.pid).is_some_and(|life| {
             life.start_ticks == key.start_ticks && (!life.is_exiting || life.threads > 1)
+        })
+    }
+
+    /// Whether this very process is there, be it on its way out: what it holds it may still hold.
+    pub(crate) fn is_there(paths: &Paths, key: ProcKey) -> bool {
+        Life::read(paths, key.pid).is_some_and(|life| {
+            life.start_ticks == key.start_ticks && (!life.is_dead || life.threads > 1)
         })
     }
 
@@ -180,6 +184,8 @@ impl Living {
 #[derive(Debug, PartialEq, Eq)]
 struct Life {
     is_exiting: bool,
+    /// A zombie: all that it held is let go.
+    is_dead: bool,
     threads: i64,
     start_ticks: u64,
 }
@@ -188,6 +194,13 @@ struct Life {
 const MAX_STAT: usize = 2048;
 
 impl Life {
+    fn read(paths: &Paths, pid: u32) -> Option<Self> {
+        let mut buffer = [0; MAX_STAT];
+        let mut file = File::open(paths.proc.join(format!("{pid}/stat"))).ok()?;
+        let length = file.read(&mut buffer).ok()?;
+        Self::parse(buffer.get(..length)?)
+    }
+
     /// The name is in parentheses and may itself hold them, and any other byte.
     fn parse(text: &[u8]) -> Option<Self> {
         let name_ends = text.iter().rposition(|byte| *byte == b')')?;
@@ -198,7 +211,8 @@ impl Life {
         let flags = fields.nth(5)?.parse().ok()?;
         let threads = fields.nth(10)?.parse().ok()?;
         let start_ticks = fields.nth(1)?.parse().ok()?;
-        Some(Self { is_exiting: is_on_its_way_out(state, flags), threads, start_ticks })
+        let is_exiting = is_on_its_way_out(state, flags);
+        Some(Self { is_exiting, is_dead: is_dead(state), threads, start_ticks })
     }
 }
 
@@ -224,11 +238,12 @@ pub(crate) fn container_cgroup(paths: &Paths, pid: u32, id: &ContainerId) -> Opt
 /// most specific line may be a weaker one.
 fn is_on_its_way_out(state: char, flags: u32) -> bool {
     const PF_EXITING: u32 = 0x4;
-    flags & PF_EXITING != 0 || matches!(state, 'Z' | 'X' | 'x')
+    flags & PF_EXITING != 0 || is_dead(state)
 }
 
-/// More than `cgroup` can hold: 14 lines of the longest path the kernel prints (`PATH_MAX`).
-const MAX_FILE: u64 = 128 * 1024;
+fn is_dead(state: char) -> bool {
+    matches!(state, 'Z' | 'X' | 'x')
+}
 
 /// The first source: the living process's own files.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {

@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn beyond_the_owners_counted_apart_the_others_are_counted_together() {
         let refusals = Refusals::default();
-        let parties = parties(MAX_OWNERS as u32 + 3);
+        let parties = parties(35);
         for party in &parties {
             refusals.add(*party, OwnerLimit::Series, 2);
         }

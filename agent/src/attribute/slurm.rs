@@ -12,6 +12,8 @@ mod claims;
 mod devices;
 mod dropfiles;
 mod facts;
+#[doc(hidden)]
+pub mod fuzz;
 mod grants;
 mod jobs;
 mod node;
@@ -151,7 +153,7 @@ impl Settings {
 }
 
 /// The source after those of the cgroup: the job's names, and for a process that no cgroup gives
-/// to anybody the job that its parents or its environment name.
+/// to anybody the job that its parents name.
 pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
     if owner.method == Method::Pending {
         return;

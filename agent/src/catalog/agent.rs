@@ -25,11 +25,11 @@ dims! {
         RingFull = "ring_full",
         /// A kernel map had no room.
         MapFull = "map_full",
-        /// The kernel's map of communicators had no room.
+        /// A communicator found no room in the kernel's map, or its owner holds all places it may.
         CommunicatorsFull = "communicators_full",
-        /// The kernel's map of operations by size had no room.
+        /// The same of an operation by size.
         OperationsFull = "operations_full",
-        /// The kernel's map of threads had no room.
+        /// The same of a thread.
         ThreadsFull = "threads_full",
         /// The queue to the exporter was full; the oldest batch went.
         QueueFull = "queue_full",
@@ -63,6 +63,14 @@ dims! {
         LogLines = "log_lines",
         /// Events that were summed up instead of sent one by one.
         Events = "events",
+        /// Places for communicators in the kernel's map.
+        Communicators = "communicators",
+        /// Places for operations by size in the kernel's map.
+        Operations = "operations",
+        /// Places for threads that call NCCL in the kernel's map.
+        Threads = "threads",
+        /// Places for unique ids in the kernel's map.
+        UniqueIds = "unique_ids",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {

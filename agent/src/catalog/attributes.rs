@@ -1,5 +1,6 @@
 //! Every attribute a point or the resource can carry, declared once, and the sets of them.
 
+use crate::text::{printable, printable_arc};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -282,9 +283,21 @@ attributes! {
     SCHEDULER_ALLOCATION = "gpuwho.scheduler.allocation";
     /// Nomad's task.
     SCHEDULER_TASK = "gpuwho.scheduler.task";
-    /// How the owner was found: `cgroup`, `kernel`, `slurmstepd` (a parent), `environment` (the
-    /// process's own word), `none`.
+    /// How the owner was found: `cgroup`, `kernel`, `slurmstepd` (a parent), `none`.
     OWNER_METHOD = "gpuwho.owner.method";
+    /// The pod that a cgroup is named after which the work may have made itself: a claim, no identity
+    /// (info series).
+    CLAIMED_POD_UID = "gpuwho.claimed.pod.uid";
+    /// The container that a cgroup is named after which the work may have made itself (info series).
+    CLAIMED_CONTAINER_ID = "gpuwho.claimed.container.id";
+    /// The unit as a user's or a machine's own service manager names it (info series).
+    CLAIMED_SYSTEMD_UNIT = "gpuwho.claimed.systemd.unit";
+    /// The Slurm job that the process's own environment names, where nothing else gives it to a job
+    /// (info series).
+    CLAIMED_SLURM_JOB_ID = "gpuwho.claimed.slurm.job.id";
+    /// The host's container that is the node of the cluster the pod is in (`kubernetes.nested`; info
+    /// series).
+    NODE_CONTAINER_ID = "gpuwho.node.container.id";
     /// What kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`,
     /// `user`, `other` (owners beyond those told apart on a device) or `unattributed`.
     OWNER_KIND = "gpuwho.owner.kind";
@@ -383,8 +396,6 @@ attributes! {
     NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
     /// Nanoseconds that a hit of the cheapest kind costs (events).
     NCCL_GOVERNOR_PRICE = "nccl.governor.hit_nanoseconds";
-    /// The function whose hits cost most (events).
-    NCCL_GOVERNOR_DEAREST = "nccl.governor.function";
     /// What of a hit a price is.
     NCCL_HIT = "nccl.probe.hit";
     /// Which probes.
@@ -509,7 +520,7 @@ impl PodKeys {
     }
 }
 
-/// An attribute's value.
+/// An attribute's value. Text becomes one only through `From`, which leaves of it what is printable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AttrValue {
     /// Text.
@@ -549,13 +560,13 @@ impl From<f64> for AttrValue {
 
 impl From<&str> for AttrValue {
     fn from(text: &str) -> Self {
-        Self::Str(Arc::from(text))
+        Self::Str(Arc::from(&*printable(text)))
     }
 }
 
 impl From<Arc<str>> for AttrValue {
     fn from(text: Arc<str>) -> Self {
-        Self::Str(text)
+        Self::Str(printable_arc(text))
     }
 }
 

@@ -121,8 +121,9 @@ const EVENTS: &str = "
 Each event is an OTLP log record (and a line of the `stdout` and `file` sinks) with the event's name,
 its own time, a severity (info 9, warning 13, critical 21) and the driver's line as its body. It
 carries the device's identity and, one record for each owner that was on the device at that moment,
-the owner's; those records share `gpuwho.event.id`. Of one code of a device ten a minute are told;
-the others are counted and told as one record with `gpuwho.event.count`. Meanings and actions of XIDs
+the owner's; those records share `gpuwho.event.id`. Of one code of a device and owner ten a
+minute are told, of an owner's ended processes 240; the others are counted and told as one record with
+`gpuwho.event.count`, and one owner's never stand for another's. Meanings and actions of XIDs
 are in the agent's table, whose rows name their source; the severity and the action of XIDs 144 to
 150 (NVLink) and 154 (recovery action) are those of the line's text.
 

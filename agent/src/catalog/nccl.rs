@@ -76,7 +76,7 @@ dims! {
         /// one was not timed, or the governor had given up times.
         Unknown = "unknown",
     }
-    /// What the governor lets the probes do.
+    /// What the governor lets the probes see of an owner's processes.
     GovernorLevel: attr::NCCL_GOVERNOR_LEVEL {
         /// No library is in use, or nothing can be attached.
         Off = "off",
@@ -165,7 +165,7 @@ metrics! {
         from "arguments and answers of ncclCommInit*, Split, Shrink, Grow, Count, UserRank; \
               ncclConfig_t";
     /// Operations called, by operation and message size. Calls inside another call of the library
-    /// do not count. While the governor has the probes detached, calls are missed: divide by
+    /// do not count. While the governor has the owner's processes paused, calls are missed: divide by
     /// `nccl.communicator.coverage`.
     CALLS: Counter<i64> of MemberId, by (Operation, SizeClass) = "nccl.collective.calls" ["{call}"]
         from "uprobes on the entries of the library's operations";
@@ -291,31 +291,33 @@ metrics! {
     LIBRARIES: Gauge<i64> of Agent = "nccl.libraries" ["{file}"]
         from "executable mappings in /proc/PID/maps, and the files' symbols";
     /// Part of the time since the last reading in which the probes were on the library of the
-    /// communicator, to the moment of the reading: what was counted in that time divided by it is
+    /// communicator and the process's owner was not paused, to the moment of the reading: what was counted in that time divided by it is
     /// what was called, if the program did then as it does otherwise. Counts, bytes and intervals go
     /// by `entry`, durations by `return`. Readings are as far apart as each other, so over longer
     /// divide by its mean. Where it is 0 nothing is known of the calls. Absent where a process has
     /// several libraries and the kernel (before 6.6) does not tell which was called.
     MEMBER_COVERAGE: Gauge<f64> of MemberId, by ProbePart = "nccl.communicator.coverage" ["1"]
-        from "the governor's own clock, by the library's file";
-    /// The same of the host: part of the time in which the probes were attached, the mean of all
-    /// libraries in use. Of a communicator's own, which may be refused or found later than another,
+        from "the governor's own clock, by the library's file and the process's owner";
+    /// The same of the host: the mean of all libraries in use, of each once for every owner whose
+    /// processes use it. Of a communicator's own, which may be refused or found later than another,
     /// `nccl.communicator.coverage` tells.
     COVERAGE: Gauge<f64> of Agent, by ProbePart = "nccl.probe.coverage" ["1"]
         from "the governor's own clock";
-    /// Time in which the probes were attached and counting while a library was in use; of several,
-    /// added up.
+    /// Time in which the probes were attached and counting while a library was in use; of several
+    /// libraries, and of several owners that use one, added up.
     ATTACHED: Counter<f64> of Agent, by ProbePart = "nccl.probe.attached_time" ["s"]
         from "the governor's own clock";
-    /// Time in which a library was in use; of several, added up.
+    /// Time in which a library was in use; of several libraries and owners added up, as above.
     WANTED: Counter<f64> of Agent = "nccl.probe.wanted_time" ["s"]
         from "the governor's own clock";
     /// Times a probe was hit.
     HITS: Counter<i64> of Agent, by ProbePart = "nccl.probe.hits" ["{hit}"]
         from "counters in the programs";
-    /// What the governor lets the probes do: 1 on the level in force, 0 on the others.
+    /// What the governor lets the probes see of the owner whose processes are over the budget by most:
+    /// 1 on the level in force, 0 on the others. Each owner has a level of its own: nobody's storm
+    /// takes anything from others. Of each change the event `nccl.governor.change` tells whose it is.
     GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
-        from "hits a second of the busiest process against nccl.budget";
+        from "hits a second of each owner's busiest process against nccl.budget";
     /// Hits a second that each process is allowed, over all libraries that it has loaded, in hits of
     /// the cheapest kind: one that the kernel steps through counts as many as it costs.
     BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]

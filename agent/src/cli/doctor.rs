@@ -1,8 +1,8 @@
 //! `gpuwho doctor`: what works on this host, what does not, why, and what to do about it.
 
-use super::{DoctorArgs, print};
+use super::{DoctorArgs, print, show};
 use crate::config::Settings;
-use crate::control::{self, Reply, Request};
+use crate::control::{self, Reply};
 use crate::diagnosis::{self, Finding};
 use anyhow::Context as _;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 fn findings(settings: &Settings) -> Vec<Finding> {
     let socket = settings.paths.run.join(control::SOCKET);
     let mut findings = diagnosis::diagnose(settings);
-    let Ok(Reply::Who { who }) = control::ask(&socket, &Request::Who) else {
+    let Ok(Reply::Who { who }) = show::ask_who(settings) else {
         let facts = format!("none answers on {}", socket.display());
         findings.push(Finding::new("agent", "absent", facts, "start one: gpuwho agent"));
         return findings;

@@ -10,6 +10,8 @@ use crate::host;
 use crate::log_limit::LogLimit;
 use crate::paths::Paths;
 use crate::pipeline::{self, RunError};
+use crate::privilege;
+use crate::sys::confine;
 use crate::telemetry::{self, Telemetry};
 use crate::tenant_files;
 use anyhow::{Context as _, bail};
@@ -27,6 +29,9 @@ pub(super) fn agent(args: &AgentArgs) -> anyhow::Result<ExitCode> {
     let settings = args.common.settings(Some(&args.output))?;
     let telemetry = start_log(&settings)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), interval = ?settings.interval, "starting");
+    for need in privilege::missing() {
+        tracing::warn!(capability = need.name, without = need.without, "a capability is missing");
+    }
     let ran = pipeline::run(&settings).map_err(usage);
     if let Some(Err(error)) = telemetry.map(|telemetry| telemetry.shutdown(LAST_RECORDS)) {
         tracing::warn!(%error, "the agent's own log");
@@ -53,6 +58,12 @@ fn usage(error: RunError) -> anyhow::Error {
 }
 
 pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
+    // First of all: nothing is open yet, there is one thread, and the vendor's library is not loaded.
+    confine::close_inherited();
+    if !args.unconfined {
+        confine::drop_capabilities().context("cannot give up the capabilities")?;
+        confine::refuse_calls().context("cannot give up the system calls")?;
+    }
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
     let vendor = device::vendor(&args.vendor)
         .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
@@ -69,6 +80,8 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn file_reader(args: FileReaderArgs) -> anyhow::Result<ExitCode> {
+    // Nothing is open yet.
+    confine::close_inherited();
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
     tenant_files::serve(args.proc, &socket)?;
     Ok(ExitCode::SUCCESS)

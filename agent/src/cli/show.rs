@@ -10,7 +10,6 @@ use crate::pipeline;
 use crate::who::Who;
 use anyhow::{Context as _, bail};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,8 +18,11 @@ const SAMPLE: &str = include_str!("../../../deploy/gpuwho.toml");
 
 pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
     let settings = args.common.settings(None)?;
-    let socket = args.socket.clone().unwrap_or_else(|| settings.paths.run.join(control::SOCKET));
-    let who = match control::ask(&socket, &Request::Who) {
+    let answer = match &args.socket {
+        Some(socket) => control::ask(socket, &Request::Who),
+        None => ask_who(&settings),
+    };
+    let who = match answer {
         Ok(Reply::Who { who }) => *who,
         Ok(other) => bail!("the agent answered {other:?} to a question about who"),
         // Asked for a certain agent, only that agent's answer will do.
@@ -59,18 +61,25 @@ pub(super) fn forget(args: &ForgetArgs) -> anyhow::Result<ExitCode> {
 fn command(args: &SocketArgs, request: &Request) -> anyhow::Result<ExitCode> {
     let socket = match &args.socket {
         Some(socket) => socket.clone(),
-        None => usual_socket(&args.common.settings(None)?),
+        None => args.common.settings(None)?.paths.run.join(control::SOCKET),
     };
-    match control::ask(&socket, request)? {
+    match control::ask(&socket.with_file_name(control::ADMIN_SOCKET), request)? {
         Reply::Done { message } => print(&format!("{message}\n"))?,
         Reply::Refused { reason } => bail!("{reason}"),
-        other @ Reply::Who { .. } => bail!("the agent answered {other:?}"),
+        other @ (Reply::Who { .. } | Reply::Busy) => bail!("the agent answered {other:?}"),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn usual_socket(settings: &Settings) -> PathBuf {
-    settings.paths.run.join(control::SOCKET)
+/// Asks over root's own socket, which nobody else keeps busy, where this user may use it.
+pub(super) fn ask_who(settings: &Settings) -> Result<Reply, ControlError> {
+    let run = &settings.paths.run;
+    match control::ask(&run.join(control::ADMIN_SOCKET), &Request::Who) {
+        Err(ControlError::Connect { .. }) => {
+            control::ask(&run.join(control::SOCKET), &Request::Who)
+        }
+        answer => answer,
+    }
 }
 
 pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {

@@ -5,9 +5,12 @@
 //! history, and those an agent before this one told are known by their sequence numbers. What a
 //! program wrote into the log is not believed. Costs a look at each line and a wake a second.
 
+#[doc(hidden)]
+pub mod fuzz;
 mod lines;
 mod position;
 mod record;
+mod syslog;
 
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::status::{Board, Report};
@@ -30,6 +33,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The source's name, and its thread's.
 pub const NAME: &str = "kmsg";
+
+/// What opens a log that cannot be opened.
+pub const REMEDY: &str = "run as root with CAP_SYSLOG";
 
 /// What happened this long before the agent's start is told: a pod that is started again after a
 /// fault finds it, and last week's faults are not news.
@@ -69,9 +75,20 @@ pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHan
     thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
 }
 
-/// Whether the log can be read, for `gpuwho doctor`.
-pub fn probe(paths: &Paths) -> Result<(), String> {
-    open(paths).map(drop).map_err(|error| unreadable(paths, error))
+/// Where the log can be read, for `gpuwho doctor`.
+pub fn probe(paths: &Paths) -> Result<String, String> {
+    match open(paths) {
+        Ok(_) => Ok(paths.kmsg.display().to_string()),
+        Err(_) if is_usual(paths) && syslog::probe().is_ok() => {
+            Ok("the log by syslog(2)".to_owned())
+        }
+        Err(error) => Err(unreadable(paths, error)),
+    }
+}
+
+/// Nobody has named another file, which then is the log.
+fn is_usual(paths: &Paths) -> bool {
+    paths.kmsg == Paths::default().kmsg
 }
 
 struct Watch {
@@ -100,7 +117,7 @@ impl Watch {
             thread::sleep(AT_END);
         }
         loop {
-            match open(&self.paths) {
+            match self.open() {
                 Ok(log) => {
                     self.stand(Report::ready());
                     self.board.clock(NAME);
@@ -108,8 +125,7 @@ impl Watch {
                 }
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
-                    let remedy = "run as root; in a container, privileged";
-                    self.stand(Report::of(SourceState::Degraded, reason, remedy));
+                    self.stand(Report::of(SourceState::Degraded, reason, REMEDY));
                 }
             }
             let retry = Instant::now() + RETRY;
@@ -118,6 +134,17 @@ impl Watch {
                 self.desk.settle(Instant::now());
             }
         }
+    }
+
+    /// The log, or what stands for it where its device is refused; there, records have other numbers.
+    fn open(&mut self) -> Result<OwnedFd, Errno> {
+        open(&self.paths).or_else(|error| {
+            let instead = is_usual(&self.paths).then(syslog::follow).and_then(Result::ok);
+            let log = instead.ok_or(error)?;
+            tracing::info!(path = %self.paths.kmsg.display(), %error, "the kernel log is read by syslog(2)");
+            self.position = Position::by_time(&self.paths);
+            Ok(log)
+        })
     }
 
     /// Reads until the log fails.

@@ -4,7 +4,7 @@
 //! Reads every open file's type and number without touching the file itself, so a hung network
 //! mount does not hang the scan. Costs one `statx` an open file of the host: about 1 µs each.
 
-use crate::attribute::process::Folder;
+use crate::attribute::process::{Folder, Living};
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::host::boot_time_ns;
@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, Dir, DirEntry, FileType, StatxFlags, statx};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A process found to hold watched devices.
@@ -54,13 +54,12 @@ pub fn holds(paths: &Paths, process: ProcKey, device: Device) -> bool {
 
 /// Whether a process is still there, and still the same.
 pub fn is_alive(paths: &Paths, process: ProcKey) -> bool {
-    read_stat(&paths.proc, process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks)
+    Living::is_there(paths, process)
 }
 
 /// The process that has a number now.
 pub fn living(paths: &Paths, pid: u32) -> Option<ProcKey> {
-    let stat = read_stat(&paths.proc, pid)?;
-    Some(ProcKey { pid, start_ticks: stat.start_ticks })
+    Living::find(paths, pid).map(|living| living.key)
 }
 
 /// Everything through one handle: a number reused in between mixes no two processes.
@@ -111,10 +110,6 @@ struct Stat {
     comm: Arc<str>,
     parent: u32,
     start_ticks: u64,
-}
-
-fn read_stat(proc: &Path, pid: u32) -> Option<Stat> {
-    parse_stat(&fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?)
 }
 
 /// `/proc/PID/stat`: the name is in parentheses and may itself contain them.
@@ -358,6 +353,18 @@ mod tests {
         };
         assert_eq!(mine(tracker.scan(&paths, &nodes)), vec![Arc::from("/dev/zero")]);
         assert_eq!(mine(tracker.scan(&paths, &nodes)), Vec::<Arc<str>>::new());
+    }
+
+    #[test]
+    fn process_with_a_name_that_is_no_text_is_alive() {
+        let host = FakeHost::new();
+        host.start(LEADER, "NAME", "0::/\n");
+        let stat = fs::read(host.paths.proc.join("7/stat")).unwrap();
+        let stat: Vec<u8> =
+            stat.iter().map(|byte| if *byte == b'N' { 0xff } else { *byte }).collect();
+        host.write(LEADER, "stat", stat);
+        assert!(is_alive(&host.paths, LEADER));
+        assert_eq!(living(&host.paths, LEADER.pid), Some(LEADER));
     }
 
     const LEADER: ProcKey = ProcKey { pid: 7, start_ticks: 100 };

@@ -12,6 +12,8 @@
 mod answer;
 mod ask;
 mod digest;
+#[doc(hidden)]
+pub mod fuzz;
 mod json;
 mod listeners;
 mod rounds;

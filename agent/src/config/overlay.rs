@@ -3,7 +3,7 @@
 //! A variable `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is read as TOML where
 //! it is a TOML boolean, number or array, else as text.
 
-use super::{ConfigError, Raw};
+use super::{ConfigError, Raw, checks};
 use serde::Deserialize as _;
 use std::path::Path;
 
@@ -29,8 +29,8 @@ const SECTIONS: &[&str] = &[
 
 /// Reads and checks a file: syntax, types and names of its keys.
 pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    let text =
+        checks::read(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
     // Read as `Raw` first: only this way do errors have a place in the text.
     toml::from_str::<Raw>(&text).map_err(|error| in_file(path, &text, &error))?;
     toml::from_str(&text).map_err(|error| in_file(path, &text, &error))
@@ -178,6 +178,12 @@ mod tests {
     fn links_are_told_one_by_one_unless_told_otherwise() {
         let by_link = |file: &str| load(file, &[]).unwrap().devices[0].1.by_link;
         assert_eq!([by_link(""), by_link("[nvidia]\nby_link = false\n")], [true, false]);
+    }
+
+    #[test]
+    fn the_drivers_library_is_confined_unless_told_otherwise() {
+        let confined = |file: &str| load(file, &[]).unwrap().devices[0].1.confined;
+        assert_eq!([confined(""), confined("[nvidia]\nconfined = false\n")], [true, false]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `[kubernetes]` and `[containers]`: the sockets of this node that name pods and containers.
 
-use super::ConfigError;
+use super::{ConfigError, checks};
 use crate::attribute::suppliers::{Containers, Kubernetes};
 use crate::attribute::workload::{PatternError, WantedLabels};
 use serde::Deserialize;
@@ -34,6 +34,14 @@ pub(super) struct RawKubernetes {
     annotations: Option<Vec<String>>,
     resources: Option<Vec<String>>,
     node_name: Option<String>,
+    nested: Option<bool>,
+}
+
+impl RawKubernetes {
+    /// Whether pods of clusters that run in containers of this host are believed.
+    pub(super) fn nested(&self) -> bool {
+        self.nested.unwrap_or(false)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -48,6 +56,8 @@ pub(super) fn kubernetes(
     root: &Path,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Kubernetes, ConfigError> {
+    let sockets = raw.cri.iter().flatten();
+    checks::absolute(sockets.map(|socket| ("kubernetes.cri", socket.as_path())))?;
     let usual = || CRI.iter().map(|socket| root.join(socket)).collect();
     let keys = |keys: Option<Vec<String>>| keys.unwrap_or_default();
     let wanted = |key: &str, wanted: Result<WantedLabels, PatternError>| {

@@ -1,5 +1,6 @@
 //! `[slurm]`: where the node keeps what Slurm's Prolog and other tools say of jobs.
 
+use super::{ConfigError, checks};
 use crate::attribute::slurm::Settings;
 use crate::paths::Paths;
 use serde::Deserialize;
@@ -17,13 +18,19 @@ pub(super) struct RawSlurm {
 }
 
 /// What was typed over the usual places.
-pub(super) fn settings(raw: RawSlurm, paths: &Paths) -> Settings {
+pub(super) fn settings(raw: RawSlurm, paths: &Paths) -> Result<Settings, ConfigError> {
     let usual = Settings::usual(paths);
-    Settings {
+    let set = [
+        ("slurm.jobs", &raw.jobs),
+        ("slurm.gpu_map", &raw.gpu_map),
+        ("slurm.gpustat", &raw.gpustat),
+    ];
+    checks::absolute(set.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?))))?;
+    Ok(Settings {
         jobs: raw.jobs.unwrap_or(usual.jobs),
         gpu_map: raw.gpu_map.or(usual.gpu_map),
         gpustat: raw.gpustat.unwrap_or(usual.gpustat),
         environment: raw.environment.unwrap_or(usual.environment),
         pod_namespaces: raw.pod_namespaces.unwrap_or(usual.pod_namespaces),
-    }
+    })
 }

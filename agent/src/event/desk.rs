@@ -9,6 +9,7 @@ mod waiting;
 use super::{Event, Happening, Moment, Place, Severity, Victim, Witness};
 use crate::attribute::Owner;
 use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::OwnerLimit;
 use crate::catalog::event::EventKind;
 use crate::ids::{GpuId, PciAddress, PciPort, ProcKey};
 use crate::inventory::{GpuInfo, Inventory};
@@ -125,7 +126,12 @@ impl Desk {
         state.release(now);
         state.sum_up(now);
         let more = state.out.len() > before;
+        let refused = std::mem::take(&mut state.refused);
         drop(state);
+        let ownership = &self.sources.ownership;
+        for (owner, count) in refused {
+            ownership.refuse(ownership.key_of(Some(&owner)), OwnerLimit::Events, count);
+        }
         if more {
             (self.sources.wake)();
         }

@@ -33,6 +33,7 @@ impl Core {
             temperature_celsius: read.temperature,
             instances: read.instances.iter().filter_map(|read| self.instance(read)).collect(),
             processes: read.processes.iter().map(|process| self.process(process)).collect(),
+            others: None,
         }
     }
 
@@ -99,6 +100,7 @@ impl Answer for Core {
             devices,
             holders: self.holders(),
             sources: self.board.all().iter().map(|(name, st)| Source::of(name, st)).collect(),
+            ..Who::default()
         }
     }
 

@@ -49,22 +49,29 @@ impl Identity {
 pub(super) struct Looked<'a> {
     names: &'a Names<'a>,
     identity: Option<Identity>,
-    owner: Option<Option<QuotaKey>>,
+    owner: Share,
+}
+
+/// Whose share a subject's series take.
+#[derive(Clone, Copy)]
+enum Share {
+    NotLookedUp,
+    Of(Option<QuotaKey>),
 }
 
 impl<'a> Looked<'a> {
     pub(super) fn new(names: &'a Names<'a>, identity: Option<Identity>) -> Self {
-        Self { names, identity, owner: None }
+        Self { names, identity, owner: Share::NotLookedUp }
     }
 
     /// Whose share the subject's series take; `None` for those that are nobody's.
     pub(super) fn owner(&mut self, subject: Subject) -> Option<QuotaKey> {
-        if let Some(owner) = self.owner {
+        if let Share::Of(owner) = self.owner {
             return owner;
         }
         let names = self.names;
         let owner = names.quota_key(subject, self.identity(subject));
-        self.owner = Some(owner);
+        self.owner = Share::Of(owner);
         owner
     }
 

@@ -4,12 +4,14 @@
 use super::answer::answer;
 use super::wire::{Request, WireError, receive, send};
 use crate::paths::Paths;
+use crate::sys::confine;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_name, set_no_new_privs,
 };
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
@@ -26,6 +28,9 @@ pub enum ServeError {
     /// It could not give up what it does not need.
     #[error("cannot give up privileges: {0}")]
     Privileges(Errno),
+    /// Nor the system calls.
+    #[error("cannot give up system calls: {0}")]
+    Calls(#[source] io::Error),
     /// The socket to the agent failed.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -35,7 +40,8 @@ pub enum ServeError {
 pub fn serve(proc: PathBuf, socket: &OwnedFd) -> Result<(), ServeError> {
     // As `ps` and `top` show it; fails on no name that is short enough.
     let _ = set_name(c"file-reader");
-    confine().map_err(ServeError::Privileges)?;
+    give_up().map_err(ServeError::Privileges)?;
+    confine::allow_reading().map_err(ServeError::Calls)?;
     let paths = Paths { proc, ..Paths::default() };
     loop {
         let (request, _, passed) = match receive::<Request>(socket.as_fd()) {
@@ -59,7 +65,7 @@ pub fn serve(proc: PathBuf, socket: &OwnedFd) -> Result<(), ServeError> {
 }
 
 /// Gives up what reading does not need.
-fn confine() -> Result<(), Errno> {
+fn give_up() -> Result<(), Errno> {
     let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
     setrlimit(Resource::As, limit(MOST_MEMORY))?;
     setrlimit(Resource::Nofile, limit(MOST_OPEN))?;

@@ -152,14 +152,14 @@ fn a_users_own_process_that_names_a_job_is_charged_to_its_user() {
         let (worker, found) = plays(&told, &group, gpu, environment);
         let said = (&found["slurm_job"], &found["user"]);
         assert_eq!(said, (&Value::Null, &user.as_str().into()), "{environment:?}: {found:#}");
-        assert_ne!(found["method"], "environment", "{environment:?}: {found:#}");
         workers.push(worker);
     }
-    // One that nobody knows is told, in the user's own words.
+    // One that nobody knows is a claim like the others.
     let own = [("SLURM_JOB_ID", "77"), ("SLURM_JOB_UID", user.as_str())];
     let (worker, found) = plays(&told, &group, 5, &own);
-    let said = (&found["slurm_job"], &found["method"], &found["user"]);
-    assert_eq!(said, (&"77".into(), &"environment".into(), &user.as_str().into()), "{found:#}");
+    let claimed = &found["claims"]["gpuwho.claimed.slurm.job.id"];
+    let said = (&found["slurm_job"], claimed, &found["user"]);
+    assert_eq!(said, (&Value::Null, &"77".into(), &user.as_str().into()), "{found:#}");
     workers.push(worker);
 
     let from = told.wait_for_readings(READINGS);

@@ -14,20 +14,20 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Names take a look or two of the agent's after the process is there; grants up to ten seconds.
-pub(super) const TOLD_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const TOLD_WITHIN: Duration = Duration::from_secs(30);
 
 /// What the agent does twice a second.
 const INTERVAL: &str = "500ms";
 
 /// Sources that are of no concern, so that the host's own do not get in.
-pub(super) const ALONE: &str = "[kubernetes]\ncri = []\npods_api = \"\"\npod_resources = \"\"\n\
+pub(crate) const ALONE: &str = "[kubernetes]\ncri = []\npods_api = \"\"\npod_resources = \"\"\n\
     [containers]\ndocker = \"\"\npodman = \"\"\n";
 
 /// An agent on a fake driver and everything it has told so far.
 #[derive(Debug)]
-pub(super) struct Told {
-    pub(super) agent: Agent,
-    pub(super) nvml: FakeNvml,
+pub(crate) struct Told {
+    pub(crate) agent: Agent,
+    pub(crate) nvml: FakeNvml,
     folder: PathBuf,
     points: Vec<Value>,
     read: u64,
@@ -35,12 +35,12 @@ pub(super) struct Told {
 
 impl Told {
     /// Starts it with its files in a folder; `config` says what is special.
-    pub(super) fn start(folder: &Path, scenario: &str, config: Config) -> Self {
+    pub(crate) fn start(folder: &Path, scenario: &str, config: Config) -> Self {
         Self::start_with(folder, FakeNvml::install(folder, scenario).unwrap(), config)
     }
 
     /// The same on a driver that was changed before.
-    pub(super) fn start_with(folder: &Path, nvml: FakeNvml, config: Config) -> Self {
+    pub(crate) fn start_with(folder: &Path, nvml: FakeNvml, config: Config) -> Self {
         let file = Some(folder.join("points.jsonl"));
         let interval = config.interval.or_else(|| Some(INTERVAL.to_owned()));
         let pod_logs = config.pod_logs.or_else(|| Some(folder.join("no-pod-logs")));
@@ -50,7 +50,7 @@ impl Told {
     }
 
     /// All points so far, in order.
-    pub(super) fn points(&mut self) -> &[Value] {
+    pub(crate) fn points(&mut self) -> &[Value] {
         let mut text = String::new();
         if let Ok(mut file) = File::open(self.folder.join("points.jsonl")) {
             file.seek(SeekFrom::Start(self.read)).unwrap();
@@ -67,7 +67,7 @@ impl Told {
     }
 
     /// Waits until `look` finds what it looks for in all points so far.
-    pub(super) fn wait<T>(&mut self, what: &str, look: impl Fn(&[Value]) -> Option<T>) -> T {
+    pub(crate) fn wait<T>(&mut self, what: &str, look: impl Fn(&[Value]) -> Option<T>) -> T {
         let found = until(TOLD_WITHIN, || look(self.points()));
         found.unwrap_or_else(|| {
             let last = self.points.iter().rev().take(40).collect::<Vec<_>>();
@@ -77,7 +77,7 @@ impl Told {
     }
 
     /// Waits for further readings of the devices; gives the place of the first point after now.
-    pub(super) fn wait_for_readings(&mut self, count: usize) -> usize {
+    pub(crate) fn wait_for_readings(&mut self, count: usize) -> usize {
         let before = self.points().len();
         self.wait("readings", |points| {
             let new = points.iter().skip(before).filter(|point| is(point, "gpu.energy", 0));
@@ -86,12 +86,12 @@ impl Told {
     }
 
     /// What `gpuwho --json` says.
-    pub(super) fn who(&self) -> Value {
+    pub(crate) fn who(&self) -> Value {
         self.agent.who().unwrap()
     }
 
     /// Waits until a source is in a state, for a reason with these words in it.
-    pub(super) fn wait_for_source(&self, name: &str, state: &str, words: &str) {
+    pub(crate) fn wait_for_source(&self, name: &str, state: &str, words: &str) {
         let look = |who: &Value| {
             let source = who["sources"].as_array()?.iter().find(|source| source["name"] == name)?;
             let fits = source["state"] == state && source["reason"].as_str()?.contains(words);
@@ -101,7 +101,7 @@ impl Told {
     }
 
     /// What `gpuwho doctor` says of the agent's sources: state and facts by name.
-    pub(super) fn doctor(&self) -> BTreeMap<String, (String, String)> {
+    pub(crate) fn doctor(&self) -> BTreeMap<String, (String, String)> {
         let mut command = Command::new(program::gpuwho().unwrap());
         command.args(["doctor", "--json", "--config"]).arg(self.folder.join("gpuwho.toml"));
         let output = command.output().unwrap();
@@ -115,20 +115,20 @@ impl Told {
 }
 
 /// Whether a point is of this metric on this device.
-pub(super) fn is(point: &Value, metric: &str, gpu: u32) -> bool {
+pub(crate) fn is(point: &Value, metric: &str, gpu: u32) -> bool {
     let index = || point["attributes"]["gpu.index"].as_str()?.parse().ok();
     point["metric"] == metric && index() == Some(gpu)
 }
 
 /// The points of a metric about a process, oldest first.
-pub(super) fn of_process<'a>(points: &'a [Value], metric: &str, pid: u32) -> Vec<&'a Value> {
+pub(crate) fn of_process<'a>(points: &'a [Value], metric: &str, pid: u32) -> Vec<&'a Value> {
     let is_it =
         |point: &&Value| point["metric"] == metric && point["attributes"]["process.pid"] == pid;
     points.iter().filter(|point| is_it(point) && point["ended"] != true).collect()
 }
 
 /// The attributes of a point whose names begin with one of these, as words.
-pub(super) fn words(point: &Value, starts: &[&str]) -> BTreeMap<String, String> {
+pub(crate) fn words(point: &Value, starts: &[&str]) -> BTreeMap<String, String> {
     let all = point["attributes"].as_object().unwrap().iter();
     let wanted = all.filter(|(key, _)| starts.iter().any(|start| key.starts_with(start)));
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -136,14 +136,14 @@ pub(super) fn words(point: &Value, starts: &[&str]) -> BTreeMap<String, String> 
 }
 
 /// The same, as a test writes them.
-pub(super) fn expected<'a>(
+pub(crate) fn expected<'a>(
     pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// When a point was read, in nanoseconds since midnight or, after the next one, since that before.
-pub(super) fn time_ns(point: &Value, first: &Value) -> u64 {
+pub(crate) fn time_ns(point: &Value, first: &Value) -> u64 {
     let of_day = |point: &Value| {
         let time = point["time"].as_str().unwrap().trim_end_matches('Z');
         let (_, time) = time.split_once('T').unwrap();
@@ -159,7 +159,7 @@ pub(super) fn time_ns(point: &Value, first: &Value) -> u64 {
 }
 
 /// The longest time between two readings of a device among these points.
-pub(super) fn longest_gap(points: &[Value]) -> Duration {
+pub(crate) fn longest_gap(points: &[Value]) -> Duration {
     let readings: Vec<_> = points.iter().filter(|point| is(point, "gpu.energy", 0)).collect();
     let times: Vec<_> = readings.iter().map(|point| time_ns(point, readings[0])).collect();
     let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);

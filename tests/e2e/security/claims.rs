@@ -1,1 +1,505 @@
 //! Claims about others: forged owners, names that hide a process, and the control socket.
+
+use crate::joint::told::{ALONE, Told, of_process, words};
+use crate::setting::{SEEN_WITHIN, TRAINER, holder, wait_for_holder, watch, watch_with};
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::attacker::{self, NOBODY};
+use gpuwho_tests::nvml::FakeNvml;
+use gpuwho_tests::stage::{Group, Stage};
+use gpuwho_tests::until::until;
+use gpuwho_tests::worker::Worker;
+use gpuwho_tests::worker::script::Script;
+use gpuwho_tests::{or_skip, program};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Commands answer in milliseconds; this is for a machine under load.
+const ANSWERS_WITHIN: Duration = Duration::from_mins(1);
+/// A process's own points.
+const USAGE: &str = "gpu.process.memory.usage";
+/// What all is said of a process.
+const INFO: &str = "gpu.process.info";
+/// Whose a process is by its points: everything that names somebody's work.
+const WORK: &[&str] = &[
+    "k8s.",
+    "container.",
+    "slurm.",
+    "systemd.",
+    "gpuwho.machine",
+    "gpuwho.claimed",
+    "gpuwho.node",
+];
+/// A pod that is on no node.
+const GHOST: &str = "99999999-9999-4999-8999-999999999999";
+
+/// A running attack; ended when dropped.
+struct Attack(Child);
+
+impl Attack {
+    /// Starts it and waits until it is in place.
+    fn start(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut command = attacker::command(name, arguments).unwrap();
+        let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said.trim(), format!("ready {}", child.id()));
+        Self(child)
+    }
+
+    /// One that holds a GPU below a group that is its own, in cgroups that it names.
+    fn holds(gpu: u32, name: &[u8], group: &Group, path: &str, env: &[(&str, &str)]) -> Self {
+        let name = name.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        let gpu = gpu.to_string();
+        let mut arguments = vec![gpu.as_str(), &name, path];
+        arguments.extend(group.directories.iter().map(|path| path.to_str().unwrap()));
+        Self::start("claims-hold", &arguments, env)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+/// A part of a user's own service manager, which no other test has.
+fn manager(stage: &mut Stage, uid: u32) -> Group {
+    static PARTS: AtomicU32 = AtomicU32::new(0);
+    let (pid, part) = (std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed));
+    let slice = format!("/user.slice/user-{uid}.slice/user@{uid}.service/test-{pid}-{part}.slice");
+    stage.parent(&slice).unwrap()
+}
+
+/// An agent on a fake driver that lists these processes, one a device.
+fn told(stage: &Stage, pids: &[u32]) -> Told {
+    let (pod_logs, more) = (Some(stage.pod_logs()), ALONE.to_owned());
+    let config = Config { pod_logs, more, ..Config::default() };
+    let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap();
+    for (gpu, pid) in (0..).zip(pids) {
+        nvml.set_processes(gpu, &[Some(*pid)]).unwrap();
+    }
+    Told::start_with(stage.folder(), nvml, config)
+}
+
+/// What names work on a process's points and on its info series, once there are some.
+fn named(told: &mut Told, pid: u32) -> [BTreeMap<String, String>; 2] {
+    told.wait_for_readings(2);
+    [USAGE, INFO].map(|metric| {
+        told.wait("the process's points", |points| {
+            let all = of_process(points, metric, pid);
+            // Of an early point the owner may not have been known yet.
+            let last =
+                all.last().filter(|last| last["attributes"]["gpuwho.owner.method"] != "none");
+            last.map(|point| words(point, WORK))
+        })
+    })
+}
+
+/// Which owners a device is charged to.
+fn charged(told: &mut Told, gpu: u32) -> Vec<BTreeMap<String, String>> {
+    let from = told.wait_for_readings(2);
+    let gpu = gpu.to_string();
+    let points = &told.points()[from..];
+    let is_charge = |point: &&Value| {
+        point["metric"] == "gpu.owner.memory.time"
+            && point["attributes"]["gpu.index"] == gpu
+            && point["attributes"]["gpuwho.owner.kind"] != "unattributed"
+    };
+    let starts = ["gpuwho.owner.kind", "process.owner", "k8s.", "container.", "slurm."];
+    let mut all: Vec<_> =
+        points.iter().filter(is_charge).map(|point| words(point, &starts)).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn pairs(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn user(uid: u32) -> Vec<BTreeMap<String, String>> {
+    vec![pairs(&[("gpuwho.owner.kind", "user"), ("process.owner", &name_of(uid))])]
+}
+
+/// As the host's `passwd` has it.
+fn name_of(uid: u32) -> String {
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = lines.find(|fields| fields.get(2) == Some(&uid.to_string().as_str()));
+    found.map_or_else(|| uid.to_string(), |fields| fields[0].to_owned())
+}
+
+#[test]
+fn pods_and_containers_that_a_user_names_in_the_own_slice_are_claims() {
+    let mut stage = or_skip!(Stage::new());
+    let victim = stage.pod(&TRAINER).unwrap();
+    let worker = Worker::on(&victim, &[2]).unwrap();
+    let [uid, container] =
+        [&victim.expected.pod_uid, &victim.expected.container_id].map(|id| id.clone().unwrap());
+    let slice = manager(&mut stage, NOBODY);
+    let unit = format!("user@{NOBODY}.service");
+    // Beside the attacks on one host: a foreign pod, and one of this node.
+    let paths =
+        [format!("kubepods/pod{GHOST}/{container}"), format!("kubepods/pod{uid}/{container}")];
+    for (path, pod) in paths.iter().zip([GHOST, &uid]) {
+        let attack = Attack::holds(0, b"python3", &slice, path, &[]);
+        let mut told = told(&stage, &[attack.pid(), worker.pid()]);
+        let [usage, info] = named(&mut told, attack.pid());
+        assert_eq!(usage, pairs(&[("systemd.unit", &unit)]), "{path}");
+        let claims = [
+            ("systemd.unit", unit.as_str()),
+            ("gpuwho.claimed.pod.uid", pod),
+            ("gpuwho.claimed.container.id", &container),
+        ];
+        assert_eq!(info, pairs(&claims), "{path}");
+        assert_eq!(charged(&mut told, 0), user(NOBODY), "{path}");
+        let [usage, _] = named(&mut told, worker.pid());
+        assert_eq!(usage.get("k8s.pod.uid"), Some(&uid), "the victim keeps its own");
+        drop((told, attack));
+        end_below(&slice);
+    }
+}
+
+/// Removes what an attack has made in its part, however deep.
+fn end_below(group: &Group) {
+    for directory in &group.directories {
+        let mut find = Command::new("find");
+        find.arg(directory).args(["-mindepth", "1", "-depth", "-type", "d", "-delete"]);
+        // The killed process leaves its cgroup a moment later.
+        let removed = until(ANSWERS_WITHIN, || {
+            let output = find.stderr(Stdio::null()).status().unwrap();
+            output.success().then_some(())
+        });
+        removed.unwrap();
+    }
+}
+
+#[test]
+fn a_pod_named_in_a_container_is_a_claim_unless_the_operator_runs_such_clusters() {
+    let mut stage = or_skip!(Stage::new());
+    let [outer, inner] = ['d', 'e'].map(|digit| {
+        let mut id = format!("{:08x}", std::process::id());
+        id.extend(std::iter::repeat_n(digit, 64 - id.len()));
+        id
+    });
+    let container = stage.parent(&format!("/docker/{outer}")).unwrap();
+    let path = format!("kubepods/besteffort/pod{GHOST}/{inner}");
+    let attack = Attack::holds(0, b"python3", &container, &path, &[]);
+    let pid = attack.pid();
+    let mut quiet = told(&stage, &[pid]);
+    let own = [("container.id", outer.as_str())];
+    let claims = [("gpuwho.claimed.pod.uid", GHOST), ("gpuwho.claimed.container.id", &inner)];
+    assert_eq!(named(&mut quiet, pid), [pairs(&own), pairs(&[&own[..], &claims].concat())]);
+    assert_eq!(
+        charged(&mut quiet, 0),
+        [pairs(&[("gpuwho.owner.kind", "container"), ("container.id", &outer)])]
+    );
+    drop(quiet);
+
+    let more = ALONE.replace("[kubernetes]\n", "[kubernetes]\nnested = true\n");
+    let config = Config { pod_logs: Some(stage.pod_logs()), more, ..Config::default() };
+    let mut kind = Told::start(stage.folder(), "h100x8", config);
+    kind.nvml.set_processes(0, &[Some(pid)]).unwrap();
+    let pod = [
+        ("k8s.pod.uid", GHOST),
+        ("k8s.pod.qos_class", "besteffort"),
+        ("container.id", inner.as_str()),
+    ];
+    let node = [("gpuwho.node.container.id", outer.as_str())];
+    assert_eq!(named(&mut kind, pid), [pairs(&pod), pairs(&[&pod[..], &node].concat())]);
+}
+
+#[test]
+fn a_container_that_a_delegated_service_names_is_a_claim() {
+    let mut stage = or_skip!(Stage::new());
+    let victim = stage.pod(&TRAINER).unwrap();
+    let container = victim.expected.container_id.unwrap();
+    let service = stage.service("theirs").unwrap();
+    let unit = service.expected.unit.clone().unwrap();
+    let attack = Attack::holds(0, b"python3", &service, &format!("docker/{container}"), &[]);
+    let mut told = told(&stage, &[attack.pid()]);
+    let claims = [("systemd.unit", unit.as_str()), ("gpuwho.claimed.container.id", &container)];
+    assert_eq!(named(&mut told, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
+}
+
+#[test]
+fn a_job_that_only_an_environment_names_is_a_claim() {
+    let mut stage = or_skip!(Stage::new());
+    let slice = manager(&mut stage, NOBODY);
+    let own = NOBODY.to_string();
+    let environment = [
+        ("SLURM_JOB_ID", "4242"),
+        ("SLURM_JOB_UID", own.as_str()),
+        ("SLURM_JOB_ACCOUNT", "rich"),
+        ("SLURM_CLUSTER_NAME", "alpha"),
+    ];
+    let attack = Attack::holds(0, b"python3", &slice, "run", &environment);
+    let mut told = told(&stage, &[attack.pid()]);
+    let unit = format!("user@{NOBODY}.service");
+    let claims = [("systemd.unit", unit.as_str()), ("gpuwho.claimed.slurm.job.id", "4242")];
+    assert_eq!(named(&mut told, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
+    assert_eq!(charged(&mut told, 0), user(NOBODY));
+    let who = told.who();
+    let found = holder(&who, attack.pid()).unwrap();
+    assert_eq!((&found["slurm_job"], &found["method"]), (&Value::Null, &"cgroup".into()));
+}
+
+#[test]
+fn a_flux_job_is_charged_to_its_user_and_a_tenant_gains_nothing_by_a_unit_of_that_name() {
+    const JOBS_USER: u32 = 54_321;
+    let mut stage = or_skip!(Stage::new());
+    let unit = format!("imp-shell-0-f{}.service", std::process::id());
+    let below = |uid: u32| format!("/user.slice/user-{uid}.slice/user@{uid}.service/{unit}");
+    let job = stage.parent(&below(901)).unwrap();
+    let job = Worker::start(
+        Some(&job),
+        &Script { uid: Some(JOBS_USER), gpus: vec![0], ..Script::default() },
+    )
+    .unwrap();
+    // The tenant's own, where something runs as another user: sudo, a user namespace.
+    let own = stage.parent(&below(NOBODY)).unwrap();
+    let sudo =
+        Worker::start(Some(&own), &Script { uid: Some(1001), gpus: vec![1], ..Script::default() })
+            .unwrap();
+    let mut told = told(&stage, &[job.pid(), sudo.pid()]);
+    named(&mut told, job.pid());
+    named(&mut told, sudo.pid());
+    assert_eq!([charged(&mut told, 0), charged(&mut told, 1)], [user(JOBS_USER), user(NOBODY)]);
+}
+
+#[test]
+fn a_process_whose_name_is_no_text_is_not_told_to_have_ended() {
+    let mut stage = or_skip!(Stage::new());
+    let slice = manager(&mut stage, NOBODY);
+    let agent = watch_with(&stage, Config { bpf: Some(false), ..Config::default() });
+    let attack = Attack::holds(0, b"\xff\xfeA", &slice, "run", &[]);
+    wait_for_holder(&agent, attack.pid());
+    // Each is found by a later scan, which would have told the end of the first.
+    for gpu in [1, 2] {
+        let later = Worker::on(&slice, &[gpu]).unwrap();
+        wait_for_holder(&agent, later.pid());
+    }
+    let who = agent.who().unwrap();
+    let found = holder(&who, attack.pid()).unwrap();
+    assert_eq!((&found["exited"], &found["comm"]), (&false.into(), &"\u{fffd}\u{fffd}A".into()));
+}
+
+#[test]
+fn names_with_escapes_and_directions_reach_neither_terminal_nor_points() {
+    let mut stage = or_skip!(Stage::new());
+    let slice = manager(&mut stage, NOBODY);
+    let path = "\u{1b}[2J\u{202e}x\u{200b}.service";
+    let attack = Attack::holds(0, b"\x1b[2J\xe2\x80\xae", &slice, path, &[]);
+    // As a service of the host's whose name holds them too.
+    let service = stage.parent("/system.slice/\u{1b}]0;x\u{7}\u{202e}.service").unwrap();
+    let worker = Worker::on(&service, &[1]).unwrap();
+    let mut told = told(&stage, &[attack.pid(), worker.pid()]);
+    let [_, info] = named(&mut told, attack.pid());
+    let claimed = "\u{fffd}[2J\u{fffd}x\u{fffd}.service";
+    assert_eq!(info["gpuwho.claimed.systemd.unit"], claimed);
+    let [usage, _] = named(&mut told, worker.pid());
+    assert_eq!(usage["systemd.unit"], "\u{fffd}]0;x\u{fffd}\u{fffd}.service");
+    let all = told.points().iter().map(ToString::to_string).collect::<String>();
+    // JSON writes control characters as `\u001b`.
+    for hidden in ["\\u001b", "\u{202e}", "\u{200b}"] {
+        assert!(!all.contains(hidden), "{hidden:?}");
+    }
+    let mut command = Command::new(program::gpuwho().unwrap());
+    let table = command.arg("--socket").arg(told.agent.socket()).output().unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("]0;x"), "{table}");
+    let is_odd = |c: char| c != '\n' && (c.is_control() || "\u{202e}\u{200b}".contains(c));
+    assert!(!table.contains(is_odd), "{table:?}");
+}
+
+/// What a user who asks a socket is answered.
+fn asked(agent: &Agent, socket: &str, uid: u32, request: &str) -> Output {
+    let socket = agent.socket().with_file_name(socket);
+    let (uid, socket) = (uid.to_string(), socket.display().to_string());
+    let mut command = attacker::command("claims-ask", &[&uid, &socket, request]).unwrap();
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    assert!(ended(&mut child), "no answer to {uid}");
+    child.wait_with_output().unwrap()
+}
+
+fn ended(child: &mut Child) -> bool {
+    until(ANSWERS_WITHIN, || child.try_wait().unwrap()).is_some()
+}
+
+/// Lets anybody reach the sockets, as on a host.
+fn opened(stage: &Stage) {
+    fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const WHO: &str = "{\"ask\":\"who\"}";
+
+#[test]
+fn silent_and_slow_clients_delay_nobody() {
+    let stage = or_skip!(Stage::new());
+    opened(&stage);
+    let agent = watch(&stage);
+    let socket = agent.socket().display().to_string();
+    let _slow = Attack::start("claims-slow", &[&socket], &[]);
+    let _silent = Attack::start("claims-silent", &[&socket, "1000"], &[]);
+    for _ in 0..3 {
+        // Root over the public socket and over its own, then a user without privilege.
+        agent.who().unwrap();
+        let root = asked(&agent, "gpuwho-admin.sock", 0, "{\"ask\":\"resume\"}");
+        assert!(String::from_utf8_lossy(&root.stdout).contains("\"answer\":\"done\""), "{root:?}");
+        // Busy is an answer, too: the command asks again.
+        let answered = until(ANSWERS_WITHIN, || {
+            let user = asked(&agent, "gpuwho.sock", 12_345, WHO);
+            String::from_utf8_lossy(&user.stdout).contains("\"answer\":\"who\"").then_some(())
+        });
+        assert!(answered.is_some(), "a user beside 1,000 silent clients is not answered");
+    }
+}
+
+#[test]
+fn release_is_roots_alone_over_either_socket() {
+    let stage = or_skip!(Stage::new());
+    opened(&stage);
+    let agent = watch(&stage);
+    let sockets = ["gpuwho.sock", "gpuwho-admin.sock"];
+    let modes = sockets.map(|name| {
+        let path = agent.socket().with_file_name(name);
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    });
+    assert_eq!(modes, [0o666, 0o600]);
+    for request in [
+        "{\"ask\":\"release\",\"seconds\":600}",
+        "{\"ask\":\"resume\"}",
+        "{\"ask\":\"forget\",\"uuid\":\"x\"}",
+    ] {
+        let public = asked(&agent, sockets[0], NOBODY, request);
+        let said = String::from_utf8_lossy(&public.stdout).into_owned();
+        assert!(said.contains("refused") && said.contains("only root"), "{said}");
+        let admin = asked(&agent, sockets[1], NOBODY, request);
+        assert!(admin.stdout.is_empty() && !admin.status.success(), "{admin:?}");
+        assert!(String::from_utf8_lossy(&admin.stderr).contains("denied"), "{admin:?}");
+        // Nor by root over everybody's: what is on it is for questions.
+        let root = asked(&agent, sockets[0], 0, request);
+        let said = String::from_utf8_lossy(&root.stdout).into_owned();
+        assert!(said.contains("gpuwho-admin.sock"), "{said}");
+    }
+}
+
+#[test]
+fn a_user_is_told_nothing_of_others_unless_the_operator_says_so() {
+    const ALICE: u32 = 1001;
+    let mut stage = or_skip!(Stage::new());
+    opened(&stage);
+    let pod = stage.pod(&TRAINER).unwrap();
+    let slice = manager(&mut stage, NOBODY);
+    let script = Script {
+        uid: Some(ALICE),
+        gpus: vec![0],
+        comm: "alice-secret".to_owned(),
+        ..Script::default()
+    };
+    let alice = Worker::start(Some(&pod), &script).unwrap();
+    let own = Attack::holds(1, b"own-work", &slice, "run", &[]);
+    let names = ["alice-secret", "trainer-0", "own-work"];
+    let seen = |agent: &Agent, uid: u32| {
+        wait_for_holder(agent, alice.pid());
+        wait_for_holder(agent, own.pid());
+        // What users are told may be a moment old.
+        let mut last = String::new();
+        let complete = until(SEEN_WITHIN, || {
+            last = String::from_utf8(asked(agent, "gpuwho.sock", uid, WHO).stdout).unwrap();
+            (last.contains("own-work") || uid == 12_345 && last.contains("hidden")).then_some(())
+        });
+        assert!(complete.is_some(), "{last}");
+        (names.map(|name| last.contains(name)), last)
+    };
+    let agent = watch(&stage);
+    let (said, text) = seen(&agent, NOBODY);
+    assert_eq!(said, [false, false, true], "{text}");
+    let reply: Value = serde_json::from_str(&text).unwrap();
+    let who = &reply["who"];
+    assert!(who["others_hidden"] == true && who["hidden_processes"].as_u64() >= Some(1), "{text}");
+    // Other tests may run as the same user.
+    let holders = who["holders"].as_array().unwrap();
+    assert!(holders.iter().all(|holder| holder["uid"] == NOBODY), "{text}");
+    assert!(holders.iter().any(|holder| holder["pid"] == own.pid()), "{text}");
+    assert_eq!(seen(&agent, 12_345).0, [false; 3]);
+    assert_eq!(seen(&agent, 0).0, [true; 3]);
+    drop(agent);
+    let agent = watch_with(&stage, Config { show_others: Some(true), ..Config::default() });
+    assert_eq!(seen(&agent, NOBODY).0, [true; 3]);
+}
+
+#[test]
+fn a_second_agent_with_another_run_directory_is_refused() {
+    let stage = or_skip!(Stage::new());
+    let agent = watch(&stage);
+    let text = fs::read_to_string(stage.folder().join("gpuwho.toml")).unwrap();
+    let run = stage.folder().join("run");
+    let other = stage.folder().join("other");
+    let text = text.replace(&run.display().to_string(), &other.display().to_string());
+    let config = stage.folder().join("second.toml");
+    fs::write(&config, text).unwrap();
+    let mut command = Command::new(program::gpuwho().unwrap());
+    command.args(["agent", "--config"]).arg(&config);
+    let mut second = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let is_over = ended(&mut second);
+    let _gone = second.kill();
+    let output = second.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(is_over, "it runs beside the first: {said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let first = format!("another gpuwho agent is running on this host (process {})", agent.pid());
+    assert!(said.contains(&first) && said.contains("paths.state"), "{said}");
+    // The lock is nobody else's to hold.
+    let lock = stage.folder().join("state/agent.lock");
+    assert_eq!(fs::metadata(lock).unwrap().permissions().mode() & 0o777, 0o600);
+    agent.who().unwrap();
+}
+
+#[test]
+fn a_configuration_that_cannot_be_right_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    let status = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(status.success());
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let cases = [
+        (write("1", "[otlp]\ncompression = \"zstd\"\n"), "otlp.compression"),
+        (write("2", "[otlp]\ntimeout_ms = 0\n"), "otlp.timeout_ms"),
+        (write("3", "[paths]\nrun = \"\"\n"), "paths.run"),
+        (write("4", "[paths]\nsocket_mode = \"999\"\n"), "paths.socket_mode"),
+        (write("5", "[nvidia]\nlibrary = \"/etc/passwd\"\n"), "nvidia.library"),
+        (write("6", "[devices]\nnodes = [\"relative\"]\n"), "devices.nodes"),
+        (write("7", "[devices]\nnodes = [\"/*\"]\n"), "devices.nodes"),
+        (fifo, "not a regular file"),
+        ("/dev/zero".into(), "not a regular file"),
+    ];
+    for (file, words) in cases {
+        let mut command = Command::new(program::gpuwho().unwrap());
+        command.args(["config", "check"]).arg(&file);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let is_over = ended(&mut child);
+        let _gone = child.kill();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(is_over, "{}: it waits", file.display());
+        assert_eq!(output.status.code(), Some(2), "{}: {said}", file.display());
+        assert!(said.contains(words), "{}: {said}", file.display());
+    }
+}

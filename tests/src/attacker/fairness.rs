@@ -2,6 +2,7 @@
 
 use super::{Attack, become_nobody};
 use crate::worker::act::join;
+use crate::worker::nodes::open_node;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -19,8 +20,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "many-processes", run: many_processes },
 ];
 
-/// Stands for a GPU's node: every machine has it, and everybody may open it.
-const NODE: &str = "/dev/full";
+/// The node in the folder that stands for a GPU's.
+const NODE: &str = "gpu";
 /// Operations as the Inspector writes them.
 const OPERATIONS: [&str; 5] = ["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"];
 /// Between two pieces of what a rank writes: a reading takes what came since the last.
@@ -70,7 +71,7 @@ fn renames(arguments: &[String]) -> io::Result<()> {
 fn crowd(arguments: &[String], processes: usize, files: usize) -> io::Result<()> {
     let (folder, _node) = begin(arguments)?;
     let script = format!(
-        "exec 9<{NODE}; for n in $(seq {files}); do exec {{fd}}>>\"$1/node$n-pid$$.log\"; done; \
+        "exec 9<\"$1/{NODE}\"; for n in $(seq {files}); do exec {{fd}}>>\"$1/node$n-pid$$.log\"; done; \
          echo ready; read -r end"
     );
     let start = |_| {
@@ -98,7 +99,9 @@ fn begin(arguments: &[String]) -> io::Result<(&Path, File)> {
     let (folder, groups) = arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     join(groups)?;
     become_nobody()?;
-    Ok((Path::new(folder), File::open(NODE)?))
+    let folder = Path::new(folder);
+    let node = File::from(open_node(&folder.join(NODE))?);
+    Ok((folder, node))
 }
 
 /// A file as the Inspector makes one.

@@ -138,9 +138,33 @@ pub(super) struct Device {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct Capabilities {
+    #[prost(string, repeated, tag = "1")]
+    pub(super) add: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub(super) drop: Vec<String>,
+}
+
+/// `SecurityProfile`; of the type 0, which is not written, it is the runtime's default.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SecurityProfile {}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct ContainerSecurity {
+    #[prost(message, optional, tag = "1")]
+    pub(super) capabilities: Option<Capabilities>,
     #[prost(message, optional, tag = "3")]
     pub(super) namespaces: Option<Namespaces>,
+    #[prost(bool, tag = "7")]
+    pub(super) readonly_rootfs: bool,
+    #[prost(bool, tag = "11")]
+    pub(super) no_new_privs: bool,
+    #[prost(string, repeated, tag = "13")]
+    pub(super) masked_paths: Vec<String>,
+    #[prost(string, repeated, tag = "14")]
+    pub(super) readonly_paths: Vec<String>,
+    #[prost(message, optional, tag = "15")]
+    pub(super) seccomp: Option<SecurityProfile>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -3,10 +3,11 @@
 use super::ContainerdError;
 use super::cri::Cri;
 use super::messages::{
-    ContainerConfig, ContainerMetadata, ContainerSecurity, Device, ImageSpec, KeyValue,
-    LinuxContainer, LinuxSandbox, Mount, Namespaces, OF_ANOTHER, OF_THE_NODE, PER_CONTAINER,
-    PER_POD, SandboxConfig, SandboxMetadata, SandboxSecurity, Words,
+    ContainerConfig, ContainerMetadata, Device, ImageSpec, KeyValue, LinuxContainer, LinuxSandbox,
+    Mount, Namespaces, OF_ANOTHER, OF_THE_NODE, PER_CONTAINER, PER_POD, SandboxConfig,
+    SandboxMetadata, SandboxSecurity, Words,
 };
+use super::restricted::{Restricted, security};
 use crate::stage::{Driver, Expected, Group, Qos};
 use crate::worker::script::Script;
 use std::fs;
@@ -100,6 +101,11 @@ pub struct ContainerSpec<'a> {
     pub env: &'a [(&'a str, &'a str)],
     /// The container whose processes it sees, as an ephemeral one of `kubectl debug --target`.
     pub target: Option<&'a Container>,
+    /// What is mounted beside the host's programs: path in the container, path on the host, whether
+    /// it is read-only.
+    pub mounts: &'a [(String, String, bool)],
+    /// What a `securityContext` restricts it to; without, nothing is said of it.
+    pub restricted: Option<Restricted<'a>>,
 }
 
 impl Default for ContainerSpec<'_> {
@@ -111,6 +117,8 @@ impl Default for ContainerSpec<'_> {
             gpus: &[],
             env: &[],
             target: None,
+            mounts: &[],
+            restricted: None,
         }
     }
 }
@@ -240,13 +248,13 @@ impl Pod {
             ipc: PER_POD,
             target_id: target.unwrap_or_default(),
         };
-        let security = ContainerSecurity { namespaces: Some(namespaces) };
+        let security = security(namespaces, spec.restricted);
         ContainerConfig {
             metadata: Some(ContainerMetadata { name: spec.name.to_owned(), attempt: spec.attempt }),
             image: Some(image),
             command: command(&spec.run),
             envs: env.collect(),
-            mounts: self.mounts(),
+            mounts: self.mounts(spec.mounts),
             devices: self.devices(spec.gpus),
             labels: self.container_labels(spec.name),
             annotations: container_annotations(spec.attempt),
@@ -255,12 +263,17 @@ impl Pod {
         }
     }
 
-    fn mounts(&self) -> Vec<Mount> {
+    fn mounts(&self, more: &[(String, String, bool)]) -> Vec<Mount> {
         let there = OF_THE_HOST.iter().filter(|folder| Path::new(folder).is_dir());
         let of_the_host = there.map(|folder| ((*folder).to_owned(), (*folder).to_owned()));
         let worker = (WORKER.to_owned(), self.means.worker.display().to_string());
-        let all = of_the_host.chain([worker]);
-        all.map(|(container_path, host_path)| Mount { container_path, host_path, readonly: true })
+        let all = of_the_host.chain([worker]).map(|(inside, host)| (inside, host, true));
+        all.chain(more.iter().cloned())
+            .map(|(container_path, host_path, readonly)| Mount {
+                container_path,
+                host_path,
+                readonly,
+            })
             .collect()
     }
 

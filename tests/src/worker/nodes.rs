@@ -76,6 +76,14 @@ pub fn host_nodes(folder: &Path) -> io::Result<String> {
     Ok(folder.join("nvidia*").display().to_string())
 }
 
+/// Makes a node that everybody may open, for an agent that watches it alone: of each `which` below
+/// ten another device, so that tests beside each other do not see each other's processes.
+pub fn open_to_all(folder: &Path, name: &str, which: u32) -> io::Result<()> {
+    let first = FIRST_CONSOLE + u32::try_from(NVIDIA.len()).unwrap_or(0);
+    let consoles = Path::new("/dev/tty40").exists();
+    make_node(folder, name, if consoles { (TTY, first + which) } else { FULL })
+}
+
 /// NVIDIA's nodes, each with the number of the device that stands for it.
 fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
     let consoles = Path::new("/dev/tty40").exists();

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 const TOP_LEVEL: &[&str] = &[
     ".cargo",
     ".ci",
+    ".github",
     ".gitignore",
     "CHANGELOG.md",
     "Cargo.lock",

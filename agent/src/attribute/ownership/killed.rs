@@ -3,6 +3,7 @@
 
 use super::Ownership;
 use crate::attribute::cgroup::parse_path;
+use crate::attribute::delegated;
 use crate::attribute::party::{Party, PartyId};
 use crate::attribute::process::Living;
 use crate::attribute::table::started_ns;
@@ -51,6 +52,7 @@ impl Ownership {
             exited_ns: None,
             party: PartyId::UNATTRIBUTED,
         };
+        delegated::resolve(&self.0.host, &KernelCgroups::default(), &mut owner);
         let neighbours: Vec<Arc<Owner>> = {
             let table = self.read();
             let all = table.holders().into_iter().chain(table.ended());

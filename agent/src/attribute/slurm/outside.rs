@@ -9,7 +9,7 @@ use super::belief::{Known, labels, rank};
 use super::claims::Claims;
 use super::facts::{Facts, LABELS, Label, Source};
 use super::study::name_user;
-use super::{Host, Method, Owner, SlurmTask, node::lock, stepd};
+use super::{Host, Method, Owner, SlurmTask, stepd};
 use crate::attribute::Workload;
 use crate::attribute::cgroup::parse_path;
 use crate::attribute::process::Living;
@@ -55,55 +55,43 @@ fn inside(owner: &Owner) -> Option<SlurmTask> {
     parse_path(tail).slurm
 }
 
-/// A process without an owner: its parents may know the job, its environment may claim one.
+/// A process without an owner: a slurmstepd among its parents knows the job. What only its own
+/// environment says is a claim.
 pub(super) fn without_cgroup(host: &Host, owner: &mut Owner) {
     if !is_nobodys(&owner.workload) {
         return;
     }
     let Some(living) = Living::same(&host.paths, owner.process) else { return };
     let claims = host.slurm.environment(&living);
-    let title = stepd::above(&host.paths, &living);
-    let claimed = claims.as_ref().and_then(|claims| claims.label(Label::JobId)?.parse().ok());
-    let (job, source) = match (&title, claimed) {
-        (Some(title), _) => (title.job, Source::Slurmstepd),
-        (None, Some(job)) => (job, Source::Environment),
-        (None, None) => return,
+    let Some(title) = stepd::above(&host.paths, &living) else {
+        let claimed = claims.as_ref().and_then(|claims| claims.label(Label::JobId));
+        let number = claimed.and_then(|claimed| claimed.parse::<u32>().ok());
+        owner.workload.claimed.job = number.map(|job| SlurmJobId::new(&job.to_string()));
+        return;
     };
-    let claim = Claim {
-        job,
-        source,
-        step: title.and_then(|title| title.step),
-        dropped: host.slurm.dropped.job(job),
+    let found = Found {
+        job: title.job,
+        step: title.step,
+        dropped: host.slurm.dropped.job(title.job),
         environment: claims.filter(|claims| is_same_user(host, claims, owner.uid)),
     };
-    // With nothing but its own word, the user must be the one that the node knows the job by.
-    if source == Source::Environment
-        && (claim.environment.is_none() || claim.is_anothers(host, owner.uid))
-    {
-        return;
-    }
-    owner.method = match source {
-        Source::Slurmstepd => Method::Slurmstepd,
-        _ => Method::Environment,
-    };
-    owner.workload.slurm = Some(claim.task(&host.users, owner.uid));
+    owner.method = Method::Slurmstepd;
+    owner.workload.slurm = Some(found.task(&host.users, owner.uid));
 }
 
-/// A job that is named outside every cgroup of Slurm's.
-struct Claim {
+/// A job that slurmstepd names outside every cgroup of Slurm's.
+struct Found {
     job: u32,
-    /// Who names it: a parent, or the process itself.
-    source: Source,
     step: Option<Arc<str>>,
     dropped: Option<Claims>,
     environment: Option<Claims>,
 }
 
-impl Claim {
+impl Found {
     fn task(self, users: &Users, uid: u32) -> SlurmTask {
         let name = SlurmJobId::new(&self.job.to_string());
         let mut facts = Facts::default();
-        facts.put(Label::JobId, name.as_str(), self.source);
+        facts.put(Label::JobId, name.as_str(), Source::Slurmstepd);
         if uid != 0 {
             facts.put(Label::Uid, &uid.to_string(), Source::Process);
         }
@@ -122,16 +110,6 @@ impl Claim {
         name_user(users, &mut facts);
         task.facts = Some(Arc::new(facts));
         task
-    }
-
-    /// Whether the node knows the job, and by another user.
-    fn is_anothers(&self, host: &Host, uid: u32) -> bool {
-        let differs = |known: &str| known.parse() != Ok(uid);
-        let dropped = self.dropped.as_ref().and_then(|claims| claims.label(Label::Uid));
-        let jobs = lock(&host.slurm.jobs).all();
-        let same = jobs.iter().filter(|known| known.facts.number() == Some(self.job));
-        let mut known = same.filter_map(|known| known.facts.value(Label::Uid));
-        dropped.is_some_and(differs) || known.any(|known| differs(known))
     }
 }
 

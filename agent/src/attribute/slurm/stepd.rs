@@ -71,15 +71,20 @@ pub(super) fn of_step(paths: &Paths, step: &Path) -> Option<Title> {
 
 /// The title of the slurmstepd among a process's parents.
 pub(super) fn above(paths: &Paths, process: &Living) -> Option<Title> {
-    let mut pid = process.parent()?;
+    let mut child = None;
     for _ in 0..MAX_PARENTS {
-        if pid <= 1 {
+        let below = child.as_ref().unwrap_or(process);
+        let pid = below.parent().filter(|pid| *pid > 1)?;
+        let parent = Living::find(paths, pid)?;
+        let title = is_stepd(&parent).then(|| parse(&parent.read("cmdline")?)).flatten();
+        // A parent that has ended meanwhile has left its number to another, perhaps.
+        if below.parent() != Some(pid) {
             return None;
         }
-        if let Some(title) = title(paths, pid) {
-            return Some(title);
+        if title.is_some() {
+            return title;
         }
-        pid = Living::find(paths, pid)?.parent()?;
+        child = Some(parent);
     }
     None
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::attribute::fake::{FakeHost, opened, v2};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::Party;
-use crate::attribute::{Evidence, Method};
+use crate::attribute::{self, Evidence};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::ProcKey;
 use std::fs;
@@ -33,6 +33,10 @@ fn said(table: &Ownership, process: ProcKey) -> Vec<String> {
     let mut words = text(&set);
     words.push(owner.method.as_str().to_owned());
     words
+}
+
+fn with_slurm(host: &FakeHost, slurm: Settings) -> Ownership {
+    Ownership::with_settings(&host.paths, attribute::Settings { slurm, nested: false })
 }
 
 /// A process that opens a device, in this cgroup and with these variables.
@@ -224,37 +228,27 @@ fn a_drop_file_of_an_earlier_run_is_not_believed() {
 }
 
 #[test]
-fn without_a_cgroup_the_environment_is_said_to_be_the_only_source() {
-    let host = FakeHost::new();
-    let table = Ownership::new(&host.paths);
-    let environ = ["SLURM_JOB_ID=42", "SLURM_JOB_UID=1000", "SLURM_JOB_NAME=salloc"];
-    open(&host, &table, KEY, "/user.slice/user-1000.slice/session-1.scope", &environ);
-    let said = said(&table, KEY);
-    assert_eq!(
-        (said[0].as_str(), said.last().unwrap().as_str()),
-        ("slurm.job.id=42", "environment")
-    );
-    let owner = table.owner(KEY).unwrap();
-    assert_eq!(owner.method, Method::Environment);
-    // A word of its own charges no job.
-    assert_eq!(table.party(owner.party).unwrap().party, Party::User(1000));
-}
-
-#[test]
-fn an_environment_of_another_user_makes_nobody_a_job() {
+fn without_a_cgroup_the_environment_names_a_claim_and_no_job() {
     let host = FakeHost::new();
     let table = Ownership::new(&host.paths);
     drop_file(&host, 44, &["SLURM_JOB_ID=44", "SLURM_JOB_UID=1001"]);
-    for (pid, environ) in [
-        // Another number, another name, none at all, and a job that the node knows by another.
-        (21, ["SLURM_JOB_ID=42", "SLURM_JOB_UID=1001"]),
-        (22, ["SLURM_JOB_ID=42", "SLURM_JOB_USER=eve"]),
-        (23, ["SLURM_JOB_ID=42", "SLURM_JOB_NAME=x"]),
-        (24, ["SLURM_JOB_ID=44", "SLURM_JOB_UID=1000"]),
+    let session = "/user.slice/user-1000.slice/session-1.scope";
+    for (pid, place, environ, claimed) in [
+        (20, session, ["SLURM_JOB_ID=42", "SLURM_JOB_UID=1000"], Some("42")),
+        (21, "/", ["SLURM_JOB_ID=42", "SLURM_JOB_UID=1001"], Some("42")),
+        (22, "/", ["SLURM_JOB_ID=44", "SLURM_JOB_UID=1000"], Some("44")),
+        (23, "/", ["SLURM_JOB_ID=4\u{1b}2", "SLURM_JOB_UID=1000"], None),
+        (24, "/", ["SLURM_JOB_ID=00000000042", "SLURM_JOB_NAME=x"], Some("42")),
     ] {
         let process = ProcKey { pid, start_ticks: 100 };
-        open(&host, &table, process, "/", &environ);
+        open(&host, &table, process, place, &environ);
         assert_eq!(said(&table, process), ["cgroup"], "{environ:?}");
+        let owner = table.owner(process).unwrap();
+        assert_eq!(table.party(owner.party).unwrap().party, Party::User(1000), "{environ:?}");
+        let told = owner.details();
+        let told = told.get(&attr::CLAIMED_SLURM_JOB_ID).map(ToString::to_string);
+        assert_eq!(told.as_deref(), claimed, "{environ:?}");
+        assert_eq!(owner.attributes().get(&attr::CLAIMED_SLURM_JOB_ID), None, "{environ:?}");
     }
 }
 
@@ -326,8 +320,8 @@ fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
     ] {
         let host = FakeHost::new();
         host.pod("slurm", "worker-0", uid, &["slurmd"]);
-        let settings = Settings { pod_namespaces: namespaces, ..Settings::usual(&host.paths) };
-        let table = Ownership::with_slurm(&host.paths, settings);
+        let slurm = Settings { pod_namespaces: namespaces, ..Settings::usual(&host.paths) };
+        let table = with_slurm(&host, slurm);
         open(&host, &table, KEY, &path, &environ);
         assert_eq!(said(&table, KEY), expected);
         let owner = table.owner(KEY).unwrap();
@@ -357,8 +351,8 @@ fn a_container_below_a_step_does_not_hide_the_job() {
 #[test]
 fn environments_are_not_read_where_the_operator_forbids_it() {
     let host = FakeHost::new();
-    let settings = Settings { environment: false, ..Settings::usual(&host.paths) };
-    let table = Ownership::with_slurm(&host.paths, settings);
+    let slurm = Settings { environment: false, ..Settings::usual(&host.paths) };
+    let table = with_slurm(&host, slurm);
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     open(&host, &table, KEY, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=secret"]);
     assert!(!said(&table, KEY).iter().any(|word| word.contains("secret")));

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 /// What to run as the child.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 pub(super) struct Program<'a> {
     /// The agent's own binary.
     pub(super) path: &'a Path,
@@ -31,6 +32,8 @@ pub(super) struct Program<'a> {
     pub(super) gpm: bool,
     /// Whether it tells of each link.
     pub(super) by_link: bool,
+    /// Whether it gives up its capabilities and most system calls.
+    pub(super) confined: bool,
     /// How long one device may keep the others waiting.
     pub(super) stall: Duration,
 }
@@ -86,6 +89,9 @@ impl Link {
         }
         if !program.by_link {
             command.arg("--without-links");
+        }
+        if !program.confined {
+            command.arg("--unconfined");
         }
         command.arg("--stall-ms").arg(program.stall.as_millis().to_string());
         // The receiver's headers may be secrets; a vendor's library has no use for them.

@@ -60,6 +60,8 @@ pub struct Settings {
     pub gpm: bool,
     /// Whether to tell of each link, and not only of all links of a device together.
     pub by_link: bool,
+    /// Whether the child gives up its capabilities and most system calls before it loads the library.
+    pub confined: bool,
     /// How long one device may keep the others waiting.
     pub stall: Duration,
     /// Longest a tick waits for a device.
@@ -80,6 +82,7 @@ impl Settings {
             paths: Paths::default(),
             gpm: true,
             by_link: true,
+            confined: true,
             stall: child::Settings::stall(interval),
             deadline: DEADLINE.min(interval / 2),
             retry: RETRY,

@@ -77,7 +77,9 @@ impl Processes {
         }
         let mut counts: HashMap<QuotaKey, usize> = HashMap::new();
         if holders.len() > MAX_PROCESSES / 2 {
-            self.known.keys().for_each(|known| *counts.entry(owner_of(*known)).or_default() += 1);
+            for known in self.known.keys() {
+                *counts.entry(owner_of(*known)).or_default() += 1;
+            }
         }
         for process in holders {
             if self.known.contains_key(process) || self.known.len() >= MAX_PROCESSES {

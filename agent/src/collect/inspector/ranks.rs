@@ -213,7 +213,9 @@ impl Ranks {
     /// this one would.
     fn of_most(&self, owner: QuotaKey) -> Option<RankKey> {
         let mut counts: HashMap<QuotaKey, usize> = HashMap::new();
-        self.known.values().for_each(|rank| *counts.entry(rank.owner).or_default() += 1);
+        for rank in self.known.values() {
+            *counts.entry(rank.owner).or_default() += 1;
+        }
         let own = counts.get(&owner).copied().unwrap_or(0);
         let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let of_most = self.known.iter().filter(|(_, rank)| rank.owner == most);

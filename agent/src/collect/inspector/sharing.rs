@@ -26,7 +26,9 @@ pub(super) fn make_room(
         return Ok(None);
     }
     let mut counts: HashMap<QuotaKey, usize> = HashMap::new();
-    files.values().for_each(|source| *counts.entry(source.owner).or_default() += 1);
+    for source in files.values() {
+        *counts.entry(source.owner).or_default() += 1;
+    }
     let own = counts.get(&owner).copied().unwrap_or(0);
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
     let (most, _) = most.filter(|(_, count)| *count > own + 1).ok_or(())?;

@@ -9,12 +9,14 @@
 mod account;
 mod arrivals;
 mod attaching;
-mod busiest;
 mod change;
 mod complete;
 mod cover;
+mod denials;
 mod elf;
 mod fields;
+#[doc(hidden)]
+pub mod fuzz;
 mod governing;
 mod governor;
 mod host;
@@ -31,13 +33,16 @@ mod peers;
 mod price;
 mod probed;
 mod probes;
+mod quota;
 mod refusals;
 mod roll;
+mod room;
 mod runs;
 mod shared;
 mod standing;
 mod state;
 mod stuck;
+mod tally;
 mod target;
 mod tell;
 mod waker;
@@ -59,16 +64,18 @@ use crate::tenant_files::TenantFiles;
 use account::{tell_coverage, tell_probes};
 use complete::{Completion, Sources};
 use cover::EachCovered;
+use denials::Denials;
 pub use governor::Patience;
 use gpuwho_common::nccl::{
-    Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE,
+    Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE, MadeId,
 };
 use host::Host;
 pub use many::Way;
 use maps::Maps;
-use peers::Peers;
+use peers::{Peers, groups};
 pub use probed::{Governed, Probed, place_of};
-use roll::{Member, Processes as _, Roll};
+use quota::EachOwner;
+use roll::{Member, Processes as _, Reading, Roll};
 use shared::Shared;
 use standing::{say, standings};
 use std::collections::HashSet;
@@ -132,6 +139,7 @@ pub struct Nccl {
     desk: Option<Arc<Desk>>,
     /// For how long the probes were there, at this reading and at the last.
     covered: [EachCovered; 2],
+    denials: Denials,
     errors: u64,
     #[expect(dead_code, reason = "kept to be dropped")]
     running: Running,
@@ -162,8 +170,9 @@ impl Nccl {
         told: (Board, Option<Arc<Desk>>),
     ) -> io::Result<(Self, Waker)> {
         let (shared, desk) = (Shared::default(), told.1.clone());
+        let known = (candidates, ownership.clone());
         let (running, waker) =
-            watch::start(&settings, (files, paths), candidates, shared.clone(), told)?;
+            watch::start(&settings, (files, paths), known, shared.clone(), told)?;
         let nccl = Self {
             settings,
             paths: paths.clone(),
@@ -177,6 +186,7 @@ impl Nccl {
             peers: Peers::default(),
             desk,
             covered: Default::default(),
+            denials: Denials::default(),
             errors: 0,
             running,
         };
@@ -189,6 +199,7 @@ impl Nccl {
         let [last, before] = &mut self.covered;
         *before = std::mem::replace(last, covered);
         let Some(maps) = &mut self.maps else { return Ok(()) };
+        let taken = self.shared.with(|known| known.quotas.taken());
         let mut snapshot = maps.read()?;
         maps.forget_names(&snapshot);
         let now_ns = boot_time_ns();
@@ -208,9 +219,12 @@ impl Nccl {
         let said = self.completion.answers.local_ranks();
         self.completion.take(&snapshot, members, &said);
         let unused = unused_ids(maps, members, &host)?;
-        out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused)));
-        self.peers.compare(members, &snapshot.communicators);
-        let standings = standings(members, now_ns, self.settings.hang_after);
+        out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused.len() as u64)));
+        let counted = settle(&self.shared, &taken, (&snapshot, &reading, &unused));
+        self.denials.note(&counted, &self.ownership);
+        let groups = groups(members, &self.communicators);
+        self.peers.compare(members, &snapshot.communicators, &groups);
+        let standings = standings(members, &groups, now_ns, self.settings.hang_after);
         for stuck in self.peers.hangs.note(members, &standings, now_ns) {
             say(stuck, &self.ownership, self.desk.as_deref());
         }
@@ -219,7 +233,7 @@ impl Nccl {
             tell(out, member, &beside);
         }
         tell_coverage(out, members, (&snapshot, &host), &self.covered);
-        self.peers.forget(&reading);
+        self.peers.forget(&reading, &groups);
         tell_known(out, members);
         Ok(())
     }
@@ -250,6 +264,13 @@ impl Collector for Nccl {
     fn report(&self) -> Report {
         let counts = self.shared.with(|known| known.counts);
         let lost = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
+        let report = match (self.shared.report(), self.denials.now()) {
+            (Report { state: SourceState::Ready, .. }, Some(refused)) => {
+                let remedy = "its other calls and everybody else's are counted";
+                Report::of(SourceState::Degraded, refused, remedy)
+            }
+            (report, _) => report,
+        };
         Report {
             errors: self.errors + lost(LOST_UNREADABLE) + self.shared.with(|known| known.refused),
             dropped: vec![
@@ -257,7 +278,7 @@ impl Collector for Nccl {
                 (DropReason::OperationsFull, lost(LOST_CALL)),
                 (DropReason::ThreadsFull, lost(LOST_THREAD)),
             ],
-            ..self.shared.report()
+            ..report
         }
     }
 }
@@ -276,17 +297,33 @@ fn communicator(snapshot: &maps::Snapshot, number: u64) -> Option<&Communicator>
 }
 
 /// Unique ids that living processes have made and that no communicator here was made from.
-fn unused_ids(maps: &mut Maps, members: &[Member], host: &Host<'_>) -> io::Result<u64> {
+fn unused_ids(
+    maps: &mut Maps,
+    members: &[Member],
+    host: &Host<'_>,
+) -> io::Result<Vec<(u64, MadeId)>> {
     let used: HashSet<u64> = members.iter().filter_map(|m| m.facts.hash).map(|h| h.0).collect();
-    let mut unused = 0;
-    for (hash, made) in maps.unique_ids()? {
-        if used.contains(&hash) || host.find(made.pid, 0).is_none() {
-            maps.forget_id(hash);
-        } else {
-            unused += 1;
-        }
-    }
+    let is_over =
+        |(hash, made): &(u64, MadeId)| used.contains(hash) || host.find(made.pid, 0).is_none();
+    let (over, unused): (Vec<_>, Vec<_>) = maps.unique_ids()?.into_iter().partition(is_over);
+    over.iter().for_each(|(hash, _)| maps.forget_id(*hash));
     Ok(unused)
+}
+
+/// Lets owners have again what a reading has taken out of the maps: `taken` is what they had taken when
+/// it began. Gives what they have taken and were refused so far.
+fn settle(
+    shared: &Shared,
+    taken: &EachOwner,
+    (snapshot, reading, ids): (&maps::Snapshot, &Reading, &[(u64, MadeId)]),
+) -> EachOwner {
+    let gone = reading.gone.iter().map(|(number, _)| *number).collect();
+    let threads = reading.gone_threads.iter().copied().collect();
+    shared.with(|known| {
+        let held = known.quotas.held(snapshot, ids, (&gone, &threads));
+        known.quotas.settle(taken, &held);
+        known.quotas.taken()
+    })
 }
 
 /// The kernel does not take the programs.

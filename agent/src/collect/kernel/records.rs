@@ -7,7 +7,7 @@ use crate::ids::{CgroupId, ProcKey};
 use crate::sys;
 use gpuwho_common::device_users::{
     CGROUP_MADE, CGROUP_REMOVED, CgroupEvent, EXECED, EXITED, FORKED, Layout, MOVED, OPENED,
-    Process, ProcessEvent, TICK_NS,
+    PATH_BYTES, Process, ProcessEvent, TICK_NS,
 };
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) fn fact(bytes: &[u8], nodes: &Nodes, layout: &Layout) -> Option<Fact>
     let event = sys::bpf::record::<CgroupEvent>(bytes)?;
     let id = CgroupId { hierarchy: hierarchy_numbered(layout, event.hierarchy)?, id: event.id };
     let evidence = match event.head.kind {
-        CGROUP_MADE => Evidence::CgroupMade { id, path: text(&event.path) },
+        CGROUP_MADE => Evidence::CgroupMade { id, path: whole(text(&event.path)) },
         CGROUP_REMOVED => Evidence::CgroupRemoved { id },
         _ => return None,
     };
@@ -79,6 +79,14 @@ fn cgroups(process: &Process) -> KernelCgroups {
     KernelCgroups(
         ids.map(|(position, id)| CgroupId { hierarchy: hierarchy_at(position), id: *id }).collect(),
     )
+}
+
+/// A path that may have been cut, without the part that was cut: half an id is another's.
+fn whole(path: Arc<str>) -> Arc<str> {
+    if path.len() + 1 < PATH_BYTES {
+        return path;
+    }
+    path.rsplit_once('/').map_or_else(|| Arc::clone(&path), |(above, _)| Arc::from(above))
 }
 
 /// NUL-terminated bytes as text.

@@ -57,10 +57,20 @@ fn read(text: &str) -> Option<Happening> {
     kill::read(text).or_else(|| bus::read(text))
 }
 
-/// A packet filter's line: the prefix of its rule, then `IN=… OUT=… ` (`nf_log_syslog.c`, 6.18).
-/// Rules of other network namespaces are logged where `net.netfilter.nf_log_all_netns` is set.
+/// A packet filter's line: the prefix of its rule, then `IN=… OUT=… ` and the packet's fields
+/// (`nf_log_syslog.c`, 6.18). Rules of other network namespaces are logged where
+/// `net.netfilter.nf_log_all_netns` is set. A process's name may hold `IN= OUT=` too, but behind it
+/// comes the driver's sentence.
 fn is_of_a_packet(text: &str) -> bool {
-    text.split_once("IN=").is_some_and(|(_, rest)| rest.contains(" OUT="))
+    // `SRC=::1`, `DF`, `[4`, `bytes]`: no words.
+    let is_field = |word: &str| {
+        word.contains('=') || word.ends_with(']') || !word.bytes().any(|b| b.is_ascii_lowercase())
+    };
+    text.match_indices("IN=").any(|(at, _)| {
+        let fields = text.get(at..).unwrap_or_default();
+        let is_out = fields.split_whitespace().nth(1).is_some_and(|word| word.starts_with("OUT="));
+        is_out && fields.split_whitespace().all(is_field)
+    })
 }
 
 /// Lines of the NVIDIA driver.
@@ -71,9 +81,7 @@ fn nvrm(rest: &str, text: &str) -> Option<Happening> {
     }
     if let Some(rest) = rest.strip_prefix("The NVIDIA GPU ") {
         let (address, rest) = grammar::device(rest)?;
-        return is_gone(rest)
-            .then(|| Place::Pci(address))
-            .and_then(|at| critical(EventKind::Lost, at));
+        return is_gone(rest).then(|| critical(EventKind::Lost, Place::Pci(address))).flatten();
     }
     if let Some(place) = unbound(rest) {
         return Some(Happening::new(EventKind::DriverUnbind, place, Severity::Warning, text));

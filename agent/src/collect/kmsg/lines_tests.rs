@@ -665,6 +665,18 @@ fn a_crash_is_never_an_event_whatever_its_names_are() {
 }
 
 #[test]
+fn a_true_line_is_not_hidden_by_a_name_like_a_packets_line() {
+    for name in ["IN= OUT=", "IN=a OUT=b MAC=", "IN= OUT= SRC="] {
+        let line = format!(
+            "NVRM: Xid (PCI:0000:17:00): 79, pid=7, name={name}, GPU has fallen off the bus."
+        );
+        assert_eq!(read(&line).and_then(|what| what.code), Some(79), "{name}");
+    }
+    let packet = "NVRM: Xid (PCI:0000:17:00): 79, IN= OUT= lost IN=lo OUT= MAC=00:00:aa SRC=::1 DST=::1 LEN=40 DF PROTO=ICMPv6 TYPE=1 INCOMPLETE [4 bytes] UID=0";
+    assert_eq!(read(packet), None);
+}
+
+#[test]
 fn a_name_in_a_true_line_adds_nothing_to_it() {
     let line =
         |name: &str| format!("NVRM: Xid (PCI:0000:17:00): 31, pid=7, name={name}, Ch 00000008");

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 /// The file.
 const FILE: &str = "kmsg.json";
+/// The file where the records' times stand for their numbers.
+const BY_TIME: &str = "kmsg-times.json";
 
 /// The last record that was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,9 +30,18 @@ pub(super) struct Position {
 impl Position {
     /// What an agent before this one has left, if it ran since the host was booted.
     pub(super) fn read(paths: &Paths) -> Self {
+        Self::of(paths, FILE)
+    }
+
+    /// The same of one that read the log by `syslog(2)`.
+    pub(super) fn by_time(paths: &Paths) -> Self {
+        Self::of(paths, BY_TIME)
+    }
+
+    fn of(paths: &Paths, file: &str) -> Self {
         let boot_id = paths.proc.join("sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(boot_id).unwrap_or_default().trim().to_owned();
-        let path = paths.run.join(FILE);
+        let path = paths.run.join(file);
         let mark = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let told = mark.filter(|mark: &Mark| mark.boot_id == boot_id).map(|mark| mark.sequence);
         Self { path, boot_id, told }

@@ -102,7 +102,7 @@ fn a_job_that_tells_more_launches_than_a_number_holds_is_behind_by_no_less() {
 #[test]
 fn of_a_communicator_that_nobody_of_the_tenant_is_in_nothing_is_kept() {
     let others = server("10.0.0.1", 7);
-    let answer = read(USER_GUIDE);
+    let answer = from_json(USER_GUIDE.as_bytes(), &others.here).unwrap();
     assert_eq!(digest(&answer, &others, &HashSet::new()).communicators, []);
     assert_eq!(local_ranks(&answer, &others, 9), LocalRanks::new());
     // It is known otherwise that one of its processes is in it.

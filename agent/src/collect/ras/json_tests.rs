@@ -190,12 +190,12 @@ fn hostile() -> [(&'static str, String); 4] {
     let begin = r#"{"nccl_version": "2.29.7", "communicators": ["#;
     let mut empties = String::from(begin);
     let mut many = String::from(begin) + r#"{"hash": "0x1", "size": 9, "missing_ranks": ["#;
-    for number in 0..MOST_ENTRIES + 1 {
+    for number in 0..=MOST_ENTRIES {
         empties += r#"{"hash": "0x1", "size": 0, "ranks": []},"#;
         let (a, b) = (number / 256 % 256, number % 256);
         write!(
             many,
-            r#"{{"rank": {number}, "host": "10.1.{a}.{b}", "pid": {number}1,
+            r#"{{"rank": {number}, "host": "10.1.{a}.{b}", "pid": 1{number},
                 "status": {{"unresponsive": true, "considered_dead": true}}}},"#
         )
         .unwrap();

@@ -21,12 +21,11 @@ const USUAL_PORT: u16 = 28_028;
 const ADDRESS: &str = "NCCL_RAS_ADDR";
 /// Whether there is any.
 const ENABLE: &str = "NCCL_RAS_ENABLE";
+/// Bytes of an environment that are read, as of the other variables that the agent looks for.
+const MOST_ENVIRONMENT: u64 = 128 << 10;
 /// Addresses of a process that are kept. NCCL listens on one for each network interface it uses,
 /// and on one for its peers.
 const MOST_HOSTS: usize = 16;
-
-/// Bytes of an environment that are read; see the reader of Slurm's variables.
-const MOST_ENVIRONMENT: u64 = 128 * 1024;
 
 /// Where a process is for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,13 +53,7 @@ pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<Standing> {
         None => process.pid,
     };
     let mine: HashSet<u64> = held(&living).collect();
-    let mut environment = Vec::new();
-    // What cannot be had names no other port than the usual one.
-    if let Ok(reader) = files.proc_file(process, ProcFile::Environment) {
-        let _ = reader.take(MOST_ENVIRONMENT).read_to_end(&mut environment);
-    }
-    let wanted = port(&String::from_utf8_lossy(&environment));
-    environment.fill(0);
+    let wanted = wanted_port(files, process);
     let (clients, others): (Vec<SocketAddr>, Vec<SocketAddr>) =
         listening(&living, &mine).into_iter().partition(|at| Some(at.port()) == wanted);
     // This very process, still: what was read is about it.
@@ -72,6 +65,19 @@ pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<Standing> {
         hosts: hosts.into_iter().take(MOST_HOSTS).collect(),
         client: clients.into_iter().min().map(reachable),
     })
+}
+
+/// The port that a process's environment names; the usual one where it cannot be had: its pages may
+/// be of a file system that never answers.
+fn wanted_port(files: &TenantFiles, process: ProcKey) -> Option<u16> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = files.proc_file(process, ProcFile::Environment) {
+        // What was read before it failed counts.
+        let _ = file.take(MOST_ENVIRONMENT).read_to_end(&mut bytes);
+    }
+    let wanted = port(&String::from_utf8_lossy(&bytes));
+    bytes.fill(0);
+    wanted
 }
 
 /// This very network namespace, to be entered, while a process is in it; the agent's own needs no

@@ -14,7 +14,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// A tenant that is asked for 12 seconds in vain is asked again after two minutes, and the kernel
+/// A tenant that is asked for 12 seconds in vain is asked again after 40, and the kernel
 /// may choose a process that is stopped four times in a row, and again.
 const WITHIN: Duration = Duration::from_mins(10);
 

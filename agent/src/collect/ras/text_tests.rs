@@ -31,7 +31,9 @@ fn on(host: &str, pid: u32) -> Process {
 
 fn rank(number: u32, process: Process, counts: &[(&str, u64)]) -> Rank {
     let mut launched = Launched::default();
-    counts.iter().for_each(|(name, count)| launched.put(name, *count));
+    for (name, count) in counts {
+        launched.put(name, *count);
+    }
     Rank { number, process, device: None, launched, total: launched.total() }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(super) type Port = (u64, SocketAddr);
 
 /// Ports of a tenant that are asked: its processes share one in each network.
-const MOST_OF_ONE: usize = 4;
+const MOST_OF_ONE: usize = 8;
 /// Ports that are asked: more than a node has tenants with devices. With all answers of all of them
 /// as large as they can be 50 MB.
 const MOST_PORTS: usize = 64;

@@ -160,10 +160,12 @@ impl<'a> Holders<'a> {
     /// Whether a process holds the device to look at it: nothing of its runs there.
     fn only_looks(&self, owner: &Owner) -> bool {
         let own = std::process::id();
-        let is_own = || {
-            let pid = owner.process.pid;
-            pid == own || self.sources.ownership.parent(owner.process) == Some(own)
+        // Only of our own user: however many processes others have, none of theirs is read.
+        let is_child = || {
+            owner.uid == rustix::process::geteuid().as_raw()
+                && self.sources.ownership.parent(owner.process) == Some(own)
         };
+        let is_own = || owner.process.pid == own || is_child();
         !self.lists(owner.process) && (MONITORS.contains(&&*owner.comm) || is_own())
     }
 }

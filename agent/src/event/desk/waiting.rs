@@ -1,8 +1,11 @@
 //! What waits at the desk: for the other source's telling, for its minute's summary, for the pipeline.
 
+use crate::attribute::Owner;
+use crate::attribute::party::PartyId;
 use crate::catalog::event::EventKind;
-use crate::event::{Event, Happening, Place, Severity, Victim, Witness};
+use crate::event::{Affected, Event, Happening, Place, Severity, Victim, Witness};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Two tellings of one thing come within this time: the driver writes the log line and posts the
@@ -10,12 +13,19 @@ use std::time::{Duration, Instant};
 const SAME: Duration = Duration::from_secs(2);
 /// The library's word of an unbinding comes up to one wait for its other events later.
 const SAME_UNBIND: Duration = Duration::from_secs(7);
-/// Like events of a device told one by one in a [`WINDOW`]; the others are summed up.
+/// Like events of a device and owner told one by one in a [`WINDOW`]; the others are summed up.
 const MOST_TOLD: u64 = 10;
+/// The same of an owner's processes that have ended. None is like another, each is the only account
+/// of its process; but one owner's must not fill the queue to the receiver.
+const MOST_ENDED: u64 = 240;
 /// A summary's time.
 const WINDOW: Duration = Duration::from_mins(1);
 /// Events that may wait for the pipeline, which takes them within a tick.
 pub(super) const MOST_WAITING: usize = 256;
+/// Those of them that one owner's processes can cause: the others' find room whatever one does.
+const MOST_OF_OWNER: usize = MOST_WAITING / 4;
+/// Events that may wait for the other source; with more, each is told by itself.
+pub(super) const MOST_HELD: usize = 1024;
 /// Kinds, devices and codes kept apart for folding and counting: more than any host has faults.
 const MOST_KEYS: usize = 1024;
 /// After this time nothing waits any more but for the pipeline.
@@ -23,8 +33,11 @@ pub(super) const LONGEST: Duration = WINDOW.saturating_add(SAME_UNBIND);
 
 /// What makes two happenings alike.
 type Key = (EventKind, Place, Option<u32>);
-/// What makes two events alike for a summary: a bad one is not lost among others of its code.
-type FoldKey = (Key, Severity);
+/// What makes two events alike for a summary: a bad one is not lost among others of its code, and
+/// no owner's among those of another whose process is named again and again.
+type FoldKey = (Key, Severity, Option<Whose>);
+/// An owner; of processes that belong to none yet, the user.
+type Whose = (PartyId, Option<u32>);
 
 /// What waits, and what was counted.
 #[derive(Debug, Default)]
@@ -38,6 +51,8 @@ pub(super) struct State {
     pub(super) kinds: HashMap<EventKind, u64>,
     pub(super) xids: BTreeMap<(Place, u16, Severity), u64>,
     pub(super) lost: u64,
+    /// Events that were summed up or lost, with the only owner they were about.
+    pub(super) refused: Vec<(Arc<Owner>, u64)>,
 }
 
 /// Like events within a window.
@@ -45,6 +60,8 @@ pub(super) struct State {
 struct Fold {
     until: Instant,
     seen: u64,
+    /// Told one by one.
+    most: u64,
     last: Option<Event>,
 }
 
@@ -99,7 +116,7 @@ impl State {
             EventKind::DriverUnbind => SAME_UNBIND,
             _ => SAME,
         };
-        if self.paired && !same.is_zero() {
+        if self.paired && !same.is_zero() && self.held.len() < MOST_HELD {
             self.held.push((now + same, event));
         } else {
             self.tell(event, now);
@@ -109,20 +126,24 @@ impl State {
     /// Told now, or counted into its minute's summary.
     fn tell(&mut self, event: Event, now: Instant) {
         self.count(&event.what);
-        if event.what.kind == EventKind::ProcessEnded {
-            // None is like another: each is the only account of its process.
-            self.push(event);
-            return;
-        }
-        let key = (key(&event.what), event.what.severity);
+        let has_ended = event.what.kind == EventKind::ProcessEnded;
+        let most = if has_ended { MOST_ENDED } else { MOST_TOLD };
+        let alike = if has_ended {
+            // On whatever device.
+            (event.what.kind, Place::Host, None)
+        } else {
+            key(&event.what)
+        };
+        let owner = event.only_owner().map(|owner| whose(owner)).or_else(|| named(&event));
+        let key = (alike, event.what.severity, owner);
         if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;
             return;
         }
-        let fresh = Fold { until: now + WINDOW, seen: 0, last: None };
+        let fresh = Fold { until: now + WINDOW, seen: 0, most, last: None };
         let fold = self.folds.entry(key).or_insert(fresh);
         fold.seen += 1;
-        if fold.seen > MOST_TOLD {
+        if fold.seen > most {
             fold.last = Some(event);
         } else {
             self.push(event);
@@ -147,23 +168,62 @@ impl State {
                 return true;
             }
             if let Some(mut event) = fold.last.take() {
-                event.count = fold.seen - MOST_TOLD;
+                event.count = fold.seen.saturating_sub(fold.most);
                 over.push(event);
             }
             false
         });
         for event in over {
+            let owner = event.only_owner().cloned();
+            self.refused.extend(owner.map(|owner| (owner, event.count)));
             self.push(event);
         }
     }
 
     fn push(&mut self, event: Event) {
-        if self.out.len() >= MOST_WAITING {
+        if self.out.len() >= MOST_WAITING || self.has_too_many(&event) {
             self.lost += 1;
             return;
         }
         self.out.push_back(event);
     }
+
+    /// Whether the owner whose process caused it has too many that wait.
+    fn has_too_many(&self, event: &Event) -> bool {
+        let owner = |event: &Event| {
+            let by_process = matches!(
+                event.what.kind,
+                EventKind::ProcessEnded
+                    | EventKind::OomKill
+                    | EventKind::RankHung
+                    | EventKind::PeerDead
+                    | EventKind::PeerSilent
+            );
+            event.only_owner().filter(|_| by_process).map(|owner| whose(owner))
+        };
+        let Some(whose) = owner(event) else { return false };
+        self.out.iter().filter(|event| owner(event) == Some(whose)).count() >= MOST_OF_OWNER
+    }
+}
+
+impl Event {
+    /// The owner it is about, where it is only one.
+    fn only_owner(&self) -> Option<&Arc<Owner>> {
+        match self.victims.as_slice() {
+            [only] if self.owners == 1 => Some(&only.owner),
+            _ => None,
+        }
+    }
+}
+
+fn whose(owner: &Owner) -> Whose {
+    (owner.party, (owner.party <= PartyId::OTHER).then_some(owner.uid))
+}
+
+/// Whose process the source has named.
+fn named(event: &Event) -> Option<Whose> {
+    let victim = event.victims.first()?;
+    (victim.affected == Some(Affected::Named)).then(|| whose(&victim.owner))
 }
 
 fn key(what: &Happening) -> Key {

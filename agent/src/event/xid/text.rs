@@ -72,10 +72,9 @@ pub(super) fn recovery(text: &str) -> Option<Detail<'_>> {
     let (number, _) = to.split_once(" (")?;
     let action = match number {
         "0" => Action::Recovered,
-        "1" => Action::ResetGpu,
+        "1" | "4" => Action::ResetGpu,
         "2" => Action::RestartNode,
         "3" => Action::DrainPeers,
-        "4" => Action::ResetGpu,
         _ => return None,
     };
     Some(Detail { action, affects: Affects::Device, unit: None, status: None })
@@ -119,106 +118,45 @@ mod tests {
         (verdict.action.severity(), text(verdict.unit), text(verdict.status))
     }
 
+    /// Lines of B200 and GB200 (`leptonai/gpud` 1160 and its tests, `akash-network/support` 244), with
+    /// statuses of the decode table.
+    const LINES: &[(u32, &str, Severity)] = &[
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 10 (0x004505c6 0x00000000)", Severity::Critical),
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)", Severity::Warning),
+        (149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00082226 0x00000001)", Severity::Warning),
+        (
+            145,
+            "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x0)",
+            Severity::Warning,
+        ),
+        (
+            145,
+            "pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x1 0x2)",
+            Severity::Critical,
+        ),
+        (
+            145,
+            "pid=7, name=python3, RLW_RXPIPE Nonfatal XC0 i0 Link 00 (0x6 0x1)",
+            Severity::Warning,
+        ),
+        (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x0)", Severity::Warning),
+        (144, "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000020 0x0)", Severity::Info),
+        (145, "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)", Severity::Warning),
+        (145, "RLW_REMAP Nonfatal XC0 i0 Link 10 (0x00000004 0x00000300)", Severity::Info),
+        (145, "RLW_REMAP Nonfatal XC0 i0 Link 10 (0x00000004 0x00000304)", Severity::Warning),
+        (146, "TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0a 0x01)", Severity::Info),
+        (146, "TLW_TX_PIPE1 Nonfatal XC0 i0 Link 00 (0x0a 0x03)", Severity::Warning),
+        (150, "MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)", Severity::Critical),
+    ];
+
     #[test]
     fn an_nvlink_error_is_as_bad_as_its_line_says() {
-        use Severity::{Critical, Info, Warning};
-        for (code, words, severity, unit, status) in [
-            // B200 and GB200: `leptonai/gpud` 1160, `akash-network/support` 244, and tests of gpud.
-            (
-                149,
-                "NETIR_LINK_EVT Fatal XC0 i0 Link 10 (0x004505c6 0x00000000)",
-                Critical,
-                "NETIR_LINK_EVT",
-                "0x00000000",
-            ),
-            (
-                149,
-                "NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00082226 0x00000001)",
-                Warning,
-                "NETIR_BER_EVENT",
-                "0x00000001",
-            ),
-            (
-                145,
-                "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000 0x00000000 0x00000000 0x00000000)",
-                Warning,
-                "RLW_SRC_TRACK",
-                "0x00000008",
-            ),
-            (
-                145,
-                "pid=4, name=<unknown>, RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000002)",
-                Critical,
-                "RLW_SRC_TRACK",
-                "0x00000002",
-            ),
-            (
-                145,
-                "pid=7, name=python3, RLW_RXPIPE Nonfatal XC0 i0 Link 00 (0x00000006 0x00000001)",
-                Warning,
-                "RLW_RXPIPE",
-                "0x00000001",
-            ),
-            (
-                144,
-                "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008 0x00000000)",
-                Warning,
-                "SAW_MVB",
-                "0x00000008",
-            ),
-            (
-                144,
-                "SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000020 0x00000000)",
-                Info,
-                "SAW_MVB",
-                "0x00000020",
-            ),
-            (
-                145,
-                "RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)",
-                Warning,
-                "RLW_REMAP",
-                "0x00000004",
-            ),
-            (
-                145,
-                "RLW_REMAP Nonfatal XC0 i0 Link 10 (0x00000004 0x00000300)",
-                Info,
-                "RLW_REMAP",
-                "0x00000300",
-            ),
-            (
-                146,
-                "TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000001)",
-                Info,
-                "TLW_RX/TLW_RX_PIPE0",
-                "0x00000001",
-            ),
-            (
-                146,
-                "TLW_TX_PIPE1 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000003)",
-                Warning,
-                "TLW_TX_PIPE1",
-                "0x00000003",
-            ),
-            (
-                149,
-                "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)",
-                Warning,
-                "NETIR_LINK_EVT",
-                "0x00000000",
-            ),
-            (
-                150,
-                "MSE_WATCHDOG Fatal XC0 i0 Link -1 (0x00000000 0x00000000)",
-                Critical,
-                "MSE_WATCHDOG",
-                "0x00000000",
-            ),
-        ] {
-            let expected = (severity, Some(unit.to_owned()), Some(status.to_owned()));
-            assert_eq!(read(code, words), expected, "{code}, {words}");
+        for (code, words, severity) in LINES {
+            assert_eq!(read(*code, words).0, *severity, "{code}, {words}");
         }
+        let (code, words, severity) = LINES[3];
+        let (unit, status) = ("RLW_SRC_TRACK".to_owned(), "0x00000008".to_owned());
+        assert_eq!(read(code, words), (severity, Some(unit), Some(status)));
     }
 
     #[test]

@@ -103,7 +103,9 @@ impl State {
                 .values()
                 .map(|pod| Event::of(EventType::Added, &core::Pod::of(pod)))
                 .collect();
-            added.iter().for_each(|event| known.tell(event));
+            for event in &added {
+                known.tell(event);
+            }
         }
     }
 

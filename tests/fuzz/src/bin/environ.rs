@@ -4,6 +4,7 @@
 #![no_main]
 
 use gpuwho::attribute::slurm::Claims;
+use gpuwho::collect::inspector::fuzz::environment;
 use libfuzzer_sys::fuzz_target;
 use std::io::{self, Read};
 
@@ -22,6 +23,7 @@ impl Read for Slowly<'_> {
 }
 
 fuzz_target!(|bytes: &[u8]| {
+    assert_eq!(environment(bytes), environment(Slowly(bytes)));
     for end in [0, b'\n'] {
         let Ok(at_once) = Claims::read(bytes, end) else { continue };
         assert_eq!(Claims::read(Slowly(bytes), end).ok(), Some(at_once.clone()));

@@ -170,7 +170,9 @@ impl Links {
             }
             for scope in 0..links {
                 self.active.push(true);
-                of_link(self.by_link, fields).iter().for_each(|field| fields.want(*field, scope));
+                for field in of_link(self.by_link, fields) {
+                    fields.want(field, scope);
+                }
                 fields.want(Field::LinkState, scope);
             }
         }
@@ -192,7 +194,9 @@ impl Links {
             told = true;
             let active = state == ACTIVE;
             if active && !*was_active {
-                of_link(self.by_link, fields).iter().for_each(|field| fields.renew(*field, scope));
+                for field in of_link(self.by_link, fields) {
+                    fields.renew(field, scope);
+                }
             }
             *was_active = active;
             let place = usize::from(state_of(state) as u8);

@@ -266,7 +266,7 @@ impl Servers {
 
 fn is_server(pid: u32) -> bool {
     // A process that is gone is nobody's server.
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = crate::text::read_lossy(format!("/proc/{pid}/comm").as_ref()).unwrap_or_default();
     name.trim_end() == SERVER_NAME
 }
 

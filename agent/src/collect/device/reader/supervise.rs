@@ -45,10 +45,12 @@ impl DeviceReader {
         self.report.restarts += u64::from(self.restarts.begin());
         // Before the library is loaded: what comes after is noticed.
         let roster = self.roster();
-        let Settings { program: path, environment, gpm, by_link, stall, .. } = &self.settings;
+        let Settings { program: path, environment, gpm, by_link, confined, stall, .. } =
+            &self.settings;
         let (vendor, events) = (self.vendor.name, self.ears.are_open());
-        let (gpm, by_link, stall) = (*gpm, *by_link, *stall);
-        let program = Program { path, vendor, library, environment, events, gpm, by_link, stall };
+        let (gpm, by_link, confined, stall) = (*gpm, *by_link, *confined, *stall);
+        let program =
+            Program { path, vendor, library, environment, events, gpm, by_link, confined, stall };
         let started = Link::start(&program);
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {

@@ -56,7 +56,9 @@ pub(super) fn tell_coverage(
         // Of several files no one part is right.
         let mut files = files.into_iter();
         let (Some(Some(file)), None) = (files.next(), files.next()) else { continue };
-        let Some(parts) = now.parts_since(before, file) else { continue };
+        let Some(parts) = now.parts_since(before, (file, host.owner(member.facts.process))) else {
+            continue;
+        };
         for (part, coverage) in ProbePart::ALL.iter().zip(parts) {
             out.push(metric::MEMBER_COVERAGE.sample(member.id, *part, coverage));
         }

@@ -1,7 +1,7 @@
 //! Who came last: the same collective on the ranks of this node, compared by its number.
 
 use super::roll::seconds;
-use crate::communicators::{CommunicatorHash, MemberId};
+use crate::communicators::{Group, MemberId};
 use crate::sample::Histogram;
 use gpuwho_common::nccl::{ARRIVALS, Arrival, BUCKETS, FIRST_BUCKET_NS};
 use std::collections::HashMap;
@@ -64,16 +64,16 @@ impl Default for Punctuality {
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     /// The last collective compared.
-    done: HashMap<CommunicatorHash, u64>,
+    done: HashMap<Group, u64>,
     of: HashMap<MemberId, Punctuality>,
 }
 
 impl Comparison {
     /// Compares what all ranks of a communicator on this node have called since the last time.
-    pub(super) fn compare(&mut self, hash: CommunicatorHash, ranks: &[Arrived<'_>]) {
+    pub(super) fn compare(&mut self, group: Group, ranks: &[Arrived<'_>]) {
         let Some(last) = ranks.iter().map(|rank| rank.sequence).min() else { return };
         let oldest = ranks.iter().map(Arrived::oldest).max().unwrap_or(1);
-        let done = self.done.insert(hash, last).unwrap_or(0);
+        let done = self.done.insert(group, last).unwrap_or(0);
         if ranks.len() < 2 {
             return;
         }
@@ -112,8 +112,8 @@ impl Comparison {
     }
 
     /// Forgets communicators without a rank.
-    pub(super) fn retain(&mut self, is_there: impl Fn(CommunicatorHash) -> bool) {
-        self.done.retain(|hash, _| is_there(*hash));
+    pub(super) fn retain(&mut self, is_there: impl Fn(Group) -> bool) {
+        self.done.retain(|group, _| is_there(*group));
     }
 }
 

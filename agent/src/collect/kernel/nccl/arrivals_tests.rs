@@ -1,8 +1,8 @@
 use super::*;
-use crate::communicators::{Communicators, MemberFacts, MemberKey};
+use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberKey};
 use crate::ids::ProcKey;
 
-const HASH: CommunicatorHash = CommunicatorHash(1);
+const GROUP: Group = Group { hash: CommunicatorHash(1), whose: None };
 
 fn members(count: u32) -> Vec<MemberId> {
     let communicators = Communicators::default();
@@ -34,8 +34,8 @@ fn the_last_rank_bears_the_spread_and_everybody_its_lateness() {
     let rings: Vec<_> = times.iter().map(|times| ring(times, 7)).collect();
     let ranks: Vec<_> = (0..3).map(|rank| arrived(ids[rank], &times[rank], &rings[rank])).collect();
     let mut comparison = Comparison::default();
-    comparison.compare(HASH, &ranks);
-    comparison.compare(HASH, &ranks);
+    comparison.compare(GROUP, &ranks);
+    comparison.compare(GROUP, &ranks);
     let found = |rank: usize| {
         let found = comparison.of(ids[rank]).unwrap();
         (found.compared, found.lateness_ns, found.spread.count())
@@ -55,7 +55,7 @@ fn a_rank_that_is_behind_holds_back_the_comparison_only() {
     let rings = [ring(&ahead, 7), ring(&behind, 7)];
     let ranks = [arrived(ids[0], &ahead, &rings[0]), arrived(ids[1], &behind, &rings[1])];
     let mut comparison = Comparison::default();
-    comparison.compare(HASH, &ranks);
+    comparison.compare(GROUP, &ranks);
     // 345..=500: what both still have.
     assert_eq!(comparison.of(ids[1]).unwrap().compared, 156);
 }
@@ -68,7 +68,7 @@ fn another_operation_at_the_same_place_is_a_mismatch() {
     other[2].what ^= 1;
     let ranks = [arrived(ids[0], &times, &one), arrived(ids[1], &times, &other)];
     let mut comparison = Comparison::default();
-    comparison.compare(HASH, &ranks);
+    comparison.compare(GROUP, &ranks);
     let mismatches: u64 = ids.iter().map(|member| comparison.of(*member).unwrap().mismatches).sum();
     assert_eq!(mismatches, 1);
 }

@@ -2,22 +2,23 @@
 //!
 //! Links are closed when there is nothing better to do, since the kernel takes its time for each.
 
-use super::cover::{EachPresent, Present};
+mod wanted;
+
 use super::governor::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::library::Library;
 use super::many::{Many, Way};
-use super::mapped::{Stamp, stamp};
+use super::mapped::{Stamp, own_stamp};
 use super::probes::{Attached, Hold, Probes, task_layout};
 use super::refusals::Refusals;
 use super::runs::Runs;
 use super::shared::Shared;
 use super::stuck::Stuck;
+use super::tally::Tally;
 use super::target::Target;
 use super::words::Words;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,6 +32,10 @@ pub(super) struct Attaching {
     timed_rate: u32,
     probes: Option<Probes>,
     attached: HashMap<FileKey, (Stamp, Attached)>,
+    /// Files of which what only timing needs is attached as well.
+    timed: HashSet<FileKey>,
+    /// Files from which everything was detached while somebody used them.
+    given_up: HashMap<FileKey, Stamp>,
     /// Files that another one's probes are on, since both are the same.
     twins: HashMap<FileKey, FileKey>,
     /// By which the programs tell files apart, from 1; no number is given twice.
@@ -43,7 +48,6 @@ pub(super) struct Attaching {
     detach_after: Option<Instant>,
     stuck: Stuck,
     words: Words,
-    in_force: Attach,
     /// Returns that the agent made itself, to try what they cost.
     tried: u64,
 }
@@ -57,6 +61,8 @@ impl Attaching {
             timed_rate,
             probes: None,
             attached: HashMap::new(),
+            timed: HashSet::new(),
+            given_up: HashMap::new(),
             twins: HashMap::new(),
             numbers: HashMap::new(),
             last_number: 0,
@@ -65,7 +71,6 @@ impl Attaching {
             detach_after: None,
             stuck: Stuck::default(),
             words: Words::default(),
-            in_force: Attach::Full,
             tried: 0,
         }
     }
@@ -75,12 +80,12 @@ impl Attaching {
         self.layout = task_layout(paths);
     }
 
-    /// Attaches to what is new or was refused some time ago, and detaches from what nobody maps any
-    /// more.
+    /// Attaches what is wanted, new or was refused some time ago, and detaches what is not wanted or
+    /// what nobody maps any more.
     pub(super) fn follow(
         &mut self,
         libraries: &mut Libraries,
-        wanted: Attach,
+        wanted: &HashMap<FileKey, Attach>,
         shared: &Shared,
         now: Instant,
     ) {
@@ -89,16 +94,22 @@ impl Attaching {
             self.attached.keys().filter(|key| !in_use.contains(*key)).copied().collect();
         // What was on a file that is gone is attached to one of its twins.
         self.twins.retain(|key, of| in_use.contains(key) && !gone.contains(of));
-        for key in gone {
-            let attached = self.attached.remove(&key);
-            self.detach(attached);
+        for key in
+            wanted.iter().filter(|(_, attach)| **attach == Attach::Nothing).map(|(key, _)| key)
+        {
+            self.given_up.extend(self.attached.get(key).map(|(file, _)| (*key, *file)));
+            self.take_off(key);
         }
+        gone.iter().for_each(|key| self.take_off(key));
+        self.given_up.retain(|key, _| in_use.contains(key));
         self.refusals.retain(&in_use);
         self.number(&in_use);
-        if wanted == Attach::Nothing || in_use.is_empty() || !self.load(shared, now) {
+        let is_any = wanted.values().any(|attach| *attach != Attach::Nothing);
+        if !is_any || in_use.is_empty() || !self.load(shared, now) {
             return;
         }
-        for key in self.attach_new(libraries, wanted == Attach::Full, now) {
+        self.time(libraries, wanted);
+        for key in self.attach_new(libraries, wanted, now) {
             libraries.tell_version(&key, now);
             let library = libraries.in_use().find(|(known, _)| **known == key);
             let (Some((_, attached)), Some((_, library))) = (self.attached.get(&key), library)
@@ -111,7 +122,8 @@ impl Attaching {
             let (functions, returns) = (attached.functions(), attached.returns());
             let (path, version) = (library.path(), &library.exports.version);
             let stepped = library.exports.stepped.len();
-            tracing::info!(%path, %version, functions, returns, stepped, "counting collective calls");
+            let process = library.finder;
+            tracing::info!(%process, %path, %version, functions, returns, stepped, "counting collective calls");
         }
     }
 
@@ -128,7 +140,7 @@ impl Attaching {
 
     /// The number of a file: of one that is the same as another, the other's.
     pub(super) fn number_of(&self, key: &FileKey) -> Option<u32> {
-        self.numbers.get(self.twins.get(key).unwrap_or(key)).copied()
+        self.numbers.get(self.base(key)).copied()
     }
 
     /// Loads the programs once; false while the kernel does not take them.
@@ -140,10 +152,13 @@ impl Attaching {
             return false;
         }
         match Probes::load(self.layout, Way::Session, self.timed_rate) {
-            Ok((probes, maps)) => {
+            Ok((probes, maps, quotas)) => {
                 self.refusals.clear(None);
                 self.probes = Some(probes);
-                shared.with(|known| known.maps = Some(maps));
+                shared.with(|known| {
+                    known.quotas.load(quotas);
+                    known.maps = Some(maps);
+                });
                 true
             }
             Err(error) => {
@@ -156,12 +171,20 @@ impl Attaching {
     }
 
     /// The files that are probed from now on. One that is refused keeps no other from it.
-    fn attach_new(&mut self, libraries: &Libraries, timed: bool, now: Instant) -> Vec<FileKey> {
+    fn attach_new(
+        &mut self,
+        libraries: &Libraries,
+        wanted: &HashMap<FileKey, Attach>,
+        now: Instant,
+    ) -> Vec<FileKey> {
         let mut new = Vec::new();
         for (key, library) in libraries.in_use() {
-            if self.attached.contains_key(key) || self.twins.contains_key(key) {
+            let wanted = wanted.get(key).copied().unwrap_or(Attach::Full);
+            let is_there = self.attached.contains_key(key) || self.twins.contains_key(key);
+            if is_there || wanted == Attach::Nothing || self.is_detaching(key) {
                 continue;
             }
+            let timed = wanted == Attach::Full;
             let mut probed =
                 libraries.in_use().filter(|(other, _)| self.attached.contains_key(*other));
             if let Some((twin, _)) = probed.find(|(_, other)| libraries.are_twins(library, other)) {
@@ -173,7 +196,7 @@ impl Attaching {
             if self.refusals.is_early(Some(key), now) {
                 continue;
             }
-            let (place, path) = (library.place(), library.path());
+            let (place, path, process) = (library.place(), library.path(), library.finder);
             let attached = if let Some(stuck) = self.stuck.on(library.stamp(), libraries) {
                 Err(stuck)
             } else {
@@ -187,16 +210,19 @@ impl Attaching {
                         refused.filter(|_| self.words.may_say(library.finder, now))
                     {
                         let functions = attached.refused.len();
-                        tracing::warn!(%path, functions, name, why, "functions cannot be probed");
+                        tracing::warn!(%process, %path, functions, name, why, "functions cannot be probed");
                     }
                     self.refusals.clear(Some(key));
                     self.attached.insert(*key, (library.stamp(), attached));
+                    if timed {
+                        self.timed.insert(*key);
+                    }
                     new.push(*key);
                 }
                 Err(error) => {
                     let is_news = self.refusals.note(Some(*key), format!("{path}: {error}"), now);
                     if is_news && self.words.may_say(library.finder, now) {
-                        tracing::warn!(%path, error, "a library's calls cannot be counted");
+                        tracing::warn!(%process, %path, error, "a library's calls cannot be counted");
                     }
                 }
             }
@@ -204,64 +230,25 @@ impl Attaching {
         new
     }
 
-    /// When something that was refused is to be tried again; not while nothing shall be attached.
+    /// When something that was refused is to be tried again.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.refusals.due().filter(|_| self.in_force != Attach::Nothing)
+        self.refusals.due()
     }
 
-    /// Makes what is attached what is wanted; gives the moment from which on it is so, or `None` where
-    /// there is nothing to do. What was not attached at all is to be followed after this, and to be
-    /// counted again then.
-    pub(super) fn enforce(&mut self, wanted: Attach, libraries: &Libraries) -> Option<Instant> {
-        // What is attached twice would count twice.
-        let must_wait = self.in_force == Attach::Nothing && !self.detaching.is_empty();
-        if wanted == self.in_force || must_wait {
-            return None;
-        }
-        if wanted == Attach::Full && self.is_held_up(libraries) {
-            return None;
-        }
-        let before = std::mem::replace(&mut self.in_force, wanted);
-        let mut moment = Instant::now();
-        let Some(probes) = &mut self.probes else { return Some(moment) };
-        if wanted != Attach::Full && before != Attach::Nothing {
-            // An error means that the map is gone, and with it everything.
-            let _ = probes.control(wanted);
-            moment = Instant::now();
-        }
-        match wanted {
-            Attach::Nothing => {
-                self.twins.clear();
-                let all: Vec<_> = self.attached.drain().map(|(_, attached)| attached).collect();
-                self.detach(all);
-            }
-            Attach::Entries => {
-                let timing = self.attached.values_mut().flat_map(|(file, attached)| {
-                    attached.untime().into_iter().map(|hold| (*file, hold))
-                });
-                self.detaching.extend(timing);
-            }
-            Attach::Full => {
-                for (key, library) in libraries.in_use() {
-                    if let Some((_, attached)) = self.attached.get_mut(key) {
-                        let place = library.place();
-                        let target = target((library, &place), self.numbers.get(key));
-                        probes.time_calls(&target, attached);
-                    }
-                }
-                moment = self.count();
+    /// Attaches what only timing needs to files where that is wanted, and detaches it elsewhere.
+    fn time(&mut self, libraries: &Libraries, wanted: &HashMap<FileKey, Attach>) {
+        let Some(probes) = &mut self.probes else { return };
+        for (key, library) in libraries.in_use() {
+            let Some((file, attached)) = self.attached.get_mut(key) else { continue };
+            let is_wanted = wanted.get(key) != Some(&Attach::Entries);
+            if is_wanted && !self.timed.contains(key) && self.stuck.on(*file, libraries).is_none() {
+                let place = library.place();
+                probes.time_calls(&target((library, &place), self.numbers.get(key)), attached);
+                self.timed.insert(*key);
+            } else if !is_wanted && self.timed.remove(key) {
+                self.detaching.extend(attached.untime().into_iter().map(|hold| (*file, hold)));
             }
         }
-        Some(moment)
-    }
-
-    /// Counts what is in force, now that it is attached; gives the moment.
-    pub(super) fn count(&mut self) -> Instant {
-        if let Some(probes) = &mut self.probes {
-            // As above.
-            let _ = probes.control(self.in_force);
-        }
-        Instant::now()
     }
 
     /// A few at a time: a library that comes meanwhile is attached first. None of a file of which
@@ -278,7 +265,8 @@ impl Attaching {
         {
             if let Some(why) = self.stuck.on(file, libraries) {
                 tracing::debug!(why, "probes are left where they are");
-                self.detaching.push((file, link));
+                // Others' come first the next time.
+                self.detaching.insert(0, (file, link));
                 self.detach_after = Some(Stuck::again(begun));
                 return;
             }
@@ -292,16 +280,11 @@ impl Attaching {
         (!self.detaching.is_empty()).then_some(due)
     }
 
-    fn detach(&mut self, attached: impl IntoIterator<Item = (Stamp, Attached)>) {
-        for (file, attached) in attached {
+    fn take_off(&mut self, key: &FileKey) {
+        self.timed.remove(key);
+        if let Some((file, attached)) = self.attached.remove(key) {
             self.detaching.extend(attached.into_holds().into_iter().map(|hold| (file, hold)));
         }
-    }
-
-    /// Whether somebody keeps the mappings of a probed file locked.
-    fn is_held_up(&mut self, libraries: &Libraries) -> bool {
-        let files: HashSet<Stamp> = self.attached.values().map(|(file, _)| *file).collect();
-        files.into_iter().any(|file| self.stuck.on(file, libraries).is_some())
     }
 
     /// Whether probes may be tried on this program's own file.
@@ -321,21 +304,6 @@ impl Attaching {
         self.probes.as_ref().map(|probes| probes.runs(paths)).unwrap_or_default()
     }
 
-    /// What is there of each file that is in use.
-    pub(super) fn present(&self, libraries: &Libraries) -> EachPresent {
-        let number = |key| Some((self.number_of(key)?, self.twins.get(key).unwrap_or(key)));
-        let files = libraries.in_use().filter_map(|(key, _)| number(key));
-        let present = |of| {
-            let is_attached = self.attached.contains_key(of);
-            Present {
-                wanted: true,
-                entries: is_attached && self.in_force != Attach::Nothing,
-                returns: is_attached && self.in_force == Attach::Full,
-            }
-        };
-        files.map(|(number, of)| (number, present(of))).collect()
-    }
-
     /// Functions that the kernel steps through in a file, where the programs do not know at which
     /// file they are.
     pub(super) fn stepped(&self, libraries: &Libraries) -> HashSet<usize> {
@@ -345,8 +313,8 @@ impl Attaching {
         untold.flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
     }
 
-    /// How many functions each thread has entered so far.
-    pub(super) fn hits(&self) -> Vec<(u64, u64)> {
+    /// What each thread has hit so far.
+    pub(super) fn hits(&self) -> Vec<(u64, Tally)> {
         self.probes.as_ref().map(Probes::hits).unwrap_or_default()
     }
 
@@ -370,14 +338,9 @@ impl Attaching {
         self.probes.as_ref().and_then(Probes::many)
     }
 
-    /// What was enforced last.
-    pub(super) fn in_force(&self) -> Attach {
-        self.in_force
-    }
-
-    /// Nothing is attached, and nobody minds.
+    /// Nothing is attached.
     pub(super) fn is_idle(&self) -> bool {
-        self.attached.is_empty() && self.in_force == Attach::Full
+        self.attached.is_empty()
     }
 
     /// Whether the kernel has taken the programs.
@@ -399,12 +362,6 @@ impl Attaching {
     pub(super) fn files(&self, libraries: &Libraries) -> u64 {
         libraries.in_use().filter(|(key, _)| !self.twins.contains_key(*key)).count() as u64
     }
-}
-
-/// This program's own file, on which the price of a hit is tried.
-fn own_stamp() -> Option<Stamp> {
-    let flags = StatxFlags::BASIC_STATS;
-    statx(CWD, "/proc/self/exe", AtFlags::empty(), flags).ok().map(|stat| stamp(&stat))
 }
 
 fn target<'a>((library, place): (&'a Library, &'a Path), number: Option<&u32>) -> Target<'a> {

@@ -1,5 +1,5 @@
-//! What the governor has changed, said once: in the log, and as an event to whoever scales rates by
-//! coverage or wonders where durations went.
+//! What the governor has changed for an owner, said once: in the log, and as an event to whoever
+//! scales rates by coverage or wonders where durations went.
 
 use super::libraries::Libraries;
 use super::price::Price;
@@ -25,19 +25,18 @@ pub(super) struct Change {
     pub rate: u64,
     pub budget: u64,
     pub price: Price,
-    /// The process that makes most hits.
+    /// The process whose hits cost most, of the owner whose processes this is about.
     pub busiest: Option<u32>,
-    /// The function whose hits have cost most.
-    pub dearest: Option<&'static str>,
     /// Paths and versions.
     pub libraries: (String, String),
 }
 
 impl Change {
-    /// Paths and versions of the libraries in use.
-    pub(super) fn names(libraries: &Libraries) -> (String, String) {
+    /// Paths and versions of the libraries that some processes use.
+    pub(super) fn names(libraries: &Libraries, is_one: impl Fn(u32) -> bool) -> (String, String) {
         let mut all: Vec<(Arc<str>, Arc<str>)> = libraries
             .in_use()
+            .filter(|(_, library)| library.users.keys().any(|user| is_one(user.pid)))
             .map(|(_, library)| (library.path(), Arc::clone(&library.exports.version)))
             .collect();
         all.sort_unstable();
@@ -59,7 +58,6 @@ impl Change {
             rate,
             budget,
             busiest = self.busiest,
-            dearest = self.dearest,
             libraries,
             "the probes' cost is adjusted"
         );
@@ -89,7 +87,6 @@ impl Change {
             rate,
             budget,
             hit_ns: u64::try_from(self.price.plain().as_nanos()).unwrap_or(u64::MAX),
-            dearest: self.dearest,
             libraries: self.libraries.0.into(),
             versions: self.libraries.1.into(),
         };
@@ -100,7 +97,7 @@ impl Change {
 }
 
 /// The more, the more is seen.
-fn what_is_left(level: GovernorLevel) -> u8 {
+pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
     match level {
         GovernorLevel::Off | GovernorLevel::Detached => 0,
         GovernorLevel::Cycled => 1,
@@ -123,7 +120,6 @@ mod tests {
             budget: 13_333,
             price: USUAL,
             busiest: Some(77),
-            dearest: Some("Bcast"),
             libraries: ("/usr/lib/libnccl.so.2".into(), "2.29.7".into()),
         }
     }
@@ -142,7 +138,6 @@ mod tests {
                     rate: 40_000,
                     budget: 13_333,
                     hit_ns: 1_500,
-                    dearest: Some("Bcast"),
                     libraries: "/usr/lib/libnccl.so.2".into(),
                     versions: "2.29.7".into(),
                 })),

@@ -1,5 +1,6 @@
-//! For how long the probes were there, to the moment: what a count is divided by. Of each library's
-//! file by itself, since one may be refused or found later than another. The watching thread says
+//! For how long calls were seen, to the moment: what a count is divided by. Of each library's file by
+//! itself, since one may be refused or found later than another, and in it of each owner's processes,
+//! since those of one may be paused while others' are not. The watching thread says
 //! when that changes, whoever reads the counts asks for the sums at that very moment.
 
 use std::collections::HashMap;
@@ -79,90 +80,84 @@ impl Cover {
     }
 }
 
-/// What is there of each file from a moment on, by the file's number.
-pub(super) type EachPresent = HashMap<u32, Present>;
+/// A file and an owner whose processes use it, by their numbers.
+pub(super) type Use = (u32, u32);
 
-/// The sums of each file, by its number.
+/// What is there of each use from a moment on.
+pub(super) type EachPresent = HashMap<Use, Present>;
+
+/// The sums of each use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Covers {
-    files: HashMap<u32, File>,
-    /// Those of files that nobody maps any more.
+    uses: HashMap<Use, Used>,
+    /// Those of uses that are over.
     gone: Covered,
-    /// While any file had them.
-    any: Cover,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct File {
+struct Used {
     cover: Cover,
-    /// When entries were attached again after they had been detached: what was called before that
+    /// When entries were seen again after they had not been: what was called before that
     /// may have been missed. `CLOCK_BOOTTIME`.
     gap_ns: u64,
-    /// Nobody maps it any more, and its last sums were read.
+    /// Nobody of the owner maps it any more, and its last sums were read.
     is_over: bool,
 }
 
 impl Covers {
-    /// From a moment on this is there; of files that are not named nothing, and nobody wants it.
+    /// From a moment on this is there; of uses that are not named nothing, and nobody wants it.
     pub(super) fn note(&mut self, at: Instant, at_boot_ns: u64, present: &EachPresent) {
-        for number in present.keys() {
-            self.files.entry(*number).or_default();
+        for which in present.keys() {
+            self.uses.entry(*which).or_default();
         }
-        for (number, file) in &mut self.files {
-            let present = present.get(number).copied().unwrap_or_default();
-            file.is_over &= !present.wanted;
-            let [before, _] = file.cover.at(at).attached;
-            if present.entries && !file.cover.present.entries && !before.is_zero() {
-                file.gap_ns = at_boot_ns;
+        for (which, used) in &mut self.uses {
+            let present = present.get(which).copied().unwrap_or_default();
+            used.is_over &= !present.wanted;
+            let [before, _] = used.cover.at(at).attached;
+            if present.entries && !used.cover.present.entries && !before.is_zero() {
+                used.gap_ns = at_boot_ns;
             }
-            file.cover.note(at, present);
+            used.cover.note(at, present);
         }
-        let any = |is: fn(&Present) -> bool| present.values().any(is);
-        let (wanted, entries) = (any(|one| one.wanted), any(|one| one.entries));
-        self.any.note(at, Present { wanted, entries, returns: any(|one| one.returns) });
     }
 
-    /// While the probes were on any file.
-    pub(super) fn any(&self, now: Instant) -> Covered {
-        self.any.at(now)
-    }
-
-    /// The sums of each file at a moment. Those of a file that nobody maps any more are given once
-    /// more, for the last counts of those who did.
+    /// The sums of each use at a moment. Those of one that is over are given once more, for the last
+    /// counts.
     pub(super) fn read(&mut self, now: Instant) -> EachCovered {
-        let files = self.files.iter().map(|(number, file)| (*number, file.cover.at(now)));
-        let files: HashMap<u32, Covered> = files.collect();
-        let all = files.values().fold(self.gone, |sum, one| sum.and(*one));
+        let uses = self.uses.iter().map(|(which, used)| (*which, used.cover.at(now)));
+        let uses: HashMap<Use, Covered> = uses.collect();
+        let all = uses.values().fold(self.gone, |sum, one| sum.and(*one));
         let gone = &mut self.gone;
-        self.files.retain(|_, file| {
-            if file.is_over {
-                *gone = gone.and(file.cover.at(now));
+        self.uses.retain(|_, used| {
+            if used.is_over {
+                *gone = gone.and(used.cover.at(now));
             }
-            !std::mem::replace(&mut file.is_over, !file.cover.present.wanted)
+            !std::mem::replace(&mut used.is_over, !used.cover.present.wanted)
         });
-        EachCovered { files, all }
+        EachCovered { uses, all }
     }
 
-    /// Before this moment calls of a file may have been missed; of one that is not known, of any.
-    pub(super) fn gap_ns(&self, number: Option<u32>) -> u64 {
-        let of = |number| self.files.get(&number).map_or(0, |file| file.gap_ns);
-        let any = || self.files.values().map(|file| file.gap_ns).max().unwrap_or(0);
-        number.map_or_else(any, of)
+    /// Before this moment calls of an owner in a file may have been missed; of a file that is not
+    /// known, in any.
+    pub(super) fn gap_ns(&self, file: Option<u32>, owner: u32) -> u64 {
+        let is_it = |which: &Use| which.1 == owner && file.is_none_or(|file| which.0 == file);
+        let found = self.uses.iter().filter(|(which, _)| is_it(which));
+        found.map(|(_, used)| used.gap_ns).max().unwrap_or(0)
     }
 }
 
-/// The sums at a moment: of each file, and of all added up.
+/// The sums at a moment: of each use, and of all added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct EachCovered {
-    pub files: HashMap<u32, Covered>,
+    pub uses: HashMap<Use, Covered>,
     pub all: Covered,
 }
 
 impl EachCovered {
-    /// The parts of one file since an earlier moment.
-    pub(super) fn parts_since(&self, before: &Self, number: u32) -> Option<[f64; 2]> {
-        let then = before.files.get(&number).copied().unwrap_or_default();
-        self.files.get(&number)?.since(then).parts()
+    /// The parts of one use since an earlier moment.
+    pub(super) fn parts_since(&self, before: &Self, which: Use) -> Option<[f64; 2]> {
+        let then = before.uses.get(&which).copied().unwrap_or_default();
+        self.uses.get(&which)?.since(then).parts()
     }
 }
 

@@ -100,43 +100,49 @@ fn a_training_step_as_long_as_a_cycle_is_not_met_at_the_same_place_each_time() {
 }
 
 #[test]
-fn each_file_has_its_own_sums_and_those_of_one_that_is_gone_are_read_once_more() {
+fn each_use_has_its_own_sums_and_those_of_one_that_is_over_are_read_once_more() {
     let start = Instant::now();
     let mut covers = Covers::default();
     let refused = Present { entries: false, returns: false, ..BOTH };
-    let files = |of: &[(u32, Present)]| of.iter().copied().collect::<EachPresent>();
+    let files = |of: &[(u32, Present)]| {
+        of.iter().map(|(owner, present)| ((3, *owner), *present)).collect::<EachPresent>()
+    };
     let sums = |wanted, entries, returns| Covered {
         wanted: ms(wanted),
         attached: [ms(entries), ms(returns)],
     };
     covers.note(start, 7, &files(&[(1, BOTH), (2, refused)]));
     let first = covers.read(start + ms(1_000));
-    assert_eq!(first.files, [(1, sums(1_000, 1_000, 1_000)), (2, sums(1_000, 0, 0))].into());
+    let uses = [((3, 1), sums(1_000, 1_000, 1_000)), ((3, 2), sums(1_000, 0, 0))];
+    assert_eq!(first.uses, uses.into());
     assert_eq!(first.all, sums(2_000, 1_000, 1_000));
     covers.note(start + ms(1_000), 8, &files(&[(1, BOTH), (2, ENTRIES)]));
     covers.note(start + ms(2_000), 9, &files(&[(2, ENTRIES)]));
-    assert_eq!(covers.any(start + ms(2_000)), sums(2_000, 2_000, 2_000));
     let second = covers.read(start + ms(3_000));
-    assert_eq!(second.parts_since(&first, 1), Some([1.0, 1.0]));
-    assert_eq!(second.parts_since(&first, 2), Some([1.0, 0.0]));
-    assert_eq!(second.parts_since(&first, 3), None);
+    assert_eq!(second.parts_since(&first, (3, 1)), Some([1.0, 1.0]));
+    assert_eq!(second.parts_since(&first, (3, 2)), Some([1.0, 0.0]));
+    assert_eq!(second.parts_since(&first, (1, 1)), None);
     let third = covers.read(start + ms(4_000));
-    assert_eq!(third.parts_since(&second, 1), None, "nobody wanted it");
+    assert_eq!(third.parts_since(&second, (3, 1)), None, "nobody wanted it");
     let fourth = covers.read(start + ms(4_000));
-    assert_eq!((fourth.files.len(), fourth.all), (1, third.all), "sums only grow");
+    assert_eq!((fourth.uses.len(), fourth.all), (1, third.all), "sums only grow");
 }
 
 #[test]
-fn calls_may_have_been_missed_before_a_file_was_attached_again_but_not_before_the_first_time() {
+fn calls_may_have_been_missed_before_a_use_was_seen_again_but_not_before_the_first_time() {
     let start = Instant::now();
     let mut covers = Covers::default();
-    let files = |of: &[(u32, Present)]| of.iter().copied().collect::<EachPresent>();
+    let files = |of: &[(u32, Present)]| {
+        of.iter().map(|(owner, present)| ((3, *owner), *present)).collect::<EachPresent>()
+    };
     covers.note(start, 7, &files(&[(1, BOTH), (2, NOTHING)]));
     covers.note(start + ms(1), 8, &files(&[(1, BOTH), (2, BOTH)]));
-    assert_eq!((covers.gap_ns(Some(1)), covers.gap_ns(Some(2)), covers.gap_ns(None)), (0, 0, 0));
+    let gaps = |covers: &Covers| [1, 2].map(|owner| covers.gap_ns(Some(3), owner));
+    assert_eq!(gaps(&covers), [0, 0]);
     covers.note(start + ms(2), 9, &files(&[(1, NOTHING), (2, NOTHING)]));
     covers.note(start + ms(3), 10, &files(&[(1, BOTH), (2, NOTHING)]));
     covers.note(start + ms(4), 11, &files(&[(1, BOTH), (2, ENTRIES)]));
     covers.note(start + ms(5), 12, &files(&[(1, ENTRIES), (2, BOTH)]));
-    assert_eq!((covers.gap_ns(Some(1)), covers.gap_ns(Some(2)), covers.gap_ns(None)), (10, 11, 11));
+    assert_eq!(gaps(&covers), [10, 11]);
+    assert_eq!((covers.gap_ns(None, 1), covers.gap_ns(Some(4), 1)), (10, 0));
 }

@@ -1,36 +1,47 @@
 //! Once a second, while a library is in use or something was given up: how often the probes were
-//! hit, what that has cost, and what the governor says to it. There is one governor for all libraries,
-//! since a process may have loaded several, and the process that pays most is the one it goes by.
-//! With nothing in use nothing is read and nobody waits for it.
+//! hit, what that has cost, and what the governors say to it. There is one for the processes of each
+//! owner, over all libraries, since a process may have loaded several; the process that pays most is
+//! the one it goes by. With nothing in use nothing is read and nobody waits for it.
 
 use super::Settings;
 use super::attaching::Attaching;
-use super::busiest::Busiest;
-use super::change::Change;
-use super::governor::{Attach, Governor, LOOK_EVERY};
+use super::change::{Change, what_is_left};
+use super::governor::{Attach, Governor, LOOK_EVERY, Patience};
 use super::libraries::Libraries;
 use super::price::{self, Hits, Price};
+use super::quota::Quotas;
 use super::runs::Runner;
 use super::shared::Shared;
+use super::tally::{Tallies, Tally};
 use crate::catalog::nccl::GovernorLevel;
 use crate::paths::Paths;
-use gpuwho_common::nccl::COUNTERS;
+use gpuwho_common::nccl::{COUNTERS, STRANGERS};
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// Attached for less than this, a rate is none.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The governor and what it was told last.
+/// The governors and what they were told last.
 pub(super) struct Governing {
-    pub governor: Governor,
+    budget: u64,
+    patience: Patience,
+    owners: HashMap<u32, Governed>,
     paths: Paths,
     /// The operator has set the budget.
     is_asked: bool,
     is_tried: bool,
     price: Price,
     runner: Runner,
-    busiest: Busiest,
+    tallies: Tallies,
     looked: Looked,
+}
+
+/// The governor of an owner's processes.
+struct Governed {
+    governor: Governor,
+    /// From when on its hits are counted: the last look, or when what it says came into force.
+    since: Instant,
     /// Level and cycle that were told.
     told: (GovernorLevel, u32),
 }
@@ -39,38 +50,67 @@ pub(super) struct Governing {
 struct Looked {
     at: Instant,
     hits: Hits,
-    /// For how long entries had been attached.
-    attached: Duration,
     /// Whether there was something to govern.
     is_busy: bool,
 }
 
 impl Governing {
     pub(super) fn new(settings: &Settings, paths: &Paths, now: Instant) -> Self {
-        let budget = settings.budget.unwrap_or(price::USUAL.budget());
         let hits = Hits::of(&[0; COUNTERS as usize]);
         Self {
-            governor: Governor::new(budget, settings.patience),
+            budget: settings.budget.unwrap_or(price::USUAL.budget()),
+            patience: settings.patience,
+            owners: HashMap::new(),
             paths: paths.clone(),
             is_asked: settings.budget.is_some(),
             is_tried: false,
             price: price::USUAL,
             runner: Runner::default(),
-            busiest: Busiest::default(),
-            looked: Looked { at: now, hits, attached: Duration::ZERO, is_busy: false },
-            told: (GovernorLevel::Full, 1),
+            tallies: Tallies::default(),
+            looked: Looked { at: now, hits, is_busy: false },
         }
     }
 
-    /// What is to be attached now.
-    pub(super) fn attach(&self) -> Attach {
-        self.governor.attach()
+    /// Hits a second and process that are allowed.
+    pub(super) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// What an owner's processes are to be allowed now.
+    pub(super) fn attach(&self, owner: u32) -> Attach {
+        self.owners.get(&owner).map_or(Attach::Full, |governed| governed.governor.attach())
+    }
+
+    /// The same of all owners with a governor.
+    pub(super) fn all(&self) -> Vec<(u32, Attach)> {
+        let all = self.owners.iter();
+        all.map(|(owner, governed)| (*owner, governed.governor.attach())).collect()
+    }
+
+    /// What it says of these owners is in force from now on.
+    pub(super) fn enforced(&mut self, owners: &[u32], of: &HashMap<u32, u32>) {
+        let now = Instant::now();
+        for owner in owners {
+            if let Some(governed) = self.owners.get_mut(owner) {
+                governed.since = now;
+            }
+        }
+        // What was hit before is of another time.
+        self.tallies.take(|pid| owners.contains(of.get(&pid).unwrap_or(&STRANGERS)));
+    }
+
+    /// The owner of whose processes least is seen, and its governor.
+    pub(super) fn least(&self) -> Option<(u32, &Governor)> {
+        let all = self.owners.iter().map(|(owner, governed)| (*owner, &governed.governor));
+        all.min_by_key(|(owner, governor)| {
+            (what_is_left(governor.level()), u32::MAX - governor.cycle(), *owner)
+        })
     }
 
     /// When the next look is due, if any is.
     pub(super) fn due(&self) -> Option<Instant> {
         let look = self.looked.is_busy.then(|| self.looked.at + LOOK_EVERY)?;
-        Some(self.governor.due().map_or(look, |phase| phase.min(look)))
+        Some(self.owners.values().map(Governed::due).fold(look, Instant::min))
     }
 
     /// Finds out what hits cost, once, and from that the budget, unless one was asked for.
@@ -85,7 +125,7 @@ impl Governing {
                 attaching.end_trial(links, price::TRIED_RETURNS);
                 self.price = found;
                 self.allow();
-                let budget = self.governor.budget();
+                let budget = self.budget;
                 let ns = |time: Duration| time.as_nanos();
                 let (entry_ns, stepped_ns) = (ns(found.entry), ns(found.stepped));
                 let return_ns = ns(found.returned);
@@ -103,11 +143,14 @@ impl Governing {
 
     fn allow(&mut self) {
         if !self.is_asked {
-            self.governor.allow(self.price.budget());
+            self.budget = self.price.budget();
+            for governed in self.owners.values_mut() {
+                governed.governor.allow(self.budget);
+            }
         }
     }
 
-    /// Tells the governor the hits, and everybody the counters, when it is time; gives what that has
+    /// Tells the governors the hits, and everybody the counters, when it is time; gives what that has
     /// changed.
     pub(super) fn look(
         &mut self,
@@ -115,18 +158,30 @@ impl Governing {
         attaching: &Attaching,
         libraries: &Libraries,
         shared: &Shared,
-    ) -> Option<Change> {
+    ) -> Vec<Change> {
         let is_wanted = libraries.in_use().next().is_some();
-        let is_busy = is_wanted || attaching.detaching() > 0 || !attaching.is_idle();
+        let is_busy = is_wanted || attaching.detaching() > 0 || !self.owners.is_empty();
         if !self.looked.is_busy {
             // Nothing was hit, and the time until now is nobody's.
             (self.looked.at, self.looked.is_busy) = (now, is_busy);
-            return None;
+            return Vec::new();
         }
-        let phase_is_over = self.governor.due().is_some_and(|due| now >= due);
-        if now.duration_since(self.looked.at) < LOOK_EVERY && !phase_is_over {
-            return None;
+        if self.due().is_some_and(|due| now < due) {
+            return Vec::new();
         }
+        self.count(now, attaching, libraries, shared);
+        self.looked.is_busy = is_busy;
+        shared.with(|known| self.judge(now, (attaching, libraries), &known.quotas))
+    }
+
+    /// Takes the counters.
+    fn count(
+        &mut self,
+        now: Instant,
+        attaching: &Attaching,
+        libraries: &Libraries,
+        shared: &Shared,
+    ) {
         let counts = attaching.counts();
         let hits = Hits::of(&counts);
         let new = hits.since(&self.looked.hits);
@@ -135,34 +190,88 @@ impl Governing {
             self.price.program = program;
             self.allow();
         }
-        let (paid_ns, dearest) = self.price.paid(&new, &attaching.stepped(libraries));
+        let paid_ns = self.price.paid(&new, &attaching.stepped(libraries));
         let price = self.price;
-        let [attached, _] = shared.with(|known| {
+        shared.with(|known| {
             known.counts = counts;
             known.price = price;
             known.paid_ns += paid_ns;
-            known.covers.any(now).attached
         });
-        let busiest = self.busiest.look(attaching.hits());
-        let passed = attached.saturating_sub(self.looked.attached);
-        self.looked = Looked { at: now, hits, attached, is_busy };
-        if attaching.in_force() != self.governor.attach() {
-            return None;
-        }
-        // What its returns have cost is its part of what all have: the programs count them together.
-        let plain = busiest.of(paid_ns) / price.plain().as_nanos().max(1);
-        let rate = rate(plain, passed);
-        self.governor.look(rate, now);
-        self.changed(rate, (busiest.pid, dearest), libraries)
+        self.tallies.look(attaching.hits());
+        (self.looked.at, self.looked.hits) = (now, hits);
     }
 
-    /// What is worth saying: another level, or a cycle of twice or half the length.
-    fn changed(
+    /// Tells each governor whose time has come the hits of its owner's processes.
+    fn judge(
         &mut self,
-        rate: u64,
-        (busiest, dearest): (Option<u32>, Option<&'static str>),
-        libraries: &Libraries,
-    ) -> Option<Change> {
+        now: Instant,
+        (attaching, libraries): (&Attaching, &Libraries),
+        quotas: &Quotas,
+    ) -> Vec<Change> {
+        let users = libraries.users().into_iter().map(|process| quotas.owner_of(process.pid));
+        let mut present: HashSet<u32> = users.collect();
+        // Who holds no device may call a library that others use.
+        present.extend(self.tallies.processes().map(|pid| quotas.owner_of(pid)));
+        let (budget, patience) = (self.budget, self.patience);
+        for owner in &present {
+            self.owners.entry(*owner).or_insert_with(|| Governed::new(budget, patience, now));
+        }
+        // What was given up comes back first.
+        self.owners.retain(|owner, governed| {
+            present.contains(owner) || governed.governor.level() != GovernorLevel::Full
+        });
+        let mut changes = Vec::new();
+        for (owner, governed) in &mut self.owners {
+            if now < governed.due() {
+                continue;
+            }
+            let is_one = |pid: u32| quotas.owner_of(pid) == *owner;
+            let tallies = self.tallies.take(is_one);
+            let passed = now.saturating_duration_since(governed.since);
+            governed.since = now;
+            // What it has said is not done yet.
+            if quotas.allowed(*owner) != governed.governor.attach() {
+                continue;
+            }
+            let cost = |(pid, tally): (u32, Tally)| {
+                (tally.cost(&self.price, attaching.stepped_part(libraries, pid)), pid)
+            };
+            let (hits, busiest) = tallies.into_iter().map(cost).max().unzip();
+            let rate = rate(hits.unwrap_or(0).into(), passed);
+            governed.governor.look(rate, now);
+            if let Some((before, level)) = governed.changed() {
+                let libraries = Change::names(libraries, is_one);
+                let (cycle, price) = (governed.governor.cycle(), self.price);
+                changes.push(Change {
+                    before,
+                    level,
+                    cycle,
+                    rate,
+                    budget,
+                    price,
+                    busiest,
+                    libraries,
+                });
+            }
+        }
+        changes
+    }
+}
+
+impl Governed {
+    fn new(budget: u64, patience: Patience, now: Instant) -> Self {
+        let governor = Governor::new(budget, patience);
+        Self { governor, since: now, told: (GovernorLevel::Full, 1) }
+    }
+
+    /// When it is to be told the hits.
+    fn due(&self) -> Instant {
+        self.governor.due().unwrap_or(self.since + LOOK_EVERY)
+    }
+
+    /// Level before and now, where that is worth saying: another one, or a cycle of twice or half the
+    /// length.
+    fn changed(&mut self) -> Option<(GovernorLevel, GovernorLevel)> {
         let (level, cycle) = (self.governor.level(), self.governor.cycle());
         let (before, cycle_before) = self.told;
         let is_alike = cycle < 2 * cycle_before && cycle_before < 2 * cycle;
@@ -170,17 +279,7 @@ impl Governing {
             return None;
         }
         self.told = (level, cycle);
-        Some(Change {
-            before,
-            level,
-            cycle,
-            rate,
-            budget: self.governor.budget(),
-            price: self.price,
-            busiest,
-            dearest,
-            libraries: Change::names(libraries),
-        })
+        Some((before, level))
     }
 }
 
@@ -219,19 +318,23 @@ mod tests {
         let shared = Shared::default();
         for second in 1..100 {
             let look = now + second * LOOK_EVERY;
-            assert!(governing.look(look, &attaching, &libraries, &shared).is_none());
+            assert_eq!(governing.look(look, &attaching, &libraries, &shared), Vec::new());
             assert_eq!(governing.due(), None);
         }
         assert_eq!(shared.with(|known| known.paid_ns), 0);
     }
 
     #[test]
-    fn what_was_given_up_is_looked_at_each_second_also_while_nothing_is_attached() {
+    fn what_was_given_up_is_looked_at_each_second_also_while_nobody_uses_a_library() {
         let now = Instant::now();
         let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
-        let (mut attaching, libraries) = (Attaching::new(0), none());
-        assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
+        let (attaching, libraries) = (Attaching::new(0), none());
+        let mut governed = Governed::new(10, Patience::default(), now);
+        governed.governor.look(11, now);
+        governing.owners.insert(7, governed);
         governing.look(now, &attaching, &libraries, &Shared::default());
         assert_eq!(governing.due(), Some(now + LOOK_EVERY));
+        assert_eq!((governing.attach(7), governing.attach(8)), (Attach::Entries, Attach::Full));
+        assert_eq!(governing.least().map(|(owner, _)| owner), Some(7));
     }
 }

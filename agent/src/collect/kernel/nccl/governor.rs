@@ -1,6 +1,6 @@
-//! How much the probes may cost: from the hits a second and process that the programs
-//! counted, each as many as it costs, to what may be attached. First the returns of operations go,
-//! then the entries are there some of the time only, then nothing for some minutes.
+//! How much the probes may cost the processes of an owner: from the hits a second of the one that
+//! makes most, each as many as it costs, to what is seen of them. First the returns of operations go,
+//! then the entries are seen some of the time only, then nothing for some minutes.
 
 use crate::catalog::nccl::GovernorLevel;
 use std::time::{Duration, Instant};
@@ -33,18 +33,18 @@ impl Default for Patience {
     }
 }
 
-/// What is attached now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is counted, or attached, now; the more the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Attach {
-    /// Entries and returns.
-    Full,
-    /// Entries only.
-    Entries,
     /// Nothing.
     Nothing,
+    /// Entries only.
+    Entries,
+    /// Entries and returns.
+    Full,
 }
 
-/// The governor of all libraries' probes.
+/// The governor of one owner's processes, over all their libraries.
 #[derive(Debug)]
 pub(super) struct Governor {
     /// Hits a second and process.

@@ -8,6 +8,7 @@ use crate::collect::proc_scan::{is_alive, living};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use gpuwho_common::device_users::TICK_NS;
+use gpuwho_common::nccl::STRANGERS;
 use std::collections::HashMap;
 
 /// This host's processes.
@@ -17,6 +18,7 @@ pub(super) struct Host<'a> {
     files: HashMap<(ProcKey, u32), Told>,
     only: HashMap<ProcKey, u32>,
     covers: Covers,
+    owners: HashMap<u32, u32>,
 }
 
 impl<'a> Host<'a> {
@@ -28,6 +30,7 @@ impl<'a> Host<'a> {
             files: known.files_by_number.clone(),
             only: known.only.clone(),
             covers: known.covers.clone(),
+            owners: known.quotas.owners(),
         }
     }
 
@@ -36,6 +39,13 @@ impl<'a> Host<'a> {
     pub(super) fn file(&self, process: ProcKey, told: u32) -> Option<u32> {
         let told = (told != 0).then_some(told);
         told.or_else(|| self.only.get(&process).copied())
+    }
+}
+
+impl Host<'_> {
+    /// The number of the owner that a process counts for.
+    pub(super) fn owner(&self, process: ProcKey) -> u32 {
+        self.owners.get(&process.pid).copied().unwrap_or(STRANGERS)
     }
 }
 
@@ -57,6 +67,6 @@ impl Processes for Host<'_> {
     }
 
     fn gap_ns(&self, process: ProcKey, file: u32) -> u64 {
-        self.covers.gap_ns(self.file(process, file))
+        self.covers.gap_ns(self.file(process, file), self.owner(process))
     }
 }

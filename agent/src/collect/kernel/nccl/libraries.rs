@@ -18,6 +18,7 @@ use super::library::{Library, User};
 use super::mapped::{Mapped, NotRead};
 use super::mappings::{self, Mapping};
 use super::pace::{Meter, Pace};
+use super::room;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::{ProcFile, Refused, Tenant, TenantFiles};
@@ -27,12 +28,6 @@ use std::time::{Duration, Instant};
 
 /// Files with code that a process maps: Python programs have some hundreds.
 const MOST_FILES: usize = 2_048;
-/// Libraries of one process; a job has one or two.
-const MOST_OF_PROCESS: usize = 64;
-/// Libraries that only one tenant uses.
-const MOST_OF_TENANT: usize = 128;
-/// Libraries on the host, an open file each.
-const MOST_LIBRARIES: usize = 512;
 /// Bytes of a path that are told.
 const MOST_PATH: usize = 512;
 /// Before a file that was refused is tried again: at first, and at last.
@@ -245,36 +240,10 @@ impl Libraries {
         Ok(Found::Library(key))
     }
 
-    /// Makes room for one more library, or says why there is none. Where the host has too many, the
-    /// tenant with most of its own loses one.
+    /// Makes room for one more library, or says why there is none.
     fn make_room(&mut self, process: ProcKey, tenant: &Tenant) -> Result<(), String> {
-        let of_process = self.known.values().filter(|one| one.users.contains_key(&process));
-        if of_process.count() >= MOST_OF_PROCESS {
-            return Err(format!("it maps more than {MOST_OF_PROCESS} collective libraries"));
-        }
-        let mut of_tenants: HashMap<&Tenant, usize> = HashMap::new();
-        for library in self.known.values() {
-            if let Some(user) = library.users.values().next()
-                && library.is_only_of(&user.tenant)
-            {
-                *of_tenants.entry(&user.tenant).or_default() += 1;
-            }
-        }
-        let own = of_tenants.get(tenant).copied().unwrap_or(0);
-        if own >= MOST_OF_TENANT {
-            return Err(format!("{tenant} maps more than {MOST_OF_TENANT} collective libraries"));
-        }
-        if self.known.len() < MOST_LIBRARIES {
-            return Ok(());
-        }
-        let greatest = of_tenants.into_iter().max_by_key(|(_, count)| *count);
-        let greatest = greatest.filter(|(_, count)| *count > own + 1);
-        let victim = greatest.and_then(|(greatest, _)| {
-            let mut theirs = self.known.iter().filter(|(_, one)| one.is_only_of(greatest));
-            theirs.next().map(|(key, _)| *key)
-        });
-        let full = || format!("more than {MOST_LIBRARIES} collective libraries are in use");
-        let library = self.known.remove(&victim.ok_or_else(full)?);
+        let Some(victim) = room::one_more(&self.known, (process, tenant))? else { return Ok(()) };
+        let library = self.known.remove(&victim);
         for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
             let why = "one of its collective libraries had to make room for another tenant's";
             self.leave_out(process, why.to_owned());

@@ -84,7 +84,7 @@ fn a_process_has_a_bounded_number_of_libraries_and_says_so() {
     while libraries.look(PROCESS, now).again.is_some() {
         now += Duration::from_mins(10);
     }
-    assert_eq!(libraries.in_use().count(), MOST_OF_PROCESS);
+    assert_eq!(libraries.in_use().count(), room::MOST_OF_PROCESS);
     let why = "process 11: it maps more than 64 collective libraries";
     assert_eq!(libraries.trouble().as_deref(), Some(why));
     assert!(libraries.forget(PROCESS));

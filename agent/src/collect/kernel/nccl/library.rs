@@ -91,8 +91,9 @@ impl Library {
         self.file.stamp
     }
 
-    /// Whether nobody but this tenant uses it.
-    pub(super) fn is_only_of(&self, tenant: &Tenant) -> bool {
-        self.users.values().all(|user| user.tenant == *tenant)
+    /// The tenant that alone uses it.
+    pub(super) fn only_tenant(&self) -> Option<&Tenant> {
+        let first = &self.users.values().next()?.tenant;
+        self.users.values().all(|user| user.tenant == *first).then_some(first)
     }
 }

@@ -8,6 +8,7 @@ use super::many::Way;
 use super::maps::Maps;
 use super::maps::Snapshot;
 use super::probes::{Attached, Probes, task_layout};
+use super::quota::Quotas;
 use super::shared::Shared;
 use super::target::Target;
 use super::waker::{Waker, locked};
@@ -19,13 +20,14 @@ use crate::collect::Collector as _;
 use crate::collect::status::Board;
 use crate::communicators::{Communicators, MemberFacts, Origin};
 use crate::event::desk::{self, Desk};
+use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
 use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::{
-    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRIES, HIT_RETURN, Hash, MADE, MAX_COMMUNICATORS,
-    SYMBOLS, operation,
+    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRIES, HIT_RETURN, Hash, MADE, PLACE_COMMUNICATOR,
+    ROOM, STRANGERS, SYMBOLS, operation,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -144,6 +146,7 @@ fn looked_at(paths: &Paths, processes: &[ProcKey]) -> Libraries {
 struct Bare {
     probes: Probes,
     maps: Maps,
+    quotas: Quotas,
     attached: Attached,
 }
 
@@ -162,7 +165,7 @@ impl Bare {
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
         let loaded = Probes::load(task_layout(&paths), best, timed_rate);
-        let (mut probes, maps) = match loaded {
+        let (mut probes, maps, of_owners) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
                 println!("skipped: needs BPF: {error}");
@@ -176,12 +179,25 @@ impl Bare {
         let target = Target { file: &library.place(), exports: &library.exports, number: 1 };
         let attached = probes.attach(&target, true).unwrap();
         assert_eq!(attached.refused, Vec::new());
-        Some(Self { probes, maps, attached })
+        let mut quotas = Quotas::default();
+        quotas.load(of_owners);
+        Some(Self { probes, maps, quotas, attached })
     }
 
     fn read(&self) -> Snapshot {
         self.maps.read().unwrap()
     }
+
+    /// What is counted of everybody.
+    fn allow(&mut self, attach: Attach) {
+        self.quotas.allow(vec![(STRANGERS, attach)]);
+    }
+}
+
+/// Attaches everything.
+fn attach_all(attaching: &mut Attaching, libraries: &mut Libraries, shared: &Shared, now: Instant) {
+    let wanted = attaching.wanted(libraries, |_| Attach::Full);
+    attaching.follow(libraries, &wanted, shared, now);
 }
 
 /// A rank that is alone in its communicator, `world`, with the bare probe on its library.
@@ -297,7 +313,7 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     // Start, end and ten calls; the end alone is timed.
     rank.order("group 10 ncclAllReduce world 10 7");
     assert_eq!(hits(&bare), (24, 13));
-    bare.probes.control(Attach::Entries).unwrap();
+    bare.allow(Attach::Entries);
     rank.order("call 10 ncclAllReduce world 10 7");
     assert_eq!(hits(&bare), (34, 13));
     assert_eq!(rank.order("destroy world"), "0");
@@ -307,6 +323,7 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
 /// The whole source, on the processes it is given instead of those that hold a device.
 struct Source {
     nccl: Nccl,
+    ownership: Ownership,
     waker: Waker,
     communicators: Arc<Communicators>,
     holders: Arc<Mutex<Vec<ProcKey>>>,
@@ -354,7 +371,7 @@ impl Source {
         let started =
             Nccl::start(settings, (&TenantFiles::direct(&paths), &paths), known, candidates, told);
         let (nccl, waker) = started.unwrap();
-        Some(Self { nccl, waker, communicators, holders, board, desk })
+        Some(Self { nccl, ownership, waker, communicators, holders, board, desk })
     }
 
     fn usual() -> Option<Self> {
@@ -363,6 +380,8 @@ impl Source {
 
     /// Lets the source know of a process, as evidence of an opened device does.
     fn hold(&mut self, process: ProcKey) {
+        let known = self.ownership.process(process.pid, boot_time_ns());
+        assert!(known.is_none_or(|known| known == process), "{known:?} for {process:?}");
         locked(&self.holders).push(process);
         self.waker.stir(process);
     }
@@ -890,7 +909,7 @@ fn wild_registers_kill_their_own_process_and_leave_nothing() {
 }
 
 #[test]
-fn ten_thousand_communicators_fill_the_maps_and_no_more() {
+fn an_owner_of_ten_thousand_communicators_has_half_of_the_places_until_its_process_ends() {
     let Some(mut source) = Source::usual() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
@@ -900,21 +919,38 @@ fn ten_thousand_communicators_fill_the_maps_and_no_more() {
     for number in 0..many {
         ranks[0].order(&format!("init c{number} 1 0 {id}"));
     }
+    let share = ROOM[PLACE_COMMUNICATOR] / 2;
     let lost = vec![
-        (DropReason::CommunicatorsFull, 33 + many - u64::from(MAX_COMMUNICATORS)),
+        (DropReason::CommunicatorsFull, 33 + many - share),
         (DropReason::OperationsFull, 0),
         (DropReason::ThreadsFull, 0),
     ];
     source.until("losses counted", |source| source.nccl.report().dropped == lost);
     let told = source.read();
-    assert_eq!(source.entries()[0], usize::try_from(MAX_COMMUNICATORS).unwrap());
-    assert_eq!(
-        told.members(ranks[0].child.id()).len(),
-        usize::try_from(MAX_COMMUNICATORS).unwrap()
-    );
+    let share = usize::try_from(share).unwrap();
+    assert_eq!(source.entries()[0], share);
+    assert_eq!(told.members(ranks[0].child.id()).len(), share);
+    let report = source.nccl.report();
+    assert_eq!(report.state, SourceState::Degraded);
+    let refused = "holds all places that it may: refused";
+    assert!(report.reason.contains(refused), "{report:?}");
     drop(ranks);
     source.read();
     assert_eq!(source.entries(), [0, 0, 0]);
+    source.read();
+    assert!(!source.nccl.report().reason.contains(refused));
+    // All of it is free again.
+    let mut rank = Rank::with(&scene.library());
+    let process = rank.process();
+    source.hold(process);
+    source.until("found", |source| {
+        source.nccl.shared.with(|known| known.libraries.contains_key(&process))
+    });
+    let id = rank.order("id");
+    for number in 0..100 {
+        rank.order(&format!("init again{number} 1 0 {id}"));
+    }
+    source.until("known", |source| source.read().members(rank.child.id()).len() == 100);
 }
 
 #[test]
@@ -1207,6 +1243,9 @@ mod governed;
 #[path = "several_tests.rs"]
 mod several;
 
+#[path = "shares_tests.rs"]
+mod shares;
+
 #[path = "names_tests.rs"]
 mod names;
 
@@ -1340,13 +1379,16 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     let mut libraries = looked_at(&paths, &ranks.each_ref().map(Rank::process));
     let stuck = Stuck::on(&folder, &scenes[0]);
     let (mut attaching, shared, now) = (Attaching::new(0), Shared::default(), Instant::now());
-    attaching.follow(&mut libraries, Attach::Full, &shared, now);
+    attach_all(&mut attaching, &mut libraries, &shared, now);
     let why = attaching.refused().unwrap().to_owned();
     assert!(why.starts_with(scenes[0].library().to_str().unwrap()), "{why}");
     // The other one is counted.
     let present = |attaching: &Attaching, libraries: &Libraries| {
-        let mut present: Vec<bool> =
-            attaching.present(libraries).into_values().map(|one| one.entries).collect();
+        let mut present: Vec<bool> = attaching
+            .present(libraries, &Quotas::default())
+            .into_values()
+            .map(|one| one.entries)
+            .collect();
         present.sort_unstable();
         present
     };
@@ -1354,17 +1396,9 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     let due = attaching.due().unwrap();
     stuck.go_on();
     let early = due.checked_sub(Duration::from_millis(1)).unwrap();
-    attaching.follow(&mut libraries, Attach::Full, &shared, early);
+    attach_all(&mut attaching, &mut libraries, &shared, early);
     assert_eq!(attaching.refused(), Some(why.as_str()), "too early");
-    // Nobody waits for it while nothing shall be attached.
-    assert!(attaching.enforce(Attach::Nothing, &libraries).is_some());
-    assert_eq!(attaching.due(), None);
-    while attaching.detaching() > 0 {
-        attaching.detach_some(&libraries);
-    }
-    assert!(attaching.enforce(Attach::Full, &libraries).is_some());
-    assert_eq!(attaching.due(), Some(due));
-    attaching.follow(&mut libraries, Attach::Full, &shared, due);
+    attach_all(&mut attaching, &mut libraries, &shared, due);
     assert_eq!((attaching.refused(), attaching.due()), (None, None));
     assert_eq!(present(&attaching, &libraries), [true, true]);
 }
@@ -1446,4 +1480,35 @@ fn a_library_is_the_file_that_was_opened_until_nobody_maps_it() {
     assert_eq!(libraries.in_use().count(), 0);
     let is_it = std::fs::metadata(&place).is_ok_and(|found| found.ino() == inode);
     assert!(!is_it, "still open");
+}
+
+#[test]
+fn probes_go_into_the_file_that_was_read_whatever_is_mapped_there_now() {
+    if Source::usual().is_none() {
+        return;
+    }
+    let scenes = [Scene::new(), Scene::new()];
+    let mut ranks = scenes.each_ref().map(|scene| Rank::with(&scene.library()));
+    let folder = tempfile::tempdir().unwrap();
+    let paths = proc_of(&folder, &ranks[..1], &scenes[..1]);
+    let mut libraries = looked_at(&paths, &[ranks[0].process()]);
+    // At the same range, and under the same name.
+    let of = folder.path().join(ranks[0].child.id().to_string());
+    let way = std::fs::read_dir(of.join("map_files")).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(&way).unwrap();
+    std::os::unix::fs::symlink(scenes[1].library(), &way).unwrap();
+    std::fs::rename(scenes[0].library(), scenes[0].folder.path().join("was")).unwrap();
+    std::os::unix::fs::symlink(scenes[1].library(), scenes[0].library()).unwrap();
+    let (mut attaching, shared) = (Attaching::new(0), Shared::default());
+    attach_all(&mut attaching, &mut libraries, &shared, Instant::now());
+    assert_eq!(attaching.refused(), None);
+    let maps = shared.with(|known| known.maps.take()).unwrap();
+    for rank in &mut ranks {
+        let id = rank.order("id");
+        assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+        assert_eq!(rank.order("call 3 ncclAllReduce world 16 7"), "0");
+    }
+    let snapshot = maps.read().unwrap();
+    let seen = ranks.each_ref().map(|rank| of_pid(&snapshot, rank.child.id()).len());
+    assert_eq!(seen, [1, 0]);
 }

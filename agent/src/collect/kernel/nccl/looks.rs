@@ -15,8 +15,9 @@ use crate::collect::schedule::after;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::TenantFiles;
+use crate::text::read_lossy;
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,11 @@ impl Looks {
             (seen.since, seen.due) = (now, now);
             (seen.mapped, seen.code_kb) = (None, None);
         }
+    }
+
+    /// Those that hold a device.
+    pub(super) fn holders(&self) -> HashSet<ProcKey> {
+        self.seen.keys().copied().collect()
     }
 
     /// Looks at those whose time has come; true if somebody maps a library that did not, or the
@@ -179,8 +185,7 @@ fn mapped(statm: &File) -> Option<u64> {
 
 /// Size of the code that a process maps from libraries: changes when one is loaded.
 fn code_kb(paths: &Paths, process: ProcKey) -> Option<u64> {
-    let status =
-        fs::read_to_string(paths.proc.join(process.pid.to_string()).join("status")).ok()?;
+    let status = read_lossy(&paths.proc.join(process.pid.to_string()).join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmLib:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }

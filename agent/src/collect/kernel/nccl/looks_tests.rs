@@ -1,6 +1,7 @@
 use super::*;
 use inotify::{Inotify, WatchMask};
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 

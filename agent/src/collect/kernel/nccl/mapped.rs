@@ -129,11 +129,17 @@ impl ReadAt for Content<'_> {
 }
 
 /// What tells a file from others.
-pub(super) fn stamp(stat: &Statx) -> Stamp {
+fn stamp(stat: &Statx) -> Stamp {
     let (written, changed) = (stat.stx_mtime, stat.stx_ctime);
     let ns = |nsec: u32| i64::from(nsec);
     let times = [written.tv_sec, ns(written.tv_nsec), changed.tv_sec, ns(changed.tv_nsec)];
     (stat.stx_size, times)
+}
+
+/// This program's own file, on which the price of a hit is tried.
+pub(super) fn own_stamp() -> Option<Stamp> {
+    let flags = StatxFlags::BASIC_STATS;
+    statx(CWD, "/proc/self/exe", AtFlags::empty(), flags).ok().map(|stat| stamp(&stat))
 }
 
 /// The kind of file system of a mount, as the process sees its mounts; none where it has let the

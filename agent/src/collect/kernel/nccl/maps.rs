@@ -128,8 +128,11 @@ impl Maps {
         }
     }
 
-    /// Takes out a thread.
+    /// Takes out a thread, with what it was about to make.
     pub(super) fn forget_thread(&mut self, task: u64) {
+        if let Ok(mut coming) = typed::<u64, Name>(&mut self.coming) {
+            let _ = coming.remove(&task);
+        }
         if let Ok(mut threads) = typed::<u64, Thread>(&mut self.threads) {
             let _ = threads.remove(&task);
         }

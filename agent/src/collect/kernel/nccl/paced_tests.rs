@@ -65,7 +65,7 @@ fn a_failure_whose_return_was_not_seen_is_told_by_the_question_what_it_means() {
         assert_eq!(rank.order("call 1 ncclAllReduce world 1000 7"), "2");
         assert_eq!(failures(&bare, &mut rank, &[2]), (1, 2), "seen, and not twice");
         drop(bare.attached.untime());
-        bare.probes.control(Attach::Entries).unwrap();
+        bare.allow(Attach::Entries);
         assert_eq!(rank.order("fail 2"), "ok");
         assert_eq!(rank.order("call 1 ncclAllReduce world 1000 7"), "2");
         assert_eq!(failures(&bare, &mut rank, &[]), (1, 2), "not known yet");
@@ -106,5 +106,5 @@ fn of_a_fast_thread_that_falls_silent_it_is_not_said_that_it_is_idle() {
 
 fn has_sessions() -> bool {
     Probes::load(task_layout(&Paths::default()), Way::Session, 0)
-        .is_ok_and(|(probes, _)| probes.way() == Way::Session)
+        .is_ok_and(|(probes, ..)| probes.way() == Way::Session)
 }

@@ -3,9 +3,18 @@
 use super::arrivals::{Arrived, Comparison, Steps};
 use super::roll::{Member, Reading};
 use super::standing::Hangs;
-use crate::communicators::MemberId;
+use crate::communicators::{Communicators, Group, MemberId};
 use gpuwho_common::nccl::Communicator;
 use std::collections::{HashMap, HashSet};
+
+/// Whose ranks each is compared with.
+pub(super) type Groups = HashMap<MemberId, Group>;
+
+/// The groups of these, as far as their communicators are known.
+pub(super) fn groups(members: &[Member], communicators: &Communicators) -> Groups {
+    let group = |member: &Member| Some((member.id, communicators.group(&member.facts)?));
+    members.iter().filter_map(group).collect()
+}
 
 /// Kept as long as the rank is there.
 #[derive(Debug, Default)]
@@ -16,8 +25,13 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Compares the ranks of each communicator, and times each rank's steps.
-    pub(super) fn compare(&mut self, members: &[Member], communicators: &[(u64, Communicator)]) {
+    /// Compares the ranks that each group has of its communicator, and times each rank's steps.
+    pub(super) fn compare(
+        &mut self,
+        members: &[Member],
+        communicators: &[(u64, Communicator)],
+        groups: &Groups,
+    ) {
         let mut ranks: HashMap<_, Vec<Arrived<'_>>> = HashMap::new();
         for member in members {
             let (Some(sequence), [number]) = (member.sequence, member.numbers.as_slice()) else {
@@ -28,25 +42,24 @@ impl Peers {
             let arrivals = &communicator.arrivals;
             let arrived = Arrived { member: member.id, sequence, arrivals };
             self.steps.entry(member.id).or_default().take(&arrived);
-            if let Some(hash) = member.facts.hash {
-                ranks.entry(hash).or_default().push(arrived);
+            if let Some(group) = groups.get(&member.id) {
+                ranks.entry(*group).or_default().push(arrived);
             }
         }
-        for (hash, ranks) in ranks {
-            self.comparison.compare(hash, &ranks);
+        for (group, ranks) in ranks {
+            self.comparison.compare(group, &ranks);
         }
     }
 
     /// Forgets who has been told for the last time.
-    pub(super) fn forget(&mut self, reading: &Reading) {
+    pub(super) fn forget(&mut self, reading: &Reading, groups: &Groups) {
         for member in reading.members.iter().filter(|member| member.has_ended) {
             self.comparison.forget(member.id);
             self.steps.remove(&member.id);
             self.hangs.forget(member.id);
         }
-        let there: HashSet<_> =
-            reading.members.iter().filter_map(|member| member.facts.hash).collect();
-        self.comparison.retain(|hash| there.contains(&hash));
+        let there: HashSet<_> = groups.values().collect();
+        self.comparison.retain(|group| there.contains(&group));
         for member in &reading.vanished {
             self.steps.remove(member);
             self.hangs.forget(*member);

@@ -93,26 +93,28 @@ impl Price {
         u64::try_from(SHARE.as_nanos() / self.plain().as_nanos().max(1)).unwrap_or(u64::MAX)
     }
 
-    /// Nanoseconds that hits have cost those that made them, and the function with most of them.
-    /// `stepped` are functions that the kernel steps through in a library in use and the programs do
+    /// How many plain hits take so many nanoseconds.
+    pub(super) fn plain_hits(&self, ns: f64) -> u64 {
+        // What is not a number of hits is none, or all.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it saturates, and a time is not negative"
+        )]
+        let hits = (ns / (self.plain().as_nanos() as f64).max(1.0)) as u64;
+        hits
+    }
+
+    /// Nanoseconds that hits have cost those that made them. `stepped` are functions that the kernel steps through in a library in use and the programs do
     /// not know of.
-    pub(super) fn paid(
-        &self,
-        hits: &Hits,
-        stepped: &HashSet<usize>,
-    ) -> (u128, Option<&'static str>) {
-        let (mut sum, mut most) = (0, (0, None));
-        let by_function = SYMBOLS.iter().enumerate().zip(hits.entries.iter().zip(hits.stepped));
-        for ((row, symbol), (count, count_stepped)) in by_function {
+    pub(super) fn paid(&self, hits: &Hits, stepped: &HashSet<usize>) -> u128 {
+        let by_function = hits.entries.iter().zip(hits.stepped).enumerate();
+        let entries = by_function.map(|(row, (count, count_stepped))| {
             let trap = if stepped.contains(&row) { self.stepped } else { self.entry };
-            let paid = u128::from(*count) * (trap + self.program).as_nanos()
-                + u128::from(count_stepped) * (self.stepped + self.program).as_nanos();
-            sum += paid;
-            if paid > most.0 {
-                most = (paid, Some(symbol.name));
-            }
-        }
-        (sum + u128::from(hits.returns) * (self.returned + self.program).as_nanos(), most.1)
+            u128::from(*count) * (trap + self.program).as_nanos()
+                + u128::from(count_stepped) * (self.stepped + self.program).as_nanos()
+        });
+        entries.sum::<u128>() + u128::from(hits.returns) * (self.returned + self.program).as_nanos()
     }
 
     /// By kind, in the catalogue's order.
@@ -203,10 +205,10 @@ mod tests {
         let row = SYMBOLS.iter().position(|symbol| symbol.name == "Bcast").unwrap();
         let stepped = HashSet::from([row]);
         let hits = hits(&[("AllReduce", 900), ("Bcast", 100)], 1_000);
-        let (paid, most) = price(900, 11_700).paid(&hits, &stepped);
-        assert_eq!((paid, most), (900 * 1_200 + 100 * 12_000 + 1_000 * 1_000, Some("Bcast")));
-        let (paid, most) = price(900, 11_700).paid(&hits, &HashSet::new());
-        assert_eq!((paid, most), (1_000 * 1_200 + 1_000 * 1_000, Some("AllReduce")));
+        let paid = price(900, 11_700).paid(&hits, &stepped);
+        assert_eq!(paid, 900 * 1_200 + 100 * 12_000 + 1_000 * 1_000);
+        let paid = price(900, 11_700).paid(&hits, &HashSet::new());
+        assert_eq!(paid, 1_000 * 1_200 + 1_000 * 1_000);
     }
 
     #[test]
@@ -214,8 +216,8 @@ mod tests {
         // As the programs count them: half of the calls in a library that is stepped through.
         let mut hits = hits(&[("AllReduce", 500)], 0);
         hits.stepped = hits.entries;
-        let (paid, most) = price(900, 11_700).paid(&hits, &HashSet::new());
-        assert_eq!((paid, most), (500 * 1_200 + 500 * 12_000, Some("AllReduce")));
+        let paid = price(900, 11_700).paid(&hits, &HashSet::new());
+        assert_eq!(paid, 500 * 1_200 + 500 * 12_000);
         assert_eq!(hits.entries(), 1_000);
     }
 

@@ -7,18 +7,19 @@ use super::many::Way;
 use super::maps::Maps;
 use super::price::Hits;
 use super::probes::{Attached, Probes, task_layout};
+use super::quota::Quotas;
 use super::target::Target;
 use super::{NAME, Nccl, Settings};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::Collector as _;
-use crate::collect::proc_scan::living;
 use crate::collect::status::Board;
+use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Batch;
 use crate::tenant_files::TenantFiles;
-use gpuwho_common::nccl::SYMBOLS;
+use gpuwho_common::nccl::{STRANGERS, SYMBOLS};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -30,6 +31,7 @@ pub struct Probed {
     _attached: Attached,
     _probes: Probes,
     maps: Maps,
+    _quotas: Quotas,
 }
 
 impl std::fmt::Debug for Probed {
@@ -46,15 +48,15 @@ impl Probed {
         let timed = timed_rate.is_some();
         let exports = exports(&File::open(file)?)?;
         let exports = exports.ok_or_else(|| io::Error::other("no collective library"))?;
-        let (mut probes, maps) =
+        let (mut probes, maps, of_owners) =
             Probes::load(task_layout(&Paths::default()), way, timed_rate.unwrap_or(0))
                 .map_err(io::Error::other)?;
-        probes
-            .control(if timed { Attach::Full } else { Attach::Entries })
-            .map_err(io::Error::other)?;
+        let mut quotas = Quotas::default();
+        quotas.load(of_owners);
+        quotas.allow(vec![(STRANGERS, if timed { Attach::Full } else { Attach::Entries })]);
         let target = Target { file, exports: &exports, number: 1 };
         let attached = probes.attach(&target, timed).map_err(io::Error::other)?;
-        Ok(Self { _attached: attached, _probes: probes, maps })
+        Ok(Self { _attached: attached, _probes: probes, maps, _quotas: quotas })
     }
 
     /// Reads the maps as once a tick; gives the operations counted so far.
@@ -73,7 +75,8 @@ impl Governed {
     pub fn of(pids: &[u32]) -> io::Result<Self> {
         let paths = Paths::default();
         let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
-        let processes: Vec<ProcKey> = pids.iter().filter_map(|pid| living(&paths, *pid)).collect();
+        let find = |pid: &u32| ownership.process(*pid, boot_time_ns());
+        let processes: Vec<ProcKey> = pids.iter().filter_map(find).collect();
         let (nccl, _waker) = Nccl::start(
             Settings::default(),
             (&TenantFiles::direct(&paths), &paths),

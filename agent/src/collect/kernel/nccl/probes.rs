@@ -7,21 +7,20 @@
 
 use super::super::btf::Btf;
 use super::super::load::{allow_maps, first_line};
-use super::governor::Attach;
 use super::many::{Many, Way};
 use super::maps::{Maps, second_fd};
+use super::quota::QuotaMaps;
 use super::runs::Runs;
+use super::tally::Tally;
 use super::target::{Row, Target, is_about_communicators, is_timed, places, rows};
 use crate::paths::Paths;
 use crate::sys::bpf::entries;
 use crate::sys::uprobes::Place;
-use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{HashMap as KernelMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::uprobe::{UProbeLink, UProbeLinkId, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
-use aya::{Ebpf, EbpfError, EbpfLoader};
-use gpuwho_common::nccl::{
-    CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, SYMBOLS, TaskLayout, Thread,
-};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use gpuwho_common::nccl::{SYMBOLS, TaskLayout, Thread};
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -71,9 +70,6 @@ pub(super) struct Probes {
     bpf: Ebpf,
     many: Option<Many>,
     loaded: HashSet<&'static str>,
-    control: Array<MapData, u32>,
-    /// Times the control word was written.
-    era: u32,
     pub counts: PerCpuArray<MapData, u64>,
     /// The threads that call, to be read here as well.
     threads: Option<OwnedFd>,
@@ -135,13 +131,13 @@ impl Attached {
 
 impl Probes {
     /// Loads the maps and, of the ways from `best` on, the best that the kernel has; gives the maps
-    /// to read apart. Of a thread that calls faster than `timed_rate` a second some calls are timed
+    /// to read apart, and those by which the programs know processes. Of a thread that calls faster than `timed_rate` a second some calls are timed
     /// where leaving a return out saves something; 0: all of every thread.
     pub(super) fn load(
         layout: TaskLayout,
         best: Way,
         timed_rate: u32,
-    ) -> Result<(Self, Maps), ProbeError> {
+    ) -> Result<(Self, Maps, QuotaMaps), ProbeError> {
         if OBJECT.is_empty() {
             return Err(ProbeError::NotBuilt);
         }
@@ -171,20 +167,20 @@ impl Probes {
             changes: take(&mut bpf, "CHANGES")?,
         };
         let threads = second_fd(&maps.threads);
-        let control = Array::try_from(take(&mut bpf, "CONTROL")?)
-            .map_err(|source| ProbeError::Map { name: "CONTROL", source })?;
         let counts = PerCpuArray::try_from(take(&mut bpf, "COUNTS")?)
             .map_err(|source| ProbeError::Map { name: "COUNTS", source })?;
-        let mut probes =
-            Self { bpf, many, loaded: HashSet::new(), control, era: 0, counts, threads };
-        probes.control(Attach::Full)?;
-        Ok((probes, maps))
+        let quotas = QuotaMaps {
+            tenants: hash_map(&mut bpf, "TENANTS")?,
+            taken: hash_map(&mut bpf, "TAKEN")?,
+            freed: hash_map(&mut bpf, "FREED")?,
+        };
+        Ok((Self { bpf, many, loaded: HashSet::new(), counts, threads }, maps, quotas))
     }
 
     /// Loads every program, as far as the kernel takes them; gives how many there are, and how
     /// functions will be probed.
     pub(super) fn try_all(paths: &Paths) -> Result<(usize, Way), ProbeError> {
-        let (mut probes, _maps) = Self::load(task_layout(paths), Way::Session, 0)?;
+        let (mut probes, _maps, _quotas) = Self::load(task_layout(paths), Way::Session, 0)?;
         let programs = SYMBOLS.iter().map(|symbol| symbol.program).chain([RETURNED]);
         let programs: Vec<&'static str> = programs.collect();
         for &program in &programs {
@@ -196,22 +192,10 @@ impl Probes {
         Ok((programs.len(), probes.way()))
     }
 
-    /// Tells the programs what is attached.
-    pub(super) fn control(&mut self, attach: Attach) -> Result<(), ProbeError> {
-        let word = match attach {
-            Attach::Full => CONTROL_TIMED,
-            Attach::Entries => 0,
-            Attach::Nothing => CONTROL_PAUSED,
-        };
-        self.era = self.era.wrapping_add(1);
-        let set = self.control.set(0, word | self.era.wrapping_mul(CONTROL_ERA), 0);
-        set.map_err(|source| ProbeError::Map { name: "CONTROL", source })
-    }
-
-    /// How many functions each thread has entered so far, by `bpf_get_current_pid_tgid`.
-    pub(super) fn hits(&self) -> Vec<(u64, u64)> {
+    /// What each thread has hit so far, by `bpf_get_current_pid_tgid`.
+    pub(super) fn hits(&self) -> Vec<(u64, Tally)> {
         let read = self.threads.as_ref().and_then(|map| entries::<u64, Thread>(map.as_fd()).ok());
-        read.into_iter().flatten().map(|(task, thread)| (task, thread.hits)).collect()
+        read.into_iter().flatten().map(|(task, thread)| (task, Tally::of(&thread))).collect()
     }
 
     /// The programs for all functions, where the kernel takes them.
@@ -378,6 +362,13 @@ fn time_all(many: &Many, target: &Target<'_>, attached: &mut Attached) -> io::Re
 
 fn take(bpf: &mut Ebpf, name: &'static str) -> Result<Map, ProbeError> {
     bpf.take_map(name).ok_or(ProbeError::Missing(name))
+}
+
+fn hash_map<K: Pod, V: Pod>(
+    bpf: &mut Ebpf,
+    name: &'static str,
+) -> Result<KernelMap<MapData, K, V>, ProbeError> {
+    KernelMap::try_from(take(bpf, name)?).map_err(|source| ProbeError::Map { name, source })
 }
 
 /// Where this kernel keeps a process's start. Without it processes are known by their number until

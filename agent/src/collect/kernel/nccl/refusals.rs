@@ -36,6 +36,11 @@ impl Refusals {
         self.0.get(&what.copied()).is_some_and(|refusal| now < refusal.again)
     }
 
+    /// Whether a file was refused and is tried again later.
+    pub(super) fn is_known(&self, file: &FileKey) -> bool {
+        self.0.contains_key(&Some(file.clone()))
+    }
+
     /// It was taken after all.
     pub(super) fn clear(&mut self, what: Option<&FileKey>) {
         self.0.remove(&what.copied());

@@ -116,10 +116,10 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
         (Attaching::new(0), Shared::default(), Covers::default());
     let mut at = Instant::now();
     let mut note = |attaching: &Attaching, libraries: &Libraries, at| {
-        covers.note(at, boot_time_ns(), &attaching.present(libraries));
+        covers.note(at, boot_time_ns(), &attaching.present(libraries, &Quotas::default()));
         covers.read(at)
     };
-    attaching.follow(&mut libraries, Attach::Full, &shared, at);
+    attach_all(&mut attaching, &mut libraries, &shared, at);
     let begun: EachCovered = note(&attaching, &libraries, at);
     let maps = shared.with(|known| known.maps.take()).unwrap();
     // A second of a hundred calls with the other library alone, then one with both.
@@ -133,7 +133,7 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     note(&attaching, &libraries, at);
     stuck.go_on();
     let due = attaching.due().unwrap();
-    attaching.follow(&mut libraries, Attach::Full, &shared, due);
+    attach_all(&mut attaching, &mut libraries, &shared, due);
     assert_eq!(attaching.refused(), None);
     note(&attaching, &libraries, at);
     call(100);
@@ -144,7 +144,7 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     for rank in &ranks {
         let (number, seen) = only(of_pid(&snapshot, rank.child.id()));
         let (_, counted) = only(calls(&snapshot, number, operation::ALL_REDUCE));
-        let [entries, _] = ended.parts_since(&begun, seen.identity.library).unwrap();
+        let [entries, _] = ended.parts_since(&begun, (seen.identity.library, STRANGERS)).unwrap();
         found.push((counted.count, entries, counted.count as f64 / entries));
     }
     assert_eq!(found, [(100, 0.5, 200.0), (200, 1.0, 200.0)]);

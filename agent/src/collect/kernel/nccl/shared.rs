@@ -5,6 +5,7 @@ use super::fields::Fields;
 use super::library::Told;
 use super::maps::Maps;
 use super::price::{Price, USUAL};
+use super::quota::Quotas;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Report;
@@ -21,6 +22,7 @@ pub(super) struct Shared(Arc<Mutex<Known>>);
 #[derive(Debug)]
 pub(super) struct Known {
     pub state: (SourceState, String, String),
+    /// What the governor allows the owner that it allows least.
     pub level: GovernorLevel,
     pub files: u64,
     /// Probes that are still to be detached.
@@ -40,12 +42,15 @@ pub(super) struct Known {
     /// Where each process's library keeps what a communicator is.
     pub fields: HashMap<ProcKey, Fields>,
     pub counts: [u64; COUNTERS as usize],
-    /// For how long entries, and returns, were on each file, and should have been.
+    /// For how long calls, and their returns, were seen of each owner in each file, and should have
+    /// been.
     pub covers: Covers,
     /// What hits cost.
     pub price: Price,
     /// Nanoseconds that hits have cost those that made them.
     pub paid_ns: u128,
+    /// Whose each process is, and what it may take and is allowed.
+    pub quotas: Quotas,
     /// The maps, once, when they are there.
     pub maps: Option<Maps>,
 }
@@ -68,6 +73,7 @@ impl Default for Known {
             covers: Covers::default(),
             price: USUAL,
             paid_ns: 0,
+            quotas: Quotas::default(),
             maps: None,
         }
     }

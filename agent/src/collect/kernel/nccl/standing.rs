@@ -2,11 +2,12 @@
 //! device; but a rank that stays in one call, or makes no call while its peers on this node have
 //! gone on, is stuck on the host's side, or the device's queue is full behind it.
 
+use super::peers::Groups;
 use super::roll::Member;
 use crate::attribute::ownership::Ownership;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::{Operation, RankState};
-use crate::communicators::{CommunicatorHash, MemberId};
+use crate::communicators::{Group, MemberId};
 use crate::event::desk::Desk;
 use crate::event::{Happening, Moment, Named, Place, Severity, StuckRank, Witness};
 use crate::host::boot_time_ns;
@@ -32,21 +33,23 @@ pub(super) struct Hangs {
 /// Every rank's standing.
 pub(super) fn standings(
     members: &[Member],
+    groups: &Groups,
     now_ns: u64,
     hang_after: Duration,
 ) -> HashMap<MemberId, Standing> {
     let limit = u64::try_from(hang_after.as_nanos()).unwrap_or(u64::MAX);
-    let mut foremost: HashMap<CommunicatorHash, u64> = HashMap::new();
+    let group = |member: &Member| groups.get(&member.id);
+    let mut foremost: HashMap<&Group, u64> = HashMap::new();
     for member in members.iter().filter(|member| !member.has_ended) {
-        if let (Some(hash), Some(sequence)) = (member.facts.hash, member.sequence) {
-            let most = foremost.entry(hash).or_insert(sequence);
+        if let (Some(group), Some(sequence)) = (group(member), member.sequence) {
+            let most = foremost.entry(group).or_insert(sequence);
             *most = sequence.max(*most);
         }
     }
     let mut standings = HashMap::new();
-    let mut stuck = HashSet::new();
+    let mut stuck: HashSet<&Group> = HashSet::new();
     for member in members.iter().filter(|member| !member.has_ended) {
-        let most = member.facts.hash.and_then(|hash| foremost.get(&hash));
+        let most = group(member).and_then(|group| foremost.get(group));
         let lag = member.sequence.zip(most).map(|(mine, most)| most - mine);
         let age = |since_ns: u64| now_ns.saturating_sub(since_ns);
         let is_late = |since_ns: u64| age(since_ns) >= limit;
@@ -60,12 +63,12 @@ pub(super) fn standings(
             RankState::Running
         };
         if is_hung {
-            stuck.extend(member.facts.hash);
+            stuck.extend(group(member));
         }
         standings.insert(member.id, Standing { state, lag });
     }
     for member in members {
-        let peers_hang = member.facts.hash.is_some_and(|hash| stuck.contains(&hash));
+        let peers_hang = group(member).is_some_and(|group| stuck.contains(group));
         if let Some(standing) = standings.get_mut(&member.id)
             && peers_hang
             && standing.state != RankState::Hung
@@ -182,8 +185,10 @@ pub(super) fn operation_of(code: u32) -> Option<Operation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribute::party::PartyId;
+    use crate::collect::kernel::nccl::peers::groups;
     use crate::collect::kernel::nccl::roll::OpenCall;
-    use crate::communicators::{Communicators, MemberFacts, MemberKey};
+    use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberKey};
     use crate::ids::ProcKey;
     use RankState::{Hung, Idle, Running, Unknown, Waiting};
 
@@ -196,6 +201,11 @@ mod tests {
 
     /// How ranks of one communicator stand after a minute, by their last calls.
     fn states(ranks: &[Last]) -> Vec<RankState> {
+        states_among(ranks, 0)
+    }
+
+    /// The same where so many of the first are another user's.
+    fn states_among(ranks: &[Last], others: usize) -> Vec<RankState> {
         let communicators = Communicators::default();
         let members: Vec<Member> = (0_u32..)
             .zip(ranks)
@@ -216,7 +226,11 @@ mod tests {
                 Member { sequence: Some(*sequence), last_ns: since_ns, call, ..silent }
             })
             .collect();
-        let found = standings(&members, NOW, Duration::from_mins(1));
+        let mut groups = groups(&members, &communicators);
+        for member in members.iter().take(others) {
+            groups.get_mut(&member.id).unwrap().whose = Some((65_534, PartyId::OTHER));
+        }
+        let found = standings(&members, &groups, NOW, Duration::from_mins(1));
         members.iter().map(|member| found[&member.id].state).collect()
     }
 
@@ -231,5 +245,13 @@ mod tests {
         assert_eq!(states(&[(60, 5, Some(true)), (60, 5, Some(false))]), [Hung, Waiting]);
         assert_eq!(states(&[(60, 4, Some(false)), (1, 5, None)]), [Hung, Waiting]);
         assert_eq!(states(&[(60, 4, None), (60, 5, None)]), [Hung, Waiting]);
+    }
+
+    #[test]
+    fn who_says_that_it_is_in_anothers_communicator_makes_nobody_hang_or_wait() {
+        let ahead = [(1, 900, None), (60, 5, None)];
+        assert_eq!((states(&ahead)[1], states_among(&ahead, 1)[1]), (Hung, Idle));
+        let stuck = [(60, 4, Some(true)), (1, 5, None)];
+        assert_eq!((states(&stuck)[1], states_among(&stuck, 1)[1]), (Waiting, Running));
     }
 }

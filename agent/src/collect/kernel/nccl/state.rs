@@ -5,11 +5,11 @@ use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 
 /// State, reason and remedy: of what the kernel refused, of what a process maps that is not seen, of
-/// so many libraries in use, and of what the governor allows.
+/// so many libraries in use, and of what is allowed the owner that is allowed least.
 pub(super) fn of(
     refused: Option<&str>,
     trouble: Option<String>,
-    (files, governor): (u64, &Governor),
+    (files, governed): (u64, Option<(&Governor, String)>),
 ) -> (SourceState, String, String) {
     if let Some(why) = refused {
         let remedy = "run gpuwho doctor to see what the kernel refuses";
@@ -23,9 +23,12 @@ pub(super) fn of(
         let reason = "no process that holds a device has NCCL or RCCL loaded";
         return (SourceState::Absent, reason.into(), String::new());
     }
+    let Some((governor, owner)) = governed else {
+        return (SourceState::Ready, String::new(), String::new());
+    };
     let budget = governor.budget();
     let because = |what: &str| {
-        let reason = format!("more than {budget} hits a second and process: {what}");
+        let reason = format!("more than {budget} hits a second and process: {what}, of {owner}");
         (SourceState::Degraded, reason, "raise nccl.budget to see more".into())
     };
     match governor.level() {

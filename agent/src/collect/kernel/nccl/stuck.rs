@@ -162,7 +162,7 @@ fn is_waiting(folder: &Path) -> bool {
 }
 
 fn switches(folder: &Path) -> Option<u64> {
-    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let status = crate::text::read_lossy(&folder.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     line.trim().parse().ok()
 }

@@ -3,13 +3,15 @@
 //! use, a second at the longest (`governing`).
 
 use super::attaching::Attaching;
+use super::denials::name;
 use super::governing::Governing;
-use super::governor::Attach;
 use super::library::Told;
 use super::looks::{Candidates, Looks, OLD_EVERY};
 use super::shared::Shared;
 use super::waker::{Stirred, Waker, locked};
 use super::{Settings, state};
+use crate::attribute::ownership::{Ownership, Version};
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Board;
 use crate::event::desk::Desk;
@@ -18,9 +20,10 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sys::memory;
 use crate::tenant_files::TenantFiles;
+use gpuwho_common::nccl::STRANGERS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -52,7 +55,7 @@ impl Drop for Running {
 pub(super) fn start(
     settings: &Settings,
     (files, paths): (&TenantFiles, &Paths),
-    candidates: Candidates,
+    (candidates, ownership): (Candidates, Ownership),
     shared: Shared,
     (board, desk): (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Running, Waker)> {
@@ -63,6 +66,9 @@ pub(super) fn start(
         looks: Looks::new((files.clone(), paths), candidates, now),
         attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
+        ownership,
+        known: (Version::default(), HashSet::new()),
+        numbers: HashMap::new(),
         desk,
         stirred: Stirred::default(),
     };
@@ -82,6 +88,10 @@ struct Watch {
     looks: Looks,
     attaching: Attaching,
     governing: Governing,
+    ownership: Ownership,
+    /// Who held a device when the programs were told of it last.
+    known: (Version, HashSet<ProcKey>),
+    numbers: HashMap<QuotaKey, u32>,
     desk: Option<Arc<Desk>>,
     stirred: Stirred,
 }
@@ -101,7 +111,9 @@ impl Watch {
                 self.looks.stir(process, now);
             }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
-            if self.looks.look(now) || is_due {
+            let has_news = self.looks.look(now);
+            self.introduce();
+            if has_news || is_due {
                 self.follow_libraries(now);
             }
             self.govern(now);
@@ -122,35 +134,80 @@ impl Watch {
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
+    /// Tells the programs whose processes hold a device, where that has changed.
+    fn introduce(&mut self) {
+        let now = (self.ownership.version(), self.looks.holders());
+        if self.known == now {
+            return;
+        }
+        let key = |process: &ProcKey| (*process, self.ownership.quota_key(*process));
+        let keys: Vec<(ProcKey, QuotaKey)> = now.1.iter().map(key).collect();
+        let present: HashSet<QuotaKey> = keys.iter().map(|(_, key)| *key).collect();
+        // A tenant has one number, that of the first of its owners.
+        self.numbers.retain(|key, _| present.contains(key));
+        let numbers = &mut self.numbers;
+        let mut number = |key: QuotaKey| match (numbers.get(&key), key.party().number()) {
+            (Some(known), _) => *known,
+            // Not attributed yet: the tenant's next process, or this one a moment later, may be.
+            (None, STRANGERS) => STRANGERS,
+            (None, first) => *numbers.entry(key).or_insert(first),
+        };
+        let holders = keys.into_iter().map(|(process, key)| (process, number(key))).collect();
+        self.shared.with(|known| known.quotas.follow(holders));
+        self.known = now;
+    }
+
     fn follow_libraries(&mut self, now: Instant) {
-        let wanted = self.governing.attach();
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
+        self.enforce(now, true);
         self.governing.set_price(&mut self.attaching, &self.looks.libraries);
-        self.note(Instant::now());
+        self.note();
     }
 
-    /// From a moment on is there what is attached now.
-    fn note(&self, at: Instant) {
-        let (present, boot_ns) = (self.attaching.present(&self.looks.libraries), boot_time_ns());
-        self.shared.with(|known| known.covers.note(at, boot_ns, &present));
+    /// From now on is seen what is attached and allowed now.
+    fn note(&self) {
+        self.shared.with(|known| {
+            let present = self.attaching.present(&self.looks.libraries, &known.quotas);
+            known.covers.note(Instant::now(), boot_time_ns(), &present);
+        });
     }
 
-    /// Makes what is attached what the governor allows.
+    /// Lets the governors judge, and does what they say.
     fn govern(&mut self, now: Instant) {
         let libraries = &self.looks.libraries;
-        let change = self.governing.look(now, &self.attaching, libraries, &self.shared);
-        if let Some(change) = change {
+        for change in self.governing.look(now, &self.attaching, libraries, &self.shared) {
             change.say(self.desk.as_deref());
         }
-        let (before, wanted) = (self.attaching.in_force(), self.governing.attach());
-        let Some(at) = self.attaching.enforce(wanted, libraries) else { return };
-        if before != Attach::Nothing {
-            return self.note(at);
+        self.enforce(now, false);
+    }
+
+    /// Makes what is counted and attached what the governors allow. Less is counted before less is
+    /// attached, and more when more is there: what is said to be covered is so from the first call to
+    /// the last.
+    fn enforce(&mut self, now: Instant, must_follow: bool) {
+        let all = self.governing.all();
+        let lowered = self.shared.with(|known| {
+            let less = all.iter().filter(|(owner, attach)| *attach < known.quotas.allowed(*owner));
+            let less: Vec<_> = less.copied().collect();
+            known.quotas.allow(less)
+        });
+        if !lowered.is_empty() {
+            self.note();
         }
-        // Not counted before all of it is there, and so not for a part of what is said to be covered.
-        self.attaching.follow(&mut self.looks.libraries, wanted, &self.shared, now);
-        let at = self.attaching.count();
-        self.note(at);
+        let owners = self.shared.with(|known| known.quotas.owners());
+        let owner_of = |process: ProcKey| owners.get(&process.pid).copied().unwrap_or(STRANGERS);
+        let libraries = &mut self.looks.libraries;
+        let wanted = self.attaching.wanted(libraries, |user| self.governing.attach(owner_of(user)));
+        let must_follow = must_follow || self.attaching.differs(&wanted);
+        if must_follow {
+            self.attaching.follow(libraries, &wanted, &self.shared, now);
+        }
+        let waits = |owner| self.attaching.must_wait(libraries, |user| owner_of(user) == owner);
+        let ready: Vec<_> = all.into_iter().filter(|(owner, _)| !waits(*owner)).collect();
+        let raised = self.shared.with(|known| known.quotas.allow(ready));
+        self.governing.enforced(&raised, &owners);
+        if must_follow || !raised.is_empty() {
+            self.note();
+        }
     }
 
     /// Each process's files by number, and the number of each process that maps one only.
@@ -177,12 +234,15 @@ impl Watch {
             }
         }
         let (files_by_number, only) = self.numbered();
-        let governor = &self.governing.governor;
         let files = self.attaching.files(found);
-        let level = if self.attaching.is_idle() { GovernorLevel::Off } else { governor.level() };
-        let state = state::of(self.attaching.refused(), found.trouble(), (files, governor));
+        let least = self.governing.least();
+        let level = least.map_or(GovernorLevel::Full, |(_, governor)| governor.level());
+        let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
+        let level = if is_off { GovernorLevel::Off } else { level };
+        let governed = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
+        let state = state::of(self.attaching.refused(), found.trouble(), (files, governed));
         let detaching = self.attaching.detaching();
-        let budget = if self.attaching.is_loaded() { governor.budget() } else { 0 };
+        let budget = if self.attaching.is_loaded() { self.governing.budget() } else { 0 };
         self.shared.with(|known| {
             known.detaching = detaching;
             known.budget = budget;

@@ -32,7 +32,7 @@ mod tests {
         let (mut words, now) = (Words::default(), Instant::now());
         let process = |pid| ProcKey { pid, start_ticks: 7 };
         let said = (0..1_000).filter(|_| words.may_say(process(1), now)).count();
-        assert_eq!(said as u32, MOST_WORDS);
+        assert_eq!(u32::try_from(said), Ok(MOST_WORDS));
         assert!(words.may_say(process(2), now), "another one's are its own");
         assert!(words.may_say(process(1), now + WORDS_OF));
         assert_eq!(words.0.len(), 1, "and nothing is kept of who is silent");

@@ -1,0 +1,40 @@
+//! Whose share of what all tenants use a process takes, and what owners were refused.
+
+use super::Ownership;
+use crate::attribute::Owner;
+use crate::attribute::party::PartyId;
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::agent::OwnerLimit;
+use crate::ids::ProcKey;
+
+impl Ownership {
+    /// Whose share a process uses of what the host's tenants share.
+    pub fn quota_key(&self, process: ProcKey) -> QuotaKey {
+        self.key_of(self.owner(process).as_deref())
+    }
+
+    /// The same for a caller that may itself hold the table's lock: [`QuotaKey::UNKNOWN`] while the
+    /// table is being written.
+    pub(crate) fn try_quota_key(&self, process: ProcKey) -> QuotaKey {
+        let table = self.0.table.try_read().ok();
+        self.key_of(table.and_then(|table| table.owner(process)).as_deref())
+    }
+
+    /// That of a process with this owner.
+    pub fn key_of(&self, owner: Option<&Owner>) -> QuotaKey {
+        let Some(owner) = owner else { return QuotaKey::UNKNOWN };
+        let facts = self.party(owner.party);
+        let key = facts.and_then(|facts| QuotaKey::of_party(owner.party, &facts.party));
+        key.unwrap_or_else(|| QuotaKey::of_user(owner.uid))
+    }
+
+    /// Counts what an owner was refused because its share was used up.
+    pub fn refuse(&self, owner: QuotaKey, limit: OwnerLimit, count: u64) {
+        self.0.refusals.add(owner.party(), limit, count);
+    }
+
+    /// What owners were refused since the agent started.
+    pub fn refused(&self) -> Vec<(PartyId, OwnerLimit, u64)> {
+        self.0.refusals.all(|party| self.party(party).is_some())
+    }
+}

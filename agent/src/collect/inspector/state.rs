@@ -1,0 +1,46 @@
+//! How the source is doing, and what the operator can do about it.
+
+use super::Inspector;
+use crate::catalog::agent::SourceState;
+use std::time::Instant;
+
+impl Inspector {
+    pub(super) fn state(&self) -> (SourceState, String, &'static str) {
+        if let Some((path, error)) = &self.unreadable {
+            let reason = format!("cannot look into {}: {error}", path.display());
+            return (SourceState::Degraded, reason, "see nccl.inspector_dirs");
+        }
+        let [mute, silent] = self.processes.silent(Instant::now());
+        if mute > 0 {
+            let reason = format!(
+                "{mute} processes have the Inspector on and no interval: it writes nothing"
+            );
+            return (SourceState::Degraded, reason, SET_INTERVAL);
+        }
+        if silent > 0 {
+            let reason =
+                format!("{silent} processes have the Inspector on and write no file of it");
+            return (SourceState::Degraded, reason, SEE_NCCL);
+        }
+        if self.refused > 0 {
+            let reason =
+                format!("{} files cannot be read: no plain files, or too many", self.refused);
+            return (SourceState::Degraded, reason, "");
+        }
+        if self.files.values().any(|source| source.is_shared) {
+            let reason = "processes of one device write into one file".to_owned();
+            return (SourceState::Degraded, reason, "give each NCCL_INSPECTOR_DUMP_DIR of its own");
+        }
+        if self.files.is_empty() {
+            let reason = "no process that holds a device has NCCL's Inspector on".to_owned();
+            return (SourceState::Absent, reason, SWITCH_ON);
+        }
+        (SourceState::Ready, String::new(), "")
+    }
+}
+
+const SWITCH_ON: &str = "for bandwidths set NCCL_PROFILER_PLUGIN, NCCL_INSPECTOR_ENABLE=1 and \
+    NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in the job";
+const SET_INTERVAL: &str =
+    "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS in the job, for example to 1000000";
+const SEE_NCCL: &str = "see the job's log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,PROFILE";

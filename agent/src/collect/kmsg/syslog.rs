@@ -1,0 +1,192 @@
+//! The kernel log where `/dev/kmsg` is refused, as a runtime's device rules refuse it to every container
+//! that is not privileged: `syslog(2)`, told in the format of `/dev/kmsg` through a pipe.
+//!
+//! What it gives out is text: a record that has a line break in it (in a command's name, say) is
+//! several lines, each with the kernel's own prefix. All that have one prefix are put together
+//! again, so that nobody writes the beginning of a record. A record has no number here; its time
+//! stands for it, and of several of one microsecond and priority the first counts. Costs a copy of the
+//! log's end a second, about a millisecond.
+
+use crate::sys::kernel_log;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
+
+/// Between two looks: less than what is taken for a clock that has drifted.
+const LOOK: Duration = Duration::from_millis(800);
+/// What is asked for: more than a host says in a second.
+const END: usize = 64 << 10;
+/// And where it said more: the longest log that a kernel is usually given.
+const ALL: usize = 1 << 20;
+const MICROS: u64 = 1_000_000;
+
+/// Whether the log can be had this way: it may be read, and its lines have times.
+pub(super) fn probe() -> io::Result<()> {
+    let text = kernel_log::read_end(END)?;
+    if !text.is_empty() && records(&String::from_utf8_lossy(&text)).is_empty() {
+        return Err(io::Error::other("its lines have no times (printk.time)"));
+    }
+    Ok(())
+}
+
+/// Starts a thread that looks again and again; gives where it tells. It ends when that is closed.
+pub(super) fn follow() -> io::Result<OwnedFd> {
+    probe()?;
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&read, true)?;
+    let mut told = std::fs::File::from(write);
+    let mut last = 0;
+    thread::Builder::new().name("kmsg:syslog".into()).spawn(move || {
+        while let Ok(text) = newer(&mut last)
+            && told.write_all(text.as_bytes()).is_ok()
+        {
+            thread::sleep(LOOK);
+        }
+    })?;
+    Ok(read)
+}
+
+/// What was not there before.
+fn newer(last: &mut u64) -> io::Result<String> {
+    let mut text = kernel_log::read_end(END)?;
+    let oldest =
+        |text: &[u8]| records(&String::from_utf8_lossy(text)).first().map(|first| first.at_us);
+    if oldest(&text).is_some_and(|oldest| oldest > *last) {
+        text = kernel_log::read_end(ALL)?;
+    }
+    let mut told = String::new();
+    for record in records(&String::from_utf8_lossy(&text)) {
+        if record.at_us > *last {
+            *last = record.at_us;
+            record.tell(&mut told);
+        }
+    }
+    Ok(told)
+}
+
+/// A text's records in the format of `/dev/kmsg`.
+pub fn told(text: &str) -> String {
+    let mut out = String::new();
+    for record in records(text) {
+        record.tell(&mut out);
+    }
+    out
+}
+
+/// What the kernel said at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record<'a> {
+    priority: u32,
+    at_us: u64,
+    lines: Vec<&'a str>,
+}
+
+impl Record<'_> {
+    /// As `/dev/kmsg` has it.
+    fn tell(&self, out: &mut String) {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{},{},{},-;", self.priority, self.at_us, self.at_us);
+        for (number, line) in self.lines.iter().enumerate() {
+            let between = if number == 0 { "" } else { "\n" };
+            for byte in between.bytes().chain(line.bytes()) {
+                let _ = match byte {
+                    b' '..=b'[' | b']'..=b'~' => write!(out, "{}", char::from(byte)),
+                    _ => write!(out, "\\x{byte:02x}"),
+                };
+            }
+        }
+        out.push('\n');
+    }
+}
+
+/// The records in a text; lines without the kernel's prefix are left out.
+fn records(text: &str) -> Vec<Record<'_>> {
+    let mut found: Vec<Record<'_>> = Vec::new();
+    for (priority, at_us, line) in text.split('\n').filter_map(prefixed) {
+        match found.last_mut() {
+            Some(last) if (last.priority, last.at_us) == (priority, at_us) => last.lines.push(line),
+            _ => found.push(Record { priority, at_us, lines: vec![line] }),
+        }
+    }
+    found
+}
+
+/// `<6>[   12.345678] text`, with a thread behind the time where the kernel is told to
+/// (`CONFIG_PRINTK_CALLER`).
+fn prefixed(line: &str) -> Option<(u32, u64, &str)> {
+    let (priority, rest) = line.strip_prefix('<')?.split_once('>')?;
+    let (time, rest) = rest.strip_prefix('[')?.split_once(']')?;
+    let (seconds, micros) =
+        time.trim_start().split_once('.').filter(|(_, micros)| micros.len() == 6)?;
+    let at_us = seconds.parse::<u64>().ok()?.checked_mul(MICROS)?;
+    let at_us = at_us.checked_add(micros.parse().ok()?)?;
+    let rest = match rest.strip_prefix('[') {
+        Some(caller) => caller.split_once(']')?.1,
+        None => rest,
+    };
+    Some((priority.parse().ok()?, at_us, rest.strip_prefix(' ')?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::{Line, parse};
+    use super::{ALL, kernel_log, told};
+    use rustix::fs::{Mode, OFlags, open};
+    use std::collections::HashMap;
+
+    /// Of Linux 6.18, after a process that had called itself `x`, line break, `NVRM: Fake` had crashed.
+    const CRASH: &str = "<6>[ 3143.106335] Freezing\n\
+        <6>[ 3346.296569] x\n\
+        <6>[ 3346.296569] NVRM: Fake[19226]: segfault at 10\n\
+        <6>[ 3346.296644] Code: e1\n";
+
+    #[test]
+    fn a_line_break_in_a_name_begins_no_record() {
+        let expected = "6,3143106335,3143106335,-;Freezing\n\
+            6,3346296569,3346296569,-;x\\x0aNVRM: Fake[19226]: segfault at 10\n\
+            6,3346296644,3346296644,-;Code: e1\n";
+        assert_eq!(told(CRASH), expected);
+    }
+
+    #[test]
+    fn a_prefix_that_a_name_brings_stands_behind_the_kernels_own() {
+        let text = "<6>[    1.000002] y\n<6>[    1.000002] <3>[    9.000000] NVRM: Xid\n";
+        assert_eq!(told(text), "6,1000002,1000002,-;y\\x0a<3>[    9.000000] NVRM: Xid\n");
+        assert_eq!(told("NVRM: Xid\n<3>[x] NVRM\n<3>NVRM\n\n"), "");
+    }
+
+    #[test]
+    fn the_thread_that_a_kernel_names_is_no_part_of_the_text() {
+        assert_eq!(told("<3>[    1.000002][  T123] a\\b\n"), "3,1000002,1000002,-;a\\x5cb\n");
+    }
+
+    #[test]
+    fn the_log_says_the_same_this_way_as_in_dev_kmsg() {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let (Ok(kmsg), Ok(text)) =
+            (open("/dev/kmsg", flags, Mode::empty()), kernel_log::read_end(ALL))
+        else {
+            println!("skipped: needs to read the kernel log");
+            return;
+        };
+        let mut directly: HashMap<u64, Vec<String>> = HashMap::new();
+        let mut buffer = vec![0; 16 << 10];
+        while let Ok(length) = rustix::io::read(&kmsg, &mut buffer) {
+            let line = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if let Line::Kernel(record) = parse(line.lines().next().unwrap()) {
+                directly.entry(record.at_us).or_default().push(record.text.into_owned());
+            }
+        }
+        let mut compared = 0;
+        for line in told(&String::from_utf8_lossy(&text)).lines() {
+            let Line::Kernel(record) = parse(line) else { continue };
+            // Those of one microsecond are one record here.
+            let Some([text]) = directly.get(&record.at_us).map(Vec::as_slice) else { continue };
+            assert_eq!(record.text, *text);
+            compared += 1;
+        }
+        assert!(compared > 0 || directly.is_empty(), "{directly:?}");
+    }
+}

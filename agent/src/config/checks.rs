@@ -1,0 +1,198 @@
+//! Values that have the right type and cannot be right: refused with the key, what is wrong with it,
+//! and what to write instead.
+
+use super::ConfigError;
+use crate::control::USUAL_MODE;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// The sample is 7 KiB; no configuration is a hundred times as long.
+const LONGEST_FILE: u64 = 1 << 20;
+
+/// What every shared library begins with.
+const ELF: [u8; 4] = *b"\x7fELF";
+
+/// The text of a file: of a regular one only, up to a bound. A pipe would be waited for, and
+/// `/dev/zero` has no end.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let file = regular(path)?;
+    let mut text = String::new();
+    file.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST_FILE {
+        return Err(io::Error::other(format!("it is longer than {LONGEST_FILE} bytes")));
+    }
+    Ok(text)
+}
+
+/// Whole paths: the agent's working directory is no place of the host's.
+pub(super) fn absolute<P: AsRef<Path>>(
+    paths: impl IntoIterator<Item = (&'static str, P)>,
+) -> Result<(), ConfigError> {
+    for (key, path) in paths {
+        let path = path.as_ref();
+        if !path.is_absolute() {
+            let problem = format!("`{}` is not a whole path", path.display());
+            return Err(wrong(key, problem, "begin it with /"));
+        }
+    }
+    Ok(())
+}
+
+/// The mode of the socket for everybody, in octal.
+pub(super) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
+    let Some(text) = mode else { return Ok(USUAL_MODE) };
+    // Neither a sign nor more than permissions.
+    let mode = Some(&*text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let mode = mode.and_then(|text| u32::from_str_radix(text, 8).ok());
+    mode.filter(|mode| *mode <= 0o777).ok_or_else(|| {
+        let problem = format!("`{text}` is not a mode");
+        wrong(
+            "paths.socket_mode",
+            problem,
+            "write it in octal: 0666 for everybody, 0660 for a group",
+        )
+    })
+}
+
+/// Patterns of device nodes: whole paths in a directory that is not full of other things, of which
+/// the last part may end in `*`.
+pub(super) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
+    for node in nodes {
+        let (folder, name) = node.rsplit_once('/').unwrap_or(("", node));
+        let stem = name.strip_suffix('*').unwrap_or(name);
+        let is_any = stem.is_empty() && ["", "/dev"].contains(&folder);
+        let is_plain = |part: &str| !part.contains('*') && part != "..";
+        if !node.starts_with('/')
+            || name.is_empty()
+            || is_any
+            || !is_plain(stem)
+            || !folder.split('/').all(is_plain)
+        {
+            let problem = format!("`{node}` is no pattern of device nodes");
+            let remedy = "write whole paths like /dev/nvidia0 or /dev/nvidia*; a * only at the end, \
+                          and not alone in / or /dev";
+            return Err(wrong("devices.nodes", problem, remedy));
+        }
+    }
+    Ok(())
+}
+
+/// A vendor's library: a name, or a whole path; what is there must be a shared library.
+pub(super) fn library(path: &Path) -> Result<(), ConfigError> {
+    let shown = path.display();
+    let remedy = "name the driver's library, like libnvidia-ml.so.1, or leave the key out";
+    let refuse = |problem| Err(wrong("nvidia.library", problem, remedy));
+    if path.file_name().is_none() {
+        return refuse(format!("`{shown}` names no library"));
+    }
+    if path.parent() == Some(Path::new("")) {
+        return Ok(());
+    }
+    absolute([("nvidia.library", path)])?;
+    let mut start = [0; ELF.len()];
+    match regular(path).and_then(|mut file| file.read_exact(&mut start)) {
+        Ok(()) if start == ELF => Ok(()),
+        // It may come later, or be on another host.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Ok(()) | Err(_) => refuse(format!("`{shown}` is no shared library")),
+    }
+}
+
+fn regular(path: &Path) -> io::Result<File> {
+    // Neither waits for a pipe's writer nor takes a terminal.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.file_type() {
+        kind if kind.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+        kind if kind.is_file() => Ok(file),
+        _ => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {
+    ConfigError::Value { key: key.into(), problem, remedy: remedy.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Settings;
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn check(text: &str) -> Result<Settings, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gpuwho.toml");
+        fs::write(&file, text).unwrap();
+        Settings::check(&file).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn values_that_cannot_be_right_are_refused_with_key_value_and_remedy() {
+        for (text, key, value, remedy) in [
+            ("[otlp]\ncompression = \"zstd\"", "otlp.compression", "zstd", "`gzip`"),
+            ("[otlp]\ntimeout_ms = 0", "otlp.timeout_ms", "`0`", "10000"),
+            ("[otlp]\nqueue_bytes = 1", "otlp.queue_bytes", "1", "65536"),
+            ("[paths]\nrun = \"\"", "paths.run", "``", "begin it with /"),
+            ("[paths]\nproc = \"proc\"", "paths.proc", "`proc`", "begin it with /"),
+            ("[paths]\nsocket_mode = \"rw\"", "paths.socket_mode", "`rw`", "octal"),
+            ("[paths]\nsocket_mode = \"0888\"", "paths.socket_mode", "`0888`", "octal"),
+            ("[paths]\nsocket_mode = \"4777\"", "paths.socket_mode", "`4777`", "octal"),
+            ("[paths]\nsocket_mode = \"+666\"", "paths.socket_mode", "`+666`", "octal"),
+            ("[nvidia]\nlibrary = \"/etc/passwd\"", "nvidia.library", "/etc/passwd", "driver's"),
+            ("[nvidia]\nlibrary = \"/dev/zero\"", "nvidia.library", "/dev/zero", "driver's"),
+            ("[nvidia]\nlibrary = \"\"", "nvidia.library", "``", "driver's"),
+            ("[nvidia]\nlibrary = \"lib/x.so\"", "nvidia.library", "`lib/x.so`", "begin"),
+            ("[devices]\nnodes = [\"relative\"]", "devices.nodes", "`relative`", "whole paths"),
+            ("[devices]\nnodes = [\"/*\"]", "devices.nodes", "`/*`", "whole paths"),
+            ("[devices]\nnodes = [\"/dev/*\"]", "devices.nodes", "`/dev/*`", "whole paths"),
+            ("[devices]\nnodes = [\"/dev/*/x\"]", "devices.nodes", "`/dev/*/x`", "whole paths"),
+            ("[devices]\nnodes = [\"/dev/../x\"]", "devices.nodes", "`/dev/../x`", "whole paths"),
+            ("[devices]\nnodes = [\"/dev/\"]", "devices.nodes", "`/dev/`", "whole paths"),
+            ("[slurm]\njobs = \"jobs\"", "slurm.jobs", "`jobs`", "begin it with /"),
+            ("[kubernetes]\ncri = [\"x.sock\"]", "kubernetes.cri", "`x.sock`", "begin it with /"),
+            ("[sinks]\nfile = \"\"", "sinks.file", "``", "begin it with /"),
+        ] {
+            let error = check(text).unwrap_err();
+            assert!(error.contains(key) && error.contains(value), "{text}: {error}");
+            assert!(error.contains(remedy), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn usual_values_are_taken() {
+        let text = "[agent]\nshow_others = true\n[paths]\nsocket_mode = \"0660\"\n[devices]\n\
+                    nodes = [\"/dev/nvidia*\", \"/dev/nvidia-caps/*\", \"/dev/kfd\"]\n\
+                    [nvidia]\nlibrary = \"libnvidia-ml.so.1\"\n[kubernetes]\nnested = true\n";
+        let settings = check(text).unwrap();
+        let control = settings.control;
+        assert_eq!((control.mode, control.show_others), (0o660, true));
+        assert!(settings.attribution.nested);
+        let usual = check("").unwrap();
+        assert_eq!((usual.control.mode, usual.control.show_others), (0o666, false));
+        assert!(!usual.attribution.nested);
+    }
+
+    #[test]
+    fn a_configuration_without_end_or_writer_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let long = folder.path().join("long.toml");
+        fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
+        for (path, words) in [
+            (fifo.as_path(), "not a regular file"),
+            (Path::new("/dev/zero"), "not a regular file"),
+            (&long, "longer than"),
+        ] {
+            let began = std::time::Instant::now();
+            let error = Settings::check(path).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+            assert!(began.elapsed() < Duration::from_secs(30), "waited");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `[paths]`: where the host's files and the agent's own are.
+
+use super::{ConfigError, checks};
+use crate::paths::Paths;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawPaths {
+    root: Option<PathBuf>,
+    proc: Option<PathBuf>,
+    sys: Option<PathBuf>,
+    cgroup: Option<PathBuf>,
+    dev: Option<PathBuf>,
+    pod_logs: Option<PathBuf>,
+    passwd: Option<PathBuf>,
+    kmsg: Option<PathBuf>,
+    run: Option<PathBuf>,
+    state: Option<PathBuf>,
+    socket_mode: Option<String>,
+}
+
+impl RawPaths {
+    /// The host's root, if it is elsewhere.
+    pub(super) fn root(&self) -> Option<PathBuf> {
+        self.root.clone()
+    }
+
+    /// The mode of the socket for everybody.
+    pub(super) fn socket_mode(&self) -> Option<String> {
+        self.socket_mode.clone()
+    }
+
+    /// Each that is set, by its key.
+    fn each(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let all = [
+            ("paths.root", &self.root),
+            ("paths.proc", &self.proc),
+            ("paths.sys", &self.sys),
+            ("paths.cgroup", &self.cgroup),
+            ("paths.dev", &self.dev),
+            ("paths.pod_logs", &self.pod_logs),
+            ("paths.passwd", &self.passwd),
+            ("paths.kmsg", &self.kmsg),
+            ("paths.run", &self.run),
+            ("paths.state", &self.state),
+        ];
+        all.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?)))
+    }
+}
+
+/// What was typed over the usual places.
+pub(super) fn paths(raw: RawPaths) -> Result<Paths, ConfigError> {
+    let usual = Paths::under(raw.root.as_deref().unwrap_or(Path::new("/")));
+    checks::absolute(raw.each())?;
+    Ok(Paths {
+        proc: raw.proc.unwrap_or(usual.proc),
+        cgroup: match (raw.cgroup, &raw.sys) {
+            (Some(cgroup), _) => cgroup,
+            (None, Some(sys)) => sys.join("fs/cgroup"),
+            (None, None) => usual.cgroup,
+        },
+        sys: raw.sys.unwrap_or(usual.sys),
+        kmsg: match (raw.kmsg, &raw.dev) {
+            (Some(kmsg), _) => kmsg,
+            (None, Some(dev)) => dev.join("kmsg"),
+            (None, None) => usual.kmsg,
+        },
+        dev: raw.dev.unwrap_or(usual.dev),
+        pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
+        passwd: raw.passwd.unwrap_or(usual.passwd),
+        run: raw.run.unwrap_or(usual.run),
+        state: raw.state.unwrap_or(usual.state),
+    })
+}

@@ -1,0 +1,123 @@
+use super::*;
+use crate::who::{Device, Person, Process};
+use std::io::Read as _;
+use std::sync::Arc;
+
+struct Fixed;
+
+impl Answer for Fixed {
+    fn who(&self) -> Who {
+        let owner = |pid, uid| Person { pid, uid: Some(uid), ..Person::default() };
+        let process = |pid, uid| Process { owner: owner(pid, uid), ..Process::default() };
+        let processes = vec![process(1, 0), process(2, 65_534)];
+        let devices = vec![Device { processes, ..Device::default() }];
+        Who { host: "node1".into(), devices, ..Who::default() }
+    }
+
+    fn release(&self, length: Duration) -> String {
+        format!("released for {length:?}")
+    }
+
+    fn resume(&self) -> String {
+        "resumed".into()
+    }
+
+    fn forget(&self, uuid: &str) -> Result<String, String> {
+        Err(format!("no {uuid}"))
+    }
+}
+
+const ALL: Access = Access::Public { show_others: false };
+
+/// Both sockets, answered.
+fn served(run: &Path) -> [PathBuf; 2] {
+    let answer: Arc<dyn Answer> = Arc::new(Fixed);
+    let listeners = listen(run, Settings::default()).unwrap();
+    for (listener, access) in listeners.into_iter().zip([ALL, Access::Admin]) {
+        let answer = Arc::clone(&answer);
+        thread::spawn(move || serve(&listener, access, &*answer));
+    }
+    [run.join(SOCKET), run.join(ADMIN_SOCKET)]
+}
+
+#[test]
+fn who_is_answered_over_both_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    for socket in served(dir.path()) {
+        let who = Box::new(Fixed.who());
+        assert_eq!(ask(&socket, &Request::Who).unwrap(), Reply::Who { who });
+    }
+}
+
+#[test]
+fn commands_are_done_over_the_admins_socket_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let [public, admin] = served(dir.path());
+    let modes =
+        [&public, &admin].map(|socket| fs::metadata(socket).unwrap().permissions().mode() & 0o777);
+    assert_eq!(modes, [0o666, 0o600]);
+    let uuid = || "GPU-1".to_owned();
+    for (request, done) in [
+        (Request::Release { seconds: 600 }, Reply::Done { message: "released for 600s".into() }),
+        (Request::Resume, Reply::Done { message: "resumed".into() }),
+        (Request::Forget { uuid: uuid() }, Reply::Refused { reason: "no GPU-1".into() }),
+    ] {
+        let refused = ask(&public, &request).unwrap();
+        let Reply::Refused { reason } = refused else { panic!("{refused:?}") };
+        assert!(reason.contains(ADMIN_SOCKET), "{reason}");
+        assert_eq!(ask(&admin, &request).unwrap(), done);
+    }
+}
+
+#[test]
+fn a_request_that_is_not_one_is_refused_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let [socket, _] = served(dir.path());
+    let said = |request: &[u8]| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(request).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = said(b"{\"ask\":\"reboot\"}\n");
+    assert!(answer.contains("refused") && answer.contains("reboot"), "{answer}");
+    assert!(said(b"").contains("refused"));
+    assert!(said(&[b'['; 4096]).contains("refused"));
+    assert!(said(b"\xff\xfe\n").contains("refused"));
+}
+
+#[test]
+fn a_client_that_says_nothing_is_hung_up_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let [socket, _] = served(dir.path());
+    let mut silent = UnixStream::connect(&socket).unwrap();
+    silent.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0);
+}
+
+#[test]
+fn a_second_agent_is_told_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    served(dir.path());
+    let error = listen(dir.path(), Settings::default()).unwrap_err().to_string();
+    assert!(error.starts_with("another gpuwho agent is running"), "{error}");
+}
+
+#[test]
+fn a_dead_agent_s_sockets_are_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(listen(dir.path(), Settings::default()).unwrap());
+    let settings = Settings { mode: 0o660, ..Settings::default() };
+    assert!(listen(dir.path(), settings).is_ok());
+    let mode = fs::metadata(dir.path().join(SOCKET)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+}
+
+#[test]
+fn nobody_listening_is_said_with_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = ask(&dir.path().join(SOCKET), &Request::Who).unwrap_err().to_string();
+    assert!(error.ends_with("start one with `gpuwho agent`"), "{error}");
+}

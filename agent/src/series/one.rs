@@ -1,0 +1,81 @@
+//! One series: what it is called, when it began, and its last value.
+
+use super::Key;
+use super::ceiling::{Ceiling, Place};
+use super::identity::{Identity, Looked, Names};
+use crate::catalog::{Kind, MetricDef};
+use crate::export::{Labels, Point};
+use crate::sample::Value;
+use std::sync::Arc;
+
+/// A series.
+#[derive(Debug)]
+pub(super) struct Series {
+    pub(super) labels: Arc<Labels>,
+    pub(super) identity: Identity,
+    pub(super) place: Place,
+    /// When the identity was last looked at.
+    pub(super) epoch: u64,
+    pub(super) start_ns: u64,
+    pub(super) last_ns: u64,
+    pub(super) last: Cumulative,
+    pub(super) generation: u64,
+    pub(super) ended: bool,
+}
+
+/// The last value of a cumulative series, to see it start again.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub(super) struct Cumulative(f64);
+
+impl Series {
+    /// Takes what its subject is now; the end of what it was called before, if that changes.
+    pub(super) fn identify(
+        &mut self,
+        key: Key,
+        known: &mut Looked<'_>,
+        time_ns: u64,
+        ceiling: &mut Ceiling,
+    ) -> Option<Point> {
+        if self.identity.same(known.identity(key.subject)) {
+            return None;
+        }
+        let place = key.place(known);
+        if place != self.place {
+            ceiling.moved(self.place, place);
+            self.place = place;
+        }
+        let identity = known.identity(key.subject);
+        let labels = Names::labels(key, identity);
+        self.identity = identity.clone();
+        if labels.set == self.labels.set {
+            return None;
+        }
+        let end = (!self.ended).then(|| self.end(key.metric, time_ns));
+        self.labels = labels;
+        // What was counted so far was counted under the other name.
+        self.start_ns = time_ns;
+        end
+    }
+
+    /// The mark of its end.
+    pub(super) fn end(&self, metric: &'static MetricDef, time_ns: u64) -> Point {
+        Point {
+            metric,
+            labels: Arc::clone(&self.labels),
+            value: None,
+            start_ns: if metric.kind == Kind::Gauge { 0 } else { self.start_ns },
+            time_ns,
+        }
+    }
+}
+
+impl Cumulative {
+    /// What must not decrease in a cumulative series.
+    pub(super) fn of(value: &Value) -> Self {
+        Self(match value {
+            Value::Int(number) => *number as f64,
+            Value::Double(number) => *number,
+            Value::Histogram(histogram) => histogram.count() as f64,
+        })
+    }
+}

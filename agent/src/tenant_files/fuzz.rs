@@ -1,0 +1,10 @@
+//! What the fuzz targets call (`tests/fuzz`).
+
+use super::wire::{Answer, Request};
+
+/// Any bytes as a message between the agent and a helper.
+pub fn message(bytes: &[u8]) {
+    // Each outcome is an answer.
+    let _ = postcard::take_from_bytes::<Request>(bytes);
+    let _ = postcard::take_from_bytes::<Answer>(bytes);
+}

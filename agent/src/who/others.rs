@@ -1,0 +1,175 @@
+//! What a user without privilege is told of others: how many processes they have on a device and
+//! what these take together, and nothing else.
+
+use super::{Device, Holder, Person, Process, Source, Who};
+use crate::attribute::suppliers;
+use crate::collect::device::DEVICES;
+use crate::collect::kernel::device_users;
+use crate::collect::kmsg;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Own processes in one answer, on devices and among the holders each; the rest counts as others'.
+const MOST_OWN: usize = 256;
+
+/// Processes that are not named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Others {
+    /// How many.
+    pub processes: usize,
+    /// Their device memory, as far as the driver tells it.
+    pub memory_bytes: Option<i64>,
+    /// Fraction of time they kept the multiprocessors busy, together.
+    pub utilization: Option<f64>,
+}
+
+impl Who {
+    /// The answer to a user: devices, totals and the user's own processes.
+    #[must_use]
+    pub fn as_seen_by(&self, uid: u32) -> Self {
+        let is_own = |owner: &Person| owner.uid == Some(uid);
+        let mut hidden = BTreeSet::new();
+        let mut own = 0;
+        let devices = self.devices.iter().map(|device| {
+            let mut others = Others::default();
+            let mut processes = Vec::new();
+            for process in &device.processes {
+                if is_own(&process.owner) && own < MOST_OWN {
+                    own += 1;
+                    processes.push(process.clone());
+                } else {
+                    hidden.insert(process.owner.pid);
+                    others.add(process);
+                }
+            }
+            let others = Some(others).filter(|others| others.processes > 0);
+            Device { processes, others, ..device.without_processes() }
+        });
+        let devices = devices.collect();
+        let mut holders: Vec<Holder> = Vec::new();
+        for holder in &self.holders {
+            if is_own(&holder.owner) && holders.len() < MOST_OWN {
+                holders.push(holder.clone());
+            } else if !holder.exited {
+                hidden.insert(holder.owner.pid);
+            }
+        }
+        Self {
+            host: self.host.clone(),
+            version: self.version.clone(),
+            devices,
+            holders,
+            sources: self.sources.iter().map(Source::without_names).collect(),
+            others_hidden: true,
+            hidden_processes: hidden.len(),
+        }
+    }
+}
+
+impl Others {
+    fn add(&mut self, process: &Process) {
+        self.processes += 1;
+        if let Some(bytes) = process.memory_bytes {
+            self.memory_bytes = Some(self.memory_bytes.unwrap_or(0).saturating_add(bytes));
+        }
+        if let Some(busy) = process.utilization {
+            self.utilization = Some(self.utilization.unwrap_or(0.0) + busy);
+        }
+    }
+}
+
+impl Source {
+    /// What is said of the driver, the kernel and the runtimes concerns everybody, and what is absent
+    /// names nobody; all else that is said of processes and their files may.
+    fn without_names(&self) -> Self {
+        let is_common = DEVICES.iter().any(|vendor| vendor.name == self.name)
+            || [device_users::NAME, kmsg::NAME].contains(&&*self.name)
+            || suppliers::is_supplier(&self.name);
+        if is_common || self.state == "absent" || self.reason.is_empty() {
+            return self.clone();
+        }
+        let remedy = "ask as root".to_owned();
+        Self { reason: "root is told why".to_owned(), remedy, ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(uid: Option<u32>, pid: u32, memory: i64) -> Process {
+        let owner = Person { pid, uid, comm: format!("comm-{pid}"), ..Person::default() };
+        Process { owner, memory_bytes: Some(memory), utilization: Some(0.25), ..Process::default() }
+    }
+
+    #[test]
+    fn a_user_is_told_the_own_processes_and_how_many_others_there_are() {
+        let holder = |uid, pid, exited| Holder {
+            owner: process(Some(uid), pid, 0).owner,
+            exited,
+            ..Holder::default()
+        };
+        let processes =
+            vec![process(Some(7), 70, 1), process(Some(8), 80, 2), process(None, 90, 4)];
+        let source = |name: &str| Source {
+            name: name.into(),
+            state: "degraded".into(),
+            reason: "comm-80 in /home/eve".into(),
+            ..Source::default()
+        };
+        let who = Who {
+            devices: vec![Device { memory_used_bytes: Some(9), processes, ..Device::default() }],
+            holders: vec![holder(7, 71, false), holder(8, 80, false), holder(8, 81, true)],
+            sources: vec![source("nvidia"), source("nccl")],
+            ..Who::default()
+        };
+        let seen = who.as_seen_by(7);
+        let others = Others { processes: 2, memory_bytes: Some(6), utilization: Some(0.5) };
+        assert_eq!(seen.devices[0].processes, [process(Some(7), 70, 1)]);
+        assert_eq!(seen.devices[0].others, Some(others));
+        assert_eq!(seen.devices[0].memory_used_bytes, Some(9));
+        assert_eq!(seen.holders, [holder(7, 71, false)]);
+        assert_eq!((seen.others_hidden, seen.hidden_processes), (true, 2));
+        let text = serde_json::to_string(&seen).unwrap();
+        // The driver's reason stays; that of a source about processes does not.
+        assert_eq!(text.matches("comm-80").count(), 1, "{text}");
+        assert_eq!(text.matches("comm-81").count() + text.matches("comm-90").count(), 0, "{text}");
+    }
+
+    #[test]
+    fn an_answer_to_a_user_with_many_processes_has_a_bound() {
+        let processes = (0..2_000).map(|pid| process(Some(7), pid, 1)).collect();
+        let device = Device { processes, ..Device::default() };
+        let seen = Who { devices: vec![device], ..Who::default() }.as_seen_by(7);
+        assert_eq!((seen.devices[0].processes.len(), seen.hidden_processes), (256, 1_744));
+        assert!(serde_json::to_vec(&seen).unwrap().len() < 200_000);
+    }
+
+    #[test]
+    fn what_a_user_sees_fits_eighty_columns_and_says_what_is_hidden() {
+        let mut mine = process(Some(7), 4_194_304, 40 << 30);
+        mine.owner.comm = "python3".into();
+        mine.owner.slurm_job = Some("4711".into());
+        mine.owner.slurm_step = Some("0".into());
+        let device = Device {
+            model: "NVIDIA H100 80GB HBM3".into(),
+            state: "ok".into(),
+            processes: vec![mine, process(Some(8), 80, 2 << 30)],
+            ..Device::default()
+        };
+        let who = Who { host: "node1".into(), devices: vec![device], ..Who::default() };
+        let table = who.as_seen_by(7).render();
+        let expected = "\
+node1: 2 processes on 1 accelerator
+
+GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
+  0  NVIDIA H100 80GB HBM3          -               -        -      -
+       slurm 4711.0                 python3         4194304   40.0 GiB   25 %
+       1 process of others                                     2.0 GiB   25 %
+
+1 process of others is not named (agent.show_others); root sees all
+";
+        assert_eq!(table, expected, "\n{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "\n{table}");
+    }
+}

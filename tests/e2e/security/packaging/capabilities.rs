@@ -1,0 +1,144 @@
+//! Each capability is needed: without it a feature goes, and the agent says which.
+
+use super::{short, states};
+use gpuwho::privilege::NEEDS;
+use gpuwho_tests::agent::{Agent, Config};
+use gpuwho_tests::or_skip;
+use gpuwho_tests::stage::Stage;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Several readings on a machine under load.
+const WITHIN: Duration = Duration::from_secs(60);
+/// Stands for a GPU's node: every machine has it, and hardly anything opens it.
+pub(super) const NODE: &str = "/dev/full";
+pub(super) const NOBODY: u32 = 65_534;
+
+/// A process without capabilities that holds a device; ended when dropped.
+pub(super) struct Holder(Child);
+
+impl Holder {
+    /// Of a user, with a file of NCCL's Inspector that only this user may read.
+    pub(super) fn start(uid: u32, folder: &Path) -> Self {
+        fs::create_dir(folder).unwrap();
+        chown(folder, Some(uid), Some(uid)).unwrap();
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).unwrap();
+        let script = format!("umask 077; exec 3>>\"$0/node-pid$$.log\" 4<{NODE}; exec sleep 1000");
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
+        command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);
+        command.args(["sh", "-c", &script]).arg(folder);
+        command.env("NCCL_INSPECTOR_ENABLE", "1").env("NCCL_INSPECTOR_DUMP_DIR", folder);
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        let holder = Self(child);
+        let held = format!("/proc/{}/fd/4", holder.0.id());
+        let ready = || fs::read_link(&held).is_ok_and(|path| path == Path::new(NODE)).then_some(());
+        gpuwho_tests::until::until(WITHIN, ready).unwrap();
+        holder
+    }
+
+    fn is_seen(&self, who: &Value) -> bool {
+        let mut holders = who["holders"].as_array().into_iter().flatten();
+        holders.any(|holder| holder["pid"] == self.0.id())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What an agent that began after the holders sees.
+struct Seen {
+    of_a_user: bool,
+    sources: BTreeMap<String, String>,
+    log: Vec<String>,
+}
+
+/// Waits until root's holder is seen, which needs no capability, and what is `wanted` as well.
+fn look(
+    without: Option<&str>,
+    wanted: impl Fn(&Seen) -> bool,
+) -> Result<Seen, gpuwho_tests::stage::StageError> {
+    let stage = Stage::new()?;
+    fs::set_permissions(stage.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    let of_root = Holder::start(0, &stage.folder().join("root"));
+    let of_a_user = Holder::start(NOBODY, &stage.folder().join("user"));
+    let left = NEEDS.iter().filter(|need| Some(need.name) != without);
+    let left: String = left.map(|need| format!(",+{}", short(need.name).to_lowercase())).collect();
+    let launcher = ["setpriv", "--no-new-privs", "--inh-caps=-all"].map(str::to_owned);
+    let config = Config {
+        interval: Some("500ms".to_owned()),
+        nodes: Some(vec![NODE.to_owned()]),
+        launcher: launcher.into_iter().chain([format!("--bounding-set=-all{left}")]).collect(),
+        more: "[nvidia]\nenabled = false\n".to_owned(),
+        ..Config::default()
+    };
+    let agent = Agent::start(stage.folder(), &config, None).unwrap();
+    let settled = |who: &Value| {
+        let sources = states(&who["sources"], "name");
+        let seen = Seen { of_a_user: of_a_user.is_seen(who), sources, log: Vec::new() };
+        let is_done = of_root.is_seen(who)
+            && ["device_users", "kmsg"].iter().all(|name| seen.sources.contains_key(*name));
+        (is_done && wanted(&seen)).then_some(seen)
+    };
+    let seen = agent.wait_for("what is wanted", WITHIN, settled).unwrap();
+    Ok(Seen { log: agent.log(), ..seen })
+}
+
+impl Seen {
+    fn says(&self, name: &str) -> bool {
+        self.log.iter().any(|line| line.contains("capability is missing") && line.contains(name))
+    }
+
+    fn is(&self, source: &str, state: &str) -> bool {
+        self.sources.get(source).is_some_and(|found| found == state)
+    }
+}
+
+#[test]
+fn with_all_of_them_everything_is_seen() {
+    let all = ["device_users", "nccl_inspector", "kmsg"];
+    let wanted = |seen: &Seen| seen.of_a_user && all.iter().all(|name| seen.is(name, "ready"));
+    let seen = or_skip!(look(None, wanted));
+    assert!(!seen.says("CAP_"), "{:?}", seen.log);
+}
+
+#[test]
+fn without_cap_sys_admin_there_is_no_bpf() {
+    let seen = or_skip!(look(Some("CAP_SYS_ADMIN"), |seen| seen.is("device_users", "degraded")));
+    assert!(seen.says("CAP_SYS_ADMIN"), "{:?}", seen.log);
+}
+
+#[test]
+fn without_cap_sys_ptrace_other_users_holders_are_hidden() {
+    // Both are looked for in one scan, at the agent's start.
+    let seen = or_skip!(look(Some("CAP_SYS_PTRACE"), |_| true));
+    assert!(seen.says("CAP_SYS_PTRACE"), "{:?}", seen.log);
+    assert!(!seen.of_a_user);
+}
+
+#[test]
+fn without_cap_dac_read_search_other_users_folders_are_closed() {
+    // `/proc/PID/fd` is one of them, so the holder is hidden, and with it the Inspector's file.
+    let seen = or_skip!(look(Some("CAP_DAC_READ_SEARCH"), |_| true));
+    assert!(seen.says("CAP_DAC_READ_SEARCH"), "{:?}", seen.log);
+    assert!(!seen.of_a_user);
+}
+
+#[test]
+fn without_cap_syslog_a_closed_kernel_log_is_not_read() {
+    let restricted = fs::read_to_string("/proc/sys/kernel/dmesg_restrict").unwrap_or_default();
+    if restricted.trim() != "1" {
+        gpuwho_tests::skip!("kernel.dmesg_restrict = 1");
+    }
+    let seen = or_skip!(look(Some("CAP_SYSLOG"), |seen| seen.is("kmsg", "degraded")));
+    assert!(seen.says("CAP_SYSLOG"), "{:?}", seen.log);
+}

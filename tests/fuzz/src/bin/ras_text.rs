@@ -1,0 +1,7 @@
+//! NCCL's older status in text: any text as an answer.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| gpuwho::collect::ras::fuzz::text(text));
