@@ -14,6 +14,7 @@
 //! A request costs about 30 µs more than the read itself.
 
 mod answer;
+mod file;
 #[doc(hidden)]
 pub mod fuzz;
 mod helper;
@@ -23,6 +24,8 @@ mod tenant;
 mod wire;
 
 pub(crate) use answer::{open_place, regular};
+pub(crate) use file::TenantDirectory;
+pub use file::{ProcReader, TenantFile};
 pub use pool::Standing;
 pub use serve::{ServeError, serve};
 pub use tenant::Tenant;
@@ -35,7 +38,7 @@ use crate::paths::Paths;
 use pool::Pool;
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -207,18 +210,18 @@ impl TenantFiles {
         pid: u32,
         wanted: &Wanted,
     ) -> Result<Found, Refused> {
-        self.search(self.tenant(process)?, Search::OpenBy { process, pid }, &[], wanted)
+        self.search(&self.tenant(process)?, Search::OpenBy { process, pid }, &[], wanted)
     }
 
     fn search(
         &self,
-        tenant: Tenant,
+        tenant: &Tenant,
         search: Search,
         passed: &[BorrowedFd<'_>],
         wanted: &Wanted,
     ) -> Result<Found, Refused> {
         let request = Request::Search { search, wanted: wanted.clone() };
-        let reply = self.ask(&tenant, &request, passed)?;
+        let reply = self.ask(tenant, &request, passed)?;
         let Answer::Found(seen, refused) = reply.answer else { return Err(no_answer()) };
         let opened = seen.into_iter().zip(reply.descriptors).map(|((kind, stat), place)| Opened {
             seen: Seen::new(kind, &stat),
@@ -278,12 +281,12 @@ impl Standing {
         let report = match self.hung.iter().max_by_key(|(_, since)| *since) {
             None => Report::ready(),
             Some((tenant, since)) => {
-                let is_full = self.hung.len() == MOST_HELPERS;
+                let is_full = self.stuck == MOST_HELPERS;
                 let state = if is_full { SourceState::Hung } else { SourceState::Degraded };
-                let (count, seconds) = (self.hung.len(), since.as_secs());
+                let (stuck, tenants, seconds) = (self.stuck, self.hung.len(), since.as_secs());
                 let reason = format!(
-                    "{count} of {MOST_HELPERS} processes that read tenants' files hang, \
-                     one for {tenant} since {seconds} s"
+                    "a file of {tenant} did not answer {seconds} s ago; nothing is read of \
+                     {tenants} tenants now, and {stuck} of {MOST_HELPERS} processes that read hang"
                 );
                 Report::of(state, reason, "see that tenant's network and FUSE mounts")
             }
@@ -296,116 +299,6 @@ impl Standing {
 
 fn no_answer() -> Refused {
     Refused::Helper("an answer to something else".to_owned())
-}
-
-/// A tenant's regular file: its inode is fixed, its bytes are the tenant's.
-#[derive(Debug)]
-pub struct TenantFile {
-    files: TenantFiles,
-    tenant: Tenant,
-    stat: Stat,
-    /// Opened with `O_PATH`.
-    place: OwnedFd,
-}
-
-impl TenantFile {
-    /// An open file, read in the calling thread.
-    #[cfg(test)]
-    pub(crate) fn direct(file: &std::fs::File) -> Self {
-        let files = TenantFiles::direct(&Paths::default());
-        let stat = regular(file, rustix::fs::AtFlags::empty()).unwrap();
-        files.file(Tenant::default(), stat, file.try_clone().unwrap().into())
-    }
-
-    /// As it was when it was opened.
-    pub fn stat(&self) -> Stat {
-        self.stat
-    }
-
-    /// The inode, opened with `O_PATH`: `/proc/self/fd/N` leads to it.
-    pub fn place(&self) -> BorrowedFd<'_> {
-        self.place.as_fd()
-    }
-
-    /// As it is now.
-    pub fn stat_now(&self) -> Result<Stat, Refused> {
-        match self.files.ask(&self.tenant, &Request::Stat, &[self.place.as_fd()])?.answer {
-            Answer::Stat(stat) => Ok(stat),
-            _ => Err(no_answer()),
-        }
-    }
-
-    /// Fills `room` as far as the file goes, and at most [`MAX_READ`] of it.
-    pub fn read_at(&self, room: &mut [u8], offset: u64) -> Result<usize, Refused> {
-        let length = u32::try_from(room.len()).unwrap_or(u32::MAX).min(wire::most());
-        let request = Request::Read { offset, length };
-        let bytes = self.files.ask(&self.tenant, &request, &[self.place.as_fd()])?.bytes;
-        let count = bytes.len().min(room.len());
-        let (Some(room), Some(bytes)) = (room.get_mut(..count), bytes.get(..count)) else {
-            return Ok(0);
-        };
-        room.copy_from_slice(bytes);
-        Ok(count)
-    }
-}
-
-/// A tenant's directory.
-#[derive(Debug)]
-pub(crate) struct TenantDirectory {
-    files: TenantFiles,
-    tenant: Tenant,
-    place: OwnedFd,
-}
-
-impl TenantDirectory {
-    /// The Inspector's records in it.
-    pub(crate) fn search(&self, wanted: &Wanted) -> Result<Found, Refused> {
-        let (tenant, place) = (self.tenant.clone(), self.place.as_fd());
-        self.files.search(tenant, Search::Directory, &[place], wanted)
-    }
-}
-
-/// A file in `/proc`, read as a stream; what was read is overwritten when it is dropped.
-#[derive(Debug)]
-pub struct ProcReader {
-    files: TenantFiles,
-    tenant: Tenant,
-    file: Option<OwnedFd>,
-    offset: u64,
-    chunk: Vec<u8>,
-    taken: usize,
-}
-
-impl io::Read for ProcReader {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        if self.taken == self.chunk.len()
-            && let Some(file) = &self.file
-        {
-            let request = Request::ReadOn { offset: self.offset, length: wire::most() };
-            let next = self.files.ask(&self.tenant, &request, &[file.as_fd()])?.bytes;
-            self.chunk.fill(0);
-            self.offset += next.len() as u64;
-            self.taken = 0;
-            if next.len() < MAX_READ {
-                self.file = None;
-            }
-            self.chunk = next;
-        }
-        let left = self.chunk.get(self.taken..).unwrap_or_default();
-        let count = left.len().min(room.len());
-        if let (Some(room), Some(left)) = (room.get_mut(..count), left.get(..count)) {
-            room.copy_from_slice(left);
-        }
-        self.taken += count;
-        Ok(count)
-    }
-}
-
-impl Drop for ProcReader {
-    fn drop(&mut self) {
-        // Environments hold secrets.
-        self.chunk.fill(0);
-    }
 }
 
 #[cfg(test)]

