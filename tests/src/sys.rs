@@ -61,7 +61,7 @@ pub fn own_namespaces(which: UnshareFlags) -> io::Result<()> {
 }
 
 /// Maps a file's first bytes, changes them, and takes the mapping away.
-pub fn dirty_and_unmap(file: &std::fs::File, length: usize) -> io::Result<()> {
+pub fn dirty_and_unmap(file: &File, length: usize) -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the mapping is new, of the length that is written and unmapped, and nobody else has

@@ -28,7 +28,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 /// Stands for a GPU's node: everybody may open it, and hardly anybody keeps it open.
 pub const NODE: &str = "/dev/random";
 /// Longer than the agent takes to see a new process, on a busy machine.
-const ASKED_WITHIN: Duration = Duration::from_secs(60);
+const ASKED_WITHIN: Duration = Duration::from_mins(1);
 /// Bytes of a crafted library, of which all are mapped.
 const SIZE: usize = elf::SIZE;
 
@@ -94,7 +94,7 @@ fn leased_libraries(arguments: &[String]) -> io::Result<()> {
         sys::lease(library, Lease::Write)?;
     }
     let _node = hold()?;
-    let is_asked = || all.iter().any(|library| sys::is_lease_broken(library)).then_some(());
+    let is_asked = || all.iter().any(sys::is_lease_broken).then_some(());
     until(ASKED_WITHIN, is_asked).ok_or(io::ErrorKind::TimedOut)?;
     wait("asked")
 }
