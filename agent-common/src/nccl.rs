@@ -10,7 +10,7 @@ pub mod operation;
 mod quota;
 mod symbols;
 
-pub use config::{CONFIG_MAGIC, CONFIG_NAME_AT, NAME_BYTES};
+pub use config::{CONFIG_MAGIC, CONFIG_NAME_AT, NAME_BYTES, Name};
 pub use control::{
     CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, STRETCH_NS,
     TIMED_ONE_IN,
@@ -266,15 +266,6 @@ abi! {
         era: u32,
         /// 1: its return is not seen, so it may have been over for long.
         unseen: u32,
-    }
-}
-
-abi! {
-    /// What the program calls a communicator, as it stands in its memory: up to a zero byte.
-    /// Longer than what is told, so that it shows what was cut.
-    Name {
-        /// Of any encoding, or none.
-        text: [u8; NAME_BYTES],
     }
 }
 

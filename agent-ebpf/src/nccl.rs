@@ -4,6 +4,7 @@
 pub mod birth;
 pub mod call;
 pub mod name;
+mod quota;
 pub mod returned;
 
 use crate::Kernel;
@@ -17,11 +18,13 @@ use core::arch::asm;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, BUCKETS, CHANGES_IN_KERNEL, CHANGES_OUTSIDE, CONTROL_ERA,
     CONTROL_PAUSED, COOKIE_LIBRARY, COOKIE_STEPPED, COUNTERS, CallKey, Calls, Communicator,
-    EVERYBODY, Expected, Freed, GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity,
-    LOST_COMMUNICATOR, LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_OWNERS, MAX_TENANTS,
-    MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open, PLACE_CALL, PLACE_COMMUNICATOR, PLACE_THREAD,
-    Pace, Places, SEEN, STRANGERS, STRETCH_NS, TaskLayout, Tenant, Thread, UNKNOWN, Used, has_room,
+    Expected, GROUPED_CALL, Group, Handle, HandleKey, IDLE, Identity, LOST_COMMUNICATOR,
+    LOST_THREAD, MAX_CALLS, MAX_COMMUNICATORS, MAX_THREADS, MAX_UNIQUE_IDS, MadeId, Name, Open,
+    PLACE_CALL, PLACE_COMMUNICATOR, PLACE_THREAD, Pace, SEEN, STRETCH_NS, TaskLayout, Thread,
+    UNKNOWN, Used,
 };
+pub use quota::take;
+use quota::tenant;
 
 /// Filled by user space before the programs are loaded; read-only after that.
 #[unsafe(no_mangle)]
@@ -57,16 +60,6 @@ pub static COMING: HashMap<u64, Name> = HashMap::with_max_entries(MAX_THREADS, 0
 /// Hits and losses.
 #[map]
 pub static COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTERS, 0);
-/// The processes that user space knows, by their number; at [`STRANGERS`] all others. Written by
-/// user space.
-#[map]
-static TENANTS: HashMap<u32, Tenant> = HashMap::with_max_entries(MAX_TENANTS + 1, 0);
-/// What each owner's processes have taken, and at [`EVERYBODY`] all together.
-#[map]
-static TAKEN: HashMap<u32, Places> = HashMap::with_max_entries(MAX_OWNERS + 2, 0);
-/// What of it is free again. Written by user space.
-#[map]
-static FREED: HashMap<u32, Freed> = HashMap::with_max_entries(MAX_OWNERS + 2, 0);
 /// How often a handle has come, gone or learned its size: by programs, and by user space.
 #[map]
 pub static CHANGES: Array<u64> = Array::with_max_entries(2, 0);
@@ -162,40 +155,6 @@ pub fn add_alone(slot: *mut u64, by: u64) {
     // SAFETY: a pointer into a map's value, 8-byte aligned and checked by the verifier; entries
     // are not freed while the program runs (RCU).
     unsafe { *slot = (*slot).wrapping_add(by) };
-}
-
-/// A process as user space knows it.
-#[inline(always)]
-fn tenant(pid: u32) -> Option<Tenant> {
-    // SAFETY: entries are not freed while the program runs (RCU).
-    unsafe { TENANTS.get(&pid).or_else(|| TENANTS.get(&STRANGERS)) }.copied()
-}
-
-/// Takes a place of a kind for a process; 0 where its owner may have no more. Apart from the callers,
-/// so that each of the programs has it once a kind. A place that is then not used is free again at
-/// user space's next reading.
-#[inline(never)]
-pub fn take<const KIND: usize>(pid: u32) -> u64 {
-    let Some(Tenant { owner, .. }) = tenant(pid) else { return 0 };
-    let (Some(mine), Some(all)) = (TAKEN.get_ptr_mut(&owner), TAKEN.get_ptr_mut(&EVERYBODY)) else {
-        return 0;
-    };
-    let (Some(freed), Some(all_freed)) = (FREED.get_ptr(&owner), FREED.get_ptr(&EVERYBODY)) else {
-        return 0;
-    };
-    // SAFETY: the entries are not freed while the program runs (RCU), and the kind is below the
-    // arrays' length.
-    unsafe {
-        let held = (*mine).taken[KIND].wrapping_sub((*freed).places[KIND]);
-        let all_held = (*all).taken[KIND].wrapping_sub((*all_freed).places[KIND]);
-        if !has_room(KIND, owner, held, all_held) {
-            add(&raw mut (*mine).refused[KIND], 1);
-            return 0;
-        }
-        add(&raw mut (*mine).taken[KIND], 1);
-        add(&raw mut (*all).taken[KIND], 1);
-    }
-    1
 }
 
 /// The running thread, if this call is one to be counted: not inside another one, and not the

@@ -19,3 +19,12 @@ pub const CONFIG_MAGIC: u32 = 0xcafe_beef;
 pub const CONFIG_NAME_AT: u64 = 48;
 /// Bytes that are read of a name, its zero byte included.
 pub const NAME_BYTES: usize = 72;
+
+abi! {
+    /// What the program calls a communicator, as it stands in its memory: up to a zero byte.
+    /// Longer than what is told, so that it shows what was cut.
+    Name {
+        /// Of any encoding, or none.
+        text: [u8; NAME_BYTES],
+    }
+}

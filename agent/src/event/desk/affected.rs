@@ -40,7 +40,9 @@ impl Desk {
         if what.kind == EventKind::OomKill {
             return self.killed(what, at).map(|owner| by_party(vec![owner], None));
         }
-        if let (EventKind::ProcessEnded, Some(Named { pid, .. })) = (what.kind, &what.process) {
+        let is_of_process =
+            matches!(what.kind, EventKind::ProcessEnded | EventKind::GovernorChange);
+        if let (true, Some(Named { pid, .. })) = (is_of_process, &what.process) {
             let owner = ownership.known(*pid, at.boot_ns);
             return Some(by_party(owner.into_iter().collect(), None));
         }
