@@ -225,8 +225,8 @@ impl Standing {
             seen.report.state = SourceState::Hung;
             seen.report.reason =
                 format!("its thread has not come back from a read for {seconds} s");
-            seen.report.remedy =
-                "see /proc/PID/task/*/stack of the agent for what it waits for".into();
+            "see /proc/PID/task/*/stack of the agent for what it waits for"
+                .clone_into(&mut seen.report.remedy);
         }
         seen
     }

@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Some readings, on a machine under load.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 /// The bound on log lines is for a minute: what was left out is said after it.
 const MINUTE: Duration = Duration::from_secs(100);
 /// The node in the folder that stands for a GPU's.
@@ -77,8 +77,9 @@ impl Host {
     /// Alice's process with a file of the Inspector's, and one record in it.
     fn alice_writes(&self) -> Attacker {
         let joins = self.alice.directories.iter();
-        let joins: String =
+        let joins: Vec<String> =
             joins.map(|path| format!("echo $$ > '{}/cgroup.procs'; ", path.display())).collect();
+        let joins = joins.concat();
         let script = format!(
             "set -e; {joins} exec 9<\"$1/{NODE}\" 3>>\"$1/node-pid$$.log\"; echo ready; \
              while read -r line; do echo \"$line\" >&3; done"

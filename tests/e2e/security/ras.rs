@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
-const WITHIN: Duration = Duration::from_secs(120);
+const WITHIN: Duration = Duration::from_mins(2);
 
 /// A process of nobody's that holds a device, has the library and serves what its kind says.
 struct Mallory(Child);
@@ -189,7 +189,7 @@ fn a_false_status_service_speaks_of_its_own_processes_alone() {
     assert_eq!(told["attributes"]["nccl.communicator.id"], "0xbad");
     let launched = |told: f64| {
         let points = room.points("nccl.rank.launched").into_iter();
-        let mut of_it = points.filter(|(_, count)| *count == told);
+        let mut of_it = points.filter(|(_, count)| (*count - told).abs() < 0.5);
         of_it.find(|(attributes, _)| attributes["process.pid"] == first)
     };
     let is_told = || {

@@ -70,7 +70,7 @@ pub(super) fn serve(mut device: File, silent: &[u32]) -> io::Result<()> {
             LOOKUP => Ok([&entry()[..], &attributes(FILE)].concat()),
             GETATTR => Ok([&[0; 16][..], &attributes(node)].concat()),
             OPEN | OPENDIR => Ok(vec![0; 16]),
-            WRITE => Ok([&request.get(56..60).unwrap_or(&[0; 4])[..], &[0; 4]].concat()),
+            WRITE => Ok([request.get(56..60).unwrap_or(&[0; 4]), &[0; 4]].concat()),
             // Whole: after a short answer the kernel takes the file to end there.
             READ => Ok(vec![0; number(56).map_or(0, |bytes| u32::from_ne_bytes(*bytes)) as usize]),
             FLUSH | RELEASE => Ok(Vec::new()),

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Several readings on a machine under load.
-const WITHIN: Duration = Duration::from_secs(60);
+const WITHIN: Duration = Duration::from_mins(1);
 /// Stands for a GPU's node: every machine has it, and hardly anything opens it.
 pub(super) const NODE: &str = "/dev/full";
 pub(super) const NOBODY: u32 = 65_534;
@@ -72,7 +72,8 @@ fn look(
     let of_root = Holder::start(0, &stage.folder().join("root"));
     let of_a_user = Holder::start(NOBODY, &stage.folder().join("user"));
     let left = NEEDS.iter().filter(|need| Some(need.name) != without);
-    let left: String = left.map(|need| format!(",+{}", short(need.name).to_lowercase())).collect();
+    let left: Vec<_> = left.map(|need| format!(",+{}", short(need.name).to_lowercase())).collect();
+    let left = left.concat();
     let launcher = ["setpriv", "--no-new-privs", "--inh-caps=-all"].map(str::to_owned);
     let config = Config {
         interval: Some("500ms".to_owned()),

@@ -93,7 +93,7 @@ fn bundle(
     folder: &Path,
     cgroup: &str,
     arguments: &[String],
-    environment: Vec<String>,
+    environment: &[String],
 ) -> Option<Value> {
     let capabilities = directive("CapabilityBoundingSet");
     let sets = json!({
@@ -154,7 +154,8 @@ fn under_the_units_restrictions_everything_works_that_works_without() {
         .get_envs()
         .filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value?.to_str()?)));
     let cgroup = format!("{}/agent", group.path);
-    let Some(bundle) = bundle(&folder, &cgroup, &arguments, environment.collect()) else {
+    let Some(bundle) = bundle(&folder, &cgroup, &arguments, &environment.collect::<Vec<_>>())
+    else {
         skip!("systemd-analyze syscall-filter (cargo xtask setup systemd)");
     };
     fs::create_dir(folder.join("root")).unwrap();
