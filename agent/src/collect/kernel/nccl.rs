@@ -300,7 +300,9 @@ fn unused_ids(
     let is_over =
         |(hash, made): &(u64, MadeId)| used.contains(hash) || host.find(made.pid, 0).is_none();
     let (over, unused): (Vec<_>, Vec<_>) = maps.unique_ids()?.into_iter().partition(is_over);
-    over.iter().for_each(|(hash, _)| maps.forget_id(*hash));
+    for (hash, _) in &over {
+        maps.forget_id(*hash);
+    }
     Ok(unused)
 }
 

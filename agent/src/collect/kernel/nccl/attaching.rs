@@ -101,7 +101,9 @@ impl Attaching {
             self.given_up.extend(self.attached.get(key).map(|(file, _)| (*key, *file)));
             self.take_off(key);
         }
-        gone.iter().for_each(|key| self.take_off(key));
+        for key in &gone {
+            self.take_off(key);
+        }
         self.given_up.retain(|key, _| in_use.contains(key));
         self.refusals.retain(&in_use);
         self.number(&in_use);

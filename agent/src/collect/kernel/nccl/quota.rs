@@ -262,7 +262,9 @@ impl Quotas {
         for (task, _) in snapshot.threads.iter().filter(|(task, _)| !gone_threads.contains(task)) {
             hold(u32::try_from(task >> 32).unwrap_or(STRANGERS), PLACE_THREAD);
         }
-        ids.iter().for_each(|(_, made)| hold(made.pid, PLACE_ID));
+        for (_, made) in ids {
+            hold(made.pid, PLACE_ID);
+        }
         held
     }
 }

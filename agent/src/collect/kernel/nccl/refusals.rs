@@ -38,7 +38,7 @@ impl Refusals {
 
     /// Whether a file was refused and is tried again later.
     pub(super) fn is_known(&self, file: &FileKey) -> bool {
-        self.0.contains_key(&Some(file.clone()))
+        self.0.contains_key(&Some(*file))
     }
 
     /// It was taken after all.
