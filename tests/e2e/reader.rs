@@ -319,20 +319,6 @@ fn a_driver_that_appears_is_used() {
 }
 
 #[test]
-fn a_library_that_cannot_be_loaded_is_no_missing_driver() {
-    let mut rig = Rig::new("h100x8");
-    let library = rig.remove_library();
-    fs::write(&library, "no library").unwrap();
-    rig.tick();
-    let report = rig.reader.report();
-    assert_eq!(report.state, SourceState::Failed, "{report:?}");
-    assert!(report.remedy.starts_with("install the library that is named"), "{report:?}");
-    fs::remove_file(&library).unwrap();
-    rig.install_library();
-    rig.until(|_, rig| (rig.reader.report().state == SourceState::Ready).then_some(()));
-}
-
-#[test]
 fn a_driver_replaced_under_the_reader_is_a_state_and_then_used_anew() {
     let mut rig = Rig::new("h100x8");
     rig.tick();

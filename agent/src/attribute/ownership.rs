@@ -18,13 +18,12 @@ use super::slurm::Job;
 use super::table::{Case, Table, started_ns};
 use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Settings, Workload};
 use crate::host::{Clock, boot_time_ns};
-use crate::ids::{Hierarchy, ProcKey};
+use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Histogram;
 use crate::tenant_files::TenantFiles;
 use ends::Ends;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The table, shared by the source that fills it and the enrich stage that reads it.
@@ -232,17 +231,6 @@ impl Ownership {
         &self.0.host.names
     }
 
-    /// The pod that has a name now. Where nobody tells of pods, the one pod of that name which has
-    /// logs.
-    pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
-        let Host { names, podlogs, .. } = &self.0.host;
-        let by_logs = || {
-            let uid = podlogs.named(namespace, name).filter(|_| names.has_no_pods())?;
-            Some(Arc::new(PodFacts::named(uid, namespace, name)))
-        };
-        names.pod_named(namespace, name).or_else(by_logs)
-    }
-
     /// What was granted to whom.
     pub fn grants(&self) -> &Grants {
         &self.0.grants
@@ -304,9 +292,9 @@ impl Ownership {
         }
     }
 
-    /// Where the cgroup hierarchies are mounted.
-    pub(super) fn cgroup_mounts(&self) -> Vec<(Hierarchy, PathBuf)> {
-        self.0.host.hierarchies.mounts()
+    /// What the resolvers read.
+    pub(super) fn host(&self) -> &Host {
+        &self.0.host
     }
 
     /// Which cgroup versions the host uses.

@@ -181,7 +181,7 @@ fn cgroups_told_in_another_order_or_in_part_are_no_move() {
     let host = FakeHost::new();
     host.start(KEY, "python3", &line(&job_path(1)));
     let table = table(&host);
-    let memory = |id| crate::ids::CgroupId { hierarchy: Hierarchy::Memory, id };
+    let memory = |id| crate::ids::CgroupId { hierarchy: crate::ids::Hierarchy::Memory, id };
     let observe = |cgroups: Vec<crate::ids::CgroupId>| {
         let cgroups = KernelCgroups(cgroups);
         table.observe(Evidence::Opened(Opened { cgroups, ..opened(KEY, 5, SECOND) }));
@@ -316,7 +316,7 @@ fn a_host_process_is_known_only_if_every_hierarchy_was_captured() {
     );
     std::fs::write(host.paths.proc.join("self/mountinfo"), mountinfo).unwrap();
     let table = table(&host);
-    let memory = crate::ids::CgroupId { hierarchy: Hierarchy::Memory, id: 1 };
+    let memory = crate::ids::CgroupId { hierarchy: crate::ids::Hierarchy::Memory, id: 1 };
     announce(&table, 1, "/");
     table.observe(Evidence::CgroupMade { id: memory, path: Arc::from("/") });
 

@@ -5,6 +5,7 @@ use super::{failing, names};
 use gpuwho::catalog::agent::SourceState;
 use gpuwho::catalog::device::DeviceState;
 use gpuwho::collect::Collector as _;
+use std::fs;
 use std::time::{Duration, Instant};
 
 /// What a level of the scenario's devices can be at all.
@@ -198,4 +199,18 @@ fn ticks_while_the_library_opens_late_are_over_at_once_and_ask_nothing() {
     assert_eq!((calls, rig.reader.report().state), (0, SourceState::Hung));
     rig.tick_with_calls();
     assert_eq!(rig.reader.report().restarts, 0);
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_no_missing_driver() {
+    let mut rig = Rig::new("h100x8");
+    let library = rig.remove_library();
+    fs::write(&library, "no library").unwrap();
+    rig.tick();
+    let report = rig.reader.report();
+    assert_eq!(report.state, SourceState::Failed, "{report:?}");
+    assert!(report.remedy.starts_with("install the library that is named"), "{report:?}");
+    fs::remove_file(&library).unwrap();
+    rig.install_library();
+    rig.until(|_, rig| (rig.reader.report().state == SourceState::Ready).then_some(()));
 }

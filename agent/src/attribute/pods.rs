@@ -1,12 +1,15 @@
-//! The cgroup that a kubelet keeps for a pod, found by the pod's UID: whether the pod is still there,
-//! whoever says otherwise, and its quality-of-service class.
+//! A pod by its name, and the cgroup that a kubelet keeps for it, found by its UID: whether the pod is
+//! still there, whoever says otherwise, and its quality-of-service class.
 //!
-//! Looked for where a kubelet puts it without a `cgroupRoot` of its own: three directories for each
+//! The cgroup is looked for where a kubelet puts it without a `cgroupRoot` of its own: three directories for each
 //! of its two cgroup drivers in each hierarchy. Only the host's root can make them.
 
+use super::Host;
+use super::names::PodFacts;
 use super::ownership::Ownership;
 use crate::ids::PodUid;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The classes, with their directories below `kubepods` and their slices below `kubepods.slice`.
 const CLASSES: &[(&str, &str, &str)] = &[
@@ -16,9 +19,20 @@ const CLASSES: &[(&str, &str, &str)] = &[
 ];
 
 impl Ownership {
+    /// The pod that has a name now. Where nobody tells of pods, the one pod of that name which has
+    /// logs.
+    pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<Arc<PodFacts>> {
+        let Host { names, podlogs, .. } = self.host();
+        let by_logs = || {
+            let uid = podlogs.named(namespace, name).filter(|_| names.has_no_pods())?;
+            Some(Arc::new(PodFacts::named(uid, namespace, name)))
+        };
+        names.pod_named(namespace, name).or_else(by_logs)
+    }
+
     /// The class of a pod whose cgroup there is; `None` where none is found.
     pub(crate) fn pod_class(&self, uid: &PodUid) -> Option<&'static str> {
-        self.cgroup_mounts().iter().find_map(|(_, mount)| class(mount, uid.as_str()))
+        self.host().hierarchies.mounts().iter().find_map(|(_, mount)| class(mount, uid.as_str()))
     }
 }
 
