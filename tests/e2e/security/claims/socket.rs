@@ -1,6 +1,6 @@
 //! The control sockets, a second agent, and configurations that cannot be right.
 
-use super::{ANSWERS_WITHIN, Attack};
+use super::{ANSWERS_WITHIN, Attack, manager};
 use crate::setting::{SEEN_WITHIN, TRAINER, holder, wait_for_holder, watch, watch_with};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::attacker::{self, NOBODY};
