@@ -91,7 +91,9 @@ fn every_row_says_what_is_so() {
         assert_eq!(verdict(check), Some(wanted), "{check}: {rows:#?}");
     }
     let (_, cost) = &rows["cost"];
-    assert!(cost.ends_with("in 2 processes"), "the agent and its reader: {cost}");
+    // The agent, its reader, and for a minute the helper that has read the programs' environments.
+    let is_whole = ["in 2 processes", "in 3 processes"].iter().any(|end| cost.ends_with(end));
+    assert!(is_whole, "{cost}");
     let (_, fault) = &rows["XID of a faulty program"];
     assert!(fault.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{fault}");
     let (_, split) = &rows["split of two processes"];
