@@ -309,6 +309,9 @@ impl Communicators {
                     others.map(|(_, other)| known.group(other.process, hash)).collect();
                 known.names.retain(|group, _| group.hash != hash || left.contains(group));
             }
+            if !known.facts.values().any(|(other, _)| other.process == key.process) {
+                known.learned.retain(|(process, _), _| *process != key.process);
+            }
         }
     }
 }

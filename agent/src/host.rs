@@ -2,6 +2,7 @@
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::paths::Paths;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
@@ -69,6 +70,14 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Clock")
     }
+}
+
+/// Takes as many open files as the service may have: its soft limit is often 1,024, which the links
+/// of a few dozen probed libraries use up on kernels before 6.6.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Refused to nobody below the hard limit; what is refused stays as it is.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Now, in nanoseconds of `CLOCK_BOOTTIME`: the clock of process start times and of the kernel's

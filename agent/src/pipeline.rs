@@ -280,6 +280,7 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
         let remedy = "give --otlp URL or set [otlp] endpoint to send it";
         tracing::warn!(remedy, "no receiver: only `gpuwho` on this host shows what is read");
     }
+    host::raise_open_files();
     // Held until the agent ends.
     let _lock = lock(&settings.paths.state)?;
     let listeners = control::listen(&settings.paths.run, settings.control)?;

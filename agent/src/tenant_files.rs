@@ -97,6 +97,8 @@ pub struct TenantFiles {
     paths: Arc<Paths>,
     means: Means,
     patience: Duration,
+    /// Each process is a tenant of its own.
+    by_process: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -119,18 +121,27 @@ impl TenantFiles {
             paths: Arc::new(paths.clone()),
             means: Means::Helpers(Arc::new(pool)),
             patience: DEADLINE,
+            by_process: false,
         }
     }
 
     /// Reads in the calling thread: for a command that a person waits for and can interrupt.
     pub fn direct(paths: &Paths) -> Self {
-        Self { paths: Arc::new(paths.clone()), means: Means::Direct, patience: DEADLINE }
+        let (paths, means) = (Arc::new(paths.clone()), Means::Direct);
+        Self { paths, means, patience: DEADLINE, by_process: false }
     }
 
     /// The same for a caller who can wait so long only. What comes later is dropped.
     #[must_use]
     pub fn within(&self, patience: Duration) -> Self {
         Self { patience: patience.min(DEADLINE), ..self.clone() }
+    }
+
+    /// The same for what waits for no file system, only for a process's lock on its mappings: a
+    /// process that hangs there speaks for itself alone, and its tenant's file systems not for it.
+    #[must_use]
+    pub(crate) fn of_mappings(&self) -> Self {
+        Self { by_process: true, ..self.clone() }
     }
 
     /// One of a process's files in `/proc`, from its start, as a stream.
@@ -239,6 +250,7 @@ impl TenantFiles {
     pub fn tenant(&self, process: ProcKey) -> Result<Tenant, Refused> {
         match self.means {
             Means::Direct => Ok(Tenant::default()),
+            Means::Helpers(_) if self.by_process => Ok(Tenant::mappings(process)),
             Means::Helpers(_) => {
                 Tenant::of(&self.paths, process).ok_or(Refused::Failed(Errno::SRCH))
             }

@@ -129,7 +129,7 @@ fn silent(deadline: Duration) -> (tempfile::TempDir, TenantFiles) {
     let paths = Paths::default();
     let means = Means::Helpers(Arc::new(Pool::new(program, &paths.proc, deadline)));
     let patience = Duration::from_millis(20);
-    (folder, TenantFiles { paths: Arc::new(paths), means, patience })
+    (folder, TenantFiles { paths: Arc::new(paths), means, patience, by_process: false })
 }
 
 fn ask(files: &TenantFiles, name: &str) -> Refused {

@@ -192,9 +192,9 @@ impl Drop for Turn {
             let remedy = "restart the agent, and report it with the log lines before it";
             standing.report = Report::of(SourceState::Failed, reason, remedy);
         }
-        let report = standing.report.clone();
+        let report = hung.map(|_| standing.report.clone());
         drop(board);
-        if hung.is_some() {
+        if let Some(report) = report {
             log_change(self.source, Some(SourceState::Hung), &report);
         }
     }

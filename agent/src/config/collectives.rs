@@ -22,11 +22,16 @@ pub(super) struct RawNccl {
     inspector_rate: Option<u64>,
     ras: Option<bool>,
     ras_interval: Option<String>,
+    /// Was in sample files; there are no such probes any more.
+    hooks: Option<bool>,
 }
 
 /// What is counted by probes.
 pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
     let usual = nccl::Settings::default();
+    if raw.hooks.is_some() {
+        tracing::warn!("nccl.hooks has no effect any more: remove it");
+    }
     if raw.budget == Some(0) {
         return Err(ConfigError::Value {
             key: "nccl.budget".into(),

@@ -713,7 +713,7 @@ fn an_owner_whose_processes_end_without_end_leaves_places_in_the_queue() {
     }
     room.take(of_process(EventKind::ProcessEnded, 12), Witness::Nvml, 0);
     let told: Vec<_> = room.desk.drain().iter().flat_map(pids).collect();
-    assert_eq!(told, [vec![(10, 1); MOST_WAITING / 4], vec![(12, 1)]].concat());
+    assert_eq!(told, [vec![(10, 1); MOST_WAITING / 2], vec![(12, 1)]].concat());
     // Also where the pipeline takes each at once, the receiver gets some hundred a minute.
     let mut taken = 0;
     for _ in 0..500 {

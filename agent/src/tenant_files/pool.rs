@@ -61,6 +61,8 @@ struct Late {
     tenant: Tenant,
     since: Instant,
     is_killed: bool,
+    /// It did not answer in time; else it ended, or said what is no answer.
+    is_late: bool,
 }
 
 /// What is known of a tenant.
@@ -195,7 +197,7 @@ impl Pool {
         if !is_late {
             helper.kill();
         }
-        let late = Late { helper, tenant: tenant.clone(), since, is_killed: !is_late };
+        let late = Late { helper, tenant: tenant.clone(), since, is_killed: !is_late, is_late };
         self.put(at, Slot::Late(late), |inner| {
             inner.told.failed += u64::from(!is_late);
             inner.sweep(self.deadline, Instant::now());
@@ -297,7 +299,10 @@ impl Inner {
         if !late.is_killed || !late.helper.has_ended() {
             return Slot::Late(late);
         }
-        self.missed(&late.tenant, late.since, now);
+        // One that ended by itself says nothing of the tenant.
+        if late.is_late {
+            self.missed(&late.tenant, late.since, now);
+        }
         Slot::Empty
     }
 

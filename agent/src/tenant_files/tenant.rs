@@ -19,6 +19,11 @@ impl Tenant {
         Self(Arc::from("the operator"))
     }
 
+    /// A process's lock on its mappings, which is nobody else's.
+    pub(super) fn mappings(process: ProcKey) -> Self {
+        Self(Arc::from(format!("process {process}'s mappings")))
+    }
+
     /// Of this very process; `None` if it is gone.
     pub(super) fn of(paths: &Paths, process: ProcKey) -> Option<Self> {
         let living = Living::same(paths, process)?;

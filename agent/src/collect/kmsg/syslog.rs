@@ -39,9 +39,13 @@ pub(super) fn follow() -> io::Result<OwnedFd> {
     let mut told = std::fs::File::from(write);
     let mut last = 0;
     thread::Builder::new().name("kmsg:syslog".into()).spawn(move || {
-        while let Ok(text) = newer(&mut last)
-            && told.write_all(text.as_bytes()).is_ok()
-        {
+        loop {
+            match newer(&mut last) {
+                // Nobody reads it any more.
+                Ok(text) if told.write_all(text.as_bytes()).is_err() => return,
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "the kernel log cannot be read by syslog(2)"),
+            }
             thread::sleep(LOOK);
         }
     })?;
@@ -57,9 +61,11 @@ fn newer(last: &mut u64) -> io::Result<String> {
         text = kernel_log::read_end(ALL)?;
     }
     let mut told = String::new();
+    // Records of several processors may stand some microseconds out of order.
+    let before = *last;
     for record in records(&String::from_utf8_lossy(&text)) {
-        if record.at_us > *last {
-            *last = record.at_us;
+        if record.at_us > before {
+            *last = record.at_us.max(*last);
             record.tell(&mut told);
         }
     }

@@ -174,18 +174,24 @@ impl State {
             false
         });
         for event in over {
-            let owner = event.only_owner().cloned();
-            self.refused.extend(owner.map(|owner| (owner, event.count)));
-            self.push(event);
+            let owner = event.only_owner().map(|owner| (Arc::clone(owner), event.count));
+            if self.push(event) {
+                self.refused.extend(owner);
+            }
         }
     }
 
-    fn push(&mut self, event: Event) {
-        if self.out.len() >= MOST_WAITING || self.has_too_many(&event) {
+    /// Whether there is room for it. An owner's part counts only where places are short.
+    fn push(&mut self, event: Event) -> bool {
+        let is_short = self.out.len() >= MOST_WAITING / 2;
+        if self.out.len() >= MOST_WAITING || is_short && self.has_too_many(&event) {
             self.lost += 1;
-            return;
+            let owner = event.only_owner().map(Arc::clone);
+            self.refused.extend(owner.map(|owner| (owner, event.count)));
+            return false;
         }
         self.out.push_back(event);
+        true
     }
 
     /// Whether the owner whose process caused it has too many that wait.
@@ -198,6 +204,7 @@ impl State {
                     | EventKind::RankHung
                     | EventKind::PeerDead
                     | EventKind::PeerSilent
+                    | EventKind::Xid
             );
             event.only_owner().filter(|_| by_process).map(|owner| whose(owner))
         };

@@ -99,6 +99,8 @@ impl Attaching {
         {
             self.given_up.extend(self.attached.get(key).map(|(file, _)| (*key, *file)));
             self.take_off(key);
+            // Nothing is to be tried again of it until it is wanted.
+            self.refusals.clear(Some(key));
         }
         for key in &gone {
             self.take_off(key);

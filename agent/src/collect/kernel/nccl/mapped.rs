@@ -28,7 +28,12 @@ pub(super) type Stamp = (u64, [i64; 4]);
 /// Attributes that file systems of this kernel's own know of (ext4, XFS, Btrfs, tmpfs since 6.0;
 /// erofs), and that an overlay shows of the file below it, while neither FUSE nor a network file
 /// system knows any of them.
-const LOCAL: StatxAttributes = StatxAttributes::NODUMP.union(StatxAttributes::COMPRESSED);
+fn is_local(known: StatxAttributes) -> bool {
+    known.contains(StatxAttributes::NODUMP)
+        // SMB shows both.
+        || known.contains(StatxAttributes::COMPRESSED)
+            && !known.contains(StatxAttributes::ENCRYPTED)
+}
 /// Bytes of the list of a process's mounts: it may make as many as `fs.mount-max`.
 const MOST_MOUNTS: u64 = 8 << 20;
 
@@ -85,7 +90,7 @@ impl Mapped {
         if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
             return Err(NotRead::Gone);
         }
-        let is_local = stat.stx_attributes_mask.intersects(LOCAL);
+        let is_local = is_local(stat.stx_attributes_mask);
         if !is_local {
             let kind = file_system(paths, process, stat.stx_mnt_id);
             let kind = kind.unwrap_or_else(|| "unknown".to_owned());

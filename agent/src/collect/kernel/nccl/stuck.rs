@@ -18,20 +18,24 @@ use super::mappings;
 use crate::collect::proc_scan::living;
 use crate::paths::Paths;
 use crate::tenant_files::{ProcFile, Refused};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// With more than so many, nobody can be sure in a reasonable time.
-const MOST_LOOKED_AT: usize = 16_384;
+/// Threads that are not the kernel's: with more, nobody can be sure in a reasonable time.
+const MOST_LOOKED_AT: usize = 131_072;
 /// `PF_KTHREAD` (`linux/sched.h`): it has no mappings.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// After so long who waited for a disk has gone on.
 const A_MOMENT: Duration = Duration::from_millis(200);
 /// For so long a look at all threads holds.
 const HOLDS: Duration = Duration::from_secs(1);
+/// For so long mappings are looked through; who is not known by then counts as one that maps the file.
+const LOOKS_FOR: Duration = Duration::from_secs(1);
+/// Where the parent of a `vfork` waits, uninterrupted and with nothing locked.
+const VFORK: [&str; 4] = ["wait_for_vfork_done", "kernel_clone", "_do_fork", "do_fork"];
 /// How long a process's mappings are waited for: one whose mappings are locked does not give them.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// Before it is tried again.
@@ -71,15 +75,11 @@ impl Stuck {
         let Some(found) = found else {
             return Some(format!("more than {MOST_LOOKED_AT} threads may be stuck in the kernel"));
         };
-        let mut asked = HashSet::new();
+        let mut asked = HashMap::new();
         let mut suspects = found.clone();
         suspects.retain(Waiting::is_still);
         suspects.retain(|one| {
-            asked.contains(&one.pid)
-                || may_map(one.pid, file, libraries) && {
-                    asked.insert(one.pid);
-                    true
-                }
+            *asked.entry(one.pid).or_insert_with(|| may_map(one.pid, file, libraries, now))
         });
         if suspects.is_empty() {
             return None;
@@ -97,11 +97,16 @@ impl Waiting {
     }
 }
 
-/// Whether a process maps a file, under whatever name; true where it cannot be told.
-fn may_map(pid: u32, file: Stamp, libraries: &Libraries) -> bool {
+/// Whether a process maps a file, under whatever name; true where it cannot be told in time.
+fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool {
     let (files, paths) = libraries.files();
     let Some(process) = living(paths, pid) else { return false };
-    let files = files.within(PATIENCE);
+    // Whether its tenant's file systems answer says nothing of its mappings.
+    let files = files.within(PATIENCE).of_mappings();
+    let is_over = || began.elapsed() > LOOKS_FOR;
+    if is_over() {
+        return true;
+    }
     let maps = match files.proc_file(process, ProcFile::Maps) {
         Ok(maps) => maps,
         Err(Refused::Failed(_)) => return false,
@@ -111,10 +116,13 @@ fn may_map(pid: u32, file: Stamp, libraries: &Libraries) -> bool {
     let read = mappings::read(maps, |mapping| {
         ranges.entry(mapping.key).or_insert(mapping.range);
     });
-    let is_it = |range: &(u64, u64)| match Mapped::open((&files, paths), process, *range) {
-        Ok(mapped) => mapped.stamp == file,
-        Err(NotRead::Refused(_)) => true,
-        Err(_) => false,
+    let is_it = |range: &(u64, u64)| {
+        is_over()
+            || match Mapped::open((&files, paths), process, *range) {
+                Ok(mapped) => mapped.stamp == file,
+                Err(NotRead::Refused(_)) => true,
+                Err(_) => false,
+            }
     };
     !matches!(read, Ok(None)) || ranges.values().any(is_it)
 }
@@ -125,6 +133,9 @@ fn waiting(paths: &Paths) -> Option<Vec<Waiting>> {
     for process in fs::read_dir(&paths.proc).ok()?.flatten() {
         let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(pid) = pid else { continue };
+        if is_of_kernel(&process.path()) {
+            continue;
+        }
         // One that has ended meanwhile has none.
         let threads = fs::read_dir(process.path().join("task")).into_iter().flatten().flatten();
         for folder in threads.map(|thread| thread.path()) {
@@ -142,23 +153,30 @@ fn waiting(paths: &Paths) -> Option<Vec<Waiting>> {
     Some(found)
 }
 
-/// By `stat`: the name in brackets, the state, and six numbers further the flags.
 fn is_waiting(folder: &Path) -> bool {
-    let state = || {
-        let stat = fs::read(folder.join("stat")).ok()?;
-        let end = stat.iter().rposition(|byte| *byte == b')')?;
-        let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
-        let mut fields = rest.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let flags: u64 = fields.nth(5)?.parse().ok()?;
-        (flags & KERNEL_THREAD == 0).then_some(state)
+    let begins = |all: &[&str]| {
+        let place = fs::read_to_string(folder.join("wchan")).unwrap_or_default();
+        all.iter().any(|begin| place.starts_with(begin))
     };
-    match state() {
-        Some('D') => true,
-        Some('S') => fs::read_to_string(folder.join("wchan"))
-            .is_ok_and(|place| FUSE.iter().any(|begin| place.starts_with(begin))),
+    match state(folder) {
+        Some(('D', flags)) if flags & KERNEL_THREAD == 0 => !begins(&VFORK),
+        Some(('S', flags)) if flags & KERNEL_THREAD == 0 => begins(&FUSE),
         _ => false,
     }
+}
+
+fn is_of_kernel(folder: &Path) -> bool {
+    state(folder).is_some_and(|(_, flags)| flags & KERNEL_THREAD != 0)
+}
+
+/// By `stat`: the name in brackets, the state, and six numbers further the flags.
+fn state(folder: &Path) -> Option<(char, u64)> {
+    let stat = fs::read(folder.join("stat")).ok()?;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = str::from_utf8(stat.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(5)?.parse().ok()?))
 }
 
 fn switches(folder: &Path) -> Option<u64> {
@@ -194,6 +212,8 @@ mod tests {
         write(&thread("11/task/12"), "D", 0x40_0040, 8);
         let found = Waiting { pid: 11, folder: thread("11/task/12"), switches: 8 };
         assert_eq!(waiting(&paths), Some(vec![found]));
+        fs::write(thread("11/task/12/wchan"), "kernel_clone").unwrap();
+        assert_eq!(waiting(&paths), Some(vec![]), "a vfork locks nothing");
         write(&thread("11/task/12"), "S", 0x40_0040, 8);
         fs::write(thread("10/task/10/wchan"), "request_wait_answer").unwrap();
         let found = Waiting { pid: 10, folder: thread("10/task/10"), switches: 5 };
