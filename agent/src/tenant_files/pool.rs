@@ -62,7 +62,7 @@ struct Late {
     since: Instant,
     is_killed: bool,
     /// It did not answer in time; else it ended, or said what is no answer.
-    is_late: bool,
+    is_overdue: bool,
 }
 
 /// What is known of a tenant.
@@ -197,7 +197,13 @@ impl Pool {
         if !is_late {
             helper.kill();
         }
-        let late = Late { helper, tenant: tenant.clone(), since, is_killed: !is_late, is_late };
+        let late = Late {
+            helper,
+            tenant: tenant.clone(),
+            since,
+            is_killed: !is_late,
+            is_overdue: is_late,
+        };
         self.put(at, Slot::Late(late), |inner| {
             inner.told.failed += u64::from(!is_late);
             inner.sweep(self.deadline, Instant::now());
@@ -300,7 +306,7 @@ impl Inner {
             return Slot::Late(late);
         }
         // One that ended by itself says nothing of the tenant.
-        if late.is_late {
+        if late.is_overdue {
             self.missed(&late.tenant, late.since, now);
         }
         Slot::Empty
