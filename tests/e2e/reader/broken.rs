@@ -108,10 +108,10 @@ fn one_device_for_which_the_driver_is_gone_costs_one_loading_anew_and_no_other_d
 fn a_device_added_to_the_kernel_drivers_list_makes_the_library_look_again() {
     let mut rig = Rig::new("h100x8");
     let gpus = rig.proc().join("driver/nvidia/gpus");
-    std::fs::create_dir_all(gpus.join("0000:10:00.0")).unwrap();
+    fs::create_dir_all(gpus.join("0000:10:00.0")).unwrap();
     rig.tick();
     assert_eq!(rig.calls("nvmlInit_v2"), 1);
-    std::fs::create_dir(gpus.join("0000:18:00.0")).unwrap();
+    fs::create_dir(gpus.join("0000:18:00.0")).unwrap();
     let read = rig.tick();
     assert_eq!(rig.calls("nvmlInit_v2"), 2);
     assert_eq!(read.keys().filter(|(name, ..)| name == "gpu.memory.limit").count(), 8, "no gap");
