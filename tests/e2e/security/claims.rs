@@ -1,4 +1,6 @@
-//! Claims about others: forged owners, names that hide a process, the control socket and the configuration.
+//! Claims about others: forged owners, names that hide a process; and the control sockets.
+
+mod socket;
 
 use crate::joint::told::{ALONE, Told, of_process, words};
 use crate::setting::{TRAINER, holder, wait_for_holder, watch_with};
