@@ -15,6 +15,8 @@ use std::process::{Command, Stdio};
 
 /// `CLONE_NEWNET`, the only namespace that `RestrictNamespaces=net` lets a process enter.
 const NETWORK: u32 = 0x4000_0000;
+/// Flags of all namespaces but network and mounts (`linux/sched.h`).
+const OTHER_NAMESPACES: u64 = 0x3e00_0080;
 /// What of the host's root a service sees.
 const ROOT: &[&str] = &["bin", "dev", "etc", "lib", "lib64", "root", "run", "sys", "usr", "var"];
 
@@ -59,16 +61,20 @@ fn allowed() -> Option<BTreeSet<String>> {
 fn seccomp() -> Option<Value> {
     let mut allowed = allowed()?;
     assert!(allowed.contains("bpf") && allowed.contains("read") && !allowed.contains("pivot_root"));
-    assert_eq!(directive("RestrictNamespaces"), ["net"]);
+    assert_eq!(directive("RestrictNamespaces"), ["net", "mnt"]);
     allowed.remove("setns");
     allowed.remove("unshare");
     let network = json!([{ "index": 1, "value": NETWORK, "op": "SCMP_CMP_EQ" }]);
+    let own = json!([{
+        "index": 0, "value": OTHER_NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ",
+    }]);
     Some(json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": 1,
         "syscalls": [
             { "names": allowed, "action": "SCMP_ACT_ALLOW" },
             { "names": ["setns"], "action": "SCMP_ACT_ALLOW", "args": network },
+            { "names": ["unshare"], "action": "SCMP_ACT_ALLOW", "args": own },
         ],
     }))
 }
