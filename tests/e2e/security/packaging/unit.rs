@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// `CLONE_NEWNET`, the only namespace that `RestrictNamespaces=net` lets a process enter.
+/// `CLONE_NEWNET`, the only namespace of others that the agent enters.
 const NETWORK: u32 = 0x4000_0000;
 /// Flags of all namespaces but network and mounts (`linux/sched.h`).
 const OTHER_NAMESPACES: u64 = 0x3e00_0080;
