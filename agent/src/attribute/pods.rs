@@ -1,8 +1,9 @@
 //! A pod by its name, and the cgroup that a kubelet keeps for it, found by its UID: whether the pod is
 //! still there, whoever says otherwise, and its quality-of-service class.
 //!
-//! The cgroup is looked for where a kubelet puts it without a `cgroupRoot` of its own: three directories for each
-//! of its two cgroup drivers in each hierarchy. Only the host's root can make them.
+//! The cgroup is looked for where a kubelet puts it without a `cgroupRoot` of its own: three
+//! directories for each of its two cgroup drivers in each hierarchy. Only the host's root can make
+//! them.
 
 use super::Host;
 use super::names::PodFacts;

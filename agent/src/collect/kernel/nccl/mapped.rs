@@ -25,9 +25,9 @@ use std::path::PathBuf;
 /// nanosecond.
 pub(super) type Stamp = (u64, [i64; 4]);
 
-/// Attributes that file systems of this kernel's own know of (ext4, XFS, Btrfs, tmpfs since 6.0;
-/// erofs), and that an overlay shows of the file below it, while neither FUSE nor a network file
-/// system knows any of them.
+/// Whether a file is of a file system of this kernel's own, by the attributes that it knows of (ext4,
+/// XFS, Btrfs, tmpfs since 6.0; erofs). An overlay shows those of the file below it; FUSE and NFS know
+/// none of them.
 fn is_local(known: StatxAttributes) -> bool {
     known.contains(StatxAttributes::NODUMP)
         // SMB shows both.
