@@ -186,7 +186,9 @@ fn a_process_of_the_sandbox_is_the_pod_s_and_in_no_container() {
 fn a_container_that_started_since_is_asked_for_by_its_id_where_there_are_no_events() {
     let world = world();
     without_events(&world);
-    let (node, _server) = settled(&world);
+    let (node, _server) = start(&world);
+    // The refusal of events comes after the first list.
+    node.wait_for_report("cri", |report| report.reason.contains("is asked"));
     {
         let mut world = world.lock().unwrap();
         world.pods.push(sandbox('2', OTHER, "serve-0"));
