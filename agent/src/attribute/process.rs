@@ -10,7 +10,8 @@ use super::{Host, KernelCgroups, Method, Owner};
 use crate::ids::{ContainerId, ProcKey};
 use crate::paths::Paths;
 use crate::text::MAX_FILE;
-use procfs::process::Process;
+use procfs::FromRead as _;
+use procfs::process::{Process, Stat};
 use rustix::fs::{Dir, DirEntry, readlinkat};
 use std::ffi::OsString;
 use std::fs::File;
@@ -39,6 +40,15 @@ impl Folder {
         let mut bytes = Vec::new();
         self.file(name)?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Its `stat`; `None` where the file has no name in parentheses between spaces, on which procfs
+    /// panics.
+    fn stat(&self) -> Option<Stat> {
+        let text = self.text("stat")?;
+        let (before, after) = text.trim().rsplit_once(')')?;
+        let is_complete = after.starts_with(' ') && before.split_once('(')?.0.ends_with(' ');
+        is_complete.then(|| Stat::from_read(text.as_bytes()).ok())?
     }
 
     /// What comes before the name of a living thread's file: nothing for the first thread,
@@ -91,7 +101,7 @@ impl Living {
     /// thread has ended is, while another lives.
     pub(crate) fn find(paths: &Paths, pid: u32) -> Option<Self> {
         let folder = Folder::open(paths, pid)?;
-        let stat = folder.0.stat().ok()?;
+        let stat = folder.stat()?;
         let is_ended = is_on_its_way_out(stat.state, stat.flags);
         let thread = if is_ended { folder.thread()? } else { String::new() };
         let key = ProcKey { pid, start_ticks: stat.starttime };
@@ -151,7 +161,7 @@ impl Living {
 
     /// The process that started it, or that took it over.
     pub(crate) fn parent(&self) -> Option<u32> {
-        u32::try_from(self.folder.0.stat().ok()?.ppid).ok()
+        u32::try_from(self.folder.stat()?.ppid).ok()
     }
 
     /// The file it runs, where the agent may look.

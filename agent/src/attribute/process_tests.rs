@@ -102,3 +102,16 @@ fn odd_stat_text_is_nobody() {
         assert!(Living::find(&host.paths, 7).is_none(), "{text:?}");
     }
 }
+
+#[test]
+fn a_file_that_is_cut_after_the_name_is_no_process() {
+    let host = FakeHost::new();
+    host.start(KEY, "python", "0::/\n");
+    let path = host.paths.proc.join("7/stat");
+    for broken in
+        ["", "7 (python)", "7 (python) ", "(python) S 1", "7 \u{e9}(a) S 1", "7 )python( S 1"]
+    {
+        std::fs::write(&path, broken).unwrap();
+        assert!(Living::find(&host.paths, 7).is_none(), "{broken}");
+    }
+}
