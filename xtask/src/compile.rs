@@ -3,7 +3,9 @@
 use crate::setup::{self, Want};
 use crate::{place, shell};
 use anyhow::{Context as _, Result};
-use std::path::PathBuf;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What `cargo xtask build` can be asked.
 #[derive(clap::Args)]
@@ -70,30 +72,102 @@ pub(crate) fn agent(profile: Profile) -> PathBuf {
     place::target(profile.folder()).join("gpuwho")
 }
 
-/// Builds the unit tests of a package's library; gives the program that they are in.
-pub(crate) fn unit_tests(package: &str) -> Result<PathBuf> {
-    let args = ["test", "--package", package, "--lib", "--no-run", "--message-format=json"];
-    let told = shell::capture(&mut shell::cargo(args))?;
-    executable(&told).with_context(|| format!("cargo names no test program of {package}"))
+/// Builds the agent alone, for tasks that ask it something.
+pub(crate) fn debug_agent() -> Result<PathBuf> {
+    packages(Profile::Debug, &["gpuwho"])?;
+    Ok(agent(Profile::Debug))
 }
 
-/// The last program in cargo's messages.
-pub(crate) fn executable(messages: &str) -> Option<PathBuf> {
-    let (_, path) = messages.rsplit_once(r#""executable":""#)?;
-    path.split_once('"').map(|(path, _)| PathBuf::from(path))
+/// A program that runs tests.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TestProgram {
+    /// The target that it tests, such as `gpuwho (lib)`; an integration test's own name.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    /// The folder of its package, in which it runs.
+    pub(crate) folder: PathBuf,
+    /// What makes cargo the test program of the examples in comments; none for a program.
+    pub(crate) first: &'static [&'static str],
+}
+
+impl TestProgram {
+    /// The examples in comments, of all libraries.
+    pub(crate) fn examples() -> Self {
+        let first: &[&str] = &["test", "--doc", "--no-fail-fast", "--"];
+        Self { name: "examples".to_owned(), path: PathBuf::new(), folder: place::root(), first }
+    }
+
+    /// Runs it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = shell::cargo(self.first);
+        if self.first.is_empty() {
+            command = shell::program(&self.path, [] as [&str; 0]);
+        }
+        command.current_dir(&self.folder);
+        command
+    }
+}
+
+/// Builds all that the tests start or load, and the tests: in one go, because each choice of packages
+/// and targets has its own choice of the dependencies' features, and builds them once more.
+pub(crate) fn all() -> Result<Vec<TestProgram>> {
+    test_programs(&mut shell::cargo(["build"]), &[])
+}
+
+/// The same of some packages, for another command or target.
+pub(crate) fn test_programs(build: &mut Command, packages: &[&str]) -> Result<Vec<TestProgram>> {
+    build.args(packages.iter().flat_map(|name| ["--package", name]));
+    build.args(["--lib", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
+    shell::output(build)?.lines().filter_map(|line| read_artifact(line).transpose()).collect()
+}
+
+/// The test program in one of cargo's messages, if it is about one.
+fn read_artifact(message: &str) -> Result<Option<TestProgram>> {
+    let message: Value = serde_json::from_str(message).context("reading cargo's messages")?;
+    let (target, is_test) = (&message["target"], &message["profile"]["test"]);
+    let (Some(path), Some(true)) = (message["executable"].as_str(), is_test.as_bool()) else {
+        return Ok(None);
+    };
+    let name = target["name"].as_str().context("a target without a name")?;
+    let name = match target["kind"][0].as_str() {
+        Some("test") => name.to_owned(),
+        Some("bin") => format!("{name} (bin)"),
+        _ => format!("{name} (lib)"),
+    };
+    let manifest = message["manifest_path"].as_str().context("a target without a manifest")?;
+    let folder = Path::new(manifest).parent().context("a manifest without a folder")?;
+    Ok(Some(TestProgram { name, path: path.into(), folder: folder.into(), first: &[] }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::executable;
-    use std::path::PathBuf;
+    use super::read_artifact;
+    use std::path::Path;
+
+    /// Of cargo 1.95, shortened.
+    const LIBRARY: &str = r#"{"reason":"compiler-artifact","manifest_path":"/r/agent/Cargo.toml",
+        "target":{"kind":["lib"],"name":"gpuwho","test":true},"profile":{"test":true},
+        "executable":"/r/target/debug/deps/gpuwho-1","fresh":true}"#;
 
     #[test]
-    fn the_test_program_is_the_one_that_cargo_names() {
-        let told = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
-                    {\"executable\":\"/target/debug/deps/gpuwho-1\",\"fresh\":true}\n\
-                    {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(told), Some(PathBuf::from("/target/debug/deps/gpuwho-1")));
-        assert_eq!(executable("{\"executable\":null}"), None);
+    fn test_programs_are_those_that_cargo_names() {
+        let program = read_artifact(LIBRARY).unwrap().unwrap();
+        assert_eq!(program.name, "gpuwho (lib)");
+        assert_eq!(program.path, Path::new("/r/target/debug/deps/gpuwho-1"));
+        assert_eq!(program.folder, Path::new("/r/agent"));
+        let integration =
+            LIBRARY.replace("[\"lib\"],\"name\":\"gpuwho\"", "[\"test\"],\"name\":\"e2e\"");
+        assert_eq!(read_artifact(&integration).unwrap().unwrap().name, "e2e");
+    }
+
+    #[test]
+    fn what_is_no_test_program_is_left_out() {
+        let program =
+            LIBRARY.replace("\"profile\":{\"test\":true}", "\"profile\":{\"test\":false}");
+        let library = LIBRARY.replace("\"/r/target/debug/deps/gpuwho-1\"", "null");
+        for message in [program.as_str(), &library, r#"{"reason":"build-finished"}"#] {
+            assert_eq!(read_artifact(message).unwrap(), None);
+        }
+        assert!(read_artifact("warning: no JSON").is_err());
     }
 }

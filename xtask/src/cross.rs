@@ -1,8 +1,9 @@
 //! Builds for another processor than this machine's, with Debian's cross compiler and Rust's own
 //! library for that processor (`cargo xtask setup arm64` gets both).
 
-use crate::{compile, place, shell};
-use anyhow::{Context as _, Result};
+use crate::compile::{self, TestProgram};
+use crate::{place, shell};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,22 +26,9 @@ pub(crate) const ARM64: Cross = Cross {
 };
 
 impl Cross {
-    /// Builds packages of the workspace as the tests use them.
-    pub(crate) fn packages(&self, names: &[&str]) -> Result<()> {
-        let mut command = self.cargo("build");
-        for name in names {
-            command.args(["--package", name]);
-        }
-        shell::run(&mut command)
-    }
-
-    /// Builds the unit tests of a package's library; gives the program that they are in.
-    pub(crate) fn unit_tests(&self, package: &str) -> Result<PathBuf> {
-        let mut command = self.cargo("test");
-        command.args(["--package", package, "--lib", "--no-run", "--message-format=json"]);
-        eprintln!("+ {}", shell::line(&command));
-        compile::executable(&shell::capture(&mut command)?)
-            .with_context(|| format!("cargo names no test program of {package}"))
+    /// Builds packages of the workspace and their tests; gives the test programs.
+    pub(crate) fn test_programs(&self, packages: &[&str]) -> Result<Vec<TestProgram>> {
+        compile::test_programs(&mut self.cargo("build"), packages)
     }
 
     /// Where cargo puts what it built.

@@ -1,9 +1,9 @@
 //! The documents made from the program: `agent/METRICS.md` from the metric catalogue.
 
-use crate::compile::{self, Profile};
-use crate::{place, shell};
+use crate::{compile, place, shell};
 use anyhow::{Context as _, Result, bail};
 use std::fs;
+use std::path::Path;
 
 /// What `cargo xtask docs` can be asked.
 #[derive(clap::Args)]
@@ -15,15 +15,16 @@ pub(crate) struct Request {
 
 /// `cargo xtask docs`.
 pub(crate) fn docs(request: &Request) -> Result<()> {
-    if request.check { check() } else { write() }
+    let agent = compile::debug_agent()?;
+    if request.check { check(&agent) } else { write(&agent) }
 }
 
 /// Fails when a document is not what the program would write now.
-pub(crate) fn check() -> Result<()> {
+pub(crate) fn check(agent: &Path) -> Result<()> {
     let path = place::root().join("agent/METRICS.md");
     let written =
         fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    match first_difference(&written, &metrics()?) {
+    match first_difference(&written, &metrics(agent)?) {
         None => Ok(()),
         Some(line) => {
             bail!("agent/METRICS.md:{line} is not what the catalogue says: run `cargo xtask docs`")
@@ -31,16 +32,14 @@ pub(crate) fn check() -> Result<()> {
     }
 }
 
-fn write() -> Result<()> {
+fn write(agent: &Path) -> Result<()> {
     let path = place::root().join("agent/METRICS.md");
-    fs::write(&path, metrics()?).with_context(|| format!("writing {}", path.display()))?;
+    fs::write(&path, metrics(agent)?).with_context(|| format!("writing {}", path.display()))?;
     println!("wrote {}", path.display());
     Ok(())
 }
 
-fn metrics() -> Result<String> {
-    compile::packages(Profile::Debug, &["gpuwho"])?;
-    let agent = compile::agent(Profile::Debug);
+fn metrics(agent: &Path) -> Result<String> {
     let text = shell::capture(&mut shell::program(agent, ["metrics", "--markdown"]))?;
     if text.trim().is_empty() {
         bail!("`gpuwho metrics --markdown` wrote nothing");

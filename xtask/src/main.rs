@@ -46,7 +46,7 @@ enum Task {
     /// Run the agent: on this machine's GPUs, or on simulated ones where there is none
     Run(run::Request),
     /// Run every test
-    Test(PassedOn),
+    Test(test::Request),
     /// Write agent/METRICS.md from the metric catalogue
     Docs(docs::Request),
     /// Measure what the agent costs
@@ -90,13 +90,13 @@ fn perform(task: Task) -> Result<()> {
         Task::Setup(request) => setup::setup(&request),
         Task::Build(request) => compile::build(&request),
         Task::Run(request) => run::run(&request),
-        Task::Test(passed_on) => test::test(&passed_on.args).map(drop),
+        Task::Test(request) => test::test(&request).map(drop),
         Task::Docs(request) => docs::docs(&request),
         Task::Bench(passed_on) => bench::bench(&passed_on.args),
         Task::Fuzz(request) => fuzz::fuzz(&request),
         Task::Soak(request) => soak::soak(&request),
         Task::GpuCheck(request) => gpu_check::gpu_check(&request),
-        Task::Tidy => tidy::tidy(),
+        Task::Tidy => tidy::tidy(&compile::debug_agent()?),
         Task::Ci => ci::ci(),
         Task::Vm(request) => vm::vm(&request).map(drop),
         Task::Collector => collector::print_path(),

@@ -59,6 +59,19 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
+/// Prints the command, runs it, and gives what it writes to standard output; its standard error is
+/// this program's.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    eprintln!("+ {}", line(command));
+    let output = command.stderr(Stdio::inherit()).output();
+    let Output { status, stdout, .. } =
+        output.with_context(|| format!("starting {}", line(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", line(command));
+    }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
 /// Whether the command runs and succeeds; it is silent.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -13,6 +13,7 @@ mod tree;
 use crate::{place, task_names};
 use anyhow::{Result, bail};
 use std::fmt;
+use std::path::Path;
 use tree::Tree;
 
 /// One breach of a rule.
@@ -50,14 +51,12 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     manifests::reasons,
 ];
 
-/// `cargo xtask tidy`.
-pub(crate) fn tidy() -> Result<()> {
+/// `cargo xtask tidy`; asks a built agent for its commands.
+pub(crate) fn tidy(agent: &Path) -> Result<()> {
     let tree = Tree::of_repository(&place::root())?;
     let mut findings: Vec<_> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
     findings.extend(documents::xtask_commands(&tree, &task_names()));
-    if documents::names_agent_commands(&tree) {
-        findings.extend(documents::agent_commands(&tree, &documents::agent_command_names()?));
-    }
+    findings.extend(documents::agent_commands(&tree, &documents::agent_command_names(agent)?));
     for finding in &findings {
         println!("{finding}");
     }

@@ -12,7 +12,7 @@ mod kernels;
 mod machine;
 mod passed;
 
-use crate::compile::{self, Profile};
+use crate::compile;
 use crate::place;
 use crate::setup::{self, Want};
 use anyhow::{Context as _, Result, bail};
@@ -239,17 +239,12 @@ impl Guest {
             return Ok(Self { machine, image });
         }
         compile::setup_toolchain()?;
-        let names = ["gpuwho", "gpuwho-fake-nccl"];
-        let (target, tests) = match machine.cross() {
-            None => {
-                compile::packages(Profile::Debug, &names)?;
-                (place::target("debug"), compile::unit_tests("gpuwho")?)
-            }
-            Some(cross) => {
-                cross.packages(&names)?;
-                (cross.target(), cross.unit_tests("gpuwho")?)
-            }
+        let (target, programs) = match machine.cross() {
+            None => (place::target("debug"), compile::all()?),
+            Some(cross) => (cross.target(), cross.test_programs(&["gpuwho", "gpuwho-fake-nccl"])?),
         };
+        let tests = programs.into_iter().find(|program| program.name == "gpuwho (lib)");
+        let tests = tests.context("cargo names no test program of gpuwho")?.path;
         let beside = ["nccl-rank", "libnccl.so"].map(|name| target.join(name)).to_vec();
         let tests = Tests { program: tests, beside };
         let image = initramfs::build(machine, busybox, &target.join("gpuwho"), Some(&tests))?;

@@ -2,9 +2,9 @@
 
 use super::Finding;
 use super::tree::Tree;
-use crate::compile::{self, Profile};
 use crate::shell;
 use anyhow::{Result, bail};
+use std::path::Path;
 
 /// Every `cargo xtask <task>` in a document is a task.
 pub(super) fn xtask_commands(tree: &Tree, tasks: &[String]) -> Vec<Finding> {
@@ -16,15 +16,8 @@ pub(super) fn agent_commands(tree: &Tree, known: &[String]) -> Vec<Finding> {
     commands(tree, "gpuwho ", known)
 }
 
-/// Whether any document names a command of the agent, so that it must be built to compare.
-pub(super) fn names_agent_commands(tree: &Tree) -> bool {
-    !agent_commands(tree, &[]).is_empty()
-}
-
 /// What `gpuwho --help` lists.
-pub(super) fn agent_command_names() -> Result<Vec<String>> {
-    compile::packages(Profile::Debug, &["gpuwho"])?;
-    let agent = compile::agent(Profile::Debug);
+pub(super) fn agent_command_names(agent: &Path) -> Result<Vec<String>> {
     let names = listed(&shell::capture(&mut shell::program(agent, ["--help"]))?);
     if names.is_empty() {
         bail!("`gpuwho --help` lists no commands");

@@ -1,0 +1,84 @@
+//! Runs test programs, several at a time, and prints what they print.
+
+use super::report::Report;
+use crate::compile::TestProgram;
+use crate::shell;
+use anyhow::{Context as _, Result, anyhow};
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Programs at a time. Most tests wait for other processes, so one program leaves two cores idle.
+const SIDE_BY_SIDE: usize = 2;
+
+/// What each program is run with.
+pub(super) struct Runner {
+    /// Tell the tests where programs and libraries are.
+    pub(super) environment: Vec<(&'static str, OsString)>,
+    /// For libtest: which tests.
+    pub(super) arguments: Vec<OsString>,
+}
+
+/// One run of a program that has ended.
+pub(super) struct Run<'a> {
+    pub(super) program: &'a TestProgram,
+    pub(super) report: Report,
+    pub(super) status: ExitStatus,
+    pub(super) took: Duration,
+}
+
+impl Runner {
+    /// Runs every program; starts them in the given order, so the longest belongs first.
+    pub(super) fn run_all<'a>(&self, programs: &'a [TestProgram]) -> Result<Vec<Run<'a>>> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut runs = Vec::new();
+            while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                runs.push(self.run(program, &self.arguments)?);
+            }
+            Ok(runs)
+        };
+        let results: Vec<Result<Vec<Run<'a>>>> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(work)).collect();
+            let join = |worker: thread::ScopedJoinHandle<'_, _>| {
+                worker.join().unwrap_or_else(|_| Err(anyhow!("the thread of a program panicked")))
+            };
+            workers.into_iter().map(join).collect()
+        });
+        let mut runs = Vec::new();
+        for result in results {
+            runs.extend(result?);
+        }
+        Ok(runs)
+    }
+
+    /// Runs one test of a program, with nothing beside it.
+    pub(super) fn run_alone<'a>(&self, program: &'a TestProgram, test: &str) -> Result<Run<'a>> {
+        self.run(program, &[test, "--exact", "--test-threads=1"].map(OsString::from))
+    }
+
+    fn run<'a>(&self, program: &'a TestProgram, arguments: &[OsString]) -> Result<Run<'a>> {
+        let began = Instant::now();
+        let mut command = program.command();
+        command.args(["--show-output"]).args(arguments);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let line = shell::line(&command);
+        eprintln!("+ {line}");
+        let spawned = command.stdout(Stdio::piped()).spawn();
+        let mut child = spawned.with_context(|| format!("starting {line}"))?;
+        let output = child.stdout.take().context("a test program without an output")?;
+        let mut report = Report::default();
+        // A test's children may print any bytes.
+        for line in BufReader::new(output).split(b'\n') {
+            let line = line.with_context(|| format!("reading what {} prints", program.name))?;
+            let line = String::from_utf8_lossy(&line);
+            report.read(&line);
+            writeln!(std::io::stdout(), "[{}] {line}", program.name).context("printing")?;
+        }
+        let status = child.wait().with_context(|| format!("waiting for {line}"))?;
+        Ok(Run { program, report, status, took: began.elapsed() })
+    }
+}
