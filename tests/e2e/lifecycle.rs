@@ -133,7 +133,7 @@ fn told_to_end_it_ends_its_series_its_child_and_its_socket() {
     let mut agent = start(folder.path(), collector.http_endpoint());
     let some = |points: &[ReceivedPoint]| (!times(points).is_empty()).then_some(());
     collector.wait_for(WITHIN, some).unwrap().expect("the first points");
-    let reader = until(WITHIN, || child_of(agent.pid())).expect("the reader");
+    let reader = until(WITHIN, || agent.reader()).expect("the reader");
     let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(agent.wait(WITHIN).unwrap().code(), Some(0));
@@ -146,19 +146,7 @@ fn told_to_end_it_ends_its_series_its_child_and_its_socket() {
     collector.wait_for(WITHIN, ended).unwrap().expect("the end of the series");
 }
 
-/// The reader: the agent's only child.
-fn child_of(pid: u32) -> Option<i32> {
-    let own = |entry: fs::DirEntry| {
-        let child: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        let (_, rest) = stat.rsplit_once(") ")?;
-        let parent: u32 = rest.split_whitespace().nth(1)?.parse().ok()?;
-        (parent == pid).then_some(child)
-    };
-    fs::read_dir("/proc").ok()?.flatten().find_map(own)
-}
-
-fn is_zombie(pid: i32) -> bool {
+fn is_zombie(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
 }
@@ -180,7 +168,7 @@ fn a_second_agent_is_told_of_the_first() {
 fn release_closes_every_handle_within_a_second_and_resume_takes_them_again() {
     let folder = TempDir::new().unwrap();
     let agent = start(folder.path(), answering("200 OK"));
-    let reader = until(WITHIN, || child_of(agent.pid())).expect("the reader");
+    let reader = until(WITHIN, || agent.reader()).expect("the reader");
     agent
         .wait_for("a reading", WITHIN, |who| (who["devices"][0]["state"] == "ok").then_some(()))
         .unwrap();

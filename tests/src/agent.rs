@@ -255,6 +255,12 @@ impl Agent {
 
     /// PID of a child that runs a command of the agent's, if it has not ended.
     pub fn child(&self, command: &str) -> Option<u32> {
+        let runs = |(name, pid): (String, u32)| (name == command).then_some(pid);
+        self.children().into_iter().find_map(runs)
+    }
+
+    /// Every child that has not ended, with the command of the agent's that it runs.
+    pub fn children(&self) -> Vec<(String, u32)> {
         let own = |entry: fs::DirEntry| {
             let child: u32 = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -262,11 +268,14 @@ impl Agent {
             let mut words = rest.split_whitespace();
             let lives = words.next()? != "Z";
             let parent: u32 = words.next()?.parse().ok()?;
-            let line = fs::read(entry.path().join("cmdline")).ok()?;
-            let runs = line.split(|byte| *byte == 0).any(|word| word == command.as_bytes());
-            (lives && parent == self.pid() && runs).then_some(child)
+            let line = fs::read_to_string(entry.path().join("cmdline")).ok()?;
+            let command = line.split('\0').nth(1)?.to_owned();
+            (lives && parent == self.pid()).then_some((command, child))
         };
-        fs::read_dir("/proc").ok()?.flatten().find_map(own)
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut children: Vec<_> = processes.filter_map(own).collect();
+        children.sort();
+        children
     }
 
     /// Its socket.

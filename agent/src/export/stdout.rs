@@ -10,7 +10,7 @@ use crate::sample::Value;
 use serde::Serialize;
 use serde::ser::{SerializeMap as _, Serializer};
 use std::io::{self, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// Writes lines to anything: standard output, a file.
 #[derive(Debug)]
@@ -195,21 +195,7 @@ impl Serialize for Attributes<'_> {
 
 /// Nanoseconds since the epoch as RFC 3339 in UTC.
 fn rfc3339(ns: u64) -> String {
-    let (seconds, nanos) = (ns / 1_000_000_000, ns % 1_000_000_000);
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days to a civil date with years that begin in March, so that the leap day is the last:
-    // https://howardhinnant.github.io/date_algorithms.html#civil_from_days
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
+    humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(ns)).to_string()
 }
 
 #[cfg(test)]

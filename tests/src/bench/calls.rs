@@ -2,7 +2,7 @@
 //! and what the agent adds to that time. The library is the fake one, which takes as long as has been
 //! published of the real one.
 
-use super::cost::{child, spent, threads};
+use super::cost::{reader, spent, threads};
 use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
@@ -41,7 +41,7 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
     let agent = load.agent(EVERY, &receiver)?;
     thread::sleep(WARM_UP);
-    let (agent, reader) = (agent.pid(), child(agent.pid())?);
+    let (agent, reader) = (agent.pid(), reader(&agent)?);
     let before = (look(&path)?, threads(agent)?, threads(reader)?);
     thread::sleep(watch);
     let after = (look(&path)?, threads(agent)?, threads(reader)?);

@@ -1,10 +1,11 @@
-//! CPU time and memory of the agent's two processes, from `/proc`, with every thread apart: the
-//! scheduler's own nanoseconds, not the clock's ticks.
+//! CPU time and memory of the agent and of each of its children, from `/proc`, with every thread
+//! apart: the scheduler's own nanoseconds, not the clock's ticks.
 
 use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
 use super::{BenchError, stage};
+use crate::agent::Agent;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 const WARM_UP: Duration = Duration::from_secs(5);
 /// Of one core.
 const CPU_TARGET_PERCENT: f64 = 0.05;
-/// Parent and child together.
+/// The agent and all of its children together.
 const MEMORY_TARGET_MB: f64 = 15.0;
 
 /// Nanoseconds of CPU by thread name.
@@ -36,12 +37,11 @@ pub fn measure(every: &str, watch: Duration) -> Result<Vec<Row>, BenchError> {
     let receiver = Receiver::start().map_err(BenchError::os("receiver"))?;
     let agent = load.agent(every, &receiver)?;
     thread::sleep(WARM_UP);
-    let child = child(agent.pid())?;
-    let pids = [("agent", agent.pid()), ("reader", child)];
+    let pids = processes(&agent)?;
     let (begun, sent) = (Instant::now(), receiver.received());
-    let before = pids.map(|(_, pid)| threads(pid));
+    let before: Vec<_> = pids.iter().map(|(_, pid)| threads(*pid)).collect();
     thread::sleep(watch);
-    let after = pids.map(|(_, pid)| threads(pid));
+    let after: Vec<_> = pids.iter().map(|(_, pid)| threads(*pid)).collect();
     let (took, received) = (begun.elapsed(), receiver.received());
     let ticks = received.0.saturating_sub(sent.0);
     let mut rows = Vec::new();
@@ -55,10 +55,10 @@ pub fn measure(every: &str, watch: Duration) -> Result<Vec<Row>, BenchError> {
     }
     let percent = total as f64 / took.as_nanos() as f64 * 100.0;
     let figure = format!("{percent:.4} % of a core");
-    let both = format!("CPU of both at {every}");
+    let all = format!("CPU of all at {every}");
     rows.push(match every {
-        "10s" => Row::against(both, figure, "< 0.05 %", percent < CPU_TARGET_PERCENT),
-        _ => Row::plain(both, figure),
+        "10s" => Row::against(all, figure, "< 0.05 %", percent < CPU_TARGET_PERCENT),
+        _ => Row::plain(all, figure),
     });
     let bytes = (received.1 - sent.1).checked_div(ticks).unwrap_or_default();
     rows.push(Row::plain(format!("sent at {every}"), format!("{ticks} requests of {bytes} B")));
@@ -75,7 +75,7 @@ fn cpu(what: &str, nanos: u64, ticks: u64, took: Duration) -> Row {
     Row::plain(what, format!("{tick:.3} ms a tick ({ticks} ticks), {hour:.2} s an hour"))
 }
 
-fn memory_rows(pids: &[(&str, u32)]) -> Result<Vec<Row>, BenchError> {
+fn memory_rows(pids: &[(String, u32)]) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     let mut sum = Memory::default();
     for (name, pid) in pids {
@@ -86,7 +86,7 @@ fn memory_rows(pids: &[(&str, u32)]) -> Result<Vec<Row>, BenchError> {
         rows.push(Row::plain(format!("memory of the {name}"), memory.figure()));
     }
     let met = megabytes(sum.resident) < MEMORY_TARGET_MB;
-    rows.push(Row::against("memory of both", sum.figure(), "< 15 MB RSS", met));
+    rows.push(Row::against("memory of all", sum.figure(), "< 15 MB RSS", met));
     Ok(rows)
 }
 
@@ -123,17 +123,16 @@ fn read(path: &Path) -> Result<String, BenchError> {
     fs::read_to_string(path).map_err(BenchError::os(path))
 }
 
-/// The only child: the device reader.
-pub(super) fn child(pid: u32) -> Result<u32, BenchError> {
-    for folder in tasks(pid)? {
-        if let Some(child) = read(&folder.join("children"))?.split_whitespace().next() {
-            return child.parse().map_err(|_| BenchError::Strange {
-                what: folder.display().to_string(),
-                expected: "a child's PID",
-            });
-        }
-    }
-    Err(BenchError::Strange { what: "the agent".to_owned(), expected: "that it has a reader" })
+/// The agent and its children, by what they do.
+fn processes(agent: &Agent) -> Result<Vec<(String, u32)>, BenchError> {
+    reader(agent)?;
+    Ok([("agent".to_owned(), agent.pid())].into_iter().chain(agent.children()).collect())
+}
+
+/// The child that reads devices.
+pub(super) fn reader(agent: &Agent) -> Result<u32, BenchError> {
+    let what = "the agent".to_owned();
+    agent.reader().ok_or(BenchError::Strange { what, expected: "that it has a reader" })
 }
 
 fn tasks(pid: u32) -> Result<Vec<PathBuf>, BenchError> {

@@ -1,7 +1,7 @@
 //! What the whole agent costs while ranks call the collective library without a pause, against the
 //! same host with the same ranks at rest.
 
-use super::cost::{Threads, child, spent, threads};
+use super::cost::{Threads, reader, spent, threads};
 use super::load::Load;
 use super::receiver::Receiver;
 use super::table::Row;
@@ -26,7 +26,7 @@ pub fn measure(watch: Duration) -> Result<Vec<Row>, BenchError> {
     let mut ranks = world(&load).map_err(BenchError::os("ranks"))?;
     agent.wait_for_log("counting collective calls", WARM_UP)?;
     thread::sleep(WARM_UP);
-    let pids = [agent.pid(), child(agent.pid())?];
+    let pids = [agent.pid(), reader(&agent)?];
     let begun = Instant::now();
     let before = all_threads(pids)?;
     thread::sleep(watch);

@@ -5,7 +5,7 @@
 //! look-ups for the points, the table's upkeep, and the whole of the threads that ask for names and
 //! that take the kernel's reports. The ledger stands beside it: it divides, it does not find out.
 
-use super::cost::{Threads, child, spent, threads};
+use super::cost::{Threads, reader, spent, threads};
 use super::crowd::{CONTAINERS, Crowd, PROCESSES};
 use super::receiver::Receiver;
 use super::table::Row;
@@ -107,8 +107,7 @@ impl Moment {
     /// Right after a request: the stages are those of the tick before it.
     fn now(agent: &Agent, receiver: &Receiver) -> Result<Self, BenchError> {
         let (body, requests) = receiver.last();
-        let reader = child(agent.pid())?;
-        let (agent, reader) = (threads(agent.pid())?, threads(reader)?);
+        let (agent, reader) = (threads(agent.pid())?, threads(reader(agent)?)?);
         Ok(Self { requests, stages: stages(&body)?, agent, reader })
     }
 }

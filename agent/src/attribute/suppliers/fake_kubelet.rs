@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 /// Longest wait for anything in a test.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a call is answered with.
 #[derive(Clone, Debug)]
@@ -287,4 +287,10 @@ impl Office {
 pub(super) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, test);
+}
+
+/// Bytes of a message that Kubernetes' own Go types wrote (`tests/kubernetes`).
+pub(super) fn written(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/kubernetes");
+    std::fs::read(format!("{folder}/{name}.binpb")).unwrap()
 }

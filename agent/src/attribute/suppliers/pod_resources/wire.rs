@@ -138,3 +138,94 @@ impl TopologyInfo {
         self.nodes.iter().map(|node| node.id).collect()
     }
 }
+
+/// Against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::suppliers::fake_kubelet::written;
+    use prost::Message as _;
+
+    fn topology() -> Option<TopologyInfo> {
+        Some(TopologyInfo { nodes: vec![NumaNode { id: 1001 }, NumaNode::default()] })
+    }
+
+    fn devices() -> Vec<ContainerDevices> {
+        let id = "ContainerDevices.device_ids".to_owned();
+        let whole = ContainerDevices {
+            resource_name: "ContainerDevices.resource_name".into(),
+            device_ids: vec![id.clone(), id],
+            topology: topology(),
+        };
+        vec![whole, ContainerDevices::default()]
+    }
+
+    fn memory() -> Vec<ContainerMemory> {
+        let whole = ContainerMemory {
+            memory_type: "ContainerMemory.memory_type".into(),
+            size: 1002,
+            topology: topology(),
+        };
+        vec![whole, ContainerMemory::default()]
+    }
+
+    fn claims() -> Vec<DynamicResource> {
+        let device = ClaimResource {
+            cdi_devices: vec![CdiDevice { name: "CDIDevice.name".into() }, CdiDevice::default()],
+            driver_name: "ClaimResource.driver_name".into(),
+            pool_name: "ClaimResource.pool_name".into(),
+            device_name: "ClaimResource.device_name".into(),
+            share_id: Some("ClaimResource.share_id".into()),
+        };
+        let whole = DynamicResource {
+            claim_name: "DynamicResource.claim_name".into(),
+            claim_resources: vec![device, ClaimResource::default()],
+        };
+        vec![whole, DynamicResource::default()]
+    }
+
+    fn pod() -> PodResources {
+        let container = ContainerResources {
+            name: "ContainerResources.name".into(),
+            devices: devices(),
+            cpu_ids: vec![1003, 1003],
+            memory: memory(),
+            dynamic_resources: claims(),
+        };
+        PodResources {
+            name: "PodResources.name".into(),
+            namespace: "PodResources.namespace".into(),
+            containers: vec![container, ContainerResources::default()],
+            cpu_ids: vec![1004, 1004],
+            memory: memory(),
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_as_kubernetes_writes_it_and_a_pod_that_says_nothing_too() {
+        let told = ListPodResourcesResponse::decode(&*written("pod-resources-list")).unwrap();
+        assert_eq!(told.pod_resources, [pod(), PodResources::default()]);
+        assert_eq!(ListPodResourcesResponse::decode(&[][..]).unwrap().pod_resources, []);
+    }
+
+    #[test]
+    fn one_pod_is_read_as_kubernetes_writes_it() {
+        let told = GetPodResourcesResponse::decode(&*written("pod-resources-get")).unwrap();
+        assert_eq!(told.pod_resources, Some(pod()));
+    }
+
+    #[test]
+    fn what_the_node_has_is_read_as_kubernetes_writes_it() {
+        let told = AllocatableResourcesResponse::decode(&*written("pod-resources-all")).unwrap();
+        assert_eq!(told.devices, devices());
+    }
+
+    #[test]
+    fn a_question_is_what_kubernetes_writes() {
+        let asked = GetPodResourcesRequest {
+            pod_name: "trainer-0".into(),
+            pod_namespace: "research".into(),
+        };
+        assert_eq!(asked.encode_to_vec(), written("pod-resources-ask"));
+    }
+}

@@ -127,3 +127,71 @@ pub(crate) struct ContainerStatus {
     #[prost(string, tag = "8")]
     pub(crate) container_id: String,
 }
+
+/// Against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::suppliers::fake_kubelet::written;
+    use prost::Message as _;
+
+    fn pod() -> Pod {
+        let text = |field: &str| field.to_owned();
+        let map = |field: &str| [(text(field), text(field))].into();
+        let owner = OwnerReference {
+            kind: text("OwnerReference.Kind"),
+            name: text("OwnerReference.Name"),
+            api_version: text("OwnerReference.APIVersion"),
+            controller: true,
+        };
+        let metadata = ObjectMeta {
+            name: text("ObjectMeta.Name"),
+            namespace: text("ObjectMeta.Namespace"),
+            uid: text("ObjectMeta.UID"),
+            creation_timestamp: Some(Time { seconds: 1_795_000_000 }),
+            labels: map("ObjectMeta.Labels"),
+            annotations: map("ObjectMeta.Annotations"),
+            owner_references: vec![owner],
+        };
+        let container = ContainerStatus {
+            name: text("ContainerStatus.Name"),
+            image: text("ContainerStatus.Image"),
+            container_id: text("ContainerStatus.ContainerID"),
+        };
+        let status = PodStatus {
+            regular: vec![container.clone()],
+            init: vec![container.clone()],
+            ephemeral: vec![container],
+        };
+        let spec = PodSpec { node_name: text("PodSpec.NodeName") };
+        Pod { metadata: Some(metadata), spec: Some(spec), status: Some(status) }
+    }
+
+    #[test]
+    fn a_pod_of_which_everything_is_said_is_read_as_kubernetes_writes_it() {
+        let told = GetPodResponse::decode(&*written("pods-get")).unwrap();
+        assert_eq!(Pod::decode(&*told.pod).unwrap(), pod());
+    }
+
+    #[test]
+    fn a_list_is_read_as_kubernetes_writes_it_and_a_pod_that_says_nothing_too() {
+        let told = ListPodsResponse::decode(&*written("pods-list")).unwrap();
+        let pods: Vec<_> = told.pods.iter().map(|pod| Pod::decode(&**pod).unwrap()).collect();
+        assert_eq!(pods, [pod(), Pod::default()]);
+        assert_eq!(ListPodsResponse::decode(&[][..]).unwrap(), ListPodsResponse::default());
+    }
+
+    #[test]
+    fn events_are_read_as_kubernetes_writes_them() {
+        let told = WatchPodsEvent::decode(&*written("pods-watch")).unwrap();
+        assert_eq!((told.kind, Pod::decode(&*told.pod).unwrap()), (DELETED, pod()));
+        let told = WatchPodsEvent::decode(&*written("pods-watch-synced")).unwrap();
+        assert_eq!(told, WatchPodsEvent { kind: INITIAL_SYNC_COMPLETE, pod: Vec::new() });
+    }
+
+    #[test]
+    fn a_question_is_what_kubernetes_writes() {
+        let asked = GetPodRequest { pod_uid: "u1".into() };
+        assert_eq!(asked.encode_to_vec(), written("pods-ask"));
+    }
+}

@@ -4,6 +4,8 @@ use super::{Compression, Endpoint, Protocol, RawOtlp, SettingsError, Signal};
 use crate::catalog::attributes::SERVICE_NAME;
 use hyper::Uri;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -240,17 +242,12 @@ fn pairs(list: &str) -> impl Iterator<Item = Option<(String, String)>> {
     })
 }
 
+/// `None` for a `%` that begins no escape, which the crate takes for itself.
 fn percent_decoded(text: &str) -> Option<String> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            decoded.push(byte);
-            continue;
-        }
-        let high = char::from(bytes.next()?).to_digit(16)?;
-        let low = char::from(bytes.next()?).to_digit(16)?;
-        decoded.push(u8::try_from(high * 16 + low).ok()?);
-    }
-    String::from_utf8(decoded).ok()
+    let is_escape = |rest: &str| {
+        rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    let escapes = text.split('%').skip(1).all(is_escape);
+    let decoded = percent_decode_str(text).decode_utf8().ok().filter(|_| escapes);
+    decoded.map(Cow::into_owned)
 }

@@ -1,0 +1,186 @@
+// Writes messages of Kubernetes' local APIs with Kubernetes' own Go types: what the agent's
+// hand-written messages are tested against. Every field of every message is set, also those that
+// the agent does not read, and every message has fields that nobody knows yet.
+//
+//	cd tests/kubernetes && go run . ../fixtures/kubernetes
+//
+// A string is its message and field ("Container.id"), a number its field's number and 1000, true is
+// true. A list has one such item, and one in which nothing is set.
+package main
+
+import (
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	core "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	resources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	pods "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		log.Fatal("usage: go run . FOLDER")
+	}
+	whole, err := pod().Marshal()
+	check(err)
+	answers := map[string]proto.Message{
+		"cri-version":        filled(&cri.VersionResponse{}),
+		"cri-sandboxes":      filled(&cri.ListPodSandboxResponse{}),
+		"cri-containers":     filled(&cri.ListContainersResponse{}),
+		"cri-images":         filled(&cri.ListImagesResponse{}),
+		"cri-event":          filled(&cri.ContainerEventResponse{}),
+		"pod-resources-list": filled(&resources.ListPodResourcesResponse{}),
+		"pod-resources-get":  filled(&resources.GetPodResourcesResponse{}),
+		"pod-resources-all":  filled(&resources.AllocatableResourcesResponse{}),
+		"pods-list":          &pods.ListPodsResponse{Pods: [][]byte{whole, {}}},
+		"pods-get":           &pods.GetPodResponse{Pod: whole},
+		"pods-watch":         &pods.WatchPodsEvent{Type: pods.EventType_DELETED, Pod: whole},
+		"pods-watch-synced":  &pods.WatchPodsEvent{Type: pods.EventType_INITIAL_SYNC_COMPLETE},
+		"cri-ask-version":    &cri.VersionRequest{Version: "v1"},
+		"cri-ask-sandbox":    &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: "s1", LabelSelector: map[string]string{"io.kubernetes.pod.uid": "u1"}}},
+		"cri-ask-container":  &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: "c1"}},
+		"pod-resources-ask":  &resources.GetPodResourcesRequest{PodName: "trainer-0", PodNamespace: "research"},
+		"pods-ask":           &pods.GetPodRequest{PodUID: "u1"},
+	}
+	for name, answer := range answers {
+		bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(answer)
+		check(err)
+		check(os.WriteFile(filepath.Join(os.Args[1], name+".binpb"), bytes, 0o644))
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// filled sets every field of a message and of those in it.
+func filled(message proto.Message) proto.Message {
+	fill(message.ProtoReflect())
+	return message
+}
+
+func fill(message protoreflect.Message) {
+	fields := message.Descriptor().Fields()
+	for at := 0; at < fields.Len(); at++ {
+		field := fields.Get(at)
+		switch {
+		case field.IsMap():
+			text := protoreflect.ValueOfString(name(field))
+			message.Mutable(field).Map().Set(text.MapKey(), value(message, field.MapValue()))
+		case field.IsList() && field.Message() != nil:
+			list := message.Mutable(field).List()
+			fill(list.AppendMutable().Message())
+			list.AppendMutable()
+		case field.IsList():
+			list := message.Mutable(field).List()
+			list.Append(value(message, field))
+			list.Append(value(message, field))
+		case field.Message() != nil:
+			fill(message.Mutable(field).Message())
+		default:
+			message.Set(field, value(message, field))
+		}
+	}
+	unknown := protowire.AppendTag(nil, 1000, protowire.VarintType)
+	unknown = protowire.AppendVarint(unknown, 1<<63)
+	unknown = protowire.AppendTag(unknown, 1001, protowire.BytesType)
+	unknown = protowire.AppendString(unknown, "of tomorrow")
+	unknown = protowire.AppendTag(unknown, 1002, protowire.Fixed64Type)
+	unknown = protowire.AppendFixed64(unknown, 1)
+	message.SetUnknown(unknown)
+}
+
+func name(field protoreflect.FieldDescriptor) string {
+	return fmt.Sprintf("%s.%s", field.Parent().Name(), field.Name())
+}
+
+func value(message protoreflect.Message, field protoreflect.FieldDescriptor) protoreflect.Value {
+	number := 1000 + int64(field.Number())
+	switch field.Kind() {
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString(name(field))
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte{0, 255})
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.EnumKind:
+		values := field.Enum().Values()
+		return protoreflect.ValueOfEnum(values.Get(values.Len() - 1).Number())
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(int32(number))
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(number)
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(uint32(number))
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(uint64(number))
+	default:
+		log.Fatalf("%s is a %v", name(field), field.Kind())
+		panic(nil)
+	}
+}
+
+// pod sets every field of a pod; core/v1 has no descriptors.
+func pod() *core.Pod {
+	whole := &core.Pod{}
+	fillGo(reflect.ValueOf(whole).Elem(), "")
+	return whole
+}
+
+func fillGo(into reflect.Value, name string) {
+	switch into.Interface().(type) {
+	case meta.Time:
+		into.Set(reflect.ValueOf(meta.Unix(1_795_000_000, 0)))
+		return
+	case meta.MicroTime:
+		into.Set(reflect.ValueOf(meta.NewMicroTime(time.Unix(1_795_000_000, 0))))
+		return
+	case resource.Quantity:
+		into.Set(reflect.ValueOf(resource.MustParse("1001")))
+		return
+	case intstr.IntOrString:
+		into.Set(reflect.ValueOf(intstr.FromInt32(1001)))
+		return
+	}
+	switch into.Kind() {
+	case reflect.String:
+		into.SetString(name)
+	case reflect.Bool:
+		into.SetBool(true)
+	case reflect.Int32, reflect.Int64:
+		into.SetInt(1001)
+	case reflect.Uint8:
+		into.SetUint(255)
+	case reflect.Pointer:
+		into.Set(reflect.New(into.Type().Elem()))
+		fillGo(into.Elem(), name)
+	case reflect.Slice:
+		into.Set(reflect.MakeSlice(into.Type(), 1, 1))
+		fillGo(into.Index(0), name)
+	case reflect.Map:
+		key, value := reflect.New(into.Type().Key()).Elem(), reflect.New(into.Type().Elem()).Elem()
+		fillGo(key, name)
+		fillGo(value, name)
+		into.Set(reflect.MakeMap(into.Type()))
+		into.SetMapIndex(key, value)
+	case reflect.Struct:
+		for at := 0; at < into.NumField(); at++ {
+			fillGo(into.Field(at), into.Type().Name()+"."+into.Type().Field(at).Name)
+		}
+	default:
+		log.Fatalf("%s is a %v", name, into.Kind())
+	}
+}
