@@ -3,7 +3,8 @@
 use crate::config::{Config, configured};
 use crate::plan;
 use gpuwho_common::nccl::Hash;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -619,11 +620,17 @@ macro_rules! questions {
 ///
 /// # Safety
 ///
-/// `comm` is null or a living handle of this library.
+/// `comm` is null or a living handle of this library; for a gate `value` is the address of its path,
+/// which ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fakeNcclPlan(what: u32, value: u64, comm: Handle) {
     match what {
-        0 => plan::take(std::time::Duration::from_nanos(value)),
+        0 => {
+            let path = ptr::with_exposed_provenance(usize::try_from(value).unwrap_or(0));
+            // SAFETY: as promised by the caller.
+            let path = unsafe { CStr::from_ptr(path) };
+            plan::wait_at(OsStr::from_bytes(path.to_bytes()).into());
+        }
         1 => plan::hang(),
         2 => plan::fail(u32::try_from(value).unwrap_or(0)),
         // SAFETY: as promised by the caller.

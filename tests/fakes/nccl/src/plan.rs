@@ -1,19 +1,24 @@
-//! What the next calls of this process shall do: take time, fail, or never return.
+//! What the next calls of this process shall do: wait, fail, or never return.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
-/// Nanoseconds that each call takes.
-static TAKES_NS: AtomicU64 = AtomicU64::new(0);
+/// Whether the next call waits at the gate.
+static WAITS: AtomicU32 = AtomicU32::new(0);
+/// A FIFO.
+static GATE: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// Whether the next call never returns.
 static HANGS: AtomicU32 = AtomicU32::new(0);
 /// What the next call returns.
 static RETURNS: AtomicU32 = AtomicU32::new(0);
 
-/// Every call from now on takes so long.
-pub(crate) fn take(time: Duration) {
-    TAKES_NS.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+/// The next call waits until somebody opens this FIFO for writing.
+pub(crate) fn wait_at(fifo: PathBuf) {
+    *GATE.lock().unwrap_or_else(PoisonError::into_inner) = Some(fifo);
+    WAITS.store(1, Ordering::Release);
 }
 
 /// The next call never returns.
@@ -28,9 +33,10 @@ pub(crate) fn fail(result: u32) {
 
 /// Does what is planned for a call; gives its result.
 pub(crate) fn carry_out() -> u32 {
-    let takes = TAKES_NS.load(Ordering::Relaxed);
-    if takes != 0 {
-        thread::sleep(Duration::from_nanos(takes));
+    if WAITS.load(Ordering::Relaxed) != 0 && WAITS.swap(0, Ordering::Acquire) != 0 {
+        let fifo = GATE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A FIFO that is gone keeps nobody waiting.
+        let _ = fifo.map(File::open);
     }
     if HANGS.load(Ordering::Relaxed) != 0 {
         loop {

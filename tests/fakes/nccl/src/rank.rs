@@ -173,7 +173,7 @@ impl Rank {
             ["ras", file] => {
                 crate::ras::listen(file.into()).map_err(|error| refused(error.to_string()))
             }
-            ["take", ns] => self.plan(0, number(ns)?, "-"),
+            ["wait", fifo] => self.wait_at(fifo),
             ["hang"] => self.plan(1, 0, "-"),
             ["fail", result] => self.plan(2, number(result)?, "-"),
             ["break", name, result] => self.plan(3, number(result)?, name),
@@ -393,6 +393,11 @@ impl Rank {
         let result =
             unsafe { transmute::<*mut c_void, Question>(function)(handle, &raw mut answer) };
         Ok(format!("{result} {answer}"))
+    }
+
+    fn wait_at(&self, fifo: &str) -> Result<String, Refused> {
+        let path = CString::new(fifo).map_err(|_| refused("a path with a zero byte"))?;
+        self.plan(0, path.as_ptr().expose_provenance() as u64, "-")
     }
 
     fn plan(&self, what: u32, value: u64, name: &str) -> Result<String, Refused> {

@@ -19,14 +19,22 @@ fn counted(bare: &Bare, rank: &Rank) -> (u64, u64) {
 fn of_a_fast_thread_every_call_is_counted_and_one_in_sixteen_is_timed() {
     let Some((_scene, mut rank, bare)) = alone(Way::Session, RATE) else { return };
     assert_eq!(rank.order(&format!("call {MANY} ncclAllReduce world 1000 7")), "0");
-    let (before, timed_before) = counted(&bare, &rank);
-    assert_eq!(before, MANY);
-    assert_eq!(rank.order("call 80000 ncclAllReduce world 1000 7"), "0");
-    let (after, timed_after) = counted(&bare, &rank);
-    assert_eq!(after - before, 80_000);
-    // By chance: the standard deviation is 68.
-    let timed = timed_after - timed_before;
-    assert!((4_600..5_400).contains(&timed), "{timed} of 80,000 were timed");
+    let end = Instant::now() + DEADLINE;
+    let mut made = MANY;
+    loop {
+        let (before, timed_before) = counted(&bare, &rank);
+        assert_eq!(rank.order("call 80000 ncclAllReduce world 1000 7"), "0");
+        let (after, timed_after) = counted(&bare, &rank);
+        made += 80_000;
+        assert_eq!((after - before, after), (80_000, made));
+        // By chance: the standard deviation is 68. A thread that was kept waiting by others at the
+        // wrong moment counts as slow for a tenth of a second.
+        let timed = timed_after - timed_before;
+        if (4_600..5_400).contains(&timed) {
+            break;
+        }
+        assert!(Instant::now() < end, "{timed} of 80,000 were timed");
+    }
 }
 
 #[test]

@@ -173,34 +173,6 @@ fn the_process_that_pays_most_decides_and_not_the_mean_of_all() {
     assert!(governed.rate > 500, "{governed:?}");
 }
 
-#[test]
-fn the_budget_of_a_process_is_for_all_its_libraries_together() {
-    use GovernorLevel::Full;
-    let budget = 200;
-    let Some(mut source) = Source::start(Duration::from_mins(1), budget) else { return };
-    let scenes = [Scene::new(), Scene::new(), Scene::new()];
-    let mut rank = Rank::with(&scenes[0].library());
-    source.hold(rank.process());
-    let worlds = ["first", "second", "third"];
-    for (scene, name) in scenes.iter().zip(worlds) {
-        init_in(&mut rank, scene, name);
-    }
-    source.waker.stir(rank.process());
-    source.until_ready(3);
-    // 250 calls a second in turns of a tenth of one: of each library 83 a second, which with their
-    // returns are less than the budget, and of all, without any return, more.
-    let end = Instant::now() + DEADLINE;
-    while source.nccl.shared.with(|known| known.level) == Full {
-        assert!(Instant::now() < end, "{:?}", source.nccl.report());
-        for (scene, name) in scenes.iter().zip(worlds) {
-            assert_eq!(rank.order(&format!("load {}", scene.library().display())), "ok");
-            rank.order(&format!("pace 25 250 ncclAllReduce {name} 16 7"));
-        }
-    }
-    let governed = first_step(&source).governed.unwrap();
-    assert!((budget..4 * budget).contains(&governed.rate), "{governed:?}");
-}
-
 /// Calls until the governor gives something up or so many looks are over; gives the hits that it took
 /// and what they have cost.
 fn called(source: &mut Source, rank: &mut Rank, rate: u64, looks: u32) -> (u64, Duration) {
