@@ -199,22 +199,24 @@ struct ForgetArgs {
 }
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 struct ReaderArgs {
-    /// `nvidia`.
+    /// `nvidia`, ….
     vendor: String,
-    /// The vendor's library.
-    #[arg(long)]
+    /// The vendor's library; empty for a vendor without one.
+    #[arg(long, default_value = "")]
     library: PathBuf,
     /// Tell what happens to the devices on standard output.
     #[arg(long)]
     events: bool,
-    /// Leave the devices' performance counters alone.
-    #[arg(long)]
-    without_gpm: bool,
-    /// Tell of all links of a device together only.
-    #[arg(long)]
-    without_links: bool,
+    /// A switch of the vendor's configuration section that is off.
+    #[arg(long, value_name = "KEY")]
+    without: Vec<String>,
+    /// procfs in the host's PID namespace.
+    #[arg(long, default_value = "/proc")]
+    proc: PathBuf,
+    /// sysfs.
+    #[arg(long, default_value = "/sys")]
+    sys: PathBuf,
     /// Keep the capabilities and the system calls that reading devices should not need.
     #[arg(long)]
     unconfined: bool,
@@ -293,7 +295,7 @@ impl Common {
             interval: output.and_then(|output| output.interval.clone()),
             otlp_endpoint: output.and_then(|output| output.otlp.clone()),
             log: self.log.clone(),
-            nvidia_library: self.nvidia_library.clone(),
+            libraries: self.nvidia_library.iter().map(|path| ("nvidia", path.clone())).collect(),
         };
         let usual = PathBuf::from(USUAL_FILE);
         let file = self.config.clone().or_else(|| usual.exists().then_some(usual));

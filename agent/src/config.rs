@@ -9,6 +9,7 @@ mod collectives;
 mod error;
 mod overlay;
 mod places;
+mod readers;
 mod runtimes;
 mod slurm;
 
@@ -16,7 +17,7 @@ pub use error::ConfigError;
 
 use crate::attribute;
 use crate::attribute::suppliers;
-use crate::collect::device::{DEVICES, Vendor, reader};
+use crate::collect::device::{self, DEVICES, Vendor, reader};
 use crate::collect::inspector;
 use crate::collect::kernel::device_users::{self, OpenHook};
 use crate::collect::kernel::nccl;
@@ -25,8 +26,13 @@ use crate::control;
 use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
 use crate::paths::Paths;
 use crate::series::USUAL_LIMIT;
+use overlay::OneOf;
+use readers::{RawReaders, Section};
 use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,14 +46,46 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// A device without links, its processes and the agent's own have as many.
 const LEAST_SERIES: usize = 500;
 
-/// The configuration file, key by key.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Raw {
+/// Declares the sections of the file, beside those of the device readers.
+macro_rules! sections {
+    ($($section:ident: $type:ty,)+) => {
+        /// The configuration file, key by key.
+        #[derive(Clone, Debug, Default)]
+        pub struct Raw {
+            $($section: $type,)+
+            readers: RawReaders,
+        }
+
+        impl Raw {
+            /// The names of the sections.
+            fn sections() -> Vec<&'static str> {
+                let own = [$(stringify!($section)),+].into_iter();
+                own.chain(DEVICES.iter().map(|vendor| vendor.name)).collect()
+            }
+
+            fn read<'de, A: MapAccess<'de>>(mut sections: A) -> Result<Self, A::Error> {
+                let known = Self::sections();
+                let mut raw = Self::default();
+                while let Some(name) = sections.next_key_seed(OneOf(&known))? {
+                    match name {
+                        $(stringify!($section) => raw.$section = sections.next_value()?,)+
+                        name => {
+                            let vendor = device::vendor(name).map(Section);
+                            let vendor = vendor.ok_or_else(|| A::Error::custom(name))?;
+                            raw.readers.insert(vendor.0.name, sections.next_value_seed(vendor)?);
+                        }
+                    }
+                }
+                Ok(raw)
+            }
+        }
+    };
+}
+
+sections! {
     agent: RawAgent,
     paths: places::RawPaths,
     devices: RawDevices,
-    nvidia: RawReader,
     slurm: slurm::RawSlurm,
     kubernetes: RawKubernetes,
     containers: RawContainers,
@@ -55,6 +93,26 @@ pub struct Raw {
     otlp: RawOtlp,
     sinks: RawSinks,
     telemetry: RawTelemetry,
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(file: D) -> Result<Self, D::Error> {
+        struct File;
+
+        impl<'de> Visitor<'de> for File {
+            type Value = Raw;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("sections")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, sections: A) -> Result<Raw, A::Error> {
+                Raw::read(sections)
+            }
+        }
+
+        file.deserialize_map(File)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -75,18 +133,6 @@ struct RawDevices {
     bpf: Option<bool>,
     scan_interval: Option<String>,
     rescan_interval: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawReader {
-    enabled: Option<bool>,
-    library: Option<PathBuf>,
-    gpm: Option<bool>,
-    by_link: Option<bool>,
-    confined: Option<bool>,
-    deadline: Option<String>,
-    retry: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -150,8 +196,8 @@ pub struct Flags {
     pub otlp_endpoint: Option<String>,
     /// `--log`.
     pub log: Option<String>,
-    /// `--nvidia-library`.
-    pub nvidia_library: Option<PathBuf>,
+    /// Libraries by vendor: `--nvidia-library`.
+    pub libraries: BTreeMap<&'static str, PathBuf>,
 }
 
 impl Settings {
@@ -209,7 +255,7 @@ impl Settings {
             series_limit: series_limit(raw.agent.series_limit)?,
             log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
             kernel: kernel_settings(raw.devices)?,
-            devices: device_settings((raw.nvidia, flags), interval, &paths)?,
+            devices: readers::settings(&raw.readers, &flags.libraries, interval, &paths)?,
             control,
             attribution: attribute::Settings { slurm: slurm::settings(raw.slurm, &paths)?, nested },
             inspector: collectives::inspector(&raw.nccl)?,
@@ -298,41 +344,6 @@ fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigErro
             usual.rescan_interval_s,
         )?,
     })
-}
-
-/// Every vendor's reader; a table of the vendor's name says how.
-fn device_settings(
-    (nvidia, flags): (RawReader, &Flags),
-    interval: Duration,
-    paths: &Paths,
-) -> Result<Vec<(&'static Vendor, reader::Settings)>, ConfigError> {
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let mut readers = Vec::new();
-    for vendor in DEVICES {
-        let raw = RawReader {
-            library: flags.nvidia_library.clone().or_else(|| nvidia.library.clone()),
-            ..nvidia.clone()
-        };
-        if raw.enabled == Some(false) {
-            continue;
-        }
-        if let Some(library) = &raw.library {
-            checks::library(library)?;
-        }
-        let usual = reader::Settings::new(program.clone(), interval);
-        let settings = reader::Settings {
-            library: raw.library,
-            paths: paths.clone(),
-            gpm: raw.gpm.unwrap_or(usual.gpm),
-            by_link: raw.by_link.unwrap_or(usual.by_link),
-            confined: raw.confined.unwrap_or(usual.confined),
-            deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
-            retry: duration("nvidia.retry", raw.retry, usual.retry)?,
-            ..usual
-        };
-        readers.push((vendor, settings));
-    }
-    Ok(readers)
 }
 
 fn seconds(key: &str, text: Option<String>, usual: u64) -> Result<u64, ConfigError> {

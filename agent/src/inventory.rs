@@ -1,4 +1,4 @@
-//! The devices and MIG instances this agent has seen: their identity, kept for as long as the agent
+//! The devices and their partitions (MIG instances, say) this agent has seen: their identity, kept for as long as the agent
 //! runs, so that one that vanished still has a name. The [`register`] outlives the agent.
 
 pub mod register;
@@ -23,8 +23,11 @@ pub struct GpuInfo {
     pub vendor: String,
     /// Index in the driver's order.
     pub index: u32,
-    /// Minor number of its device node, where the driver tells.
+    /// Minor number of its device node, where the vendor's own names have it.
     pub minor: Option<u32>,
+    /// Its device nodes and those of its partitions, by their names below `/dev` (`nvidia0`,
+    /// `dri/renderD128`) and by their numbers (`195:0`).
+    pub nodes: Vec<String>,
     /// Product name.
     pub model: Option<String>,
     /// PCI address, lower case, `00000000:17:00.0` as the driver spells it.
@@ -41,7 +44,35 @@ pub struct GpuInfo {
     pub facts: Facts,
 }
 
+/// A node by its name below `/dev`, or by its number, as evidence tells either.
+pub fn node_name(node: &str) -> &str {
+    node.rsplit_once("/dev/").map_or(node, |(_, name)| name)
+}
+
 impl GpuInfo {
+    /// A device of which no more is known.
+    pub fn new(uuid: GpuUuid, vendor: &str, index: u32) -> Self {
+        Self {
+            uuid,
+            vendor: vendor.to_owned(),
+            index,
+            minor: None,
+            nodes: Vec::new(),
+            model: None,
+            pci_address: None,
+            serial: None,
+            driver_version: None,
+            cuda_version: None,
+            mig: None,
+            facts: Facts::default(),
+        }
+    }
+
+    /// Whether a node, as evidence tells it, is the device's.
+    pub fn has_node(&self, node: &str) -> bool {
+        self.nodes.iter().any(|known| known == node_name(node))
+    }
+
     /// The small identity that is on every point about the device.
     pub fn identity(&self) -> AttrSet {
         let mut set = AttrSet::new();
@@ -66,8 +97,8 @@ impl GpuInfo {
     }
 }
 
-/// What a MIG instance is: a compute instance and the GPU instance around it. Another one at the
-/// same place of the device has another UUID.
+/// What a partition of a device is. A MIG instance is a compute instance and the GPU instance around
+/// it; another one at the same place of the device has another UUID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceInfo {
     /// The driver's name of the instance, `MIG-…`.
@@ -164,17 +195,10 @@ impl From<&Known> for GpuInfo {
     /// As far as it is remembered; what may have changed since is left out.
     fn from(known: &Known) -> Self {
         Self {
-            uuid: known.uuid.clone(),
-            vendor: known.vendor.clone(),
-            index: known.index,
-            minor: None,
             model: known.model.clone(),
             pci_address: known.pci_address.clone(),
             serial: known.serial.clone(),
-            driver_version: None,
-            cuda_version: None,
-            mig: None,
-            facts: Facts::default(),
+            ..Self::new(known.uuid.clone(), &known.vendor, known.index)
         }
     }
 }

@@ -16,11 +16,11 @@ use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
-use crate::collect::device::DEVICES;
-use crate::collect::device::capabilities::Capabilities;
 use crate::collect::device::events::Ears;
-use crate::collect::device::reader::DeviceReader;
+use crate::collect::device::partitions::PartitionNodes;
+use crate::collect::device::reader::{DeviceReader, NodeHolders};
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
+use crate::collect::device::{DEVICES, Vendor};
 use crate::collect::events::Counts;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::Waker;
@@ -36,8 +36,8 @@ use crate::control::{self, Access, Lock, LockError};
 use crate::event::desk::{self, Desk};
 use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
-use crate::inventory::Inventory;
 use crate::inventory::register::Register;
+use crate::inventory::{Inventory, node_name};
 use crate::log_limit;
 use crate::paths::Paths;
 use crate::tenant_files::{self, TenantFiles};
@@ -47,9 +47,9 @@ use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -176,8 +176,12 @@ impl Core {
                 ownership.owner(process).map_or_else(Vec::new, |owner| owner.nodes.clone())
             });
             let inventory = Arc::clone(&self.inventory);
-            let reader = DeviceReader::new(vendor, reading.clone(), inventory, identify)
+            let mut reader = DeviceReader::new(vendor, reading.clone(), inventory, identify)
                 .knowing_nodes(nodes);
+            if vendor.library.is_none() {
+                // No driver's list names them all.
+                reader = reader.knowing_holders(holders(vendor, self.ownership.clone()));
+            }
             self.readers.push(reader.control());
             self.ears.push(reader.ears.clone());
             collectors.push(Box::new(reader));
@@ -263,14 +267,24 @@ impl Core {
         let known = OnceCell::new();
         self.job_grants.refresh(&self.ownership, |numbers| {
             let (settings, paths) = &self.watched;
-            let read = || (Nodes::read(settings, paths), Capabilities::read(paths));
-            let (nodes, capabilities) = known.get_or_init(read);
+            let read = || (Nodes::read(settings, paths), PartitionNodes::of_all(paths));
+            let (nodes, partitions) = known.get_or_init(read);
             let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
-            capabilities.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
+            partitions.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
         });
-        let reader = self.readers.iter().find_map(Control::child);
-        self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
+        let readers = self.readers.iter().filter_map(Control::child).collect();
+        *self.gauges.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers;
     }
+}
+
+/// Which processes hold nodes of a vendor's devices.
+fn holders(vendor: &'static Vendor, ownership: Ownership) -> NodeHolders {
+    let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
+    Box::new(move || {
+        let holders = ownership.holders();
+        let here = holders.iter().filter(|owner| owner.nodes.iter().any(is_on));
+        here.map(|owner| owner.process.pid).collect()
+    })
 }
 
 /// Runs the agent until it is told to stop.

@@ -373,6 +373,7 @@ mod tests {
             vendor: "nvidia".into(),
             index: 0,
             minor: Some(0),
+            nodes: vec!["nvidia0".to_owned()],
             model: Some("H100".into()),
             pci_address: None,
             serial: None,

@@ -161,6 +161,7 @@ pub(crate) fn inventory() -> (Arc<Inventory>, Vec<GpuId>) {
             vendor: "nvidia".into(),
             index,
             minor: Some(index),
+            nodes: vec![format!("nvidia{index}")],
             model: Some("NVIDIA H100 80GB HBM3".into()),
             pci_address: Some(format!("00000000:1{index}:00.0")),
             serial: None,

@@ -26,10 +26,12 @@ pub enum DeviceName {
     Number(u32),
     /// The MIG part of a device: the device's number as above, and the GPU instance's id.
     Part(u32, u32),
-    /// The MIG instance behind a pair of capability nodes (Slurm's device program).
+    /// The device of a node, by its name below `/dev` or its number (Slurm's device program).
+    Node(Arc<str>),
+    /// The partition behind nodes of its own (Slurm's device program).
     Instance {
-        /// Minor number of the device's node.
-        minor: u32,
+        /// The node of the whole device.
+        device: Arc<str>,
         /// GPU instance id.
         gpu_instance: u32,
         /// Compute instance id, where its node is there as well.
@@ -37,25 +39,7 @@ pub enum DeviceName {
     },
 }
 
-/// Its node's name before the minor number.
-const NVIDIA_NODE: &str = "nvidia";
-/// Its number before the minor, where the host has no such node.
-const NVIDIA_MAJOR: &str = "195:";
-/// Minors of the driver's own nodes: mode setting and control (`nv-linux.h`).
-const NVIDIA_OWN: [u32; 2] = [254, 255];
-
 impl DeviceName {
-    /// The device behind a node's path or number (`major:minor`); `None` for a node that is of no
-    /// one device.
-    pub fn of_node(node: &str) -> Option<Self> {
-        let number = match node.strip_prefix(NVIDIA_MAJOR) {
-            Some(minor) => minor,
-            None => node.rsplit('/').next()?.strip_prefix(NVIDIA_NODE)?,
-        };
-        let minor = number.parse().ok()?;
-        (!NVIDIA_OWN.contains(&minor)).then_some(Self::Minor(minor))
-    }
-
     /// The device after which a mapping file is named: `0`, `0.3` for a MIG instance, or a UUID.
     pub fn of_map(name: &str) -> Option<Self> {
         if name.starts_with("GPU-") || name.starts_with("MIG-") {
@@ -269,23 +253,6 @@ impl Known {
 mod tests {
     use super::*;
     use crate::catalog::attributes::AttrValue;
-
-    #[test]
-    fn only_a_device_s_own_node_has_its_minor() {
-        for (node, expected) in [
-            ("/dev/nvidia0", Some(0)),
-            ("/host/dev/nvidia12", Some(12)),
-            ("195:3", Some(3)),
-            ("195:255", None),
-            ("/dev/nvidiactl", None),
-            ("/dev/nvidia-uvm", None),
-            ("/dev/nvidia-caps/nvidia-cap1", None),
-            ("235:3", None),
-            ("/dev/dri/renderD128", None),
-        ] {
-            assert_eq!(DeviceName::of_node(node), expected.map(DeviceName::Minor), "{node}");
-        }
-    }
 
     #[test]
     fn a_mapping_file_is_named_after_its_device() {

@@ -194,7 +194,7 @@ impl Ownership {
     }
 
     /// Every device node that a living process opened, with the process's party.
-    pub fn openings(&self, each: impl FnMut(PartyId, &str)) {
+    pub fn openings(&self, each: impl FnMut(PartyId, &[Arc<str>])) {
         self.read().openings(each);
     }
 

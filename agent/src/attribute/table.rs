@@ -72,9 +72,9 @@ impl Table {
     }
 
     /// Every node that a live process opened, with the process's party.
-    pub(crate) fn openings(&self, mut each: impl FnMut(PartyId, &str)) {
+    pub(crate) fn openings(&self, mut each: impl FnMut(PartyId, &[Arc<str>])) {
         for row in self.living.values() {
-            row.owner.nodes.iter().for_each(|node| each(row.owner.party, node));
+            each(row.owner.party, &row.owner.nodes);
         }
     }
 

@@ -60,20 +60,20 @@ fn usage(error: RunError) -> anyhow::Error {
 pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     // First of all: nothing is open yet, there is one thread, and the vendor's library is not loaded.
     confine::close_inherited();
+    let vendor = device::vendor(&args.vendor)
+        .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
     if !args.unconfined {
-        confine::drop_capabilities().context("cannot give up the capabilities")?;
+        confine::keep_capabilities(vendor.keeps).context("cannot give up the capabilities")?;
         confine::refuse_calls().context("cannot give up the system calls")?;
     }
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
-    let vendor = device::vendor(&args.vendor)
-        .ok_or_else(|| Usage(format!("no reader for the vendor `{}`", args.vendor)))?;
     let settings = child::Settings {
         vendor,
         library: args.library.clone(),
         stall: args.stall_ms.map_or(child::STALL, Duration::from_millis),
         events: args.events,
-        gpm: !args.without_gpm,
-        by_link: !args.without_links,
+        paths: Paths { proc: args.proc.clone(), sys: args.sys.clone(), ..Paths::default() },
+        off: args.without.clone(),
     };
     child::serve(&settings, socket)?;
     Ok(ExitCode::SUCCESS)

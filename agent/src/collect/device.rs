@@ -1,17 +1,18 @@
-//! Device readers: one vendor library each, in a child process of its own, so that a driver that
-//! hangs or crashes takes nothing else with it.
+//! Device readers: one vendor each, in a child process of its own, so that a driver that hangs or
+//! crashes takes nothing else with it.
 //!
 //! [`DEVICES`] names the vendors. In the agent, a [`reader::DeviceReader`] starts the child, asks
 //! it once a tick and turns its answers into samples; in the child, [`child::serve`] opens the
-//! library and reads one device after the other; [`wire`] is what they say to each other.
+//! vendor's library, or its files in sysfs, and reads one device after the other; [`wire`] is what
+//! they say to each other.
 
-pub mod capabilities;
 pub mod child;
 pub mod events;
 mod inside;
 mod library;
 mod link;
 mod nvidia;
+pub mod partitions;
 mod plausible;
 pub mod reader;
 mod rows;
@@ -20,40 +21,86 @@ pub mod snapshot;
 mod stuck;
 pub mod wire;
 
+use crate::event::Witness;
+use crate::paths::Paths;
 use events::Watch;
+use library::Library;
+use partitions::PartitionNodes;
+use rustix::thread::CapabilitySet;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 use wire::{Reading, Refusal};
 
-/// Every vendor whose library a child can hold.
+/// Every vendor that a child can read.
 pub static DEVICES: &[Vendor] = &[nvidia::VENDOR];
 
-/// A vendor's library.
+/// A vendor.
 #[derive(Debug)]
 pub struct Vendor {
-    /// Name of the collector, and the child's argument.
+    /// Name of the collector and of the configuration section, and the child's argument.
     pub name: &'static str,
-    /// What the loader calls the library.
-    pub library: &'static str,
-    /// A device node that exists when the kernel driver is loaded.
-    pub node: &'static str,
-    /// A folder of procfs in which the kernel driver has an entry for each of its devices.
-    pub roster: &'static str,
-    /// The library's function behind a reader's word for a call.
+    /// The library that the devices are read through; `None` where the kernel's files suffice.
+    pub library: Option<Library>,
+    /// The kernel drivers of its devices, as the bus names them.
+    pub drivers: &'static [&'static str],
+    /// Device nodes that its processes open; the last component may end in `*`.
+    pub nodes: &'static [&'static str],
+    /// Its drivers of device nodes, as `/proc/devices` names them.
+    pub node_drivers: &'static [&'static str],
+    /// What can be switched in its configuration section.
+    pub switches: &'static [Switch],
+    /// Capabilities that its confined child keeps: none where it loads code of the vendor's.
+    pub keeps: CapabilitySet,
+    /// The kernel driver's devices; empty where it is not loaded or has no such list.
+    pub listed: fn(&Paths) -> BTreeSet<OsString>,
+    /// Whether a node, by its name below `/dev` or its number, is of one device.
+    pub is_device_node: fn(&str) -> bool,
+    /// The nodes of the partitions of its devices.
+    pub partition_nodes: fn(&Paths) -> PartitionNodes,
+    /// Its events; `None` where they come from the kernel log only.
+    pub events: Option<EventSource>,
+    /// The vendor's function behind a reader's word for a call.
     pub function: fn(&str) -> &str,
-    /// Loads and initialises the library.
+    /// Loads and initialises the library, or finds the files.
     pub open: fn(&Opening<'_>) -> Result<Opened, OpenError>,
 }
 
-/// What a library is opened for.
+/// A key of a vendor's configuration section that is on or off.
+#[derive(Debug)]
+pub struct Switch {
+    /// The key.
+    pub key: &'static str,
+    /// Whether it is on unless set.
+    pub default: bool,
+}
+
+/// Where a vendor's events come from.
+#[derive(Debug)]
+pub struct EventSource {
+    /// Its name among the sources.
+    pub name: &'static str,
+    /// Its name on the events.
+    pub witness: Witness,
+}
+
+/// What a vendor is opened with.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// The library.
+    /// The library; empty for a vendor without one.
     pub library: &'a Path,
-    /// Whether to read the devices' performance counters.
-    pub gpm: bool,
-    /// Whether to tell of each link, and not only of all links of a device together.
-    pub by_link: bool,
+    /// The host's directories.
+    pub paths: &'a Paths,
+    /// The switches that are off.
+    pub off: &'a [String],
+}
+
+impl Opening<'_> {
+    /// Whether a switch is on.
+    pub fn is_on(&self, key: &str) -> bool {
+        !self.off.iter().any(|off| off == key)
+    }
 }
 
 /// An initialised library.
@@ -71,10 +118,11 @@ pub struct Opened {
 /// Asks a library how many devices it has now, if it answers.
 pub type Count = Box<dyn FnMut() -> Option<u32> + Send>;
 
-/// One device of a library. Every call may hang.
+/// One device. Every call may hang.
 pub trait DeviceRead: Send {
-    /// Reads everything once.
-    fn read(&mut self) -> Reading;
+    /// Reads everything once. `holders` are the processes that hold nodes of the vendor's, as far as
+    /// the agent knows them.
+    fn read(&mut self, holders: &[u32]) -> Reading;
 
     /// Keeps, from now on, how long each function of the library takes.
     fn time_calls(&mut self) {}

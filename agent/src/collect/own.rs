@@ -11,7 +11,7 @@ use crate::sample::{Agent, Batch, Source};
 use procfs::process::Process;
 use procfs::{ProcResult, WithCurrentSystemInfo as _};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// This source's name.
@@ -22,8 +22,8 @@ pub const NAME: &str = "agent";
 pub struct Gauges {
     /// Series alive.
     pub series: AtomicU64,
-    /// PID of the device reader child; 0 when there is none.
-    pub reader_pid: AtomicU32,
+    /// PIDs of the device reader children.
+    pub readers: Mutex<Vec<u32>>,
     /// Facts the kernel source has lost.
     pub evidence_lost: AtomicU64,
     /// What each sink did with its points.
@@ -38,12 +38,38 @@ pub struct Own {
     board: Board,
     ownership: Ownership,
     gauges: Arc<Gauges>,
+    readers: Readers,
+}
+
+/// What all reader children together cost. The CPU time of one that has ended stays in the sum, as
+/// far as it was read.
+#[derive(Debug, Default)]
+struct Readers {
+    ended: f64,
+    living: BTreeMap<u32, f64>,
+}
+
+impl Readers {
+    /// CPU seconds and resident bytes, from those of each child there is; `None` before the first.
+    fn sum(&mut self, now: &[(u32, f64, u64)]) -> Option<(f64, u64)> {
+        let before = std::mem::take(&mut self.living);
+        for &(pid, seconds, _) in now {
+            self.living.insert(pid, seconds);
+        }
+        // A number whose time went back is another process.
+        let is_over =
+            |(pid, seconds): &(&u32, &f64)| self.living.get(pid).is_none_or(|now| now < *seconds);
+        self.ended += before.iter().filter(is_over).map(|(_, seconds)| seconds).sum::<f64>();
+        let seconds = self.ended + self.living.values().sum::<f64>();
+        let is_any = !now.is_empty() || self.ended > 0.0;
+        is_any.then(|| (seconds, now.iter().map(|(.., bytes)| bytes).sum()))
+    }
 }
 
 impl Own {
     /// Reports on everything on `board`.
     pub fn new(board: Board, ownership: Ownership, gauges: Arc<Gauges>) -> Self {
-        Self { board, ownership, gauges }
+        Self { board, ownership, gauges, readers: Readers::default() }
     }
 
     fn sinks(&self, out: &mut Batch) {
@@ -82,12 +108,23 @@ impl Own {
         }
     }
 
-    fn process(out: &mut Batch, which: AgentProcess, process: ProcResult<Process>) {
-        if let Ok(stat) = process.and_then(|process| process.stat()) {
-            let ticks = stat.utime + stat.stime;
-            let seconds = ticks as f64 / procfs::ticks_per_second() as f64;
-            out.push(metric::CPU.sample(Agent, which, seconds));
-            out.push(metric::MEMORY.sample(Agent, which, count(stat.rss_bytes().get())));
+    fn process(out: &mut Batch, which: AgentProcess, (seconds, bytes): (f64, u64)) {
+        out.push(metric::CPU.sample(Agent, which, seconds));
+        out.push(metric::MEMORY.sample(Agent, which, count(bytes)));
+    }
+
+    /// All reader children as one.
+    fn readers(&mut self, out: &mut Batch) {
+        let pids = self.gauges.readers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let costs: Vec<_> = pids
+            .into_iter()
+            .filter_map(|pid| {
+                let (seconds, bytes) = cost(Process::new(i32::try_from(pid).ok()?)).ok()?;
+                Some((pid, seconds, bytes))
+            })
+            .collect();
+        if let Some(sum) = self.readers.sum(&costs) {
+            Self::process(out, AgentProcess::Reader, sum);
         }
     }
 }
@@ -115,11 +152,10 @@ impl Collector for Own {
             out.push(metric::OWNER_REFUSED.sample(owner, limit, count(refused)));
         }
         out.push(metric::OWNERSHIP_LATENCY.sample(Agent, (), self.ownership.latency()));
-        Self::process(out, AgentProcess::Agent, Process::myself());
-        let reader = self.gauges.reader_pid.load(Ordering::Relaxed);
-        if let Ok(reader @ 1..) = i32::try_from(reader) {
-            Self::process(out, AgentProcess::Reader, Process::new(reader));
+        if let Ok(cost) = cost(Process::myself()) {
+            Self::process(out, AgentProcess::Agent, cost);
         }
+        self.readers(out);
     }
 
     fn report(&self) -> Report {
@@ -127,6 +163,36 @@ impl Collector for Own {
     }
 }
 
+/// A process's CPU seconds and resident bytes.
+fn cost(process: ProcResult<Process>) -> ProcResult<(f64, u64)> {
+    let stat = process?.stat()?;
+    let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+    Ok((seconds, stat.rss_bytes().get()))
+}
+
 fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "halves and sums of them, which a double holds exactly")]
+mod tests {
+    use super::Readers;
+
+    #[test]
+    fn the_readers_cost_is_all_childrens_and_never_falls() {
+        let mut readers = Readers::default();
+        assert_eq!(readers.sum(&[]), None, "no child yet");
+        let steps = [
+            (vec![(7, 1.0, 100), (8, 0.5, 50)], (1.5, 150)),
+            // One ended, and another has come.
+            (vec![(8, 0.5, 50), (9, 0.25, 10)], (1.75, 60)),
+            // A number that another child has now.
+            (vec![(8, 0.25, 20)], (2.0, 20)),
+            (vec![], (2.0, 0)),
+        ];
+        for (now, (seconds, bytes)) in steps {
+            assert_eq!(readers.sum(&now), Some((seconds, bytes)), "{now:?}");
+        }
+    }
 }

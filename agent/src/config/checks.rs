@@ -28,13 +28,13 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 
 /// Whole paths: the agent's working directory is no place of the host's.
 pub(super) fn absolute<P: AsRef<Path>>(
-    paths: impl IntoIterator<Item = (&'static str, P)>,
+    paths: impl IntoIterator<Item = (impl AsRef<str>, P)>,
 ) -> Result<(), ConfigError> {
     for (key, path) in paths {
         let path = path.as_ref();
         if !path.is_absolute() {
             let problem = format!("`{}` is not a whole path", path.display());
-            return Err(wrong(key, problem, "begin it with /"));
+            return Err(wrong(key.as_ref(), problem, "begin it with /"));
         }
     }
     Ok(())
@@ -80,17 +80,17 @@ pub(super) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
 }
 
 /// A vendor's library: a name, or a whole path; what is there must be a shared library.
-pub(super) fn library(path: &Path) -> Result<(), ConfigError> {
+pub(super) fn library(key: &str, name: &str, path: &Path) -> Result<(), ConfigError> {
     let shown = path.display();
-    let remedy = "name the driver's library, like libnvidia-ml.so.1, or leave the key out";
-    let refuse = |problem| Err(wrong("nvidia.library", problem, remedy));
+    let remedy = format!("name the driver's library, like {name}, or leave the key out");
+    let refuse = |problem| Err(wrong(key, problem, &remedy));
     if path.file_name().is_none() {
         return refuse(format!("`{shown}` names no library"));
     }
     if path.parent() == Some(Path::new("")) {
         return Ok(());
     }
-    absolute([("nvidia.library", path)])?;
+    absolute([(key, path)])?;
     let mut start = [0; ELF.len()];
     match regular(path).and_then(|mut file| file.read_exact(&mut start)) {
         Ok(()) if start == ELF => Ok(()),

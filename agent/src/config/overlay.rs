@@ -5,6 +5,8 @@
 
 use super::{ConfigError, Raw, checks};
 use serde::Deserialize as _;
+use serde::de::{self, DeserializeSeed, Deserializer, Visitor};
+use std::fmt;
 use std::path::Path;
 
 /// Two keys closer than this (Jaro-Winkler) are taken for a slip of the finger.
@@ -12,20 +14,33 @@ const CLOSE_ENOUGH: f64 = 0.75;
 
 const PREFIX: &str = "GPUWHO_";
 
-/// The sections a variable can name.
-const SECTIONS: &[&str] = &[
-    "agent",
-    "paths",
-    "devices",
-    "nvidia",
-    "kubernetes",
-    "containers",
-    "slurm",
-    "nccl",
-    "otlp",
-    "sinks",
-    "telemetry",
-];
+/// Reads a key that must be one of these.
+pub(super) struct OneOf<'a>(pub(super) &'a [&'static str]);
+
+impl<'de> DeserializeSeed<'de> for OneOf<'_> {
+    type Value = &'static str;
+
+    fn deserialize<D: Deserializer<'de>>(self, key: D) -> Result<&'static str, D::Error> {
+        key.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for OneOf<'_> {
+    type Value = &'static str;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    /// An unknown one is refused in serde's own words, which [`unknown_key`] reads.
+    fn visit_str<E: de::Error>(self, key: &str) -> Result<&'static str, E> {
+        let found = self.0.iter().find(|known| **known == key).copied();
+        found.ok_or_else(|| {
+            let known: Vec<_> = self.0.iter().map(|known| format!("`{known}`")).collect();
+            E::custom(format!("unknown field `{key}`, expected one of {}", known.join(", ")))
+        })
+    }
+}
 
 /// Reads and checks a file: syntax, types and names of its keys.
 pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
@@ -56,7 +71,7 @@ pub(super) fn with_environment(
 fn section_and_key(variable: &str) -> Option<(String, String)> {
     let (section, key) = variable.strip_prefix(PREFIX)?.split_once('_')?;
     let section = section.to_ascii_lowercase();
-    SECTIONS.contains(&section.as_str()).then(|| (section, key.to_ascii_lowercase()))
+    Raw::sections().contains(&section.as_str()).then(|| (section, key.to_ascii_lowercase()))
 }
 
 fn value(text: &str) -> toml::Value {
@@ -176,8 +191,14 @@ mod tests {
 
     #[test]
     fn links_are_told_one_by_one_unless_told_otherwise() {
-        let by_link = |file: &str| load(file, &[]).unwrap().devices[0].1.by_link;
-        assert_eq!([by_link(""), by_link("[nvidia]\nby_link = false\n")], [true, false]);
+        let off = |file: &str| load(file, &[]).unwrap().devices[0].1.off.clone();
+        assert_eq!(off(""), [""; 0]);
+        assert_eq!(off("[nvidia]\nby_link = false\n"), ["by_link"]);
+        let error = load("[nvidia]\nby_links = false\n", &[]).unwrap_err();
+        assert_eq!(error, "FILE:2: unknown key `by_links`; did you mean `by_link`?");
+        let error = load("", &[("GPUWHO_NVIDIA_GPN", "false")]).unwrap_err();
+        let variable = "environment variable GPUWHO_NVIDIA_GPN";
+        assert_eq!(error, format!("{variable}: unknown key `gpn`; did you mean `gpm`?"));
     }
 
     #[test]

@@ -28,6 +28,7 @@ fn room() -> Room {
         vendor: "nvidia".into(),
         index: 0,
         minor: Some(3),
+        nodes: vec!["nvidia3".to_owned()],
         model: Some("H100".into()),
         pci_address: Some("00000000:17:00.0".into()),
         serial: None,

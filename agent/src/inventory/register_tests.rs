@@ -14,6 +14,7 @@ fn device(uuid: &str, pci: &str) -> GpuInfo {
         vendor: "nvidia".into(),
         index: 3,
         minor: Some(3),
+        nodes: vec!["nvidia3".to_owned()],
         model: Some("NVIDIA H100 80GB HBM3".into()),
         pci_address: Some(pci.into()),
         serial: Some("1650323000003".into()),

@@ -238,9 +238,9 @@ fn find(
             let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
             info.gpu_instance == *part && is_on && on.next().is_none()
         }
-        DeviceName::Instance { minor, gpu_instance, compute_instance } => {
+        DeviceName::Instance { device, gpu_instance, compute_instance } => {
             let on = devices.iter().find(|(gpu, _)| info.gpu == *gpu);
-            on.is_some_and(|(_, device)| device.minor == Some(*minor))
+            on.is_some_and(|(_, whole)| whole.has_node(device))
                 && info.gpu_instance == *gpu_instance
                 && (compute_instance.is_none() || info.compute_instance == *compute_instance)
         }
@@ -253,6 +253,7 @@ fn find(
     let mut named = devices.iter().filter(|(_, info)| match name {
         DeviceName::Uuid(uuid) => info.uuid == *uuid,
         DeviceName::Minor(minor) => info.minor == Some(*minor),
+        DeviceName::Node(node) => info.has_node(node),
         DeviceName::Index(index) => info.index == *index,
         DeviceName::Number(number) => is_numbered(info, number),
         DeviceName::Part(..) | DeviceName::Instance { .. } => false,

@@ -12,7 +12,7 @@ fn index(index: u32) -> DeviceName {
 }
 
 fn instance(minor: u32, gpu_instance: u32, compute_instance: Option<u32>) -> DeviceName {
-    DeviceName::Instance { minor, gpu_instance, compute_instance }
+    DeviceName::Instance { device: format!("nvidia{minor}").into(), gpu_instance, compute_instance }
 }
 
 /// A device on which nobody is.
@@ -35,6 +35,8 @@ fn a_grant_is_bound_by_every_name_a_device_has() {
         (DeviceName::Uuid(GpuUuid::new("GPU-9")), false),
         (DeviceName::Minor(7), true),
         (DeviceName::Minor(0), false),
+        (DeviceName::Node("nvidia7".into()), true),
+        (DeviceName::Node("nvidia0".into()), false),
         (DeviceName::Index(0), true),
         (DeviceName::Index(9), false),
         (DeviceName::Pci(Arc::from("0000:10:00.0")), true),

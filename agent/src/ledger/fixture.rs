@@ -62,6 +62,7 @@ pub(super) fn gpu(index: u32) -> GpuInfo {
         index,
         // Not the index: a host where the two are the other way round.
         minor: Some(7 - index),
+        nodes: vec![format!("nvidia{}", 7 - index), format!("195:{}", 7 - index)],
         model: Some("H100".into()),
         pci_address: Some(format!("00000000:1{index}:00.0")),
         serial: None,

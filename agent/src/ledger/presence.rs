@@ -3,23 +3,22 @@
 
 use super::accounts::MAX_ACCOUNTS;
 use super::reading::Reading;
-use crate::attribute::grants::DeviceName;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::party::PartyId;
 use crate::catalog::share::{self as metric, Presence};
 use crate::ids::GpuId;
-use crate::inventory::Inventory;
+use crate::inventory::{GpuInfo, Inventory, node_name};
 use crate::sample::{Batch, GpuParty};
+use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The vendor whose nodes carry the minor number that its driver tells.
-const NVIDIA: &str = "nvidia";
 /// The openings of devices; the buffers are kept.
 #[derive(Debug, Default)]
 pub(super) struct Presences {
     /// One for each living process that opened a device, sorted.
     opened: Vec<(GpuId, PartyId)>,
-    by_minor: Vec<(u32, GpuId)>,
+    /// The devices' nodes, sorted, of a version of the inventory.
+    by_node: (u64, Vec<(String, GpuId)>),
     /// The parties of one device's processes, sorted.
     counted: Vec<PartyId>,
 }
@@ -27,14 +26,30 @@ pub(super) struct Presences {
 impl Presences {
     /// Looks at every process that holds a device.
     pub(super) fn look(&mut self, ownership: &Ownership, inventory: &Inventory) {
-        self.by_minor.clear();
-        let devices = inventory.all().into_iter().filter(|(_, info)| info.vendor == NVIDIA);
-        self.by_minor.extend(devices.filter_map(|(gpu, info)| Some((info.minor?, gpu))));
+        let version = inventory.version();
+        if self.by_node.0 != version {
+            let nodes = |(gpu, info): &(GpuId, Arc<GpuInfo>)| {
+                let gpu = *gpu;
+                info.nodes.iter().map(move |node| (node.clone(), gpu)).collect::<Vec<_>>()
+            };
+            let mut nodes: Vec<_> = inventory.all().iter().flat_map(nodes).collect();
+            nodes.sort_unstable();
+            self.by_node = (version, nodes);
+        }
         self.opened.clear();
-        ownership.openings(|party, node| {
-            let Some(DeviceName::Minor(minor)) = DeviceName::of_node(node) else { return };
-            let device = self.by_minor.iter().find(|(known, _)| *known == minor);
-            self.opened.extend(device.map(|(_, gpu)| (*gpu, party)));
+        let nodes = &self.by_node.1;
+        ownership.openings(|party, held| {
+            let first = self.opened.len();
+            for node in held {
+                let name = node_name(node);
+                let place = nodes.binary_search_by(|(known, _)| known.as_str().cmp(name));
+                let device = place.ok().and_then(|place| nodes.get(place));
+                let device = device.map(|(_, gpu)| (*gpu, party));
+                // Several nodes of a device are one opening of it: its partitions' are.
+                let device = device
+                    .filter(|on| !self.opened.iter().skip(first).any(|before| *before == *on));
+                self.opened.extend(device);
+            }
         });
         self.opened.sort_unstable();
     }

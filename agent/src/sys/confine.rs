@@ -1,7 +1,7 @@
 //! What a process gives up for good before it runs code that the agent did not bring.
 
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 use std::ffi::{c_int, c_long};
@@ -115,9 +115,9 @@ const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
 
-/// Gives up every capability, for the calling thread, those that it starts later, and the programs
-/// that it becomes. To be called while the process has one thread.
-pub fn drop_capabilities() -> io::Result<()> {
+/// Gives up every capability but these, as far as the process has them, for the calling thread and
+/// those that it starts later. To be called while the process has one thread.
+pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     // From here on no program gives a capability back, so it does no harm that the next lines need
     // `CAP_SETPCAP`, which the agent has not got as a service.
     set_no_new_privs(true)?;
@@ -125,8 +125,9 @@ pub fn drop_capabilities() -> io::Result<()> {
         let _ = remove_capability_from_bounding_set(capability);
     }
     clear_ambient_capability_set()?;
+    let held = capabilities(None)?.permitted & kept;
     let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let sets = CapabilitySets { effective: held, permitted: held, inheritable: none };
     Ok(set_capabilities(None, sets)?)
 }
 
@@ -227,7 +228,7 @@ fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 
 #[cfg(test)]
 mod tests {
-    use super::{allow_reading, drop_capabilities, refuse_calls};
+    use super::{allow_reading, keep_capabilities, refuse_calls};
     use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, no_new_privs, unshare_unsafe};
     use std::fs;
     use std::io::{self, Write as _};
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn a_thread_that_gave_its_capabilities_up_has_none_and_gets_none_back() {
         let look = || {
-            drop_capabilities().unwrap();
+            keep_capabilities(CapabilitySet::empty()).unwrap();
             let status = Command::new("cat").arg("/proc/self/status").output().unwrap().stdout;
             (capabilities(None).unwrap(), no_new_privs().unwrap(), status)
         };

@@ -1,6 +1,6 @@
-//! The device reader child: holds a vendor's library and answers on a socket.
+//! The device reader child: holds a vendor's library, or its files, and answers on a socket.
 //!
-//! The main thread never calls the library. One worker thread reads the devices in turn, which is
+//! The main thread never calls the vendor's code. One worker thread reads the devices in turn, which is
 //! gentle on the driver's lock; a device whose reading does not come back within the stall limit
 //! keeps that thread, and the next device is read on a new one. Its late answer is sent with the
 //! time it was taken, and only then is the device read again: one hung device costs one thread.
@@ -10,6 +10,7 @@ use super::inside::{self, Inside};
 use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
 use super::{Count, DeviceRead, OpenError, Opened, Opening, Vendor};
 use crate::host::boot_time_ns;
+use crate::paths::Paths;
 use crate::sys::process::{exit_now, take_stdout};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::collections::BTreeMap;
@@ -17,7 +18,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,16 +41,16 @@ const PANICKED: i32 = 101;
 pub struct Settings {
     /// The vendor.
     pub vendor: &'static Vendor,
-    /// Its library.
+    /// Its library; empty for a vendor without one.
     pub library: PathBuf,
+    /// The host's directories.
+    pub paths: Paths,
+    /// The switches that are off.
+    pub off: Vec<String>,
     /// How long one device may keep the others waiting.
     pub stall: Duration,
     /// Whether to tell what happens to the devices on standard output.
     pub events: bool,
-    /// Whether to read the devices' performance counters.
-    pub gpm: bool,
-    /// Whether to tell of each link.
-    pub by_link: bool,
 }
 
 impl Settings {
@@ -114,7 +116,7 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     }
 }
 
-/// NVIDIA's library loads the kernel driver through a helper program where it finds none. An
+/// A library may load the kernel driver through a helper program where it finds none. An
 /// operator who unloads a driver to upgrade it must not find it loaded again by a monitor, so
 /// neither this process nor a program it starts can load a module.
 fn keep_drivers_unloaded() {
@@ -142,7 +144,7 @@ struct Answer {
 /// What a worker does.
 enum Job {
     /// Reads a device.
-    Read { tick: u64, slot: usize, device: Box<dyn DeviceRead> },
+    Read { tick: u64, slot: usize, device: Box<dyn DeviceRead>, holders: Arc<[u32]> },
     /// Counts the devices.
     Count(Count),
 }
@@ -195,8 +197,8 @@ impl Desk {
     fn run(&mut self) -> Result<(), ServeError> {
         while let Ok(event) = self.arriving.recv() {
             match event {
-                Event::Asked(Request::Read { tick, count }) => {
-                    if (count && !self.count()?) || !self.read_all(tick)? {
+                Event::Asked(Request::Read { tick, count, holders }) => {
+                    if (count && !self.count()?) || !self.read_all(tick, &holders.into())? {
                         break;
                     }
                 }
@@ -215,7 +217,7 @@ impl Desk {
     }
 
     /// Reads every device that is at home; false when the agent hung up.
-    fn read_all(&mut self, tick: u64) -> Result<bool, ServeError> {
+    fn read_all(&mut self, tick: u64, holders: &Arc<[u32]>) -> Result<bool, ServeError> {
         // The call that was told may have returned since, and another one hang.
         for (slot, inside) in &self.away {
             self.outlet.complain(Some(*slot), inside)?;
@@ -224,7 +226,8 @@ impl Desk {
             let Some(device) = self.home.get_mut(slot).and_then(Option::take) else {
                 continue;
             };
-            self.hand_out(Job::Read { tick, slot, device })?;
+            let holders = Arc::clone(holders);
+            self.hand_out(Job::Read { tick, slot, device, holders })?;
             let is_home = |desk: &Self| desk.home.get(slot).is_none_or(Option::is_some);
             if !self.wait(u32::try_from(slot).ok(), is_home)? {
                 return Ok(false);
@@ -300,14 +303,15 @@ fn open(
     arriving: &Receiver<Event>,
     outlet: &mut Outlet,
 ) -> Result<Option<Opened>, ServeError> {
-    let (library, open, events) = (settings.library.clone(), settings.vendor.open, events.clone());
-    let how = Opening { library: Path::new(""), gpm: settings.gpm, by_link: settings.by_link };
+    let (library, paths, off) =
+        (settings.library.clone(), settings.paths.clone(), settings.off.clone());
+    let (open, events) = (settings.vendor.open, events.clone());
     let inside = Inside::default();
     let shown = inside.clone();
     spawn("reader:open", move || {
         shown.begin();
-        let opened =
-            unless_panicked(|| inside::call(Open, || open(&Opening { library: &library, ..how })));
+        let opening = Opening { library: &library, paths: &paths, off: &off };
+        let opened = unless_panicked(|| inside::call(Open, || open(&opening)));
         // The main thread is gone only when the process is.
         let _ = events.send(Event::Opened(opened));
     })?;
@@ -362,8 +366,8 @@ fn start_worker(events: Sender<Event>) -> Result<Worker, ServeError> {
         shown.begin();
         for job in jobs {
             let event = match job {
-                Job::Read { tick, slot, mut device } => {
-                    let reading = Box::new(unless_panicked(|| device.read()));
+                Job::Read { tick, slot, mut device, holders } => {
+                    let reading = Box::new(unless_panicked(|| device.read(&holders)));
                     Event::Read(Box::new(Answer { tick, slot, device, reading }))
                 }
                 Job::Count(mut count) => {

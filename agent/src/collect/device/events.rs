@@ -7,11 +7,12 @@
 //! for it.
 
 use super::wire::{Ended, Inbox, Outbox};
+use super::{EventSource, Vendor};
 use crate::catalog::agent::SourceState;
 use crate::catalog::event::EventKind;
 use crate::collect::status::{Board, Report};
 use crate::event::desk::Desk;
-use crate::event::{Happening, Moment, Named, Place, Severity, Usage, Witness};
+use crate::event::{Happening, Moment, Named, Place, Severity, Usage};
 use crate::host::boot_time_ns;
 use crate::ids::{GpuId, PciAddress};
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,7 @@ pub struct Seen {
     pub code: Option<u32>,
     /// How bad: a position among the three.
     pub severity: u8,
-    /// The MIG GPU instance.
+    /// The partition: of MIG the GPU instance.
     pub gpu_instance: Option<u32>,
     /// What it is, in words.
     pub message: String,
@@ -107,45 +108,56 @@ fn follow(watch: &mut dyn Watch, tell: &mut dyn FnMut(&Told) -> bool) {
 }
 
 /// The agent's side: where what a child tells goes. Empty where nobody asks for events.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Ears(Arc<Heard>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Heard {
+    vendor: &'static Vendor,
     to: OnceLock<(Arc<Desk>, Board)>,
     /// Children heard so far: the end of one that another has followed is no news.
     children: AtomicU64,
 }
 
 impl Ears {
+    /// Those of a vendor's reader.
+    pub(super) fn of(vendor: &'static Vendor) -> Self {
+        Self(Arc::new(Heard { vendor, to: OnceLock::new(), children: AtomicU64::new(0) }))
+    }
+
     /// From now on events go to this desk, and how they are told to this board.
     pub fn open(&self, desk: Arc<Desk>, board: Board) {
         // Opened once, before the first child.
         let _ = self.0.to.set((desk, board));
     }
 
-    /// Whether somebody asks for events.
+    /// Whether somebody asks for events, and the vendor has any.
     pub(super) fn are_open(&self) -> bool {
-        self.0.to.get().is_some()
+        self.0.vendor.events.is_some() && self.0.to.get().is_some()
     }
 
     /// A process has left a device; the reading of that device told it.
     pub(super) fn ended(&self, gpu: GpuId, ended: &Ended) {
-        let Some((desk, _)) = self.0.to.get() else { return };
+        let (Some((desk, _)), Some(source)) = (self.0.to.get(), &self.0.vendor.events) else {
+            return;
+        };
         let time = UNIX_EPOCH + Duration::from_nanos(ended.ended_ns);
         let at = Moment { time, boot_ns: ended.seen_ns };
-        desk.take(account(gpu, ended), at, Witness::Nvml, Instant::now());
+        desk.take(account(gpu, ended), at, source.witness, Instant::now());
     }
 
     /// Hears a child until it ends.
     pub(super) fn hear(&self, from: Option<impl Read + Send + 'static>) {
-        let (Some((desk, board)), Some(from)) = (self.0.to.get().cloned(), from) else { return };
+        let (Some(from), Some(source)) = (from, &self.0.vendor.events) else { return };
+        let Some((desk, board)) = self.0.to.get().cloned() else { return };
+        let to = Listener { source, desk, board };
         let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
         let heard = Arc::clone(&self.0);
-        let heard = thread::Builder::new().name("events:nvidia".to_owned()).spawn(move || {
-            let why = listen(from, &desk, &board);
+        let name = format!("events:{}", heard.vendor.name);
+        let heard = thread::Builder::new().name(name).spawn(move || {
+            let why = to.listen(from);
             if heard.children.load(Ordering::Relaxed) == child {
-                without(why, &desk, &board);
+                to.without(why);
             }
         });
         if let Err(error) = heard {
@@ -154,48 +166,54 @@ impl Ears {
     }
 }
 
-/// The name under which the board has the library's events.
-const NAME: &str = "nvml_events";
+/// Takes what the children of one vendor tell.
+struct Listener {
+    source: &'static EventSource,
+    desk: Arc<Desk>,
+    board: Board,
+}
 
-/// Takes what a child tells; gives why that has ended.
-fn listen(mut from: impl Read, desk: &Desk, board: &Board) -> &'static str {
-    let mut inbox = Inbox::default();
-    while inbox.fill(&mut from).is_ok() {
-        loop {
-            match inbox.take::<Told>() {
-                Ok(Some(told)) => take(told, desk, board),
-                Ok(None) => break,
-                Err(_) => return "its reader process tells what is no event",
+impl Listener {
+    /// Takes what a child tells; gives why that has ended.
+    fn listen(&self, mut from: impl Read) -> &'static str {
+        let mut inbox = Inbox::default();
+        while inbox.fill(&mut from).is_ok() {
+            loop {
+                match inbox.take::<Told>() {
+                    Ok(Some(told)) => self.take(told),
+                    Ok(None) => break,
+                    Err(_) => return "its reader process tells what is no event",
+                }
+            }
+        }
+        "its reader process has ended"
+    }
+
+    fn take(&self, told: Told) {
+        let _turn = self.board.turn(self.source.name, Duration::ZERO);
+        match told {
+            Told::Watching => {
+                self.desk.pair(true);
+                self.board.put(self.source.name, &Report::ready());
+            }
+            Told::Without(why) => self.without(&why),
+            Told::Seen(seen, boot_ns) => {
+                let ago = boot_time_ns().saturating_sub(boot_ns);
+                let now = SystemTime::now();
+                let time = now.checked_sub(Duration::from_nanos(ago)).unwrap_or(now);
+                let at = Moment { time, boot_ns };
+                if let Some(what) = happening(seen) {
+                    self.desk.take(what, at, self.source.witness, Instant::now());
+                }
             }
         }
     }
-    "its reader process has ended"
-}
 
-fn take(told: Told, desk: &Desk, board: &Board) {
-    let _turn = board.turn(NAME, Duration::ZERO);
-    match told {
-        Told::Watching => {
-            desk.pair(true);
-            board.put(NAME, &Report::ready());
-        }
-        Told::Without(why) => without(&why, desk, board),
-        Told::Seen(seen, boot_ns) => {
-            let ago = boot_time_ns().saturating_sub(boot_ns);
-            let now = SystemTime::now();
-            let time = now.checked_sub(Duration::from_nanos(ago)).unwrap_or(now);
-            let at = Moment { time, boot_ns };
-            if let Some(what) = happening(seen) {
-                desk.take(what, at, Witness::Nvml, Instant::now());
-            }
-        }
+    fn without(&self, why: &str) {
+        self.desk.pair(false);
+        let reason = format!("{why}: events come from the kernel log only");
+        self.board.put(self.source.name, &Report::of(SourceState::Absent, reason, ""));
     }
-}
-
-fn without(why: &str, desk: &Desk, board: &Board) {
-    desk.pair(false);
-    let reason = format!("{why}: events come from the kernel log only");
-    board.put(NAME, &Report::of(SourceState::Absent, reason, ""));
 }
 
 fn account(gpu: GpuId, ended: &Ended) -> Happening {
@@ -240,6 +258,7 @@ impl Seen {
 mod tests {
     use super::*;
     use crate::attribute::ownership::Ownership;
+    use crate::collect::device::DEVICES;
     use crate::event::desk::Sources;
     use crate::paths::Paths;
     use std::collections::VecDeque;
@@ -322,12 +341,14 @@ mod tests {
             wake: Box::new(|| {}),
             make_way: Box::new(|| {}),
         }));
-        let (ears, board) = (Ears::default(), Board::default());
+        let vendor = DEVICES.iter().find(|vendor| vendor.events.is_some()).unwrap();
+        let name = vendor.events.as_ref().unwrap().name;
+        let (ears, board) = (Ears::of(vendor), Board::default());
         ears.open(desk, board.clone());
         ears.hear(Some(io::Cursor::new(told)));
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            let said = board.all().remove(NAME).map(|standing| standing.report);
+            let said = board.all().remove(name).map(|standing| standing.report);
             match said {
                 Some(Report { state, reason, .. }) if state != SourceState::Ready => {
                     return (state, reason);

@@ -2,6 +2,7 @@
 //! letting go of it without force.
 
 use super::wire::{Frame, Inbox, Outbox, Request, WireError};
+use crate::paths::Paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsString;
@@ -16,22 +17,21 @@ use std::time::{Duration, Instant};
 
 /// What to run as the child.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "the switches of a command line")]
 pub(super) struct Program<'a> {
     /// The agent's own binary.
     pub(super) path: &'a Path,
     /// Name of the vendor.
     pub(super) vendor: &'static str,
-    /// The library.
+    /// The library; empty for a vendor without one.
     pub(super) library: &'a Path,
+    /// The host's directories.
+    pub(super) paths: &'a Paths,
+    /// The switches that are off.
+    pub(super) off: &'a [String],
     /// Added to the environment.
     pub(super) environment: &'a [(OsString, OsString)],
     /// Whether it tells what happens on its standard output.
     pub(super) events: bool,
-    /// Whether it reads performance counters.
-    pub(super) gpm: bool,
-    /// Whether it tells of each link.
-    pub(super) by_link: bool,
     /// Whether it gives up its capabilities and most system calls.
     pub(super) confined: bool,
     /// How long one device may keep the others waiting.
@@ -80,16 +80,17 @@ impl Link {
         let failed = |source| LinkError::Start { program: program.path.to_owned(), source };
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(program.path);
-        command.args(["device-reader", program.vendor, "--library"]).arg(program.library);
+        command.args(["device-reader", program.vendor]);
+        if program.library != Path::new("") {
+            command.arg("--library").arg(program.library);
+        }
         if program.events {
             command.arg("--events");
         }
-        if !program.gpm {
-            command.arg("--without-gpm");
+        for key in program.off {
+            command.arg("--without").arg(key);
         }
-        if !program.by_link {
-            command.arg("--without-links");
-        }
+        command.arg("--proc").arg(&program.paths.proc).arg("--sys").arg(&program.paths.sys);
         if !program.confined {
             command.arg("--unconfined");
         }
@@ -136,8 +137,8 @@ impl Link {
     }
 
     /// Asks.
-    pub(super) fn send(&mut self, request: Request) -> Result<(), LinkError> {
-        Ok(self.outbox.send(&mut self.socket, &request)?)
+    pub(super) fn send(&mut self, request: &Request) -> Result<(), LinkError> {
+        Ok(self.outbox.send(&mut self.socket, request)?)
     }
 
     /// The next answer; `None` when there is none by the deadline.

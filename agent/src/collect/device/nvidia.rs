@@ -9,6 +9,7 @@
 mod accounts;
 mod ask;
 mod board;
+mod capabilities;
 mod events;
 mod fabric;
 mod fields;
@@ -21,10 +22,13 @@ mod links;
 mod processes;
 mod readings;
 
+use super::library::Library;
 use super::wire::{Outcome, Reading, Refusal};
-use super::{CallTimes, DeviceRead, OpenError, Opened, Opening, Vendor};
+use super::{CallTimes, DeviceRead, EventSource, OpenError, Opened, Opening, Switch, Vendor};
+use crate::event::Witness;
 use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
+use crate::paths::Paths;
 use crate::sys;
 use accounts::Accounts;
 use ask::{Ask, Call};
@@ -37,22 +41,74 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
 use readings::Readings;
+use rustix::thread::CapabilitySet;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sys::nvml::board::Confidential;
 
 pub(super) const VENDOR: Vendor = Vendor {
     name: "nvidia",
-    library: "libnvidia-ml.so.1",
-    node: "nvidiactl",
-    roster: "driver/nvidia/gpus",
+    library: Some(Library {
+        name: "libnvidia-ml.so.1",
+        places: &[
+            "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+            "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
+            "/run/nvidia/driver/usr/lib64",
+            "/home/kubernetes/bin/nvidia/lib64",
+            "/usr/lib/wsl/lib",
+        ],
+        node: "nvidiactl",
+    }),
+    drivers: &["nvidia"],
+    nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
+    node_drivers: &["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps"],
+    switches: &[Switch { key: GPM, default: true }, Switch { key: BY_LINK, default: true }],
+    keeps: CapabilitySet::empty(),
+    listed,
+    is_device_node: |node| minor(node).is_some(),
+    partition_nodes: capabilities::partition_nodes,
+    events: Some(EventSource { name: "nvml_events", witness: Witness::Nvml }),
     function: functions::name,
     open,
 };
 
+/// Whether to read the devices' performance counters.
+const GPM: &str = "gpm";
+/// Whether to tell of each link, and not only of all links of a device together.
+const BY_LINK: &str = "by_link";
+/// A device node's name before the minor number.
+const NODE: &str = "nvidia";
+/// Its number before the minor.
+const MAJOR: u32 = 195;
+/// Minors of the driver's own nodes: mode setting and control (`nv-linux.h`).
+const OWN_MINORS: [u32; 2] = [254, 255];
+
 /// No host has more devices: the kernel driver has room for 32 (`NV_MAX_DEVICES`). A library that
 /// counts more answers nonsense, and for each of them memory would be taken.
 const MOST_DEVICES: u32 = 256;
+
+/// The name of a device's node.
+fn node(minor: u32) -> String {
+    format!("{NODE}{minor}")
+}
+
+/// The minor number of a device's node; `None` for one that is of no one device.
+fn minor(node: &str) -> Option<u32> {
+    let number = match node.split_once(':') {
+        Some((major, minor)) => (major.parse() == Ok(MAJOR)).then_some(minor)?,
+        None => node.strip_prefix(NODE)?,
+    };
+    number.parse().ok().filter(|minor| !OWN_MINORS.contains(minor))
+}
+
+/// The folders in which the kernel driver says what each of its devices is.
+fn listed(paths: &Paths) -> BTreeSet<OsString> {
+    let entries = fs::read_dir(paths.proc.join("driver/nvidia/gpus"));
+    entries.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+}
 
 /// What all devices of a driver share.
 #[derive(Debug, Default)]
@@ -83,8 +139,9 @@ struct NvidiaDevice {
     accounts: Accounts,
 }
 
-fn open(Opening { library, gpm, by_link }: &Opening<'_>) -> Result<Opened, OpenError> {
-    let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
+fn open(opening: &Opening<'_>) -> Result<Opened, OpenError> {
+    let (gpm, by_link) = (opening.is_on(GPM), opening.is_on(BY_LINK));
+    let nvml = Nvml::builder().lib_path(opening.library.as_os_str()).init();
     let nvml = nvml.map_err(|error| refusal(&error))?;
     // Lives as long as the child: devices borrow it on threads that may never come back.
     let nvml: &'static Nvml = Box::leak(Box::new(nvml));
@@ -107,10 +164,10 @@ fn open(Opening { library, gpm, by_link }: &Opening<'_>) -> Result<Opened, OpenE
             ask: Ask::of(index),
             fields,
             readings: Readings::default(),
-            links: Links::new(*by_link),
+            links: Links::new(by_link),
             board: Board::default(),
             processes: ProcessLists::default(),
-            gpm: Gpm::new(nvml, *gpm),
+            gpm: Gpm::new(nvml, gpm),
             accounts: Accounts::default(),
         }) as Box<dyn DeviceRead>
     });
@@ -135,7 +192,7 @@ fn refusal(error: &NvmlError) -> OpenError {
 }
 
 impl DeviceRead for NvidiaDevice {
-    fn read(&mut self) -> Reading {
+    fn read(&mut self, _holders: &[u32]) -> Reading {
         let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
         self.read_into(&mut reading);
         reading.outcome = self.ask.outcome();
@@ -222,6 +279,28 @@ impl NvidiaDevice {
         if self.ask.is_silent() {
             // It supports nothing that is read: whether it is there, its name tells.
             self.ask.ask(Call::Uuid, || device.uuid());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::minor;
+
+    #[test]
+    fn only_a_device_s_own_node_has_its_minor() {
+        for (node, expected) in [
+            ("nvidia0", Some(0)),
+            ("nvidia12", Some(12)),
+            ("195:3", Some(3)),
+            ("195:255", None),
+            ("nvidiactl", None),
+            ("nvidia-uvm", None),
+            ("nvidia-caps/nvidia-cap1", None),
+            ("235:3", None),
+            ("dri/renderD128", None),
+        ] {
+            assert_eq!(minor(node), expected, "{node}");
         }
     }
 }

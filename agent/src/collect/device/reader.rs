@@ -15,7 +15,7 @@ use super::Vendor;
 use super::child;
 use super::events::Ears;
 use super::link::Leaving;
-pub use super::rows::{HeldNodes, Identify};
+pub use super::rows::{HeldNodes, Identify, NodeHolders};
 use super::rows::{Knows, Rows};
 use super::session::Session;
 use super::snapshot::{Control, ReaderSnapshot};
@@ -56,10 +56,8 @@ pub struct Settings {
     pub environment: Vec<(OsString, OsString)>,
     /// The host's directories.
     pub paths: Paths,
-    /// Whether to read the devices' performance counters.
-    pub gpm: bool,
-    /// Whether to tell of each link, and not only of all links of a device together.
-    pub by_link: bool,
+    /// The vendor's switches that are off.
+    pub off: Vec<String>,
     /// Whether the child gives up its capabilities and most system calls before it loads the library.
     pub confined: bool,
     /// How long one device may keep the others waiting.
@@ -80,8 +78,7 @@ impl Settings {
             library: None,
             environment: Vec::new(),
             paths: Paths::default(),
-            gpm: true,
-            by_link: true,
+            off: Vec::new(),
             confined: true,
             stall: child::Settings::stall(interval),
             deadline: DEADLINE.min(interval / 2),
@@ -126,14 +123,19 @@ impl DeviceReader {
         inventory: Arc<Inventory>,
         identify: Identify,
     ) -> Self {
-        let rows = Rows::new(vendor.name, &settings.paths);
+        let rows = Rows::new(vendor, &settings.paths);
         let restarts = Restarts::new(settings.longest_pause);
         Self {
             vendor,
             settings,
-            knows: Knows { inventory, identify, nodes: Box::new(|_| Vec::new()) },
+            knows: Knows {
+                inventory,
+                identify,
+                nodes: Box::new(|_| Vec::new()),
+                holders: Box::new(Vec::new),
+            },
             control: Control::default(),
-            ears: Ears::default(),
+            ears: Ears::of(vendor),
             rows,
             session: None,
             leaving: None,
@@ -150,7 +152,14 @@ impl DeviceReader {
         }
     }
 
-    /// Lets it tell a process's MIG instance by the device nodes it holds, where the driver does not.
+    /// Lets it read of the processes that hold the vendor's nodes, where the driver lists none.
+    #[must_use]
+    pub fn knowing_holders(mut self, holders: NodeHolders) -> Self {
+        self.knows.holders = holders;
+        self
+    }
+
+    /// Lets it tell a process's partition by the device nodes it holds, where the driver does not.
     #[must_use]
     pub fn knowing_nodes(mut self, nodes: HeldNodes) -> Self {
         self.knows.nodes = nodes;
@@ -252,7 +261,7 @@ impl Collector for DeviceReader {
         self.knows.inventory.register().save(Instant::now());
         self.control.publish(ReaderSnapshot {
             devices: self.rows.snapshots(),
-            capabilities: self.rows.capabilities(),
+            partitions: self.rows.partitions(),
             child: self.session.as_ref().map(|session| session.link.pid()),
             calls: self.calls,
             library_time: self.library_time,

@@ -5,7 +5,8 @@
 mod absence;
 mod row;
 
-use super::capabilities::Capabilities;
+use super::Vendor;
+use super::partitions::PartitionNodes;
 use super::snapshot::DeviceSnapshot;
 use super::wire::{Outcome, Reading};
 use crate::attribute::identities::Who;
@@ -28,11 +29,15 @@ pub type Identify = Box<dyn Fn(&[u32], u64) -> Who + Send>;
 /// Tells which device nodes a process was seen to open.
 pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
 
+/// Tells which processes hold nodes of the vendor's.
+pub type NodeHolders = Box<dyn Fn() -> Vec<u32> + Send>;
+
 /// What the agent knows beside the readings.
 pub(super) struct Knows {
     pub(super) inventory: Arc<Inventory>,
     pub(super) identify: Identify,
     pub(super) nodes: HeldNodes,
+    pub(super) holders: NodeHolders,
 }
 
 /// What a device is that does not answer.
@@ -44,7 +49,7 @@ pub(super) struct Away {
 
 /// Every device of a reader.
 pub(super) struct Rows {
-    vendor: &'static str,
+    vendor: &'static Vendor,
     by_gpu: BTreeMap<GpuId, Row>,
     /// Devices by position in the library's order, as far as they told who they are.
     slots: BTreeMap<u32, GpuId>,
@@ -52,8 +57,8 @@ pub(super) struct Rows {
     unnamed: BTreeMap<u32, Away>,
     /// Processes left out of the last readings, because nothing says who they are.
     pub(super) unidentified: usize,
-    /// The nodes of MIG instances, read when the set of instances changes.
-    capabilities: Arc<Capabilities>,
+    /// The nodes of partitions, read when the set of partitions changes.
+    partitions: Arc<PartitionNodes>,
     paths: Paths,
     /// The register's, when it was last looked into.
     generation: Option<u64>,
@@ -61,14 +66,14 @@ pub(super) struct Rows {
 
 impl Rows {
     /// No device yet.
-    pub(super) fn new(vendor: &'static str, paths: &Paths) -> Self {
+    pub(super) fn new(vendor: &'static Vendor, paths: &Paths) -> Self {
         Self {
             vendor,
             by_gpu: BTreeMap::new(),
             slots: BTreeMap::new(),
             unnamed: BTreeMap::new(),
             unidentified: 0,
-            capabilities: Arc::default(),
+            partitions: Arc::default(),
             paths: paths.clone(),
             generation: None,
         }
@@ -111,7 +116,7 @@ impl Rows {
     /// Sets the state of every device that is known from before and is not at any position now.
     pub(super) fn unlisted(&mut self, inventory: &Inventory) {
         let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
-        let known = inventory.register().known(self.vendor);
+        let known = inventory.register().known(self.vendor.name);
         for (gpu, row) in self.by_gpu.iter_mut().filter(|(gpu, _)| !listed.contains(gpu)) {
             if row.settled {
                 continue;
@@ -121,7 +126,7 @@ impl Rows {
             let unnamed = self.unnamed.get(&index).or_else(|| self.unnamed.values().next());
             let known =
                 known.iter().find(|known| info.as_ref().is_some_and(|i| i.uuid == known.uuid));
-            let away = absence(known, unnamed, &self.paths);
+            let away = absence((known, self.vendor.drivers), unnamed, &self.paths);
             row.set(away.state, &away.why);
         }
     }
@@ -151,9 +156,9 @@ impl Rows {
         if reading.outcome == Outcome::Ok {
             let changed = row.recut(&reading.instances, &knows.inventory);
             if changed {
-                self.capabilities = Arc::new(Capabilities::read(&self.paths));
+                self.partitions = Arc::new((self.vendor.partition_nodes)(&self.paths));
             }
-            self.unidentified += row.fill(reading, knows, &self.capabilities);
+            self.unidentified += row.fill(reading, knows, &self.partitions);
             if let Some(info) = knows.inventory.get(gpu) {
                 knows.inventory.register().seen(&info.uuid, time);
             }
@@ -177,7 +182,7 @@ impl Rows {
             let info = || inventory.get(*gpu);
             listed.contains(gpu) || info().is_some_and(|info| register.knows(&info.uuid))
         });
-        for known in register.known(self.vendor) {
+        for known in register.known(self.vendor.name) {
             let gpu = inventory.find(&known.uuid).unwrap_or_else(|| inventory.put((&known).into()));
             self.by_gpu.entry(gpu).or_insert_with(|| {
                 let mut row = Row::new(gpu);
@@ -217,9 +222,9 @@ impl Rows {
         self.by_gpu.values().map(|row| row.snapshot.clone()).collect()
     }
 
-    /// What the nodes of MIG instances grant.
-    pub(super) fn capabilities(&self) -> Arc<Capabilities> {
-        Arc::clone(&self.capabilities)
+    /// What the nodes of partitions grant.
+    pub(super) fn partitions(&self) -> Arc<PartitionNodes> {
+        Arc::clone(&self.partitions)
     }
 
     /// How many devices are in a state.

@@ -1,8 +1,8 @@
 //! What the last reading showed, for `gpuwho`'s table, and the handle by which other threads ask a
 //! reader to let go of its devices.
 
-use super::capabilities::Capabilities;
 use super::link::Hangup;
+use super::partitions::PartitionNodes;
 use super::wire::Place;
 use crate::catalog::device::DeviceState;
 use crate::catalog::process::ProcessType;
@@ -35,13 +35,13 @@ pub struct DeviceSnapshot {
     pub power: Option<f64>,
     /// Degrees Celsius.
     pub temperature: Option<f64>,
-    /// Its MIG instances.
+    /// Its partitions.
     pub instances: Vec<InstanceSnapshot>,
     /// Who is on it, by PID.
     pub processes: Vec<ProcessSnapshot>,
 }
 
-/// One MIG instance as last read.
+/// One partition as last read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceSnapshot {
     /// The instance; its identity is in the inventory.
@@ -61,7 +61,7 @@ pub struct ProcessSnapshot {
     pub pid: u32,
     /// Who that is; `None` when the number could not be bound to a process.
     pub process: Option<ProcKey>,
-    /// The MIG instance it is in.
+    /// The partition it is in.
     pub instance: Option<InstanceId>,
     /// How it uses the device.
     pub kind: Option<ProcessType>,
@@ -76,8 +76,8 @@ pub struct ProcessSnapshot {
 pub struct ReaderSnapshot {
     /// Every device that was seen since the agent started.
     pub devices: Vec<DeviceSnapshot>,
-    /// What the nodes of MIG instances grant.
-    pub capabilities: Arc<Capabilities>,
+    /// What the nodes of partitions grant.
+    pub partitions: Arc<PartitionNodes>,
     /// PID of the child that holds the library.
     pub child: Option<u32>,
     /// Calls into the library since the start.
@@ -107,12 +107,12 @@ enum Release {
 }
 
 impl ReaderSnapshot {
-    /// The MIG instances that a process may use by the device nodes it holds, also before the driver
-    /// lists it: one a device, and none of a device whose instances it holds several of.
+    /// The partitions that a process may use by the device nodes it holds, also before the driver
+    /// lists it: one a device, and none of a device whose partitions it holds several of.
     pub fn granted(&self, nodes: &[Arc<str>], inventory: &Inventory) -> Vec<InstanceId> {
         let on = |device: &DeviceSnapshot| {
-            let minor = inventory.get(device.gpu)?.minor?;
-            let place = self.capabilities.only_instance_of(nodes, minor)?;
+            let info = inventory.get(device.gpu)?;
+            let place = self.partitions.only_one_of(nodes, &info)?;
             device.instance_at(place)
         };
         self.devices.iter().filter_map(on).collect()
@@ -120,7 +120,7 @@ impl ReaderSnapshot {
 }
 
 impl DeviceSnapshot {
-    /// The MIG instance at a place; a GPU instance alone tells where it has one compute instance
+    /// The partition at a place; a GPU instance alone tells where it has one compute instance
     /// only.
     pub fn instance_at(&self, place: Place) -> Option<InstanceId> {
         let here = |read: &&InstanceSnapshot| match place.compute_instance {

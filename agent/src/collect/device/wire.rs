@@ -16,7 +16,7 @@ const LONGEST_FRAME: usize = 4 << 20;
 const PREFIX: usize = 4;
 
 /// What the agent asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Read every device that is not still being read.
     Read {
@@ -24,6 +24,8 @@ pub enum Request {
         tick: u64,
         /// Whether to ask the library again how many devices it has.
         count: bool,
+        /// Processes that hold nodes of the vendor's.
+        holders: Vec<u32>,
     },
 }
 
@@ -123,7 +125,7 @@ pub struct Reading {
     pub identity: Option<GpuInfo>,
     /// Readings of the device.
     pub values: Vec<WireValue>,
-    /// Its MIG instances, every one there is.
+    /// Its partitions, every one there is.
     pub instances: Vec<InstanceReading>,
     /// Readings of processes on it.
     pub processes: Vec<ProcessValue>,
@@ -133,16 +135,16 @@ pub struct Reading {
     pub cost: Cost,
 }
 
-/// Where a MIG instance is on its device, as the driver's process lists name it.
+/// Where a partition (a MIG instance, say) is on its device, as the driver's process lists name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// GPU instance id.
+    /// GPU instance id of MIG; the number of a partition of another vendor's.
     pub gpu_instance: u32,
-    /// Compute instance id.
+    /// Compute instance id of MIG.
     pub compute_instance: Option<u32>,
 }
 
-/// What was read of a MIG instance.
+/// What was read of a partition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InstanceReading {
     /// Where it is.
@@ -153,7 +155,7 @@ pub struct InstanceReading {
     pub values: Vec<WireValue>,
 }
 
-/// What a MIG instance is.
+/// What a partition is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceIdentity {
     /// The driver's name of it.
@@ -169,7 +171,7 @@ pub struct InstanceIdentity {
 pub struct ProcessValue {
     /// The process as the driver names it.
     pub pid: u32,
-    /// The MIG instance it is in, where the driver tells.
+    /// The partition it is in, where the driver tells.
     pub place: Option<Place>,
     /// The reading.
     pub value: WireValue,
@@ -180,7 +182,7 @@ pub struct ProcessValue {
 pub struct Ended {
     /// The process as the driver names it.
     pub pid: u32,
-    /// The MIG instance it was in, where the driver told.
+    /// The partition it was in, where the driver told.
     pub place: Option<Place>,
     /// A moment at which it was there, in nanoseconds of `CLOCK_BOOTTIME`.
     pub seen_ns: u64,

@@ -10,6 +10,7 @@ use super::nodes::Nodes;
 use super::watch::Watch;
 use crate::attribute::Evidence;
 use crate::catalog::agent::{DropReason, SourceState};
+use crate::collect::device::{DEVICES, Vendor};
 use crate::collect::proc_scan::Tracker;
 use crate::collect::status::Report;
 use crate::paths::Paths;
@@ -53,6 +54,18 @@ impl fmt::Display for OpenHook {
     }
 }
 
+/// Nodes of accelerators that no reader of [`DEVICES`] reads yet.
+const OTHER_NODES: &[&str] = &[
+    "/dev/kfd",
+    "/dev/dri/renderD*",
+    "/dev/accel/*",
+    "/dev/accel*",
+    "/dev/tenstorrent/*",
+    "/dev/vfio/*",
+];
+/// And their drivers.
+const OTHER_DRIVERS: &[&str] = &["kfd", "drm", "accel", "habanalabs", "tenstorrent", "vfio"];
+
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -73,31 +86,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let all = |of: fn(&Vendor) -> &[&str], others: &[&str]| {
+            let vendors = DEVICES.iter().flat_map(of);
+            vendors.chain(others).map(|text| (*text).to_owned()).collect()
+        };
         Self {
-            nodes: own(&[
-                "/dev/nvidia*",
-                "/dev/nvidia-caps/*",
-                "/dev/kfd",
-                "/dev/dri/renderD*",
-                "/dev/accel/*",
-                "/dev/accel*",
-                "/dev/tenstorrent/*",
-                "/dev/vfio/*",
-            ]),
-            drivers: own(&[
-                "nvidia",
-                "nvidia-frontend",
-                "nvidiactl",
-                "nvidia-uvm",
-                "nvidia-caps",
-                "kfd",
-                "drm",
-                "accel",
-                "habanalabs",
-                "tenstorrent",
-                "vfio",
-            ]),
+            nodes: all(|vendor| vendor.nodes, OTHER_NODES),
+            drivers: all(|vendor| vendor.node_drivers, OTHER_DRIVERS),
             open_hook: OpenHook::Auto,
             bpf: true,
             scan_interval_s: 2,

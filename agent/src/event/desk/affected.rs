@@ -12,6 +12,7 @@ use crate::catalog::event::EventKind;
 use crate::event::xid::{self, Affects};
 use crate::event::{Affected, Happening, Moment, Named, Peer, Place, Victim};
 use crate::ids::{GpuId, ProcKey};
+use crate::inventory::node_name;
 use std::sync::Arc;
 
 /// Command names (15 bytes at most) of programs that open devices to look at them.
@@ -112,14 +113,13 @@ impl Desk {
 struct Holders<'a> {
     sources: &'a Sources,
     listed: Vec<(ProcKey, Option<u32>)>,
-    node: Option<String>,
+    nodes: Vec<String>,
 }
 
 impl<'a> Holders<'a> {
     fn of(sources: &'a Sources, gpu: GpuId) -> Self {
-        let minor = sources.inventory.get(gpu).and_then(|info| info.minor);
-        let node = minor.map(|minor| format!("/nvidia{minor}"));
-        Self { sources, listed: (sources.listed)(gpu), node }
+        let nodes = sources.inventory.get(gpu).map_or_else(Vec::new, |info| info.nodes.clone());
+        Self { sources, listed: (sources.listed)(gpu), nodes }
     }
 
     /// The process that had this number at a moment or had just ended, if it held the device.
@@ -155,8 +155,7 @@ impl<'a> Holders<'a> {
     }
 
     fn has_opened(&self, owner: &Owner) -> bool {
-        let opened = |node: &String| owner.nodes.iter().any(|held| held.ends_with(node));
-        self.node.as_ref().is_some_and(opened)
+        owner.nodes.iter().any(|held| self.nodes.iter().any(|node| node == node_name(held)))
     }
 
     /// Whether a process holds the device to look at it: nothing of its runs there.

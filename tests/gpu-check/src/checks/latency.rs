@@ -3,6 +3,7 @@
 use super::Options;
 use crate::report::{Row, Verdict};
 use gpuwho::collect::device::{CallTimes, Opening, vendor};
+use gpuwho::paths::Paths;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -12,19 +13,19 @@ const CHECK: &str = "time in the driver";
 pub(super) fn check(options: &Options) -> Vec<Row> {
     let Some(vendor) = vendor("nvidia") else { return Vec::new() };
     let library = options.library.as_deref().unwrap_or(Path::new(vendor.library));
-    let mut opened = match (vendor.open)(&Opening { library, gpm: true, by_link: true }) {
+    let mut opened = match (vendor.open)(&Opening { library, paths: &Paths::default(), off: &[] }) {
         Ok(opened) => opened,
         Err(why) => return vec![Row::fail(CHECK, why)],
     };
     let mut lines = Vec::new();
     let mut functions: BTreeMap<String, CallTimes> = BTreeMap::new();
     for (slot, device) in opened.devices.iter_mut().enumerate() {
-        let first = device.read().cost;
+        let first = device.read(&[]).cost;
         device.time_calls();
         let mut spent: Vec<Duration> = Vec::new();
         let mut calls = 0;
         for _ in 0..options.readings {
-            let cost = device.read().cost;
+            let cost = device.read(&[]).cost;
             spent.push(Duration::from_nanos(cost.library_ns));
             calls += cost.calls;
         }

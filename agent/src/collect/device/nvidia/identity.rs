@@ -1,10 +1,9 @@
 //! What a device is: asked once a handle, and what was not answered again until it is.
 
-use super::Versions;
 use super::ask::{Ask, Call};
+use super::{MAJOR, Versions};
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
-use crate::inventory::facts::Facts;
 use crate::sys::nvml::board::confidential;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
@@ -26,17 +25,9 @@ pub(super) fn read(
 ) -> Option<GpuInfo> {
     let uuid = ask.ask(Call::Uuid, || device.uuid())?;
     Some(GpuInfo {
-        uuid: GpuUuid::new(&uuid),
-        vendor: super::VENDOR.name.to_owned(),
-        index,
-        minor: None,
-        model: None,
-        pci_address: None,
-        serial: None,
         driver_version: versions.driver.clone(),
         cuda_version: versions.cuda.clone(),
-        mig: None,
-        facts: Facts::default(),
+        ..GpuInfo::new(GpuUuid::new(&uuid), super::VENDOR.name, index)
     })
 }
 
@@ -50,6 +41,8 @@ pub(super) fn complete(device: &Device<'_>, ask: &mut Ask, info: &mut GpuInfo) -
     let before = known(info);
     if info.minor.is_none() {
         info.minor = ask.ask(Call::Minor, || device.minor_number());
+        let nodes = info.minor.map(|minor| vec![super::node(minor), format!("{MAJOR}:{minor}")]);
+        info.nodes = nodes.unwrap_or_default();
     }
     if info.model.is_none() {
         info.model = ask.ask(Call::Name, || device.name());

@@ -22,7 +22,8 @@ impl DeviceReader {
             return Ok(());
         };
         let count = self.is_time_to_count(session)?;
-        session.link.send(Request::Read { tick: self.tick, count })?;
+        let holders = (self.knows.holders)();
+        session.link.send(&Request::Read { tick: self.tick, count, holders })?;
         session.owed = Some(self.tick);
         session.gone.clear();
         let mut missing: BTreeSet<u32> = (0..devices).collect();

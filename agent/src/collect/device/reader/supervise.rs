@@ -8,8 +8,7 @@ use crate::collect::device::link::{Link, Program};
 use crate::collect::device::session::{Ending, Session};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 impl DeviceReader {
@@ -28,12 +27,14 @@ impl DeviceReader {
         if !self.restarts.is_due() {
             return None;
         }
-        let Settings { library, paths, .. } = &self.settings;
-        match library::find(self.vendor, library.as_deref(), paths) {
+        match self.find() {
             Ok(library) => self.spawn(&library),
             Err(reason) => {
                 self.restarts.wait(self.settings.retry);
-                let remedy = "install the driver, or name the library in the configuration";
+                let remedy = match self.vendor.library {
+                    Some(_) => "install the driver, or name the library in the configuration",
+                    None => "load the kernel driver",
+                };
                 self.down = (DeviceState::NoDriver, reason.clone());
                 self.state(SourceState::Absent, reason, remedy);
                 None
@@ -41,16 +42,28 @@ impl DeviceReader {
         }
     }
 
+    /// The library to load, empty for a vendor that needs none; or why there is nothing to read.
+    fn find(&self) -> Result<PathBuf, String> {
+        let Settings { library, paths, .. } = &self.settings;
+        let Some(known) = &self.vendor.library else {
+            let is_there = !self.roster().is_empty();
+            let drivers = self.vendor.drivers.join(" or ");
+            let why = || format!("no device is bound to the driver {drivers}");
+            return is_there.then(PathBuf::new).ok_or_else(why);
+        };
+        library::find(known, library.as_deref(), paths)
+    }
+
     fn spawn(&mut self, library: &Path) -> Option<Session> {
         self.report.restarts += u64::from(self.restarts.begin());
         // Before the library is loaded: what comes after is noticed.
         let roster = self.roster();
-        let Settings { program: path, environment, gpm, by_link, confined, stall, .. } =
+        let Settings { program: path, environment, off, paths, confined, stall, .. } =
             &self.settings;
         let (vendor, events) = (self.vendor.name, self.ears.are_open());
-        let (gpm, by_link, confined, stall) = (*gpm, *by_link, *confined, *stall);
+        let (confined, stall) = (*confined, *stall);
         let program =
-            Program { path, vendor, library, environment, events, gpm, by_link, confined, stall };
+            Program { path, vendor, library, environment, events, off, paths, confined, stall };
         let started = Link::start(&program);
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
@@ -116,10 +129,8 @@ impl DeviceReader {
         self.restarts.at_once();
     }
 
-    /// The kernel driver's devices by their folders' names; none where it has no such list.
+    /// The kernel driver's devices; none where it has no such list.
     pub(super) fn roster(&self) -> BTreeSet<OsString> {
-        let folder = self.settings.paths.proc.join(self.vendor.roster);
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name()).collect()
+        (self.vendor.listed)(&self.settings.paths)
     }
 }

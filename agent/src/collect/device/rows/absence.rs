@@ -10,7 +10,11 @@ use std::fs;
 
 /// Why a device is at no position: the library has one that does not say who it is, another took its
 /// place, or it is gone.
-pub(super) fn absence(known: Option<&Known>, unnamed: Option<&Away>, paths: &Paths) -> Away {
+pub(super) fn absence(
+    (known, drivers): (Option<&Known>, &[&str]),
+    unnamed: Option<&Away>,
+    paths: &Paths,
+) -> Away {
     if let Some(by) = known.and_then(|known| known.replaced_by.as_ref()) {
         let why = format!("{by} is at its PCI address");
         return Away { state: DeviceState::Replaced, why };
@@ -22,9 +26,9 @@ pub(super) fn absence(known: Option<&Known>, unnamed: Option<&Away>, paths: &Pat
     let address = known.and_then(|known| known.pci_address.as_deref());
     let at = address.unwrap_or("an unknown address");
     let bound = address.and_then(PciAddress::parse).and_then(|address| driver(address, paths));
-    let what = match (bound, known) {
-        (Some(Bound::ToNone), _) => "it is unbound from its driver".to_owned(),
-        (Some(Bound::To(driver)), Some(known)) if driver != known.vendor => {
+    let what = match bound {
+        Some(Bound::ToNone) => "it is unbound from its driver".to_owned(),
+        Some(Bound::To(driver)) if !drivers.contains(&driver.as_str()) => {
             format!("it is bound to the driver {driver}")
         }
         _ => "the driver no longer lists it".to_owned(),
@@ -60,7 +64,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
         let devices = paths.sys.join("bus/pci/devices");
-        for (device, driver) in [("17", None), ("18", Some("vfio-pci")), ("19", Some("nvidia"))] {
+        for (device, driver) in [("17", None), ("18", Some("vfio-pci")), ("19", Some("vendor-drm"))]
+        {
             let device = devices.join(format!("0000:{device}:00.0"));
             fs::create_dir_all(&device).unwrap();
             if let Some(driver) = driver {
@@ -71,7 +76,7 @@ mod tests {
         let why = |bus: &str| {
             let known = Known {
                 uuid: GpuUuid::new("GPU-0"),
-                vendor: "nvidia".to_owned(),
+                vendor: "vendor".to_owned(),
                 index: 0,
                 model: None,
                 pci_address: Some(format!("00000000:{bus}:00.0")),
@@ -79,7 +84,7 @@ mod tests {
                 last_seen: 0,
                 replaced_by: None,
             };
-            let away = absence(Some(&known), None, &paths);
+            let away = absence((Some(&known), &["vendor-drm"]), None, &paths);
             assert_eq!(away.state, DeviceState::Missing);
             away.why
         };

@@ -5,7 +5,7 @@ use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, T
 use crate::catalog::gpm::{self as gpm_metric, CounterState};
 use crate::catalog::instance as instance_metric;
 use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
-use crate::collect::device::capabilities::Capabilities;
+use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
 use crate::collect::device::wire::{InstanceReading, Place, ProcessValue, Reading, WireValue};
 use crate::ids::{GpuId, InstanceId, ProcKey};
@@ -59,7 +59,7 @@ impl Row {
         reason.clone_into(&mut self.snapshot.reason);
     }
 
-    /// Takes the MIG instances there are now; true when they are not those of the last reading.
+    /// Takes the partitions there are now; true when they are not those of the last reading.
     pub(super) fn recut(&mut self, now: &[InstanceReading], inventory: &Inventory) -> bool {
         let gpu = self.snapshot.gpu;
         let ids = now.iter().filter_map(|read| {
@@ -86,13 +86,13 @@ impl Row {
         &self,
         process: ProcKey,
         knows: &Knows,
-        capabilities: &Capabilities,
+        partitions: &PartitionNodes,
     ) -> Option<InstanceId> {
         if self.instances.is_empty() {
             return None;
         }
-        let minor = knows.inventory.get(self.snapshot.gpu)?.minor?;
-        let place = capabilities.only_instance_of(&(knows.nodes)(process), minor)?;
+        let info = knows.inventory.get(self.snapshot.gpu)?;
+        let place = partitions.only_one_of(&(knows.nodes)(process), &info)?;
         self.snapshot.instance_at(place)
     }
 
@@ -101,7 +101,7 @@ impl Row {
         &mut self,
         reading: &Reading,
         knows: &Knows,
-        capabilities: &Capabilities,
+        partitions: &PartitionNodes,
     ) -> usize {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         self.last_good_ns = Some(reading.asked_ns.cast_signed());
@@ -124,7 +124,7 @@ impl Row {
         for ProcessValue { pid, place, value } in &reading.processes {
             let known = processes.entry((*pid, *place)).or_insert_with(|| {
                 let process = who.get(pid).copied();
-                let by_nodes = || self.by_nodes(process?, knows, capabilities);
+                let by_nodes = || self.by_nodes(process?, knows, partitions);
                 let instance =
                     place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
                 ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
