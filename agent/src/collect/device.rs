@@ -17,6 +17,7 @@ pub mod reader;
 mod rows;
 mod session;
 pub mod snapshot;
+pub mod source;
 mod stuck;
 pub mod wire;
 

@@ -1,0 +1,231 @@
+//! The configuration as TOML tables: the file, with the environment laid over it.
+//!
+//! Each section belongs to the component that reads it, and is checked as that component's type: a
+//! key that does not exist is named with its line and the nearest key. A variable
+//! `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is read as TOML where it is a TOML
+//! boolean, number or array, else as text.
+
+use super::{ConfigError, checks};
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use toml::de::{DeTable, ValueDeserializer};
+
+/// Two keys closer than this (Jaro-Winkler) are taken for a slip of the finger.
+const CLOSE_ENOUGH: f64 = 0.75;
+
+const PREFIX: &str = "GPUWHO_";
+
+/// A section of the configuration, as its owner brings it.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// The table's name.
+    pub name: &'static str,
+    /// Its lines in the sample configuration, without the header: comments, and settings that begin
+    /// with `#:`.
+    pub sample: &'static str,
+    check: fn(ValueDeserializer<'_>) -> Result<(), toml::de::Error>,
+}
+
+impl Section {
+    /// The section of this name whose keys are the fields of `T`.
+    pub const fn of<T: DeserializeOwned>(name: &'static str, sample: &'static str) -> Self {
+        Self { name, sample, check: |table| T::deserialize(table).map(drop) }
+    }
+}
+
+/// All sections, of which every key and every type is known to be right.
+#[derive(Clone, Debug, Default)]
+pub struct Tables(toml::Table);
+
+impl Tables {
+    /// Reads the file (if one is named), and lays the environment over it.
+    pub fn load(
+        file: Option<&Path>,
+        env: &[(String, String)],
+        sections: &[Section],
+    ) -> Result<Self, ConfigError> {
+        let mut table = match file {
+            Some(path) => read_file(path, sections)?,
+            None => toml::Table::new(),
+        };
+        for (variable, text) in env {
+            let Some((section, key)) = section_and_key(variable, sections) else { continue };
+            let place = table.entry(section.name).or_insert_with(|| toml::Table::new().into());
+            if let Some(place) = place.as_table_mut() {
+                place.insert(key, value(text));
+            }
+            // Checked one by one, so that the error names the variable.
+            let text = place.to_string();
+            ValueDeserializer::parse(&text)
+                .and_then(section.check)
+                .map_err(|error| in_environment(variable, &error))?;
+        }
+        Ok(Self(table))
+    }
+
+    /// A section; as if empty where there is none.
+    pub fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, ConfigError> {
+        let Some(section) = self.0.get(name) else { return Ok(T::default()) };
+        let section = section.clone().try_into();
+        section.map_err(|error| in_environment("GPUWHO_*", &error))
+    }
+}
+
+/// Reads and checks a file: syntax, types and names of its keys.
+fn read_file(path: &Path, sections: &[Section]) -> Result<toml::Table, ConfigError> {
+    let text =
+        checks::read(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+    let wrong = |error: &toml::de::Error| in_file(path, &text, error);
+    // By this way, not as a plain table: only here do keys and values have a place in the text.
+    for (key, value) in DeTable::parse(&text).map_err(|error| wrong(&error))?.into_inner() {
+        let Some(section) = sections.iter().find(|section| section.name == key.get_ref()) else {
+            let known = sections.iter().map(|section| section.name);
+            let nearest = nearest(key.get_ref(), known).map(str::to_owned);
+            let place = place(path, &text, key.span().start);
+            return Err(ConfigError::UnknownKey { place, key: key.into_inner().into(), nearest });
+        };
+        (section.check)(value.into()).map_err(|error| wrong(&error))?;
+    }
+    toml::from_str(&text).map_err(|error| wrong(&error))
+}
+
+fn section_and_key<'a>(variable: &str, sections: &'a [Section]) -> Option<(&'a Section, String)> {
+    let (section, key) = variable.strip_prefix(PREFIX)?.split_once('_')?;
+    let section = sections.iter().find(|known| known.name.eq_ignore_ascii_case(section))?;
+    Some((section, key.to_ascii_lowercase()))
+}
+
+fn value(text: &str) -> toml::Value {
+    let plain = toml::from_str::<toml::Table>(&format!("v = {text}"));
+    let plain = plain.ok().and_then(|mut table| table.remove("v"));
+    plain.unwrap_or_else(|| toml::Value::String(text.to_owned()))
+}
+
+fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
+    let place = place(path, text, error.span().map_or(0, |span| span.start));
+    match unknown_key(error.message()) {
+        Some((key, nearest)) => ConfigError::UnknownKey { place, key, nearest },
+        None => ConfigError::Syntax { place, problem: one_line(error.message()) },
+    }
+}
+
+/// File and line.
+fn place(path: &Path, text: &str, offset: usize) -> String {
+    let line = 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+    format!("{}:{line}", path.display())
+}
+
+fn in_environment(variable: &str, error: &toml::de::Error) -> ConfigError {
+    match unknown_key(error.message()) {
+        Some((key, nearest)) => ConfigError::UnknownKey {
+            place: format!("environment variable {variable}"),
+            key,
+            nearest,
+        },
+        None => ConfigError::Environment {
+            variable: variable.to_owned(),
+            problem: one_line(error.message()),
+        },
+    }
+}
+
+/// serde says: unknown field `a`, expected one of `b`, `c`.
+fn unknown_key(message: &str) -> Option<(String, Option<String>)> {
+    let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
+    let key = quoted.next()?.to_owned();
+    let nearest = nearest(&key, quoted).map(str::to_owned);
+    Some((key, nearest))
+}
+
+/// The one of those that there are which looks most like the key, if one does.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|known| (strsim::jaro_winkler(key, known), known))
+        .filter(|(likeness, _)| *likeness > CLOSE_ENOUGH)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, known)| known)
+}
+
+fn one_line(message: &str) -> String {
+    message.split('\n').collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Flags, Settings};
+    use crate::agent::configuration::Configuration;
+    use std::time::Duration;
+
+    fn load(file: &str, env: &[(&str, &str)]) -> Result<Settings, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpuwho.toml");
+        std::fs::write(&path, file).unwrap();
+        let env: Vec<_> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Configuration::load(Some(&path), &env, &Flags::default())
+            .map(|loaded| loaded.settings)
+            .map_err(|error| error.to_string().replace(path.to_str().unwrap(), "FILE"))
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line_and_the_nearest_one() {
+        assert_eq!(
+            load("[agent]\n\nintervall = \"5s\"\n", &[]).unwrap_err(),
+            "FILE:3: unknown key `intervall`; did you mean `interval`?"
+        );
+    }
+
+    #[test]
+    fn an_unknown_section_is_named() {
+        let error = load("[nvidai]\n", &[]).unwrap_err();
+        assert_eq!(error, "FILE:1: unknown key `nvidai`; did you mean `nvidia`?");
+    }
+
+    #[test]
+    fn a_wrong_type_is_named_with_its_line() {
+        let error = load("[devices]\nbpf = 3\n", &[]).unwrap_err();
+        assert_eq!(error, "FILE:2: invalid type: integer `3`, expected a boolean");
+    }
+
+    #[test]
+    fn the_environment_goes_over_the_file() {
+        let settings = load(
+            "[agent]\ninterval = \"5s\"\n[devices]\nbpf = true\n",
+            &[("GPUWHO_AGENT_INTERVAL", "2s"), ("GPUWHO_DEVICES_BPF", "false")],
+        );
+        let settings = settings.unwrap();
+        assert_eq!((settings.interval, settings.nodes.bpf), (Duration::from_secs(2), false));
+    }
+
+    #[test]
+    fn an_unknown_variable_of_a_known_section_is_named() {
+        assert_eq!(
+            load("", &[("GPUWHO_AGENT_INTERVALL", "2s")]).unwrap_err(),
+            "environment variable GPUWHO_AGENT_INTERVALL: unknown key `intervall`; \
+             did you mean `interval`?"
+        );
+    }
+
+    #[test]
+    fn a_duration_without_a_unit_is_refused_with_an_example() {
+        let error = load("[agent]\ninterval = \"10\"\n", &[]).unwrap_err();
+        assert!(error.starts_with("`agent.interval`: `10` is not a duration"), "{error}");
+        assert!(error.ends_with("like 500ms, 10s or 2m"), "{error}");
+    }
+
+    #[test]
+    fn too_few_series_for_one_device_are_refused() {
+        assert_eq!(load("", &[]).unwrap().series_limit, 50_000);
+        assert_eq!(load("[agent]\nseries_limit = 2000\n", &[]).unwrap().series_limit, 2000);
+        let error = load("[agent]\nseries_limit = 10\n", &[]).unwrap_err();
+        assert!(error.starts_with("`agent.series_limit`: fewer than 500 series"), "{error}");
+    }
+
+    #[test]
+    fn too_short_an_interval_is_refused() {
+        let error = load("[agent]\ninterval = \"1ms\"\n", &[]).unwrap_err();
+        assert_eq!(
+            error,
+            "`agent.interval`: 1ms is shorter than 100ms; use 1s or longer; 10s is the default"
+        );
+    }
+}
