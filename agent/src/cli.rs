@@ -5,7 +5,10 @@ mod doctor;
 mod run;
 mod show;
 
-use crate::config::{ConfigError, Flags, Settings};
+use crate::agent::configuration::Configuration;
+use crate::agent::{sinks, sources};
+use crate::collect::kernel::PROBES;
+use crate::config::{ConfigError, Flags};
 use crate::text::printable_lines;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
@@ -102,29 +105,32 @@ struct Output {
     /// OTLP receiver: http://host:4318 or host:4317 (gRPC).
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// Where else points go: stdout, or file:PATH (one JSON object a line); may be repeated.
-    #[arg(long, value_name = "SINK", value_parser = parse_sink)]
-    sink: Vec<SinkFlag>,
+    #[arg(long, value_name = "SINK", value_parser = sinks::parse, help = sinks_help())]
+    sink: Vec<String>,
 }
 
-/// A `--sink`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum SinkFlag {
-    Stdout,
-    File(PathBuf),
+fn sinks_help() -> String {
+    format!("Where else points go: {} (one JSON object a line); may be repeated", sinks::forms())
 }
 
-fn parse_sink(text: &str) -> Result<SinkFlag, String> {
-    match text.split_once(':') {
-        None if text == "stdout" => Ok(SinkFlag::Stdout),
-        Some(("file", path)) if !path.is_empty() => Ok(SinkFlag::File(path.into())),
-        _ => Err("not a sink: write stdout or file:PATH".into()),
-    }
+fn sources_help() -> String {
+    let line = |source: crate::collect::source::SourceDef| {
+        format!("\n  {:<16} {}", source.name, source.about)
+    };
+    let lines: String = sources::all().into_iter().map(line).collect();
+    format!("Sources to read; without names, the devices and the agent's own figures:{lines}")
+}
+
+fn self_tests_help() -> String {
+    let mut names: Vec<_> =
+        PROBES.iter().flat_map(|probe| probe.self_tests).map(|test| test.name).collect();
+    names.dedup();
+    format!("One of: {}", names.join(", "))
 }
 
 #[derive(Debug, Args)]
 struct CollectArgs {
-    /// Sources to read: nvidia, agent.
+    #[arg(help = sources_help())]
     names: Vec<String>,
     /// Read once and end, instead of at every interval.
     #[arg(long)]
@@ -234,11 +240,14 @@ struct FileReaderArgs {
 
 #[derive(Debug, Args)]
 struct SelfTestArgs {
-    /// `bpf` or `nccl`.
-    what: String,
-    /// Only this way of seeing a device opened: fexit, cgroup or syscall.
+    #[arg(help = self_tests_help(), required_unless_present = "list")]
+    what: Option<String>,
+    /// Only this way of doing it.
     #[arg(long)]
     hook: Option<String>,
+    /// Print every self-test, and the unit tests that other kernels run: what `cargo xtask vm` runs.
+    #[arg(long)]
+    list: bool,
 }
 
 /// Wrong usage, as opposed to a failure.
@@ -275,8 +284,8 @@ fn said(error: &anyhow::Error) -> String {
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         None => show::who(&cli.who),
-        Some(Command::Agent(args)) => run::agent(&args),
-        Some(Command::Collect(args)) => run::collect(&args),
+        Some(Command::Agent(args)) => run::run(&args),
+        Some(Command::Collect(mut args)) => run::collect(&mut args),
         Some(Command::Doctor(args)) => doctor::doctor(&args),
         Some(Command::Metrics(args)) => show::metrics(&args),
         Some(Command::Config(args)) => show::config(&args.command),
@@ -290,12 +299,13 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 impl Common {
-    fn settings(&self, output: Option<&Output>) -> anyhow::Result<Settings> {
+    fn load(&self, output: Option<&Output>) -> anyhow::Result<Configuration> {
         let flags = Flags {
             interval: output.and_then(|output| output.interval.clone()),
             otlp_endpoint: output.and_then(|output| output.otlp.clone()),
             log: self.log.clone(),
             libraries: self.nvidia_library.iter().map(|path| ("nvidia", path.clone())).collect(),
+            sinks: output.map_or_else(Vec::new, |output| output.sink.clone()),
         };
         let usual = PathBuf::from(USUAL_FILE);
         let file = self.config.clone().or_else(|| usual.exists().then_some(usual));
@@ -303,14 +313,7 @@ impl Common {
         let env: Vec<(String, String)> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        let mut settings = Settings::load(file.as_deref(), &env, &flags)?;
-        for sink in output.map_or(&[][..], |output| &output.sink) {
-            match sink {
-                SinkFlag::Stdout => settings.stdout = true,
-                SinkFlag::File(path) => settings.file = Some(path.clone()),
-            }
-        }
-        Ok(settings)
+        Ok(Configuration::load(file.as_deref(), &env, &flags)?)
     }
 }
 
@@ -334,12 +337,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_sink_is_stdout_or_a_file() {
-        assert_eq!(parse_sink("stdout"), Ok(SinkFlag::Stdout));
-        assert_eq!(parse_sink("file:/tmp/x"), Ok(SinkFlag::File("/tmp/x".into())));
-        assert!(parse_sink("file:").is_err() && parse_sink("kafka").is_err());
     }
 }

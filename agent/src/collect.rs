@@ -1,5 +1,6 @@
 //! Sources of data: each runs on its own named thread, reads one thing, and pushes samples.
 
+pub mod collectives;
 pub mod device;
 pub mod events;
 pub mod inspector;
@@ -9,11 +10,13 @@ pub mod own;
 pub mod proc_scan;
 pub mod ras;
 pub mod schedule;
+pub mod source;
 pub mod stages;
 pub mod status;
 
 use crate::sample::Batch;
 use status::Report;
+use std::time::Duration;
 
 /// One source of data. Synchronous on purpose: a read that hangs hangs this source's thread alone,
 /// and the thread's clock is the source's cost.
@@ -21,10 +24,26 @@ pub trait Collector: Send {
     /// The source's name: its thread is `collect:<name>`.
     fn name(&self) -> &'static str;
 
+    /// Which part of the source this collector reads, where it has several: a replica of an engine,
+    /// say. Each part's series begin and end by themselves.
+    fn part(&self) -> u32 {
+        0
+    }
+
+    /// Time between two readings; `None`: the agent's interval.
+    fn every(&self) -> Option<Duration> {
+        None
+    }
+
     /// Reads everything once into `out`, a complete snapshot. What could not be read is left out
     /// and shows in [`Collector::report`].
     fn collect(&mut self, out: &mut Batch);
 
     /// How the source is doing after the last reading.
     fn report(&self) -> Report;
+
+    /// Whether there is nothing left to read, ever: its thread and its series then end.
+    fn has_ended(&self) -> bool {
+        false
+    }
 }

@@ -1,39 +1,34 @@
 //! What the operator asked for: the configuration file, then the environment (`GPUWHO_…`), then
 //! flags, each over the one before.
 //!
-//! [`Raw`] is only what was typed, key by key; [`Settings`] is complete, checked, and what the
-//! parts are given. An unknown key is an error that names the key, its line and the nearest key.
+//! A section is only what was typed, key by key; what it is resolved to is complete, checked, and
+//! what the parts are given. [`Settings`] is what all parts share; each source and each sink
+//! resolves its own section. An unknown key is an error that names the key, its line and the
+//! nearest key.
 
-mod checks;
-mod collectives;
+pub(crate) mod checks;
 mod error;
-mod overlay;
 mod places;
-mod readers;
 mod runtimes;
 mod slurm;
+mod tables;
 
 pub use error::ConfigError;
+pub(crate) use tables::OneOf;
+pub use tables::{Section, Tables};
 
 use crate::attribute;
 use crate::attribute::suppliers;
-use crate::collect::device::{self, DEVICES, Vendor, reader};
-use crate::collect::inspector;
-use crate::collect::kernel::device_users::{self, OpenHook};
-use crate::collect::kernel::nccl;
-use crate::collect::ras;
+use crate::collect::kernel::device_users;
 use crate::control;
-use crate::export::otlp::settings::{self as otlp, RawOtlp, Signal};
+use crate::export::otlp::def::otlp_settings;
+use crate::export::otlp::settings::{self as otlp, Signal};
 use crate::paths::Paths;
 use crate::series::USUAL_LIMIT;
-use overlay::OneOf;
-use readers::{RawReaders, Section};
 use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Time between readings unless set: dashboards refresh no faster, and the cost stays a tenth of
@@ -46,74 +41,33 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// A device without links, its processes and the agent's own have as many.
 const LEAST_SERIES: usize = 500;
 
-/// Declares the sections of the file, beside those of the device readers.
-macro_rules! sections {
-    ($($section:ident: $type:ty,)+) => {
-        /// The configuration file, key by key.
-        #[derive(Clone, Debug, Default)]
-        pub struct Raw {
-            $($section: $type,)+
-            readers: RawReaders,
-        }
+const AGENT_SAMPLE: &str = r#"# Time between readings.
+#: interval = "10s"
+# Most series at a time. Beyond it new ones are left out, those of processes and owners before those of
+# devices, and counted in gpuwho.dropped; how many a device can have is in METRICS.md.
+#: series_limit = 50000
+# Whose every process is, gpuwho tells root. Others are told of the devices and of their own processes,
+# and how many others there are. true: everybody is told everything.
+#: show_others = false
+# What to log on standard error: error, warn, info, debug, trace, or a tracing filter.
+#: log = "info"
+"#;
+const TELEMETRY_SAMPLE: &str = r#"# Send the agent's own log records to the OTLP receiver as well.
+#: logs = false
+"#;
 
-        impl Raw {
-            /// The names of the sections.
-            fn sections() -> Vec<&'static str> {
-                let own = [$(stringify!($section)),+].into_iter();
-                own.chain(DEVICES.iter().map(|vendor| vendor.name)).collect()
-            }
-
-            fn read<'de, A: MapAccess<'de>>(mut sections: A) -> Result<Self, A::Error> {
-                let known = Self::sections();
-                let mut raw = Self::default();
-                while let Some(name) = sections.next_key_seed(OneOf(&known))? {
-                    match name {
-                        $(stringify!($section) => raw.$section = sections.next_value()?,)+
-                        name => {
-                            let vendor = device::vendor(name).map(Section);
-                            let vendor = vendor.ok_or_else(|| A::Error::custom(name))?;
-                            raw.readers.insert(vendor.0.name, sections.next_value_seed(vendor)?);
-                        }
-                    }
-                }
-                Ok(raw)
-            }
-        }
-    };
-}
-
-sections! {
-    agent: RawAgent,
-    paths: places::RawPaths,
-    devices: RawDevices,
-    slurm: slurm::RawSlurm,
-    kubernetes: RawKubernetes,
-    containers: RawContainers,
-    nccl: collectives::RawNccl,
-    otlp: RawOtlp,
-    sinks: RawSinks,
-    telemetry: RawTelemetry,
-}
-
-impl<'de> Deserialize<'de> for Raw {
-    fn deserialize<D: Deserializer<'de>>(file: D) -> Result<Self, D::Error> {
-        struct File;
-
-        impl<'de> Visitor<'de> for File {
-            type Value = Raw;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("sections")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, sections: A) -> Result<Raw, A::Error> {
-                Raw::read(sections)
-            }
-        }
-
-        file.deserialize_map(File)
-    }
-}
+/// The sections that belong to no source and no sink, before and after theirs in the sample.
+pub static FIRST: &[Section] = &[
+    Section::of::<RawAgent>("agent", AGENT_SAMPLE),
+    Section::of::<places::RawPaths>("paths", places::SAMPLE),
+];
+/// See [`FIRST`].
+pub static LAST: &[Section] = &[
+    Section::of::<RawKubernetes>("kubernetes", runtimes::KUBERNETES_SAMPLE),
+    Section::of::<RawContainers>("containers", runtimes::CONTAINERS_SAMPLE),
+    Section::of::<slurm::RawSlurm>("slurm", slurm::SAMPLE),
+    Section::of::<RawTelemetry>("telemetry", TELEMETRY_SAMPLE),
+];
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -126,29 +80,11 @@ struct RawAgent {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct RawDevices {
-    nodes: Option<Vec<String>>,
-    drivers: Option<Vec<String>>,
-    open_hook: Option<OpenHook>,
-    bpf: Option<bool>,
-    scan_interval: Option<String>,
-    rescan_interval: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawSinks {
-    stdout: Option<bool>,
-    file: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 struct RawTelemetry {
     logs: Option<bool>,
 }
 
-/// Everything resolved.
+/// What all parts share, resolved.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Time between readings.
@@ -159,30 +95,14 @@ pub struct Settings {
     pub log: String,
     /// Where the host's files are.
     pub paths: Paths,
-    /// Who opens the device nodes.
-    pub kernel: device_users::Settings,
-    /// The device readers that are not switched off.
-    pub devices: Vec<(&'static Vendor, reader::Settings)>,
+    /// Which device nodes are watched, and how.
+    pub nodes: device_users::Settings,
     /// Who may ask the agent what.
     pub control: control::Settings,
     /// How whose a process is is found out.
     pub attribution: attribute::Settings,
     /// Who names the node's pods and containers.
     pub names: suppliers::Settings,
-    /// What is counted of collective communication.
-    pub nccl: nccl::Settings,
-    /// What is read of NCCL's Inspector.
-    pub inspector: inspector::Settings,
-    /// Whether and how often NCCL's own status is read.
-    pub ras: ras::Settings,
-    /// The OTLP sink; `None` without an endpoint.
-    pub otlp: Option<otlp::Settings>,
-    /// Where events go as log records; `None` without an endpoint.
-    pub events: Option<otlp::Settings>,
-    /// Write every point to standard output.
-    pub stdout: bool,
-    /// Write every point to a file.
-    pub file: Option<PathBuf>,
     /// Where the agent's own log records go as well; `None` unless asked for.
     pub telemetry: Option<otlp::Settings>,
 }
@@ -198,78 +118,78 @@ pub struct Flags {
     pub log: Option<String>,
     /// Libraries by vendor: `--nvidia-library`.
     pub libraries: BTreeMap<&'static str, PathBuf>,
+    /// Each `--sink`: a name, or a name, a colon and what the sink takes.
+    pub sinks: Vec<String>,
+}
+
+impl Flags {
+    /// What the last `--sink` of this name gives the sink; empty where it gives nothing.
+    pub fn sink(&self, name: &str) -> Option<&str> {
+        let named = |flag: &str| flag.split_once(':').unwrap_or((flag, "")).0 == name;
+        let flag = self.sinks.iter().rev().find(|flag| named(flag))?;
+        Some(flag.split_once(':').map_or("", |(_, rest)| rest))
+    }
+}
+
+/// What a section is resolved with.
+pub struct Resolving<'a> {
+    /// The sections.
+    pub tables: &'a Tables,
+    /// What all parts share.
+    pub settings: &'a Settings,
+    /// The command line.
+    pub flags: &'a Flags,
+    /// A variable of the environment.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl Settings {
-    /// Reads the file (if one is named), the environment and the flags.
-    pub fn load(
-        file: Option<&Path>,
-        env: &[(String, String)],
-        flags: &Flags,
-    ) -> Result<Self, ConfigError> {
-        let table = match file {
-            Some(path) => overlay::read_file(path)?,
-            None => toml::Table::new(),
-        };
-        let raw = overlay::with_environment(table, env)?;
-        let find = |name: &str| {
-            env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
-        };
-        Self::resolve(raw, flags, &find)
-    }
-
-    /// Checks a file alone, as `gpuwho config check` does.
-    pub fn check(file: &Path) -> Result<Self, ConfigError> {
-        Self::load(Some(file), &[], &Flags::default())
-    }
-
-    fn resolve(
-        raw: Raw,
+    /// Resolves what all parts share.
+    pub fn resolve(
+        tables: &Tables,
         flags: &Flags,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        let interval = flags.interval.clone().or(raw.agent.interval);
-        let interval = duration("agent.interval", interval, DEFAULT_INTERVAL)?;
-        if interval < SHORTEST_INTERVAL {
-            return Err(ConfigError::Value {
-                key: "agent.interval".into(),
-                problem: format!("{interval:?} is shorter than {SHORTEST_INTERVAL:?}"),
-                remedy: "use 1s or longer; 10s is the default".into(),
-            });
-        }
-        let root = raw.paths.root().unwrap_or_else(|| PathBuf::from("/"));
+        let agent: RawAgent = tables.read("agent")?;
+        let places: places::RawPaths = tables.read("paths")?;
+        let kubernetes: RawKubernetes = tables.read("kubernetes")?;
+        let root = places.root().unwrap_or_else(|| PathBuf::from("/"));
         let control = control::Settings {
-            mode: checks::socket_mode(raw.paths.socket_mode())?,
-            show_others: raw.agent.show_others.unwrap_or(false),
+            mode: checks::socket_mode(places.socket_mode())?,
+            show_others: agent.show_others.unwrap_or(false),
         };
-        let paths = places::paths(raw.paths)?;
-        checks::absolute(raw.sinks.file.as_deref().map(|file| ("sinks.file", file)))?;
-        let nested = raw.kubernetes.nested();
+        let paths = places::paths(places)?;
+        let nested = kubernetes.nested();
         let names = suppliers::Settings {
             paths: paths.clone(),
-            kubernetes: runtimes::kubernetes(raw.kubernetes, &root, env)?,
-            containers: runtimes::containers(raw.containers, &root),
+            kubernetes: runtimes::kubernetes(kubernetes, &root, env)?,
+            containers: runtimes::containers(tables.read("containers")?, &root),
         };
+        let slurm = slurm::settings(tables.read("slurm")?, &paths)?;
         Ok(Self {
-            interval,
-            series_limit: series_limit(raw.agent.series_limit)?,
-            log: flags.log.clone().or(raw.agent.log).unwrap_or_else(|| "info".into()),
-            kernel: kernel_settings(raw.devices)?,
-            devices: readers::settings(&raw.readers, &flags.libraries, interval, &paths)?,
+            interval: interval(flags.interval.clone().or(agent.interval))?,
+            series_limit: series_limit(agent.series_limit)?,
+            log: flags.log.clone().or(agent.log).unwrap_or_else(|| "info".into()),
+            nodes: device_users::source::settings(tables)?,
             control,
-            attribution: attribute::Settings { slurm: slurm::settings(raw.slurm, &paths)?, nested },
-            inspector: collectives::inspector(&raw.nccl)?,
-            ras: collectives::ras(&raw.nccl)?,
-            nccl: collectives::probes(raw.nccl)?,
+            attribution: attribute::Settings { slurm, nested },
             paths,
             names,
-            otlp: otlp_settings(Signal::Metrics, &raw.otlp, flags, env)?,
-            events: otlp_settings(Signal::Logs, &raw.otlp, flags, env)?,
-            telemetry: telemetry_settings(&raw.telemetry, &raw.otlp, flags, env)?,
-            stdout: raw.sinks.stdout.unwrap_or(false),
-            file: raw.sinks.file,
+            telemetry: telemetry_settings(tables, flags, env)?,
         })
     }
+}
+
+fn interval(text: Option<String>) -> Result<Duration, ConfigError> {
+    let interval = duration("agent.interval", text, DEFAULT_INTERVAL)?;
+    if interval < SHORTEST_INTERVAL {
+        return Err(ConfigError::Value {
+            key: "agent.interval".into(),
+            problem: format!("{interval:?} is shorter than {SHORTEST_INTERVAL:?}"),
+            remedy: "use 1s or longer; 10s is the default".into(),
+        });
+    }
+    Ok(interval)
 }
 
 fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
@@ -284,39 +204,16 @@ fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
     }
 }
 
-/// OTLP is on when somebody named an endpoint; the variables' own default, a receiver on this host,
-/// would make every agent without one complain.
-fn otlp_settings(
-    signal: Signal,
-    file: &RawOtlp,
-    flags: &Flags,
-    env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Option<otlp::Settings>, ConfigError> {
-    let flags = RawOtlp { endpoint: flags.otlp_endpoint.clone(), ..RawOtlp::default() };
-    let own = match signal {
-        Signal::Metrics => "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-        Signal::Logs => "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
-    };
-    let variables = ["OTEL_EXPORTER_OTLP_ENDPOINT", own];
-    let in_environment = variables.iter().any(|name| env(name).is_some_and(|url| !url.is_empty()));
-    if flags.endpoint.is_none() && file.endpoint.is_none() && !in_environment {
-        // A wrong value is wrong before there is a receiver, too.
-        otlp::Settings::resolve(signal, &flags, file, &|_| None)?;
-        return Ok(None);
-    }
-    Ok(Some(otlp::Settings::resolve(signal, &flags, file, env)?))
-}
-
 fn telemetry_settings(
-    raw: &RawTelemetry,
-    file: &RawOtlp,
+    tables: &Tables,
     flags: &Flags,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Option<otlp::Settings>, ConfigError> {
+    let raw: RawTelemetry = tables.read("telemetry")?;
     if raw.logs != Some(true) {
         return Ok(None);
     }
-    let settings = otlp_settings(Signal::Logs, file, flags, env)?;
+    let settings = otlp_settings(Signal::Logs, tables, flags, env)?;
     let nowhere = || ConfigError::Value {
         key: "telemetry.logs".into(),
         problem: "there is no receiver to send the log to".into(),
@@ -325,32 +222,12 @@ fn telemetry_settings(
     settings.ok_or_else(nowhere).map(Some)
 }
 
-fn kernel_settings(raw: RawDevices) -> Result<device_users::Settings, ConfigError> {
-    let usual = device_users::Settings::default();
-    checks::nodes(raw.nodes.as_deref().unwrap_or_default())?;
-    Ok(device_users::Settings {
-        nodes: raw.nodes.unwrap_or(usual.nodes),
-        drivers: raw.drivers.unwrap_or(usual.drivers),
-        open_hook: raw.open_hook.unwrap_or(usual.open_hook),
-        bpf: raw.bpf.unwrap_or(usual.bpf),
-        scan_interval_s: seconds(
-            "devices.scan_interval",
-            raw.scan_interval,
-            usual.scan_interval_s,
-        )?,
-        rescan_interval_s: seconds(
-            "devices.rescan_interval",
-            raw.rescan_interval,
-            usual.rescan_interval_s,
-        )?,
-    })
-}
-
-fn seconds(key: &str, text: Option<String>, usual: u64) -> Result<u64, ConfigError> {
-    Ok(duration(key, text, Duration::from_secs(usual))?.as_secs().max(1))
-}
-
-fn duration(key: &str, text: Option<String>, usual: Duration) -> Result<Duration, ConfigError> {
+/// A duration with its unit, or the usual one.
+pub(crate) fn duration(
+    key: &str,
+    text: Option<String>,
+    usual: Duration,
+) -> Result<Duration, ConfigError> {
     let Some(text) = text else { return Ok(usual) };
     humantime::parse_duration(&text).map_err(|error| ConfigError::Value {
         key: key.into(),

@@ -2,12 +2,8 @@
 
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::Granted;
-use crate::catalog::agent::SourceState;
-use crate::collect::kernel::{device_users, nccl};
-use crate::collect::{inspector, kmsg, ras};
 use crate::config::Settings;
 use crate::host::{self, CgroupNamespace};
-use crate::pipeline;
 use crate::privilege;
 use serde::Serialize;
 
@@ -41,31 +37,16 @@ impl Finding {
     }
 }
 
-/// Looks at everything the agent would use, without an agent.
-pub fn diagnose(settings: &Settings) -> Vec<Finding> {
+/// What a look at the host finds before any source: privileges and namespaces.
+pub fn host(settings: &Settings) -> Vec<Finding> {
     let mut findings = privileges();
     findings.push(cgroup_namespace(settings));
-    for finding in device_users::diagnose(&settings.kernel, &settings.paths) {
-        findings.push(Finding::new(finding.what, finding.standing.as_str(), finding.detail, ""));
-    }
-    findings.push(collectives(settings));
-    findings.push(completions(settings));
-    findings.push(status_sockets(settings));
-    findings.push(kernel_log(settings));
-    findings.push(pod_logs(settings));
-    findings.push(slurm(settings));
-    findings.push(receiver(settings));
-    let who = pipeline::read_once(settings);
-    for source in who.sources {
-        let state = if source.state == "ready" { "ok" } else { &source.state };
-        findings.push(Finding::new(source.name, state, source.reason, source.remedy));
-    }
-    for device in who.devices {
-        let facts = format!("{} {} {}", device.model, device.uuid, device.reason);
-        let subject = format!("device {}", device.index);
-        findings.push(Finding::new(subject, &device.state, facts.trim_end(), ""));
-    }
     findings
+}
+
+/// What it finds of where owners' names come from.
+pub fn names(settings: &Settings) -> Vec<Finding> {
+    vec![pod_logs(settings), slurm(settings)]
 }
 
 /// One line where all is there, else one for each capability that is missing.
@@ -96,38 +77,6 @@ fn cgroup_namespace(settings: &Settings) -> Finding {
             format!("not the host's, and it cannot be entered ({error}): owners stay unknown"),
             "run as root with CAP_SYS_ADMIN; in a container, with hostPID as well",
         ),
-    }
-}
-
-fn collectives(settings: &Settings) -> Finding {
-    let (state, facts) = nccl::diagnose(&settings.nccl, &settings.paths);
-    let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
-    Finding::new("collectives", state, facts, "")
-}
-
-fn completions(settings: &Settings) -> Finding {
-    let (state, facts) = inspector::diagnose(&settings.inspector);
-    let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
-    Finding::new("NCCL inspector", state, facts, "")
-}
-
-fn status_sockets(settings: &Settings) -> Finding {
-    let (state, facts) = if settings.nccl.enabled {
-        ras::diagnose(&settings.ras)
-    } else {
-        (SourceState::Absent, "switched off (nccl.enabled)".into())
-    };
-    let state = if state == SourceState::Ready { "ok" } else { state.as_str() };
-    Finding::new("NCCL status", state, facts, "")
-}
-
-fn kernel_log(settings: &Settings) -> Finding {
-    match kmsg::probe(&settings.paths) {
-        Ok(place) => {
-            let facts = format!("{place} can be read: XIDs, bus errors and OOM kills are told");
-            Finding::new("kernel log", "ok", facts, "")
-        }
-        Err(why) => Finding::new("kernel log", "degraded", why, kmsg::REMEDY),
     }
 }
 
@@ -166,15 +115,3 @@ fn slurm(settings: &Settings) -> Finding {
 
 /// What makes names come from root.
 const PROLOG: &str = "to have them from root, use the prolog and epilog in deploy/slurm";
-
-fn receiver(settings: &Settings) -> Finding {
-    match &settings.otlp {
-        Some(otlp) => Finding::new("otlp", "ok", format!("sends to {:?}", otlp.endpoint), ""),
-        None => Finding::new(
-            "otlp",
-            "absent",
-            "no receiver is set: nothing is sent",
-            "give --otlp URL, set [otlp] endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT",
-        ),
-    }
-}

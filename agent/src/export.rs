@@ -1,6 +1,8 @@
 //! Where enriched batches go. A sink renders; it never names anything and never drops without
 //! counting.
 
+pub mod def;
+pub mod lines;
 pub mod otlp;
 pub mod stdout;
 

@@ -4,10 +4,11 @@
 //! In reading order: [`catalog`] declares every metric; [`collect`] reads the sources into
 //! [`sample`]s; [`attribute`] knows whose each process is; [`ledger`] divides each device's use
 //! over its owners; [`series`] turns samples into points with attributes; [`export`] sends them;
-//! [`pipeline`] is the one place that knows all sides.
+//! [`agent`] is the one place that knows all sides.
 
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod attribute;
 pub mod catalog;
 pub mod cli;
@@ -25,7 +26,6 @@ pub mod ledger;
 mod local;
 pub mod log_limit;
 pub mod paths;
-pub mod pipeline;
 pub mod privilege;
 pub mod sample;
 pub mod series;

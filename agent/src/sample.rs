@@ -261,11 +261,20 @@ pub struct Sample {
     pub value: Value,
 }
 
-/// One source's complete snapshot: a series of this source that is not in it has ended.
+/// A part of a source: what one snapshot of it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourcePart {
+    /// The source's name in its table.
+    pub source: &'static str,
+    /// Which part; 0 for a source that has only one.
+    pub part: u32,
+}
+
+/// The complete snapshot of a part of a source: a series of this part that is not in it has ended.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The source's name in the table of collectors.
-    pub source: &'static str,
+    /// Whose snapshot it is.
+    pub of: SourcePart,
     /// When the readings were taken; one moment for the batch (a late device's own readings come
     /// in their own batch section, see [`Batch::at`]).
     pub time: SystemTime,
@@ -274,9 +283,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// An empty batch of a source that has only one part.
     pub fn new(source: &'static str, time: SystemTime) -> Self {
-        Self { source, time, samples: Vec::new() }
+        Self::of(SourcePart { source, part: 0 }, time)
+    }
+
+    /// An empty batch of a part of a source.
+    pub fn of(of: SourcePart, time: SystemTime) -> Self {
+        Self { of, time, samples: Vec::new() }
     }
 
     /// Adds a reading taken at the batch's own time.

@@ -18,7 +18,7 @@ use crate::communicators::Communicators;
 use crate::export::{EnrichedBatch, Point};
 use crate::ids::GpuId;
 use crate::inventory::Inventory;
-use crate::sample::{Batch, Sample, Subject};
+use crate::sample::{Batch, Sample, SourcePart, Subject};
 use ceiling::{Ceiling, Needed, Place, is_of_device};
 use identity::{Identity, Looked, Names};
 use one::{Cumulative, Series};
@@ -43,7 +43,7 @@ pub struct Enricher {
     communicators: Arc<Communicators>,
     /// Start of the counters that begin with the agent.
     agent_start_ns: u64,
-    sources: HashMap<&'static str, Source>,
+    sources: HashMap<SourcePart, Source>,
     ceiling: Ceiling,
     /// What every identity was looked up from when it last changed.
     seen: Option<(Version, u64)>,
@@ -139,8 +139,8 @@ impl Enricher {
         self.ceiling.report(self.sources.values().map(|source| source.refused).sum(), worst)
     }
 
-    /// Adds a source's snapshot to `out`: a point for every sample, and an end mark for every
-    /// series of that source that is no longer in it.
+    /// Adds a snapshot of a part of a source to `out`: a point for every sample, and an end mark for
+    /// every series of that part that is no longer in it.
     pub fn enrich(&mut self, batch: &Batch, out: &mut EnrichedBatch) {
         // Before any lookup: what changes meanwhile makes the next batch look again.
         let now = (self.ownership.version(), self.inventory.version());
@@ -157,7 +157,7 @@ impl Enricher {
         for source in self.sources.values() {
             needed.iter_mut().zip(source.needed).for_each(|(sum, more)| *sum += more);
         }
-        let source = self.sources.entry(batch.source).or_default();
+        let source = self.sources.entry(batch.of).or_default();
         source.generation += 1;
         // A subject's samples come one after the other.
         let subjects = || batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject);
@@ -187,6 +187,17 @@ impl Enricher {
     /// CPU time of looking up owners and devices since this was last asked.
     pub fn take_spent(&mut self) -> Duration {
         std::mem::take(&mut self.spent)
+    }
+
+    /// Ends every series of a part of a source that will not be read again.
+    pub fn end(&mut self, part: SourcePart, out: &mut EnrichedBatch) {
+        let Some(mut source) = self.sources.remove(&part) else { return };
+        source.generation += 1;
+        // What has ended already is remembered no longer.
+        let remembered = source.series.extract_if(|_, series| series.ended).count();
+        (0..remembered).for_each(|_| self.ceiling.forget());
+        source.end_missing(unix_ns(SystemTime::now()), &mut self.ceiling, out);
+        source.series.iter().for_each(|_| self.ceiling.forget());
     }
 
     /// Ends every series, as the agent stops.
@@ -384,6 +395,8 @@ mod tests {
         }
     }
 
+    const TEST: SourcePart = SourcePart { source: "test", part: 0 };
+
     fn at(seconds: u64) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
@@ -439,9 +452,9 @@ mod tests {
         let (mut enricher, gpu) = enricher();
         tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
         tick(&mut enricher, 20, vec![]);
-        assert_eq!(enricher.sources["test"].series.len(), 1);
+        assert_eq!(enricher.sources[&TEST].series.len(), 1);
         tick(&mut enricher, 20 + REMEMBER_NS / 1_000_000_000, vec![]);
-        assert_eq!(enricher.sources["test"].series.len(), 0);
+        assert_eq!(enricher.sources[&TEST].series.len(), 0);
     }
 
     #[test]
@@ -604,5 +617,32 @@ mod tests {
         let mut out = EnrichedBatch::default();
         enricher.end_all(&mut out);
         assert_eq!(out.points.iter().filter(|p| p.value.is_none()).count(), 2);
+    }
+
+    #[test]
+    fn a_late_part_of_a_source_neither_ends_nor_restarts_the_others_series() {
+        let (mut enricher, gpu) = enricher();
+        let replica = |part| SourcePart { source: "engine", part };
+        let mut tick = |part, seconds, subject: GpuId, joules| {
+            let mut batch = Batch::of(replica(part), at(seconds));
+            batch.push(ENERGY.sample(subject, (), joules));
+            let mut out = EnrichedBatch::default();
+            enricher.enrich(&batch, &mut out);
+            shape(&out.points)
+        };
+        let other = GpuId(gpu.0 + 1);
+        let energy =
+            |joules, start, time| vec![("gpu.energy", Some(Value::Double(joules)), start, time)];
+        assert_eq!(tick(1, 10, gpu, 1.0), energy(1.0, 10, 10));
+        assert_eq!(tick(2, 10, other, 5.0), energy(5.0, 10, 10));
+        // The second is late: the first alone, as if there were no other.
+        assert_eq!(tick(1, 20, gpu, 2.0), energy(2.0, 10, 20));
+        assert_eq!(tick(2, 30, other, 6.0), energy(6.0, 10, 30));
+        let mut out = EnrichedBatch::default();
+        enricher.end(replica(1), &mut out);
+        assert_eq!(out.points.len(), 1, "{:?}", out.points);
+        assert_eq!((out.points[0].value.clone(), enricher.alive()), (None, 1));
+        enricher.end(replica(2), &mut out);
+        assert_eq!((enricher.alive(), enricher.sources.len()), (0, 0));
     }
 }

@@ -1,16 +1,16 @@
 //! `gpuwho doctor`: what works on this host, what does not, why, and what to do about it.
 
 use super::{DoctorArgs, print, show};
-use crate::config::Settings;
+use crate::agent;
+use crate::agent::configuration::Configuration;
 use crate::control::{self, Reply};
-use crate::diagnosis::{self, Finding};
+use crate::diagnosis::Finding;
 use anyhow::Context as _;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
 pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let settings = args.common.settings(None)?;
-    let findings = findings(&settings);
+    let findings = findings(&args.common.load(None)?);
     if args.json {
         let text = serde_json::to_string_pretty(&findings).context("cannot write JSON")?;
         print(&format!("{text}\n"))?;
@@ -20,9 +20,10 @@ pub(super) fn doctor(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn findings(settings: &Settings) -> Vec<Finding> {
+fn findings(configuration: &Configuration) -> Vec<Finding> {
+    let settings = &configuration.settings;
     let socket = settings.paths.run.join(control::SOCKET);
-    let mut findings = diagnosis::diagnose(settings);
+    let mut findings = agent::diagnose(configuration);
     let Ok(Reply::Who { who }) = show::ask_who(settings) else {
         let facts = format!("none answers on {}", socket.display());
         findings.push(Finding::new("agent", "absent", facts, "start one: gpuwho agent"));

@@ -1,15 +1,15 @@
 //! The commands that read: agent, collect, and the agent's own children.
 
 use super::{AgentArgs, CollectArgs, FileReaderArgs, ReaderArgs, SelfTestArgs, Usage, print};
+use crate::agent::{self, RunError};
 use crate::collect::device::{self, child};
-use crate::collect::kernel::device_users::OpenHook;
-use crate::collect::kernel::{nccl, self_test};
+use crate::collect::kernel::PROBES;
+use crate::collect::kernel::probe::SelfTest;
 use crate::config::Settings;
 use crate::export::otlp::Resource;
 use crate::host;
 use crate::log_limit::LogLimit;
 use crate::paths::Paths;
-use crate::pipeline::{self, RunError};
 use crate::privilege;
 use crate::sys::confine;
 use crate::telemetry::{self, Telemetry};
@@ -25,27 +25,28 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// How long the agent's own last log records may take to go out.
 const LAST_RECORDS: Duration = Duration::from_secs(2);
 
-pub(super) fn agent(args: &AgentArgs) -> anyhow::Result<ExitCode> {
-    let settings = args.common.settings(Some(&args.output))?;
-    let telemetry = start_log(&settings)?;
+pub(super) fn run(args: &AgentArgs) -> anyhow::Result<ExitCode> {
+    let configuration = args.common.load(Some(&args.output))?;
+    let settings = &configuration.settings;
+    let telemetry = start_log(settings)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), interval = ?settings.interval, "starting");
     for need in privilege::missing() {
         tracing::warn!(capability = need.name, without = need.without, "a capability is missing");
     }
-    let ran = pipeline::run(&settings).map_err(usage);
+    let ran = agent::run(&configuration).map_err(usage);
     if let Some(Err(error)) = telemetry.map(|telemetry| telemetry.shutdown(LAST_RECORDS)) {
         tracing::warn!(%error, "the agent's own log");
     }
     ran.map(|()| ExitCode::SUCCESS)
 }
 
-pub(super) fn collect(args: &CollectArgs) -> anyhow::Result<ExitCode> {
-    let mut settings = args.common.settings(Some(&args.output))?;
+pub(super) fn collect(args: &mut CollectArgs) -> anyhow::Result<ExitCode> {
     if args.output.sink.is_empty() && args.output.otlp.is_none() {
-        settings.stdout = true;
+        args.output.sink.push("stdout".into());
     }
-    start_log(&settings)?;
-    pipeline::collect(&settings, &args.names, args.once).map_err(usage)?;
+    let configuration = args.common.load(Some(&args.output))?;
+    start_log(&configuration.settings)?;
+    agent::collect(&configuration, &args.names, args.once).map_err(usage)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,24 +89,35 @@ pub(super) fn file_reader(args: FileReaderArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn self_test(args: &SelfTestArgs) -> anyhow::Result<ExitCode> {
-    if args.what == "nccl" {
-        print(&nccl::self_test(&Paths::default())?)?;
+    if args.list {
+        print(&self_tests())?;
         return Ok(ExitCode::SUCCESS);
     }
-    if args.what != "bpf" {
-        bail!(Usage(format!("no self-test `{}`; there are: bpf, nccl", args.what)));
-    }
-    let hook = match args.hook.as_deref() {
-        None | Some("auto") => None,
-        Some("fexit") => Some(OpenHook::Fexit),
-        Some("cgroup") => Some(OpenHook::Cgroup),
-        Some("syscall") => Some(OpenHook::Syscall),
-        Some(other) => {
-            bail!(Usage(format!("no hook `{other}`; there are: fexit, cgroup, syscall")))
-        }
+    let what = args.what.as_deref().unwrap_or_default();
+    let hook = args.hook.as_deref().filter(|hook| *hook != "auto");
+    let is_one = |test: &SelfTest| test.name == what;
+    let Some(probe) = PROBES.iter().find(|probe| probe.self_tests.iter().any(is_one)) else {
+        bail!(Usage(format!("no self-test `{what}`; there are:\n{}", self_tests())));
     };
-    print(&self_test::self_test(hook)?)?;
+    let hooks: Vec<_> = probe.self_tests.iter().filter_map(|test| test.hook).collect();
+    if let Some(other) = hook.filter(|hook| !hooks.contains(hook)) {
+        bail!(Usage(format!("no hook `{other}`; there are: {}", hooks.join(", "))));
+    }
+    print(&(probe.self_test)(hook).map_err(anyhow::Error::from_boxed)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A line each: its words behind `gpuwho self-test`, or `test` and the name of a unit test.
+fn self_tests() -> String {
+    let mut list = String::new();
+    for probe in PROBES {
+        for SelfTest { name, hook } in probe.self_tests {
+            let hook = hook.map_or_else(String::new, |hook| format!(" --hook {hook}"));
+            list += &format!("{name}{hook}\n");
+        }
+        probe.vm_tests.iter().for_each(|test| list += &format!("test {test}\n"));
+    }
+    list
 }
 
 /// Logs go to standard error; a person's terminal gets colours, a file does not.

@@ -3,31 +3,29 @@
 use super::{
     ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, WhoArgs, print,
 };
+use crate::agent;
+use crate::agent::configuration::{self, Configuration};
 use crate::catalog::{self, document};
 use crate::config::Settings;
 use crate::control::{self, ControlError, Reply, Request};
-use crate::pipeline;
 use crate::who::Who;
 use anyhow::{Context as _, bail};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The sample configuration that packages install.
-const SAMPLE: &str = include_str!("../../../deploy/gpuwho.toml");
-
 pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
-    let settings = args.common.settings(None)?;
+    let configuration = args.common.load(None)?;
     let answer = match &args.socket {
         Some(socket) => control::ask(socket, &Request::Who),
-        None => ask_who(&settings),
+        None => ask_who(&configuration.settings),
     };
     let who = match answer {
         Ok(Reply::Who { who }) => *who,
         Ok(other) => bail!("the agent answered {other:?} to a question about who"),
         // Asked for a certain agent, only that agent's answer will do.
         Err(error) if args.socket.is_some() => return Err(error.into()),
-        Err(ControlError::Connect { .. }) => pipeline::read_once(&settings),
+        Err(ControlError::Connect { .. }) => agent::read_once(&configuration),
         Err(error) => return Err(error.into()),
     };
     show(&who, args.json)?;
@@ -61,7 +59,7 @@ pub(super) fn forget(args: &ForgetArgs) -> anyhow::Result<ExitCode> {
 fn command(args: &SocketArgs, request: &Request) -> anyhow::Result<ExitCode> {
     let socket = match &args.socket {
         Some(socket) => socket.clone(),
-        None => args.common.settings(None)?.paths.run.join(control::SOCKET),
+        None => args.common.load(None)?.settings.paths.run.join(control::SOCKET),
     };
     match control::ask(&socket.with_file_name(control::ADMIN_SOCKET), request)? {
         Reply::Done { message } => print(&format!("{message}\n"))?,
@@ -102,41 +100,10 @@ pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn config(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => {
-            Settings::check(file)?;
+            Configuration::check(file)?;
             print(&format!("{}: ok\n", file.display()))?;
         }
-        ConfigCommand::Sample => print(SAMPLE)?,
+        ConfigCommand::Sample => print(&configuration::sample())?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::collect::kernel::device_users;
-
-    #[test]
-    fn the_sample_is_valid_and_changes_nothing_as_shipped() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("gpuwho.toml");
-        std::fs::write(&path, SAMPLE).unwrap();
-        Settings::check(&path).unwrap();
-        let set: Vec<_> =
-            SAMPLE.lines().filter(|l| !l.starts_with(['#', '[']) && !l.is_empty()).collect();
-        assert_eq!(set, Vec::<&str>::new(), "every key of the sample is commented out");
-    }
-
-    #[test]
-    fn every_key_the_sample_shows_exists() {
-        let shown: String = SAMPLE
-            .lines()
-            .map(|line| line.strip_prefix("#: ").map_or(line, |setting| setting))
-            .filter(|line| !line.starts_with('#'))
-            .fold(String::new(), |all, line| all + line + "\n");
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("gpuwho.toml");
-        std::fs::write(&path, &shown).unwrap();
-        let settings = Settings::check(&path).unwrap();
-        assert_eq!(settings.kernel, device_users::Settings::default(), "defaults as documented");
-    }
 }

@@ -18,6 +18,7 @@ pub mod reader;
 mod rows;
 mod session;
 pub mod snapshot;
+pub mod source;
 mod stuck;
 pub mod wire;
 
@@ -49,6 +50,8 @@ pub struct Vendor {
     pub nodes: &'static [&'static str],
     /// Its drivers of device nodes, as `/proc/devices` names them.
     pub node_drivers: &'static [&'static str],
+    /// The lines of its configuration section in the sample.
+    pub sample: &'static str,
     /// What can be switched in its configuration section.
     pub switches: &'static [Switch],
     /// Capabilities that its confined child keeps: none where it loads code of the vendor's.

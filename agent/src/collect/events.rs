@@ -1,6 +1,7 @@
 //! How many events there were: the desk's counts as counters. A look at memory a tick.
 
 use super::Collector;
+use super::source::{Alone, Context, Source, SourceDef};
 use super::status::Report;
 use crate::catalog::agent::DropReason;
 use crate::catalog::event::{self, EventSeverity};
@@ -8,11 +9,31 @@ use crate::event::Severity;
 use crate::event::desk::Desk;
 use crate::sample::{Agent, Batch, GpuXid};
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 /// This source's name.
 pub const NAME: &str = "events";
+
+/// The row.
+pub const SOURCE: SourceDef = SourceDef {
+    name: NAME,
+    about: "counts of events",
+    section: None,
+    after: &[],
+    alone: Alone::Named,
+    configure: |_, _| Ok(Box::new(Settings)),
+};
+
+#[derive(Debug)]
+struct Settings;
+
+impl Source for Settings {
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
+        Ok(vec![Box::new(Counts::new(Arc::clone(&context.desk)))])
+    }
+}
 
 /// The collector.
 #[derive(Debug)]

@@ -10,6 +10,13 @@ mod live_tests;
 pub mod load;
 pub mod nccl;
 pub mod nodes;
+pub mod probe;
 mod records;
 pub mod self_test;
 mod watch;
+
+use super::collectives;
+use probe::ProbeDef;
+
+/// Every probe.
+pub static PROBES: &[ProbeDef] = &[device_users::source::PROBE, collectives::PROBE];

@@ -10,6 +10,7 @@ pub mod fuzz;
 mod lines;
 mod position;
 mod record;
+mod source;
 mod syslog;
 
 use crate::catalog::agent::{DropReason, SourceState};
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// The source's name, and its thread's.
 pub const NAME: &str = "kmsg";
+
+pub use source::SOURCE;
 
 /// What opens a log that cannot be opened.
 pub const REMEDY: &str = "run as root with CAP_SYSLOG";

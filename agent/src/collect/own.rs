@@ -2,6 +2,7 @@
 //! large the agent is. Reads the board and two files of `/proc`; a few microseconds a tick.
 
 use super::Collector;
+use super::source::{self, Alone, Context, SourceDef};
 use super::stages::Stages;
 use super::status::{Board, Report};
 use crate::attribute::ownership::Ownership;
@@ -11,11 +12,32 @@ use crate::sample::{Agent, Batch, Source};
 use procfs::process::Process;
 use procfs::{ProcResult, WithCurrentSystemInfo as _};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// This source's name.
 pub const NAME: &str = "agent";
+
+/// The row.
+pub const SOURCE: SourceDef = SourceDef {
+    name: NAME,
+    about: "the agent's own figures",
+    section: None,
+    after: &[],
+    alone: Alone::Always,
+    configure: |_, _| Ok(Box::new(Settings)),
+};
+
+#[derive(Debug)]
+struct Settings;
+
+impl source::Source for Settings {
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
+        let (board, ownership) = (context.board.clone(), context.ownership.clone());
+        Ok(vec![Box::new(Own::new(board, ownership, Arc::clone(&context.gauges)))])
+    }
+}
 
 /// Figures other parts leave here for the next tick.
 #[derive(Debug, Default)]

@@ -4,11 +4,12 @@
 use super::Collector;
 use super::status::{Board, Report};
 use crate::catalog::agent::SourceState;
-use crate::sample::Batch;
+use crate::sample::{Batch, SourcePart};
 use crate::sys::clock::ThreadClock;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -40,50 +41,82 @@ impl Stop {
 /// What reaches the pipeline.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A source's snapshot.
+    /// A snapshot of a part of a source.
     Batch(Batch),
+    /// A part of a source will not be read again.
+    Ended(SourcePart),
     /// There are events to tell.
     Happened,
     /// Time to end.
     Stop,
 }
 
-/// What a collector's thread needs besides the collector.
+/// Starts collectors, each on a thread of its own.
 #[derive(Clone, Debug)]
-pub struct Schedule {
-    /// Time from one reading's start to the next one's.
-    pub every: Duration,
-    /// Where the reports go.
-    pub board: Board,
-    /// Where the batches go. When it is full the pipeline is stuck; the thread then waits, and its
+pub struct Scheduler {
+    /// Time from one reading's start to the next one's, unless the collector has its own.
+    every: Duration,
+    board: Board,
+    /// Where the batches go. When it is full the pipeline is stuck; a thread then waits, and its
     /// next readings come late rather than pile up.
-    pub batches: SyncSender<Event>,
-    /// When to end.
-    pub stop: Stop,
+    batches: SyncSender<Event>,
+    stop: Stop,
+    /// What is read now, and how often.
+    running: Arc<Mutex<HashMap<SourcePart, Duration>>>,
 }
 
-impl Schedule {
-    /// Starts the collector's thread.
-    pub fn start(self, mut collector: Box<dyn Collector>) -> std::io::Result<JoinHandle<()>> {
-        let name = format!("collect:{}", collector.name());
-        std::thread::Builder::new().name(name).spawn(move || self.run(collector.as_mut()))
+impl Scheduler {
+    /// Without any collector.
+    pub fn new(every: Duration, board: Board, batches: SyncSender<Event>, stop: Stop) -> Self {
+        Self { every, board, batches, stop, running: Arc::default() }
     }
 
-    fn run(&self, collector: &mut dyn Collector) {
+    /// Starts the collector's thread.
+    pub fn start(&self, mut collector: Box<dyn Collector>) -> std::io::Result<JoinHandle<()>> {
+        let scheduler = self.clone();
+        let part = SourcePart { source: collector.name(), part: collector.part() };
+        let every = collector.every().unwrap_or(self.every);
+        self.running().insert(part, every);
+        let thread = std::thread::Builder::new().name(format!("collect:{}", part.source));
+        let started = thread.spawn(move || {
+            scheduler.run((part, every), collector.as_mut());
+            scheduler.running().remove(&part);
+            // The pipeline may have ended before.
+            let _ = scheduler.batches.send(Event::Ended(part));
+        });
+        started.inspect_err(|_| {
+            self.running().remove(&part);
+        })
+    }
+
+    /// Those of which each tick has a batch.
+    pub fn in_every_tick(&self) -> HashSet<SourcePart> {
+        let running = self.running();
+        let is_in = |every: &Duration| *every == self.every;
+        running.iter().filter(|(_, every)| is_in(every)).map(|(part, _)| *part).collect()
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<SourcePart, Duration>> {
+        // Whole whatever panicked beside it.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, (part, every): (SourcePart, Duration), collector: &mut dyn Collector) {
         let mut next = Instant::now();
         while !self.stop.wait_until(next) {
-            if self.batches.send(Event::Batch(self.read(collector))).is_err() {
+            let batch = self.read((part, every), collector);
+            if self.batches.send(Event::Batch(batch)).is_err() || collector.has_ended() {
                 return;
             }
-            next = after(next, self.every, Instant::now());
+            next = after(next, every, Instant::now());
         }
     }
 
-    fn read(&self, collector: &mut dyn Collector) -> Batch {
-        let name = collector.name();
-        let _turn = self.board.turn(name, self.every);
+    fn read(&self, (part, every): (SourcePart, Duration), collector: &mut dyn Collector) -> Batch {
+        let name = part.source;
+        let _turn = self.board.turn(name, every);
         let began = Instant::now();
-        let mut batch = Batch::new(name, SystemTime::now());
+        let mut batch = Batch::of(part, SystemTime::now());
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             collector.collect(&mut batch);
             collector.report()
@@ -146,24 +179,71 @@ mod tests {
     #[test]
     fn a_panic_costs_one_tick_and_is_reported() {
         let (batches, received) = sync_channel(0);
-        let schedule = Schedule {
-            every: Duration::from_millis(1),
-            board: Board::default(),
-            batches,
-            stop: Stop::default(),
-        };
-        let (board, stop) = (schedule.board.clone(), schedule.stop.clone());
-        let thread = schedule.start(Box::new(Flaky(0))).unwrap();
+        let (board, stop) = (Board::default(), Stop::default());
+        let scheduler =
+            Scheduler::new(Duration::from_millis(1), board.clone(), batches, stop.clone());
+        let thread = scheduler.start(Box::new(Flaky(0))).unwrap();
         let next = || match received.recv().unwrap() {
             Event::Batch(batch) => batch,
             other => panic!("not a batch: {other:?}"),
         };
         assert!(next().samples.is_empty());
-        assert_eq!(next().source, "flaky");
+        assert_eq!(next().of, SourcePart { source: "flaky", part: 0 });
         drop(received);
         stop.stop();
         thread.join().unwrap();
+        assert_eq!(scheduler.in_every_tick(), HashSet::new());
         assert_eq!(board.all()["flaky"].report.state, SourceState::Ready);
+    }
+
+    /// A replica that is there for two readings.
+    struct Replica(u32);
+
+    impl Collector for Replica {
+        fn name(&self) -> &'static str {
+            "engine"
+        }
+
+        fn part(&self) -> u32 {
+            7
+        }
+
+        fn every(&self) -> Option<Duration> {
+            Some(Duration::from_millis(1))
+        }
+
+        fn collect(&mut self, _: &mut Batch) {
+            self.0 += 1;
+        }
+
+        fn report(&self) -> Report {
+            Report::ready()
+        }
+
+        fn has_ended(&self) -> bool {
+            self.0 == 2
+        }
+    }
+
+    #[test]
+    fn a_source_that_comes_late_and_goes_has_its_own_interval_and_says_that_it_ended() {
+        let (batches, received) = sync_channel(8);
+        let (board, stop) = (Board::default(), Stop::default());
+        let scheduler = Scheduler::new(Duration::from_hours(1), board, batches, stop);
+        let thread = scheduler.start(Box::new(Replica(0))).unwrap();
+        assert_eq!(scheduler.in_every_tick(), HashSet::new(), "no tick waits for it");
+        thread.join().unwrap();
+        drop(scheduler);
+        let replica = SourcePart { source: "engine", part: 7 };
+        let told: Vec<_> = received
+            .iter()
+            .map(|event| match event {
+                Event::Batch(batch) => (batch.of, "batch"),
+                Event::Ended(part) => (part, "ended"),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(told, [(replica, "batch"), (replica, "batch"), (replica, "ended")]);
     }
 
     #[test]

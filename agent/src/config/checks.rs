@@ -16,7 +16,7 @@ const ELF: [u8; 4] = *b"\x7fELF";
 
 /// The text of a file: of a regular one only, up to a bound. A pipe would be waited for, and
 /// `/dev/zero` has no end.
-pub(super) fn read(path: &Path) -> io::Result<String> {
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     let file = regular(path)?;
     let mut text = String::new();
     file.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
@@ -27,7 +27,7 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 }
 
 /// Whole paths: the agent's working directory is no place of the host's.
-pub(super) fn absolute<P: AsRef<Path>>(
+pub(crate) fn absolute<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = (impl AsRef<str>, P)>,
 ) -> Result<(), ConfigError> {
     for (key, path) in paths {
@@ -41,7 +41,7 @@ pub(super) fn absolute<P: AsRef<Path>>(
 }
 
 /// The mode of the socket for everybody, in octal.
-pub(super) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
+pub(crate) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
     let Some(text) = mode else { return Ok(USUAL_MODE) };
     // Neither a sign nor more than permissions.
     let mode = Some(&*text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -58,7 +58,7 @@ pub(super) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
 
 /// Patterns of device nodes: whole paths in a directory that is not full of other things, of which
 /// the last part may end in `*`.
-pub(super) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
+pub(crate) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
     for node in nodes {
         let (folder, name) = node.rsplit_once('/').unwrap_or(("", node));
         let stem = name.strip_suffix('*').unwrap_or(name);
@@ -80,7 +80,7 @@ pub(super) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
 }
 
 /// A vendor's library: a name, or a whole path; what is there must be a shared library.
-pub(super) fn library(key: &str, name: &str, path: &Path) -> Result<(), ConfigError> {
+pub(crate) fn library(key: &str, name: &str, path: &Path) -> Result<(), ConfigError> {
     let shown = path.display();
     let remedy = format!("name the driver's library, like {name}, or leave the key out");
     let refuse = |problem| Err(wrong(key, problem, &remedy));
@@ -118,16 +118,16 @@ fn wrong(key: &str, problem: String, remedy: &str) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Settings;
+    use crate::agent::configuration::Configuration;
     use std::fs;
     use std::path::Path;
     use std::time::Duration;
 
-    fn check(text: &str) -> Result<Settings, String> {
+    fn check(text: &str) -> Result<Configuration, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gpuwho.toml");
         fs::write(&file, text).unwrap();
-        Settings::check(&file).map_err(|error| error.to_string())
+        Configuration::check(&file).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -168,12 +168,15 @@ mod tests {
                     nodes = [\"/dev/nvidia*\", \"/dev/nvidia-caps/*\", \"/dev/kfd\"]\n\
                     [nvidia]\nlibrary = \"libnvidia-ml.so.1\"\n[kubernetes]\nnested = true\n";
         let settings = check(text).unwrap();
-        let control = settings.control;
+        let control = settings.settings.control;
         assert_eq!((control.mode, control.show_others), (0o660, true));
-        assert!(settings.attribution.nested);
+        assert!(settings.settings.attribution.nested);
         let usual = check("").unwrap();
-        assert_eq!((usual.control.mode, usual.control.show_others), (0o666, false));
-        assert!(!usual.attribution.nested);
+        assert_eq!(
+            (usual.settings.control.mode, usual.settings.control.show_others),
+            (0o666, false)
+        );
+        assert!(!usual.settings.attribution.nested);
     }
 
     #[test]
@@ -190,7 +193,7 @@ mod tests {
             (&long, "longer than"),
         ] {
             let began = std::time::Instant::now();
-            let error = Settings::check(path).unwrap_err().to_string();
+            let error = Configuration::check(path).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
             assert!(began.elapsed() < Duration::from_secs(30), "waited");
         }

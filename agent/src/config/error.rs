@@ -15,12 +15,10 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is not TOML, or a value has the wrong type.
-    #[error("{path}:{line}: {problem}")]
+    #[error("{place}: {problem}")]
     Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
+        /// File and line.
+        place: String,
         /// What is wrong.
         problem: String,
     },
@@ -57,6 +55,14 @@ pub enum ConfigError {
     Otlp(#[from] SettingsError),
 }
 
+impl ConfigError {
+    /// A name that is in no table.
+    pub(crate) fn no_such(what: &str, name: &str) -> Self {
+        let (key, problem) = (name.to_owned(), format!("there is no such {what}"));
+        Self::Value { key, problem, remedy: "`gpuwho config sample` lists all".into() }
+    }
+}
+
 fn readable(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::NotFound => "`gpuwho config sample` prints one to begin with",
@@ -74,13 +80,13 @@ fn nearest_words(nearest: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Settings;
+    use crate::agent::configuration::Configuration;
     use std::path::Path;
 
     #[test]
     fn a_file_that_cannot_be_read_is_named_with_what_to_do_about_it() {
         let folder = tempfile::tempdir().unwrap();
-        let told = |path: &Path| Settings::check(path).unwrap_err().to_string();
+        let told = |path: &Path| Configuration::check(path).unwrap_err().to_string();
         let missing = told(&folder.path().join("no.toml"));
         assert!(
             missing.ends_with("; `gpuwho config sample` prints one to begin with"),

@@ -5,6 +5,27 @@ use crate::paths::Paths;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+/// The section in the sample.
+pub(super) const SAMPLE: &str = r#"# Where the host's files are, for an agent that sees the host mounted elsewhere.
+#: root = "/"
+# Each can be set alone:
+#: proc = "/proc"
+#: sys = "/sys"
+#: cgroup = "/sys/fs/cgroup"
+#: dev = "/dev"
+#: pod_logs = "/var/log/pods"
+#: passwd = "/etc/passwd"
+# The kernel log, in the format of /dev/kmsg.
+#: kmsg = "/dev/kmsg"
+# Where the agent's own socket is, and how far the kernel log was told.
+#: run = "/run/gpuwho"
+# Who may connect to gpuwho.sock in there, in octal; commands go over gpuwho-admin.sock, root's own.
+#: socket_mode = "0666"
+# Where the devices of this host are remembered: one that is gone after a reboot is missed. One agent
+# at a time uses it; a second one on the host needs another, and another `run`.
+#: state = "/var/lib/gpuwho"
+"#;
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawPaths {

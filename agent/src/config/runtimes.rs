@@ -24,6 +24,33 @@ const DOCKER: &str = "run/docker.sock";
 /// Where Podman's service of the whole host listens.
 const PODMAN: &str = "run/podman/podman.sock";
 
+/// The sections in the sample.
+pub(super) const KUBERNETES_SAMPLE: &str = r#"# Sockets of container runtimes that speak CRI (below paths.root): names, images and labels of pods
+# and containers. Those that are not there are looked for again; [] asks none.
+#: cri = ["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock", "/var/run/cri-dockerd.sock"]
+# The kubelet's sockets (below paths.root), read before the runtime's: whole pods with their owners
+# (Kubernetes 1.37), and which device was granted to which container. "" asks neither.
+#: pods_api = "/var/lib/kubelet/pods-api/pods-api.sock"
+#: pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"
+# Labels and annotations of pods to tell, on info series as k8s.pod.label.KEY and
+# k8s.pod.annotation.KEY; a * at the end stands for any end.
+#: labels = []
+#: annotations = []
+# Further resources of device plugins, and drivers of claims, that are accelerators; a * at the end
+# stands for any end.
+#: resources = []
+# What Kubernetes calls this node; default: the variable NODE_NAME, KUBE_NODE_NAME or K8S_NODE_NAME.
+#: node_name = "node-a"
+# Clusters run in containers, machines or services of this host (kind, k3d): believe what they name
+# their pods. Whoever can make cgroups in there can name any pod that this host does not have.
+#: nested = false
+"#;
+/// See [`KUBERNETES_SAMPLE`].
+pub(super) const CONTAINERS_SAMPLE: &str = r#"# Docker's and Podman's sockets (below paths.root), for containers outside pods; "" asks neither.
+#: docker = "/run/docker.sock"
+#: podman = "/run/podman/podman.sock"
+"#;
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawKubernetes {

@@ -6,6 +6,23 @@ use crate::paths::Paths;
 use serde::Deserialize;
 use std::path::PathBuf;
 
+/// The section in the sample.
+pub(super) const SAMPLE: &str = r#"# Files of the node that name jobs, used where they are there. Files that others than root can write
+# are not believed.
+# One file a job, written by our Prolog: Slurm's variables as KEY=VALUE, the file's name is the job's
+# number.
+#: jobs = "/run/gpuwho/slurm/jobs"
+# dcgm-exporter's job mapping directory (--hpc-job-mapping-dir), and jobstats' directory.
+#: gpu_map = "/run/dcgm-job-map"
+#: gpustat = "/run/gpustat"
+# Read Slurm's own variables (no others) in the environment of a job's processes, for the names
+# that no file has. They are labels only: whose a process is, its cgroup says. Outside every job they
+# are a claim (gpuwho.claimed.slurm.job.id).
+#: environment = true
+# Namespaces of pods that run slurmd: jobs inside are told beside the pod, which stays the owner.
+#: pod_namespaces = []
+"#;
+
 /// The section, key by key.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -9,6 +9,7 @@
 mod cause;
 pub(crate) mod connection;
 mod counts;
+pub mod def;
 pub mod encode;
 mod grpc;
 mod health;

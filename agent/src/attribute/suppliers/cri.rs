@@ -9,6 +9,9 @@
 
 mod book;
 mod wire;
+// Not in `wire`, which a benchmark includes.
+#[cfg(test)]
+mod wire_tests;
 
 use super::{Desk, Questions, Wants};
 use crate::attribute::names::Supplier;

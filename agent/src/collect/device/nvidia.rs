@@ -49,6 +49,29 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use sys::nvml::board::Confidential;
 
+const SAMPLE: &str = r#"#: enabled = true
+# A path, or a name to be looked for where distributions, the vendor's operator and managed clusters put
+# the library.
+#: library = "libnvidia-ml.so.1"
+# Read the performance counters of Hopper and later (GPM): multiprocessors, tensor cores, memory and
+# link traffic, of each device and MIG instance. They do not get in the way of profilers; false leaves
+# them alone all the same.
+#: gpm = true
+# Tell what each NVLink carries and what goes wrong on it: up to 20 series a link. false leaves the sums
+# over all links of a device, errors included.
+#: by_link = true
+# The process that loads the driver's library gives up every capability, and the system calls that
+# reach into other processes, load kernel code, change mounts or start programs. Its calls should need
+# none of them, which was not tried on every driver: set false where a value is missing that nvidia-smi
+# shows to root.
+#: confined = true
+# A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
+#: deadline = "5s"
+# How often a missing driver or device is looked for, and whether the driver still lists as many
+# devices.
+#: retry = "30s"
+"#;
+
 pub(super) const VENDOR: Vendor = Vendor {
     name: "nvidia",
     library: Some(Library {
@@ -65,6 +88,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     drivers: &["nvidia"],
     nodes: &["/dev/nvidia*", "/dev/nvidia-caps/*"],
     node_drivers: &["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps"],
+    sample: SAMPLE,
     switches: &[Switch { key: GPM, default: true }, Switch { key: BY_LINK, default: true }],
     keeps: CapabilitySet::empty(),
     listed,

@@ -5,6 +5,8 @@
 //! while no process opens a watched device: the thread sleeps until the ring, a new node or the
 //! slow rescan wakes it.
 
+pub mod source;
+
 use super::load::{Loaded, load, losses};
 use super::nodes::Nodes;
 use super::watch::Watch;

@@ -1,6 +1,6 @@
 //! Answers the control socket from what the parts know now.
 
-use super::Core;
+use super::core::Core;
 use crate::attribute::Owner;
 use crate::catalog::device::DeviceState;
 use crate::collect::device::snapshot::{
@@ -17,7 +17,7 @@ const MOST_ENDED: usize = 1024;
 
 impl Core {
     fn device(&self, read: DeviceSnapshot) -> Device {
-        let info = self.inventory.get(read.gpu);
+        let info = self.context.inventory.get(read.gpu);
         let text = |text: Option<String>| text.unwrap_or_else(|| "?".into());
         Device {
             uuid: text(info.as_ref().map(|info| info.uuid.to_string())),
@@ -38,7 +38,7 @@ impl Core {
     }
 
     fn instance(&self, read: &InstanceSnapshot) -> Option<Instance> {
-        let info = self.inventory.instance(read.instance)?;
+        let info = self.context.inventory.instance(read.instance)?;
         Some(Instance {
             uuid: info.uuid.to_string(),
             gpu_instance: info.gpu_instance,
@@ -51,11 +51,11 @@ impl Core {
 
     /// Who holds a device now, then who did a short while ago, the last to end first.
     fn holders(&self) -> Vec<Holder> {
-        let mut ended = self.ownership.ended();
+        let mut ended = self.context.ownership.ended();
         ended.sort_by_key(|owner| std::cmp::Reverse(owner.exited_ns));
         ended.truncate(MOST_ENDED);
-        let living = self.ownership.holders();
-        let readers: Vec<_> = self.readers.iter().map(Control::snapshot).collect();
+        let living = self.context.ownership.holders();
+        let readers: Vec<_> = self.context.readers.all().iter().map(Control::snapshot).collect();
         living.iter().chain(&ended).map(|owner| self.holder(owner, &readers)).collect()
     }
 
@@ -63,7 +63,8 @@ impl Core {
         let exited = owner.exited_ns.is_some();
         // What the nodes granted when it lived, another may have now.
         let living = readers.iter().filter(|_| !exited);
-        let granted = living.flat_map(|reader| reader.granted(&owner.nodes, &self.inventory));
+        let granted =
+            living.flat_map(|reader| reader.granted(&owner.nodes, &self.context.inventory));
         Holder {
             owner: Person::of(owner),
             nodes: owner.nodes.iter().map(ToString::to_string).collect(),
@@ -73,11 +74,11 @@ impl Core {
     }
 
     fn mig_uuid(&self, instance: InstanceId) -> Option<String> {
-        self.inventory.instance(instance).map(|info| info.uuid.to_string())
+        self.context.inventory.instance(instance).map(|info| info.uuid.to_string())
     }
 
     fn process(&self, listed: &ProcessSnapshot) -> Process {
-        let owner = listed.process.and_then(|process| self.ownership.owner(process));
+        let owner = listed.process.and_then(|process| self.context.ownership.owner(process));
         Process {
             owner: owner.map_or_else(|| Person::unknown(listed.pid), |owner| Person::of(&owner)),
             kind: listed.kind.map(|kind| kind.as_str().into()),
@@ -91,7 +92,8 @@ impl Core {
 impl Answer for Core {
     fn who(&self) -> Who {
         self.refresh();
-        let read = self.readers.iter().flat_map(|reader| reader.snapshot().devices);
+        let read =
+            self.context.readers.all().into_iter().flat_map(|reader| reader.snapshot().devices);
         let mut devices: Vec<Device> = read.map(|read| self.device(read)).collect();
         devices.sort_by_key(|device| device.index);
         Who {
@@ -99,13 +101,19 @@ impl Answer for Core {
             version: env!("CARGO_PKG_VERSION").into(),
             devices,
             holders: self.holders(),
-            sources: self.board.all().iter().map(|(name, st)| Source::of(name, st)).collect(),
+            sources: self
+                .context
+                .board
+                .all()
+                .iter()
+                .map(|(name, st)| Source::of(name, st))
+                .collect(),
             ..Who::default()
         }
     }
 
     fn release(&self, length: Duration) -> String {
-        let closed = self.readers.iter().all(|reader| reader.release(Some(length)));
+        let closed = self.context.readers.all().iter().all(|reader| reader.release(Some(length)));
         if closed {
             format!("every device handle is closed; the agent comes back in {length:?}")
         } else {
@@ -114,14 +122,15 @@ impl Answer for Core {
     }
 
     fn forget(&self, uuid: &str) -> Result<String, String> {
-        let devices = self.readers.iter().flat_map(|reader| reader.snapshot().devices);
+        let devices =
+            self.context.readers.all().into_iter().flat_map(|reader| reader.snapshot().devices);
         let answers = devices.filter(|read| read.state == DeviceState::Ok).any(|read| {
-            self.inventory.get(read.gpu).is_some_and(|info| info.uuid.as_str() == uuid)
+            self.context.inventory.get(read.gpu).is_some_and(|info| info.uuid.as_str() == uuid)
         });
         if answers {
             return Err(format!("{uuid} answers: it would be remembered again at once"));
         }
-        match self.inventory.register().forget(uuid) {
+        match self.context.inventory.register().forget(uuid) {
             Some(known) => {
                 let model = known.model.unwrap_or_else(|| "device".into());
                 Ok(format!("{model} {uuid} is forgotten"))
@@ -131,7 +140,7 @@ impl Answer for Core {
     }
 
     fn resume(&self) -> String {
-        self.readers.iter().for_each(Control::resume);
+        self.context.readers.all().iter().for_each(Control::resume);
         "the readers take the devices again at their next tick".into()
     }
 }

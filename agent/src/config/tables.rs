@@ -1,21 +1,90 @@
-//! The file as a TOML table, with the environment laid over it.
+//! The configuration as TOML tables: the file, with the environment laid over it.
 //!
-//! A variable `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is read as TOML where
-//! it is a TOML boolean, number or array, else as text.
+//! Each section belongs to the component that reads it, and is checked as that component's type: a
+//! key that does not exist is named with its line and the nearest key. A variable
+//! `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is read as TOML where it is a TOML
+//! boolean, number or array, else as text.
 
-use super::{ConfigError, Raw, checks};
-use serde::Deserialize as _;
-use serde::de::{self, DeserializeSeed, Deserializer, Visitor};
+use super::{ConfigError, checks};
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Visitor};
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::Path;
+use toml::de::{DeTable, ValueDeserializer};
 
 /// Two keys closer than this (Jaro-Winkler) are taken for a slip of the finger.
 const CLOSE_ENOUGH: f64 = 0.75;
 
 const PREFIX: &str = "GPUWHO_";
 
+/// A section of the configuration, as its owner brings it.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// The table's name.
+    pub name: &'static str,
+    /// Its lines in the sample configuration, without the header: comments, and settings that begin
+    /// with `#:`.
+    pub sample: &'static str,
+    /// Whether its keys and their types are right.
+    pub check: fn(&Self, ValueDeserializer<'_>) -> Result<(), toml::de::Error>,
+}
+
+impl Section {
+    /// The section of this name whose keys are the fields of `T`.
+    pub const fn of<T: DeserializeOwned>(name: &'static str, sample: &'static str) -> Self {
+        Self { name, sample, check: |_, table| T::deserialize(table).map(drop) }
+    }
+}
+
+/// All sections, of which every key and every type is known to be right.
+#[derive(Clone, Debug, Default)]
+pub struct Tables(toml::Table);
+
+impl Tables {
+    /// Reads the file (if one is named), and lays the environment over it.
+    pub fn load(
+        file: Option<&Path>,
+        env: &[(String, String)],
+        sections: &[Section],
+    ) -> Result<Self, ConfigError> {
+        let mut table = match file {
+            Some(path) => read_file(path, sections)?,
+            None => toml::Table::new(),
+        };
+        for (variable, text) in env {
+            let Some((section, key)) = section_and_key(variable, sections) else { continue };
+            let place = table.entry(section.name).or_insert_with(|| toml::Table::new().into());
+            if let Some(place) = place.as_table_mut() {
+                place.insert(key, value(text));
+            }
+            // Checked one by one, so that the error names the variable.
+            let text = place.to_string();
+            ValueDeserializer::parse(&text)
+                .and_then(|table| (section.check)(section, table))
+                .map_err(|error| in_environment(variable, &error))?;
+        }
+        Ok(Self(table))
+    }
+
+    /// A section; as if empty where there is none.
+    pub fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, ConfigError> {
+        self.read_by(name, PhantomData)
+    }
+
+    /// A section whose keys are known only at run time.
+    pub fn read_by<T: Default>(
+        &self,
+        name: &str,
+        seed: impl for<'de> DeserializeSeed<'de, Value = T>,
+    ) -> Result<T, ConfigError> {
+        let Some(section) = self.0.get(name) else { return Ok(T::default()) };
+        let section = seed.deserialize(section.clone());
+        section.map_err(|error| in_environment("GPUWHO_*", &error))
+    }
+}
+
 /// Reads a key that must be one of these.
-pub(super) struct OneOf<'a>(pub(super) &'a [&'static str]);
+pub(crate) struct OneOf<'a>(pub(crate) &'a [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for OneOf<'_> {
     type Value = &'static str;
@@ -43,35 +112,27 @@ impl Visitor<'_> for OneOf<'_> {
 }
 
 /// Reads and checks a file: syntax, types and names of its keys.
-pub(super) fn read_file(path: &Path) -> Result<toml::Table, ConfigError> {
+fn read_file(path: &Path, sections: &[Section]) -> Result<toml::Table, ConfigError> {
     let text =
         checks::read(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-    // Read as `Raw` first: only this way do errors have a place in the text.
-    toml::from_str::<Raw>(&text).map_err(|error| in_file(path, &text, &error))?;
-    toml::from_str(&text).map_err(|error| in_file(path, &text, &error))
-}
-
-/// Lays the environment over the file's table.
-pub(super) fn with_environment(
-    mut table: toml::Table,
-    env: &[(String, String)],
-) -> Result<Raw, ConfigError> {
-    for (variable, text) in env {
-        let Some((section, key)) = section_and_key(variable) else { continue };
-        let place = table.entry(section).or_insert_with(|| toml::Table::new().into());
-        if let Some(place) = place.as_table_mut() {
-            place.insert(key, value(text));
-        }
-        // Checked one by one, so that the error names the variable.
-        Raw::deserialize(table.clone()).map_err(|error| in_environment(variable, &error))?;
+    let wrong = |error: &toml::de::Error| in_file(path, &text, error);
+    // By this way, not as a plain table: only here do keys and values have a place in the text.
+    for (key, value) in DeTable::parse(&text).map_err(|error| wrong(&error))?.into_inner() {
+        let Some(section) = sections.iter().find(|section| section.name == key.get_ref()) else {
+            let known = sections.iter().map(|section| section.name);
+            let nearest = nearest(key.get_ref(), known).map(str::to_owned);
+            let place = place(path, &text, key.span().start);
+            return Err(ConfigError::UnknownKey { place, key: key.into_inner().into(), nearest });
+        };
+        (section.check)(section, value.into()).map_err(|error| wrong(&error))?;
     }
-    Raw::deserialize(table).map_err(|error| in_environment("GPUWHO_*", &error))
+    toml::from_str(&text).map_err(|error| wrong(&error))
 }
 
-fn section_and_key(variable: &str) -> Option<(String, String)> {
+fn section_and_key<'a>(variable: &str, sections: &'a [Section]) -> Option<(&'a Section, String)> {
     let (section, key) = variable.strip_prefix(PREFIX)?.split_once('_')?;
-    let section = section.to_ascii_lowercase();
-    Raw::sections().contains(&section.as_str()).then(|| (section, key.to_ascii_lowercase()))
+    let section = sections.iter().find(|known| known.name.eq_ignore_ascii_case(section))?;
+    Some((section, key.to_ascii_lowercase()))
 }
 
 fn value(text: &str) -> toml::Value {
@@ -81,14 +142,17 @@ fn value(text: &str) -> toml::Value {
 }
 
 fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
-    let offset = error.span().map_or(0, |span| span.start);
-    let line = 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+    let place = place(path, text, error.span().map_or(0, |span| span.start));
     match unknown_key(error.message()) {
-        Some((key, nearest)) => {
-            ConfigError::UnknownKey { place: format!("{}:{line}", path.display()), key, nearest }
-        }
-        None => ConfigError::Syntax { path: path.into(), line, problem: one_line(error.message()) },
+        Some((key, nearest)) => ConfigError::UnknownKey { place, key, nearest },
+        None => ConfigError::Syntax { place, problem: one_line(error.message()) },
     }
+}
+
+/// File and line.
+fn place(path: &Path, text: &str, offset: usize) -> String {
+    let line = 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
+    format!("{}:{line}", path.display())
 }
 
 fn in_environment(variable: &str, error: &toml::de::Error) -> ConfigError {
@@ -109,12 +173,17 @@ fn in_environment(variable: &str, error: &toml::de::Error) -> ConfigError {
 fn unknown_key(message: &str) -> Option<(String, Option<String>)> {
     let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     let key = quoted.next()?.to_owned();
-    let nearest = quoted
-        .map(|known| (strsim::jaro_winkler(&key, known), known))
+    let nearest = nearest(&key, quoted).map(str::to_owned);
+    Some((key, nearest))
+}
+
+/// The one of those that there are which looks most like the key, if one does.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|known| (strsim::jaro_winkler(key, known), known))
         .filter(|(likeness, _)| *likeness > CLOSE_ENOUGH)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, known)| known.to_owned());
-    Some((key, nearest))
+        .map(|(_, known)| known)
 }
 
 fn one_line(message: &str) -> String {
@@ -124,6 +193,7 @@ fn one_line(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::{Flags, Settings};
+    use crate::agent::configuration::Configuration;
     use std::time::Duration;
 
     fn load(file: &str, env: &[(&str, &str)]) -> Result<Settings, String> {
@@ -131,7 +201,8 @@ mod tests {
         let path = dir.path().join("gpuwho.toml");
         std::fs::write(&path, file).unwrap();
         let env: Vec<_> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Settings::load(Some(&path), &env, &Flags::default())
+        Configuration::load(Some(&path), &env, &Flags::default())
+            .map(|loaded| loaded.settings)
             .map_err(|error| error.to_string().replace(path.to_str().unwrap(), "FILE"))
     }
 
@@ -162,7 +233,7 @@ mod tests {
             &[("GPUWHO_AGENT_INTERVAL", "2s"), ("GPUWHO_DEVICES_BPF", "false")],
         );
         let settings = settings.unwrap();
-        assert_eq!((settings.interval, settings.kernel.bpf), (Duration::from_secs(2), false));
+        assert_eq!((settings.interval, settings.nodes.bpf), (Duration::from_secs(2), false));
     }
 
     #[test]
@@ -187,68 +258,6 @@ mod tests {
         assert_eq!(load("[agent]\nseries_limit = 2000\n", &[]).unwrap().series_limit, 2000);
         let error = load("[agent]\nseries_limit = 10\n", &[]).unwrap_err();
         assert!(error.starts_with("`agent.series_limit`: fewer than 500 series"), "{error}");
-    }
-
-    #[test]
-    fn links_are_told_one_by_one_unless_told_otherwise() {
-        let off = |file: &str| load(file, &[]).unwrap().devices[0].1.off.clone();
-        assert_eq!(off(""), [""; 0]);
-        assert_eq!(off("[nvidia]\nby_link = false\n"), ["by_link"]);
-        let error = load("[nvidia]\nby_links = false\n", &[]).unwrap_err();
-        assert_eq!(error, "FILE:2: unknown key `by_links`; did you mean `by_link`?");
-        let error = load("", &[("GPUWHO_NVIDIA_GPN", "false")]).unwrap_err();
-        let variable = "environment variable GPUWHO_NVIDIA_GPN";
-        assert_eq!(error, format!("{variable}: unknown key `gpn`; did you mean `gpm`?"));
-    }
-
-    #[test]
-    fn the_drivers_library_is_confined_unless_told_otherwise() {
-        let confined = |file: &str| load(file, &[]).unwrap().devices[0].1.confined;
-        assert_eq!([confined(""), confined("[nvidia]\nconfined = false\n")], [true, false]);
-    }
-
-    #[test]
-    fn collectives_have_a_budget_that_is_not_zero() {
-        let file = "[nccl]\nbudget = 500\nhang_after = \"90s\"\n";
-        let settings = load(file, &[("GPUWHO_NCCL_ENABLED", "false")]).unwrap().nccl;
-        assert_eq!(
-            (settings.enabled, settings.budget, settings.hang_after),
-            (false, Some(500), Duration::from_secs(90))
-        );
-        let error = load("[nccl]\nbudget = 0\n", &[]).unwrap_err();
-        assert!(error.contains("nccl.budget"), "{error}");
-    }
-
-    #[test]
-    fn nccls_own_status_is_read_seldom_or_never() {
-        let usual = load("", &[]).unwrap().ras;
-        assert_eq!((usual.enabled, usual.every), (true, Duration::from_mins(1)));
-        let ras = load("[nccl]\nras = false\nras_interval = \"5m\"\n", &[]).unwrap().ras;
-        assert_eq!((ras.enabled, ras.every), (false, Duration::from_mins(5)));
-        let error = load("[nccl]\nras_interval = \"10ms\"\n", &[]).unwrap_err();
-        assert!(
-            error.contains("nccl.ras_interval") && error.contains("shorter than 1s"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn the_inspectors_directories_are_whole_paths_and_its_rate_is_not_zero() {
-        let file = "[nccl]\ninspector_dirs = [\"/var/lib/inspector\"]\ninspector_rate = 1000\n";
-        let settings = load(file, &[("GPUWHO_NCCL_INSPECTOR", "false")]).unwrap().inspector;
-        let directories: Vec<_> =
-            settings.directories.iter().filter_map(|path| path.to_str()).collect();
-        assert_eq!(
-            (settings.enabled, directories.as_slice(), settings.rate),
-            (false, ["/var/lib/inspector"].as_slice(), 1000)
-        );
-        for (line, key) in [
-            ("inspector_rate = 0", "nccl.inspector_rate"),
-            ("inspector_dirs = [\"logs\"]", "nccl.inspector_dirs"),
-        ] {
-            let error = load(&format!("[nccl]\n{line}\n"), &[]).unwrap_err();
-            assert!(error.contains(key), "{error}");
-        }
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Reading without an agent: `gpuwho` where none runs, and `gpuwho collect`.
 
-use super::{Core, RunError, sinks, source_names};
+use super::configuration::Configuration;
+use super::core::Core;
+use super::{RunError, sinks, sources};
 use crate::attribute::Evidence;
 use crate::collect::Collector;
 use crate::collect::kernel::nodes::Nodes;
 use crate::collect::proc_scan::Tracker;
-use crate::config::Settings;
+use crate::collect::source::Alone;
 use crate::control::Answer as _;
+use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
 use crate::inventory::register::Register;
 use crate::ledger::Ledger;
@@ -27,14 +30,19 @@ const NAMES: Duration = Duration::from_millis(500);
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// Looks once at everything and gives the table.
-pub fn read_once(settings: &Settings) -> Who {
-    let mut core = Core::new(settings, Register::read_only(&settings.paths.state));
+pub fn read_once(configuration: &Configuration) -> Who {
+    let settings = &configuration.settings;
+    let mut core = Core::new(settings, Register::read_only(&settings.paths.state), None);
     if let Err(error) = core.start_suppliers() {
         tracing::warn!(%error, "pods and containers stay without names");
     }
-    let nodes = Nodes::read(&settings.kernel, &settings.paths);
+    let nodes = Nodes::read(&settings.nodes, &settings.paths);
     observe(&core, Tracker::default().scan(&settings.paths, &nodes));
-    let mut collectors = core.readers(settings);
+    let started = core.start_sources(configuration, |def| def.alone == Alone::Devices);
+    let mut collectors = started.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the devices are not read");
+        Vec::new()
+    });
     for collector in &mut collectors {
         read(&core, collector.as_mut());
         std::thread::sleep(SECOND_LOOK);
@@ -44,35 +52,49 @@ pub fn read_once(settings: &Settings) -> Who {
     core.who()
 }
 
-/// Reads the named sources, all without names; once, or at every interval until killed.
-pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), RunError> {
-    let known = source_names();
+/// Reads the named sources, or those that need neither time nor the kernel's probes; once, or at
+/// every interval until killed.
+pub fn collect(
+    configuration: &Configuration,
+    names: &[String],
+    once: bool,
+) -> Result<(), RunError> {
+    let (settings, known) = (&configuration.settings, sources::names());
     if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(RunError::UnknownSource { name: name.clone(), known: known.join(", ") });
     }
-    let wanted = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
-    let mut sinks = sinks::open(settings)?;
-    let mut core = Core::new(settings, Register::read_only(&settings.paths.state));
+    let mut sinks = sinks::open(configuration)?;
+    let mut core = Core::new(settings, Register::read_only(&settings.paths.state), None);
     core.start_suppliers()?;
-    let mut collectors = core.readers(settings);
-    collectors.push(core.own());
-    collectors.retain(|collector| wanted(collector.name()));
-    let mut enricher = Enricher::new(Arc::clone(&core.inventory), core.ownership.clone())
-        .with_limit(settings.series_limit);
+    let mut collectors = core.start_sources(configuration, |def| {
+        let is_named = names.iter().any(|name| name == def.name);
+        is_named || (names.is_empty() && def.alone != Alone::Named)
+    })?;
+    let context = core.context.clone();
+    let (inventory, ownership) = (&context.inventory, &context.ownership);
+    let mut enricher = Enricher::new(Arc::clone(inventory), ownership.clone())
+        .with_limit(settings.series_limit)
+        .with_communicators(Arc::clone(&context.communicators));
     let mut ledger = Ledger::new(settings.interval);
-    let nodes = Nodes::read(&settings.kernel, &settings.paths);
+    let nodes = Nodes::read(&settings.nodes, &settings.paths);
     let mut tracker = Tracker::default();
     loop {
         let next = Instant::now() + settings.interval;
         observe(&core, tracker.scan(&settings.paths, &nodes));
         core.suppliers.wait(NAMES);
         let mut out = EnrichedBatch::default();
+        collectors.extend(context.late.take());
         for collector in &mut collectors {
             let mut batch = read(&core, collector.as_mut());
-            ledger.account(&mut batch, &core.ownership, &core.inventory);
+            ledger.account(&mut batch, ownership, inventory);
             enricher.enrich(&batch, &mut out);
         }
+        core.refresh();
         sinks::accept(&mut sinks, &out);
+        let events: Vec<Record> = context.desk.drain().iter().flat_map(records).collect();
+        if !events.is_empty() {
+            sinks::tell(&mut sinks, &events);
+        }
         if once {
             break;
         }
@@ -84,13 +106,13 @@ pub fn collect(settings: &Settings, names: &[String], once: bool) -> Result<(), 
 
 fn observe(core: &Core, seen: Vec<Evidence>) {
     for evidence in seen {
-        core.ownership.observe(evidence);
+        core.context.ownership.observe(evidence);
     }
 }
 
 fn read(core: &Core, collector: &mut dyn Collector) -> Batch {
     let mut batch = Batch::new(collector.name(), SystemTime::now());
     collector.collect(&mut batch);
-    core.board.put(collector.name(), &collector.report());
+    core.context.board.put(collector.name(), &collector.report());
     batch
 }

@@ -1,0 +1,137 @@
+//! The whole configuration: what all parts share, and each row of the tables with its own section.
+
+use super::sinks::SINKS;
+use super::sources;
+use crate::collect::source::{Source, SourceDef};
+use crate::config::{self, ConfigError, Flags, Resolving, Section, Settings, Tables};
+use crate::export::def::Receiver;
+use std::path::Path;
+
+const TITLE: &str = "\
+# gpuwho's configuration. As shipped it changes nothing: every key is commented out and shows its
+# default (or, where there is none, an example). Lines that begin with `#:` are settings.
+#
+# A variable GPUWHO_<SECTION>_<KEY> goes over a key here, a flag over both. Check a changed file
+# with `gpuwho config check FILE`.
+";
+
+/// Everything resolved.
+#[derive(Debug)]
+pub struct Configuration {
+    /// What all parts share.
+    pub settings: Settings,
+    /// Every source, switched on or not.
+    pub sources: Vec<(SourceDef, Box<dyn Source>)>,
+    /// Every sink, asked for or not, by name.
+    pub sinks: Vec<(&'static str, Box<dyn Receiver>)>,
+}
+
+impl Configuration {
+    /// Reads the file (if one is named), the environment and the flags.
+    pub fn load(
+        file: Option<&Path>,
+        env: &[(String, String)],
+        flags: &Flags,
+    ) -> Result<Self, ConfigError> {
+        let tables = &Tables::load(file, env, &sections())?;
+        let env = &|name: &str| {
+            env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+        };
+        let settings = Settings::resolve(tables, flags, env)?;
+        let with = Resolving { tables, settings: &settings, flags, env };
+        let mut sources = Vec::new();
+        for source in sources::all() {
+            sources.push((source, (source.configure)(source.name, &with)?));
+        }
+        let mut sinks = Vec::new();
+        for sink in SINKS {
+            sinks.push((sink.name, (sink.configure)(&with)?));
+        }
+        Ok(Self { settings, sources, sinks })
+    }
+
+    /// Checks a file alone, as `gpuwho config check` does.
+    pub fn check(file: &Path) -> Result<Self, ConfigError> {
+        Self::load(Some(file), &[], &Flags::default())
+    }
+
+    /// The sources that are switched on, in the order in which they start.
+    pub(super) fn to_start(&self) -> impl Iterator<Item = (SourceDef, &dyn Source)> {
+        let defs: Vec<SourceDef> = self.sources.iter().map(|(def, _)| *def).collect();
+        let order = sources::start_order(&defs).into_iter();
+        let all = order.filter_map(|at| self.sources.get(at));
+        all.map(|(def, source)| (*def, source.as_ref())).filter(|(_, source)| source.is_enabled())
+    }
+}
+
+/// Every section, once, in the order of the sample.
+fn sections() -> Vec<Section> {
+    let sources = sources::all().into_iter().filter_map(|source| source.section);
+    let sinks = SINKS.iter().filter_map(|sink| sink.section);
+    let all = config::FIRST.iter().copied().chain(sources);
+    let all = all.chain(config::LAST.iter().copied()).chain(sinks);
+    let mut sections: Vec<Section> = Vec::new();
+    for section in all {
+        if !sections.iter().any(|known| known.name == section.name) {
+            sections.push(section);
+        }
+    }
+    sections
+}
+
+/// The sample configuration: every key, its default and its meaning.
+pub fn sample() -> String {
+    let mut sample = TITLE.to_owned();
+    for section in sections() {
+        sample += &format!("\n[{}]\n{}", section.name, section.sample);
+    }
+    sample
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::kernel::device_users;
+
+    fn load(text: &str) -> Configuration {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gpuwho.toml");
+        std::fs::write(&file, text).unwrap();
+        Configuration::check(&file).unwrap()
+    }
+
+    #[test]
+    fn the_sample_is_valid_and_changes_nothing_as_shipped() {
+        let sample = sample();
+        load(&sample);
+        let set: Vec<_> =
+            sample.lines().filter(|l| !l.starts_with(['#', '[']) && !l.is_empty()).collect();
+        assert_eq!(set, Vec::<&str>::new(), "every key of the sample is commented out");
+    }
+
+    #[test]
+    fn every_key_the_sample_shows_exists() {
+        let shown: String = sample()
+            .lines()
+            .map(|line| line.strip_prefix("#: ").map_or(line, |setting| setting))
+            .filter(|line| !line.starts_with('#'))
+            .fold(String::new(), |all, line| all + line + "\n");
+        let nodes = load(&shown).settings.nodes;
+        assert_eq!(nodes, device_users::Settings::default(), "defaults as documented");
+    }
+
+    #[test]
+    fn what_is_switched_off_does_not_start() {
+        let started = |text: &str| {
+            let all = load(text);
+            all.to_start().map(|(def, _)| def.name).collect::<Vec<_>>()
+        };
+        let usual = started("");
+        assert_eq!(usual.len(), sources::all().len());
+        let place = |name| usual.iter().position(|started| *started == name);
+        assert!(place("nccl") < place("device_users") && place("nccl") < place("nccl-ras"));
+        let off =
+            started("[nccl]\nenabled = false\ninspector = false\n[nvidia]\nenabled = false\n");
+        assert_eq!(off, ["device_users", "kmsg", "events", "agent"], "RAS asks what NCCL's finds");
+    }
+}

@@ -1,0 +1,202 @@
+//! The pipeline's loop: the batches of a tick into shares, points and requests, and the upkeep that
+//! comes once a tick. What each stage costs is measured on the way.
+
+use super::core::Core;
+use super::sinks::{self, Named};
+use crate::catalog::agent::Stage;
+use crate::collect::schedule::{Event, Scheduler, thread_cpu};
+use crate::collect::source::Context;
+use crate::event::record::{Record, records};
+use crate::export::EnrichedBatch;
+use crate::host::boot_time_ns;
+use crate::ledger::Ledger;
+use crate::sample::{Batch, SourcePart};
+use crate::series::Enricher;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a tick's batch waits for the other sources', so that they share a request.
+const GATHER: Duration = Duration::from_millis(300);
+
+/// Under what name is told how the ceiling on series stands, once it was reached.
+const SERIES: &str = "series";
+
+/// The thread among the sources.
+const THREAD: &str = "pipeline";
+
+/// Takes batches until told to stop, a tick's together, and ends every series at the end.
+pub(super) fn pump(
+    core: &Core,
+    scheduler: &Scheduler,
+    received: &Receiver<Event>,
+    sinks: &mut [Named],
+) {
+    let context = &core.context;
+    let mut enricher = Enricher::new(Arc::clone(&context.inventory), context.ownership.clone())
+        .with_limit(core.series_limit)
+        .with_communicators(Arc::clone(&context.communicators));
+    let mut ledger = Ledger::new(context.interval);
+    let mut out = EnrichedBatch::default();
+    let stages = &context.gauges.stages;
+    let mut going = true;
+    context.board.clock(THREAD);
+    while going {
+        start_late(context, scheduler);
+        going = gather(&scheduler.in_every_tick(), received, |arrived| {
+            let _turn = context.board.turn(THREAD, context.interval);
+            let mut batch = match arrived {
+                Arrived::Batch(batch) => batch,
+                Arrived::Ended(part) => return enricher.end(part, &mut out),
+            };
+            stages.time(Stage::Shares, || {
+                ledger.account(&mut batch, &context.ownership, &context.inventory);
+            });
+            let began = thread_cpu();
+            enricher.enrich(&batch, &mut out);
+            let (took, owners) = (thread_cpu().saturating_sub(began), enricher.take_spent());
+            stages.spend(Stage::Owners, owners);
+            stages.spend(Stage::Series, took.saturating_sub(owners));
+        });
+        let _turn = context.board.turn(THREAD, context.interval);
+        let told = if going {
+            context.desk.drain()
+        } else {
+            enricher.end_all(&mut out);
+            context.desk.finish()
+        };
+        let told: Vec<Record> = told.iter().flat_map(records).collect();
+        if !told.is_empty() {
+            sinks::tell(sinks, &told);
+        }
+        stages.time(Stage::Sinks, || send(sinks, &mut out));
+        stages.time(Stage::Table, || {
+            core.refresh();
+            context.ownership.expire(boot_time_ns());
+        });
+        if let Some(report) = enricher.report() {
+            context.board.put(SERIES, &report);
+        }
+        context.gauges.series.store(enricher.alive() as u64, Ordering::Relaxed);
+        let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
+        *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    }
+}
+
+/// Starts the collectors that have appeared since the last tick.
+fn start_late(context: &Context, scheduler: &Scheduler) {
+    for collector in context.late.take() {
+        let source = collector.name();
+        if let Err(error) = scheduler.start(collector) {
+            tracing::warn!(source, %error, "no thread for a source that appeared");
+        }
+    }
+}
+
+fn send(sinks: &mut [Named], out: &mut EnrichedBatch) {
+    out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr());
+    if !out.points.is_empty() {
+        sinks::accept(sinks, out);
+    }
+    out.points.clear();
+}
+
+/// What a tick is made of.
+#[derive(Debug)]
+enum Arrived {
+    Batch(Batch),
+    Ended(SourcePart),
+}
+
+/// Takes the batches of one tick: until each of `expected` has given one, or [`GATHER`] after the
+/// first. Returns at once when something happened between two ticks. False when it is time to stop.
+fn gather(
+    expected: &HashSet<SourcePart>,
+    received: &Receiver<Event>,
+    mut take: impl FnMut(Arrived),
+) -> bool {
+    let Ok(mut event) = received.recv() else { return false };
+    let deadline = Instant::now() + GATHER;
+    let mut missing = expected.clone();
+    let mut is_tick = false;
+    loop {
+        match event {
+            Event::Batch(batch) => {
+                is_tick = true;
+                missing.remove(&batch.of);
+                take(Arrived::Batch(batch));
+            }
+            Event::Ended(part) => {
+                missing.remove(&part);
+                take(Arrived::Ended(part));
+            }
+            // Told at once where no tick is on its way, else with it.
+            Event::Happened if !is_tick => return true,
+            Event::Happened => {}
+            Event::Stop => return false,
+        }
+        if missing.is_empty() {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        match received.recv_timeout(left) {
+            Ok(next) => event = next,
+            Err(RecvTimeoutError::Timeout) => return true,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+    use std::time::SystemTime;
+
+    fn part(source: &'static str, part: u32) -> SourcePart {
+        SourcePart { source, part }
+    }
+
+    fn batch(of: SourcePart) -> Event {
+        Event::Batch(Batch::of(of, SystemTime::now()))
+    }
+
+    /// What one tick takes of these, and whether more may come.
+    fn tick(expected: &[SourcePart], events: Vec<Event>) -> (Vec<SourcePart>, bool) {
+        let (sender, received) = sync_channel(events.len());
+        for event in events {
+            sender.send(event).unwrap();
+        }
+        let mut taken = Vec::new();
+        let more = gather(&expected.iter().copied().collect(), &received, |arrived| {
+            taken.push(match arrived {
+                Arrived::Batch(batch) => batch.of,
+                Arrived::Ended(part) => part,
+            });
+        });
+        (taken, more)
+    }
+
+    #[test]
+    fn a_tick_ends_with_the_last_source_that_belongs_to_every_tick() {
+        let (a, b, rare) = (part("a", 0), part("b", 0), part("rare", 3));
+        let events = vec![batch(a), batch(rare), batch(b), batch(a)];
+        assert_eq!(tick(&[a, b], events), (vec![a, rare, b], true));
+    }
+
+    #[test]
+    fn a_source_that_ends_is_waited_for_no_longer() {
+        let (a, b) = (part("a", 0), part("b", 1));
+        let events = vec![batch(a), Event::Ended(b), batch(a)];
+        assert_eq!(tick(&[a, b], events), (vec![a, b], true));
+    }
+
+    #[test]
+    fn what_happened_is_sent_at_once_where_no_tick_is_on_its_way() {
+        let a = part("a", 0);
+        assert_eq!(tick(&[a], vec![Event::Happened, batch(a)]), (vec![], true));
+        assert_eq!(tick(&[a], vec![Event::Stop, batch(a)]), (vec![], false));
+    }
+}

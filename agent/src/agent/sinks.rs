@@ -1,0 +1,75 @@
+//! [`SINKS`]: everything that takes points and events. To add one, write its file and its row here.
+
+use super::RunError;
+use super::configuration::Configuration;
+use crate::event::record::Record;
+use crate::export::def::{SinkContext, SinkDef};
+use crate::export::{EnrichedBatch, Sink, lines, otlp};
+use std::time::Instant;
+
+/// The sinks.
+pub static SINKS: &[SinkDef] = &[otlp::def::METRICS, otlp::def::LOGS, lines::STDOUT, lines::FILE];
+
+/// The forms that `--sink` takes.
+pub fn forms() -> String {
+    SINKS.iter().filter_map(SinkDef::form).collect::<Vec<_>>().join(" or ")
+}
+
+/// Checks a `--sink`.
+pub fn parse(flag: &str) -> Result<String, String> {
+    if SINKS.iter().any(|sink| sink.is_asked_by(flag)) {
+        return Ok(flag.to_owned());
+    }
+    Err(format!("not a sink: write {}", forms()))
+}
+
+/// An open sink and its name.
+pub(super) type Named = (&'static str, Box<dyn Sink>);
+
+/// Opens every sink that is asked for.
+pub(super) fn open(configuration: &Configuration) -> Result<Vec<Named>, RunError> {
+    let settings = &configuration.settings;
+    let node = settings.names.kubernetes.node_name.as_deref();
+    let context = SinkContext { paths: &settings.paths, node };
+    let mut sinks = Vec::new();
+    for (name, receiver) in &configuration.sinks {
+        let sink = receiver.open(&context).map_err(RunError::Sink)?;
+        sinks.extend(sink.map(|sink| (*name, sink)));
+    }
+    Ok(sinks)
+}
+
+/// Hands a batch to every sink.
+pub(super) fn accept(sinks: &mut [Named], batch: &EnrichedBatch) {
+    for (_, sink) in sinks {
+        sink.accept(batch);
+    }
+}
+
+/// Hands events to every sink.
+pub(super) fn tell(sinks: &mut [Named], records: &[Record]) {
+    for (_, sink) in sinks {
+        sink.tell(records);
+    }
+}
+
+/// Gives every sink until `deadline` to send what is left.
+pub(super) fn flush(sinks: &mut [Named], deadline: Instant) {
+    for (_, sink) in sinks {
+        sink.flush(deadline);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_is_stdout_or_a_file() {
+        assert_eq!(parse("stdout"), Ok("stdout".into()));
+        assert_eq!(parse("file:/tmp/x"), Ok("file:/tmp/x".into()));
+        for wrong in ["file:", "file", "stdout:x", "kafka", "otlp:http://x"] {
+            assert_eq!(parse(wrong), Err("not a sink: write stdout or file:PATH".into()));
+        }
+    }
+}

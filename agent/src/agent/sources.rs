@@ -1,0 +1,95 @@
+//! [`SOURCES`]: every source that is neither a vendor's devices (`DEVICES`) nor a probe (`PROBES`).
+//! To add one, write its file and its row here.
+
+use crate::collect::device::{self, DEVICES};
+use crate::collect::kernel::PROBES;
+use crate::collect::source::SourceDef;
+use crate::collect::{collectives, events, kmsg, own};
+
+/// The sources. What must start before what, each row says itself.
+pub static SOURCES: &[SourceDef] =
+    &[collectives::INSPECTOR, collectives::RAS, kmsg::SOURCE, events::SOURCE, own::SOURCE];
+
+/// The rows of all tables.
+pub fn all() -> Vec<SourceDef> {
+    let devices = DEVICES.iter().map(device::source::def);
+    let probes = PROBES.iter().map(|probe| probe.source);
+    devices.chain(probes).chain(SOURCES.iter().copied()).collect()
+}
+
+/// The names, as `gpuwho collect` takes them.
+pub fn names() -> Vec<&'static str> {
+    all().iter().map(|source| source.name).collect()
+}
+
+/// The places of `sources` in the order in which they start: each after those that it names, else
+/// as they are listed. What waits for itself comes last.
+pub(super) fn start_order(sources: &[SourceDef]) -> Vec<usize> {
+    let mut order: Vec<usize> = Vec::new();
+    while order.len() < sources.len() {
+        let is_listed = |name: &str| sources.iter().any(|source| source.name == name);
+        let has_started =
+            |name: &str| order.iter().any(|at| sources.get(*at).is_some_and(|s| s.name == name));
+        let left = || (0..sources.len()).filter(|at| !order.contains(at));
+        let is_ready = |at: &usize| {
+            let after = sources.get(*at).map_or(&[][..], |source| source.after);
+            after.iter().all(|name| has_started(name) || !is_listed(name))
+        };
+        match left().find(is_ready).or_else(|| left().next()) {
+            Some(next) => order.push(next),
+            None => break,
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::source::Alone;
+    use crate::config::ConfigError;
+    use std::collections::BTreeSet;
+
+    fn row(name: &'static str, after: &'static [&'static str]) -> SourceDef {
+        SourceDef {
+            name,
+            about: "",
+            section: None,
+            after,
+            alone: Alone::Named,
+            configure: |name, _| Err(ConfigError::no_such("source", name)),
+        }
+    }
+
+    fn order(rows: &[SourceDef]) -> Vec<&'static str> {
+        start_order(rows).into_iter().map(|at| rows[at].name).collect()
+    }
+
+    #[test]
+    fn a_source_starts_after_those_it_names_whatever_the_order_of_lines() {
+        let rows = [row("opens", &["calls"]), row("calls", &[]), row("log", &[])];
+        assert_eq!(order(&rows), ["calls", "opens", "log"]);
+        let rows = [row("log", &[]), row("calls", &[]), row("opens", &["calls"])];
+        assert_eq!(order(&rows), ["log", "calls", "opens"]);
+    }
+
+    #[test]
+    fn a_circle_does_not_keep_the_others_from_starting() {
+        let rows = [row("a", &["b"]), row("b", &["a"]), row("c", &[]), row("d", &["gone"])];
+        assert_eq!(order(&rows), ["c", "d", "a", "b"]);
+    }
+
+    #[test]
+    fn every_row_starts_after_rows_that_exist_and_no_two_share_a_name() {
+        let all = all();
+        let names: BTreeSet<_> = names().into_iter().collect();
+        assert_eq!(names.len(), all.len(), "{names:?}");
+        let order = start_order(&all);
+        for (place, at) in order.iter().enumerate() {
+            for after in all[*at].after {
+                let before = order.iter().position(|other| all[*other].name == *after);
+                assert!(before.is_some_and(|before| before < place), "{after}");
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! A vendor's devices as a source of the agent, and the vendor's section of the configuration.
+
+use super::reader::{self, DeviceReader, NodeHolders};
+use super::{Vendor, vendor};
+use crate::attribute::identities::Identities;
+use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::Stage;
+use crate::collect::Collector;
+use crate::collect::source::{Alone, Context, Source, SourceDef};
+use crate::config::{ConfigError, Flags, OneOf, Resolving, Section, Settings, checks, duration};
+use crate::inventory::node_name;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The row of a vendor.
+pub fn def(of: &'static Vendor) -> SourceDef {
+    SourceDef {
+        name: of.name,
+        about: "devices of one vendor",
+        section: Some(Section {
+            name: of.name,
+            sample: of.sample,
+            check: |section, table| Keys(vendor(section.name)).deserialize(table).map(drop),
+        }),
+        after: &[],
+        alone: Alone::Devices,
+        configure,
+    }
+}
+
+/// The keys of every reader.
+const ENABLED: &str = "enabled";
+const CONFINED: &str = "confined";
+const DEADLINE: &str = "deadline";
+const RETRY: &str = "retry";
+/// The key of a reader with a library.
+const LIBRARY: &str = "library";
+
+/// One section: the keys that every reader has, `library` where the vendor has one, and the vendor's
+/// own switches.
+#[derive(Clone, Debug, Default)]
+struct RawReader {
+    enabled: Option<bool>,
+    library: Option<PathBuf>,
+    confined: Option<bool>,
+    deadline: Option<String>,
+    retry: Option<String>,
+    switches: BTreeMap<String, bool>,
+}
+
+/// Reads the section of a vendor; `None` knows no switches.
+struct Keys(Option<&'static Vendor>);
+
+impl<'de> DeserializeSeed<'de> for Keys {
+    type Value = RawReader;
+
+    fn deserialize<D: Deserializer<'de>>(self, section: D) -> Result<RawReader, D::Error> {
+        section.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = RawReader;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a section")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut keys: A) -> Result<RawReader, A::Error> {
+        let switches = self.0.map_or(&[][..], |vendor| vendor.switches);
+        let library = self.0.and_then(|vendor| vendor.library.as_ref()).map(|_| LIBRARY);
+        let common = [ENABLED, CONFINED, DEADLINE, RETRY].into_iter().chain(library);
+        let known: Vec<_> = common.chain(switches.iter().map(|switch| switch.key)).collect();
+        let mut raw = RawReader::default();
+        while let Some(key) = keys.next_key_seed(OneOf(&known))? {
+            match key {
+                ENABLED => raw.enabled = Some(keys.next_value()?),
+                CONFINED => raw.confined = Some(keys.next_value()?),
+                DEADLINE => raw.deadline = Some(keys.next_value()?),
+                RETRY => raw.retry = Some(keys.next_value()?),
+                LIBRARY => raw.library = Some(keys.next_value()?),
+                switch => {
+                    raw.switches.insert(switch.to_owned(), keys.next_value()?);
+                }
+            }
+        }
+        Ok(raw)
+    }
+}
+
+/// A vendor's reader as configured.
+#[derive(Debug)]
+struct Reader {
+    vendor: &'static Vendor,
+    is_enabled: bool,
+    settings: reader::Settings,
+}
+
+fn configure(name: &'static str, with: &Resolving<'_>) -> Result<Box<dyn Source>, ConfigError> {
+    let Some(vendor) = vendor(name) else { return Err(ConfigError::no_such("vendor", name)) };
+    let raw = with.tables.read_by(name, Keys(Some(vendor)))?;
+    let is_enabled = raw.enabled != Some(false);
+    let settings = settings(vendor, raw, with.flags, with.settings)?;
+    Ok(Box::new(Reader { vendor, is_enabled, settings }))
+}
+
+fn settings(
+    vendor: &Vendor,
+    raw: RawReader,
+    flags: &Flags,
+    agent: &Settings,
+) -> Result<reader::Settings, ConfigError> {
+    let key = |key| format!("{}.{key}", vendor.name);
+    let library = flags.libraries.get(vendor.name).cloned().or(raw.library);
+    if let (Some(path), Some(known), true) = (&library, &vendor.library, raw.enabled != Some(false))
+    {
+        checks::library(&key(LIBRARY), known.name, path)?;
+    }
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+    let default = reader::Settings::new(program, agent.interval);
+    let is_off = |key: &str, default: bool| !raw.switches.get(key).copied().unwrap_or(default);
+    let off = vendor.switches.iter().filter(|switch| is_off(switch.key, switch.default));
+    Ok(reader::Settings {
+        library,
+        paths: agent.paths.clone(),
+        off: off.map(|switch| switch.key.to_owned()).collect(),
+        confined: raw.confined.unwrap_or(default.confined),
+        deadline: duration(&key(DEADLINE), raw.deadline, default.deadline)?,
+        retry: duration(&key(RETRY), raw.retry, default.retry)?,
+        ..default
+    })
+}
+
+/// Which processes hold nodes of a vendor's devices.
+fn holders(vendor: &'static Vendor, ownership: Ownership) -> NodeHolders {
+    let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
+    Box::new(move || {
+        let holders = ownership.holders();
+        let here = holders.iter().filter(|owner| owner.nodes.iter().any(is_on));
+        here.map(|owner| owner.process.pid).collect()
+    })
+}
+
+impl Source for Reader {
+    fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
+        let gauges = Arc::clone(&context.gauges);
+        let identities = Identities::new(&context.ownership);
+        let identify = Box::new(move |pids: &[u32], seen_at| {
+            gauges.stages.time(Stage::Identify, || identities.of(pids, seen_at))
+        });
+        let ownership = context.ownership.clone();
+        let nodes = Box::new(move |process| {
+            ownership.owner(process).map_or_else(Vec::new, |owner| owner.nodes.clone())
+        });
+        let inventory = Arc::clone(&context.inventory);
+        let mut reader = DeviceReader::new(self.vendor, self.settings.clone(), inventory, identify)
+            .knowing_nodes(nodes);
+        if self.vendor.library.is_none() {
+            // No driver's list names them all.
+            reader = reader.knowing_holders(holders(self.vendor, context.ownership.clone()));
+        }
+        context.readers.push(reader.control());
+        if context.is_agent {
+            reader.ears.open(Arc::clone(&context.desk), context.board.clone());
+        }
+        Ok(vec![Box::new(reader)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::device::DEVICES;
+    use crate::config::Tables;
+
+    fn reader(text: &str) -> reader::Settings {
+        let nvidia = &DEVICES[0];
+        let raw = Keys(Some(nvidia)).deserialize(toml::Deserializer::parse(text).unwrap()).unwrap();
+        let flags = Flags::default();
+        let agent = Settings::resolve(&Tables::default(), &flags, &|_| None).unwrap();
+        settings(nvidia, raw, &flags, &agent).unwrap()
+    }
+
+    #[test]
+    fn links_are_told_one_by_one_unless_told_otherwise() {
+        assert_eq!(reader("").off, [""; 0]);
+        assert_eq!(reader("by_link = false").off, ["by_link"]);
+    }
+
+    #[test]
+    fn the_drivers_library_is_confined_unless_told_otherwise() {
+        assert_eq!([reader("").confined, reader("confined = false").confined], [true, false]);
+    }
+}

@@ -1,0 +1,131 @@
+//! Who uses a device, as a source of the agent, and the section `[devices]`.
+
+use super::{Finding as Found, NAME, OpenHook, Settings, diagnose, start};
+use crate::collect::Collector;
+use crate::collect::kernel::nccl;
+use crate::collect::kernel::probe::{ProbeDef, SelfTest};
+use crate::collect::kernel::self_test::self_test;
+use crate::collect::source::{Alone, Context, ProcessChange, Source, SourceDef};
+use crate::config::{ConfigError, Section, Settings as AgentSettings, Tables, checks, duration};
+use crate::diagnosis::Finding;
+use serde::Deserialize;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The row.
+pub const PROBE: ProbeDef = ProbeDef {
+    source: SourceDef {
+        name: NAME,
+        about: "who opens a device, as the kernel tells it",
+        section: Some(SECTION),
+        // Whoever is told of processes, from the first one on.
+        after: &[nccl::NAME],
+        alone: Alone::Named,
+        configure: |_, with| Ok(Box::new(settings(with.tables)?)),
+    },
+    // Each must work in every kernel that can have it.
+    self_tests: &[
+        SelfTest { name: "bpf", hook: Some("fexit") },
+        SelfTest { name: "bpf", hook: Some("cgroup") },
+        SelfTest { name: "bpf", hook: Some("syscall") },
+    ],
+    self_test: |hook| {
+        let hook = match hook {
+            None => None,
+            Some("fexit") => Some(OpenHook::Fexit),
+            Some("cgroup") => Some(OpenHook::Cgroup),
+            Some("syscall") => Some(OpenHook::Syscall),
+            Some(other) => return Err(format!("no hook `{other}`").into()),
+        };
+        Ok(self_test(hook)?)
+    },
+    vm_tests: &[],
+};
+
+const DEVICES: &str = "devices";
+const SECTION: Section = Section::of::<RawDevices>(
+    DEVICES,
+    r#"# Device nodes whose openers are watched (the last part may end in *), and kernel drivers (names as in
+# /proc/devices) whose nodes are watched wherever they are, in containers too.
+#: nodes = ["/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/*", "/dev/accel*", "/dev/tenstorrent/*", "/dev/vfio/*"]
+#: drivers = ["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps", "kfd", "drm", "accel", "habanalabs", "tenstorrent", "vfio"]
+# How an open is seen: auto, fexit (kernel function trace), cgroup (device program on the cgroup2
+# root) or syscall (open tracepoints).
+#: open_hook = "auto"
+# false: do not load BPF; look through /proc instead.
+#: bpf = true
+# Time between looks through /proc where BPF cannot be loaded, and beside BPF, for what no hook
+# sees.
+#: scan_interval = "2s"
+#: rescan_interval = "5m"
+"#,
+);
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawDevices {
+    nodes: Option<Vec<String>>,
+    drivers: Option<Vec<String>>,
+    open_hook: Option<OpenHook>,
+    bpf: Option<bool>,
+    scan_interval: Option<String>,
+    rescan_interval: Option<String>,
+}
+
+/// The section, over what is usual.
+pub fn settings(tables: &Tables) -> Result<Settings, ConfigError> {
+    let raw: RawDevices = tables.read(DEVICES)?;
+    let usual = Settings::default();
+    checks::nodes(raw.nodes.as_deref().unwrap_or_default())?;
+    let (scan, rescan) = ("devices.scan_interval", "devices.rescan_interval");
+    Ok(Settings {
+        nodes: raw.nodes.unwrap_or(usual.nodes),
+        drivers: raw.drivers.unwrap_or(usual.drivers),
+        open_hook: raw.open_hook.unwrap_or(usual.open_hook),
+        bpf: raw.bpf.unwrap_or(usual.bpf),
+        scan_interval_s: seconds(scan, raw.scan_interval, usual.scan_interval_s)?,
+        rescan_interval_s: seconds(rescan, raw.rescan_interval, usual.rescan_interval_s)?,
+    })
+}
+
+fn seconds(key: &str, text: Option<String>, usual: u64) -> Result<u64, ConfigError> {
+    Ok(duration(key, text, Duration::from_secs(usual))?.as_secs().max(1))
+}
+
+impl Source for Settings {
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
+        let (ownership, board) = (context.ownership.clone(), context.board.clone());
+        let listeners = context.processes.clone();
+        let emit = move |evidence| {
+            let _turn = board.turn(NAME, Duration::ZERO);
+            let change = ProcessChange::of(&evidence);
+            ownership.observe(evidence);
+            if let Some(change) = change {
+                listeners.lock().iter().for_each(|listener| listener(change));
+            }
+        };
+        let handle = start(self.clone(), &context.paths, emit)?;
+        if handle.hook().is_none() {
+            context.ownership.ends_are_unannounced();
+        }
+        let (board, ownership) = (context.board.clone(), context.ownership.clone());
+        let gauges = context.gauges.clone();
+        context.upkeep.push(Box::new(move || {
+            let report = handle.report();
+            let lost = report.dropped.iter().map(|(_, lost)| lost).sum();
+            if gauges.evidence_lost.swap(lost, Ordering::Relaxed) != lost {
+                // An end that was not told could leave a number to another process.
+                ownership.lost_evidence();
+            }
+            board.put(NAME, &report);
+        }));
+        Ok(Vec::new())
+    }
+
+    fn diagnose(&self, settings: &AgentSettings) -> Vec<Finding> {
+        let line =
+            |found: Found| Finding::new(found.what, found.standing.as_str(), found.detail, "");
+        diagnose(self, &settings.paths).into_iter().map(line).collect()
+    }
+}

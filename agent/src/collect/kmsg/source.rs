@@ -1,0 +1,40 @@
+//! The kernel log as a source of the agent.
+
+use super::{NAME, REMEDY, probe, start};
+use crate::collect::Collector;
+use crate::collect::source::{Alone, Context, Source, SourceDef};
+use crate::config::Settings;
+use crate::diagnosis::Finding;
+use std::io;
+use std::sync::Arc;
+
+/// The row.
+pub const SOURCE: SourceDef = SourceDef {
+    name: NAME,
+    about: "the kernel log, as events",
+    section: None,
+    after: &[],
+    alone: Alone::Named,
+    configure: |_, _| Ok(Box::new(KernelLog)),
+};
+
+#[derive(Debug)]
+struct KernelLog;
+
+impl Source for KernelLog {
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
+        start(&context.paths, Arc::clone(&context.desk), context.board.clone())?;
+        Ok(Vec::new())
+    }
+
+    fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
+        let finding = match probe(&settings.paths) {
+            Ok(place) => {
+                let facts = format!("{place} can be read: XIDs, bus errors and OOM kills are told");
+                Finding::new("kernel log", "ok", facts, "")
+            }
+            Err(why) => Finding::new("kernel log", "degraded", why, REMEDY),
+        };
+        vec![finding]
+    }
+}

@@ -1,0 +1,188 @@
+//! A source of data as a row of a table: what it is called, its section of the configuration, and
+//! how the component is made that starts and diagnoses it.
+
+use super::Collector;
+use super::device::snapshot::Control;
+use super::kernel::device_users;
+use super::own::Gauges;
+use super::ras;
+use super::status::Board;
+use crate::attribute::Evidence;
+use crate::attribute::ownership::Ownership;
+use crate::communicators::Communicators;
+use crate::config::{ConfigError, Resolving, Section, Settings};
+use crate::diagnosis::Finding;
+use crate::event::desk::Desk;
+use crate::ids::ProcKey;
+use crate::inventory::Inventory;
+use crate::paths::Paths;
+use crate::tenant_files::TenantFiles;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A row: one source. The tables are `DEVICES`, `PROBES` and `SOURCES`.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceDef {
+    /// Its name: in `gpuwho collect`, in `gpuwho.source.name`, and of its thread.
+    pub name: &'static str,
+    /// What it reads, in a few words, for the help.
+    pub about: &'static str,
+    /// Its section of the configuration; several sources may share one.
+    pub section: Option<Section>,
+    /// The sources that must have started before this one.
+    pub after: &'static [&'static str],
+    /// What of it is read where no agent runs.
+    pub alone: Alone,
+    /// Makes the component from its section. The name is the row's own.
+    pub configure: Configure,
+}
+
+/// Makes a component from the configuration.
+pub type Configure = fn(&'static str, &Resolving<'_>) -> Result<Box<dyn Source>, ConfigError>;
+
+/// What of a source is read where no agent runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// It shows the devices: `gpuwho` reads it, and `gpuwho collect`.
+    Devices,
+    /// `gpuwho collect` reads it.
+    Always,
+    /// `gpuwho collect` reads it where it is named: it needs time, or attaches to the kernel.
+    Named,
+}
+
+/// A source as configured.
+pub trait Source: fmt::Debug {
+    /// Whether it is switched on.
+    fn is_enabled(&self) -> bool {
+        true
+    }
+
+    /// Starts what it needs besides the collectors' own threads, and gives the collectors.
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>>;
+
+    /// What `gpuwho doctor` says of it, where its standing after a reading does not say it.
+    fn diagnose(&self, _settings: &Settings) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
+/// What sources share: whatever they start with, and tell to each other.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// Where the host's files are.
+    pub paths: Paths,
+    /// The agent's interval; a collector may have another one.
+    pub interval: Duration,
+    /// Whether this is the agent, which also waits for what happens between two readings.
+    pub is_agent: bool,
+    /// Devices by identity.
+    pub inventory: Arc<Inventory>,
+    /// Whose processes are.
+    pub ownership: Ownership,
+    /// Communicators by identity.
+    pub communicators: Arc<Communicators>,
+    /// How every source is doing.
+    pub board: Board,
+    /// Figures for the agent's own collector.
+    pub gauges: Arc<Gauges>,
+    /// Reads files of tenants.
+    pub files: TenantFiles,
+    /// Turns observations into events.
+    pub desk: Arc<Desk>,
+    /// Which device nodes are watched.
+    pub nodes: device_users::Settings,
+    /// The device readers.
+    pub readers: Readers,
+    /// Who is told of processes that come and go.
+    pub processes: ProcessListeners,
+    /// What is done at every tick for sources without a collector.
+    pub upkeep: Upkeep,
+    /// Collectors that come after the start.
+    pub late: Late,
+    /// What NCCL says of itself.
+    pub answers: ras::Answers,
+    /// The processes that have loaded NCCL.
+    pub nccl_processes: NcclProcesses,
+}
+
+/// A list that its holders share.
+pub struct Shared<T>(Arc<Mutex<Vec<T>>>);
+
+/// Handles on the device readers.
+pub type Readers = Shared<Control>;
+/// What is done at every tick.
+pub type Upkeep = Shared<Box<dyn FnMut() + Send>>;
+/// Collectors that appear while the agent runs: pushed by a source, started at the next tick.
+pub type Late = Shared<Box<dyn Collector>>;
+/// Lists the processes that have loaded NCCL.
+pub type NcclProcesses = Shared<ras::Candidates>;
+/// Told of each change of a process that holds a device.
+pub type ProcessListeners = Shared<Box<dyn Fn(ProcessChange) + Send>>;
+
+impl<T> Shared<T> {
+    /// Adds one.
+    pub fn push(&self, item: T) {
+        self.lock().push(item);
+    }
+
+    /// Takes all out.
+    pub fn take(&self) -> Vec<T> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    /// The list, locked.
+    pub fn lock(&self) -> MutexGuard<'_, Vec<T>> {
+        // A list is whole whatever panicked beside it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Clone> Shared<T> {
+    /// A copy of the list.
+    pub fn all(&self) -> Vec<T> {
+        self.lock().clone()
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Shared").field(&self.lock().len()).finish()
+    }
+}
+
+/// What happened to a process that holds a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessChange {
+    /// It opened a device, began, or became another program.
+    Active(ProcKey),
+    /// One ended.
+    Ended,
+}
+
+impl ProcessChange {
+    /// What the evidence says of a process, if anything.
+    pub fn of(evidence: &Evidence) -> Option<Self> {
+        match evidence {
+            Evidence::Opened(opened) => Some(Self::Active(opened.process)),
+            Evidence::Forked { child, .. } => Some(Self::Active(child.process)),
+            Evidence::Execed { process, .. } => Some(Self::Active(*process)),
+            Evidence::Exited { .. } => Some(Self::Ended),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A sink as a row of the table `SINKS`: its name, its section of the configuration, its flag, and
+//! how it is made.
+
+use super::Sink;
+use crate::config::{ConfigError, Resolving, Section};
+use crate::diagnosis::Finding;
+use crate::paths::Paths;
+use std::error::Error;
+use std::fmt;
+
+/// A row: one sink.
+#[derive(Clone, Copy, Debug)]
+pub struct SinkDef {
+    /// `sink:` and its name: how it is called in the agent's own metrics.
+    pub name: &'static str,
+    /// Its section of the configuration; several sinks may share one.
+    pub section: Option<Section>,
+    /// How `--sink` can ask for it.
+    pub flag: Option<SinkFlag>,
+    /// Makes the component from its section and flag.
+    pub configure: fn(&Resolving<'_>) -> Result<Box<dyn Receiver>, ConfigError>,
+}
+
+/// How `--sink` asks for a sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SinkFlag {
+    /// By its name alone.
+    Plain,
+    /// By its name, a colon and a value: what the help calls the value.
+    With(&'static str),
+}
+
+/// What a sink is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct SinkContext<'a> {
+    /// Where the host's files are.
+    pub paths: &'a Paths,
+    /// What Kubernetes calls this node.
+    pub node: Option<&'a str>,
+}
+
+/// Why a sink does not open.
+pub type OpenError = Box<dyn Error + Send + Sync>;
+
+/// A sink as configured.
+pub trait Receiver: fmt::Debug {
+    /// Opens it; `None` where nobody asked for it.
+    fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError>;
+
+    /// What `gpuwho doctor` says of it.
+    fn diagnose(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+}
+
+impl SinkDef {
+    /// The name for `--sink`.
+    pub fn word(&self) -> &'static str {
+        self.name.trim_start_matches("sink:")
+    }
+
+    /// The form in which `--sink` asks for it.
+    pub fn form(&self) -> Option<String> {
+        Some(match self.flag? {
+            SinkFlag::Plain => self.word().to_owned(),
+            SinkFlag::With(value) => format!("{}:{value}", self.word()),
+        })
+    }
+
+    /// Whether a `--sink` asks for this one, in its form.
+    pub fn is_asked_by(&self, flag: &str) -> bool {
+        match (self.flag, flag.split_once(':')) {
+            (Some(SinkFlag::Plain), None) => flag == self.word(),
+            (Some(SinkFlag::With(_)), Some((name, value))) => {
+                name == self.word() && !value.is_empty()
+            }
+            _ => false,
+        }
+    }
+}
