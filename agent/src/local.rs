@@ -21,6 +21,8 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -37,6 +39,7 @@ const AUTHORITY: &str = "localhost";
 pub(crate) struct Grpc {
     socket: PathBuf,
     client: Client<Connector, tonic::body::Body>,
+    connections: Arc<AtomicUsize>,
 }
 
 /// The answers of a streaming call, as they come.
@@ -54,18 +57,28 @@ enum State<A> {
 
 type Opening<A> = Pin<Box<dyn Future<Output = Result<tonic::Streaming<A>, tonic::Status>> + Send>>;
 
-/// Connects to one socket, whatever the address says.
+/// Connects to one socket, whatever the address says, and counts how often.
 #[derive(Clone, Debug)]
-struct Connector(PathBuf);
+struct Connector {
+    socket: PathBuf,
+    connections: Arc<AtomicUsize>,
+}
 
 impl Grpc {
     /// Makes no connection yet.
     pub(crate) fn new(socket: PathBuf) -> Self {
+        let connections = Arc::default();
+        let connector = Connector { socket: socket.clone(), connections: Arc::clone(&connections) };
         let client = Client::builder(TokioExecutor::new())
             .http2_only(true)
             .pool_max_idle_per_host(1)
-            .build(Connector(socket.clone()));
-        Self { socket, client }
+            .build(connector);
+        Self { socket, client, connections }
+    }
+
+    /// Connections made so far: another one may lead to another server.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// One question, one answer. `call` is the method's path, `/package.Service/Method`. Asked
@@ -218,8 +231,12 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let socket = self.0.clone();
-        Box::pin(async move { UnixStream::connect(socket).await.map(TokioIo::new) })
+        let Self { socket, connections } = self.clone();
+        Box::pin(async move {
+            let stream = UnixStream::connect(socket).await?;
+            connections.fetch_add(1, Ordering::Relaxed);
+            Ok(TokioIo::new(stream))
+        })
     }
 }
 

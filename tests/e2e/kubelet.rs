@@ -1,6 +1,8 @@
 //! The kubelet's local sockets, end to end: a fake kubelet, a staged pod, and the points that a
 //! process of that pod gets.
 
+mod unkind;
+
 use crate::setting::{SEEN_WITHIN, TRAINER};
 use fake_kubelet::{Allocation, Container, Devices, Kubelet, Owner, Pod};
 use gpuwho_tests::agent::{Agent, Config};
@@ -13,6 +15,13 @@ use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// For what the agent does every ten seconds, on a machine under load.
+const WITHIN: Duration = Duration::from_mins(1);
+
+/// The device that the trainer was granted.
+const GPU: &str = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000000";
 
 /// Points that the agent writes after the kubelet is gone before the test believes it.
 const ENOUGH: usize = 4;
@@ -22,6 +31,7 @@ struct Scene {
     agent: Agent,
     worker: Worker,
     kubelet: Kubelet,
+    nvml: FakeNvml,
     points: PathBuf,
     stage: Stage,
 }
@@ -48,12 +58,10 @@ impl Scene {
         });
         let id = format!("containerd://{}", expected.container_id.as_deref().unwrap());
         let mut container = Container::new("train", &id);
-        let gpu = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000000";
-        container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[gpu]));
+        container.allocation.devices.push(Devices::of("nvidia.com/gpu", &[GPU]));
         pod.containers.push(container);
         kubelet.set_pod(pod);
-        let devices = vec![Devices::of("nvidia.com/gpu", &[gpu, "GPU-other"])];
-        kubelet.set_allocatable(Allocation { devices, ..Allocation::default() });
+        register(&kubelet);
 
         let points = stage.folder().join("points.jsonl");
         let config = Config {
@@ -68,7 +76,7 @@ impl Scene {
             ..Config::default()
         };
         let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
-        Self { agent, worker, kubelet, points, stage }
+        Self { agent, worker, kubelet, nvml, points, stage }
     }
 
     /// What the points of the worker's memory say of its pod, oldest first.
@@ -81,12 +89,51 @@ impl Scene {
         own.map(|point| point["attributes"].clone()).collect()
     }
 
+    /// Waits until a source says something.
+    fn wait_for_source(&self, name: &str, words: &str) {
+        let said = until(WITHIN, || self.source(name, words));
+        assert!(said.is_some(), "{name} does not say {words:?}: {:#}", self.agent.who().unwrap());
+    }
+
+    /// The points that say what a pod was granted.
+    fn granted(&self, pod: &str) -> Vec<Value> {
+        of_metric(&self.points, "gpu.allocation.info", pod)
+    }
+
+    /// Waits until the pod's grants are told, so often more.
+    fn wait_for_grants(&self, pod: &str, more: usize) {
+        let wanted = self.granted(pod).len() + more;
+        let came = until(WITHIN, || (self.granted(pod).len() >= wanted).then_some(()));
+        assert!(came.is_some(), "{pod}: {:#}", self.agent.who().unwrap());
+    }
+
+    /// Nothing that was granted to the trainer has ended or begun anew.
+    fn assert_never_ended(&self) {
+        let ended: Vec<_> = self
+            .granted("trainer-0")
+            .into_iter()
+            .filter(|point| point["value"].is_null())
+            .collect();
+        assert_eq!(ended, Vec::<Value>::new());
+        let starts: BTreeSet<_> = of_metric(&self.points, "gpu.allocation.time", "trainer-0")
+            .iter()
+            .map(|point| point["start"].to_string())
+            .collect();
+        assert_eq!(starts.len(), 1, "{starts:?}");
+    }
+
     /// How a source stands.
     fn source(&self, name: &str, words: &str) -> Option<()> {
         let who = self.agent.who().ok()?;
         let source = who["sources"].as_array()?.iter().find(|source| source["name"] == name)?;
         source["reason"].as_str()?.contains(words).then_some(())
     }
+}
+
+/// The node's device plugin registers.
+fn register(kubelet: &Kubelet) {
+    let devices = vec![Devices::of("nvidia.com/gpu", &[GPU, "GPU-other"])];
+    kubelet.set_allocatable(Allocation { devices, ..Allocation::default() });
 }
 
 /// A line may be half written.
@@ -146,30 +193,20 @@ fn of_metric(file: &Path, metric: &str, pod: &str) -> Vec<Value> {
 #[test]
 fn a_kubelet_that_lists_no_pods_ends_no_grant_and_no_name() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
-    let info = |scene: &Scene| of_metric(&scene.points, "gpu.allocation.info", "trainer-0");
-    let first = until(SEEN_WITHIN * 2, || (!info(&scene).is_empty()).then_some(()));
-    assert!(first.is_some(), "{:#}", scene.agent.who().unwrap());
+    scene.wait_for_grants("trainer-0", 1);
     scene.kubelet.start_without_api_server().unwrap();
-    let kept = until(SEEN_WITHIN * 2, || scene.source("pod_resources", "leaves out 1 pods"));
-    assert!(kept.is_some(), "{:#}", scene.agent.who().unwrap());
-    let before = info(&scene).len();
-    let more = until(SEEN_WITHIN, || (info(&scene).len() >= before + ENOUGH).then_some(()));
-    assert!(more.is_some(), "the grant has ended: {:#}", scene.agent.who().unwrap());
+    scene.wait_for_source("pod_resources", "leaves out 1 pods");
+    scene.wait_for_grants("trainer-0", ENOUGH);
     assert!(scene.told().last().is_some_and(is_whole), "{:#?}", scene.told().last());
     scene.kubelet.reach_api_server();
-    let back = until(SEEN_WITHIN * 2, || {
+    register(&scene.kubelet);
+    let back = until(WITHIN, || {
         let leaves_out = scene.source("pod_resources", "leaves out").is_some();
         (!leaves_out).then(|| scene.source("pod_resources", "1 devices granted of 2")).flatten()
     });
     assert!(back.is_some(), "{:#}", scene.agent.who().unwrap());
     // None of its series ended in between, and its time was not begun anew.
-    let ended = info(&scene).into_iter().filter(|point| point["value"].is_null()).count();
-    assert_eq!(ended, 0, "{:#?}", info(&scene));
-    let starts: BTreeSet<_> = of_metric(&scene.points, "gpu.allocation.time", "trainer-0")
-        .iter()
-        .map(|point| point["start"].to_string())
-        .collect();
-    assert_eq!(starts.len(), 1, "{starts:?}");
+    scene.assert_never_ended();
 }
 
 #[test]
@@ -208,14 +245,14 @@ fn a_granted_pod_without_a_process_has_its_image_runtime_and_class_and_keeps_the
 #[test]
 fn the_kubelets_grants_are_bound_to_the_pod_and_outlive_its_restart() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
-    let granted = until(SEEN_WITHIN, || scene.source("pod_resources", "1 devices granted of 2"));
-    assert!(granted.is_some(), "{:#}", scene.agent.who().unwrap());
+    scene.wait_for_source("pod_resources", "1 devices granted of 2");
+    // Its socket stays, and refuses.
     scene.kubelet.stop();
-    // The next list is due within ten seconds.
-    let words = "the 1 devices of the last list stay granted";
-    let kept = until(SEEN_WITHIN * 2, || scene.source("pod_resources", words));
-    assert!(kept.is_some(), "{:#}", scene.agent.who().unwrap());
+    let words = "not answering (nobody listens); the 1 devices of the last list stay granted";
+    scene.wait_for_source("pod_resources", words);
+    scene.wait_for_grants("trainer-0", ENOUGH);
     scene.kubelet.again().unwrap();
-    let back = until(SEEN_WITHIN * 2, || scene.source("pod_resources", "1 devices granted of 2"));
-    assert!(back.is_some(), "{:#}", scene.agent.who().unwrap());
+    register(&scene.kubelet);
+    scene.wait_for_source("pod_resources", "1 devices granted of 2");
+    scene.assert_never_ended();
 }

@@ -1,6 +1,8 @@
 //! Pods of a real containerd, named through its CRI socket and nothing else: the agent of these
 //! tests sees no pod logs.
 
+mod restarts;
+
 use crate::setting::{SEEN_WITHIN, TRAINER, holder, owner, wait_for_holder, without_kernel};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::containerd::{self, Container, ContainerSpec, Containerd, Pod, PodSpec, Run};
@@ -35,13 +37,19 @@ struct Scene {
 
 impl Scene {
     fn new(containerd: Containerd) -> Self {
+        Self::with(containerd, "")
+    }
+
+    /// The same with a kubelet that says what it has granted.
+    fn with(containerd: Containerd, pod_resources: &str) -> Self {
         let folder = containerd.scratch().to_owned();
         let nvml = FakeNvml::install(&folder, "h100x8").unwrap();
         let points = folder.join("points.jsonl");
         let socket = containerd.socket().display();
         let more = format!(
-            "[kubernetes]\ncri = [\"{socket}\"]\npods_api = \"\"\npod_resources = \"\"\n\
-             labels = [\"app\"]\n[containers]\ndocker = \"\"\npodman = \"\"\n"
+            "[kubernetes]\ncri = [\"{socket}\"]\npods_api = \"\"\n\
+             pod_resources = \"{pod_resources}\"\nlabels = [\"app\"]\n\
+             [containers]\ndocker = \"\"\npodman = \"\"\n"
         );
         let config = Config {
             interval: Some("500ms".to_owned()),

@@ -168,6 +168,11 @@ pub struct Containerd {
 }
 
 impl Available {
+    /// Whether it has the CRI's event stream.
+    pub fn has_events(&self) -> bool {
+        self.programs.have_events()
+    }
+
     /// Starts it with its images and waits until it takes pods.
     pub fn start(self) -> Result<Containerd, ContainerdError> {
         sweep()?;
@@ -261,6 +266,13 @@ impl Containerd {
     /// Ends the daemon and starts another; the pods run on.
     pub fn restart(&mut self) -> Result<(), ContainerdError> {
         self.stop()?;
+        self.again()
+    }
+
+    /// Ends the daemon and starts another version of it; the pods run on.
+    pub fn upgrade(&mut self, to: Available) -> Result<(), ContainerdError> {
+        self.stop()?;
+        self.programs = to.programs;
         self.again()
     }
 

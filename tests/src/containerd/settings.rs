@@ -38,15 +38,19 @@ impl Programs {
     /// The system's if it is new enough, else the one that was fetched for the tests.
     pub(super) fn find_with_events() -> Result<Self, Unavailable> {
         let system = Self::find()?;
-        if version(&system.containerd).is_some_and(|version| version >= EVENTS) {
+        if system.have_events() {
             return Ok(system);
         }
         let missing =
             || Unavailable("containerd 1.7 or newer (cargo xtask test fetches it)".to_owned());
         let fetched = PathBuf::from(env::var_os(FOLDER).ok_or_else(missing)?);
         let fetched = Self::find_with(Some(fetched))?;
-        let is_new = version(&fetched.containerd).is_some_and(|version| version >= EVENTS);
-        if is_new { Ok(fetched) } else { Err(missing()) }
+        if fetched.have_events() { Ok(fetched) } else { Err(missing()) }
+    }
+
+    /// Whether they are new enough for the CRI's event stream.
+    pub(super) fn have_events(&self) -> bool {
+        version(&self.containerd).is_some_and(|version| version >= EVENTS)
     }
 
     fn find_with(first: Option<PathBuf>) -> Result<Self, Unavailable> {

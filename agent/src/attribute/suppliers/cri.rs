@@ -113,6 +113,7 @@ impl Runtime {
         let mut _following = None;
         let mut relist = interval(RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut connections = 0;
         loop {
             let known = self.book.containers();
             tokio::select! {
@@ -127,8 +128,9 @@ impl Runtime {
                     Err(error) => return Err(error),
                 },
                 _ = relist.tick() => {
-                    // A runtime that was upgraded under its socket may offer what it did not.
-                    offered |= self.is_another(&grpc).await?;
+                    // A runtime that was upgraded under its socket, or restarted with another
+                    // configuration, may offer what it did not.
+                    offered |= self.is_another(&grpc).await? || grpc.connections() > connections;
                     // The stream is open before the list is asked for: nothing falls between.
                     if offered && events.is_none() {
                         events = Some(grpc.stream(EVENTS, EventsRequest {}));
@@ -137,8 +139,12 @@ impl Runtime {
                     self.retry = FIRST_RETRY;
                     _following = events.is_some().then(|| self.ownership.names().follow());
                     self.ready(offered);
+                    connections = grpc.connections();
                 }
                 asked = self.wants.next() => self.answer(&grpc, &asked).await?,
+            }
+            if grpc.connections() > connections {
+                relist.reset_immediately();
             }
             if self.book.containers() != known {
                 self.ready(offered);

@@ -54,7 +54,7 @@ fn answer(world: &mut World, call: Call) {
     match call.path.as_str() {
         VERSION => call.reply.only(&VersionResponse {
             runtime_name: "containerd".into(),
-            runtime_version: "1.7.24".into(),
+            runtime_version: if world.events.is_some() { "1.7.24" } else { "1.6.20" }.into(),
         }),
         LIST_SANDBOXES => {
             let filter = call.question::<ListPodSandboxRequest>().filter.unwrap_or_default();
@@ -213,7 +213,7 @@ fn many_questions_are_answered_by_one_list() {
         node.holder(100 + pid, &format!("/kubepods/pod{UID}/{pid:064x}"));
     }
     node.suppliers.start().unwrap();
-    node.suppliers.wait(Duration::from_secs(20));
+    node.suppliers.wait(Duration::from_mins(1));
     let calls = world.lock().unwrap().calls.clone();
     let lists = calls.iter().filter(|call| *call == "ListContainers").count();
     assert!(lists <= 2, "{calls:?}");
@@ -287,6 +287,20 @@ fn a_restarted_runtime_is_asked_again_and_nothing_is_blanked_meanwhile() {
 }
 
 #[test]
+fn a_runtime_that_was_upgraded_under_its_socket_is_asked_for_events_at_the_next_question() {
+    let world = world();
+    without_events(&world);
+    let (node, server) = start(&world);
+    node.wait_for_report("cri", |report| report.reason.contains("is asked"));
+    drop(server);
+    world.lock().unwrap().events = Some(Vec::new());
+    let _server = runtime(&world, &node.sockets[0]);
+    node.holder(7, &place(OTHER, 'c'));
+    let report = node.wait_for_report("cri", |report| report.reason.contains("tells of changes"));
+    assert!(report.reason.starts_with("containerd 1.7.24 at "), "{}", report.reason);
+}
+
+#[test]
 fn garbage_is_a_failure_with_a_reason_and_the_next_true_answer_ends_it() {
     let world = world();
     world.lock().unwrap().mode = Mode::Garbles;
@@ -329,6 +343,6 @@ fn a_socket_that_appears_later_is_taken() {
 fn a_look_waits_for_the_names_and_no_longer() {
     let (node, _server) = start(&world());
     let process = node.holder(7, &place(UID, 'a'));
-    node.suppliers.wait(Duration::from_secs(20));
+    node.suppliers.wait(Duration::from_mins(1));
     assert_eq!(told(&node.ownership.owner(process).unwrap())[2], Some("main"));
 }

@@ -106,7 +106,7 @@ fn an_answer_whose_process_is_not_in_the_container_is_not_believed() {
     let process = node.holder(4321, &place());
     node.holder(4322, "/system.slice/other.service");
     node.suppliers.start().unwrap();
-    node.suppliers.wait(Duration::from_secs(20));
+    node.suppliers.wait(Duration::from_mins(1));
     assert_eq!(name(&node.ownership.owner(process).unwrap()), None);
 }
 
@@ -125,7 +125,7 @@ fn a_pod_s_container_is_left_to_cri() {
     let label = "\"com.docker.compose.project\": \"chat\"";
     let in_pod = inspect(4321).replace(label, "\"io.kubernetes.pod.uid\": \"u\"");
     let (node, _server, process) = start(&answers(in_pod));
-    node.suppliers.wait(Duration::from_secs(20));
+    node.suppliers.wait(Duration::from_mins(1));
     assert_eq!(name(&node.ownership.owner(process).unwrap()), None);
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One list (a few milliseconds of the kubelet's) soon after news of a pod, never more often than
 //! every five seconds, and every five minutes; every ten seconds where nobody tells of pods as they
-//! come and go, or the kubelet lists no pods. What the node has to grant is asked with each list,
-//! since device plugins register late and take devices back. A pod that nobody had told of before is
+//! come and go, or the kubelet lists no pods. What the node has to grant is asked with each list and
+//! every ten seconds: device plugins register late and take devices back, and nobody tells. A pod that nobody had told of before is
 //! asked for alone and at once, where the kubelet offers that. The list before stays while the
 //! kubelet does not answer or has no pods yet ([`missing`]), and is not worked up again while nothing
 //! changes.
@@ -25,9 +25,9 @@ use missing::{Life, Missing};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use wire::{
-    ALLOCATABLE, AllocatableResourcesRequest, AllocatableResourcesResponse, GET,
+    ALLOCATABLE, AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, GET,
     GetPodResourcesRequest, GetPodResourcesResponse, LIST, ListPodResourcesRequest,
     ListPodResourcesResponse, PodResources,
 };
@@ -43,7 +43,7 @@ const MOST_ASKED: usize = 8;
 struct Pace {
     /// For every answer.
     deadline: Duration,
-    /// Between lists without news.
+    /// Between lists without news, and between questions about what the node has.
     every: Duration,
     /// The same where a supplier tells of every change: devices come and go with their pods.
     followed: Duration,
@@ -123,7 +123,7 @@ struct Kubelet {
 /// What the kubelet has listed, and what came of it.
 struct Told {
     binding: Binding,
-    /// Sorted: the kubelet lists its pods in no order.
+    /// Sorted: the kubelet lists its pods, and a container's devices, in no order.
     list: Vec<PodResources>,
     /// The names' count of changes when the list was worked up.
     names: Option<u64>,
@@ -155,18 +155,19 @@ impl Kubelet {
             self.news.mark_unchanged();
             self.single.arrivals = self.single.arrivals.resubscribe();
             self.single.asked = 0;
-            let asked = Instant::now();
-            match self.list(&grpc).await {
-                Ok(()) => {
-                    self.retry = self.pace.first_retry;
-                    self.rest(&grpc, asked).await;
-                }
-                Err(error) => {
-                    let pause = self.failed(&error);
-                    sleep_until(asked + pause).await;
-                }
+            if let Err(error) = self.round(&grpc).await {
+                let pause = self.failed(&error);
+                sleep(pause).await;
             }
         }
+    }
+
+    /// A list, and the time until the next one is due.
+    async fn round(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
+        let asked = Instant::now();
+        self.list(grpc).await?;
+        self.retry = self.pace.first_retry;
+        self.rest(grpc, asked).await
     }
 
     async fn list(&mut self, grpc: &Grpc) -> Result<(), LocalError> {
@@ -174,6 +175,7 @@ impl Kubelet {
         let answer: ListPodResourcesResponse =
             grpc.unary(LIST, question, self.pace.deadline).await?;
         let list = answer.pod_resources;
+        self.told.missing.connected(grpc.connections());
         let ownership = &self.ownership;
         let lives = |pod: &PodResources| match ownership.pod_named(&pod.namespace, &pod.name) {
             None => Life::Ended,
@@ -182,6 +184,12 @@ impl Kubelet {
         };
         let mut list = self.told.missing.complete(list, &self.told.list, Instant::now(), lives);
         list.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        for container in list.iter_mut().flat_map(|pod| &mut pod.containers) {
+            let name = |devices: &ContainerDevices| {
+                (devices.resource_name.clone(), devices.device_ids.clone())
+            };
+            container.devices.sort_by_cached_key(name);
+        }
         self.take(list);
         self.look(grpc).await?;
         self.tell_granted();
@@ -263,9 +271,10 @@ impl Kubelet {
         }
     }
 
-    /// Until the next list is due; asks for new pods meanwhile.
-    async fn rest(&mut self, grpc: &Grpc, asked: Instant) {
+    /// Until the next list is due; asks for new pods, and what the node has, meanwhile.
+    async fn rest(&mut self, grpc: &Grpc, asked: Instant) -> Result<(), LocalError> {
         let mut soon: Option<Instant> = None;
+        let mut look = asked + self.pace.every;
         loop {
             let is_followed = *self.followers.borrow_and_update() > 0;
             // A kubelet without pods has just started, or knows none yet: nobody tells when it does.
@@ -275,7 +284,12 @@ impl Kubelet {
             let asks = self.single.offered && self.single.asked < MOST_ASKED;
             tokio::select! {
                 biased;
-                () = sleep_until(due) => return,
+                () = sleep_until(due) => return Ok(()),
+                () = sleep_until(look), if self.node.offered => {
+                    self.look(grpc).await?;
+                    self.tell_granted();
+                    look = Instant::now() + self.pace.every;
+                }
                 Ok(uid) = self.single.arrivals.recv(), if asks => self.get(grpc, &uid).await,
                 Ok(()) = self.news.changed() => {
                     let gathered = Instant::now() + self.pace.gather;

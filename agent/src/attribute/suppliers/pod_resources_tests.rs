@@ -1,6 +1,6 @@
 use super::super::Kubernetes;
 use super::super::fake_kubelet::{Kubelet as Fake, Office, Reply, run};
-use super::wire::{ContainerDevices, ContainerResources, PodResources};
+use super::wire::{ContainerResources, PodResources};
 use super::*;
 use crate::attribute::grants::Grant;
 use crate::attribute::names::{PodFacts, Supplier, Want};
@@ -11,7 +11,8 @@ use prost::Message as _;
 use tokio::task::spawn_local;
 
 const QUICK: Pace = Pace {
-    deadline: Duration::from_millis(300),
+    // An answer that is late on a busy machine would be asked for again.
+    deadline: Duration::from_hours(1),
     every: Duration::from_millis(40),
     followed: Duration::from_hours(1),
     soonest: Duration::from_millis(10),
@@ -179,7 +180,7 @@ fn a_kubelet_that_hangs_or_is_slow_changes_nothing_until_it_answers() {
         kubelet.reply("List", list(&["a"]));
         runs(&office, "u1", "a");
         runs(&office, "u2", "b");
-        start(&office, QUICK);
+        start(&office, Pace { deadline: Duration::from_millis(300), ..QUICK });
         office.until("granted", |office| !granted(office).is_empty()).await;
         kubelet.reply("List", Reply::Hang);
         let words = "no answer within 300ms; the 1 devices";
@@ -251,16 +252,22 @@ fn a_kubelet_that_does_not_offer_single_pods_is_asked_once() {
 }
 
 #[test]
-fn a_list_that_says_the_same_is_not_worked_up_again() {
+fn a_list_that_says_the_same_in_another_order_is_not_worked_up_again() {
     run(async {
         let office = Office::new("pod_resources");
         let kubelet = Fake::listen(&office.socket());
-        kubelet.reply("List", list(&["a", "b"]));
+        let Reply::Message(all) = list(&["a", "b"]) else { unreachable!() };
+        let mut all = ListPodResourcesResponse::decode(&*all).unwrap();
+        all.pod_resources[0].containers[0].devices.push(devices(&[B]));
+        kubelet.reply("List", Reply::Message(all.encode_to_vec()));
         runs(&office, "u1", "a");
         runs(&office, "u2", "b");
         start(&office, QUICK);
-        office.until("two grants", |office| granted(office).len() == 2).await;
+        office.until("three grants", |office| granted(office).len() == 3).await;
         let before = office.ownership.grants().all();
+        all.pod_resources[0].containers[0].devices.reverse();
+        all.pod_resources.reverse();
+        kubelet.reply("List", Reply::Message(all.encode_to_vec()));
         let asked = kubelet.calls("List").len();
         kubelet.called("List", asked + 3).await;
         let after = office.ownership.grants().all();
@@ -320,6 +327,28 @@ fn an_empty_list_after_a_restart_ends_no_grant_of_a_pod_that_runs_on() {
 }
 
 #[test]
+fn a_kubelet_that_restarts_between_two_lists_and_lists_static_pods_alone_ends_no_grant() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        kubelet.reply("List", list(&["a"]));
+        runs(&office, "u1", "a");
+        start(&office, ON_NEWS);
+        office.until("granted", |office| granted(office).len() == 1).await;
+        drop(kubelet);
+        std::fs::remove_file(office.socket()).unwrap();
+        let kubelet = Fake::listen(&office.socket());
+        let proxy = PodResources { name: "proxy".into(), ..PodResources::default() };
+        let alone = ListPodResourcesResponse { pod_resources: vec![proxy] };
+        kubelet.reply("List", Reply::Message(alone.encode_to_vec()));
+        runs(&office, "u2", "b");
+        let words = "leaves out 1 pods";
+        office.until("kept", |office| says(office, SourceState::Degraded, words)).await;
+        assert_eq!(granted(&office).len(), 1);
+    });
+}
+
+#[test]
 fn a_kubelet_that_lists_no_pods_is_asked_again_though_somebody_tells_of_every_pod() {
     run(async {
         let office = Office::new("pod_resources");
@@ -352,6 +381,31 @@ fn what_the_node_has_is_asked_with_each_list() {
         let words = "1 devices granted of 2";
         office.until("plugins", |office| says(office, SourceState::Ready, words)).await;
         assert_eq!(office.ownership.grants().offered().len(), 2);
+    });
+}
+
+#[test]
+fn what_the_node_has_is_asked_though_no_list_is_due() {
+    run(async {
+        let office = Office::new("pod_resources");
+        let kubelet = Fake::listen(&office.socket());
+        let offer = |ids: &[&str]| {
+            let all = AllocatableResourcesResponse { devices: vec![devices(ids)] };
+            Reply::Message(all.encode_to_vec())
+        };
+        kubelet.reply("List", list(&["a"])).reply("GetAllocatableResources", offer(&[]));
+        runs(&office, "u1", "a");
+        let _following = office.ownership.names().follow();
+        start(&office, Pace { soonest: Duration::from_hours(1), ..QUICK });
+        let words = "1 devices granted of 0";
+        office.until("no plugin yet", |office| says(office, SourceState::Ready, words)).await;
+        kubelet.reply("GetAllocatableResources", offer(&[GPU, B]));
+        let words = "1 devices granted of 2";
+        office.until("plugins", |office| says(office, SourceState::Ready, words)).await;
+        assert_eq!(kubelet.calls("List").len(), 1);
+        // A kubelet that has gone is noticed by it, and asked for its list when it is back.
+        drop(kubelet);
+        office.until("away", |office| says(office, SourceState::Failed, "not answering")).await;
     });
 }
 

@@ -175,12 +175,19 @@ impl Service<http::Request<Body>> for PodResourcesLister {
 
 async fn list(state: Arc<State>, _: ListRequest) -> Result<ListResponse, Status> {
     state.gate(Api::PodResources).await?;
+    let turn = state.next_list();
     let mut pods: Vec<_> = state.pods().values().map(PodResources::of).collect();
-    // In no order: another one each time.
-    if state.calls(Api::PodResources).is_multiple_of(2) {
-        pods.reverse();
+    // Pods and devices are in no order: in another one each time.
+    turned(&mut pods, turn);
+    for container in pods.iter_mut().flat_map(|pod| &mut pod.containers) {
+        turned(&mut container.devices, turn);
     }
     Ok(ListResponse { pods })
+}
+
+fn turned<T>(list: &mut [T], turn: usize) {
+    let by = turn.checked_rem(list.len()).unwrap_or_default();
+    list.rotate_left(by);
 }
 
 async fn get(state: Arc<State>, asked: GetRequest) -> Result<GetResponse, Status> {
@@ -231,8 +238,8 @@ impl ContainerResources {
     fn of(name: &str, granted: &model::Allocation) -> Self {
         Self {
             name: name.to_owned(),
-            // Each device is an entry of its own, in no order.
-            devices: granted.devices.iter().rev().flat_map(ContainerDevices::each).collect(),
+            // Each device is an entry of its own.
+            devices: granted.devices.iter().flat_map(ContainerDevices::each).collect(),
             cpus: granted.cpus.clone(),
             memory: granted.memory.iter().map(ContainerMemory::of).collect(),
             claims: granted.claims.iter().map(DynamicResource::of).collect(),
@@ -243,7 +250,7 @@ impl ContainerResources {
 impl ContainerDevices {
     fn each(devices: &model::Devices) -> impl Iterator<Item = Self> {
         let whole = Self::of(devices);
-        devices.ids.iter().rev().map(move |id| Self { ids: vec![id.clone()], ..whole.clone() })
+        devices.ids.iter().map(move |id| Self { ids: vec![id.clone()], ..whole.clone() })
     }
 
     fn of(devices: &model::Devices) -> Self {

@@ -89,7 +89,8 @@ impl Kubelet {
         self.state.set_apart(false);
     }
 
-    /// What the node has to grant.
+    /// What the node has to grant, which its device plugins have registered: a kubelet that has been
+    /// started again has nothing to grant until they do so again.
     pub fn set_allocatable(&self, allocatable: Allocation) {
         self.state.set_allocatable(allocatable);
     }
@@ -102,6 +103,11 @@ impl Kubelet {
     /// How many calls of an API have come so far, refused ones too.
     pub fn calls(&self, api: Api) -> u64 {
         self.state.calls(api)
+    }
+
+    /// How many lists of allocations it has given so far.
+    pub fn lists(&self) -> usize {
+        self.state.lists()
     }
 
     /// How many watch the pods.
@@ -136,9 +142,10 @@ impl Kubelet {
         self.paths().iter().try_for_each(|path| remove_if_there(path))
     }
 
-    /// Serves again, on new sockets of the same names, with what it knew.
+    /// Serves again, on new sockets of the same names, with the pods that it knew.
     pub fn again(&mut self) -> io::Result<()> {
         self.stop();
+        self.state.set_allocatable(Allocation::default());
         let sockets = self.bind()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();

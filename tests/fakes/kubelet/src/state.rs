@@ -4,7 +4,7 @@ use crate::core;
 use crate::model::{Allocation, Pod};
 use crate::pods::{Event, EventType};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -37,6 +37,7 @@ pub enum Fault {
 pub(crate) struct State {
     known: Mutex<Known>,
     calls: [AtomicU64; 2],
+    lists: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +63,7 @@ impl State {
         let [resources, pods] = &self.calls;
         let counter = if api == Api::Pods { pods } else { resources };
         counter.fetch_add(1, Ordering::SeqCst);
-        if api == Api::PodResources && !self.known().take_token() {
+        if api == Api::PodResources && !self.known().take_token(Instant::now()) {
             return Err(Status::resource_exhausted("rejected by rate limit"));
         }
         let [of_resources, of_pods] = self.known().faults.clone();
@@ -80,6 +81,16 @@ impl State {
     pub(crate) fn calls(&self, api: Api) -> u64 {
         let [resources, pods] = &self.calls;
         if api == Api::Pods { pods } else { resources }.load(Ordering::SeqCst)
+    }
+
+    /// Lists of allocations given so far.
+    pub(crate) fn lists(&self) -> usize {
+        self.lists.load(Ordering::SeqCst)
+    }
+
+    /// The number of the list that is given now.
+    pub(crate) fn next_list(&self) -> usize {
+        self.lists.fetch_add(1, Ordering::SeqCst)
     }
 
     pub(crate) fn set_fault(&self, api: Api, fault: Option<Fault>) {
@@ -172,8 +183,7 @@ impl State {
 }
 
 impl Known {
-    fn take_token(&mut self) -> bool {
-        let now = Instant::now();
+    fn take_token(&mut self, now: Instant) -> bool {
         let (left, since) = self.tokens.unwrap_or((AT_ONCE, now));
         let left = (left + PER_SECOND * now.duration_since(since).as_secs_f64()).min(AT_ONCE);
         let is_left = left >= 1.0;
@@ -183,5 +193,19 @@ impl Known {
 
     fn tell(&mut self, event: &Event) {
         self.watchers.retain(|watcher| watcher.send(Ok(event.clone())).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_calls_than_the_limit_are_refused_until_time_has_passed() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        let given = (0..100).filter(|_| known.take_token(now)).count();
+        assert_eq!(given, 10);
+        let later = now + Duration::from_millis(25);
+        assert_eq!((0..100).filter(|_| known.take_token(later)).count(), 2);
     }
 }

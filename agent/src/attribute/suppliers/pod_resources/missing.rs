@@ -32,11 +32,20 @@ pub(super) struct Missing {
     since: Option<Instant>,
     /// The connection was lost after the last list that was believed.
     pub(super) reconnected: bool,
+    /// Connections made until the last list.
+    connections: usize,
     /// How many pods stay listed.
     pub(super) kept: usize,
 }
 
 impl Missing {
+    /// Takes how many connections have been made: a kubelet that restarts between two lists is
+    /// noticed by nothing else.
+    pub(super) fn connected(&mut self, connections: usize) {
+        self.reconnected |= connections > self.connections;
+        self.connections = connections;
+    }
+
     /// A list with the pods that stay: of those `before` that had devices, the ones that have not
     /// ended by `life`.
     pub(super) fn complete(
