@@ -15,6 +15,7 @@ mod cover;
 mod denials;
 mod elf;
 mod fields;
+mod files;
 #[doc(hidden)]
 pub mod fuzz;
 mod governing;

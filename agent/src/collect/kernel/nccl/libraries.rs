@@ -14,9 +14,10 @@
 //! costs too (`pace`).
 
 use super::fields::Fields;
+use super::files::{Files, Found, MapsKey, New};
 use super::library::{Library, User};
 use super::mapped::{Mapped, NotRead};
-use super::mappings::{self, Mapping};
+use super::mappings;
 use super::pace::{Meter, Pace};
 use super::room;
 use crate::ids::ProcKey;
@@ -28,11 +29,12 @@ use std::time::{Duration, Instant};
 
 /// Files with code that a process maps: Python programs have some hundreds.
 const MOST_FILES: usize = 2_048;
-/// Bytes of a path that are told.
-const MOST_PATH: usize = 512;
 /// Before a file that was refused is tried again: at first, and at last.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_mins(5);
+/// Looks in a row at which a mapping was gone before it could be opened, until the next is made only
+/// when the size of the code changes.
+const GONE_TRIES: u32 = 5;
 /// Users of a library whose memory is asked for.
 const MOST_ASKED: usize = 3;
 
@@ -41,46 +43,6 @@ const MOST_ASKED: usize = 3;
 pub(super) struct FileKey {
     pub device: (u32, u32),
     pub inode: u64,
-}
-
-/// What a file of a process was found to be.
-#[derive(Clone, Copy, Debug)]
-enum Found {
-    Library(FileKey),
-    /// None; whether that is known by its key for all processes.
-    Other {
-        for_all: bool,
-    },
-}
-
-/// The files that a process maps.
-#[derive(Debug, Default)]
-struct Files {
-    /// By what the list of mappings shows.
-    found: HashMap<FileKey, Found>,
-    /// Looks in a row at which something was refused.
-    refused: u32,
-    /// Why it was, at the last look.
-    put_off: Option<String>,
-    /// Which bound the last list of its mappings has reached.
-    cut: Option<&'static str>,
-    /// Why a file is left out as long as it maps it.
-    left_out: Option<String>,
-}
-
-impl Files {
-    /// What is not seen of it.
-    fn trouble(&self) -> Option<&str> {
-        self.left_out.as_deref().or(self.cut).or(self.put_off.as_deref())
-    }
-}
-
-/// Something new that a process maps.
-struct New {
-    range: (u64, u64),
-    offset: u64,
-    key: FileKey,
-    path: Arc<str>,
 }
 
 /// What came of a look.
@@ -144,13 +106,14 @@ impl Libraries {
             Err(refused) => return self.put_off(process, refused.to_string()),
         };
         let of = self.processes.entry(process).or_default();
-        let (mut seen, mut new, mut is_full) = (HashSet::new(), Vec::new(), false);
+        let (mut mapped, mut new, mut is_full) = (HashSet::new(), Vec::new(), false);
         let read = mappings::read(maps, |mapping| {
-            if !mapping.is_code || seen.contains(&mapping.key) {
+            if !mapping.is_code {
                 return;
             }
-            is_full |= seen.len() >= MOST_FILES;
-            if !is_full && seen.insert(mapping.key) && !of.found.contains_key(&mapping.key) {
+            let key = of.key_of(&mapping);
+            is_full |= mapped.len() >= MOST_FILES && !mapped.contains(&key);
+            if !is_full && mapped.insert(key) && !of.found.contains_key(&key) {
                 new.push(New::of(&mapping));
             }
         });
@@ -158,47 +121,64 @@ impl Libraries {
             Ok(cut) => cut.map(mappings::Cut::as_str),
             Err(error) => return self.put_off(process, error.to_string()),
         };
-        let gone: Vec<FileKey> =
-            of.found.keys().filter(|key| !seen.contains(*key)).copied().collect();
-        let mut looked = Looked { changed: self.leave(process, gone), again: None };
         let cut = cut.or(is_full.then_some("it maps code of more than 2048 files"));
-        let of = self.processes.entry(process).or_default();
         self.refused += u64::from(cut.is_some() && of.cut != cut);
         of.cut = cut;
+        let mut looked = self.identify_all(meter, (process, tenant), &new);
+        // Afterwards: a library that goes by another path now is not let go in between.
+        mapped.extend(new.iter().map(|file| MapsKey::exact(file.key)));
+        looked.changed |= self.leave(process, &mapped);
+        looked
+    }
+
+    /// Finds out what new files of a process are, as far as it may take the time.
+    fn identify_all(
+        &mut self,
+        meter: &Meter,
+        (process, tenant): (ProcKey, &Tenant),
+        new: &[New],
+    ) -> Looked {
+        let (mut looked, mut is_any_gone) = (Looked::default(), false);
         for file in new {
             if meter.is_over() {
-                looked.again = Some(SOON);
-                return looked;
+                return Looked { again: Some(SOON), ..looked };
             }
-            match self.identify((process, tenant), &file) {
-                Ok(found) => {
+            let found = &self.processes.entry(process).or_default().found;
+            if found.contains_key(&MapsKey::exact(file.key)) {
+                continue;
+            }
+            match self.identify((process, tenant), file) {
+                Ok((found, is_exact)) => {
                     looked.changed |= matches!(found, Found::Library(_));
-                    self.processes.entry(process).or_default().found.insert(file.key, found);
+                    let of = self.processes.entry(process).or_default();
+                    of.found.insert(file.maps_key(is_exact), found);
                 }
-                Err(NotRead::Gone) => {}
+                Err(NotRead::Gone) => is_any_gone = true,
                 Err(why) => {
                     let put_off = self.put_off(process, format!("{}: {why}", file.path));
                     looked.again = looked.again.or(put_off.again);
                 }
             }
         }
-        if looked.again.is_none()
-            && let Some(of) = self.processes.get_mut(&process)
-        {
+        let of = self.processes.entry(process).or_default();
+        of.gone = if is_any_gone { of.gone.saturating_add(1) } else { 0 };
+        if looked.again.is_none() {
             (of.refused, of.put_off) = (0, None);
+            // Its mappings change at this moment, which need not show in their size.
+            looked.again = (1..=GONE_TRIES).contains(&of.gone).then_some(SOON);
         }
         looked
     }
 
-    /// What a new file of a process is.
+    /// What a new file of a process is, and whether the list of mappings shows its own key.
     fn identify(
         &mut self,
         (process, tenant): (ProcKey, &Tenant),
         file: &New,
-    ) -> Result<Found, NotRead> {
+    ) -> Result<(Found, bool), NotRead> {
         if let Some(mappers) = self.others.get_mut(&file.key) {
             *mappers += 1;
-            return Ok(Found::Other { for_all: true });
+            return Ok((Found::Other { for_all: true }, true));
         }
         let user = || User {
             path: Arc::clone(&file.path),
@@ -208,36 +188,37 @@ impl Libraries {
         let known = self.known.get_mut(&file.key).filter(|library| library.is_exact);
         if let Some(library) = known {
             library.users.insert(process, user());
-            return Ok(Found::Library(file.key));
+            return Ok((Found::Library(file.key), true));
         }
         let mapped = Mapped::open((&self.files, &self.paths), process, file.range);
         let mapped = match mapped {
             Err(NotRead::UserSpace(kind)) => {
                 let why = NotRead::UserSpace(kind);
                 self.leave_out(process, format!("{}: {why}", file.path));
-                return Ok(Found::Other { for_all: false });
+                return Ok((Found::Other { for_all: false }, false));
             }
+            Err(NotRead::NoFile) => return Ok((Found::Other { for_all: false }, false)),
             other => other?,
         };
         let key = mapped.key;
+        let is_exact = key == file.key;
         if let Some(library) = self.known.get_mut(&key) {
             library.users.insert(process, user());
-            return Ok(Found::Library(key));
+            return Ok((Found::Library(key), is_exact));
         }
-        let is_exact = key == file.key;
         let Some(mut library) = Library::read(mapped, process, is_exact)? else {
             if is_exact {
                 self.others.insert(key, 1);
             }
-            return Ok(Found::Other { for_all: is_exact });
+            return Ok((Found::Other { for_all: is_exact }, is_exact));
         };
         if let Err(why) = self.make_room(process, tenant) {
             self.leave_out(process, why);
-            return Ok(Found::Other { for_all: false });
+            return Ok((Found::Other { for_all: false }, is_exact));
         }
         library.users.insert(process, user());
         self.known.insert(key, library);
-        Ok(Found::Library(key))
+        Ok((Found::Library(key), is_exact))
     }
 
     /// Makes room for one more library, or says why there is none.
@@ -290,7 +271,7 @@ impl Libraries {
     pub(super) fn forget(&mut self, process: ProcKey) -> bool {
         let found = self.processes.remove(&process).unwrap_or_default().found;
         self.pace.forget(process, Instant::now());
-        self.let_go(process, found.into_iter())
+        self.let_go(process, found)
     }
 
     /// Everybody that maps a library.
@@ -340,17 +321,23 @@ impl Libraries {
         (&self.files, &self.paths)
     }
 
-    fn leave(&mut self, process: ProcKey, files: Vec<FileKey>) -> bool {
+    /// A process maps only these files any more.
+    fn leave(&mut self, process: ProcKey, mapped: &HashSet<MapsKey>) -> bool {
         let Some(of) = self.processes.get_mut(&process) else { return false };
-        let found: Vec<(FileKey, Found)> =
-            files.into_iter().filter_map(|key| of.found.remove_entry(&key)).collect();
-        self.let_go(process, found.into_iter())
+        let gone: Vec<_> = of.found.extract_if(|key, _| !mapped.contains(key)).collect();
+        let still = |found: &Found| of.found.values().any(|other| other.is_library(found));
+        let gone: Vec<_> = gone.into_iter().filter(|(_, found)| !still(found)).collect();
+        self.let_go(process, gone)
     }
 
     /// A library that nobody maps any more is closed at once.
-    fn let_go(&mut self, process: ProcKey, files: impl Iterator<Item = (FileKey, Found)>) -> bool {
+    fn let_go(
+        &mut self,
+        process: ProcKey,
+        files: impl IntoIterator<Item = (MapsKey, Found)>,
+    ) -> bool {
         let mut changed = false;
-        for (key, found) in files {
+        for (MapsKey { key, .. }, found) in files {
             match found {
                 Found::Library(key) => {
                     let Some(library) = self.known.get_mut(&key) else { continue };
@@ -372,20 +359,6 @@ impl Libraries {
             }
         }
         changed
-    }
-}
-
-impl New {
-    fn of(mapping: &Mapping<'_>) -> Self {
-        let path = mapping.path.get(..MOST_PATH).unwrap_or(mapping.path);
-        let clean = |one: char| if one.is_control() { char::REPLACEMENT_CHARACTER } else { one };
-        let path: String = String::from_utf8_lossy(path).chars().map(clean).collect();
-        Self {
-            range: mapping.range,
-            offset: mapping.offset,
-            key: mapping.key,
-            path: Arc::from(path),
-        }
     }
 }
 

@@ -1,3 +1,5 @@
+use super::super::files::MOST_PATH;
+use super::super::mappings::Mapping;
 use super::*;
 use crate::paths::Paths;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -70,8 +72,51 @@ fn nothing_is_opened_by_its_path_and_nothing_but_a_regular_file_at_all() {
     let lines = scene.line(1, &fifo, false) + &scene.line(2, &fifo, true);
     let lines = lines + &scene.line(3, &scene.library(1), false);
     let mut libraries = scene.maps(&lines);
-    assert_eq!(libraries.look(PROCESS, Instant::now()), Looked::default());
+    let nothing = Looked { changed: false, again: Some(SOON) };
+    assert_eq!(libraries.look(PROCESS, Instant::now()), nothing);
     assert_eq!((libraries.in_use().count(), libraries.trouble()), (0, None));
+}
+
+#[test]
+fn a_mapping_that_is_gone_when_it_is_opened_is_tried_a_few_times_and_found_when_it_is_back() {
+    let scene = Scene::new();
+    let library = scene.library(1);
+    let mut libraries = scene.maps(&scene.line(1, &library, false));
+    let now = Instant::now();
+    for _ in 0..GONE_TRIES {
+        let looked = libraries.look(PROCESS, now);
+        assert_eq!(looked, Looked { changed: false, again: Some(SOON) });
+    }
+    assert_eq!(libraries.look(PROCESS, now), Looked::default(), "not for ever");
+    scene.line(1, &library, true);
+    assert_eq!(libraries.look(PROCESS, now), Looked { changed: true, again: None });
+    assert_eq!(libraries.in_use().count(), 1);
+}
+
+#[test]
+fn two_files_that_show_one_device_and_inode_are_two_and_one_by_two_paths_is_one() {
+    let scene = Scene::new();
+    let (one, two) = (scene.library(1), scene.library(2));
+    // As an overlay over several file systems shows them: `ff:ff 7`, which is neither's.
+    let shown = |line: String, path: &str| {
+        let range = line.split(' ').next().unwrap();
+        format!("{range} r-xp 00000000 ff:ff 7 {path}\n")
+    };
+    let lines = [(1, &one, "/a"), (2, &two, "/b"), (3, &two, "/c")];
+    let lines = lines.map(|(at, file, path)| shown(scene.line(at, file, true), path));
+    let mut libraries = scene.maps(&lines.concat());
+    let mut look = |lines: &[String]| {
+        std::fs::write(scene.of("maps"), lines.concat()).unwrap();
+        let looked = libraries.look(PROCESS, Instant::now());
+        assert_eq!(looked.again, None);
+        (looked.changed, libraries.in_use().count())
+    };
+    assert_eq!(look(&lines), (true, 2));
+    assert_eq!(look(&lines), (false, 2));
+    assert_eq!(look(&lines[..2]), (false, 2), "its other path is still mapped");
+    let deleted = lines[1].replace("/b", "/b (deleted)");
+    assert_eq!(look(&[lines[0].clone(), deleted]), (false, 2));
+    assert_eq!(look(&lines[..1]), (true, 1));
 }
 
 #[test]

@@ -824,6 +824,65 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
     }
 }
 
+/// Device and inode of a mapped file: as the list of mappings shows them, and as the file has them.
+fn identities(process: ProcKey, path: &Path) -> [(u32, u32, u64); 2] {
+    use std::os::unix::fs::MetadataExt as _;
+    let folder = format!("/proc/{}", process.pid);
+    let maps = std::fs::read_to_string(format!("{folder}/maps")).unwrap();
+    let is_it = |line: &&str| line.ends_with(path.to_str().unwrap());
+    let fields: Vec<&str> = maps.lines().find(is_it).unwrap().split_ascii_whitespace().collect();
+    let (major, minor) = fields[3].split_once(':').unwrap();
+    let hex = |text| u32::from_str_radix(text, 16).unwrap();
+    let found = std::fs::metadata(format!("{folder}/map_files/{}", fields[0])).unwrap();
+    let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    [(hex(major), hex(minor), fields[4].parse().unwrap()), (device.0, device.1, found.ino())]
+}
+
+#[test]
+fn libraries_on_an_overlay_over_two_file_systems_are_probed_each() {
+    let Some(mut source) = Source::usual() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    // The first file of each layer: both have the same number there.
+    let script = "mount -t tmpfs none \"$0\" && cd \"$0\" && mkdir one two merged && \
+                  mount -t tmpfs one one && mount -t tmpfs two two && \
+                  cp \"$1\" one/first.so && cp \"$1\" two/second.so && \
+                  mount -t overlay -o lowerdir=one:two,xino=off none merged && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.arg(folder.path()).arg(built("libnccl.so")).arg(built("nccl-rank"));
+    let mut rank = Rank::run(&mut command);
+    let libraries = ["first", "second"]
+        .map(|name| (name, folder.path().join("merged").join(name).with_extension("so")));
+    for (name, library) in &libraries {
+        rank.begin(&format!("load {}", library.display()));
+        let mut answer = String::new();
+        rank.answers.read_line(&mut answer).unwrap();
+        if answer.trim_end() != "ok" {
+            println!("skipped: needs overlay mounts");
+            return;
+        }
+        let [shown, opened] = identities(rank.process(), library);
+        println!("{name}: {shown:?} in the list of mappings, {opened:?} opened");
+        assert_ne!(shown, opened);
+    }
+    source.hold(rank.process());
+    source.until_ready(2);
+    for (name, library) in &libraries {
+        assert_eq!(rank.order(&format!("load {}", library.display())), "ok");
+        let id = rank.order("id");
+        assert_eq!(rank.order(&format!("init {name} 1 0 {id}")), "0");
+        assert_eq!(rank.order(&format!("call 3 ncclAllReduce {name} 10 7")), "0");
+        let told = source.read();
+        let hash = format!("{:#x}", hash(&id));
+        let calls = told.all("nccl.collective.calls");
+        let key = (rank.child.id(), hash.clone(), "all_reduce lt_4KiB".to_owned());
+        assert_eq!(calls.get(&key), Some(&Value::Int(3)), "{name}");
+        let mut mine = told.members(rank.child.id());
+        mine.retain(|facts| facts.hash.is_some_and(|found| found.to_string() == hash));
+        assert_eq!(only(mine).library.as_deref(), library.to_str());
+    }
+}
+
 #[test]
 fn communicators_of_one_process_have_the_hash_of_the_id_that_was_made_inside() {
     let Some(mut source) = Source::usual() else { return };

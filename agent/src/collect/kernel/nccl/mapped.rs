@@ -40,9 +40,12 @@ const MOST_MOUNTS: u64 = 8 << 20;
 /// Why a file is not read, or not probed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotRead {
-    /// It is not mapped any more, or is no regular file.
-    #[error("it is no regular file, or not mapped any more")]
+    /// It is not mapped there any more.
+    #[error("it is not mapped any more")]
     Gone,
+    /// A device, or something else that is no regular file.
+    #[error("it is no regular file")]
+    NoFile,
     /// It cannot be read now: its lease is somebody's, or its file system does not answer.
     #[error("{0}")]
     Refused(#[from] Refused),
@@ -88,7 +91,7 @@ impl Mapped {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
         let stat = statx(file.place(), c"", flags, wanted).map_err(io::Error::from)?;
         if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
-            return Err(NotRead::Gone);
+            return Err(NotRead::NoFile);
         }
         let is_local = is_local(stat.stx_attributes_mask);
         if !is_local {

@@ -12,6 +12,7 @@
 //!
 //! Who gets stuck between the look and the deed is not seen.
 
+use super::files::Files;
 use super::libraries::Libraries;
 use super::mapped::{Mapped, NotRead, Stamp};
 use super::mappings;
@@ -112,9 +113,10 @@ fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool
         Err(Refused::Failed(_)) => return false,
         Err(_) => return true,
     };
-    let mut ranges = HashMap::new();
+    // Two files of an overlay may show one device and inode.
+    let (mut ranges, of) = (HashMap::new(), Files::default());
     let read = mappings::read(maps, |mapping| {
-        ranges.entry(mapping.key).or_insert(mapping.range);
+        ranges.entry(of.key_of(&mapping)).or_insert(mapping.range);
     });
     let is_it = |range: &(u64, u64)| {
         is_over()
