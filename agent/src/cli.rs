@@ -208,9 +208,9 @@ struct ForgetArgs {
 struct ReaderArgs {
     /// `nvidia`, ….
     vendor: String,
-    /// The vendor's library; empty for a vendor without one.
-    #[arg(long, default_value = "")]
-    library: PathBuf,
+    /// The vendor's library, where it has one.
+    #[arg(long)]
+    library: Option<PathBuf>,
     /// Tell what happens to the devices on standard output.
     #[arg(long)]
     events: bool,

@@ -7,6 +7,7 @@
     reason = "a test, and what helps it, says what failed by panicking"
 )]
 
+mod amd;
 mod arrives;
 mod collector;
 mod containerd;

@@ -69,6 +69,8 @@ pub struct Config {
     pub pod_logs: Option<PathBuf>,
     /// `paths.passwd`.
     pub passwd: Option<PathBuf>,
+    /// `paths.sys`; cgroups stay the kernel's.
+    pub sys: Option<PathBuf>,
     /// `paths.kmsg`; without, the kernel's own log.
     pub kmsg: Option<PathBuf>,
     /// `devices.nodes`; without, the nodes that stand for NVIDIA's on this stage.
@@ -112,6 +114,8 @@ impl Config {
             ("pod_logs", path(&self.pod_logs).map(Value::from)),
             ("passwd", path(&self.passwd).map(Value::from)),
             ("kmsg", path(&self.kmsg).map(Value::from)),
+            ("sys", path(&self.sys).map(Value::from)),
+            ("cgroup", self.sys.as_ref().map(|_| "/sys/fs/cgroup".into())),
         ];
         section(&mut text, "paths", &paths);
         let usual = || vec!["/dev/nvidia*".to_owned()];

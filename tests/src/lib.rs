@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod amd;
 pub mod attacker;
 pub mod bench;
 pub mod collector;

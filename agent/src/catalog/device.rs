@@ -49,6 +49,8 @@ dims! {
     Sensor: attr::GPU_TEMPERATURE_SENSOR {
         /// The GPU die.
         Gpu = "gpu",
+        /// The hottest place of the die.
+        Hotspot = "hotspot",
         /// The memory stacks.
         Memory = "memory",
     }

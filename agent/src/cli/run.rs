@@ -70,7 +70,7 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().context("no socket on stdin")?;
     let settings = child::Settings {
         vendor,
-        library: args.library.clone(),
+        library: args.library.clone().unwrap_or_default(),
         stall: args.stall_ms.map_or(child::STALL, Duration::from_millis),
         events: args.events,
         paths: Paths { proc: args.proc.clone(), sys: args.sys.clone(), ..Paths::default() },

@@ -6,8 +6,11 @@
 //! vendor's library, or its files in sysfs, and reads one device after the other; [`wire`] is what
 //! they say to each other.
 
+mod amd;
 pub mod child;
 pub mod events;
+mod fdinfo;
+mod files;
 mod inside;
 mod library;
 mod link;
@@ -35,7 +38,7 @@ use std::time::Duration;
 use wire::{Reading, Refusal};
 
 /// Every vendor that a child can read.
-pub static DEVICES: &[Vendor] = &[nvidia::VENDOR];
+pub static DEVICES: &[Vendor] = &[nvidia::VENDOR, amd::VENDOR];
 
 /// A vendor.
 #[derive(Debug)]

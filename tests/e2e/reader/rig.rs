@@ -308,7 +308,7 @@ fn is_counted(name: &str) -> bool {
     gpm::ALL.iter().any(|def| def.name == name)
 }
 
-fn shipped(scenario: &str) -> PathBuf {
+pub(crate) fn shipped(scenario: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fakes/nvml/scenarios");
     folder.join(format!("{scenario}.toml"))
 }

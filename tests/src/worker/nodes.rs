@@ -1,5 +1,4 @@
-//! NVIDIA's device nodes without NVIDIA: a `/dev` only this process sees, whose `nvidia*` nodes
-//! have the numbers of devices that every kernel can open and nobody uses.
+//! NVIDIA's and AMD's device nodes without either: a `/dev` only this process sees, whose nodes have the numbers of devices that every kernel can open and nobody uses.
 
 use super::script::Script;
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, makedev, mknodat};
@@ -36,6 +35,13 @@ const NVIDIA: [&str; 10] = [
     "nvidia-uvm",
 ];
 
+/// AMD's nodes of a host with two, behind NVIDIA's and those of [`open_to_all`].
+const AMD: [&str; 3] = ["kfd", "dri/renderD128", "dri/renderD129"];
+/// GPU numbers from here on are minors of render nodes, as DRM numbers them.
+const FIRST_RENDER: u32 = 128;
+/// Minor of the first of them.
+const FIRST_AMD_CONSOLE: u32 = 60;
+
 /// What any program expects to find.
 const USUAL: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
@@ -56,6 +62,7 @@ pub fn private_dev() -> io::Result<()> {
     for (name, major, minor) in USUAL {
         make_node(Path::new("/dev"), name, (major, minor))?;
     }
+    fs::create_dir("/dev/dri")?;
     for (name, number) in stand_ins {
         make_node(Path::new("/dev"), name, number)?;
     }
@@ -63,10 +70,11 @@ pub fn private_dev() -> io::Result<()> {
 }
 
 /// Makes in `folder` the nodes that the driver would make in the host's `/dev`; an agent that is
-/// pointed there learns the numbers to watch. Gives the pattern for `devices.nodes`.
+/// pointed there learns the numbers to watch. Gives the pattern for `devices.nodes` of NVIDIA's.
 pub fn host_nodes(folder: &Path) -> io::Result<String> {
     let folder = folder.join("dev");
     fs::create_dir_all(&folder)?;
+    fs::create_dir_all(folder.join("dri"))?;
     for (name, number) in stand_ins() {
         match make_node(&folder, name, number) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -84,11 +92,12 @@ pub fn open_to_all(folder: &Path, name: &str, which: u32) -> io::Result<()> {
     make_node(folder, name, if consoles { (TTY, first + which) } else { FULL })
 }
 
-/// NVIDIA's nodes, each with the number of the device that stands for it.
+/// The nodes, each with the number of the device that stands for it.
 fn stand_ins() -> Vec<(&'static str, (u32, u32))> {
     let consoles = Path::new("/dev/tty40").exists();
     let number = |minor| if consoles { (TTY, minor) } else { FULL };
-    NVIDIA.into_iter().zip((FIRST_CONSOLE..).map(number)).collect()
+    let nvidia = NVIDIA.into_iter().zip((FIRST_CONSOLE..).map(number));
+    nvidia.chain(AMD.into_iter().zip((FIRST_AMD_CONSOLE..).map(number))).collect()
 }
 
 fn make_node(folder: &Path, name: &str, (major, minor): (u32, u32)) -> io::Result<()> {
@@ -99,7 +108,8 @@ fn make_node(folder: &Path, name: &str, (major, minor): (u32, u32)) -> io::Resul
     Ok(chmod(&path, mode)?)
 }
 
-/// Opens what CUDA opens for the script's GPUs, in CUDA's order. The descriptors outlive an exec.
+/// Opens what CUDA or ROCm opens for the script's GPUs, in their order. The descriptors outlive an
+/// exec.
 pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
     if script.gpus.is_empty() {
         return Ok(Vec::new());
@@ -110,9 +120,15 @@ pub fn open_gpus(script: &Script) -> io::Result<Vec<OwnedFd>> {
     } else {
         Path::new("/dev")
     };
-    let always = ["nvidiactl", "nvidia-uvm"].map(str::to_owned);
-    let gpus = script.gpus.iter().map(|gpu| format!("nvidia{gpu}"));
-    always.into_iter().chain(gpus).map(|name| open(&folder.join(name))).collect()
+    let is_amd = |gpu: &u32| *gpu >= FIRST_RENDER;
+    let always: &[&str] =
+        if script.gpus.iter().all(is_amd) { &["kfd"] } else { &["nvidiactl", "nvidia-uvm"] };
+    let gpus = script
+        .gpus
+        .iter()
+        .map(|gpu| if is_amd(gpu) { format!("dri/renderD{gpu}") } else { format!("nvidia{gpu}") });
+    let always = always.iter().map(|name| (*name).to_owned());
+    always.chain(gpus).map(|name| open(&folder.join(name))).collect()
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {

@@ -288,6 +288,20 @@ impl WireValue {
     }
 }
 
+/// Adds a reading, if there is one.
+pub(super) fn push<S, D, N>(
+    out: &mut Vec<WireValue>,
+    metric: &'static Metric<S, D, N>,
+    dims: D,
+    value: Option<N>,
+) where
+    S: Into<Subject>,
+    D: Dims,
+    N: Number,
+{
+    out.extend(value.and_then(|value| WireValue::new(metric, dims, value)));
+}
+
 /// Why a message did not pass.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {

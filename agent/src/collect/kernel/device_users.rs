@@ -57,16 +57,9 @@ impl fmt::Display for OpenHook {
 }
 
 /// Nodes of accelerators that no reader of [`DEVICES`] reads yet.
-const OTHER_NODES: &[&str] = &[
-    "/dev/kfd",
-    "/dev/dri/renderD*",
-    "/dev/accel/*",
-    "/dev/accel*",
-    "/dev/tenstorrent/*",
-    "/dev/vfio/*",
-];
+const OTHER_NODES: &[&str] = &["/dev/accel/*", "/dev/accel*", "/dev/tenstorrent/*", "/dev/vfio/*"];
 /// And their drivers.
-const OTHER_DRIVERS: &[&str] = &["kfd", "drm", "accel", "habanalabs", "tenstorrent", "vfio"];
+const OTHER_DRIVERS: &[&str] = &["accel", "habanalabs", "tenstorrent", "vfio"];
 
 /// What to watch, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,10 +6,12 @@
 //! at every rescan.
 
 use super::device_users::Settings;
+use crate::collect::device::DEVICES;
 use crate::paths::Paths;
 use gpuwho_common::device_users::{ANY_MINOR, NodeKey};
 use rustix::fs::{FileType, major, minor, stat};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,7 +46,27 @@ impl Nodes {
         }
         let table = fs::read_to_string(paths.proc.join("devices")).unwrap_or_default();
         nodes.drivers = majors(&table, &settings.drivers);
+        nodes.only_accelerators(paths);
         nodes
+    }
+
+    /// Of the render nodes leaves those of other drivers out: a display adapter's, a virtual machine's.
+    /// sysfs has every one, also where its node is inside a container only, so the whole driver need
+    /// not be watched. A partition's has no driver on the bus and stays.
+    fn only_accelerators(&mut self, paths: &Paths) {
+        let Ok(entries) = fs::read_dir(paths.sys.join("class/drm")) else { return };
+        for folder in entries.flatten().map(|entry| entry.path()) {
+            let Some(device) = render_node(&folder) else { continue };
+            self.drivers.remove(&device.major);
+            let driver = fs::read_link(folder.join("device/driver"));
+            let driver = driver.as_deref().ok().and_then(Path::file_name);
+            if driver.is_some_and(|driver| !is_accelerators(driver)) {
+                self.paths.remove(&device);
+            } else {
+                let name = format!("{}:{}", device.major, device.minor);
+                self.paths.entry(device).or_insert_with(|| name.into());
+            }
+        }
     }
 
     /// Whether a device is watched.
@@ -77,6 +99,18 @@ impl Nodes {
             .map(|(major, lowest)| (NodeKey { major: *major, minor: ANY_MINOR }, *lowest));
         nodes.chain(drivers)
     }
+}
+
+/// The number of a render node by its folder in sysfs.
+fn render_node(folder: &Path) -> Option<Device> {
+    folder.file_name()?.to_str()?.strip_prefix("renderD")?;
+    let text = fs::read_to_string(folder.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(Device { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+fn is_accelerators(driver: &OsStr) -> bool {
+    DEVICES.iter().any(|vendor| vendor.drivers.iter().any(|known| driver == *known))
 }
 
 /// The folders to watch for new nodes: each pattern's own, and the one it appears in.
@@ -177,5 +211,26 @@ mod tests {
     fn device_without_a_node_here_is_named_by_its_number() {
         let nodes = Nodes::default();
         assert_eq!(&*nodes.name(Device { major: 195, minor: 3 }), "195:3");
+    }
+
+    #[test]
+    fn a_render_node_counts_by_the_driver_of_its_device() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::under(root.path());
+        fs::create_dir_all(&paths.proc).unwrap();
+        fs::write(paths.proc.join("devices"), "Character devices:\n226 drm\n").unwrap();
+        let settings = Settings { nodes: Vec::new(), ..Settings::default() };
+        let counts = |minor| Nodes::read(&settings, &paths).contains(Device { major: 226, minor });
+        assert!(counts(128), "sysfs does not tell");
+        for (minor, driver) in [(128, Some("amdgpu")), (129, Some("virtio-pci")), (130, None)] {
+            let device = paths.sys.join(format!("class/drm/renderD{minor}/device"));
+            fs::create_dir_all(&device).unwrap();
+            fs::write(device.with_file_name("dev"), format!("226:{minor}\n")).unwrap();
+            if let Some(driver) = driver {
+                let driver = Path::new("../../../../bus/pci/drivers").join(driver);
+                std::os::unix::fs::symlink(driver, device.join("driver")).unwrap();
+            }
+        }
+        assert_eq!([128, 129, 130, 131].map(counts), [true, false, true, false]);
     }
 }

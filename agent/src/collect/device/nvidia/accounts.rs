@@ -7,8 +7,9 @@
 //! for each. What had ended before the first look is history.
 
 use super::ask::{Ask, Call, Pace};
-use super::readings::{bytes, fraction, push};
+use super::readings::{bytes, fraction};
 use crate::catalog::process as metric;
+use crate::collect::device::wire::push;
 use crate::collect::device::wire::{Ended, Place, ProcessValue, Reading, WireValue};
 use crate::host::boot_time_ns;
 use nvml_wrapper::Device;

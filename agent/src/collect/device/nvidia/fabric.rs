@@ -1,9 +1,9 @@
 //! The NVLink fabric a device joined: one call, in the newest of two versions that the driver knows.
 
 use super::ask::{Ask, Call};
-use super::readings::push;
 use crate::catalog::link::{self as metric, FabricCondition, FabricHealth, FabricState};
 use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
 use crate::sys::nvml::fabric::{self as raw, Fabric, Version};
 use nvml_wrapper::Device;
 use std::fmt::Write as _;

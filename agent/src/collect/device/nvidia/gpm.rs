@@ -16,8 +16,8 @@ mod wanted;
 
 use super::ask::{Ask, Call};
 use super::instances::Handle;
-use super::readings::push;
 use crate::catalog::gpm::{self as metric, CounterState};
+use crate::collect::device::wire::push;
 use crate::collect::device::wire::{Reading, WireValue};
 use crate::host::boot_time_ns;
 use crate::sys::nvml::gpm::{self, Asked, Sample};

@@ -7,9 +7,10 @@
 //! ends in the profile, is asked for with the UUID.
 
 use super::ask::{Ask, Call};
-use super::readings::{bytes, push};
+use super::readings::bytes;
 use crate::catalog::device::MemoryState;
 use crate::catalog::instance as metric;
+use crate::collect::device::wire::push;
 use crate::collect::device::wire::{InstanceIdentity, InstanceReading, Place, WireValue};
 use crate::ids::GpuUuid;
 use crate::inventory::InstanceExtent;

@@ -45,7 +45,7 @@ mod tests {
     use super::{Ask, Kept, Pace};
     use crate::catalog::device as metric;
     use crate::collect::device::nvidia::ask::Call;
-    use crate::collect::device::nvidia::readings::push;
+    use crate::collect::device::wire::push;
     use nvml_wrapper::error::NvmlError;
 
     /// How often a reading is asked and how often it is said in a number of turns, when it fails

@@ -7,12 +7,12 @@
 
 use super::ask::Ask;
 use super::fields::{ALL_LINKS, DEVICE, Field, Fields};
-use super::readings::push;
 use crate::catalog::link::{
     self as metric, BitErrors, ChipLink, ChipLinkError, Corrected, Direction, Link, LinkError,
     LinkState, Recovery, TotalError,
 };
 use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
 use std::collections::BTreeMap;
 
 /// Bytes of a KiB.

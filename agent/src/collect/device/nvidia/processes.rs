@@ -7,9 +7,10 @@
 
 use super::ask::{Ask, Call};
 use super::instances::Handle;
-use super::readings::{bytes, fraction, push};
+use super::readings::{bytes, fraction};
 use crate::catalog::device as device_metric;
 use crate::catalog::process::{self as metric, ProcessTask, ProcessType};
+use crate::collect::device::wire::push;
 use crate::collect::device::wire::{Place, ProcessValue, Reading, WireValue};
 use crate::sys::nvml::lists::{self, List};
 use nvml_wrapper::Device;

@@ -13,9 +13,7 @@ use super::ask::{Ask, Call, Pace};
 use super::fields::Fields;
 use super::kept::Kept;
 use crate::catalog::device::{self as metric, ApertureState, Fan, MemoryState, Task};
-use crate::catalog::{Dims, Metric, Number};
-use crate::collect::device::wire::WireValue;
-use crate::sample::Subject;
+use crate::collect::device::wire::{WireValue, push};
 use crate::sys::nvml::engines;
 use clocks::Clocks;
 use nvml_wrapper::Device;
@@ -94,20 +92,6 @@ impl Readings {
             push(out, &metric::FAN_SPEED, fan, ask.credible(speed, 0..=FASTEST_FAN).map(fraction));
         }
     }
-}
-
-/// Adds a reading, if there is one.
-pub(super) fn push<S, D, N>(
-    out: &mut Vec<WireValue>,
-    metric: &'static Metric<S, D, N>,
-    dims: D,
-    value: Option<N>,
-) where
-    S: Into<Subject>,
-    D: Dims,
-    N: Number,
-{
-    out.extend(value.and_then(|value| WireValue::new(metric, dims, value)));
 }
 
 /// A percentage as a fraction.

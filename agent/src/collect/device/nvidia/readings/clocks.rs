@@ -1,10 +1,11 @@
 //! Clocks and what holds them down.
 
-use super::{Of, push};
+use super::Of;
 use crate::catalog::device::{self as metric, Clock, ThrottleReason};
 use crate::collect::device::nvidia::ask::{Ask, Call};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
 use crate::sys::nvml::clocks as raw;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock as NvmlClock, PerformancePolicy};

@@ -1,12 +1,13 @@
 //! What fails in a device's memories: ECC errors, and memory that is out of use.
 
-use super::{Of, push};
+use super::Of;
 use crate::catalog::wear::{
     self as metric, EccCount, EccError, EccLocation, RetirementCause, SpareRows, SramUnit,
 };
 use crate::collect::device::nvidia::ask::{Ask, Call};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
 use crate::sys::nvml::wear;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, MemoryLocation};

@@ -1,11 +1,12 @@
 //! The PCIe link.
 
-use super::{Of, push};
+use super::Of;
 use crate::catalog::link::Direction;
 use crate::catalog::wear::{self as metric, PcieError};
 use crate::collect::device::nvidia::ask::{Ask, Call};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
 use nvml_wrapper::Device;
 use std::ops::RangeInclusive;
 

@@ -1,10 +1,11 @@
 //! Power, its limits, and energy.
 
-use super::{Of, push};
+use super::Of;
 use crate::catalog::device::{self as metric, Limit};
 use crate::collect::device::nvidia::ask::{Ask, Call};
 use crate::collect::device::nvidia::fields::{Field, MODULE};
 use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
 use std::ops::RangeInclusive;
 
 /// Divides milliwatts and millijoules.

@@ -1,10 +1,11 @@
 //! Temperatures and what happens at which.
 
-use super::{Of, push};
+use super::Of;
 use crate::catalog::device::{self as metric, Sensor, TemperatureLimit};
 use crate::collect::device::nvidia::ask::{Ask, Call};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
 use crate::sys::nvml::clocks;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{TemperatureSensor, TemperatureThreshold};

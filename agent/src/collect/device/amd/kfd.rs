@@ -1,0 +1,139 @@
+//! The compute driver's view (KFD): one node for each device, or for each partition of it, and one
+//! folder for each process with a context.
+
+use super::super::files::{Files, numbered};
+use super::super::partitions::{Partition, PartitionNodes};
+use super::super::wire::{ProcessValue, push};
+use super::place;
+use crate::catalog::process::{self as metric, ProcessType};
+use crate::paths::Paths;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// DRM's major number.
+const DRM: u32 = 226;
+
+/// A device, or a partition of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// KFD's number of it, where it has one.
+    id: Option<u64>,
+    /// Minor number of its render node.
+    render: u32,
+    /// Compute units.
+    pub(super) units: Option<u32>,
+    /// Bytes of memory.
+    pub(super) memory: Option<u64>,
+}
+
+impl Part {
+    /// Its node by name and by number.
+    pub(super) fn nodes(&self) -> [String; 2] {
+        [format!("dri/renderD{}", self.render), format!("{DRM}:{}", self.render)]
+    }
+}
+
+fn root(paths: &Paths) -> PathBuf {
+    paths.sys.join("class/kfd/kfd")
+}
+
+/// Changes with the topology.
+pub(super) fn generation(paths: &Paths) -> PathBuf {
+    root(paths).join("topology/generation_id")
+}
+
+/// The number that the board was made with: hexadecimal in the device's folder.
+pub(super) fn unique_id(folder: &Path) -> Option<u64> {
+    let text = Files::default().text(&folder.join("unique_id"))?;
+    u64::from_str_radix(&text, 16).ok().filter(|id| ![0, u64::MAX].contains(id))
+}
+
+/// The parts of a device in KFD's order: one where it is not partitioned. Partitions are at the
+/// device's PCI address, but for the function on some kernels (there it is the partition's number),
+/// and have its unique number.
+pub(super) fn parts(paths: &Paths, folder: &Path, address: &str) -> Vec<Part> {
+    let unique = unique_id(folder);
+    let mut files = Files::default();
+    let mut parts = Vec::new();
+    for (_, node) in numbered(&root(paths).join("topology/nodes"), "") {
+        let keys = properties(&mut files, &node.join("properties"));
+        let key = |name: &str| keys.get(name).copied().filter(|number| *number > 0);
+        let Some(id) = files.number(&node.join("gpu_id")).filter(|id| *id > 0) else { continue };
+        let location = key("location_id").unwrap_or_default();
+        let domain = key("domain").unwrap_or_default();
+        let [bus, slot, function] = [location >> 8 & 0xff, location >> 3 & 0x1f, location & 7];
+        let is_here = format!("{domain:04x}:{bus:02x}:{slot:02x}.{function}") == address;
+        let is_part = unique.is_some() && key("unique_id") == unique;
+        let render = key("drm_render_minor").and_then(|minor| u32::try_from(minor).ok());
+        let (true, Some(render)) = (is_here || is_part, render) else { continue };
+        let units = key("simd_count").zip(key("simd_per_cu")).map(|(all, per)| all / per);
+        let bank = properties(&mut files, &node.join("mem_banks/0/properties"));
+        parts.push(Part {
+            id: Some(id),
+            render,
+            units: units.and_then(|units| u32::try_from(units).ok()),
+            memory: bank.get("size_in_bytes").copied().filter(|size| *size > 0),
+        });
+    }
+    if parts.is_empty() {
+        // KFD is not built, or does not know the device: graphics only.
+        let nodes = numbered(&folder.join("drm"), "renderD");
+        let part = |(render, _)| Part { id: None, render, units: None, memory: None };
+        parts.extend(nodes.into_iter().map(part).take(1));
+    }
+    parts
+}
+
+/// Lines of a name and a number.
+fn properties(files: &mut Files, path: &Path) -> BTreeMap<String, u64> {
+    let text = files.text(path).unwrap_or_default();
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter_map(|(key, value)| Some((key.to_owned(), value.trim().parse().ok()?))).collect()
+}
+
+/// The render nodes of the partitions of every device that has several.
+pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
+    let mut nodes = Vec::new();
+    for address in super::listed(paths) {
+        let address = address.to_string_lossy();
+        let folder = paths.sys.join("bus/pci/devices").join(&*address);
+        let parts = parts(paths, &folder, &address);
+        let [first, _, ..] = parts.as_slice() else { continue };
+        let [device, _] = first.nodes();
+        let device: Arc<str> = device.into();
+        for (number, part) in (0..).zip(&parts) {
+            let partition = Partition { device: Arc::clone(&device), place: place(number) };
+            nodes.extend(part.nodes().map(|node| (node, partition.clone())));
+        }
+    }
+    nodes.into_iter().collect()
+}
+
+/// Adds the processes on the parts of a device with the memory they have there. KFD has a file for
+/// each device that a process could use: one without memory is on a device only by its queues.
+pub(super) fn processes(
+    (paths, parts): (&Paths, &[Part]),
+    files: &mut Files,
+    out: &mut Vec<ProcessValue>,
+) {
+    for (pid, folder) in numbered(&root(paths).join("proc"), "") {
+        for (number, part) in (0..).zip(parts) {
+            let Some(id) = part.id else { continue };
+            let Some(bytes) = files.number(&folder.join(format!("vram_{id}"))) else { continue };
+            if bytes == 0 && !has_queue(&folder, id, files) {
+                continue;
+            }
+            let mut values = Vec::new();
+            let bytes = i64::try_from(bytes).ok();
+            push(&mut values, &metric::MEMORY_USAGE, ProcessType::Compute, bytes);
+            let place = (parts.len() > 1).then(|| place(number));
+            out.extend(values.into_iter().map(|value| ProcessValue { pid, place, value }));
+        }
+    }
+}
+
+fn has_queue(folder: &Path, id: u64, files: &mut Files) -> bool {
+    let queues = numbered(&folder.join("queues"), "");
+    queues.iter().any(|(_, queue)| files.number(&queue.join("gpuid")) == Some(id))
+}

@@ -1,0 +1,123 @@
+//! Memory of processes by the kernel's account of each DRM client (`Documentation/gpu/
+//! drm-usage-stats.rst`), which every DRM driver keeps in `/proc/PID/fdinfo`.
+//!
+//! Read once a tick for all devices of a vendor, of those processes only that are known to hold one of
+//! its nodes: a small file for each of their open files.
+
+use super::files::{Files, numbered};
+use super::wire::{ProcessValue, push};
+use crate::catalog::process::{self as metric, ProcessType};
+use crate::paths::Paths;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The devices of one tick are read one after the other within this time.
+const FRESH_NS: u64 = 100_000_000;
+/// Processes and open files of each that are looked at. The others' memory is left out.
+const MAX_PROCESSES: usize = 256;
+const MAX_FILES: usize = 1024;
+
+/// The clients of a vendor's devices.
+#[derive(Debug, Default)]
+pub(super) struct Clients(Mutex<(u64, Vec<Client>)>);
+
+/// One client: often several files of several processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Client {
+    pid: u32,
+    /// PCI address of its device.
+    device: String,
+    id: u64,
+    /// Bytes of device memory.
+    memory: i64,
+}
+
+impl Clients {
+    /// Reads what the holders' files say, unless another device of this tick has had it read. The lock
+    /// is not held meanwhile: a file may hang.
+    pub(super) fn refresh(&self, (paths, pids): (&Paths, &[u32]), now: u64, files: &mut Files) {
+        if self.lock().0.saturating_add(FRESH_NS) > now {
+            return;
+        }
+        let mut clients = Vec::new();
+        for pid in pids.iter().take(MAX_PROCESSES) {
+            let folder = paths.proc.join(pid.to_string()).join("fdinfo");
+            for (_, file) in numbered(&folder, "").into_iter().take(MAX_FILES) {
+                let text = files.text(&file);
+                clients.extend(text.and_then(|text| client(*pid, &text)));
+            }
+        }
+        *self.lock() = (now, clients);
+    }
+
+    /// Adds the processes on a device that are not there already.
+    pub(super) fn on(&self, address: &str, out: &mut Vec<ProcessValue>) {
+        let already: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
+        let mut counted = BTreeSet::new();
+        let mut memory: BTreeMap<u32, i64> = BTreeMap::new();
+        for client in self.lock().1.iter().filter(|client| client.device == address) {
+            if !already.contains(&client.pid) && counted.insert(client.id) {
+                let sum = memory.entry(client.pid).or_default();
+                *sum = sum.saturating_add(client.memory);
+            }
+        }
+        for (pid, bytes) in memory {
+            let mut values = Vec::new();
+            push(&mut values, &metric::MEMORY_USAGE, ProcessType::Graphics, Some(bytes));
+            out.extend(values.into_iter().map(|value| ProcessValue { pid, place: None, value }));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (u64, Vec<Client>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a file tells; `None` for one of no DRM client. `drm-memory-vram` is an older name of
+/// `drm-resident-vram`: never both.
+fn client(pid: u32, text: &str) -> Option<Client> {
+    let keys: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(key, value)| (key, value.trim()))
+        .collect();
+    let memory = keys.get("drm-resident-vram").or_else(|| keys.get("drm-memory-vram"));
+    Some(Client {
+        pid,
+        device: (*keys.get("drm-pdev")?).to_owned(),
+        id: keys.get("drm-client-id")?.parse().ok()?,
+        memory: memory.and_then(|size| bytes(size))?,
+    })
+}
+
+/// `7 KiB`.
+fn bytes(size: &str) -> Option<i64> {
+    let (number, unit) = size.split_once(' ').unwrap_or((size, ""));
+    let unit: i64 = match unit.trim() {
+        "" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        _ => return None,
+    };
+    number.parse::<u32>().ok().and_then(|number| i64::from(number).checked_mul(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Client, client};
+
+    #[test]
+    fn a_clients_memory_is_its_resident_one_in_bytes() {
+        let start = "pos:\t0\nflags:\t02100002\ndrm-driver:\tamdgpu\ndrm-client-id:\t58\n\
+                     drm-pdev:\t0000:05:00.0\n";
+        let told = |memory: &str| client(7, &format!("{start}{memory}"));
+        let of = |memory| Some(Client { pid: 7, device: "0000:05:00.0".into(), id: 58, memory });
+        assert_eq!(told("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
+        let both = "drm-memory-vram:\t2048 KiB\ndrm-resident-vram:\t3 MiB\n";
+        assert_eq!(told(both), of(3 << 20), "one is the other's older name");
+        assert_eq!(told("drm-memory-vram:\t-1 KiB\n"), None);
+        assert_eq!(told("drm-memory-vram:\t1 bananas\n"), None);
+        assert_eq!(told(""), None, "it has none, or does not tell");
+        assert_eq!(client(7, "pos:\t0\n"), None, "no client");
+    }
+}

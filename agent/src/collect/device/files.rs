@@ -1,0 +1,112 @@
+//! Small files of the kernel's that a vendor's readings come from, without trusting them: each is
+//! opened and read once, up to a bound, and what is no reading is left out and counted.
+
+use super::inside;
+use super::wire::Cost;
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// sysfs gives a page at most; a file that has more is none of its attributes.
+const MAX_LEN: usize = 4096;
+/// Entries of a folder that are looked at.
+const MAX_ENTRIES: usize = 4096;
+
+/// Reads files and keeps what that cost.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    cost: Cost,
+    why: Option<String>,
+}
+
+impl Files {
+    /// Begins a reading.
+    pub(super) fn begin(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What the reading has cost so far.
+    pub(super) fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// Why the last file that failed did.
+    pub(super) fn why(&self) -> Option<&str> {
+        self.why.as_deref()
+    }
+
+    /// A file's bytes; `None` for one that is not there, empty, or too long.
+    pub(super) fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
+        let begun = Instant::now();
+        let read = inside::call(path, || read(path));
+        let spent = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.cost.calls += 1;
+        self.cost.library_ns = self.cost.library_ns.saturating_add(spent);
+        match read {
+            Ok(bytes) => Some(bytes),
+            Err(error) if is_unsupported(&error) => None,
+            Err(error) => {
+                self.cost.failed += 1;
+                self.why = Some(format!("{}: {error}", path.display()));
+                None
+            }
+        }
+    }
+
+    /// A file's text without the space around it.
+    pub(super) fn text(&mut self, path: &Path) -> Option<String> {
+        let text = String::from_utf8(self.bytes(path)?).ok();
+        let text = self.doubt(text)?.trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// A file's number; all ones stand for none.
+    pub(super) fn number(&mut self, path: &Path) -> Option<u64> {
+        let number = self.text(path)?.parse().ok();
+        self.doubt(number.filter(|number| ![u64::MAX, u64::from(u32::MAX)].contains(number)))
+    }
+
+    /// The same of one that may be below zero.
+    pub(super) fn signed(&mut self, path: &Path) -> Option<i64> {
+        let number = self.text(path)?.parse().ok();
+        self.doubt(number)
+    }
+
+    /// Counts a value that cannot be.
+    pub(super) fn doubt<T>(&mut self, value: Option<T>) -> Option<T> {
+        self.cost.implausible += u32::from(value.is_none());
+        value
+    }
+}
+
+/// The device or the driver has no such reading.
+fn is_unsupported(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS))
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let length = u64::try_from(MAX_LEN).unwrap_or(u64::MAX);
+    File::open(path)?.take(length + 1).read_to_end(&mut bytes)?;
+    match bytes.len() {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        1..=MAX_LEN => Ok(bytes),
+        _ => Err(io::ErrorKind::FileTooLarge.into()),
+    }
+}
+
+/// A folder's entries whose names are a prefix and a number, in the order of the numbers.
+pub(super) fn numbered(folder: &Path, prefix: &str) -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            Some((name.to_str()?.strip_prefix(prefix)?.parse().ok()?, entry.path()))
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}

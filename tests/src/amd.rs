@@ -1,0 +1,248 @@
+//! AMD's devices without AMD: the trees that `amdgpu` and KFD make in sysfs and procfs, of a scenario
+//! in the language of the fake NVIDIA library. The layout is that of eight MI300X as recorded
+//! (ROCm/k8s-device-plugin `testdata/topo-mi300-cpx`, and the kernel's `amdgpu_pm.c`, `kfd_topology.c`,
+//! `kfd_process.c`); the values are the scenario's.
+//!
+//! A device's instances are its partitions (CPX), each with a render node and a KFD node of its own.
+
+use nvidia_ml::scenario::{Device, List, Scenario};
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// DRM numbers render nodes from here.
+pub const FIRST_RENDER: u32 = 128;
+/// The number that KFD gives to the first device or partition.
+pub const FIRST_ID: u32 = 50000;
+/// Joules of a step of the energy counter in `gpu_metrics`: 2^-16.
+const ENERGY_STEPS: f64 = 65536.0;
+
+/// A tree below a folder: `sys` and `proc` in it.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    root: PathBuf,
+}
+
+/// A process on a device or on a partition of it.
+#[derive(Clone, Copy, Debug)]
+pub struct On {
+    /// The process.
+    pub pid: u32,
+    /// Render node's minor of the device or partition.
+    pub render: u32,
+    /// Bytes of device memory.
+    pub bytes: u64,
+}
+
+impl Tree {
+    /// The tree of a scenario at a second of it, without processes.
+    pub fn new(root: &Path, scenario: &Scenario, seconds: f64) -> io::Result<Self> {
+        let tree = Self { root: root.to_owned() };
+        // What else the agent looks for in sysfs is the host's.
+        fs::create_dir_all(tree.sys())?;
+        symlink("/sys/kernel", tree.sys().join("kernel"))?;
+        tree.write("sys/module/amdgpu/version", &scenario.driver)?;
+        tree.write("sys/class/kfd/kfd/topology/generation_id", "2")?;
+        fs::create_dir_all(tree.path("sys/class/kfd/kfd/proc"))?;
+        // KFD's first nodes are the processors.
+        for node in 0..2 {
+            let node = format!("sys/class/kfd/kfd/topology/nodes/{node}");
+            tree.write(&format!("{node}/gpu_id"), "0")?;
+            tree.write(&format!("{node}/properties"), "cpu_cores_count 96\nsimd_count 0\n")?;
+        }
+        let mut render = FIRST_RENDER;
+        for device in scenario.devices() {
+            tree.device(&device, seconds, render)?;
+            render += parts(&device);
+        }
+        Ok(tree)
+    }
+
+    /// Below which the agent finds sysfs.
+    pub fn sys(&self) -> PathBuf {
+        self.root.join("sys")
+    }
+
+    /// A file or folder of the tree.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// The folder of a device.
+    pub fn folder(&self, address: &str) -> PathBuf {
+        self.path(&format!("sys/devices/pci0000:00/{address}"))
+    }
+
+    /// Writes a file with the line end that sysfs gives.
+    pub fn write(&self, path: &str, text: &str) -> io::Result<()> {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
+        fs::write(path, format!("{text}\n"))
+    }
+
+    /// Puts a process into KFD's list, which has a file for each device, used or not.
+    pub fn compute(&self, on: &On) -> io::Result<()> {
+        let folder = format!("sys/class/kfd/kfd/proc/{}", on.pid);
+        for node in fs::read_dir(self.path("sys/class/kfd/kfd/topology/nodes"))? {
+            let id = fs::read_to_string(node?.path().join("gpu_id"))?;
+            let file = format!("{folder}/vram_{}", id.trim());
+            if id.trim() != "0" && !self.path(&file).exists() {
+                self.write(&file, "0")?;
+            }
+        }
+        let id = FIRST_ID + on.render - FIRST_RENDER;
+        self.write(&format!("{folder}/vram_{id}"), &on.bytes.to_string())
+    }
+
+    /// A graphics process: two open files of one client.
+    pub fn graphics(&self, on: &On, address: &str) -> io::Result<()> {
+        let (pid, kib) = (on.pid, on.bytes >> 10);
+        let text = format!(
+            "pos:\t0\nflags:\t02100002\nmnt_id:\t27\nino:\t1009\ndrm-driver:\tamdgpu\n\
+             drm-client-id:\t{pid}\ndrm-pdev:\t{address}\npasid:\t32771\n\
+             drm-memory-vram:\t{kib} KiB\ndrm-memory-gtt: \t2048 KiB\ndrm-engine-gfx:\t7 ns"
+        );
+        [5, 6].iter().try_for_each(|fd| self.write(&format!("proc/{pid}/fdinfo/{fd}"), &text))
+    }
+
+    /// A process has ended.
+    pub fn end(&self, pid: u32) -> io::Result<()> {
+        fs::remove_dir_all(self.path(&format!("sys/class/kfd/kfd/proc/{pid}")))
+    }
+
+    fn device(&self, device: &Device<'_>, seconds: f64, render: u32) -> io::Result<()> {
+        let address = address(device);
+        let folder = format!("sys/devices/pci0000:00/{address}");
+        let put = |file: &str, text: &str| self.write(&format!("{folder}/{file}"), text);
+        let value = |curve: &Option<nvidia_ml::curve::Curve>| {
+            curve.as_ref().map(|curve| device.value(curve, seconds))
+        };
+        put("vendor", "0x1002")?;
+        put("device", "0x74a1")?;
+        put("unique_id", &format!("{:016x}", unique(device)))?;
+        put("product_name", &device.text(&device.group.name))?;
+        put("vbios_version", "113-M3000100-103")?;
+        if let Some(serial) = &device.group.serial {
+            put("serial_number", &device.text(serial))?;
+        }
+        put("power/runtime_status", "active")?;
+        let is_divided = parts(device) > 1;
+        put("current_compute_partition", if is_divided { "CPX" } else { "SPX" })?;
+        put("mem_info_vram_total", &device.group.memory.total.to_string())?;
+        let used = device.value(&device.group.memory.used, seconds);
+        put("mem_info_vram_used", &whole(used))?;
+        put("pcie_replay_count", "0")?;
+        for (file, curve) in [
+            ("gpu_busy_percent", &device.group.utilization),
+            ("mem_busy_percent", &device.group.memory_utilization),
+        ] {
+            if let Some(percent) = value(curve) {
+                put(file, &whole(percent))?;
+            }
+        }
+        let hwmon = [
+            ("power1_input", value(&device.group.power).map(|watts| watts * 1e6)),
+            ("power1_cap", device.group.power_limit.map(|watts| watts * 1e6)),
+            ("temp2_input", value(&device.group.temperature).map(|degrees| degrees * 1e3)),
+            ("temp3_input", value(&device.group.memory_temperature).map(|degrees| degrees * 1e3)),
+            ("freq1_input", value(&device.group.clocks.graphics).map(|mhz| mhz * 1e6)),
+            ("freq2_input", value(&device.group.clocks.memory).map(|mhz| mhz * 1e6)),
+        ];
+        for (file, number) in hwmon {
+            if let Some(number) = number {
+                put(&format!("hwmon/hwmon{}/{file}", device.index), &whole(number))?;
+            }
+        }
+        put(&format!("hwmon/hwmon{}/temp2_label", device.index), "junction")?;
+        put(&format!("hwmon/hwmon{}/temp3_label", device.index), "mem")?;
+        if let Some(mj) = device.energy_mj(seconds) {
+            fs::write(self.path(&format!("{folder}/gpu_metrics")), metrics(mj / 1e3))?;
+        }
+        self.bind(&address)?;
+        (0..parts(device)).try_for_each(|part| self.part(device, render + part, part))
+    }
+
+    /// The links by which the bus, the driver and DRM name a device.
+    fn bind(&self, address: &str) -> io::Result<()> {
+        for folder in ["sys/bus/pci/devices", "sys/bus/pci/drivers/amdgpu"] {
+            fs::create_dir_all(self.path(folder))?;
+            symlink(self.folder(address), self.path(folder).join(address))?;
+        }
+        symlink(self.path("sys/bus/pci/drivers/amdgpu"), self.folder(address).join("driver"))
+    }
+
+    /// A device's, or a partition's, render node and KFD node.
+    fn part(&self, device: &Device<'_>, render: u32, part: u32) -> io::Result<()> {
+        let drm = self.path("sys/class/drm").join(format!("renderD{render}"));
+        fs::create_dir_all(&drm)?;
+        symlink(self.folder(&address(device)), drm.join("device"))?;
+        fs::write(drm.join("dev"), format!("226:{render}\n"))?;
+        let index = render - FIRST_RENDER;
+        let node = format!("sys/class/kfd/kfd/topology/nodes/{}", index + 2);
+        self.write(&format!("{node}/gpu_id"), &(FIRST_ID + index).to_string())?;
+        // The partition's number is in the place of the function, as recorded.
+        let location = (u32::from(bus(device)) << 8) + part;
+        let units = 304 / parts(device);
+        let mut text = String::new();
+        let _ = write!(
+            text,
+            "cpu_cores_count 0\nsimd_count {}\nmem_banks_count 1\nsimd_per_cu 4\n\
+             gfx_target_version 90402\nvendor_id 4098\ndevice_id 29857\nlocation_id {location}\n\
+             domain 0\ndrm_render_minor {render}\nhive_id 15188982192727901047\nunique_id {}\n\
+             num_xcc {}",
+            units * 4,
+            unique(device),
+            8 / parts(device),
+        );
+        self.write(&format!("{node}/properties"), &text)?;
+        let size = device.group.memory.total / u64::from(parts(device));
+        let bank = format!("heap_type 1\nsize_in_bytes {size}\nflags 0\nwidth 8192");
+        self.write(&format!("{node}/mem_banks/0/properties"), &bank)
+    }
+}
+
+/// The PCI address of a device of a scenario, as the bus names it.
+pub fn address(device: &Device<'_>) -> String {
+    device.text(&device.group.pci)
+}
+
+/// How many parts a device has.
+pub fn parts(device: &Device<'_>) -> u32 {
+    u32::try_from(device.group.instances.len()).unwrap_or(u32::MAX).max(1)
+}
+
+/// Whether a scenario's process is on KFD's list.
+pub fn is_compute(list: List) -> bool {
+    list == List::Compute
+}
+
+fn bus(device: &Device<'_>) -> u8 {
+    let address = address(device);
+    let bus = address.split(':').nth(1).unwrap_or_default().to_owned();
+    u8::from_str_radix(&bus, 16).unwrap_or_default()
+}
+
+/// The number in the scenario's UUID, `GPU-` and sixteen digits.
+fn unique(device: &Device<'_>) -> u64 {
+    let uuid = device.text(&device.group.uuid);
+    u64::from_str_radix(uuid.trim_start_matches("GPU-"), 16).unwrap_or_default()
+}
+
+fn whole(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+/// `gpu_metrics` of revision 1.7 as MI300X has it, all ones but for its head and the energy.
+pub fn metrics(joules: f64) -> Vec<u8> {
+    const LENGTH: u16 = 2208;
+    const ENERGY: usize = 24;
+    let mut table = vec![0xff; usize::from(LENGTH)];
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter")]
+    let steps = (joules * ENERGY_STEPS).round() as u64;
+    table[..2].copy_from_slice(&LENGTH.to_le_bytes());
+    table[2..4].copy_from_slice(&[1, 7]);
+    table[ENERGY..ENERGY + 8].copy_from_slice(&steps.to_le_bytes());
+    table
+}
