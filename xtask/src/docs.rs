@@ -1,4 +1,5 @@
-//! The documents made from the program: `agent/METRICS.md` from the metric catalogue.
+//! The documents made from the program: `agent/METRICS.md` from the metric catalogue, and the sample
+//! configuration from the sections of every component.
 
 use crate::compile::{self, Profile};
 use crate::{place, shell};
@@ -18,32 +19,40 @@ pub(crate) fn docs(request: &Request) -> Result<()> {
     if request.check { check() } else { write() }
 }
 
+/// A document, and what the agent is asked to write it.
+const DOCUMENTS: [(&str, &[&str]); 2] = [
+    ("agent/METRICS.md", &["metrics", "--markdown"]),
+    ("deploy/gpuwho.toml", &["config", "sample"]),
+];
+
 /// Fails when a document is not what the program would write now.
 pub(crate) fn check() -> Result<()> {
-    let path = place::root().join("agent/METRICS.md");
-    let written =
-        fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    match first_difference(&written, &metrics()?) {
-        None => Ok(()),
-        Some(line) => {
-            bail!("agent/METRICS.md:{line} is not what the catalogue says: run `cargo xtask docs`")
+    for (name, args) in DOCUMENTS {
+        let path = place::root().join(name);
+        let written =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        if let Some(line) = first_difference(&written, &text(args)?) {
+            bail!("{name}:{line} is not what the agent writes: run `cargo xtask docs`");
         }
     }
-}
-
-fn write() -> Result<()> {
-    let path = place::root().join("agent/METRICS.md");
-    fs::write(&path, metrics()?).with_context(|| format!("writing {}", path.display()))?;
-    println!("wrote {}", path.display());
     Ok(())
 }
 
-fn metrics() -> Result<String> {
+fn write() -> Result<()> {
+    for (name, args) in DOCUMENTS {
+        let path = place::root().join(name);
+        fs::write(&path, text(args)?).with_context(|| format!("writing {}", path.display()))?;
+        println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+fn text(args: &[&str]) -> Result<String> {
     compile::packages(Profile::Debug, &["gpuwho"])?;
     let agent = compile::agent(Profile::Debug);
-    let text = shell::capture(&mut shell::program(agent, ["metrics", "--markdown"]))?;
+    let text = shell::capture(&mut shell::program(agent, args))?;
     if text.trim().is_empty() {
-        bail!("`gpuwho metrics --markdown` wrote nothing");
+        bail!("`gpuwho {}` wrote nothing", args.join(" "));
     }
     Ok(text)
 }

@@ -21,6 +21,7 @@ pub fn def(of: &'static Vendor) -> SourceDef {
         about: "devices, through the vendor's library",
         section: Some(Section::of::<RawReader>(of.name, SAMPLE)),
         after: &[],
+        switches: &["nvidia.by_link"],
         alone: Alone::Devices,
         configure,
     }
