@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// One BPF object a probe.
-const PROBES: [&str; 2] = ["device_users", "nccl"];
+/// One program file and one BPF object a probe.
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent-ebpf/src/bin");
 /// What the benchmark of the collective calls measures against; no part of the agent.
 const COMPARED: &str = "per_call";
 /// A folder of prebuilt objects to embed instead (release builds, cross builds).
@@ -53,20 +53,28 @@ fn provide() -> Result<(), String> {
                 "cargo:warning={missing}: built without BPF, the agent will scan /proc instead; \
                  remedy: cargo xtask setup"
             );
-            let objects = PROBES.iter().chain([&COMPARED]);
-            objects.into_iter().try_for_each(|object| write(&out.join(object), &[]))
+            let mut objects = probes()?.into_iter().chain([COMPARED.to_owned()]);
+            objects.try_for_each(|object| write(&out.join(object), &[]))
         }
     }
 }
 
 fn embed_prebuilt(folder: &Path, out: &Path) -> Result<(), String> {
-    for probe in PROBES {
-        let from = folder.join(probe);
+    for probe in probes()? {
+        let from = folder.join(&probe);
         println!("cargo:rerun-if-changed={}", from.display());
         let object = fs::read(&from).map_err(|e| format!("{PREBUILT}: {}: {e}", from.display()))?;
         write(&out.join(probe), &object)?;
     }
     write(&out.join(COMPARED), &[])
+}
+
+/// The probes, by the stems of their program files.
+fn probes() -> Result<Vec<String>, String> {
+    let files = fs::read_dir(PROGRAMS).map_err(|e| format!("{PROGRAMS}: {e}"))?;
+    let files = files.flatten().map(|file| file.path());
+    let stems = files.filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()));
+    Ok(stems.filter(|stem| stem != COMPARED).collect())
 }
 
 struct BpfToolchain {

@@ -52,9 +52,9 @@ const AGENT_SAMPLE: &str = r#"# Time between readings.
 # What to log on standard error: error, warn, info, debug, trace, or a tracing filter.
 #: log = "info"
 "#;
-const TELEMETRY_SAMPLE: &str = r#"# Send the agent's own log records to the OTLP receiver as well.
+const TELEMETRY_SAMPLE: &str = "# Send the agent's own log records to the OTLP receiver as well.
 #: logs = false
-"#;
+";
 
 /// The sections that belong to no source and no sink, before and after theirs in the sample.
 pub static FIRST: &[Section] = &[

@@ -53,6 +53,8 @@ pub struct Enricher {
     looked_up: Vec<Identity>,
     /// CPU time of looking them up.
     spent: Duration,
+    /// Keys of the configuration that make sources tell less.
+    switches: String,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +104,7 @@ impl Enricher {
             epoch: 0,
             looked_up: Vec::new(),
             spent: Duration::ZERO,
+            switches: String::new(),
         }
     }
 
@@ -115,6 +118,12 @@ impl Enricher {
     #[must_use]
     pub fn with_limit(self, limit: usize) -> Self {
         Self { ceiling: Ceiling::new(limit), ..self }
+    }
+
+    /// With the keys of the configuration that make sources tell less.
+    #[must_use]
+    pub fn with_switches(self, switches: String) -> Self {
+        Self { switches, ..self }
     }
 
     /// Series alive now.
@@ -136,7 +145,8 @@ impl Enricher {
                 facts.attributes.iter().map(|(_, value)| value.to_string()).collect();
             Some((words.join(" "), count))
         });
-        self.ceiling.report(self.sources.values().map(|source| source.refused).sum(), worst)
+        let refused = self.sources.values().map(|source| source.refused).sum();
+        self.ceiling.report(refused, worst, &self.switches)
     }
 
     /// Adds a snapshot of a part of a source to `out`: a point for every sample, and an end mark for

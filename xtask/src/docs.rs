@@ -1,4 +1,5 @@
-//! The documents made from the program: `agent/METRICS.md` from the metric catalogue.
+//! The documents made from the program: `agent/METRICS.md` from the metric catalogue, and the sample
+//! configuration from the sections of every component.
 
 use crate::{compile, place, shell};
 use anyhow::{Context as _, Result, bail};
@@ -19,30 +20,39 @@ pub(crate) fn docs(request: &Request) -> Result<()> {
     if request.check { check(&agent) } else { write(&agent) }
 }
 
+/// A document, and what the agent is asked to write it.
+const DOCUMENTS: [(&str, &[&str]); 2] = [
+    ("agent/METRICS.md", &["metrics", "--markdown"]),
+    ("deploy/gpuwho.toml", &["config", "sample"]),
+];
+
 /// Fails when a document is not what the program would write now.
 pub(crate) fn check(agent: &Path) -> Result<()> {
-    let path = place::root().join("agent/METRICS.md");
-    let written =
-        fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    match first_difference(&written, &metrics(agent)?) {
-        None => Ok(()),
-        Some(line) => {
-            bail!("agent/METRICS.md:{line} is not what the catalogue says: run `cargo xtask docs`")
+    for (name, args) in DOCUMENTS {
+        let path = place::root().join(name);
+        let written =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        if let Some(line) = first_difference(&written, &text(agent, args)?) {
+            bail!("{name}:{line} is not what the agent writes: run `cargo xtask docs`");
         }
     }
-}
-
-fn write(agent: &Path) -> Result<()> {
-    let path = place::root().join("agent/METRICS.md");
-    fs::write(&path, metrics(agent)?).with_context(|| format!("writing {}", path.display()))?;
-    println!("wrote {}", path.display());
     Ok(())
 }
 
-fn metrics(agent: &Path) -> Result<String> {
-    let text = shell::capture(&mut shell::program(agent, ["metrics", "--markdown"]))?;
+fn write(agent: &Path) -> Result<()> {
+    for (name, args) in DOCUMENTS {
+        let path = place::root().join(name);
+        fs::write(&path, text(agent, args)?)
+            .with_context(|| format!("writing {}", path.display()))?;
+        println!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+fn text(agent: &Path, args: &[&str]) -> Result<String> {
+    let text = shell::capture(&mut shell::program(agent, args))?;
     if text.trim().is_empty() {
-        bail!("`gpuwho metrics --markdown` wrote nothing");
+        bail!("`gpuwho {}` wrote nothing", args.join(" "));
     }
     Ok(text)
 }

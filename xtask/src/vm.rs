@@ -13,8 +13,8 @@ mod machine;
 mod passed;
 
 use crate::compile;
-use crate::place;
 use crate::setup::{self, Want};
+use crate::{place, shell};
 use anyhow::{Context as _, Result, bail};
 use boot::Booted;
 use initramfs::{Check, Image, PROGRAM, TESTS, Tests};
@@ -24,26 +24,35 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Ways of seeing a device opened; the guest tries each, and each must work in every kernel that
-/// can have it.
-const HOOKS: &[&str] = &["fexit", "cgroup", "syscall"];
-
-/// What the agent is asked in the guest for one hook.
-fn self_test(hook: &str) -> Vec<OsString> {
-    ["self-test", "bpf", "--hook", hook].map(OsString::from).to_vec()
+/// What the probes' table says is to be proved on every kernel.
+struct Proofs {
+    /// Arguments of `gpuwho self-test`.
+    self_tests: Vec<Vec<String>>,
+    /// The agent's unit tests: few, since each loads all programs, which takes an emulated processor
+    /// some seconds.
+    tests: Vec<String>,
 }
 
-/// Tests of collective calls that need no more than BPF and the fake library: every kernel tells the
-/// same of the same calls, in each of the ways that it has. Few, since each loads all programs, which
-/// takes an emulated processor some seconds.
-const NCCL_TESTS: &[&str] = &[
-    "rank_size_hash_sequence_calls_and_bytes_are_exact",
-    "split_shrink_and_destroy_are_followed",
-    "a_rank_that_hangs_in_a_call_is_told",
-    "probes_go_into_the_file_that_was_read",
-    "a_name_is_read_wherever_a_configuration_is",
-    "a_hostile_configuration_gives_no_name",
-];
+impl Proofs {
+    /// Asks the agent built for this machine.
+    fn ask() -> Result<Self> {
+        let agent = compile::debug_agent()?;
+        let list = shell::capture(&mut shell::program(agent, ["self-test", "--list"]))?;
+        Self::parse(&list).context("`gpuwho self-test --list` names nothing")
+    }
+
+    fn parse(list: &str) -> Option<Self> {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        let mut proofs = Self { self_tests: Vec::new(), tests: Vec::new() };
+        for line in list.lines() {
+            match line.strip_prefix("test ") {
+                Some(test) => proofs.tests.push(test.to_owned()),
+                None => proofs.self_tests.push(words(line)),
+            }
+        }
+        (!proofs.self_tests.is_empty() && !proofs.tests.is_empty()).then_some(proofs)
+    }
+}
 
 /// What `cargo xtask vm` can be asked.
 #[derive(clap::Args)]
@@ -229,6 +238,8 @@ fn boot_all(
 struct Guest {
     machine: &'static Machine,
     image: Image,
+    /// `None` where another program runs in place of the agent.
+    proofs: Option<Proofs>,
 }
 
 impl Guest {
@@ -236,7 +247,7 @@ impl Guest {
         if let Some(program) = &request.program {
             let program = program.canonicalize().context("the program to run in the guest")?;
             let image = initramfs::build(machine, busybox, &program, None)?;
-            return Ok(Self { machine, image });
+            return Ok(Self { machine, image, proofs: None });
         }
         compile::setup_toolchain()?;
         let (target, programs) = match machine.cross() {
@@ -248,23 +259,34 @@ impl Guest {
         let beside = ["nccl-rank", "libnccl.so"].map(|name| target.join(name)).to_vec();
         let tests = Tests { program: tests, beside };
         let image = initramfs::build(machine, busybox, &target.join("gpuwho"), Some(&tests))?;
-        Ok(Self { machine, image })
+        Ok(Self { machine, image, proofs: Some(Proofs::ask()?) })
     }
 
     /// What is checked in a kernel, one after the other.
     fn checks(&self, request: &Request, kernel: &Kernel) -> Vec<Check> {
-        let check = |name, args| Check { name, program: PROGRAM, args, idle: None };
-        if request.program.is_some() {
-            return vec![check("program", request.args.clone())];
-        }
-        let has = |hook: &&&str| **hook != "fexit" || self.machine.has_trampolines(&kernel.version);
-        let hooks = HOOKS.iter().filter(has).map(|hook| check(hook, self_test(hook)));
-        let nccl = check("nccl", ["self-test", "nccl"].map(OsString::from).to_vec());
-        let options = ["--test-threads=1", "--nocapture"];
-        let tests = NCCL_TESTS.iter().chain(self.machine.tests);
-        let args = tests.chain(&options).map(OsString::from).collect();
-        let ranks = Check { name: "ranks", program: TESTS, args, idle: Some("needs .*BPF") };
-        hooks.chain([nccl, ranks]).collect()
+        let Some(proofs) = &self.proofs else {
+            let args = request.args.clone();
+            return vec![Check { name: "program".into(), program: PROGRAM, args, idle: None }];
+        };
+        let is_here = |test: &&Vec<String>| {
+            let needs_trampolines = test.iter().any(|word| word == "fexit");
+            !needs_trampolines || self.machine.has_trampolines(&kernel.version)
+        };
+        let self_tests = proofs.self_tests.iter().filter(is_here).map(|test| Check {
+            name: test.last().cloned().unwrap_or_default(),
+            program: PROGRAM,
+            args: std::iter::once("self-test")
+                .chain(test.iter().map(String::as_str))
+                .map(OsString::from)
+                .collect(),
+            idle: None,
+        });
+        let tests =
+            proofs.tests.iter().map(String::as_str).chain(self.machine.tests.iter().copied());
+        let args = tests.chain(["--test-threads=1", "--nocapture"]).map(OsString::from).collect();
+        let idle = Some("needs .*BPF");
+        let ranks = Check { name: "ranks".into(), program: TESTS, args, idle };
+        self_tests.chain([ranks]).collect()
     }
 }
 
@@ -272,5 +294,19 @@ fn print_table(rows: &[Row]) {
     println!("{:<30}{:>8}  {:<10} passed there", "kernel", "seconds", "result");
     for Row { kernel, seconds, result, checks } in rows {
         println!("{}", format!("{kernel:<30}{seconds:>8.1}  {result:<10} {checks}").trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Proofs;
+
+    #[test]
+    fn what_the_agent_lists_is_what_a_guest_runs() {
+        let list = "bpf --hook fexit\nnccl\ntest ranks_are_counted\n";
+        let proofs = Proofs::parse(list).unwrap();
+        assert_eq!(proofs.self_tests, [vec!["bpf", "--hook", "fexit"], vec!["nccl"]]);
+        assert_eq!(proofs.tests, ["ranks_are_counted"]);
+        assert!(Proofs::parse("").is_none(), "no kernel passes with nothing to prove");
     }
 }

@@ -83,7 +83,7 @@ fn sections() -> Vec<Section> {
 pub fn sample() -> String {
     let mut sample = TITLE.to_owned();
     for section in sections() {
-        sample += &format!("\n[{}]\n{}", section.name, section.sample);
+        sample.extend(["\n[", section.name, "]\n", section.sample]);
     }
     sample
 }

@@ -74,6 +74,7 @@ pub fn collect(
     let (inventory, ownership) = (&context.inventory, &context.ownership);
     let mut enricher = Enricher::new(Arc::clone(inventory), ownership.clone())
         .with_limit(settings.series_limit)
+        .with_switches(sources::switches())
         .with_communicators(Arc::clone(&context.communicators));
     let mut ledger = Ledger::new(settings.interval);
     let nodes = Nodes::read(&settings.nodes, &settings.paths);

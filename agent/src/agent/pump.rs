@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use super::sinks::{self, Named};
+use super::sources;
 use crate::catalog::agent::Stage;
 use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
@@ -37,6 +38,7 @@ pub(super) fn pump(
     let context = &core.context;
     let mut enricher = Enricher::new(Arc::clone(&context.inventory), context.ownership.clone())
         .with_limit(core.series_limit)
+        .with_switches(sources::switches())
         .with_communicators(Arc::clone(&context.communicators));
     let mut ledger = Ledger::new(context.interval);
     let mut out = EnrichedBatch::default();

@@ -22,6 +22,12 @@ pub fn names() -> Vec<&'static str> {
     all().iter().map(|source| source.name).collect()
 }
 
+/// The keys of the configuration that make sources tell less.
+pub(super) fn switches() -> String {
+    let all = all().into_iter().flat_map(|source| source.switches);
+    all.copied().collect::<Vec<_>>().join(", ")
+}
+
 /// The places of `sources` in the order in which they start: each after those that it names, else
 /// as they are listed. What waits for itself comes last.
 pub(super) fn start_order(sources: &[SourceDef]) -> Vec<usize> {
@@ -56,6 +62,7 @@ mod tests {
             about: "",
             section: None,
             after,
+            switches: &[],
             alone: Alone::Named,
             configure: |name, _| Err(ConfigError::no_such("source", name)),
         }

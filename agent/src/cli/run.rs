@@ -112,10 +112,10 @@ fn self_tests() -> String {
     let mut list = String::new();
     for probe in PROBES {
         for SelfTest { name, hook } in probe.self_tests {
-            let hook = hook.map_or_else(String::new, |hook| format!(" --hook {hook}"));
-            list += &format!("{name}{hook}\n");
+            let hook = hook.map_or_else(Vec::new, |hook| vec![" --hook ", hook]);
+            list.extend([*name].into_iter().chain(hook).chain(["\n"]));
         }
-        probe.vm_tests.iter().for_each(|test| list += &format!("test {test}\n"));
+        list.extend(probe.vm_tests.iter().flat_map(|test| ["test ", test, "\n"]));
     }
     list
 }

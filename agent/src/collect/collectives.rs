@@ -26,6 +26,7 @@ pub const PROBE: ProbeDef = ProbeDef {
         about: "calls of NCCL and RCCL, counted by probes",
         section: Some(SECTION),
         after: &[],
+        switches: &["nccl.enabled"],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(probes(with.tables.read(NCCL)?)?)),
     },
@@ -47,6 +48,7 @@ pub const INSPECTOR: SourceDef = SourceDef {
     about: "the files of NCCL's Inspector",
     section: Some(SECTION),
     after: &[],
+    switches: &[],
     alone: Alone::Named,
     configure: |_, with| Ok(Box::new(inspector(&with.tables.read(NCCL)?)?)),
 };
@@ -57,6 +59,7 @@ pub const RAS: SourceDef = SourceDef {
     about: "NCCL's own status (RAS)",
     section: Some(SECTION),
     after: &[nccl::NAME],
+    switches: &[],
     alone: Alone::Named,
     configure: |_, with| {
         let raw: RawNccl = with.tables.read(NCCL)?;

@@ -22,6 +22,7 @@ pub const SOURCE: SourceDef = SourceDef {
     about: "counts of events",
     section: None,
     after: &[],
+    switches: &[],
     alone: Alone::Named,
     configure: |_, _| Ok(Box::new(Settings)),
 };

@@ -242,7 +242,12 @@ impl Ceiling {
 
     /// How it stands when so many series were left out of the last batches of all sources, most of
     /// them of one owner; `None` while nothing ever was.
-    pub(super) fn report(&self, refused: usize, worst: Option<(String, u64)>) -> Option<Report> {
+    pub(super) fn report(
+        &self,
+        refused: usize,
+        worst: Option<(String, u64)>,
+        switches: &str,
+    ) -> Option<Report> {
         if self.lost == 0 {
             return None;
         }
@@ -255,7 +260,7 @@ impl Ceiling {
                 self.limit,
                 whose.unwrap_or_default()
             );
-            let remedy = "raise agent.series_limit, or tell less: nvidia.by_link, nccl.enabled";
+            let remedy = format!("raise agent.series_limit, or tell less: {switches}");
             report = Report::of(SourceState::Degraded, reason, remedy);
         }
         report.dropped = vec![(DropReason::SeriesLimit, self.lost)];

@@ -45,7 +45,7 @@ pub(super) const TESTS: &str = "/target/deps/tests";
 /// One run of a program in the guest.
 pub(super) struct Check {
     /// One word, for the marks on the console and for the table.
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// Which program.
     pub(super) program: &'static str,
     /// The program's arguments.
@@ -292,14 +292,14 @@ mod tests {
     fn arguments_reach_the_guest_as_they_are() {
         let args = ["self-test", "it's", "$HOME"].map(OsString::from).to_vec();
         let expected = "self-test it's $HOME\n@@PASSED a\n".to_owned();
-        let check = Check { name: "a", program: PROGRAM, args, idle: None };
+        let check = Check { name: "a".into(), program: PROGRAM, args, idle: None };
         assert_eq!(run(&[check]), (Some(0), expected));
     }
 
     #[test]
     fn a_check_that_says_it_has_checked_nothing_has_failed() {
         let check = |word: &str| Check {
-            name: "a",
+            name: "a".into(),
             program: PROGRAM,
             args: vec![OsString::from(word)],
             idle: Some("needs .*BPF"),
@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn one_failing_check_fails_the_guest_and_the_others_still_run() {
-        let check = |name, word: &str| Check {
-            name,
+        let check = |name: &str, word: &str| Check {
+            name: name.into(),
             program: PROGRAM,
             args: vec![OsString::from(word)],
             idle: None,

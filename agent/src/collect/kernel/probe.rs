@@ -12,10 +12,13 @@ pub struct ProbeDef {
     /// What `gpuwho self-test` can be asked, which the VM matrix asks in every kernel.
     pub self_tests: &'static [SelfTest],
     /// Runs one; gives a line for a person, newline included.
-    pub self_test: fn(Option<&str>) -> Result<String, Box<dyn Error + Send + Sync>>,
+    pub self_test: fn(Option<&str>) -> Result<String, SelfTestError>,
     /// Unit tests of the agent that the VM matrix runs in every kernel as well.
     pub vm_tests: &'static [&'static str],
 }
+
+/// What a self-test has found wrong.
+pub type SelfTestError = Box<dyn Error + Send + Sync>;
 
 /// A self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

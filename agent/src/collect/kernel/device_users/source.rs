@@ -10,6 +10,7 @@ use crate::config::{ConfigError, Section, Settings as AgentSettings, Tables, che
 use crate::diagnosis::Finding;
 use serde::Deserialize;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ pub const PROBE: ProbeDef = ProbeDef {
         section: Some(SECTION),
         // Whoever is told of processes, from the first one on.
         after: &[nccl::NAME],
+        switches: &[],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(settings(with.tables)?)),
     },
@@ -110,7 +112,7 @@ impl Source for Settings {
             context.ownership.ends_are_unannounced();
         }
         let (board, ownership) = (context.board.clone(), context.ownership.clone());
-        let gauges = context.gauges.clone();
+        let gauges = Arc::clone(&context.gauges);
         context.upkeep.push(Box::new(move || {
             let report = handle.report();
             let lost = report.dropped.iter().map(|(_, lost)| lost).sum();
