@@ -29,12 +29,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+const SAMPLE: &str = r#"#: enabled = true
+# The process that reads the driver's files keeps the capabilities to read other users' fdinfo and
+# gives up the others, and the system calls that it does not need.
+#: confined = true
+# A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
+#: deadline = "5s"
+# How often a missing driver or device is looked for.
+#: retry = "30s"
+"#;
+
 pub(super) const VENDOR: Vendor = Vendor {
     name: "amd",
     library: None,
     drivers: &[DRIVER],
     nodes: &["/dev/kfd", "/dev/dri/renderD*"],
     node_drivers: &["kfd", "drm"],
+    sample: SAMPLE,
     switches: &[],
     // To read `fdinfo` of other users' processes.
     keeps: CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH),
