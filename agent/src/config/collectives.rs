@@ -4,7 +4,7 @@ use super::{ConfigError, duration};
 use crate::collect::kernel::nccl;
 use crate::collect::{inspector, ras};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// Every question to NCCL goes to every process of a job.
@@ -17,6 +17,7 @@ pub(super) struct RawNccl {
     budget: Option<u64>,
     timed_rate: Option<u32>,
     hang_after: Option<String>,
+    trusted_mounts: Option<Vec<PathBuf>>,
     inspector: Option<bool>,
     inspector_dirs: Option<Vec<PathBuf>>,
     inspector_rate: Option<u64>,
@@ -41,12 +42,30 @@ pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
                     .into(),
         });
     }
+    let trusted_mounts = raw.trusted_mounts.unwrap_or(usual.trusted_mounts);
+    trusted_mounts.iter().try_for_each(|path| trusted_mount(path))?;
     Ok(nccl::Settings {
+        trusted_mounts,
         enabled: raw.enabled.unwrap_or(usual.enabled),
         budget: raw.budget.or(usual.budget),
         patience: usual.patience,
         timed_rate: raw.timed_rate.unwrap_or(usual.timed_rate),
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
+    })
+}
+
+/// A directory whose mounts may keep the kernel waiting: none by accident.
+fn trusted_mount(path: &Path) -> Result<(), ConfigError> {
+    let is_plain = path.components().all(|part| !matches!(part, Component::ParentDir));
+    if path.is_absolute() && is_plain && path.parent().is_some() {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        key: "nccl.trusted_mounts".into(),
+        problem: format!("`{}` is not the whole path of a directory below /", path.display()),
+        remedy:
+            "name where root mounts images, like /cvmfs; a hung server there stops the host's forks"
+                .into(),
     })
 }
 

@@ -199,6 +199,20 @@ mod tests {
     }
 
     #[test]
+    fn mounts_are_trusted_by_whole_paths_below_the_root() {
+        let loaded = load("[nccl]\ntrusted_mounts = [\"/cvmfs\", \"/opt/images\"]\n", &[]).unwrap();
+        assert_eq!(
+            loaded.nccl.trusted_mounts,
+            ["/cvmfs", "/opt/images"].map(std::path::PathBuf::from)
+        );
+        for wrong in ["/", "cvmfs", "/opt/../tmp", ""] {
+            let error =
+                load(&format!("[nccl]\ntrusted_mounts = [\"{wrong}\"]\n"), &[]).unwrap_err();
+            assert!(error.contains("nccl.trusted_mounts"), "{error}");
+        }
+    }
+
+    #[test]
     fn nccls_own_status_is_read_seldom_or_never() {
         let usual = load("", &[]).unwrap().ras;
         assert_eq!((usual.enabled, usual.every), (true, Duration::from_mins(1)));
