@@ -15,7 +15,7 @@ use crate::paths::Paths;
 use serde::Deserialize;
 use std::cell::RefCell;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +83,11 @@ const SECTION: Section = Section::of::<RawNccl>(
 #: timed_rate = 500
 # A rank that stays in one call, or makes none while its peers go on, for so long is hung.
 #: hang_after = "1m"
+# FUSE mounts that may be probed, by the directories of the host at or below which root mounts them (images
+# of CVMFS, squashfuse, fuse-overlayfs), also as layers of overlays. The kernel reads a probed page from
+# them while no process of the host can fork: a server that does not answer then stops the host, so name
+# only what you would trust with that. NCCL on other FUSE mounts is not counted.
+#: trusted_mounts = []
 # Read the files of NCCL's Inspector plugin where a job has it on: time and bandwidth of completed
 # collectives. They are found among the open files of processes that hold a device, and in these
 # directories (whole paths).
@@ -107,6 +112,7 @@ struct RawNccl {
     budget: Option<u64>,
     timed_rate: Option<u32>,
     hang_after: Option<String>,
+    trusted_mounts: Option<Vec<PathBuf>>,
     inspector: Option<bool>,
     inspector_dirs: Option<Vec<PathBuf>>,
     inspector_rate: Option<u64>,
@@ -131,12 +137,30 @@ fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
                     .into(),
         });
     }
+    let trusted_mounts = raw.trusted_mounts.unwrap_or(usual.trusted_mounts);
+    trusted_mounts.iter().try_for_each(|path| trusted_mount(path))?;
     Ok(nccl::Settings {
+        trusted_mounts,
         enabled: raw.enabled.unwrap_or(usual.enabled),
         budget: raw.budget.or(usual.budget),
         patience: usual.patience,
         timed_rate: raw.timed_rate.unwrap_or(usual.timed_rate),
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
+    })
+}
+
+/// A directory whose mounts may keep the kernel waiting: none by accident.
+fn trusted_mount(path: &Path) -> Result<(), ConfigError> {
+    let is_plain = path.components().all(|part| !matches!(part, Component::ParentDir));
+    if path.is_absolute() && is_plain && path.parent().is_some() {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        key: "nccl.trusted_mounts".into(),
+        problem: format!("`{}` is not the whole path of a directory below /", path.display()),
+        remedy:
+            "name where root mounts images, like /cvmfs; a hung server there stops the host's forks"
+                .into(),
     })
 }
 
@@ -285,6 +309,19 @@ mod tests {
         );
         let error = probes(raw("budget = 0\n")).unwrap_err().to_string();
         assert!(error.contains("nccl.budget"), "{error}");
+    }
+
+    #[test]
+    fn mounts_are_trusted_by_whole_paths_below_the_root() {
+        let of = |list: &str| probes(raw(&format!("trusted_mounts = {list}\n")));
+        assert_eq!(
+            of("[\"/cvmfs\", \"/opt/images\"]").unwrap().trusted_mounts,
+            ["/cvmfs", "/opt/images"].map(PathBuf::from)
+        );
+        for wrong in ["/", "cvmfs", "/opt/../tmp", ""] {
+            let error = of(&format!("[\"{wrong}\"]")).unwrap_err().to_string();
+            assert!(error.contains("nccl.trusted_mounts"), "{error}");
+        }
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod many;
 mod mapped;
 mod mappings;
 mod maps;
+mod mounts;
 mod pace;
 mod peers;
 mod price;
@@ -81,6 +82,7 @@ use shared::Shared;
 use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tell::{Beside, count, tell};
@@ -107,6 +109,9 @@ pub struct Settings {
     /// A rank that stays in one call for so long, or makes none for so long while its peers have
     /// gone on, is hung.
     pub hang_after: Duration,
+    /// Directories of the host below which FUSE mounts of root's are probed: their servers are
+    /// trusted to answer the kernel.
+    pub trusted_mounts: Vec<PathBuf>,
 }
 
 impl Default for Settings {
@@ -120,6 +125,7 @@ impl Default for Settings {
             // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
             // after which PyTorch gives up.
             hang_after: Duration::from_mins(1),
+            trusted_mounts: Vec::new(),
         }
     }
 }

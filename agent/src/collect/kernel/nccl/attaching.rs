@@ -44,8 +44,9 @@ pub(super) struct Attaching {
     refusals: Refusals,
     /// Links to close, when there is nothing better to do, and of which file.
     detaching: Vec<(Stamp, Hold)>,
-    /// Nothing is closed until then, since somebody is stuck.
+    /// Nothing is closed until then, since somebody is stuck, at so many tries in a row.
     detach_after: Option<Instant>,
+    held_up: u32,
     stuck: Stuck,
     words: Words,
     /// Returns that the agent made itself, to try what they cost.
@@ -69,6 +70,7 @@ impl Attaching {
             refusals: Refusals::default(),
             detaching: Vec::new(),
             detach_after: None,
+            held_up: 0,
             stuck: Stuck::default(),
             words: Words::default(),
             tried: 0,
@@ -257,9 +259,9 @@ impl Attaching {
 
     /// A few at a time: a library that comes meanwhile is attached first. None of a file of which
     /// somebody keeps the mappings locked.
-    pub(super) fn detach_some(&mut self, libraries: &Libraries) {
+    pub(super) fn detach_some(&mut self, libraries: &Libraries, now: Instant) {
         let begun = Instant::now();
-        if self.detach_after.is_some_and(|after| begun < after) {
+        if self.detach_after.is_some_and(|after| now < after) {
             return;
         }
         self.detach_after = None;
@@ -271,9 +273,11 @@ impl Attaching {
                 tracing::debug!(why, "probes are left where they are");
                 // Others' come first the next time.
                 self.detaching.insert(0, (file, link));
-                self.detach_after = Some(Stuck::again(begun));
+                self.held_up = self.held_up.saturating_add(1);
+                self.detach_after = Some(Stuck::again(now, self.held_up));
                 return;
             }
+            self.held_up = 0;
             drop(link);
         }
     }

@@ -16,7 +16,7 @@
 use super::fields::Fields;
 use super::files::{Files, Found, MapsKey, New};
 use super::library::{Library, User};
-use super::mapped::{Mapped, NotRead};
+use super::mapped::{Mapped, NotRead, Opener};
 use super::mappings;
 use super::pace::{Meter, Pace};
 use super::room;
@@ -24,6 +24,7 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::{ProcFile, Refused, Tenant, TenantFiles};
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,8 @@ pub(super) struct Looked {
 pub(super) struct Libraries {
     files: TenantFiles,
     paths: Paths,
+    /// Directories below which FUSE mounts are trusted.
+    pub trusted: Vec<PathBuf>,
     known: HashMap<FileKey, Library>,
     /// Files that are none, by a key that holds for all processes, and how many map them.
     others: HashMap<FileKey, usize>,
@@ -73,6 +76,7 @@ impl Libraries {
         Self {
             files,
             paths: paths.clone(),
+            trusted: Vec::new(),
             known: HashMap::new(),
             others: HashMap::new(),
             processes: HashMap::new(),
@@ -190,7 +194,7 @@ impl Libraries {
             library.users.insert(process, user());
             return Ok((Found::Library(file.key), true));
         }
-        let mapped = Mapped::open((&self.files, &self.paths), process, file.range);
+        let mapped = Mapped::open(self.opener(), process, file.range);
         let mapped = match mapped {
             Err(NotRead::UserSpace(kind)) => {
                 let why = NotRead::UserSpace(kind);
@@ -316,9 +320,9 @@ impl Libraries {
         in_memory.is_some_and(|found| found != library.begins)
     }
 
-    /// Reads as the rest does: what looks at who is stuck uses it.
-    pub(super) fn files(&self) -> (&TenantFiles, &Paths) {
-        (&self.files, &self.paths)
+    /// How files are opened: what looks at who is stuck does it alike.
+    pub(super) fn opener(&self) -> Opener<'_> {
+        Opener { files: &self.files, paths: &self.paths, trusted: &self.trusted }
     }
 
     /// A process maps only these files any more.

@@ -1456,6 +1456,89 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
     assert_eq!(present(&attaching, &libraries), [true, true]);
 }
 
+#[test]
+fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_more_seldom() {
+    if Source::usual().is_none() {
+        return;
+    }
+    let scene = Scene::new();
+    let rank = Rank::with(&scene.library());
+    let folder = tempfile::tempdir().unwrap();
+    let paths = proc_of(&folder, std::slice::from_ref(&rank), std::slice::from_ref(&scene));
+    let mut libraries = looked_at(&paths, &[rank.process()]);
+    let stuck = Stuck::on(&folder, &scene);
+    let maps = folder.path().join("99/maps");
+    let mapping = std::fs::read(&maps).unwrap();
+    std::fs::write(&maps, "").unwrap();
+    let (mut attaching, shared, mut now) = (Attaching::new(0), Shared::default(), Instant::now());
+    attach_all(&mut attaching, &mut libraries, &shared, now);
+    assert_eq!((attaching.refused(), attaching.is_idle()), (None, false));
+    // From now on he maps it, and is stuck.
+    std::fs::write(&maps, mapping).unwrap();
+    assert!(libraries.forget(rank.process()));
+    attach_all(&mut attaching, &mut libraries, &shared, now);
+    let links = attaching.detaching();
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        attaching.detach_some(&libraries, now);
+        assert_eq!(attaching.detaching(), links);
+        let due = attaching.detaching_due().unwrap();
+        waits.push(due.duration_since(now).as_secs());
+        now = due;
+    }
+    assert_eq!(waits, [2, 4, 8, 16, 32, 60, 60, 60]);
+    stuck.go_on();
+    while attaching.detaching() > 0 {
+        attaching.detach_some(&libraries, now);
+    }
+    assert_eq!(attaching.detaching_due(), None);
+}
+
+#[test]
+fn an_overlay_over_a_file_system_that_shows_nothing_is_probed_where_the_host_sees_its_layers() {
+    if Source::usual().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // Files on `ramfs` have no attribute by which the kernel's own file systems are known.
+    let script = "mount -t tmpfs none \"$0\" && cd \"$0\" && mkdir below more merged && \
+                  mount -t ramfs none below && cp \"$1\" below/libnccl.so.2 && \
+                  mount -t overlay -o lowerdir=\"$0/below:$0/more\" none merged && exec \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]);
+    command.arg(folder.path()).arg(built("libnccl.so")).arg(built("nccl-rank"));
+    let mut rank = Rank::run(&mut command);
+    let library = folder.path().join("merged/libnccl.so.2");
+    rank.begin(&format!("load {}", library.display()));
+    let mut answer = String::new();
+    rank.answers.read_line(&mut answer).unwrap();
+    if answer.trim_end() != "ok" {
+        println!("skipped: needs overlay mounts");
+        return;
+    }
+    // Process 1 has other mounts: nobody knows what the layers are.
+    let mut libraries = Libraries::new(TenantFiles::direct(&Paths::default()), &Paths::default());
+    libraries.look(rank.process(), Instant::now());
+    let why = libraries.trouble().unwrap_or_default();
+    assert!(why.contains("its file system (overlay) may never answer"), "{why}");
+    assert_eq!(libraries.in_use().count(), 0);
+    // And as if the process had the mounts of process 1.
+    let proc_folder = tempfile::tempdir().unwrap();
+    let paths = Paths { proc: proc_folder.path().to_owned(), ..Paths::default() };
+    let real = format!("/proc/{}", rank.child.id());
+    for name in ["1".to_owned(), rank.child.id().to_string()] {
+        std::os::unix::fs::symlink(&real, paths.proc.join(name)).unwrap();
+    }
+    let mut libraries = looked_at(&paths, &[rank.process()]);
+    let (mut attaching, shared) = (Attaching::new(0), Shared::default());
+    attach_all(&mut attaching, &mut libraries, &shared, Instant::now());
+    assert_eq!(attaching.refused(), None);
+    let maps = shared.with(|known| known.maps.take()).unwrap();
+    let id = rank.order("id");
+    assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+    assert_eq!(of_pid(&maps.read().unwrap(), rank.child.id()).len(), 1);
+}
+
 /// Processes as files, each with its library alone among its mappings.
 fn proc_of(folder: &tempfile::TempDir, ranks: &[Rank], scenes: &[Scene]) -> Paths {
     let paths = Paths { proc: folder.path().to_owned(), ..Paths::default() };

@@ -3,12 +3,13 @@
 //! that it is of one inode whatever the process maps, links or mounts meanwhile.
 //!
 //! A file on a file system of this kernel's own cannot make a reader wait, and is read here; one on a
-//! network file system is read in a helper process. One whose file system is a process (FUSE) is
-//! refused: the kernel reads the code that it puts a probe into while no process of the host can
+//! network file system is read in a helper process. One whose file system is a process (FUSE) that
+//! the operator does not trust (`mounts`) is refused: the kernel reads the code that it puts a probe into while no process of the host can
 //! fork (`prepare_uprobe` below `dup_mmap_sem`), and such a file system answers when it likes.
 
 use super::elf::ReadAt;
 use super::libraries::FileKey;
+use super::mounts::may_hang;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles};
@@ -17,7 +18,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::PathBuf;
 
@@ -34,8 +35,15 @@ fn is_local(known: StatxAttributes) -> bool {
         || known.contains(StatxAttributes::COMPRESSED)
             && !known.contains(StatxAttributes::ENCRYPTED)
 }
-/// Bytes of the list of a process's mounts: it may make as many as `fs.mount-max`.
-const MOST_MOUNTS: u64 = 8 << 20;
+
+/// How tenants' files are opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opener<'a> {
+    pub files: &'a TenantFiles,
+    pub paths: &'a Paths,
+    /// Directories below which FUSE mounts are trusted.
+    pub trusted: &'a [PathBuf],
+}
 
 /// Why a file is not read, or not probed.
 #[derive(Debug, thiserror::Error)]
@@ -75,11 +83,11 @@ pub(super) enum Content<'a> {
 impl Mapped {
     /// What a process maps at a range; never waits for more than the helper's deadline.
     pub(super) fn open(
-        (files, paths): (&TenantFiles, &Paths),
+        opener: Opener<'_>,
         process: ProcKey,
         (begin, end): (u64, u64),
     ) -> Result<Self, NotRead> {
-        let file = match files.open(process, &Link::Mapping { begin, end }) {
+        let file = match opener.files.open(process, &Link::Mapping { begin, end }) {
             Ok(file) => file,
             Err(Refused::Failed(Errno::NOENT | Errno::INVAL | Errno::SRCH)) => {
                 return Err(NotRead::Gone);
@@ -95,10 +103,8 @@ impl Mapped {
         }
         let is_local = is_local(stat.stx_attributes_mask);
         if !is_local {
-            let kind = file_system(paths, process, stat.stx_mnt_id);
-            let kind = kind.unwrap_or_else(|| "unknown".to_owned());
-            // An overlay that shows no attribute of the file below may have such a one below.
-            if kind == "unknown" || kind == "overlay" || kind.starts_with("fuse") {
+            let mount = (process, stat.stx_mnt_id);
+            if let Some(kind) = may_hang(opener.paths, opener.trusted, mount) {
                 return Err(NotRead::UserSpace(kind));
             }
         }
@@ -148,18 +154,4 @@ fn stamp(stat: &Statx) -> Stamp {
 pub(super) fn own_stamp() -> Option<Stamp> {
     let flags = StatxFlags::BASIC_STATS;
     statx(CWD, "/proc/self/exe", AtFlags::empty(), flags).ok().map(|stat| stamp(&stat))
-}
-
-/// The kind of file system of a mount, as the process sees its mounts; none where it has let the
-/// mount go. The kernel asks no server for that list.
-fn file_system(paths: &Paths, process: ProcKey, mount: u64) -> Option<String> {
-    let mounts = paths.proc.join(process.pid.to_string()).join("mountinfo");
-    let mounts = BufReader::new(File::open(mounts).ok()?.take(MOST_MOUNTS));
-    // `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
-    mounts.split(b'\n').map_while(Result::ok).find_map(|line| {
-        let line = String::from_utf8_lossy(&line);
-        let (about, rest) = line.split_once(" - ")?;
-        let is_it = about.split(' ').next()?.parse() == Ok(mount);
-        is_it.then(|| rest.split(' ').next().unwrap_or_default().to_owned())
-    })
 }

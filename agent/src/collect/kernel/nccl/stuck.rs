@@ -14,7 +14,7 @@
 
 use super::files::Files;
 use super::libraries::Libraries;
-use super::mapped::{Mapped, NotRead, Stamp};
+use super::mapped::{Mapped, NotRead, Opener, Stamp};
 use super::mappings;
 use crate::collect::proc_scan::living;
 use crate::paths::Paths;
@@ -39,8 +39,9 @@ const LOOKS_FOR: Duration = Duration::from_secs(1);
 const VFORK: [&str; 4] = ["wait_for_vfork_done", "kernel_clone", "_do_fork", "do_fork"];
 /// How long a process's mappings are waited for: one whose mappings are locked does not give them.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Before it is tried again.
+/// Before it is tried again, at first and at last: a try is a look at all threads of the host.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
+const AGAIN_AT_LAST: Duration = Duration::from_mins(1);
 /// Functions of the kernel in which a thread waits for a FUSE server (`fs/fuse/dev.c`).
 const FUSE: [&str; 3] = ["request_wait_answer", "fuse_", "__fuse_"];
 
@@ -60,9 +61,10 @@ struct Waiting {
 }
 
 impl Stuck {
-    /// When what was held up is to be tried again.
-    pub(super) fn again(now: Instant) -> Instant {
-        now + AGAIN_AFTER
+    /// When what was held up so many times in a row is to be tried again.
+    pub(super) fn again(now: Instant, times: u32) -> Instant {
+        let wait = AGAIN_AFTER.saturating_mul(1 << times.saturating_sub(1).min(16));
+        now + wait.min(AGAIN_AT_LAST)
     }
 
     /// Why the probes of a file are left as they are, if they are.
@@ -70,7 +72,7 @@ impl Stuck {
         let now = Instant::now();
         let holds = |at: &Instant| now.saturating_duration_since(*at) < HOLDS;
         if !self.looked.as_ref().is_some_and(|(at, _)| holds(at)) {
-            self.looked = Some((now, waiting(libraries.files().1)));
+            self.looked = Some((now, waiting(libraries.opener().paths)));
         }
         let (_, found) = self.looked.as_ref()?;
         let Some(found) = found else {
@@ -100,10 +102,11 @@ impl Waiting {
 
 /// Whether a process maps a file, under whatever name; true where it cannot be told in time.
 fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool {
-    let (files, paths) = libraries.files();
-    let Some(process) = living(paths, pid) else { return false };
+    let opener = libraries.opener();
+    let Some(process) = living(opener.paths, pid) else { return false };
     // Whether its tenant's file systems answer says nothing of its mappings.
-    let files = files.within(PATIENCE).of_mappings();
+    let files = opener.files.within(PATIENCE).of_mappings();
+    let opener = Opener { files: &files, ..opener };
     let is_over = || began.elapsed() > LOOKS_FOR;
     if is_over() {
         return true;
@@ -120,7 +123,7 @@ fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool
     });
     let is_it = |range: &(u64, u64)| {
         is_over()
-            || match Mapped::open((&files, paths), process, *range) {
+            || match Mapped::open(opener, process, *range) {
                 Ok(mapped) => mapped.stamp == file,
                 Err(NotRead::Refused(_)) => true,
                 Err(_) => false,

@@ -60,10 +60,12 @@ pub(super) fn start(
     (board, desk): (Board, Option<Arc<Desk>>),
 ) -> io::Result<(Running, Waker)> {
     let now = Instant::now();
+    let mut looks = Looks::new((files.clone(), paths), candidates, now);
+    looks.libraries.trusted.clone_from(&settings.trusted_mounts);
     let watch = Watch {
         paths: paths.clone(),
         shared,
-        looks: Looks::new((files.clone(), paths), candidates, now),
+        looks,
         attaching: Attaching::new(settings.timed_rate),
         governing: Governing::new(settings, paths, now),
         ownership,
@@ -117,7 +119,7 @@ impl Watch {
                 self.follow_libraries(now);
             }
             self.govern(now);
-            self.attaching.detach_some(&self.looks.libraries);
+            self.attaching.detach_some(&self.looks.libraries, Instant::now());
             self.publish();
             drop(turn);
             if wait(woken.as_fd(), self.pause(now)) {
