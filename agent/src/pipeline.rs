@@ -6,25 +6,24 @@ mod collectives;
 mod once;
 mod pump;
 mod sinks;
+mod upkeep;
 
 pub use once::{collect, read_once};
 
 use crate::attribute::Evidence;
 use crate::attribute::identities::Identities;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::slurm::{DeviceNumber, JobGrants};
+use crate::attribute::slurm::JobGrants;
 use crate::attribute::suppliers::{self, Suppliers};
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::device::DEVICES;
-use crate::collect::device::capabilities::Capabilities;
 use crate::collect::device::events::Ears;
 use crate::collect::device::reader::DeviceReader;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::events::Counts;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::Waker;
-use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::kmsg;
 use crate::collect::own::{self, Gauges, Own};
 use crate::collect::ras;
@@ -40,15 +39,13 @@ use crate::inventory::Inventory;
 use crate::inventory::register::Register;
 use crate::log_limit;
 use crate::paths::Paths;
-use crate::tenant_files::{self, TenantFiles};
+use crate::tenant_files::TenantFiles;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -132,8 +129,7 @@ impl Core {
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
         let files = TenantFiles::new(&settings.paths);
-        let ownership = Ownership::with_settings(&settings.paths, settings.attribution.clone());
-        ownership.read_through(&files);
+        let ownership = Ownership::reading_through(&files, settings.attribution.clone());
         log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
@@ -246,31 +242,6 @@ impl Core {
         self.kernel = Some(handle);
         Ok(())
     }
-
-    /// Puts the report of what has no tick of its own on the board.
-    fn refresh(&self) {
-        self.board.put(tenant_files::NAME, &self.files.standing().report());
-        if let Some(kernel) = &self.kernel {
-            let report = kernel.report();
-            let lost = report.dropped.iter().map(|(_, lost)| lost).sum();
-            if self.gauges.evidence_lost.swap(lost, Ordering::Relaxed) != lost {
-                // An end that was not told could leave a number to another process.
-                self.ownership.lost_evidence();
-            }
-            self.board.put(device_users::NAME, &report);
-        }
-        log_limit::sum_up(&self.ownership);
-        let known = OnceCell::new();
-        self.job_grants.refresh(&self.ownership, |numbers| {
-            let (settings, paths) = &self.watched;
-            let read = || (Nodes::read(settings, paths), Capabilities::read(paths));
-            let (nodes, capabilities) = known.get_or_init(read);
-            let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
-            capabilities.devices_of(&numbers.iter().copied().map(name).collect::<Vec<_>>())
-        });
-        let reader = self.readers.iter().find_map(Control::child);
-        self.gauges.reader_pid.store(reader.unwrap_or(0), Ordering::Relaxed);
-    }
 }
 
 /// Runs the agent until it is told to stop.
@@ -321,6 +292,8 @@ pub fn run(settings: &Settings) -> Result<(), RunError> {
     kmsg::start(&settings.paths, Arc::clone(&desk), core.board.clone())
         .map_err(|source| RunError::Thread { name: kmsg::NAME.into(), source })?;
     answer(listeners, &core, settings.control.show_others)?;
+    let theirs = Arc::clone(&core);
+    spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
     pump::pump((&core, &desk), &names, &received, &mut sinks);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);

@@ -1,5 +1,5 @@
-//! The pipeline's loop: the batches of a tick into shares, points and requests, and the upkeep that
-//! comes once a tick. What each stage costs is measured on the way.
+//! The pipeline's loop: the batches of a tick into shares, points and requests. It reads no file, so
+//! that nothing holds it up. What each stage costs is measured on the way.
 
 use super::Core;
 use super::sinks::{self, Named};
@@ -8,7 +8,6 @@ use crate::collect::schedule::{Event, thread_cpu};
 use crate::event::desk::Desk;
 use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
-use crate::host::boot_time_ns;
 use crate::ledger::Ledger;
 use crate::sample::Batch;
 use crate::series::Enricher;
@@ -71,10 +70,6 @@ pub(super) fn pump(
                 sinks::accept(sinks, &out);
             }
             out.points.clear();
-        });
-        stages.time(Stage::Table, || {
-            core.refresh();
-            core.ownership.expire(boot_time_ns());
         });
         if let Some(report) = enricher.report() {
             core.board.put(SERIES, &report);
