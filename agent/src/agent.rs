@@ -9,6 +9,7 @@ mod once;
 mod pump;
 pub mod sinks;
 pub mod sources;
+mod upkeep;
 
 pub use doctor::diagnose;
 pub use once::{collect, read_once};
@@ -95,13 +96,15 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let collectors = core.start_sources(configuration, |_| true)?;
     core.refresh();
     let core = Arc::new(core);
-    let scheduler = Scheduler::new(settings.interval, core.context.board.clone(), batches, stop);
+    let scheduler = Scheduler::new(settings.interval, core.context.board.clone(), batches, stop.clone());
     for collector in collectors {
         let name = collector.name();
         let started = scheduler.start(collector);
         started.map_err(|source| RunError::Thread { name: name.into(), source })?;
     }
     answer(listeners, &core, settings.control.show_others)?;
+    let theirs = Arc::clone(&core);
+    spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
     pump::pump(&core, &scheduler, &received, &mut sinks);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);

@@ -20,12 +20,13 @@ pub mod quota;
 pub mod slurm;
 pub mod suppliers;
 mod table;
-mod users;
+pub(crate) mod users;
 pub(crate) mod workload;
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{CgroupId, ContainerId, Hierarchy, PodUid, ProcKey};
 use crate::paths::Paths;
+use crate::tenant_files::TenantFiles;
 use delegated::SelfClaims;
 use hierarchies::Hierarchies;
 use names::{ContainerFacts, Names, PodFacts};
@@ -226,12 +227,14 @@ impl Settings {
 }
 
 impl Host {
-    pub(crate) fn new(paths: &Paths, settings: Settings) -> Self {
+    /// What a tenant can make hang is read through `files`.
+    pub(crate) fn new(settings: Settings, files: &TenantFiles) -> Self {
+        let paths = files.paths();
         let hierarchies = Hierarchies::new(paths);
         Self {
             paths: paths.clone(),
             names: Names::default(),
-            slurm: Slurm::new(paths, settings.slurm, &hierarchies),
+            slurm: Slurm::new(files, settings.slurm, &hierarchies),
             hierarchies,
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),

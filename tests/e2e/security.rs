@@ -7,6 +7,7 @@ mod events;
 mod fairness;
 mod hang;
 mod libraries;
+mod memory;
 mod packaging;
 mod probes;
 mod ras;

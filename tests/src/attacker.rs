@@ -9,6 +9,7 @@ mod fairness;
 mod fuse;
 pub mod hang;
 pub mod libraries;
+mod memory;
 mod probes;
 mod ras;
 
@@ -35,6 +36,7 @@ pub fn find(name: &str) -> Option<&'static Attack> {
         fairness::ATTACKS,
         hang::ATTACKS,
         libraries::ATTACKS,
+        memory::ATTACKS,
         probes::ATTACKS,
         ras::ATTACKS,
     ];

@@ -164,3 +164,53 @@ pub fn ignore_lease_signals() {
     // SAFETY: to ignore a signal runs no code in its place.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
 }
+
+/// Lets the kernel show so many bytes of zeros as this process's environment, and as its command
+/// line; they take no memory, and this needs no privilege (`prctl_set_mm_map`, Linux 6.18).
+pub fn show_as_environment(length: usize) -> io::Result<()> {
+    // SAFETY: a new mapping takes nothing of anybody's; nothing is written to it.
+    let zeros = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if zeros == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    // From the third of `proc_pid_stat(5)` on.
+    let fields: Vec<u64> = after.split(' ').map(|word| word.trim().parse().unwrap_or(0)).collect();
+    let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+    // SAFETY: without a change `sbrk` only gives the address.
+    let brk = unsafe { libc::sbrk(0) }.addr() as u64;
+    let (begin, end) = (zeros.addr() as u64, (zeros.addr() + length) as u64);
+    // `struct prctl_mm_map`: code, data, heap, stack, arguments, environment, no auxiliary vector
+    // and no program.
+    let map = [
+        field(26),
+        field(27),
+        field(45),
+        field(46),
+        field(47),
+        brk,
+        field(28),
+        begin,
+        end,
+        begin,
+        end,
+        0,
+        u64::from(u32::MAX) << 32,
+    ];
+    // SAFETY: the kernel reads as many bytes as are given; the addresses are what it shows in
+    // `/proc`, and change nothing in the process itself.
+    let result = unsafe {
+        libc::prctl(libc::PR_SET_MM, libc::PR_SET_MM_MAP, map.as_ptr(), size_of_val(&map), 0)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -48,8 +48,7 @@ impl Core {
             tracing::warn!(%error, remedy, "not in the host's cgroup namespace");
         }
         let files = TenantFiles::new(&settings.paths);
-        let ownership = Ownership::with_settings(&settings.paths, settings.attribution.clone());
-        ownership.read_through(&files);
+        let ownership = Ownership::reading_through(&files, settings.attribution.clone());
         log_limit::know_owners(&ownership);
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);

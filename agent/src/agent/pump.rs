@@ -1,5 +1,5 @@
-//! The pipeline's loop: the batches of a tick into shares, points and requests, and the upkeep that
-//! comes once a tick. What each stage costs is measured on the way.
+//! The pipeline's loop: the batches of a tick into shares, points and requests. It reads no file, so
+//! that nothing holds it up. What each stage costs is measured on the way.
 
 use super::core::Core;
 use super::sinks::{self, Named};
@@ -9,7 +9,6 @@ use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
 use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
-use crate::host::boot_time_ns;
 use crate::ledger::Ledger;
 use crate::sample::{Batch, SourcePart};
 use crate::series::Enricher;
@@ -74,10 +73,6 @@ pub(super) fn pump(
             sinks::tell(sinks, &told);
         }
         stages.time(Stage::Sinks, || send(sinks, &mut out));
-        stages.time(Stage::Table, || {
-            core.refresh();
-            context.ownership.expire(boot_time_ns());
-        });
         if let Some(report) = enricher.report() {
             context.board.put(SERIES, &report);
         }

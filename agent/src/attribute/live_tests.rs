@@ -175,7 +175,7 @@ const HALF_ENDED: &str = r#"
 "#;
 
 /// The program, or the reason why not.
-fn half_ended(folder: &std::path::Path) -> Option<Child> {
+fn half_ended(folder: &Path) -> Option<Child> {
     let (source, program) = (folder.join("half.c"), folder.join("half"));
     fs::write(&source, HALF_ENDED).unwrap();
     let built = Command::new("cc").arg("-pthread").arg("-o").arg(&program).arg(&source).status();

@@ -24,7 +24,9 @@ use crate::sample::Histogram;
 use crate::tenant_files::TenantFiles;
 use ends::Ends;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// The table, shared by the source that fills it and the enrich stage that reads it.
 #[derive(Clone, Debug)]
@@ -80,12 +82,17 @@ impl Ownership {
 
     /// The same, with what the operator has said.
     pub fn with_settings(paths: &Paths, settings: Settings) -> Self {
-        Self::make(Host::new(paths, settings), boot_time_ns)
+        Self::reading_through(&TenantFiles::direct(paths), settings)
+    }
+
+    /// The same, where what a tenant can make hang is read through `files`.
+    pub fn reading_through(files: &TenantFiles, settings: Settings) -> Self {
+        Self::make(Host::new(settings, files), boot_time_ns)
     }
 
     /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
     pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self::make(Host::new(paths, Settings::usual(paths)), clock)
+        Self::make(Host::new(Settings::usual(paths), &TenantFiles::direct(paths)), clock)
     }
 
     fn make(host: Host, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
@@ -98,11 +105,6 @@ impl Ownership {
             ends: Ends::default(),
             refusals: Refusals::default(),
         }))
-    }
-
-    /// From now on what a tenant can make hang is read through these.
-    pub fn read_through(&self, files: &TenantFiles) {
-        self.0.host.slurm.read_through(files);
     }
 
     /// Takes one piece of evidence; resolves the owner at once where it can.
@@ -201,6 +203,11 @@ impl Ownership {
     /// What held a device and ended within the last minutes.
     pub fn ended(&self) -> Vec<Arc<Owner>> {
         self.read().ended()
+    }
+
+    /// The file of the host's users and how long it has not answered, if it hangs.
+    pub fn hung_users(&self) -> Option<(&Path, Duration)> {
+        self.0.host.users.hung()
     }
 
     /// The Slurm jobs on this node, those that ended within the last minutes included. A look at

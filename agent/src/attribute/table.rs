@@ -36,6 +36,8 @@ pub(crate) struct Table {
 
 /// Ended processes kept, for a driver that lists them late.
 pub(crate) const MAX_ENDED: usize = 16_384;
+/// Ended processes forgotten at once when there are too many: each time costs a walk over all.
+const FORGOTTEN_AT_ONCE: usize = 128;
 /// Processes kept at once: twice what a node's `pid_max` of 32,768 allows.
 pub(crate) const MAX_HOLDERS: usize = 65_536;
 /// How long an ended process is kept.
@@ -152,11 +154,34 @@ impl Table {
         let Some(row) = self.living.remove(&process) else { return };
         self.past.insert(process, row);
         self.ended.push_back(process);
-        while self.ended.len() > MAX_ENDED
-            && let Some(oldest) = self.ended.pop_front()
-        {
-            self.remove(oldest);
+        if self.ended.len() > MAX_ENDED {
+            self.make_room();
         }
+    }
+
+    /// Forgets the oldest of the owner of whom most have ended, so that a storm of one owner's short
+    /// processes pushes out its own.
+    fn make_room(&mut self) {
+        let mut counts: HashMap<PartyId, usize> = HashMap::new();
+        for row in self.past.values() {
+            *counts.entry(row.owner.party).or_default() += 1;
+        }
+        let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
+            return;
+        };
+        let mut left = count.min(FORGOTTEN_AT_ONCE);
+        let (mut kept, mut gone) = (VecDeque::with_capacity(MAX_ENDED), Vec::new());
+        for process in std::mem::take(&mut self.ended) {
+            let is_of = |row: &Row| row.owner.party == most;
+            if left > 0 && self.past.get(&process).is_some_and(is_of) {
+                left -= 1;
+                gone.push(process);
+            } else {
+                kept.push_back(process);
+            }
+        }
+        self.ended = kept;
+        gone.into_iter().for_each(|process| self.remove(process));
     }
 
     /// A process is no longer there; it ended at `now_ns` or before.

@@ -1,25 +1,43 @@
-//! User numbers to names, from the host's `passwd` file alone: no NSS, so that a lookup never
-//! waits for a directory server. Read again when the file changes; one `stat` a resolution.
+//! User numbers to names, from the host's `passwd` file alone: no NSS. The file is read on a thread
+//! of its own (`users`), and a lookup waits [`TIMEOUT`] at most for it: a file system or a pipe that
+//! never answers costs names, and nothing else. Looked at again when it was [`LOOK_EVERY`] ago; one
+//! `stat`, and a thread's start and end of some 50 µs.
 
 use super::{Host, KernelCgroups, Owner};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What the thread is called.
+pub(crate) const NAME: &str = "users";
 
 /// The host's users.
 #[derive(Debug)]
 pub(crate) struct Users {
+    shared: Arc<Shared>,
+    look_every: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
     passwd: PathBuf,
     known: Mutex<Known>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     version: Option<Version>,
     names: HashMap<u32, Arc<str>>,
+    /// When the look began that has not ended.
+    looking: Option<Instant>,
+    looked: Option<Instant>,
 }
 
 /// What changes when the file does, also when it is replaced within the clock's grain.
@@ -32,43 +50,100 @@ struct Version {
 
 /// A file larger than this is no user database.
 const MAX_PASSWD: u64 = 4 << 20;
+/// Whoever asks whose a process is waits for this.
+const TIMEOUT: Duration = Duration::from_millis(200);
+/// Many processes that start together ask once.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A look that takes longer than this hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 impl Users {
     /// The users of the file at `passwd`.
     pub(crate) fn new(passwd: &Path) -> Self {
-        Self { passwd: passwd.to_owned(), known: Mutex::default() }
+        Self::looking_every(passwd, LOOK_EVERY)
     }
 
-    /// A user's name; `None` where the file does not have the number.
+    fn looking_every(passwd: &Path, look_every: Duration) -> Self {
+        let (known, changed) = (Mutex::default(), Condvar::new());
+        Self { shared: Arc::new(Shared { passwd: passwd.to_owned(), known, changed }), look_every }
+    }
+
+    /// A user's name; `None` where the file does not have the number, or does not answer.
     pub(crate) fn name(&self, uid: u32) -> Option<Arc<str>> {
-        let version = self.version();
-        if self.lock().version != version {
-            let names = self.read();
-            *self.lock() = Known { version, names };
-        }
-        self.lock().names.get(&uid).map(Arc::clone)
+        self.look();
+        self.shared.lock().names.get(&uid).map(Arc::clone)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    /// The file and how long it has not answered, if it hangs.
+    pub(crate) fn hung(&self) -> Option<(&Path, Duration)> {
+        let since = self.shared.lock().looking?.elapsed();
+        (since >= HANGS_AFTER).then_some((&self.shared.passwd, since))
+    }
+
+    /// Lets a thread look at the file if that is due, and waits for it.
+    fn look(&self) {
+        let mut known = self.shared.lock();
+        if known.looking.is_none() {
+            if known.looked.is_some_and(|looked| looked.elapsed() < self.look_every) {
+                return;
+            }
+            known.looking = Some(Instant::now());
+            let shared = Arc::clone(&self.shared);
+            let thread = thread::Builder::new().name(NAME.to_owned());
+            if thread.spawn(move || shared.look()).is_err() {
+                // No name for now; the next lookup tries again.
+                known.looking = None;
+                return;
+            }
+        }
+        // One that hangs is waited for once, not by each.
+        let left = known.looking.map_or(Duration::ZERO, |at| TIMEOUT.saturating_sub(at.elapsed()));
+        let is_looking = |known: &mut Known| known.looking.is_some();
+        // Late is the same as without a name.
+        drop(self.shared.changed.wait_timeout_while(known, left, is_looking));
+    }
+}
+
+impl Shared {
+    /// Reads the file if it has changed. Only this may hang.
+    fn look(&self) {
+        let before = self.lock().version;
+        let found = self.open();
+        let version = found.as_ref().ok().map(|(_, version)| *version);
+        // No names is what the caller sees where it cannot be read: it shows the number.
+        let names =
+            (version != before).then(|| found.and_then(|(file, _)| read(file)).unwrap_or_default());
+        let mut known = self.lock();
+        if let Some(names) = names {
+            (known.version, known.names) = (version, names);
+        }
+        (known.looking, known.looked) = (None, Some(Instant::now()));
+        drop(known);
+        self.changed.notify_all();
+    }
+
+    /// A regular file: a pipe or a device is not waited for.
+    fn open(&self) -> io::Result<(File, Version)> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = open(&self.passwd, flags, Mode::empty())?;
+        if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let file = File::from(file);
+        let stat = file.metadata()?;
+        let (modified, len, inode) = (stat.modified().ok(), stat.len(), stat.ino());
+        Ok((file, Version { modified, len, inode }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn version(&self) -> Option<Version> {
-        use std::os::unix::fs::MetadataExt as _;
-        let file = std::fs::metadata(&self.passwd).ok()?;
-        Some(Version { modified: file.modified().ok(), len: file.len(), inode: file.ino() })
-    }
-
-    fn read(&self) -> HashMap<u32, Arc<str>> {
-        let mut bytes = Vec::new();
-        let read =
-            File::open(&self.passwd).and_then(|file| file.take(MAX_PASSWD).read_to_end(&mut bytes));
-        match read {
-            Ok(_) => parse(&String::from_utf8_lossy(&bytes)),
-            // No names is what the caller sees: it shows the number.
-            Err(_) => HashMap::new(),
-        }
-    }
+fn read(file: File) -> io::Result<HashMap<u32, Arc<str>>> {
+    let mut bytes = Vec::new();
+    file.take(MAX_PASSWD).read_to_end(&mut bytes)?;
+    Ok(parse(&String::from_utf8_lossy(&bytes)))
 }
 
 /// `name:password:uid:…`; the first name of a number counts, as for `getpwuid`.
@@ -92,21 +167,51 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{CWD, mknodat};
 
     #[test]
     fn names_follow_the_file_and_unknown_numbers_stay_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("passwd");
-        let users = Users::new(&file);
-        assert_eq!(users.name(1000), None);
+        let users = Users::looking_every(&file, Duration::ZERO);
+        // However late the thread is.
+        let name = |uid, wanted: Option<&str>| loop {
+            let name = users.name(uid);
+            if name.as_deref() == wanted && users.shared.lock().looking.is_none() {
+                return;
+            }
+        };
+        name(1000, None);
 
         std::fs::write(&file, b"root:x:0:0::/:/bin/sh\n\xff\xfe\nada:x:1000:1000\nbob:x:1000:1\n")
             .unwrap();
-        assert_eq!(users.name(1000).as_deref(), Some("ada"));
-        assert_eq!(users.name(7), None);
+        name(1000, Some("ada"));
+        name(7, None);
 
         std::fs::write(&file, "eve:x:1000:1000\n").unwrap();
-        assert_eq!(users.name(1000).as_deref(), Some("eve"));
-        assert_eq!(users.name(0), None);
+        name(1000, Some("eve"));
+        name(0, None);
+    }
+
+    #[test]
+    fn a_pipe_is_no_user_database_and_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("passwd");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let users = Users::new(&pipe);
+        users.shared.look();
+        assert_eq!((users.name(0), users.hung()), (None, None));
+    }
+
+    #[test]
+    fn a_file_that_does_not_answer_is_waited_for_once_and_hangs() {
+        let users = Users::new(Path::new("/nonexistent"));
+        let long_ago = Instant::now().checked_sub(HANGS_AFTER).unwrap();
+        users.shared.lock().names.insert(7, "ada".into());
+        users.shared.lock().looking = Some(long_ago);
+        let began = Instant::now();
+        assert_eq!(users.name(7).as_deref(), Some("ada"), "what was read before");
+        assert!(began.elapsed() < HANGS_AFTER, "waited for");
+        assert!(users.hung().is_some_and(|(_, since)| since >= HANGS_AFTER));
     }
 }

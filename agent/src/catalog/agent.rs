@@ -127,10 +127,10 @@ metrics! {
     /// Times a source's child process was started again.
     SOURCE_RESTARTS: Counter<i64> of Source = "gpuwho.source.restarts" ["{restart}"]
         from "the reader's supervisor";
-    /// Times a source's thread did not come back from a reading for three intervals, and at least
-    /// 30 s.
+    /// Times a source became `hung`: its thread did not come back from a reading for three intervals
+    /// and at least 30 s, or what it reads from, a driver or a tenant's file, does not answer.
     SOURCE_HANGS: Counter<i64> of Source = "gpuwho.source.hangs" ["{hang}"]
-        from "the age of the reading that each thread is at";
+        from "the age of the reading that each thread is at, and the sources' own reports";
     /// Data lost, by reason.
     DROPPED: Counter<i64> of Source, by DropReason = "gpuwho.dropped" ["{item}"]
         from "the place that dropped it";

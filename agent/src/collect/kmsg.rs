@@ -211,18 +211,21 @@ impl Watch {
             self.report.dropped = vec![(DropReason::RingFull, self.lost)];
             self.say();
         }
-        self.overrun = false;
+        if std::mem::take(&mut self.overrun) {
+            self.reports.lost();
+        }
         self.last = Some(sequence);
     }
 
     fn record(&mut self, record: &Record<'_>, clock: Clocks) {
         let clock = self.lag.set(clock, record.at_us);
+        self.reports.heed(record);
         let past = u64::try_from(PAST.as_micros()).unwrap_or(u64::MAX);
         let first = self.not_before_us.get_or_insert(clock.log_us.saturating_sub(past));
         if record.at_us < *first || self.position.is_told(record.sequence) {
             return;
         }
-        let Some(what) = self.reports.read(&record.text, record.at_us) else { return };
+        let Some(what) = self.reports.read(record) else { return };
         self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
         if let Err(error) = self.position.advance(record.sequence) {
             tracing::warn!(%error, "cannot keep how far the kernel log was told");

@@ -75,7 +75,7 @@ pub struct Standing {
     pub cpu_seconds: Option<f64>,
     /// How long its readings took.
     pub durations: Histogram,
-    /// Turns that lasted too long, since the start.
+    /// Times it became `hung`, since the start: a turn lasted too long, or it said so.
     pub hangs: u64,
     /// Tells [`Self::cpu_seconds`] of a thread that serves several sources or keeps no cadence.
     clock: Option<ThreadClock>,
@@ -107,15 +107,17 @@ pub struct Board(Arc<Mutex<BTreeMap<&'static str, Standing>>>);
 impl Board {
     /// Takes a source's report; logs a change of state, once.
     pub fn put(&self, source: &'static str, report: &Report) {
+        let mut is_new = false;
         let change = {
             let mut board = self.lock();
-            if let Some(standing) = board.get_mut(source) {
-                let before = std::mem::replace(&mut standing.report, report.clone()).state;
-                (before != report.state).then_some(Some(before))
-            } else {
-                board.insert(source, Standing::new(report.clone()));
-                Some(None)
-            }
+            let standing = board.entry(source).or_insert_with(|| {
+                is_new = true;
+                Standing::new(report.clone())
+            });
+            let before = std::mem::replace(&mut standing.report, report.clone()).state;
+            let has_changed = is_new || before != report.state;
+            standing.hangs += u64::from(has_changed && report.state == SourceState::Hung);
+            has_changed.then_some((!is_new).then_some(before))
         };
         if let Some(before) = change {
             log_change(source, before, report);
@@ -262,6 +264,18 @@ mod tests {
         let standing = board.all().remove("nvidia").unwrap();
         assert_eq!(standing.report.state, SourceState::Hung);
         assert_eq!((standing.cpu_seconds, standing.durations.count()), (Some(0.5), 1));
+    }
+
+    #[test]
+    fn each_time_that_a_source_says_it_is_hung_counts_once() {
+        let board = Board::default();
+        let hung = Report::of(SourceState::Hung, "late", "");
+        let states = [&hung, &hung, &Report::ready(), &hung];
+        let hangs = states.map(|report| {
+            board.put("tenant_files", report);
+            board.all()["tenant_files"].hangs
+        });
+        assert_eq!(hangs, [1, 1, 1, 2]);
     }
 
     #[test]

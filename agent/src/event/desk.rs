@@ -69,7 +69,8 @@ pub struct Tally {
 impl Desk {
     /// An empty desk.
     pub fn new(sources: Sources) -> Self {
-        Self { sources, state: Mutex::default() }
+        let state = Mutex::new(State::new(sources.ownership.clone()));
+        Self { sources, state }
     }
 
     /// Whether any device is known: before, nothing can be said of whose an event was.

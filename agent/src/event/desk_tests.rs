@@ -728,3 +728,16 @@ fn an_owner_whose_processes_end_without_end_leaves_places_in_the_queue() {
     }
     assert!(taken <= 240, "{taken}");
 }
+
+#[test]
+fn the_containers_of_one_pod_share_its_part() {
+    let room = room();
+    for (pid, digit) in [(20, 'a'), (21, 'b')] {
+        in_pod(&room, pid, &container(digit), "/dev/nvidia3");
+        for number in 0..8 {
+            let pid = 1000 + 10 * pid + number;
+            room.take(killed(pid, &container(digit), Some(1000)), Witness::Kmsg, 0);
+        }
+    }
+    assert_eq!(room.desk.drain().len(), 10, "of sixteen");
+}

@@ -70,6 +70,7 @@ const READING: &[c_long] = &[
     libc::SYS_lseek,
     libc::SYS_read,
     libc::SYS_pread64,
+    libc::SYS_fadvise64,
     libc::SYS_fcntl,
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,

@@ -9,15 +9,16 @@ use crate::attribute::process::Living;
 use crate::collect::inspector::files;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{
+    Advice, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, fadvise, openat, statx,
+};
 use rustix::io::{Errno, pread};
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 /// Does what is asked, in this thread.
 pub(super) fn answer(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Reply {
-    attempt(paths, request, passed)
-        .unwrap_or_else(|errno| Answer::Failed(errno.raw_os_error()).into())
+    attempt(paths, request, passed).unwrap_or_else(Reply::failed)
 }
 
 fn attempt(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Result<Reply, Errno> {
@@ -43,7 +44,11 @@ fn attempt(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Resul
         }
         Request::Read { offset, length } => {
             let file = open_place(first()?)?;
-            bytes(fill(&file, *offset, *length)?)
+            let read = fill(&file, *offset, *length)?;
+            // Pages that were read from a hole or a disk count as the agent's memory. Those that
+            // somebody has mapped stay, and on an error it is only the memory.
+            let _ = fadvise(&file, 0, None, Advice::DontNeed);
+            bytes(read)
         }
         Request::Stat => Ok(Answer::Stat(regular(first()?, AtFlags::empty())?).into()),
         Request::Directory { process, path } => {

@@ -53,7 +53,10 @@ impl Helper {
         passed: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<Reply, AskError> {
-        send(self.socket.as_fd(), request, &[], passed)?;
+        match send(self.socket.as_fd(), request, &[], passed) {
+            Err(WireError::Descriptors(error)) => return Ok(Reply::failed(error)),
+            sent => sent?,
+        }
         let patience = deadline.saturating_duration_since(Instant::now());
         if !self.has_answer(patience) {
             return Err(AskError::Late);
@@ -77,8 +80,11 @@ impl Helper {
 
     /// The answer that is there.
     pub(super) fn receive(&self) -> Result<Reply, WireError> {
-        let (answer, bytes, descriptors) = receive::<Answer>(self.socket.as_fd())?;
-        Ok(Reply { answer, bytes, descriptors })
+        match receive::<Answer>(self.socket.as_fd()) {
+            Ok((answer, bytes, descriptors)) => Ok(Reply { answer, bytes, descriptors }),
+            Err(WireError::Descriptors(error)) => Ok(Reply::failed(error)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Its PID.

@@ -2,7 +2,7 @@
 //! takes and no others, and room for little.
 
 use super::answer::answer;
-use super::wire::{Request, WireError, receive, send};
+use super::wire::{Reply, Request, WireError, receive, send};
 use crate::paths::Paths;
 use crate::sys::confine;
 use rustix::io::Errno;
@@ -11,6 +11,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_name, set_no_new_privs,
 };
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ use std::path::PathBuf;
 const MOST_MEMORY: u64 = 256 * 1024 * 1024;
 /// Descriptors: those of a message, and some.
 const MOST_OPEN: u64 = 256;
+/// `OOM_SCORE_ADJ_MAX`; to raise one's own takes no privilege.
+const FIRST_TO_GO: &str = "1000";
 /// What no process of the agent's can have more of.
 const CAPABILITIES: u64 = 64;
 
@@ -40,28 +43,43 @@ pub enum ServeError {
 pub fn serve(proc: PathBuf, socket: &OwnedFd) -> Result<(), ServeError> {
     // As `ps` and `top` show it; fails on no name that is short enough.
     let _ = set_name(c"file-reader");
+    // Where memory is short, the helper goes before the agent. Without a `/proc` of its own, or
+    // where that is read-only, both are alike.
+    let _ = fs::write("/proc/self/oom_score_adj", FIRST_TO_GO);
     give_up().map_err(ServeError::Privileges)?;
     confine::allow_reading().map_err(ServeError::Calls)?;
     let paths = Paths { proc, ..Paths::default() };
     loop {
-        let (request, _, passed) = match receive::<Request>(socket.as_fd()) {
-            Ok(received) => received,
-            Err(WireError::Closed) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        let lent: Vec<_> = passed.iter().map(OwnedFd::as_fd).collect();
-        let mut reply = answer(&paths, &request, &lent);
-        drop(lent);
-        drop(passed);
-        let given: Vec<_> = reply.descriptors.iter().map(OwnedFd::as_fd).collect();
-        match send(socket.as_fd(), &reply.answer, &reply.bytes, &given) {
+        match turn(&paths, socket) {
             Ok(()) => {}
             Err(WireError::Closed) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        // Environments hold secrets.
-        reply.bytes.fill(0);
     }
+}
+
+/// Waits for a request and answers it. What is wrong with its descriptors is an answer too: whose they
+/// are is refused once, and the helper goes on.
+fn turn(paths: &Paths, socket: &OwnedFd) -> Result<(), WireError> {
+    let mut reply = match receive::<Request>(socket.as_fd()) {
+        Ok((request, _, passed)) => {
+            let lent: Vec<_> = passed.iter().map(OwnedFd::as_fd).collect();
+            answer(paths, &request, &lent)
+        }
+        Err(WireError::Descriptors(error)) => Reply::failed(error),
+        Err(error) => return Err(error),
+    };
+    let given: Vec<_> = reply.descriptors.iter().map(OwnedFd::as_fd).collect();
+    let sent = match send(socket.as_fd(), &reply.answer, &reply.bytes, &given) {
+        Err(WireError::Descriptors(error)) => {
+            let failed = Reply::failed(error);
+            send(socket.as_fd(), &failed.answer, &[], &[])
+        }
+        sent => sent,
+    };
+    // Environments hold secrets.
+    reply.bytes.fill(0);
+    sent
 }
 
 /// Gives up what reading does not need.
@@ -92,4 +110,61 @@ fn give_up() -> Result<(), Errno> {
     let inheritable = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
     set_no_new_privs(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant_files::wire::{Answer, MOST_DESCRIPTORS};
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::process::{Uid, geteuid, getrlimit};
+    use rustix::thread::set_thread_uid;
+
+    /// A number that nobody else sends descriptors under.
+    const SOMEBODY: u32 = 60_321;
+    /// Descriptors on their way that fit into a socket's buffer.
+    const MANY: u64 = 20_480;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let kind = SocketType::SEQPACKET;
+        socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// Asks for a descriptor; gives the error's number, if it is one, and how many came.
+    fn asks((ours, theirs): &(OwnedFd, OwnedFd)) -> (Option<i32>, usize) {
+        let request = Request::Directory { process: None, path: "/".into() };
+        send(ours.as_fd(), &request, &[], &[]).unwrap();
+        turn(&Paths::default(), theirs).unwrap();
+        let (answer, _, passed) = receive::<Answer>(ours.as_fd()).unwrap();
+        (if let Answer::Failed(error) = answer { Some(error) } else { None }, passed.len())
+    }
+
+    #[test]
+    fn descriptors_that_cannot_be_passed_are_an_answer_and_the_helper_goes_on() {
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        if !geteuid().is_root() || most > MANY {
+            println!("skipped: needs root and at most {MANY} open files");
+            return;
+        }
+        // The user is this thread's alone, as the descriptors on their way are this user's.
+        let all = std::thread::spawn(|| {
+            set_thread_uid(Uid::from_raw(SOMEBODY)).unwrap();
+            let null = open("/dev/null", OFlags::RDONLY, Mode::empty()).unwrap();
+            let (full, asked) = (pair(), pair());
+            let passed = [null.as_fd(); MOST_DESCRIPTORS];
+            let refused = loop {
+                if let Err(error) = send(full.0.as_fd(), &0_u8, &[], &passed) {
+                    break error;
+                }
+            };
+            assert!(matches!(refused, WireError::Descriptors(Errno::TOOMANYREFS)), "{refused:?}");
+            let during = asks(&asked);
+            drop(full);
+            (during, asks(&asked))
+        });
+        let (during, after) = all.join().unwrap();
+        assert_eq!(during, (Some(Errno::TOOMANYREFS.raw_os_error()), 0));
+        assert_eq!(after, (None, 1));
+    }
 }

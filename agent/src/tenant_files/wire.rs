@@ -124,6 +124,13 @@ pub(super) struct Reply {
     pub descriptors: Vec<OwnedFd>,
 }
 
+impl Reply {
+    /// That it failed so.
+    pub(super) fn failed(error: Errno) -> Self {
+        Answer::Failed(error.raw_os_error()).into()
+    }
+}
+
 impl From<Answer> for Reply {
     fn from(answer: Answer) -> Self {
         Self { answer, bytes: Vec::new(), descriptors: Vec::new() }
@@ -139,6 +146,10 @@ pub enum WireError {
     /// The other end is gone.
     #[error("the other end is gone")]
     Closed,
+    /// The descriptors did not fit: into what the receiver may have open, or, as of one user, into
+    /// what may be on its way (`too_many_unix_fds`).
+    #[error("descriptors cannot be passed: {0}")]
+    Descriptors(Errno),
     /// Longer than a message may be.
     #[error("a message is too long")]
     TooLong,
@@ -167,6 +178,7 @@ pub(super) fn send(
     match sendmsg(socket, &parts, &mut beside, SendFlags::NOSIGNAL) {
         Ok(_) => Ok(()),
         Err(Errno::PIPE | Errno::CONNRESET) => Err(WireError::Closed),
+        Err(error @ Errno::TOOMANYREFS) => Err(WireError::Descriptors(error)),
         Err(error) => Err(error.into()),
     }
 }
@@ -192,8 +204,11 @@ pub(super) fn receive<T: DeserializeOwned>(
             descriptors.extend(passed);
         }
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(WireError::TooLong);
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(WireError::Descriptors(Errno::MFILE));
     }
     frame.truncate(received.bytes);
     if frame.is_empty() {

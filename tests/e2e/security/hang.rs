@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use std::time::Duration;
 /// Some readings and a helper's deadline, on a machine under load.
 const WITHIN: Duration = Duration::from_mins(1);
 /// The console that stands for a GPU, of its own for each test: no other's processes are seen.
-const CONSOLES: [u32; 3] = [60, 61, 62];
-/// A turn of a source counts as hung after 30 s.
+const CONSOLES: [u32; 4] = [60, 61, 62, 63];
+/// A source counts as hung after 30 s.
 const HUNG_WITHIN: Duration = Duration::from_mins(3);
 
 /// A process that ends with the test.
@@ -78,16 +78,16 @@ impl Scene {
         Self { stage, agent, file, node, job: 50_000_000 + console }
     }
 
-    /// Mallory's process, in a service.
-    fn mallory(&mut self, attack: &str) -> Running {
-        let folder = self.stage.folder().join(attack);
+    /// Mallory's process, in a service of a name, and the number of the one that holds the device.
+    fn mallory(&mut self, attack: &str, name: &str) -> (Running, u32) {
+        let folder = self.stage.folder().join(name);
         fs::create_dir(&folder).unwrap();
-        let group = self.stage.service(attack).unwrap();
+        let group = self.stage.service(name).unwrap();
         let mut arguments = vec![folder.to_str().unwrap(), &self.node];
         arguments.extend(group.directories.iter().map(|path| path.to_str().unwrap()));
         let (running, said) = Running::start(&mut attacker::command(attack, &arguments).unwrap());
-        assert!(said.starts_with("ready "), "{said}");
-        running
+        let holder = said.trim_end().strip_prefix("ready ").and_then(|pid| pid.parse().ok());
+        (running, holder.unwrap_or_else(|| panic!("{said:?}")))
     }
 
     /// Alice's process of a Slurm job, with the Inspector's records in a plain folder.
@@ -123,6 +123,20 @@ impl Scene {
             sources.find(|source| source["name"] == name && is(source)).map(drop)
         });
         found.unwrap();
+    }
+
+    /// Waits until a source is hung, which the receiver is told, and `gpuwho` with its age.
+    fn wait_for_hung(&self, name: &str) {
+        self.wait_for_source(name, |source| {
+            let reason = source["reason"].as_str().unwrap_or_default();
+            let words: Vec<&str> = reason.split([' ', ';']).collect();
+            let mut ages = words.windows(2).filter(|pair| pair[1] == "s");
+            source["state"] == "hung" && ages.any(|pair| pair[0].parse::<u64>().is_ok())
+        });
+        let source = ("gpuwho.source", name);
+        let is_hung = [source, ("gpuwho.source.state", "hung")];
+        self.wait("gpuwho.source.status", &is_hung, |hung| hung == 1);
+        self.wait("gpuwho.source.hangs", &[source], |hangs| hangs == 1);
     }
 }
 
@@ -177,7 +191,7 @@ fn a_hung_mount_stops_its_own_tenants_reads_only() {
     write(&first);
     let before = scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > 0);
 
-    let _mallory = scene.mallory("hung-file");
+    let _mallory = scene.mallory("hung-file", "mallory");
     scene.wait_for_source("tenant_files", |source| source["state"] == "degraded");
     // What was read before is read on, and what comes is found.
     write(&first);
@@ -199,7 +213,7 @@ fn an_environment_that_never_answers_holds_up_nobody_elses() {
         gpuwho_tests::skip!("/dev/fuse");
     }
     let mut scene = Scene::new(stage, CONSOLES[1]);
-    let _mallory = scene.mallory("hung-environment");
+    let _mallory = scene.mallory("hung-environment", "mallory");
     scene.wait_for_source("tenant_files", |source| source["errors"].as_u64() > Some(0));
     let (_alice, records) = scene.alice(0);
     scene.wait("nccl.inspector.files", &[READ], |files| files == 1);
@@ -211,22 +225,48 @@ fn an_environment_that_never_answers_holds_up_nobody_elses() {
     scene.wait_for_source("nccl_inspector", |source| source["state"] != "hung");
 }
 
-/// No tenant's file, so that it is read in the agent itself: any thread that hangs must be told.
+/// No tenant's file, so that it is read in the agent itself: on a thread of its own.
 #[test]
-fn a_source_whose_thread_hangs_is_hung_with_its_age_until_it_comes_back() {
+fn a_file_of_users_that_never_answers_is_hung_with_its_age_and_holds_up_no_source() {
     let stage = or_skip!(Stage::new());
+    if without_fuse() {
+        gpuwho_tests::skip!("/dev/fuse");
+    }
     let passwd = stage.folder().join("passwd");
-    mknodat(CWD, &passwd, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let config = Config { passwd: Some(passwd.clone()), ..Config::default() };
     let mut scene = Scene::with(stage, CONSOLES[2], config);
-    let (_alice, _) = scene.alice(0);
-    let is_hung = |source: &Value| source["state"] == "hung";
-    scene.wait_for_source("device_users", |source| {
-        is_hung(source) && source["reason"].as_str().is_some_and(|reason| reason.ends_with(" s"))
-    });
-    // Nobody reads it any more after this: the name is found missing at once.
-    let writer = OpenOptions::new().write(true).open(&passwd).unwrap();
-    fs::remove_file(&passwd).unwrap();
-    drop(writer);
-    scene.wait_for_source("device_users", |source| !is_hung(source));
+    let (mallory, holder) = scene.mallory("hung-file", "mallory");
+    let mount = scene.stage.folder().join("mallory").join("passwd");
+    symlink(format!("/proc/{holder}/root{}", mount.display()), &passwd).unwrap();
+    let (_first, first) = scene.alice(0);
+    scene.wait_for_hung("users");
+    // What was read before is read on, who comes is found, and whose it is as well.
+    scene.wait("nccl.inspector.files", &[READ], |files| files == 1);
+    write(&first);
+    let before = scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > 0);
+    let (_second, second) = scene.alice(1);
+    scene.wait("nccl.inspector.files", &[READ], |files| files == 2);
+    write(&second);
+    scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > before);
+    let job = scene.job.to_string();
+    scene.wait("nccl.inspector.bytes", &[("slurm.job.id", &job)], |bytes| bytes > 0);
+    for name in ["device_users", "nccl_inspector", "upkeep", "pipeline"] {
+        scene.wait_for_source(name, |source| source["state"] != "hung");
+    }
+    drop(mallory);
+    scene.wait_for_source("users", |source| source["state"] == "ready");
+}
+
+#[test]
+fn who_hangs_every_helper_hangs_their_source_and_that_is_sent() {
+    let stage = or_skip!(Stage::new());
+    if without_fuse() {
+        gpuwho_tests::skip!("/dev/fuse");
+    }
+    let mut scene = Scene::new(stage, CONSOLES[3]);
+    let _mallories = ["a", "b", "c", "d"].map(|name| scene.mallory("hung-file", name));
+    scene.wait_for_hung("tenant_files");
+    for name in ["device_users", "nccl_inspector", "upkeep", "pipeline"] {
+        scene.wait_for_source(name, |source| source["state"] != "hung");
+    }
 }

@@ -95,7 +95,7 @@ fn crowd(arguments: &[String], processes: usize, files: usize) -> io::Result<()>
 }
 
 /// Becomes the tenant in its group; gives the folder and the open node.
-fn begin(arguments: &[String]) -> io::Result<(&Path, File)> {
+pub(super) fn begin(arguments: &[String]) -> io::Result<(&Path, File)> {
     let (folder, groups) = arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     join(groups)?;
     become_nobody()?;

@@ -15,7 +15,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The attacks, by name. Arguments: a folder that everybody may write to, and a file of root's.
+/// The attacks, by name. Arguments: a folder that everybody may write to, a file of root's, and of
+/// the last two perhaps the device to hold.
 pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "library-of-root", run: library_of_root },
     Attack { name: "swapped-library", run: swapped_library },
@@ -121,7 +122,7 @@ fn deep_mappings(arguments: &[String]) -> io::Result<()> {
     for _ in 0..1_500 {
         sys::map(&file, None, 4096)?;
     }
-    let _node = hold()?;
+    let _node = hold_of(arguments)?;
     wait("mapped")
 }
 
@@ -134,7 +135,7 @@ fn sparse_libraries(arguments: &[String]) -> io::Result<()> {
         elf::write_sparse(&file)?;
         sys::map(&File::open(file)?, None, SIZE)?;
     }
-    let _node = hold()?;
+    let _node = hold_of(arguments)?;
     wait("mapped")
 }
 
@@ -151,7 +152,13 @@ fn asked(library: &File) -> io::Result<()> {
 }
 
 fn hold() -> io::Result<OwnedFd> {
-    Ok(openat(CWD, NODE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    hold_of(&[])
+}
+
+fn hold_of(arguments: &[String]) -> io::Result<OwnedFd> {
+    let node = arguments.get(2).map_or(NODE, String::as_str);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    Ok(openat(CWD, node, flags, Mode::empty())?)
 }
 
 fn path(arguments: &[String], at: usize) -> io::Result<PathBuf> {

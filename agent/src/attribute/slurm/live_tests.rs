@@ -8,6 +8,7 @@ use crate::attribute::users::Users;
 use crate::attribute::{Evidence, Opened};
 use crate::host::boot_time_ns;
 use crate::sys::bpf::tests::{attach_device_program, unified};
+use crate::tenant_files::TenantFiles;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::os::fd::AsFd as _;
@@ -233,7 +234,11 @@ fn reading_a_real_process_and_its_job_takes_little() {
     observe(&table, task);
     let hierarchies = Hierarchies::new(&Paths::default());
     let users = Users::new(&Paths::default().passwd);
-    let slurm = Slurm::new(&Paths::default(), Settings::usual(&Paths::default()), &hierarchies);
+    let slurm = Slurm::new(
+        &TenantFiles::direct(&Paths::default()),
+        Settings::usual(&Paths::default()),
+        &hierarchies,
+    );
     let living = Living::find(&Paths::default(), task).unwrap();
     let directory = tree.directory(&tree.job);
     let micros = |what: &str, work: &dyn Fn()| {

@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// All that is known of Slurm on this node.
@@ -36,8 +36,8 @@ pub(crate) struct Slurm {
     /// The latest moment that anybody has told.
     now_ns: AtomicU64,
     looked_ns: AtomicU64,
-    /// Reads environments and titles; in the calling thread where nothing was said.
-    files: OnceLock<TenantFiles>,
+    /// Reads environments and titles.
+    files: TenantFiles,
 }
 
 /// Whoever asks whose a process is waits for this. Names of a job may come later, from another of
@@ -55,29 +55,19 @@ const ROOT_DEPTH: usize = 2;
 const MAX_ROOTS: usize = 64;
 
 impl Slurm {
-    pub(crate) fn new(paths: &Paths, settings: Settings, hierarchies: &Hierarchies) -> Self {
+    pub(crate) fn new(files: &TenantFiles, settings: Settings, hierarchies: &Hierarchies) -> Self {
         let slurm = Self {
-            paths: paths.clone(),
+            paths: files.paths().clone(),
             dropped: DropFiles::new(&settings),
             settings,
             jobs: Mutex::default(),
             roots: Mutex::default(),
             now_ns: AtomicU64::new(boot_time_ns()),
             looked_ns: AtomicU64::new(0),
-            files: OnceLock::new(),
+            files: files.within(PATIENCE),
         };
         slurm.walk(hierarchies, "", START_DEPTH);
         slurm
-    }
-
-    /// From now on what a tenant can make hang is read through these.
-    pub(crate) fn read_through(&self, files: &TenantFiles) {
-        // Said once, at the start.
-        let _ = self.files.set(files.within(PATIENCE));
-    }
-
-    pub(super) fn files(&self) -> &TenantFiles {
-        self.files.get_or_init(|| TenantFiles::direct(&self.paths))
     }
 
     /// A cgroup was made: perhaps a job's, or a step's of a job of which more can be learnt now.
@@ -225,7 +215,7 @@ impl Slurm {
         }
         // A process that has ended meanwhile says nothing, nor one whose memory is on a file system
         // that does not answer.
-        let environment = self.files().proc_file(living.key, ProcFile::Environment).ok()?;
+        let environment = self.files.proc_file(living.key, ProcFile::Environment).ok()?;
         Claims::read(environment, 0).ok()
     }
 

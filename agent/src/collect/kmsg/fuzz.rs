@@ -8,7 +8,8 @@ pub fn log(text: &str) {
     let mut reports = Reports::default();
     for line in text.lines() {
         if let Line::Kernel(record) = parse(line) {
-            reports.read(&record.text, record.at_us);
+            reports.heed(&record);
+            reports.read(&record);
         }
     }
 }

@@ -18,6 +18,7 @@ mod fallen;
 mod grammar;
 mod kill;
 
+use super::record::Record;
 use crate::catalog::event::EventKind;
 use crate::event::{Happening, Named, Place, Severity, xid};
 use fallen::Fallen;
@@ -31,12 +32,21 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// What a line says that is new, `at_us` on the log's clock.
-    pub(super) fn read(&mut self, text: &str, at_us: u64) -> Option<Happening> {
-        self.kills.heed(text, at_us);
-        let mut what = read(text)?;
-        self.kills.place(&mut what, at_us);
-        (!self.fallen.is_told(&what, at_us)).then_some(what)
+    /// Lines before the next one are missing.
+    pub(super) fn lost(&mut self) {
+        self.kills.lost();
+    }
+
+    /// Keeps of a line what says something of later ones.
+    pub(super) fn heed(&mut self, record: &Record<'_>) {
+        self.kills.heed(record);
+    }
+
+    /// What a line that was heeded says that is new.
+    pub(super) fn read(&mut self, record: &Record<'_>) -> Option<Happening> {
+        let mut what = read(&record.text)?;
+        self.kills.place(&mut what, record);
+        (!self.fallen.is_told(&what, record.at_us)).then_some(what)
     }
 }
 

@@ -128,7 +128,8 @@ fn a_device_off_the_bus_is_told_once_with_an_xid_or_without() {
     let other = "NVRM: GPU 0000:c2:00.0: GPU has fallen off the bus.";
     let kinds = |lines: &[(u64, &str)]| {
         let mut reports = Reports::default();
-        let told = lines.iter().filter_map(|(at, text)| reports.read(text, at * 1_000_000));
+        let told =
+            lines.iter().filter_map(|(at, text)| read_at(&mut reports, text, at * 1_000_000));
         told.map(|what| what.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds(&[(0, xid), (0, alone), (0, other)]), [EventKind::Xid, EventKind::Lost]);
@@ -415,11 +416,21 @@ fn a_killed_process_is_named_whatever_it_calls_itself() {
     }
 }
 
+fn read_at(reports: &mut Reports, text: &str, at_us: u64) -> Option<Happening> {
+    read_of(reports, (text, None), at_us)
+}
+
+fn read_of(reports: &mut Reports, line: (&str, Option<&str>), at_us: u64) -> Option<Happening> {
+    let record = Record { sequence: 0, at_us, caller: line.1, text: line.0.into() };
+    reports.heed(&record);
+    reports.read(&record)
+}
+
 /// Who is told to be killed, with which cgroup, of lines at their times in seconds.
 fn report(lines: &[(u64, &str)]) -> Vec<(u32, Option<String>)> {
     let mut reports = Reports::default();
     let told = lines.iter().filter_map(|(second, text)| {
-        let what = reports.read(text, second * 1_000_000)?;
+        let what = read_at(&mut reports, text, second * 1_000_000)?;
         Some((what.process?.pid, what.cgroup.map(String::from)))
     });
     told.collect()
@@ -470,6 +481,38 @@ fn all_that_a_group_kill_takes_have_its_cgroup() {
     let told = report(&[(0, SUMMARY), (0, KILLED), (0, group), (0, KILLED_TOO), (9, KILLED)]);
     let b = || Some("/a/b".to_owned());
     assert_eq!(told, [(7, b()), (8, b()), (7, None)]);
+}
+
+#[test]
+fn a_kill_of_a_report_without_a_summary_has_no_cgroup_of_the_report_before() {
+    let group = "Tasks in /a/b are going to be killed due to memory.oom.group set";
+    let cgroup_of = |caller, summaries: u64, is_lost: bool| {
+        let mut reports = Reports::default();
+        for number in 0..summaries {
+            read_of(&mut reports, (SUMMARY, Some("T1")), number * 100_000);
+        }
+        let at_us = summaries * 100_000;
+        if is_lost {
+            reports.lost();
+        }
+        read_of(&mut reports, (group, Some("T1")), at_us);
+        read_of(&mut reports, (KILLED_TOO, caller), at_us + 10).unwrap().cgroup
+    };
+    assert_eq!(cgroup_of(Some("T1"), 1, false).as_deref(), Some("/a/b"));
+    assert_eq!(cgroup_of(None, 1, false).as_deref(), Some("/a/b"), "the kernel does not say whose");
+    assert_eq!(cgroup_of(Some("T2"), 1, false), None, "another thread's report");
+    // From the tenth in five seconds on a report may have no summary.
+    assert_eq!(cgroup_of(Some("T1"), 9, false).as_deref(), Some("/a/b"));
+    assert_eq!(cgroup_of(Some("T1"), 10, false), None);
+    assert_eq!(cgroup_of(Some("T1"), 1, true), None, "lines were lost");
+}
+
+#[test]
+fn an_old_kernels_heading_is_of_one_kill() {
+    let heading = "Task in /a/b killed as a result of limit of /a";
+    let killed = |pid: u32| format!("Killed process {pid} (python) total-vm:1kB, anon-rss:1kB");
+    let told = report(&[(0, heading), (0, &killed(7)), (0, &killed(8))]);
+    assert_eq!(told, [(7, Some("/a/b".to_owned())), (8, None)]);
 }
 
 #[test]
@@ -618,8 +661,8 @@ fn no_line_with_a_tenants_names_in_it_is_told() {
     for (comm, file) in &names {
         for line in lines_of(comm, file) {
             let mut reports = Reports::default();
-            assert_eq!(reports.read(&line, 0), None, "{line}");
-            let cgroup = reports.read(kill, 0).and_then(|what| what.cgroup);
+            assert_eq!(read_at(&mut reports, &line, 0), None, "{line}");
+            let cgroup = read_at(&mut reports, kill, 0).and_then(|what| what.cgroup);
             assert_eq!(cgroup, None, "{line}");
         }
     }
@@ -660,7 +703,7 @@ fn a_crash_is_never_an_event_whatever_its_names_are() {
     for _ in 0..50_000 {
         let (comm, file) = (text(15), text(255).replace('/', ""));
         let line = format!("{comm}[4242]: segfault at 0 ip 0 sp 0 error 6 in {file}[561d+1000]");
-        assert_eq!(Reports::default().read(&line, 0), None, "{line}");
+        assert_eq!(read_at(&mut Reports::default(), &line, 0), None, "{line}");
     }
 }
 

@@ -10,6 +10,8 @@ pub(super) struct Record<'a> {
     pub(super) sequence: u64,
     /// When, in microseconds of the kernel's log clock, which stands still in suspend.
     pub(super) at_us: u64,
+    /// The thread that wrote it, or the processor (`T4321`, `C2`), where the kernel says so.
+    pub(super) caller: Option<&'a str>,
     /// What.
     pub(super) text: Cow<'a, str>,
 }
@@ -39,7 +41,8 @@ pub(super) fn parse(line: &str) -> Line<'_> {
     if priority >> 3 != 0 {
         return Line::Program { sequence };
     }
-    Line::Kernel(Record { sequence, at_us, text: unescaped(text) })
+    let caller = fields.find_map(|field| field.strip_prefix("caller="));
+    Line::Kernel(Record { sequence, at_us, caller, text: unescaped(text) })
 }
 
 fn unescaped(text: &str) -> Cow<'_, str> {
@@ -70,7 +73,8 @@ mod tests {
     #[test]
     fn a_record_has_its_place_its_time_and_its_text() {
         let line = "3,1042,86400123456,-,caller=T99;NVRM: a; b";
-        let record = Record { sequence: 1042, at_us: 86_400_123_456, text: "NVRM: a; b".into() };
+        let (sequence, at_us, text) = (1042, 86_400_123_456, "NVRM: a; b".into());
+        let record = Record { sequence, at_us, caller: Some("T99"), text };
         assert_eq!(parse(line), Line::Kernel(record));
     }
 

@@ -1,7 +1,8 @@
 //! What waits at the desk: for the other source's telling, for its minute's summary, for the pipeline.
 
 use crate::attribute::Owner;
-use crate::attribute::party::PartyId;
+use crate::attribute::ownership::Ownership;
+use crate::attribute::quota::QuotaKey;
 use crate::catalog::event::EventKind;
 use crate::event::{Affected, Event, Happening, Place, Severity, Victim, Witness};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -35,13 +36,13 @@ pub(super) const LONGEST: Duration = WINDOW.saturating_add(SAME_UNBIND);
 type Key = (EventKind, Place, Option<u32>);
 /// What makes two events alike for a summary: a bad one is not lost among others of its code, and
 /// no owner's among those of another whose process is named again and again.
-type FoldKey = (Key, Severity, Option<Whose>);
-/// An owner; of processes that belong to none yet, the user.
-type Whose = (PartyId, Option<u32>);
+type FoldKey = (Key, Severity, Option<QuotaKey>);
 
 /// What waits, and what was counted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
+    /// Knows who the tenant is: whatever containers he makes, they share his part.
+    ownership: Ownership,
     pub(super) next_id: u64,
     /// Whether a second source is there, so that its telling is waited for.
     pub(super) paired: bool,
@@ -66,6 +67,22 @@ struct Fold {
 }
 
 impl State {
+    /// Nothing waits.
+    pub(super) fn new(ownership: Ownership) -> Self {
+        Self {
+            ownership,
+            next_id: 0,
+            paired: false,
+            held: Vec::new(),
+            folds: HashMap::new(),
+            out: VecDeque::new(),
+            kinds: HashMap::new(),
+            xids: BTreeMap::new(),
+            lost: 0,
+            refused: Vec::new(),
+        }
+    }
+
     /// Whether this is the other source's telling of what waits. `struck` is whom it struck as this
     /// source has it.
     pub(super) fn merge(
@@ -134,7 +151,7 @@ impl State {
         } else {
             key(&event.what)
         };
-        let owner = event.only_owner().map(|owner| whose(owner)).or_else(|| named(&event));
+        let owner = event.only_owner().or_else(|| named(&event)).map(|owner| self.whose(owner));
         let key = (alike, event.what.severity, owner);
         if self.folds.len() >= MOST_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;
@@ -206,10 +223,14 @@ impl State {
                     | EventKind::PeerSilent
                     | EventKind::Xid
             );
-            event.only_owner().filter(|_| by_process).map(|owner| whose(owner))
+            event.only_owner().filter(|_| by_process).map(|owner| self.whose(owner))
         };
         let Some(whose) = owner(event) else { return false };
         self.out.iter().filter(|event| owner(event) == Some(whose)).count() >= MOST_OF_OWNER
+    }
+
+    fn whose(&self, owner: &Owner) -> QuotaKey {
+        self.ownership.key_of(Some(owner))
     }
 }
 
@@ -223,14 +244,10 @@ impl Event {
     }
 }
 
-fn whose(owner: &Owner) -> Whose {
-    (owner.party, (owner.party <= PartyId::OTHER).then_some(owner.uid))
-}
-
 /// Whose process the source has named.
-fn named(event: &Event) -> Option<Whose> {
+fn named(event: &Event) -> Option<&Arc<Owner>> {
     let victim = event.victims.first()?;
-    (victim.affected == Some(Affected::Named)).then(|| whose(&victim.owner))
+    (victim.affected == Some(Affected::Named)).then_some(&victim.owner)
 }
 
 fn key(what: &Happening) -> Key {

@@ -14,7 +14,8 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, openat, statx,
+    Advice, AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, fadvise,
+    openat, statx,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -125,6 +126,16 @@ impl Mapped {
     pub(super) fn place(&self) -> PathBuf {
         let place: BorrowedFd<'_> = self.file.place();
         PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()))
+    }
+}
+
+impl Drop for Content<'_> {
+    /// Pages that were read here count as the agent's memory; those that somebody maps stay.
+    fn drop(&mut self) {
+        if let Self::Here(file, _) = self {
+            // On an error it is only the memory.
+            let _ = fadvise(&*file, 0, None, Advice::DontNeed);
+        }
     }
 }
 

@@ -15,7 +15,9 @@
 
 use super::grammar;
 use crate::catalog::event::EventKind;
+use crate::collect::kmsg::record::Record;
 use crate::event::{Happening, Named, Place, Severity};
+use std::collections::VecDeque;
 
 /// What comes before `Killed process`; the last is of 5.0 and before.
 const REASONS: &[&str] = &[
@@ -63,52 +65,124 @@ fn once<'a>(text: &'a str, words: &str) -> Option<(&'a str, &'a str)> {
     text.split_once(words).filter(|(_, rest)| !rest.contains(words))
 }
 
-/// The cgroup of the kills behind a line: of an old kernel's one process, or of a group.
-fn heading(text: &str) -> Option<&str> {
-    let one = || {
-        let (cgroup, limit) =
-            once(text.strip_prefix("Task in ")?, " killed as a result of limit of ")?;
-        limit.starts_with('/').then_some(cgroup)
-    };
-    let group = || {
-        let words = " are going to be killed due to memory.oom.group set";
-        text.trim_end().strip_prefix("Tasks in ")?.strip_suffix(words)
-    };
-    one().or_else(group).filter(|cgroup| cgroup.starts_with('/'))
+/// The cgroup of the kills behind a line.
+#[derive(Debug)]
+enum Heading {
+    /// Of the one kill of an old kernel's report.
+    One(Box<str>),
+    /// Of all that is killed in a group, by this thread.
+    Group { cgroup: Box<str>, caller: Option<Box<str>> },
+}
+
+impl Heading {
+    fn of(record: &Record<'_>) -> Option<Self> {
+        let text: &str = &record.text;
+        let one = || {
+            let words = " killed as a result of limit of ";
+            let (cgroup, limit) = once(text.strip_prefix("Task in ")?, words)?;
+            (cgroup.starts_with('/') && limit.starts_with('/')).then(|| Self::One(cgroup.into()))
+        };
+        let group = || {
+            let words = " are going to be killed due to memory.oom.group set";
+            let cgroup = text.trim_end().strip_prefix("Tasks in ")?.strip_suffix(words)?;
+            let caller = record.caller.map(Box::from);
+            cgroup.starts_with('/').then(|| Self::Group { cgroup: cgroup.into(), caller })
+        };
+        one().or_else(group)
+    }
 }
 
 /// The report that is being read: cgroups that have a line of their own go to the kills behind it.
+///
+/// One report at a time is written (`oom_lock`), and its thread's number is on each line where the
+/// kernel has `CONFIG_PRINTK_CALLER`. It begins with a summary, which makes an end to the report
+/// before; but of many in a short time only the first have one (`oom_rs` in `oom_kill_process`). Then
+/// nobody can say where a group's kills end, and they have no cgroup.
 #[derive(Debug, Default)]
 pub(super) struct Kills {
     /// Of one process.
     chosen: Option<(u32, Box<str>, u64)>,
-    /// Of all kills that follow.
-    heading: Option<(Box<str>, u64)>,
+    /// Of kills that follow.
+    heading: Option<(Heading, u64)>,
+    /// When the last [`Self::BURST`] summaries came.
+    begun: VecDeque<u64>,
+    /// Lines were lost before the next one.
+    has_lost: bool,
+    /// Until then lines that were lost may have been summaries.
+    unsure_until_us: u64,
 }
 
 impl Kills {
     /// A report is written in one go; a number is not used again as soon.
     const APART_US: u64 = 2_000_000;
+    /// Summaries (`DEFAULT_RATELIMIT_BURST`) in an interval (`DEFAULT_RATELIMIT_INTERVAL`, 5 s by a
+    /// clock that ticks a hundred times a second).
+    const BURST: usize = 10;
+    const INTERVAL_US: u64 = 5_500_000;
+
+    /// Lines before the next one are missing.
+    pub(super) fn lost(&mut self) {
+        self.has_lost = true;
+    }
 
     /// Looks whether a line names the cgroup of the kills behind it.
-    pub(super) fn heed(&mut self, text: &str, at_us: u64) {
-        if let Some((pid, cgroup)) = chosen(text) {
-            // Another report begins.
-            self.chosen = Some((pid, cgroup.into(), at_us));
-            self.heading = None;
-        } else if let Some(cgroup) = heading(text) {
-            self.heading = Some((cgroup.into(), at_us));
+    pub(super) fn heed(&mut self, record: &Record<'_>) {
+        if std::mem::take(&mut self.has_lost) {
+            (self.chosen, self.heading) = (None, None);
+            self.unsure_until_us = record.at_us.saturating_add(Self::INTERVAL_US);
+        }
+        if let Some((pid, cgroup)) = chosen(&record.text) {
+            self.begin(record.at_us);
+            self.chosen = Some((pid, cgroup.into(), record.at_us));
+        } else if let Some(heading) = Heading::of(record) {
+            if matches!(heading, Heading::One(_)) {
+                self.begin(record.at_us);
+            }
+            self.heading = Some((heading, record.at_us));
         }
     }
 
+    /// Another report begins.
+    fn begin(&mut self, at_us: u64) {
+        (self.chosen, self.heading) = (None, None);
+        if self.begun.len() >= Self::BURST {
+            self.begun.pop_front();
+        }
+        self.begun.push_back(at_us);
+    }
+
     /// Gives a kill the cgroup that the lines before it name.
-    pub(super) fn place(&self, what: &mut Happening, at_us: u64) {
+    pub(super) fn place(&mut self, what: &mut Happening, record: &Record<'_>) {
         let killed = what.process.as_ref().filter(|_| what.kind == EventKind::OomKill);
         let Some(pid) = killed.map(|process| process.pid) else { return };
-        let is_near = |then: u64| at_us.saturating_sub(then) <= Self::APART_US;
+        let is_near = |then: u64| record.at_us.saturating_sub(then) <= Self::APART_US;
         let chosen = self.chosen.as_ref().filter(|(of, _, then)| *of == pid && is_near(*then));
-        let heading = self.heading.as_ref().filter(|(_, then)| is_near(*then));
-        let cgroup = chosen.map(|(_, cgroup, _)| cgroup).or(heading.map(|(cgroup, _)| cgroup));
-        what.cgroup = cgroup.cloned();
+        what.cgroup = chosen.map(|(_, cgroup, _)| cgroup.clone());
+        if what.cgroup.is_none() && self.heading.as_ref().is_some_and(|(_, then)| is_near(*then)) {
+            what.cgroup = self.of_heading(record);
+        }
+    }
+
+    fn of_heading(&mut self, record: &Record<'_>) -> Option<Box<str>> {
+        let is_sure = self.is_sure(record.at_us);
+        match self.heading.take()? {
+            (Heading::One(cgroup), _) => Some(cgroup),
+            (Heading::Group { cgroup, caller }, then) => {
+                let is_other = |caller: &str| record.caller.is_some_and(|other| other != caller);
+                if !is_sure || caller.as_deref().is_some_and(is_other) {
+                    return None;
+                }
+                let found = Some(cgroup.clone());
+                self.heading = Some((Heading::Group { cgroup, caller }, then));
+                found
+            }
+        }
+    }
+
+    /// Whether each report has a summary now.
+    fn is_sure(&self, at_us: u64) -> bool {
+        let first = self.begun.front().filter(|_| self.begun.len() >= Self::BURST);
+        let is_limited = first.is_some_and(|at| at_us.saturating_sub(*at) <= Self::INTERVAL_US);
+        !is_limited && at_us >= self.unsure_until_us
     }
 }
