@@ -25,7 +25,7 @@ use tonic_prost::ProstCodec;
 const UID: &str = "7d2c7f6a-3b0e-4c3e-9a51-0d6b9f0f5a11";
 
 /// Longer than anything here takes.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 struct Client {
     kubelet: Kubelet,
@@ -483,7 +483,9 @@ fn pods_and_devices_are_in_another_order_each_time_and_all_there() {
     assert_eq!(client.kubelet.lists(), 2);
     for pods in [&mut first, &mut second] {
         pods.sort();
-        pods.iter_mut().for_each(|(_, devices)| devices.sort());
+        for (_, devices) in pods.iter_mut() {
+            devices.sort();
+        }
     }
     assert_eq!(first, second);
 }
