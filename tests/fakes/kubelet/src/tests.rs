@@ -294,23 +294,18 @@ fn a_whole_pod_is_listed_with_its_owners_and_all_its_containers() {
     assert_eq!((missing.code(), missing.message()), (Code::NotFound, "pod with UID x not found"));
 }
 
-/// What the Go code of k8s.io/api and k8s.io/kubelet v0.37.2 writes, as hexadecimal digits.
-fn recorded(text: &str) -> Vec<u8> {
-    let digits: Vec<_> = text.chars().filter_map(|digit| digit.to_digit(16)).collect();
-    digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).unwrap()).collect()
-}
-
 #[test]
 fn a_list_of_allocations_is_what_kubernetes_itself_writes() {
-    let text = include_str!("../../../fixtures/kubelet/pod-resources-0.37.2.hex");
+    let theirs = include_bytes!("../../../fixtures/kubernetes/fake-pod-resources.binpb");
     let ours = resources::ListResponse { pods: vec![every_allocation()] };
-    assert_eq!(ours.encode_to_vec(), recorded(text));
+    assert_eq!(ours.encode_to_vec(), theirs);
 }
 
 #[test]
 fn a_pod_that_kubernetes_itself_wrote_has_its_fields_where_ours_are() {
-    let text = include_str!("../../../fixtures/kubelet/pod-0.37.2.hex");
-    let theirs = core::Pod::decode(recorded(text).as_slice()).unwrap();
+    let theirs = include_bytes!("../../../fixtures/kubernetes/fake-pod.binpb");
+    let theirs = pods::GetResponse::decode(&theirs[..]).unwrap();
+    let theirs = core::Pod::decode(theirs.pod.as_slice()).unwrap();
     let container = |name: &str, number: u32, kind| Container {
         kind,
         restarts: if name == "server" { 2 } else { 0 },
