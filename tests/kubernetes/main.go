@@ -5,7 +5,8 @@
 //	cd tests/kubernetes && go run . ../fixtures/kubernetes
 //
 // A string is its message and field ("Container.id"), a number its field's number and 1000, true is
-// true. A list has one such item, and one in which nothing is set.
+// true. A list has one such item, and one in which nothing is set. What begins with "fake-" is what
+// the fake kubelet of the tests must write (example.go).
 package main
 
 import (
@@ -34,7 +35,11 @@ func main() {
 	}
 	whole, err := pod().Marshal()
 	check(err)
+	example, err := examplePod().Marshal()
+	check(err)
 	answers := map[string]proto.Message{
+		"fake-pod":           &pods.GetPodResponse{Pod: example},
+		"fake-pod-resources": exampleResources(),
 		"cri-version":        filled(&cri.VersionResponse{}),
 		"cri-sandboxes":      filled(&cri.ListPodSandboxResponse{}),
 		"cri-containers":     filled(&cri.ListContainersResponse{}),

@@ -1,6 +1,6 @@
 //! A real containerd that goes away, comes back and is upgraded in place, while its pods run on.
 
-use super::{Scene, TICKS, start};
+use super::{Scene, start};
 use crate::setting::TRAINER;
 use fake_kubelet::{Allocation, Devices, Kubelet};
 use gpuwho_tests::containerd::{self, Pod};
@@ -14,6 +14,9 @@ use std::time::Duration;
 
 /// For what takes seconds at most, on a machine under load; the agent asks every minute by itself.
 const WITHIN: Duration = Duration::from_secs(30);
+
+/// Points that come before the test believes that a grant goes on.
+const ENOUGH: usize = 6;
 
 impl Scene {
     /// Waits until a source says something.
@@ -84,10 +87,10 @@ fn a_containerd_that_restarts_ends_no_grant_and_no_name() {
     let lists = kubelet.lists();
     let listed = until(WITHIN, || (kubelet.lists() > lists).then_some(()));
     assert!(listed.is_some(), "{lists} lists");
-    scene.wait_for_grants(&pod, TICKS);
+    scene.wait_for_grants(&pod, ENOUGH);
     scene.containerd.again().unwrap();
     scene.wait_until_ready();
-    scene.wait_for_grants(&pod, TICKS);
+    scene.wait_for_grants(&pod, ENOUGH);
 
     let info = scene.of_pod("gpu.allocation.info", &pod);
     assert!(info.iter().all(|point| !point["value"].is_null()), "{info:#?}");
@@ -109,6 +112,6 @@ fn a_containerd_that_was_upgraded_in_place_is_asked_for_events() {
     let pod = scene.pod("trainer-0");
     scene.containerd.upgrade(newer).unwrap();
     let container = start(&pod, "train", 0);
-    scene.wait_for_names(container.pid, &container.expected, WITHIN);
+    scene.wait_for_names(container.pid, &container.expected);
     scene.wait_for_source("cri", "tells of changes");
 }

@@ -9,7 +9,6 @@
 
 mod book;
 mod wire;
-// Not in `wire`, which a benchmark includes.
 #[cfg(test)]
 mod wire_tests;
 
@@ -131,7 +130,7 @@ impl Runtime {
                     // A runtime that was upgraded under its socket, or restarted with another
                     // configuration, may offer what it did not.
                     offered |= self.is_another(&grpc).await? || grpc.connections() > connections;
-                    // The stream is open before the list is asked for: nothing falls between.
+                    // What falls between the list and the stream is asked for by its id.
                     if offered && events.is_none() {
                         events = Some(grpc.stream(EVENTS, EventsRequest {}));
                     }

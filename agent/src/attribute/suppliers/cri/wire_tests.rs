@@ -1,4 +1,4 @@
-//! Against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
+//! The messages against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
 
 use super::wire::*;
 use crate::attribute::suppliers::fake_kubelet::written;

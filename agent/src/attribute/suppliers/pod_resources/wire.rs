@@ -146,8 +146,8 @@ mod tests {
     use crate::attribute::suppliers::fake_kubelet::written;
     use prost::Message as _;
 
-    fn topology() -> Option<TopologyInfo> {
-        Some(TopologyInfo { nodes: vec![NumaNode { id: 1001 }, NumaNode::default()] })
+    fn topology() -> TopologyInfo {
+        TopologyInfo { nodes: vec![NumaNode { id: 1001 }, NumaNode::default()] }
     }
 
     fn devices() -> Vec<ContainerDevices> {
@@ -155,7 +155,7 @@ mod tests {
         let whole = ContainerDevices {
             resource_name: "ContainerDevices.resource_name".into(),
             device_ids: vec![id.clone(), id],
-            topology: topology(),
+            topology: Some(topology()),
         };
         vec![whole, ContainerDevices::default()]
     }
@@ -164,7 +164,7 @@ mod tests {
         let whole = ContainerMemory {
             memory_type: "ContainerMemory.memory_type".into(),
             size: 1002,
-            topology: topology(),
+            topology: Some(topology()),
         };
         vec![whole, ContainerMemory::default()]
     }
