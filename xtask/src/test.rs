@@ -2,9 +2,8 @@
 //!
 //! All is built by one call of cargo; then the programs run side by side, since most tests wait. A
 //! test that fails is run once more, alone: one that passes then is called flaky in the closing
-//! line, and fails nothing. cargo-nextest does the same, but takes ten minutes to install on two
-//! cores, and starts a process for each of 1,400 tests, whose set-up (loading the agent's test
-//! program) costs more than most of them.
+//! line, and fails nothing. cargo-nextest does the same, but each new machine would build it first,
+//! longer than cargo-deny, and it does not count the tests that say that they cannot run here.
 
 mod report;
 mod runner;
