@@ -10,16 +10,23 @@
 
 pub mod agent;
 pub mod amd;
+#[cfg(feature = "runtimes")]
 pub mod attacker;
+#[cfg(feature = "runtimes")]
 pub mod bench;
+#[cfg(feature = "runtimes")]
 pub mod collector;
+#[cfg(feature = "runtimes")]
 pub mod containerd;
 pub mod demo;
+#[cfg(feature = "runtimes")]
 pub mod kmsg;
+#[cfg(feature = "runtimes")]
 pub mod nccl;
 pub mod nvml;
 pub mod program;
 pub mod skip;
+#[cfg(feature = "runtimes")]
 pub mod slurm;
 pub mod stage;
 #[expect(unsafe_code, reason = "fork and unshare have no safe interface")]

@@ -102,7 +102,9 @@ fn kernels() -> Result<Outcome> {
     Ok(if summary.booted == 0 {
         Outcome::Skipped("no kernel could be had".to_owned())
     } else {
-        Outcome::Passed(format!("{} kernels, {} skipped", summary.booted, summary.skipped))
+        let vm::Summary { booted, skipped, built } = summary;
+        let built = built.as_secs_f64();
+        Outcome::Passed(format!("{booted} kernels, {skipped} skipped (built in {built:.0} s)"))
     })
 }
 

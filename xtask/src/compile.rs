@@ -67,6 +67,14 @@ pub(crate) fn packages(profile: Profile, names: &[&str]) -> Result<()> {
     shell::run(&mut command)
 }
 
+/// Builds the demo and what it shows, not optimised and with no part that it does not need: who
+/// tries it out waits for this.
+pub(crate) fn demo() -> Result<()> {
+    let packages = ["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"];
+    let mut command = shell::cargo(["build", "--no-default-features"]);
+    shell::run(command.args(packages.iter().flat_map(|name| ["--package", name])))
+}
+
 /// The built agent.
 pub(crate) fn agent(profile: Profile) -> PathBuf {
     place::target(profile.folder()).join("gpuwho")

@@ -14,6 +14,7 @@ mod cross;
 mod docs;
 mod fuzz;
 mod gpu_check;
+mod parallel;
 mod place;
 mod run;
 mod setup;

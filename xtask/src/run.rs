@@ -51,8 +51,8 @@ fn agent(request: &Request) -> Result<Command> {
 }
 
 fn demo(request: &Request) -> Result<Command> {
-    compile::packages(Profile::Release, &["gpuwho", "gpuwho-fake-nvml", "gpuwho-tests"])?;
-    let demo = place::target(Profile::Release.folder()).join("demo");
+    compile::demo()?;
+    let demo = place::target(Profile::Debug.folder()).join("demo");
     Ok(shell::program(demo, demo_arguments(request)))
 }
 

@@ -12,9 +12,8 @@ mod kernels;
 mod machine;
 mod passed;
 
-use crate::compile;
 use crate::setup::{self, Want};
-use crate::{place, shell};
+use crate::{compile, parallel, place, shell};
 use anyhow::{Context as _, Result, bail};
 use boot::Booted;
 use initramfs::{Check, Image, PROGRAM, TESTS, Tests};
@@ -22,7 +21,11 @@ use kernels::{Catalog, Kernel};
 use machine::{MACHINES, Machine};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Kernels at a time: the checks in a guest wait for one another, so one guest keeps about one of
+/// this machine's processors busy.
+const AT_A_TIME: usize = 2;
 
 /// What the probes' table says is to be proved on every kernel.
 struct Proofs {
@@ -70,7 +73,7 @@ pub(crate) struct Request {
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// A kernel that has not ended by then is ended
-    #[arg(long, value_name = "SECONDS", default_value_t = 360)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
     /// Arguments for that program
     #[arg(last = true, requires = "program")]
@@ -81,7 +84,7 @@ impl Request {
     /// The agent's self-test in the kernels that are due.
     pub(crate) fn due() -> Self {
         let (kernels, args) = (Vec::new(), Vec::new());
-        Self { kernels, full: false, arch: None, program: None, timeout: 360, args }
+        Self { kernels, full: false, arch: None, program: None, timeout: 600, args }
     }
 
     /// Whether it is left to this task which kernels are booted.
@@ -113,6 +116,8 @@ pub(crate) struct Summary {
     pub(crate) booted: usize,
     /// Not to be had here.
     pub(crate) skipped: usize,
+    /// How long it took to build what runs in the guests.
+    pub(crate) built: Duration,
 }
 
 /// One line of the closing table.
@@ -157,17 +162,22 @@ pub(crate) fn vm(request: &Request) -> Result<Summary> {
     setup::ensure(&["vm"], Want::Must)?;
     let mut tried = Tried::default();
     let is_whole = is_whole(request);
+    // Kept until the last boot, since their images go with them.
+    let (mut guests, mut due) = (Vec::new(), Vec::new());
+    let began = Instant::now();
     for machine in request.machines(is_whole) {
         let prefixes = request.prefixes(machine, is_whole);
-        match lacking(machine) {
-            None => boot_all(machine, &prefixes, request, &mut tried)?,
-            Some(why) => {
-                for prefix in prefixes {
-                    tried.skip(machine, prefix, &why);
-                }
-            }
+        let kernels = kernels(machine, &prefixes, &mut tried);
+        let Some((kernels, busybox)) = kernels else { continue };
+        let guest = Guest::build(machine, &busybox, request)?;
+        for kernel in kernels {
+            let image = guest.image.with(&kernel.version, &guest.checks(request, &kernel))?;
+            due.push(Due { machine, kernel, image });
         }
+        guests.push(guest);
     }
+    tried.summary.built = began.elapsed();
+    boot_all(&due, Duration::from_secs(request.timeout), &mut tried)?;
     print_table(&tried.rows);
     if !tried.failed.is_empty() {
         bail!("failed in Linux {}", tried.failed.join(", "));
@@ -200,36 +210,48 @@ fn lacking(machine: &Machine) -> Option<String> {
     Some(format!("what `cargo xtask setup {}` gets ({})", machine.part, error.root_cause()))
 }
 
-fn boot_all(
+/// A kernel to boot.
+struct Due {
+    machine: &'static Machine,
+    kernel: Kernel,
+    image: PathBuf,
+}
+
+/// The kernels that are wanted and busybox for the same machine, as far as they can be had.
+fn kernels(
     machine: &'static Machine,
     prefixes: &[&str],
-    request: &Request,
     tried: &mut Tried,
-) -> Result<()> {
-    let mut catalog = Catalog::of(machine);
-    let mut guest = None;
-    for prefix in prefixes {
-        let had = catalog.fetch(prefix).and_then(|kernel| Ok((kernel, catalog.busybox()?)));
-        let (kernel, busybox) = match had {
-            Ok(had) => had,
-            Err(error) => {
-                tried.skip(machine, prefix, &format!("such a kernel ({error:#})"));
-                continue;
-            }
-        };
-        // Built when it is known that there is a kernel to run it in.
-        let guest = match &guest {
-            Some(guest) => guest,
-            None => guest.insert(Guest::build(machine, &busybox, request)?),
-        };
-        println!("-- Linux {}", kernel.version);
-        let image = guest.image.with(&guest.checks(request, &kernel))?;
-        let limit = Duration::from_secs(request.timeout);
-        let booted = boot::boot(machine, &kernel.image, &image, limit)?;
-        for line in booted.output.lines() {
-            println!("   {line}");
+) -> Option<(Vec<Kernel>, PathBuf)> {
+    if let Some(why) = lacking(machine) {
+        for prefix in prefixes {
+            tried.skip(machine, prefix, &why);
         }
-        tried.end(&kernel.version, &booted);
+        return None;
+    }
+    let mut catalog = Catalog::of(machine);
+    let mut found = None;
+    for prefix in prefixes {
+        match catalog.fetch(prefix).and_then(|kernel| Ok((kernel, catalog.busybox()?))) {
+            Ok((kernel, busybox)) => {
+                found.get_or_insert_with(|| (Vec::new(), busybox)).0.push(kernel);
+            }
+            Err(error) => tried.skip(machine, prefix, &format!("such a kernel ({error:#})")),
+        }
+    }
+    found
+}
+
+/// Boots the kernels, some at a time; prints each one's output when it has ended.
+fn boot_all(due: &[Due], limit: Duration, tried: &mut Tried) -> Result<()> {
+    let boots = parallel::map(AT_A_TIME, due, |Due { machine, kernel, image }| {
+        let booted = boot::boot(machine, &kernel.image, image, limit)?;
+        let output = booted.output.trim_end().replace('\n', "\n   ");
+        println!("-- Linux {}\n   {output}", kernel.version);
+        Ok(booted)
+    })?;
+    for (Due { kernel, .. }, booted) in due.iter().zip(&boots) {
+        tried.end(&kernel.version, booted);
     }
     Ok(())
 }

@@ -2,13 +2,11 @@
 
 use super::report::Report;
 use crate::compile::TestProgram;
-use crate::shell;
-use anyhow::{Context as _, Result, anyhow};
+use crate::{parallel, shell};
+use anyhow::{Context as _, Result};
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{ExitStatus, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Programs at a time. Most tests wait for other processes, so one program leaves two cores idle.
@@ -33,26 +31,7 @@ pub(super) struct Run<'a> {
 impl Runner {
     /// Runs every program; starts them in the given order, so the longest belongs first.
     pub(super) fn run_all<'a>(&self, programs: &'a [TestProgram]) -> Result<Vec<Run<'a>>> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut runs = Vec::new();
-            while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                runs.push(self.run(program, &self.arguments)?);
-            }
-            Ok(runs)
-        };
-        let results: Vec<Result<Vec<Run<'a>>>> = thread::scope(|scope| {
-            let workers: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(work)).collect();
-            let join = |worker: thread::ScopedJoinHandle<'_, _>| {
-                worker.join().unwrap_or_else(|_| Err(anyhow!("the thread of a program panicked")))
-            };
-            workers.into_iter().map(join).collect()
-        });
-        let mut runs = Vec::new();
-        for result in results {
-            runs.extend(result?);
-        }
-        Ok(runs)
+        parallel::map(SIDE_BY_SIDE, programs, |program| self.run(program, &self.arguments))
     }
 
     /// Runs one test of a program, with nothing beside it.

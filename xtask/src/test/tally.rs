@@ -141,9 +141,7 @@ mod tests {
             |(name, all, alone): &(&str, &str, &str)| program(folder.path(), name, all, alone);
         let programs: Vec<_> = programs.iter().map(make).collect();
         let runner = Runner { environment: Vec::new(), arguments: Vec::new() };
-        let mut runs = runner.run_all(&programs).unwrap();
-        runs.sort_by(|one, other| one.program.name.cmp(&other.program.name));
-        Tally::of(runs, &runner).unwrap()
+        Tally::of(runner.run_all(&programs).unwrap(), &runner).unwrap()
     }
 
     #[test]

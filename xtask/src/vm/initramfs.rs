@@ -66,9 +66,9 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Puts the checks in; gives what QEMU takes as `-initrd`.
-    pub(super) fn with(&self, checks: &[Check]) -> Result<PathBuf> {
-        let (root, image) = (self.root(), self.folder.join("initramfs.cpio"));
+    /// Puts a kernel's checks in; gives what QEMU takes as `-initrd`.
+    pub(super) fn with(&self, version: &str, checks: &[Check]) -> Result<PathBuf> {
+        let (root, image) = (self.root(), self.folder.join(format!("initramfs-{version}.cpio")));
         write_script(&root.join("checks"), &script(checks))?;
         pack(&root, &image)?;
         Ok(image)

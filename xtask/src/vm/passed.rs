@@ -20,7 +20,10 @@ const SOURCES: &[&str] = &[
     "agent/src/collect/kernel",
     "agent/src/collect/kernel.rs",
     "agent/src/sys",
+    "rust-toolchain.toml",
     "tests/fakes/nccl",
+    "xtask/src/cross.rs",
+    "xtask/src/setup/bpf.rs",
     "xtask/src/vm",
     "xtask/src/vm.rs",
 ];
