@@ -16,11 +16,11 @@ use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
+use crate::collect::device::DEVICES;
 use crate::collect::device::events::Ears;
 use crate::collect::device::partitions::PartitionNodes;
-use crate::collect::device::reader::{DeviceReader, NodeHolders};
+use crate::collect::device::reader::{self, DeviceReader};
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
-use crate::collect::device::{DEVICES, Vendor};
 use crate::collect::events::Counts;
 use crate::collect::kernel::device_users;
 use crate::collect::kernel::nccl::Waker;
@@ -36,8 +36,8 @@ use crate::control::{self, Access, Lock, LockError};
 use crate::event::desk::{self, Desk};
 use crate::export::otlp;
 use crate::host::{self, CgroupNamespace};
+use crate::inventory::Inventory;
 use crate::inventory::register::Register;
-use crate::inventory::{Inventory, node_name};
 use crate::log_limit;
 use crate::paths::Paths;
 use crate::tenant_files::{self, TenantFiles};
@@ -114,6 +114,8 @@ struct Core {
     board: Board,
     gauges: Arc<Gauges>,
     readers: Vec<Control>,
+    /// Those that hold devices open: readers of files hold none.
+    holding: Vec<Control>,
     ears: Vec<Ears>,
     interval: Duration,
     series_limit: usize,
@@ -145,6 +147,7 @@ impl Core {
             board,
             gauges: Arc::default(),
             readers: Vec::new(),
+            holding: Vec::new(),
             ears: Vec::new(),
             interval: settings.interval,
             series_limit: settings.series_limit,
@@ -180,7 +183,9 @@ impl Core {
                 .knowing_nodes(nodes);
             if vendor.library.is_none() {
                 // No driver's list names them all.
-                reader = reader.knowing_holders(holders(vendor, self.ownership.clone()));
+                reader = reader.knowing_holders(reader::holders(vendor, self.ownership.clone()));
+            } else {
+                self.holding.push(reader.control());
             }
             self.readers.push(reader.control());
             self.ears.push(reader.ears.clone());
@@ -207,7 +212,7 @@ impl Core {
             let on = on.flat_map(|device| device.processes);
             on.filter_map(|on| Some((on.process?, place(&on)))).collect()
         };
-        let readers = self.readers.clone();
+        let readers = self.holding.clone();
         let make_way = move || readers.iter().for_each(|reader| reader.make_way(UNBINDING));
         let wake = move || {
             // A full queue has something in it that wakes the pipeline as well.
@@ -275,16 +280,6 @@ impl Core {
         let readers = self.readers.iter().filter_map(Control::child).collect();
         *self.gauges.readers.lock().unwrap_or_else(PoisonError::into_inner) = readers;
     }
-}
-
-/// Which processes hold nodes of a vendor's devices.
-fn holders(vendor: &'static Vendor, ownership: Ownership) -> NodeHolders {
-    let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
-    Box::new(move || {
-        let holders = ownership.holders();
-        let here = holders.iter().filter(|owner| owner.nodes.iter().any(is_on));
-        here.map(|owner| owner.process.pid).collect()
-    })
 }
 
 /// Runs the agent until it is told to stop.

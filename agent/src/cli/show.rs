@@ -4,6 +4,7 @@ use super::{
     ConfigCommand, ForgetArgs, MetricsArgs, ReleaseArgs, SocketArgs, Usage, WhoArgs, print,
 };
 use crate::catalog::{self, document};
+use crate::collect::device::DEVICES;
 use crate::config::Settings;
 use crate::control::{self, ControlError, Reply, Request};
 use crate::pipeline;
@@ -84,7 +85,8 @@ pub(super) fn ask_who(settings: &Settings) -> Result<Reply, ControlError> {
 
 pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
     if args.markdown {
-        print(&document::markdown())?;
+        let vendors: Vec<_> = DEVICES.iter().map(|vendor| (vendor.name, vendor.source)).collect();
+        print(&document::markdown(&vendors))?;
     } else if args.json {
         print(&format!("{}\n", document::json().context("cannot write JSON")?))?;
     } else {

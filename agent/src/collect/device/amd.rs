@@ -6,6 +6,7 @@
 //! reading it would wake it. Units are changed to base units here.
 
 mod kfd;
+mod sources;
 
 use super::fdinfo::Clients;
 use super::files::{Files, numbered};
@@ -42,6 +43,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
     partition_nodes: kfd::partition_nodes,
     events: None,
+    source: sources::of,
     function: |file| file,
     open,
 };
