@@ -92,14 +92,17 @@ impl Core {
 impl Answer for Core {
     fn who(&self) -> Who {
         self.refresh();
-        let read =
-            self.context.readers.all().into_iter().flat_map(|reader| reader.snapshot().devices);
-        let mut devices: Vec<Device> = read.map(|read| self.device(read)).collect();
-        devices.sort_by_key(|device| device.index);
+        // Each vendor numbers its own.
+        let devices = self.context.readers.all().into_iter().flat_map(|reader| {
+            let read = reader.snapshot().devices.into_iter();
+            let mut devices: Vec<Device> = read.map(|read| self.device(read)).collect();
+            devices.sort_by_key(|device| device.index);
+            devices
+        });
         Who {
             host: host::name(),
             version: env!("CARGO_PKG_VERSION").into(),
-            devices,
+            devices: devices.collect(),
             holders: self.holders(),
             sources: self
                 .context

@@ -53,7 +53,7 @@ impl Core {
         let board = Board::default();
         let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
         let inventory = Arc::new(Inventory::beside(register));
-        let readers = Readers::default();
+        let (readers, holding) = (Readers::default(), Readers::default());
         let is_agent = wake.is_some();
         let desk = Arc::new(Desk::new(desk::Sources {
             inventory: Arc::clone(&inventory),
@@ -61,7 +61,7 @@ impl Core {
             listed: listed(readers.clone(), Arc::clone(&inventory)),
             paths: settings.paths.clone(),
             wake: wake.unwrap_or_else(|| Box::new(|| ())),
-            make_way: make_way(readers.clone()),
+            make_way: make_way(holding.clone()),
         }));
         let context = Context {
             paths: settings.paths.clone(),
@@ -76,6 +76,7 @@ impl Core {
             desk,
             nodes: settings.nodes.clone(),
             readers,
+            holding,
             processes: <_>::default(),
             upkeep: <_>::default(),
             late: <_>::default(),

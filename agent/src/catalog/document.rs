@@ -62,8 +62,12 @@ pub fn json() -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&entries)
 }
 
+/// A vendor's column of the table of vendors: its name, and where a metric comes from or why it has
+/// none.
+pub type Column = (&'static str, fn(&'static MetricDef) -> Result<&'static str, &'static str>);
+
 /// The text of `METRICS.md`.
-pub fn markdown() -> String {
+pub fn markdown(vendors: &[Column]) -> String {
     let mut out = String::from(HEAD);
     for (heading, metrics) in DOMAINS {
         // Writing to a String cannot fail.
@@ -72,6 +76,7 @@ pub fn markdown() -> String {
             metric(&mut out, def);
         }
     }
+    table_of_vendors(vendors, &mut out);
     series(&mut out);
     out.push_str(EVENTS);
     for &kind in event::EventKind::ALL {
@@ -98,6 +103,17 @@ device's, the instance's where it is in one, and the owner's, as far as they are
 
 What is said of a device is of the whole device, also with MIG on. What is said of an instance has
 names of its own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
+";
+
+/// What a reader reads about.
+const DEVICE_SUBJECTS: [&str; 4] = ["gpu", "instance", "process", "xid"];
+
+const VENDORS: &str = "
+## By vendor
+
+Where each vendor's reader has a metric from, or why it has none. Unit, kind and meaning are the same
+for all. The state of a device, the age of its reading, and what is counted by owner are the agent's own.
+
 ";
 
 const SERIES: &str = "
@@ -139,6 +155,22 @@ record's body alone.
 |---|---|---|
 ";
 
+/// Which vendor has which metric of devices, their parts and processes.
+fn table_of_vendors(vendors: &[Column], out: &mut String) {
+    out.push_str(VENDORS);
+    let cells = |cells: &mut dyn Iterator<Item = String>| cells.collect::<Vec<_>>().join(" | ");
+    let names = cells(&mut vendors.iter().map(|(name, _)| (*name).to_owned()));
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "| metric | {names} |\n|---|{}", "---|".repeat(vendors.len()));
+    for def in super::all().filter(|def| DEVICE_SUBJECTS.contains(&def.subject)) {
+        let sources = cells(&mut vendors.iter().map(|(_, source)| match source(def) {
+            Ok(source) => source.to_owned(),
+            Err(why) => format!("no: {why}"),
+        }));
+        let _ = writeln!(out, "| `{}` | {sources} |", def.name);
+    }
+}
+
 /// How many series there can be of each thing, from the closed dimensions.
 fn series(out: &mut String) {
     out.push_str(SERIES);
@@ -176,7 +208,7 @@ fn series_of(def: &MetricDef) -> (&'static str, usize) {
 fn about(subject: &str) -> &'static str {
     match subject {
         "gpu" => "a device",
-        "instance" => "a MIG instance",
+        "instance" => "a partition of a device (a MIG instance)",
         "process" => "a process on a device",
         "owner" => "an owner's part of a device",
         "refused" => "an owner that was refused something",

@@ -6,6 +6,7 @@ use super::{
 use crate::agent;
 use crate::agent::configuration::{self, Configuration};
 use crate::catalog::{self, document};
+use crate::collect::device::DEVICES;
 use crate::config::Settings;
 use crate::control::{self, ControlError, Reply, Request};
 use crate::who::Who;
@@ -82,7 +83,8 @@ pub(super) fn ask_who(settings: &Settings) -> Result<Reply, ControlError> {
 
 pub(super) fn metrics(args: &MetricsArgs) -> anyhow::Result<ExitCode> {
     if args.markdown {
-        print(&document::markdown())?;
+        let vendors: Vec<_> = DEVICES.iter().map(|vendor| (vendor.name, vendor.source)).collect();
+        print(&document::markdown(&vendors))?;
     } else if args.json {
         print(&format!("{}\n", document::json().context("cannot write JSON")?))?;
     } else {

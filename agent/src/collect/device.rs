@@ -25,6 +25,7 @@ pub mod source;
 mod stuck;
 pub mod wire;
 
+use crate::catalog::MetricDef;
 use crate::event::Witness;
 use crate::paths::Paths;
 use events::Watch;
@@ -67,6 +68,8 @@ pub struct Vendor {
     pub partition_nodes: fn(&Paths) -> PartitionNodes,
     /// Its events; `None` where they come from the kernel log only.
     pub events: Option<EventSource>,
+    /// Where a metric comes from, or why there is none, for the documentation.
+    pub source: fn(&'static MetricDef) -> Result<&'static str, &'static str>,
     /// The vendor's function behind a reader's word for a call.
     pub function: fn(&str) -> &str,
     /// Loads and initialises the library, or finds the files.

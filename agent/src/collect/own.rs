@@ -198,7 +198,6 @@ fn count(number: u64) -> i64 {
 }
 
 #[cfg(test)]
-#[expect(clippy::float_cmp, reason = "halves and sums of them, which a double holds exactly")]
 mod tests {
     use super::Readers;
 

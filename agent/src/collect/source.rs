@@ -98,6 +98,8 @@ pub struct Context {
     pub nodes: device_users::Settings,
     /// The device readers.
     pub readers: Readers,
+    /// Those that hold devices open: readers of files hold none.
+    pub holding: Readers,
     /// Who is told of processes that come and go.
     pub processes: ProcessListeners,
     /// What is done at every tick for sources without a collector.

@@ -6,6 +6,7 @@
 //! reading it would wake it. Units are changed to base units here.
 
 mod kfd;
+mod sources;
 
 use super::fdinfo::Clients;
 use super::files::{Files, numbered};
@@ -30,8 +31,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const SAMPLE: &str = r#"#: enabled = true
-# The process that reads the driver's files keeps the capabilities to read other users' fdinfo and
-# gives up the others, and the system calls that it does not need.
+# There is no library to name. The process that reads the driver's files (amdgpu, KFD) keeps
+# CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, for the memory of graphics processes (/proc/PID/fdinfo).
 #: confined = true
 # A device that has not answered by then is reported as hung. Half the interval, where that is shorter.
 #: deadline = "5s"
@@ -53,6 +54,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| node.starts_with("dri/renderD") || node.starts_with("226:"),
     partition_nodes: kfd::partition_nodes,
     events: None,
+    source: sources::of,
     function: |file| file,
     open,
 };

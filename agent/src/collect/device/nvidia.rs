@@ -95,6 +95,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     is_device_node: |node| minor(node).is_some(),
     partition_nodes: capabilities::partition_nodes,
     events: Some(EventSource { name: "nvml_events", witness: Witness::Nvml }),
+    source: |def| Ok(def.source),
     function: functions::name,
     open,
 };

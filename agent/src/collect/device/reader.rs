@@ -19,11 +19,12 @@ pub use super::rows::{HeldNodes, Identify, NodeHolders};
 use super::rows::{Knows, Rows};
 use super::session::Session;
 use super::snapshot::{Control, ReaderSnapshot};
+use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
 use crate::collect::Collector;
 use crate::collect::status::Report;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, node_name};
 use crate::paths::Paths;
 use crate::sample::Batch;
 use restart::Restarts;
@@ -236,6 +237,16 @@ impl DeviceReader {
         let (reason, remedy) = (reason.into(), remedy.to_owned());
         self.report = Report { state, reason, remedy, ..self.report.clone() };
     }
+}
+
+/// Which processes hold nodes of a vendor's devices.
+pub fn holders(vendor: &'static Vendor, ownership: Ownership) -> NodeHolders {
+    let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
+    Box::new(move || {
+        let holders = ownership.holders();
+        let here = holders.iter().filter(|owner| owner.nodes.iter().any(is_on));
+        here.map(|owner| owner.process.pid).collect()
+    })
 }
 
 impl Drop for DeviceReader {

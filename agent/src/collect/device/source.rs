@@ -1,14 +1,12 @@
 //! A vendor's devices as a source of the agent, and the vendor's section of the configuration.
 
-use super::reader::{self, DeviceReader, NodeHolders};
+use super::reader::{self, DeviceReader};
 use super::{Vendor, vendor};
 use crate::attribute::identities::Identities;
-use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::source::{Alone, Context, Source, SourceDef};
 use crate::config::{ConfigError, Flags, OneOf, Resolving, Section, Settings, checks, duration};
-use crate::inventory::node_name;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -136,16 +134,6 @@ fn settings(
     })
 }
 
-/// Which processes hold nodes of a vendor's devices.
-fn holders(vendor: &'static Vendor, ownership: Ownership) -> NodeHolders {
-    let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
-    Box::new(move || {
-        let holders = ownership.holders();
-        let here = holders.iter().filter(|owner| owner.nodes.iter().any(is_on));
-        here.map(|owner| owner.process.pid).collect()
-    })
-}
-
 impl Source for Reader {
     fn is_enabled(&self) -> bool {
         self.is_enabled
@@ -166,7 +154,10 @@ impl Source for Reader {
             .knowing_nodes(nodes);
         if self.vendor.library.is_none() {
             // No driver's list names them all.
-            reader = reader.knowing_holders(holders(self.vendor, context.ownership.clone()));
+            let holders = reader::holders(self.vendor, context.ownership.clone());
+            reader = reader.knowing_holders(holders);
+        } else {
+            context.holding.push(reader.control());
         }
         context.readers.push(reader.control());
         if context.is_agent {

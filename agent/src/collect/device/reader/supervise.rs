@@ -63,7 +63,7 @@ impl DeviceReader {
         let (vendor, events) = (self.vendor.name, self.ears.are_open());
         let (confined, stall) = (*confined, *stall);
         let program =
-            Program { path, vendor, library, environment, events, off, paths, confined, stall };
+            Program { path, vendor, library, paths, off, environment, events, confined, stall };
         let started = Link::start(&program);
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
