@@ -22,9 +22,8 @@ pub mod wear;
 
 use crate::sample::{Histogram, Sample, Subject, Value};
 use attributes::AttrKey;
-use std::collections::HashMap;
 use std::marker::PhantomData;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 /// How readings of a metric relate over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,12 +76,14 @@ pub struct MetricDef {
     pub description: &'static str,
     /// The vendor call, field or kernel source it is read from.
     pub source: &'static str,
+    /// Its position in [`all`], once somebody has asked.
+    index: OnceLock<u16>,
 }
 
 impl PartialEq for MetricDef {
-    /// Names are unique (tested), so a name is the identity.
+    /// Each is declared once, as a static.
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
+        std::ptr::eq(self, other)
     }
 }
 
@@ -90,7 +91,7 @@ impl Eq for MetricDef {}
 
 impl std::hash::Hash for MetricDef {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.name.hash(state);
+        std::ptr::from_ref(self).hash(state);
     }
 }
 
@@ -189,6 +190,7 @@ impl<S: Into<Subject>, D: Dims, N: Number> Metric<S, D, N> {
             metric: &self.def,
             subject: subject.into(),
             dims: dims.indexes(),
+            labels: None,
             value: value.value(),
         }
     }
@@ -222,6 +224,43 @@ macro_rules! dims {
     )+};
 }
 
+/// The numbers that index dimensions have as values.
+pub const NUMBERS: [&str; 64] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+    "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32",
+    "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48",
+    "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63",
+];
+
+/// Declares closed dimensions whose values are the numbers from 0 on.
+macro_rules! index_dims {
+    ($($(#[doc = $doc:literal])+ $name:ident: $key:path [$count:literal];)+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(u8);
+
+        impl $name {
+            /// How many there are.
+            pub const COUNT: u8 = $count;
+
+            /// Every value, in order.
+            pub fn all() -> impl Iterator<Item = Self> {
+                (0..Self::COUNT).map(Self)
+            }
+        }
+
+        impl $crate::catalog::OneDim for $name {
+            const DIM: &'static $crate::catalog::Dim = &$crate::catalog::Dim {
+                key: &$key,
+                values: $crate::catalog::NUMBERS.split_at($count).0,
+            };
+            fn index(self) -> u8 {
+                self.0
+            }
+        }
+    )+};
+}
+
 /// Declares metrics and the domain's table `ALL`.
 macro_rules! metrics {
     ($(
@@ -236,7 +275,7 @@ macro_rules! metrics {
                     $metric,
                     $unit,
                     $crate::catalog::Kind::$kind,
-                    <$subject as $crate::sample::SubjectKind>::WORD,
+                    <$subject as $crate::subject::SubjectKind>::WORD,
                     <metrics!(@dims $($dims)?) as $crate::catalog::Dims>::DIMS,
                     [concat!($($doc, "\n"),+), $source],
                 );
@@ -249,7 +288,7 @@ macro_rules! metrics {
     (@dims $dims:ty) => { $dims };
 }
 
-pub(crate) use {dims, metrics};
+pub(crate) use {dims, index_dims, metrics};
 
 /// Makes a metric; only the `metrics!` macro calls it, so that no other file can invent one.
 #[expect(clippy::too_many_arguments, reason = "a declaration's columns, called by one macro")]
@@ -262,36 +301,48 @@ const fn declare<S, D, N>(
     [description, source]: [&'static str; 2],
 ) -> Metric<S, D, N> {
     Metric {
-        def: MetricDef { name, unit, kind, subject, dims, description, source },
+        def: MetricDef {
+            name,
+            unit,
+            kind,
+            subject,
+            dims,
+            description,
+            source,
+            index: OnceLock::new(),
+        },
         types: PhantomData,
     }
 }
 
+/// The domains, each with its heading in `METRICS.md`.
+pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
+    ("Devices", device::ALL),
+    ("Wear and the way to the host", wear::ALL),
+    ("Boards", board::ALL),
+    ("Links", link::ALL),
+    ("MIG instances", instance::ALL),
+    ("Performance counters of devices and MIG instances", gpm::ALL),
+    ("Processes on devices", process::ALL),
+    ("Owners", share::ALL),
+    ("Collective communication", nccl::ALL),
+    ("Completed collectives (NCCL Inspector)", inspector::ALL),
+    ("Events", event::ALL),
+    ("The agent itself", agent::ALL),
+];
+
 /// Every metric there is, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
-    let domains = [
-        device::ALL,
-        wear::ALL,
-        board::ALL,
-        link::ALL,
-        instance::ALL,
-        gpm::ALL,
-        process::ALL,
-        share::ALL,
-        nccl::ALL,
-        inspector::ALL,
-        event::ALL,
-        agent::ALL,
-    ];
-    domains.into_iter().flatten().copied()
+    DOMAINS.iter().flat_map(|(_, domain)| domain.iter().copied())
 }
 
 /// Position of a metric in [`all`]: the same in every process of one build, so the device readers'
 /// frames carry it instead of the name.
 pub fn index_of(metric: &'static MetricDef) -> u16 {
-    static INDEX: LazyLock<HashMap<&'static str, u16>> =
-        LazyLock::new(|| all().zip(0_u16..).map(|(def, index)| (def.name, index)).collect());
-    INDEX.get(metric.name).copied().unwrap_or(u16::MAX)
+    *metric.index.get_or_init(|| {
+        let place = all().zip(0..).find(|(known, _)| *known == metric);
+        place.map_or(u16::MAX, |(_, index)| index)
+    })
 }
 
 /// The metric at a position of [`all`].

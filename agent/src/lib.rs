@@ -22,6 +22,7 @@ pub mod export;
 pub mod host;
 pub mod ids;
 pub mod inventory;
+pub mod labels;
 pub mod ledger;
 mod local;
 pub mod log_limit;
@@ -29,6 +30,7 @@ pub mod paths;
 pub mod privilege;
 pub mod sample;
 pub mod series;
+pub mod subject;
 #[expect(
     unsafe_code,
     reason = "the one user-space module that may call what the compiler cannot check"

@@ -3,18 +3,23 @@
 
 use crate::attribute::grants::GrantId;
 use crate::attribute::party::PartyId;
-use crate::catalog::{DimIndexes, MetricDef};
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::attributes::AttrSet;
+use crate::catalog::{DimIndexes, Kind, MetricDef};
 use crate::communicators::MemberId;
 use crate::ids::{GpuId, InstanceId, ProcKey};
+use crate::labels::LabelSet;
+use crate::subject::{Identity, Registries, SeriesClass, SubjectKind, subjects};
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-/// What a sample is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Subject {
+subjects! {
     /// The agent itself.
-    Agent,
+    Agent(Agent),
     /// One of the agent's own sources of data, by its name in the table of collectors.
-    Source(&'static str),
+    Source(Source),
     /// A device.
     Gpu(GpuId),
     /// A MIG instance of a device.
@@ -93,117 +98,12 @@ pub struct GpuGrant {
 }
 
 /// The agent itself, as a subject type.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Agent;
 
 /// One of the agent's sources, as a subject type.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source(pub &'static str);
-
-/// A subject type's word in the catalogue.
-pub trait SubjectKind: Into<Subject> {
-    /// `gpu`, `instance`, `process`, `agent`, `source`.
-    const WORD: &'static str;
-}
-
-impl SubjectKind for Agent {
-    const WORD: &'static str = "agent";
-}
-impl SubjectKind for Source {
-    const WORD: &'static str = "source";
-}
-impl SubjectKind for GpuId {
-    const WORD: &'static str = "gpu";
-}
-impl SubjectKind for InstanceId {
-    const WORD: &'static str = "instance";
-}
-impl SubjectKind for GpuProcess {
-    const WORD: &'static str = "process";
-}
-
-impl SubjectKind for GpuParty {
-    const WORD: &'static str = "owner";
-}
-
-impl SubjectKind for Recent {
-    const WORD: &'static str = "recent";
-}
-
-impl From<Recent> for Subject {
-    fn from(recent: Recent) -> Self {
-        Self::Recent(recent)
-    }
-}
-
-impl SubjectKind for PartyId {
-    const WORD: &'static str = "refused";
-}
-
-impl From<PartyId> for Subject {
-    fn from(party: PartyId) -> Self {
-        Self::Owner(party)
-    }
-}
-
-impl SubjectKind for GpuGrant {
-    const WORD: &'static str = "grant";
-}
-
-impl From<GpuGrant> for Subject {
-    fn from(grant: GpuGrant) -> Self {
-        Self::Grant(grant)
-    }
-}
-
-impl SubjectKind for MemberId {
-    const WORD: &'static str = "communicator";
-}
-
-impl From<MemberId> for Subject {
-    fn from(member: MemberId) -> Self {
-        Self::Member(member)
-    }
-}
-impl SubjectKind for GpuXid {
-    const WORD: &'static str = "xid";
-}
-
-impl From<Agent> for Subject {
-    fn from(_: Agent) -> Self {
-        Self::Agent
-    }
-}
-impl From<Source> for Subject {
-    fn from(source: Source) -> Self {
-        Self::Source(source.0)
-    }
-}
-impl From<GpuId> for Subject {
-    fn from(gpu: GpuId) -> Self {
-        Self::Gpu(gpu)
-    }
-}
-impl From<InstanceId> for Subject {
-    fn from(instance: InstanceId) -> Self {
-        Self::Instance(instance)
-    }
-}
-impl From<GpuProcess> for Subject {
-    fn from(process: GpuProcess) -> Self {
-        Self::Process(process)
-    }
-}
-impl From<GpuXid> for Subject {
-    fn from(xid: GpuXid) -> Self {
-        Self::Xid(xid)
-    }
-}
-impl From<GpuParty> for Subject {
-    fn from(party: GpuParty) -> Self {
-        Self::Party(party)
-    }
-}
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,11 +116,70 @@ pub enum Value {
     Histogram(Box<Histogram>),
 }
 
+impl Value {
+    /// Adds another of the same form; of a distribution over other bounds only nothing.
+    fn add(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Int(sum), Self::Int(more)) => *sum = sum.saturating_add(*more),
+            (Self::Double(sum), Self::Double(more)) => *sum += more,
+            (Self::Histogram(sum), Self::Histogram(more)) if sum.bounds == more.bounds => {
+                sum.counts.iter_mut().zip(&more.counts).for_each(|(sum, more)| *sum += more);
+                sum.sum += more.sum;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Upper bounds of a distribution's buckets: the catalogue's, or such as a source has read.
+#[derive(Clone, Debug)]
+pub enum Bounds {
+    /// Known when the agent is built.
+    Fixed(&'static [f64]),
+    /// Known when it runs; shared by all readings of the same form.
+    Read(Arc<[f64]>),
+}
+
+impl Deref for Bounds {
+    type Target = [f64];
+
+    fn deref(&self) -> &[f64] {
+        match self {
+            Self::Fixed(bounds) => bounds,
+            Self::Read(bounds) => bounds,
+        }
+    }
+}
+
+impl PartialEq for Bounds {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl From<&'static [f64]> for Bounds {
+    fn from(bounds: &'static [f64]) -> Self {
+        Self::Fixed(bounds)
+    }
+}
+
+impl<const N: usize> From<&'static [f64; N]> for Bounds {
+    fn from(bounds: &'static [f64; N]) -> Self {
+        Self::Fixed(bounds)
+    }
+}
+
+impl From<Arc<[f64]>> for Bounds {
+    fn from(bounds: Arc<[f64]>) -> Self {
+        Self::Read(bounds)
+    }
+}
+
 /// A cumulative distribution over explicit bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     /// Upper bounds, ascending, without the last (infinite) one.
-    pub bounds: &'static [f64],
+    pub bounds: Bounds,
     /// One count a bucket; one longer than `bounds`.
     pub counts: Vec<u64>,
     /// Sum of all observations.
@@ -229,8 +188,9 @@ pub struct Histogram {
 
 impl Histogram {
     /// An empty distribution.
-    pub fn new(bounds: &'static [f64]) -> Self {
-        Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    pub fn new(bounds: impl Into<Bounds>) -> Self {
+        let bounds = bounds.into();
+        Self { counts: vec![0; bounds.len() + 1], bounds, sum: 0.0 }
     }
 
     /// Adds one observation.
@@ -257,8 +217,18 @@ pub struct Sample {
     pub subject: Subject,
     /// Values of the metric's closed dimensions.
     pub dims: DimIndexes,
+    /// Labels whose values nobody knew when the agent was built.
+    pub labels: Option<LabelSet>,
     /// The value, in the catalogue's unit.
     pub value: Value,
+}
+
+impl Sample {
+    /// The same reading with open labels.
+    #[must_use]
+    pub fn labelled(self, labels: LabelSet) -> Self {
+        Self { labels: Some(labels), ..self }
+    }
 }
 
 /// A part of a source: what one snapshot of it covers.
@@ -280,6 +250,8 @@ pub struct Batch {
     pub time: SystemTime,
     /// The readings, each with the moment it was taken where that differs from `time`.
     pub samples: Vec<(SystemTime, Sample)>,
+    /// Where the readings are whose labels are folded.
+    folded: HashMap<(&'static MetricDef, Subject, DimIndexes, LabelSet), usize>,
 }
 
 impl Batch {
@@ -290,16 +262,61 @@ impl Batch {
 
     /// An empty batch of a part of a source.
     pub fn of(of: SourcePart, time: SystemTime) -> Self {
-        Self { of, time, samples: Vec::new() }
+        Self { of, time, samples: Vec::new(), folded: HashMap::new() }
     }
 
     /// Adds a reading taken at the batch's own time.
     pub fn push(&mut self, sample: Sample) {
-        self.samples.push((self.time, sample));
+        self.at(self.time, sample);
     }
 
-    /// Adds a reading taken at another moment.
+    /// Adds a reading taken at another moment. Those whose labels are folded are one series: what
+    /// adds up is added up, and of levels that do not the first stays.
     pub fn at(&mut self, time: SystemTime, sample: Sample) {
+        if let Some(labels) = sample.labels.as_ref().filter(|labels| labels.is_folded()) {
+            let key = (sample.metric, sample.subject, sample.dims, labels.clone());
+            let place = *self.folded.entry(key).or_insert(self.samples.len());
+            if let Some((_, sum)) = self.samples.get_mut(place) {
+                if sample.metric.kind != Kind::Gauge {
+                    sum.value.add(&sample.value);
+                }
+                return;
+            }
+        }
         self.samples.push((time, sample));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::attributes as attr;
+    use crate::catalog::{agent, device};
+    use crate::labels::LabelSets;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn readings_of_folded_labels_are_one_series_with_the_right_total() {
+        let mut sets = LabelSets::new(1);
+        let mut labels = |model| sets.intern(&[(&attr::GPU_MODEL, model)]);
+        let [first, b, c] = ["a", "b", "c"].map(&mut labels);
+        let mut batch = Batch::new("engine", UNIX_EPOCH);
+        let energy = |joules, labels: &LabelSet| {
+            device::ENERGY.sample(GpuId(0), (), joules).labelled(labels.clone())
+        };
+        batch.push(energy(1.0, &first));
+        batch.push(energy(2.0, &b));
+        batch.push(energy(3.0, &c));
+        let bounds: Arc<[f64]> = Arc::from([0.5, 2.0]);
+        for (labels, value) in [(&b, 1.0), (&c, 3.0)] {
+            let mut read = Histogram::new(Arc::clone(&bounds));
+            read.observe(value);
+            let sample = agent::SOURCE_DURATION.sample(Source("engine"), (), read);
+            batch.push(sample.labelled(labels.clone()));
+        }
+        let values: Vec<_> = batch.samples.into_iter().map(|(_, sample)| sample.value).collect();
+        let both = Histogram { bounds: bounds.into(), counts: vec![0, 1, 1], sum: 4.0 };
+        let both = Value::Histogram(Box::new(both));
+        assert_eq!(values, [Value::Double(1.0), Value::Double(5.0), both]);
     }
 }

@@ -16,11 +16,12 @@ use crate::collect::schedule::thread_cpu;
 use crate::collect::status::Report;
 use crate::communicators::Communicators;
 use crate::export::{EnrichedBatch, Point};
-use crate::ids::GpuId;
 use crate::inventory::Inventory;
+use crate::labels::LabelSet;
 use crate::sample::{Batch, Sample, SourcePart, Subject};
-use ceiling::{Ceiling, Needed, Place, is_of_device};
-use identity::{Identity, Looked, Names};
+use crate::subject::{Identity, Registries, SeriesClass};
+use ceiling::{Ceiling, Needed, Place};
+use identity::Looked;
 use one::{Cumulative, Series};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -70,21 +71,23 @@ struct Source {
 }
 
 /// What makes a series one series, apart from the names its subject has at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     metric: &'static MetricDef,
     subject: Subject,
     dims: DimIndexes,
+    labels: Option<LabelSet>,
 }
 
 impl Key {
     fn of(sample: &Sample) -> Self {
-        Self { metric: sample.metric, subject: sample.subject, dims: sample.dims }
+        let Sample { metric, subject, dims, labels, .. } = sample;
+        Self { metric, subject: *subject, dims: *dims, labels: labels.clone() }
     }
 
-    fn place(self, known: &mut Looked<'_>) -> Place {
-        let is_inspected = self.metric.name.starts_with("nccl.inspector.");
-        Place::of(self.subject, is_inspected, known.owner(self.subject))
+    fn place(&self, known: &mut Looked<'_>) -> Place {
+        let owner = known.owner(self.subject);
+        Place { rank: self.subject.class(self.metric), owner }
     }
 }
 
@@ -158,7 +161,7 @@ impl Enricher {
             self.seen = Some(now);
             self.epoch += 1;
         }
-        let names = Names {
+        let registries = Registries {
             inventory: &self.inventory,
             ownership: &self.ownership,
             communicators: &self.communicators,
@@ -175,14 +178,14 @@ impl Enricher {
         if source.epoch != self.epoch {
             let began = thread_cpu();
             let first = subjects().filter_map(|same| same.first());
-            self.looked_up.extend(first.map(|(_, sample)| names.identity(sample.subject)));
+            self.looked_up.extend(first.map(|(_, sample)| sample.subject.identity(&registries)));
             self.spent += thread_cpu().saturating_sub(began);
         }
         source.epoch = self.epoch;
         self.ceiling.begin(batch.samples.len(), needed, || source.new_of_devices(batch));
         let mut looked_up = self.looked_up.drain(..);
         for same in subjects() {
-            let mut known = Looked::new(&names, looked_up.next());
+            let mut known = Looked::new(&registries, looked_up.next());
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
@@ -232,13 +235,13 @@ impl Source {
         let value = Cumulative::of(&sample.value);
         let first = (value, time_ns, start_ns);
         let (epoch, generation) = (self.epoch, self.generation);
-        let Some(series) = self.admit(key, first, known, (&mut *ceiling, &mut *out)) else {
+        let Some(series) = self.admit(&key, first, known, (&mut *ceiling, &mut *out)) else {
             return;
         };
         // Who is in a communicator changes without any owner's or device's doing.
-        if series.epoch != epoch || matches!(key.subject, Subject::Member(_)) {
+        if series.epoch != epoch || key.subject.changes_by_itself() {
             series.epoch = epoch;
-            if let Some(end) = series.identify(key, known, time_ns, ceiling) {
+            if let Some(end) = series.identify(&key, known, time_ns, ceiling) {
                 out.points.push(end);
             }
         }
@@ -266,12 +269,12 @@ impl Source {
     /// The series of a sample, begun if it is new; `None` where there is no room for it.
     fn admit(
         &mut self,
-        key: Key,
+        key: &Key,
         (last, time_ns, start_ns): (Cumulative, u64, u64),
         known: &mut Looked<'_>,
         (ceiling, out): (&mut Ceiling, &mut EnrichedBatch),
     ) -> Option<&mut Series> {
-        match self.series.entry(key) {
+        match self.series.entry(key.clone()) {
             Entry::Occupied(entry) if entry.get().ended => {
                 let series = entry.into_mut();
                 series.place = key.place(known);
@@ -295,7 +298,7 @@ impl Source {
                 }
                 let identity = known.identity(key.subject);
                 Some(entry.insert(Series {
-                    labels: Names::labels(key, identity),
+                    labels: identity::labels(key, identity),
                     identity: identity.clone(),
                     place,
                     epoch: self.epoch,
@@ -312,7 +315,7 @@ impl Source {
     /// How many series of devices a batch would begin.
     fn new_of_devices(&self, batch: &Batch) -> usize {
         let is_new = |sample: &Sample| {
-            is_of_device(sample.subject)
+            sample.subject.class(sample.metric) == SeriesClass::Device
                 && self.series.get(&Key::of(sample)).is_none_or(|series| series.ended)
         };
         batch.samples.iter().filter(|(_, sample)| is_new(sample)).count()
@@ -345,19 +348,11 @@ impl Source {
 /// the agent; what was there before us starts, for the receiver, with its first point, so that the
 /// past is not taken for an increase.
 fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
-    match sample.subject {
-        Subject::Agent
-        | Subject::Source(_)
-        | Subject::Owner(_)
-        | Subject::Party(_)
-        | Subject::Grant(_)
-        | Subject::Member(_)
-        | Subject::Recent(_)
-        | Subject::Xid(_) => {
-            // A counter's 0 may be told for a moment before the pipeline began.
-            agent_start_ns.min(time_ns)
-        }
-        Subject::Gpu(GpuId(_)) | Subject::Instance(_) | Subject::Process(_) => time_ns,
+    if sample.subject.begins_with_agent() {
+        // A counter's 0 may be told for a moment before the pipeline began.
+        agent_start_ns.min(time_ns)
+    } else {
+        time_ns
     }
 }
 
@@ -373,9 +368,10 @@ mod tests {
     use crate::catalog::attributes as attr;
     use crate::catalog::device::{ENERGY, INFO, POWER};
     use crate::catalog::{instance, process};
-    use crate::ids::{GpuUuid, ProcKey};
+    use crate::ids::{GpuId, GpuUuid, ProcKey};
     use crate::inventory::facts::Facts;
     use crate::inventory::{GpuInfo, InstanceInfo};
+    use crate::labels::LabelSets;
     use crate::paths::Paths;
     use crate::sample::{Agent, GpuProcess, Value};
     use std::path::Path;
@@ -654,5 +650,22 @@ mod tests {
         assert_eq!((out.points[0].value.clone(), enricher.alive()), (None, 1));
         enricher.end(replica(2), &mut out);
         assert_eq!((enricher.alive(), enricher.sources.len()), (0, 0));
+    }
+
+    #[test]
+    fn open_labels_make_series_of_their_own_and_are_on_their_points() {
+        let (mut enricher, gpu) = enricher();
+        let mut sets = LabelSets::new(8);
+        let [a, b] = ["a", "b"].map(|model| sets.intern(&[(&attr::GPU_MODEL, model)]));
+        let energy =
+            |joules, labels: &LabelSet| ENERGY.sample(gpu, (), joules).labelled(labels.clone());
+        let points = tick(&mut enricher, 10, vec![energy(1.0, &a), energy(9.0, &b)]);
+        let model = |point: &Point| point.labels.set.get(&attr::GPU_MODEL).cloned();
+        let both: Vec<_> = points.iter().map(model).collect();
+        assert_eq!(both, [Some("a".into()), Some("b".into())]);
+        let points = tick(&mut enricher, 20, vec![energy(2.0, &a)]);
+        let ended: Vec<_> = points.iter().map(|point| (model(point), &point.value)).collect();
+        let goes_on = (Some("a".into()), &Some(Value::Double(2.0)));
+        assert_eq!(ended, [goes_on, (Some("b".into()), &None)]);
     }
 }

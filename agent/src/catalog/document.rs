@@ -1,27 +1,9 @@
 //! The catalogue as documents: `METRICS.md` and `gpuwho metrics --json`.
 
-use super::{
-    MetricDef, agent, attributes, board, device, event, gpm, inspector, instance, link, nccl,
-    process, share, wear,
-};
+use super::{DOMAINS, MetricDef, attributes, event, link};
+use crate::sample::Subject;
 use serde::Serialize;
 use std::fmt::Write as _;
-
-/// A domain's heading and table.
-const DOMAINS: &[(&str, &[&MetricDef])] = &[
-    ("Devices", device::ALL),
-    ("Wear and the way to the host", wear::ALL),
-    ("Boards", board::ALL),
-    ("Links", link::ALL),
-    ("MIG instances", instance::ALL),
-    ("Performance counters of devices and MIG instances", gpm::ALL),
-    ("Processes on devices", process::ALL),
-    ("Owners", share::ALL),
-    ("Collective communication", nccl::ALL),
-    ("Completed collectives (NCCL Inspector)", inspector::ALL),
-    ("Events", event::ALL),
-    ("The agent itself", agent::ALL),
-];
 
 #[derive(Serialize)]
 struct Entry {
@@ -206,19 +188,8 @@ fn series_of(def: &MetricDef) -> (&'static str, usize) {
 }
 
 fn about(subject: &str) -> &'static str {
-    match subject {
-        "gpu" => "a device",
-        "instance" => "a partition of a device (a MIG instance)",
-        "process" => "a process on a device",
-        "owner" => "an owner's part of a device",
-        "refused" => "an owner that was refused something",
-        "recent" => "a process's messages of one size, algorithm and protocol",
-        "grant" => "a device, or a part of one, granted to an owner",
-        "communicator" => "a process's membership in a communicator",
-        "xid" => "an XID code of a device",
-        "source" => "a source of data",
-        _ => "the agent",
-    }
+    let kind = Subject::KINDS.iter().find(|kind| kind.word == subject);
+    kind.map_or("the agent", |kind| kind.about)
 }
 
 fn metric(out: &mut String, def: &MetricDef) {

@@ -4,120 +4,17 @@
 //! and the history of corrections at every thirtieth) and said at every one.
 
 use super::attributes as attr;
-use super::{dims, metrics};
+use super::{dims, index_dims, metrics};
 use crate::ids::GpuId;
 
-dims! {
+index_dims! {
     /// An NVLink of a device, by the driver's number. The newest generation has 36.
-    Link: attr::GPU_LINK_INDEX {
-        /// Number 0.
-        L0 = "0",
-        /// Number 1.
-        L1 = "1",
-        /// Number 2.
-        L2 = "2",
-        /// Number 3.
-        L3 = "3",
-        /// Number 4.
-        L4 = "4",
-        /// Number 5.
-        L5 = "5",
-        /// Number 6.
-        L6 = "6",
-        /// Number 7.
-        L7 = "7",
-        /// Number 8.
-        L8 = "8",
-        /// Number 9.
-        L9 = "9",
-        /// Number 10.
-        L10 = "10",
-        /// Number 11.
-        L11 = "11",
-        /// Number 12.
-        L12 = "12",
-        /// Number 13.
-        L13 = "13",
-        /// Number 14.
-        L14 = "14",
-        /// Number 15.
-        L15 = "15",
-        /// Number 16.
-        L16 = "16",
-        /// Number 17.
-        L17 = "17",
-        /// Number 18.
-        L18 = "18",
-        /// Number 19.
-        L19 = "19",
-        /// Number 20.
-        L20 = "20",
-        /// Number 21.
-        L21 = "21",
-        /// Number 22.
-        L22 = "22",
-        /// Number 23.
-        L23 = "23",
-        /// Number 24.
-        L24 = "24",
-        /// Number 25.
-        L25 = "25",
-        /// Number 26.
-        L26 = "26",
-        /// Number 27.
-        L27 = "27",
-        /// Number 28.
-        L28 = "28",
-        /// Number 29.
-        L29 = "29",
-        /// Number 30.
-        L30 = "30",
-        /// Number 31.
-        L31 = "31",
-        /// Number 32.
-        L32 = "32",
-        /// Number 33.
-        L33 = "33",
-        /// Number 34.
-        L34 = "34",
-        /// Number 35.
-        L35 = "35",
-    }
+    Link: attr::GPU_LINK_INDEX [36];
     /// A link between a GPU and the CPU of its module, by the driver's number.
-    ChipLink: attr::GPU_LINK_INDEX {
-        /// Number 0.
-        L0 = "0",
-        /// Number 1.
-        L1 = "1",
-        /// Number 2.
-        L2 = "2",
-        /// Number 3.
-        L3 = "3",
-        /// Number 4.
-        L4 = "4",
-        /// Number 5.
-        L5 = "5",
-        /// Number 6.
-        L6 = "6",
-        /// Number 7.
-        L7 = "7",
-        /// Number 8.
-        L8 = "8",
-        /// Number 9.
-        L9 = "9",
-        /// Number 10.
-        L10 = "10",
-        /// Number 11.
-        L11 = "11",
-        /// Number 12.
-        L12 = "12",
-        /// Number 13.
-        L13 = "13",
-        /// Number 14.
-        L14 = "14",
-        /// Number 15.
-        L15 = "15",
-    }
+    ChipLink: attr::GPU_LINK_INDEX [16];
+}
+
+dims! {
     /// Which way, seen from the device.
     Direction: attr::IO_DIRECTION {
         /// Out of the device.

@@ -151,7 +151,7 @@ fn line(point: &Point) -> Option<Line<'_>> {
         Some(Value::Histogram(histogram)) => Some(Number::Histogram {
             count: histogram.count(),
             sum: histogram.sum,
-            bounds: histogram.bounds,
+            bounds: &histogram.bounds,
             counts: &histogram.counts,
         }),
     };

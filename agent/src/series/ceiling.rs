@@ -14,7 +14,7 @@
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::collect::status::Report;
-use crate::sample::Subject;
+use crate::subject::SeriesClass;
 use std::collections::HashMap;
 
 /// Owners among whom the ceiling is divided at least: with fewer a new one would find all taken.
@@ -69,34 +69,19 @@ impl Held {
 struct Giver {
     owner: QuotaKey,
     /// The most important series that it gives.
-    rank: Rank,
+    rank: SeriesClass,
     left: usize,
-}
-
-/// How important a series is, the least first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rank {
-    /// What the Inspector writes of a process's collectives.
-    Inspector,
-    /// What the probes and NCCL say of them.
-    Collective,
-    /// Of a process on a device, and of an owner.
-    Basic,
-    /// Of a device.
-    Device,
-    /// Of the agent.
-    Agent,
 }
 
 /// Where a series belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) rank: Rank,
+    pub(super) rank: SeriesClass,
     /// `None` where it is nobody's: then it has no share to exceed.
     pub(super) owner: Option<QuotaKey>,
 }
 
-/// Numbers of series by [`Rank`].
+/// Numbers of series by [`SeriesClass`].
 pub(super) type Needed = [usize; 5];
 
 impl Ceiling {
@@ -154,13 +139,13 @@ impl Ceiling {
         let share = self.share;
         let held = self.owners.entry(owner).or_default();
         // Its own collectives never keep a process's basic series out.
-        let has = if rank < Rank::Basic { held.all() } else { held.basic };
+        let has = if rank < SeriesClass::Basic { held.all() } else { held.basic };
         let is_below = owner.is_none() || has < share;
         let kept =
             if is_below { 0 } else { self.limit / SPARE + self.needed.iter().sum::<usize>() };
         let free = match rank {
-            Rank::Agent => true,
-            Rank::Device => {
+            SeriesClass::Agent => true,
+            SeriesClass::Device => {
                 self.owed = self.owed.saturating_sub(1);
                 room > 0
             }
@@ -216,7 +201,7 @@ impl Ceiling {
 
     /// Whether an ended counter may be remembered: as many as may live, and those of devices.
     pub(super) fn remember(&mut self, place: Place) -> bool {
-        let has_room = self.remembered < self.limit || place.rank >= Rank::Device;
+        let has_room = self.remembered < self.limit || place.rank >= SeriesClass::Device;
         self.remembered += usize::from(has_room);
         has_room
     }
@@ -268,11 +253,11 @@ impl Ceiling {
     }
 
     /// How many new series of a rank find room.
-    fn room(&self, rank: Rank) -> usize {
+    fn room(&self, rank: SeriesClass) -> usize {
         let most = match rank {
-            Rank::Inspector => self.limit / 5 * 3,
-            Rank::Collective => self.limit / 5 * 4,
-            Rank::Basic | Rank::Device | Rank::Agent => self.limit,
+            SeriesClass::Inspector => self.limit / 5 * 3,
+            SeriesClass::Collective => self.limit / 5 * 4,
+            SeriesClass::Basic | SeriesClass::Device | SeriesClass::Agent => self.limit,
         };
         most.saturating_sub(self.alive)
     }
@@ -281,8 +266,13 @@ impl Ceiling {
     fn find_giver(&mut self) -> Option<Giver> {
         let large = self.owners.values().filter(|held| held.all() > self.limit / SMALL).count();
         self.share = self.limit / large.max(LEAST_OWNERS);
-        let ranks = [Rank::Device, Rank::Basic, Rank::Collective, Rank::Inspector];
-        let short = |rank: &Rank| {
+        let ranks = [
+            SeriesClass::Device,
+            SeriesClass::Basic,
+            SeriesClass::Collective,
+            SeriesClass::Inspector,
+        ];
+        let short = |rank: &SeriesClass| {
             let needed = self.needed.get(*rank as usize).copied().unwrap_or(0);
             needed.saturating_sub(self.room(*rank))
         };
@@ -292,10 +282,10 @@ impl Ceiling {
         })
     }
 
-    fn giver_of(&self, rank: Rank, short: usize) -> Option<Giver> {
+    fn giver_of(&self, rank: SeriesClass, short: usize) -> Option<Giver> {
         let owners = self.owners.iter();
         let owners = || owners.clone().filter_map(|(owner, held)| Some(((*owner)?, *held)));
-        let is_basic = rank >= Rank::Basic;
+        let is_basic = rank >= SeriesClass::Basic;
         let over = |held: Held| held.all().saturating_sub(self.share);
         // For what is basic everybody's collectives make way, for collectives only what is above a
         // share.
@@ -305,11 +295,11 @@ impl Ceiling {
         let most = owners().max_by_key(|(_, held)| may_give(*held));
         let (rank, most, gives) = match most {
             Some((owner, held)) if may_give(held) > 0 => {
-                (rank.min(Rank::Collective), owner, may_give(held))
+                (rank.min(SeriesClass::Collective), owner, may_give(held))
             }
             _ if is_basic => {
                 let (owner, held) = owners().max_by_key(|(_, held)| held.basic)?;
-                (Rank::Basic, owner, over(held))
+                (SeriesClass::Basic, owner, over(held))
             }
             _ => return None,
         };
@@ -318,38 +308,18 @@ impl Ceiling {
 }
 
 impl Held {
-    fn add(&mut self, rank: Rank) {
+    fn add(&mut self, rank: SeriesClass) {
         *self.count(rank) += 1;
     }
 
-    fn remove(&mut self, rank: Rank) {
+    fn remove(&mut self, rank: SeriesClass) {
         let count = self.count(rank);
         *count = count.saturating_sub(1);
     }
 
-    fn count(&mut self, rank: Rank) -> &mut usize {
-        if rank < Rank::Basic { &mut self.of_collectives } else { &mut self.basic }
+    fn count(&mut self, rank: SeriesClass) -> &mut usize {
+        if rank < SeriesClass::Basic { &mut self.of_collectives } else { &mut self.basic }
     }
-}
-
-impl Place {
-    /// Where a subject's series belong; `is_inspected` where the Inspector wrote of it.
-    pub(super) fn of(subject: Subject, is_inspected: bool, owner: Option<QuotaKey>) -> Self {
-        let (rank, owner) = match subject {
-            Subject::Agent | Subject::Source(_) | Subject::Owner(_) => (Rank::Agent, None),
-            Subject::Gpu(_) | Subject::Instance(_) => (Rank::Device, None),
-            Subject::Xid(_) => (Rank::Basic, None),
-            Subject::Party(_) | Subject::Grant(_) | Subject::Process(_) => (Rank::Basic, owner),
-            Subject::Member(_) if !is_inspected => (Rank::Collective, owner),
-            Subject::Member(_) | Subject::Recent(_) => (Rank::Inspector, owner),
-        };
-        Self { rank, owner }
-    }
-}
-
-/// Whether a subject is a device or a part of one.
-pub(super) fn is_of_device(subject: Subject) -> bool {
-    matches!(subject, Subject::Gpu(_) | Subject::Instance(_))
 }
 
 #[cfg(test)]

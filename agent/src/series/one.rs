@@ -2,10 +2,11 @@
 
 use super::Key;
 use super::ceiling::{Ceiling, Place};
-use super::identity::{Identity, Looked, Names};
+use super::identity::{self, Looked};
 use crate::catalog::{Kind, MetricDef};
 use crate::export::{Labels, Point};
 use crate::sample::Value;
+use crate::subject::Identity;
 use std::sync::Arc;
 
 /// A series.
@@ -31,7 +32,7 @@ impl Series {
     /// Takes what its subject is now; the end of what it was called before, if that changes.
     pub(super) fn identify(
         &mut self,
-        key: Key,
+        key: &Key,
         known: &mut Looked<'_>,
         time_ns: u64,
         ceiling: &mut Ceiling,
@@ -45,7 +46,7 @@ impl Series {
             self.place = place;
         }
         let identity = known.identity(key.subject);
-        let labels = Names::labels(key, identity);
+        let labels = identity::labels(key, identity);
         self.identity = identity.clone();
         if labels.set == self.labels.set {
             return None;

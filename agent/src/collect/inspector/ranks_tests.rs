@@ -80,7 +80,7 @@ fn completions_are_added_up_in_the_catalogues_units() {
     let histogram = |bounds: &'static [f64], at: f64, sum: f64| {
         let mut counts = vec![0; bounds.len() + 1];
         counts[bounds.partition_point(|bound| *bound < at)] = 2;
-        Some(Value::Histogram(Box::new(Histogram { bounds, counts, sum })))
+        Some(Value::Histogram(Box::new(Histogram { bounds: bounds.into(), counts, sum })))
     };
     let duration = histogram(TIME_BOUNDS, 602e-6, 1_204e-6);
     assert_eq!(value(&batch, "nccl.inspector.duration"), duration);

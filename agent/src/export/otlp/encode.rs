@@ -281,7 +281,7 @@ fn put_distribution(out: &mut Vec<u8>, histogram: &Histogram) {
         out.extend_from_slice(&count.to_le_bytes());
     }
     put_frame(out, 7, 8 * histogram.bounds.len());
-    for bound in histogram.bounds {
+    for bound in &*histogram.bounds {
         out.extend_from_slice(&bound.to_le_bytes());
     }
 }

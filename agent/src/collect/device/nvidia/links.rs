@@ -145,8 +145,8 @@ impl Links {
         totals(fields, out);
         self.nvlinks(fields, out);
         self.sums(fields, out);
-        let chip_links = ChipLink::ALL.iter().zip(0..self.to_cpu);
-        chip_links.for_each(|(link, scope)| chip_link(fields, *link, scope, out));
+        let chip_links = ChipLink::all().zip(0..self.to_cpu);
+        chip_links.for_each(|(link, scope)| chip_link(fields, link, scope, out));
     }
 
     /// The NVLink version, `4.0`.
@@ -163,7 +163,7 @@ impl Links {
             told.unwrap_or(0).min(u32::try_from(most).unwrap_or(u32::MAX))
         };
         if self.active.is_empty() {
-            let links = count(fields, Field::NvLinks, Link::ALL.len());
+            let links = count(fields, Field::NvLinks, usize::from(Link::COUNT));
             // The first is asked for all of them.
             if links > 0 {
                 fields.want(Field::LinkVersion, 0);
@@ -177,7 +177,7 @@ impl Links {
             }
         }
         if self.to_cpu == 0 {
-            self.to_cpu = count(fields, Field::ChipLinks, ChipLink::ALL.len());
+            self.to_cpu = count(fields, Field::ChipLinks, usize::from(ChipLink::COUNT));
             for scope in 0..self.to_cpu {
                 let errors = CHIP_ERRORS.iter().map(|(field, _)| *field);
                 let others = [Field::ChipLinkStatus, Field::ChipLinkSpeed, Field::ChipLinkPower];
@@ -189,7 +189,7 @@ impl Links {
     fn nvlinks(&mut self, fields: &mut Fields, out: &mut Vec<WireValue>) {
         let mut states = [0; LinkState::ALL.len()];
         let mut told = false;
-        for ((link, scope), was_active) in Link::ALL.iter().zip(0..).zip(&mut self.active) {
+        for ((link, scope), was_active) in Link::all().zip(0..).zip(&mut self.active) {
             let Some(state) = fields.whole_of(Field::LinkState, scope) else { continue };
             told = true;
             let active = state == ACTIVE;
@@ -202,8 +202,8 @@ impl Links {
             let place = usize::from(state_of(state) as u8);
             states.iter_mut().skip(place).take(1).for_each(|count| *count += 1);
             if self.by_link {
-                push(out, &metric::LINK_ACTIVE, *link, Some(i64::from(active)));
-                nvlink(fields, *link, scope, out);
+                push(out, &metric::LINK_ACTIVE, link, Some(i64::from(active)));
+                nvlink(fields, link, scope, out);
             }
         }
         for (state, count) in LinkState::ALL.iter().zip(states).filter(|_| told) {

@@ -196,5 +196,5 @@ impl ProcessSnapshot {
 /// A value as a sample; parent and child are one build, so the catalogue knows every one.
 fn sampled(time: SystemTime, subject: Subject, value: &WireValue) -> Option<(SystemTime, Sample)> {
     let (metric, dims, value) = (value.metric()?, value.dims(), value.value());
-    Some((time, Sample { metric, subject, dims, value }))
+    Some((time, Sample { metric, subject, dims, labels: None, value }))
 }

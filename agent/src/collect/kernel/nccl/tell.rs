@@ -78,7 +78,7 @@ fn tell_punctuality(out: &mut Batch, id: MemberId, found: &Punctuality) {
 }
 
 fn histogram(buckets: &[u64; BUCKETS], sum_ns: u64) -> Histogram {
-    Histogram { bounds: &TIME_BOUNDS, counts: buckets.to_vec(), sum: seconds(sum_ns) }
+    Histogram { bounds: (&TIME_BOUNDS).into(), counts: buckets.to_vec(), sum: seconds(sum_ns) }
 }
 
 /// The programs number the classes in the catalogue's order.

@@ -193,7 +193,7 @@ fn value_of(kind: Kind) -> BoxedStrategy<Option<Value>> {
     if kind == Kind::Histogram {
         let counts = prop::collection::vec(0..u64::MAX >> 3, BOUNDS.len() + 1);
         let histogram = (counts, any::<f64>()).prop_map(|(counts, sum)| {
-            Value::Histogram(Box::new(Histogram { bounds: &BOUNDS, counts, sum }))
+            Value::Histogram(Box::new(Histogram { bounds: (&BOUNDS).into(), counts, sum }))
         });
         return prop::option::weighted(0.9, histogram).boxed();
     }

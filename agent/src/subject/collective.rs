@@ -1,0 +1,68 @@
+//! Memberships of processes in communicators.
+
+use super::process::describe_process;
+use super::{Identity, Registries, SeriesClass, SubjectKind};
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::{MetricDef, inspector, nccl};
+use crate::communicators::MemberId;
+use crate::sample::Recent;
+
+impl SubjectKind for MemberId {
+    const WORD: &'static str = "communicator";
+    const ABOUT: &'static str = "a process's membership in a communicator";
+    const BEGINS_WITH_AGENT: bool = true;
+    const CHANGES_BY_ITSELF: bool = true;
+
+    fn class(self, metric: &MetricDef) -> SeriesClass {
+        if metric.name.starts_with("nccl.inspector.") {
+            SeriesClass::Inspector
+        } else {
+            SeriesClass::Collective
+        }
+    }
+
+    fn identity(self, registries: &Registries<'_>) -> Identity {
+        let member = registries.communicators.facts(self);
+        let process = member.as_ref().map(|member| member.process);
+        let owner = process.and_then(|process| registries.ownership.owner(process));
+        Identity { owner, member, ..Identity::default() }
+    }
+
+    fn quota_key(self, registries: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
+        Some(registries.ownership.key_of(identity.owner.as_deref()))
+    }
+
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+        let Some(member) = &identity.member else { return };
+        describe_process(member.process, identity, set);
+        let is_info = [nccl::INFO.def(), inspector::INFO.def()].contains(&metric);
+        set.extend(&if is_info { member.details() } else { member.attributes() });
+    }
+}
+
+impl SubjectKind for Recent {
+    const WORD: &'static str = "recent";
+    const ABOUT: &'static str = "a process's messages of one size, algorithm and protocol";
+    const BEGINS_WITH_AGENT: bool = true;
+
+    fn class(self, _: &MetricDef) -> SeriesClass {
+        SeriesClass::Inspector
+    }
+
+    fn identity(self, registries: &Registries<'_>) -> Identity {
+        self.member.identity(registries)
+    }
+
+    fn quota_key(self, registries: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
+        self.member.quota_key(registries, identity)
+    }
+
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+        self.member.describe(metric, identity, set);
+        set.set_some(&attr::NCCL_ALGORITHM, self.algorithm);
+        set.set_some(&attr::NCCL_PROTOCOL, self.protocol);
+        let size = i64::try_from(self.size).unwrap_or(i64::MAX);
+        set.set(&attr::NCCL_MESSAGE_SIZE, size);
+    }
+}

@@ -1,0 +1,50 @@
+//! Processes on devices.
+
+use super::{Identity, Registries, SeriesClass, SubjectKind};
+use crate::attribute::quota::QuotaKey;
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::{MetricDef, process};
+use crate::ids::ProcKey;
+use crate::sample::GpuProcess;
+
+impl SubjectKind for GpuProcess {
+    const WORD: &'static str = "process";
+    const ABOUT: &'static str = "a process on a device";
+    const BEGINS_WITH_AGENT: bool = false;
+
+    fn class(self, _: &MetricDef) -> SeriesClass {
+        SeriesClass::Basic
+    }
+
+    fn identity(self, registries: &Registries<'_>) -> Identity {
+        let instance = |instance| registries.inventory.instance(instance);
+        Identity {
+            gpu: registries.inventory.get(self.gpu),
+            instance: self.instance.and_then(instance),
+            owner: registries.ownership.owner(self.process),
+            ..Identity::default()
+        }
+    }
+
+    fn quota_key(self, registries: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
+        Some(registries.ownership.key_of(identity.owner.as_deref()))
+    }
+
+    fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
+        identity.describe_device(set);
+        match &identity.owner {
+            Some(owner) if *metric == *process::INFO.def() => set.extend(&owner.details()),
+            _ => describe_process(self.process, identity, set),
+        }
+    }
+}
+
+/// The process's owner, or that nobody knows one.
+pub(super) fn describe_process(process: ProcKey, identity: &Identity, set: &mut AttrSet) {
+    if let Some(owner) = &identity.owner {
+        set.extend(&owner.attributes());
+    } else {
+        set.set(&attr::PROCESS_PID, i64::from(process.pid));
+        set.set(&attr::OWNER_METHOD, "none");
+    }
+}
