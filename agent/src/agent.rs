@@ -96,7 +96,8 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let collectors = core.start_sources(configuration, |_| true)?;
     core.refresh();
     let core = Arc::new(core);
-    let scheduler = Scheduler::new(settings.interval, core.context.board.clone(), batches, stop.clone());
+    let scheduler =
+        Scheduler::new(settings.interval, core.context.board.clone(), batches, stop.clone());
     for collector in collectors {
         let name = collector.name();
         let started = scheduler.start(collector);

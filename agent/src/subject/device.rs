@@ -29,7 +29,7 @@ impl SubjectKind for GpuId {
 
 impl SubjectKind for InstanceId {
     const WORD: &'static str = "instance";
-    const ABOUT: &'static str = "a MIG instance";
+    const ABOUT: &'static str = "a partition of a device (a MIG instance)";
     const BEGINS_WITH_AGENT: bool = false;
 
     fn class(self, _: &MetricDef) -> SeriesClass {
