@@ -17,8 +17,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// For what the agent does every ten seconds, on a machine under load.
-const WITHIN: Duration = Duration::from_mins(1);
+/// For what the agent does every ten seconds, and every minute after failures, on a machine under load.
+const WITHIN: Duration = Duration::from_mins(3);
 
 /// The device that the trainer was granted.
 const GPU: &str = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000000";
