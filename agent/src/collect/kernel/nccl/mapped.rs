@@ -11,14 +11,13 @@ use super::elf::ReadAt;
 use super::libraries::FileKey;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles};
+use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles, let_go, read_no_further};
 use rustix::fs::{
-    Advice, AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, fadvise,
-    openat, statx,
+    AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, openat, statx,
 };
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::PathBuf;
 
@@ -110,7 +109,9 @@ impl Mapped {
             return Ok(Content::InHelper(&self.file, self.stamp.0));
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        Ok(Content::Here(openat(CWD, self.place(), flags, Mode::empty())?.into(), self.stamp.0))
+        let file = openat(CWD, self.place(), flags, Mode::empty())?;
+        read_no_further(&file);
+        Ok(Content::Here(file.into(), self.stamp.0))
     }
 
     /// A path that leads the kernel to this very inode, as long as this is there.
@@ -120,20 +121,14 @@ impl Mapped {
     }
 }
 
-impl Drop for Content<'_> {
-    /// Pages that were read here count as the agent's memory; those that somebody maps stay.
-    fn drop(&mut self) {
-        if let Self::Here(file, _) = self {
-            // On an error it is only the memory.
-            let _ = fadvise(&*file, 0, None, Advice::DontNeed);
-        }
-    }
-}
-
 impl ReadAt for Content<'_> {
     fn read_at(&self, room: &mut [u8], at: u64) -> io::Result<usize> {
         match self {
-            Self::Here(file, _) => std::os::unix::fs::FileExt::read_at(file, room, at),
+            Self::Here(file, _) => {
+                let read = std::os::unix::fs::FileExt::read_at(file, room, at)?;
+                let_go(file, at, read);
+                Ok(read)
+            }
             Self::InHelper(file, _) => Ok(file.read_at(room, at)?),
         }
     }
@@ -162,7 +157,11 @@ pub(super) fn own_stamp() -> Option<Stamp> {
 /// mount go. The kernel asks no server for that list.
 fn file_system(paths: &Paths, process: ProcKey, mount: u64) -> Option<String> {
     let mounts = paths.proc.join(process.pid.to_string()).join("mountinfo");
-    let mounts = BufReader::new(File::open(mounts).ok()?.take(MOST_MOUNTS));
+    kind_of(BufReader::new(File::open(mounts).ok()?.take(MOST_MOUNTS)), mount)
+}
+
+/// The same of a list.
+pub(super) fn kind_of(mounts: impl BufRead, mount: u64) -> Option<String> {
     // `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`
     mounts.split(b'\n').map_while(Result::ok).find_map(|line| {
         let line = String::from_utf8_lossy(&line);
