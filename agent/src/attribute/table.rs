@@ -181,7 +181,9 @@ impl Table {
             }
         }
         self.ended = kept;
-        gone.into_iter().for_each(|process| self.remove(process));
+        for process in gone {
+            self.remove(process);
+        }
     }
 
     /// A process is no longer there; it ended at `now_ns` or before.
