@@ -14,7 +14,8 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 use std::fs::File;
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 /// Does what is asked, in this thread.
 pub(super) fn answer(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Reply {
@@ -45,9 +46,7 @@ fn attempt(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Resul
         Request::Read { offset, length } => {
             let file = open_place(first()?)?;
             let read = fill(&file, *offset, *length)?;
-            // Pages that were read from a hole or a disk count as the agent's memory. Those that
-            // somebody has mapped stay, and on an error it is only the memory.
-            let _ = fadvise(&file, 0, None, Advice::DontNeed);
+            let_go(&file, *offset, read.len());
             bytes(read)
         }
         Request::Stat => Ok(Answer::Stat(regular(first()?, AtFlags::empty())?).into()),
@@ -90,7 +89,7 @@ fn own(paths: &Paths, process: ProcKey) -> Result<OwnedFd, Errno> {
 }
 
 /// What a place stands for, if it is a regular file.
-pub(crate) fn regular(place: impl std::os::fd::AsFd, sync: AtFlags) -> Result<Stat, Errno> {
+pub(crate) fn regular(place: impl AsFd, sync: AtFlags) -> Result<Stat, Errno> {
     let stat = statx(place, c"", AtFlags::EMPTY_PATH | sync, StatxFlags::BASIC_STATS)?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
         return Err(Errno::INVAL);
@@ -112,11 +111,27 @@ pub(crate) fn open_place(place: BorrowedFd<'_>) -> Result<File, Errno> {
     regular(place, AtFlags::STATX_DONT_SYNC)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let through = format!("/proc/self/fd/{}", place.as_raw_fd());
-    openat(CWD, through, flags, Mode::empty()).map(File::from)
+    let file = openat(CWD, through, flags, Mode::empty())?;
+    read_no_further(&file);
+    Ok(file.into())
+}
+
+/// Lets the kernel read what is asked for and not what may be asked next.
+pub(crate) fn read_no_further(file: impl AsFd) {
+    // A file system that cannot is one that has no pages to count.
+    let _ = fadvise(file, 0, None, Advice::Random);
+}
+
+/// Gives up the pages that were just read, which count as the agent's memory until then, and no other
+/// ones: what a tenant's processes have read themselves, or map, stays theirs.
+pub(crate) fn let_go(file: impl AsFd, offset: u64, length: usize) {
+    if let Some(length) = NonZeroU64::new(length as u64) {
+        let _ = fadvise(file, offset, Some(length), Advice::DontNeed);
+    }
 }
 
 /// Reads up to `length` bytes, fewer only at the end.
-fn fill(file: impl std::os::fd::AsFd, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
+fn fill(file: impl AsFd, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
     let length = usize::try_from(length).unwrap_or(MAX_READ).min(MAX_READ);
     let mut bytes = vec![0; length];
     let mut filled = 0;

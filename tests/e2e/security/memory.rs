@@ -239,7 +239,7 @@ fn listen(points: &Path) -> Arc<Mutex<Told>> {
     let theirs = Arc::clone(&told);
     thread::spawn(move || {
         for line in BufReader::new(file).lines().map_while(Result::ok) {
-            if line.contains("\"gpuwho.agent.series\"") {
+            if line.contains("\"gpuwho.series\"") {
                 theirs.lock().unwrap().readings += 1;
             }
             if !EVIDENCE.iter().any(|metric| line.contains(metric)) {

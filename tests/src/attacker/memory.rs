@@ -38,7 +38,8 @@ fn endless_files(arguments: &[String]) -> io::Result<()> {
     let mut text = String::new();
     for number in 0..200_000 {
         let label = format!("{number:0100}");
-        text += &format!("nccl_bus_bandwidth{{rank=\"{number}\",comm_name=\"{label}\"}} 1\n");
+        let line = format!("nccl_bus_bandwidth{{rank=\"{number}\",comm_name=\"{label}\"}} 1\n");
+        text.push_str(&line);
     }
     labels.write_all(text.as_bytes())?;
     wait()

@@ -1,7 +1,7 @@
 //! What the fuzz targets call (`tests/fuzz`).
 
 use super::elf::{self, ReadAt};
-use super::{fields, mappings};
+use super::{fields, mappings, mounts as list};
 use std::io;
 
 /// A file in memory.
@@ -34,11 +34,20 @@ pub fn library(bytes: &[u8]) -> bool {
     entries.iter().all(|(_, offset)| *offset < bytes.len() as u64)
 }
 
-/// Any bytes as a process's list of mappings; whether every one is of a file.
+/// Any bytes as a process's list of mappings; whether every one is of a file, and they and their paths
+/// are no more than the bounds.
 pub fn maps(bytes: &[u8]) -> bool {
-    let mut is_file = true;
+    let (mut is_file, mut count) = (true, 0);
     let read = mappings::read(bytes, |mapping| {
+        count += 1;
         is_file &= mapping.path.starts_with(b"/") && mapping.key.inode != 0;
+        is_file &= mapping.path.len() <= mappings::MOST_LINE;
     });
-    read.is_ok() && is_file
+    let lines = bytes.split(|byte| *byte == b'\n').count();
+    read.is_ok() && is_file && count <= lines.min(mappings::MOST_LINES as usize)
+}
+
+/// Any bytes as a process's list of mounts; whether what is said of the mount is one word.
+pub fn mounts(bytes: &[u8], mount: u64) -> bool {
+    list::kind_of(bytes, mount).is_none_or(|kind| !kind.contains([' ', '\n']))
 }

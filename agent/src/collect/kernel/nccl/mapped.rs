@@ -12,10 +12,9 @@ use super::libraries::FileKey;
 use super::mounts::may_hang;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles};
+use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles, let_go, read_no_further};
 use rustix::fs::{
-    Advice, AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, fadvise,
-    openat, statx,
+    AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, openat, statx,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -119,7 +118,9 @@ impl Mapped {
             return Ok(Content::InHelper(&self.file, self.stamp.0));
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        Ok(Content::Here(openat(CWD, self.place(), flags, Mode::empty())?.into(), self.stamp.0))
+        let file = openat(CWD, self.place(), flags, Mode::empty())?;
+        read_no_further(&file);
+        Ok(Content::Here(file.into(), self.stamp.0))
     }
 
     /// A path that leads the kernel to this very inode, as long as this is there.
@@ -129,20 +130,14 @@ impl Mapped {
     }
 }
 
-impl Drop for Content<'_> {
-    /// Pages that were read here count as the agent's memory; those that somebody maps stay.
-    fn drop(&mut self) {
-        if let Self::Here(file, _) = self {
-            // On an error it is only the memory.
-            let _ = fadvise(&*file, 0, None, Advice::DontNeed);
-        }
-    }
-}
-
 impl ReadAt for Content<'_> {
     fn read_at(&self, room: &mut [u8], at: u64) -> io::Result<usize> {
         match self {
-            Self::Here(file, _) => std::os::unix::fs::FileExt::read_at(file, room, at),
+            Self::Here(file, _) => {
+                let read = std::os::unix::fs::FileExt::read_at(file, room, at)?;
+                let_go(file, at, read);
+                Ok(read)
+            }
             Self::InHelper(file, _) => Ok(file.read_at(room, at)?),
         }
     }

@@ -5,9 +5,9 @@ use super::libraries::FileKey;
 use std::io::{self, BufRead as _, BufReader, Read};
 
 /// A line; the path is its end and is cut. A path can be longer than `PATH_MAX`.
-const MOST_LINE: usize = 8 << 10;
+pub(super) const MOST_LINE: usize = 8 << 10;
 /// Lines: what a process may map by default (`vm.max_map_count`, 65,530).
-const MOST_LINES: u32 = 65_536;
+pub(super) const MOST_LINES: u32 = 65_536;
 /// Bytes of all lines: of a process with so many mappings, at 512 each.
 const MOST_BYTES: u64 = 32 << 20;
 

@@ -11,7 +11,7 @@
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the list of a process's mounts: it may make as many as `fs.mount-max`.
@@ -94,11 +94,20 @@ fn read(paths: &Paths, process: &str) -> Vec<Mount> {
     all
 }
 
-fn find(paths: &Paths, process: &str, mut is_it: impl FnMut(&Mount) -> bool) -> Option<Mount> {
+fn find(paths: &Paths, process: &str, is_it: impl FnMut(&Mount) -> bool) -> Option<Mount> {
     let list = File::open(paths.proc.join(process).join("mountinfo")).ok()?;
-    let lines = BufReader::new(list.take(MOST_MOUNTS)).split(b'\n').map_while(Result::ok);
+    find_in(BufReader::new(list.take(MOST_MOUNTS)), is_it)
+}
+
+fn find_in(list: impl BufRead, mut is_it: impl FnMut(&Mount) -> bool) -> Option<Mount> {
+    let lines = list.split(b'\n').map_while(Result::ok);
     let mut mounts = lines.filter_map(|line| mount(&String::from_utf8_lossy(&line)));
     mounts.find(|one| is_it(one))
+}
+
+/// The kind of file system of a mount in a list.
+pub(super) fn kind_of(list: impl BufRead, mount: u64) -> Option<String> {
+    find_in(list, |one| one.id == mount).map(|mount| mount.kind)
 }
 
 /// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
