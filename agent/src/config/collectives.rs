@@ -37,9 +37,7 @@ pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         return Err(ConfigError::Value {
             key: "nccl.budget".into(),
             problem: "no hits at all would be allowed".into(),
-            remedy:
-                "set nccl.enabled = false instead; without it, two per cent of a core are allowed"
-                    .into(),
+            remedy: "set nccl.enabled = false instead; 10000 is the default".into(),
         });
     }
     let trusted_mounts = raw.trusted_mounts.unwrap_or(usual.trusted_mounts);
@@ -47,7 +45,7 @@ pub(super) fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
     Ok(nccl::Settings {
         trusted_mounts,
         enabled: raw.enabled.unwrap_or(usual.enabled),
-        budget: raw.budget.or(usual.budget),
+        budget: raw.budget.unwrap_or(usual.budget),
         patience: usual.patience,
         timed_rate: raw.timed_rate.unwrap_or(usual.timed_rate),
         hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,

@@ -192,7 +192,7 @@ mod tests {
         let settings = load(file, &[("GPUWHO_NCCL_ENABLED", "false")]).unwrap().nccl;
         assert_eq!(
             (settings.enabled, settings.budget, settings.hang_after),
-            (false, Some(500), Duration::from_secs(90))
+            (false, 500, Duration::from_secs(90))
         );
         let error = load("[nccl]\nbudget = 0\n", &[]).unwrap_err();
         assert!(error.contains("nccl.budget"), "{error}");
