@@ -172,8 +172,6 @@ pub struct Governed {
     pub rate: u64,
     /// Hits a second and process, allowed.
     pub budget: u64,
-    /// Nanoseconds that one costs.
-    pub hit_ns: u64,
     /// Files of the libraries in use, comma-separated.
     pub libraries: Box<str>,
     /// Their versions, the same.

@@ -72,9 +72,6 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
     assert_eq!(attr(&first, "nccl.library"), library.to_str().unwrap(), "{first:?}");
     assert_eq!(number(&first, "nccl.governor.hits_allowed"), BUDGET);
     assert!(number(&first, "nccl.governor.rate") > BUDGET, "{first:?}");
-    // A trap and a program, on any machine.
-    let price = number(&first, "nccl.governor.hit_nanoseconds");
-    assert!((100..100_000).contains(&price), "{first:?}");
     // Who pays most is named, with whose it is.
     assert_eq!(attr(&first, "process.pid"), pid, "{first:?}");
     assert!(first.attrs.contains_key("gpuwho.owner.method"), "{first:?}");

@@ -18,10 +18,7 @@ use aya_ebpf::helpers::generated::{bpf_get_attach_cookie, bpf_get_func_ip};
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
 use core::ffi::c_void;
-use gpuwho_common::nccl::{
-    ABORTED, COOKIE_ROW, COOKIE_STEPPED, DESTROYED, Does, HIT_ENTRIES, HIT_STEPPED, SYMBOLS,
-    Symbol, TRIED_RETURN,
-};
+use gpuwho_common::nccl::{ABORTED, COOKIE_ROW, DESTROYED, Does, HIT_ENTRY, SYMBOLS, Symbol};
 use gpuwho_ebpf::nccl::birth::{asked, birth_began, death_began};
 use gpuwho_ebpf::nccl::call::{called, group_ended, group_started};
 use gpuwho_ebpf::nccl::count;
@@ -33,8 +30,7 @@ use gpuwho_ebpf::registers::Registers;
 #[inline(never)]
 fn at_entry<const AT: usize>(context: *mut c_void, cookie: u64, can_skip: bool) -> u64 {
     const { assert!(AT < SYMBOLS.len()) };
-    let is_stepped = cookie & COOKIE_STEPPED != 0;
-    count(AT as u32 + if is_stepped { HIT_STEPPED } else { HIT_ENTRIES });
+    count(HIT_ENTRY);
     let registers = Registers::with(context, cookie);
     let wants_return = match const { SYMBOLS[AT].does } {
         Does::Call(call) => called(registers, &call, const { SYMBOLS[AT].wraps }, can_skip),
@@ -69,7 +65,7 @@ macro_rules! entries {
                         ) != 0
                     }
                 )+
-                other => other == TRIED_RETURN,
+                _ => false,
             }
         }
     };

@@ -394,10 +394,6 @@ attributes! {
     NCCL_GOVERNOR_RATE = "nccl.governor.rate";
     /// Hits a second and process that are allowed (events).
     NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
-    /// Nanoseconds that a hit of the cheapest kind costs (events).
-    NCCL_GOVERNOR_PRICE = "nccl.governor.hit_nanoseconds";
-    /// What of a hit a price is.
-    NCCL_HIT = "nccl.probe.hit";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
     /// First 14 hex digits of the communicator's hash, which is all that NCCL's Inspector writes

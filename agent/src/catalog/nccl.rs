@@ -138,17 +138,6 @@ dims! {
         /// No question: the owner has more status sockets than are asked. Counted once a socket.
         NotAsked = "not_asked",
     }
-    /// What a hit of a probe costs whoever makes it.
-    HitKind: attr::NCCL_HIT {
-        /// The kernel's part at an entry whose first instruction it carries out itself.
-        Entry = "entry",
-        /// The same where it has to step through the instruction.
-        Stepped = "stepped",
-        /// The kernel's part at a return.
-        Return = "return",
-        /// The agent's own program, at any of them.
-        Program = "program",
-    }
     /// Which probes.
     ProbePart: attr::NCCL_PROBE_PART {
         /// Entries of functions.
@@ -318,14 +307,8 @@ metrics! {
     /// takes anything from others. Of each change the event `nccl.governor.change` tells whose it is.
     GOVERNOR: Gauge<i64> of Agent, by GovernorLevel = "nccl.governor.level" ["1"]
         from "hits a second of each owner's busiest process against nccl.budget";
-    /// Hits a second that each process is allowed, over all libraries that it has loaded, in hits of
-    /// the cheapest kind: one that the kernel steps through counts as many as it costs.
+    /// Hits a second that each process is allowed, over all libraries that it has loaded; one that the
+    /// kernel has to step through counts as eight.
     BUDGET: Gauge<i64> of Agent = "nccl.governor.budget" ["{hit}/s"]
-        from "nccl.budget, or two per cent of a core at nccl.probe.price";
-    /// What one hit of a probe costs whoever makes it.
-    PRICE: Gauge<f64> of Agent, by HitKind = "nccl.probe.price" ["s"]
-        from "a trial on functions of the agent's own; the kernel's run-time statistics of programs";
-    /// CPU time that hits have cost the processes that made them.
-    PAID: Counter<f64> of Agent = "nccl.probe.cpu.time" ["s"]
-        from "hits by function, each at its price";
+        from "nccl.budget";
 }

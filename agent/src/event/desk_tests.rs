@@ -628,7 +628,6 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
         cycle: 1,
         rate: 40_000,
         budget: 14_114,
-        hit_ns: 1_417,
         libraries: "/usr/lib/libnccl.so.2".into(),
         versions: "2.29.7".into(),
     };
@@ -654,7 +653,6 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
         .collect();
     let expected = [
         ("nccl.governor.cycle", "1"),
-        ("nccl.governor.hit_nanoseconds", "1417"),
         ("nccl.governor.hits_allowed", "14114"),
         ("nccl.governor.rate", "40000"),
         ("nccl.governor.state", "entries"),

@@ -110,7 +110,6 @@ fn governed(event: &Event, set: &mut AttrSet) {
     set.set(&attr::NCCL_GOVERNOR_CYCLE, i64::from(governed.cycle));
     set.set(&attr::NCCL_GOVERNOR_RATE, number(governed.rate));
     set.set(&attr::NCCL_GOVERNOR_BUDGET, number(governed.budget));
-    set.set(&attr::NCCL_GOVERNOR_PRICE, number(governed.hit_ns));
     set.set_some(&attr::NCCL_LIBRARY, Some(&*governed.libraries).filter(|one| !one.is_empty()));
     set.set_some(&attr::NCCL_VERSION, Some(&*governed.versions).filter(|one| !one.is_empty()));
 }

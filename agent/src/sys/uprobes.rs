@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 /// Commands, kinds and flags of `bpf(2)` (`linux/bpf.h`).
 pub(super) const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
-const BPF_ENABLE_STATS: libc::c_long = 32;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
 /// Bytes of the verifier's words that are kept.
@@ -162,82 +161,6 @@ pub fn attach(
 pub fn is_offered(program: BorrowedFd<'_>, kind: Kind) -> bool {
     let tried = attach(program, kind, false, c"/", &[Place { offset: 0, cookie: 0 }]);
     tried.is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
-}
-
-/// Functions of the agent's own for probes to be tried on, told apart by what the kernel does with
-/// their first instruction, or by their return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trial {
-    /// The kernel carries it out by itself, as those of the library's own builds for x86-64.
-    CarriedOut,
-    /// The kernel steps through it, where it does such a thing.
-    Stepped,
-    /// As the first; its return is probed too.
-    Returning,
-}
-
-impl Trial {
-    /// Calls it.
-    pub fn call(self) {
-        self.function()();
-    }
-
-    /// Where it is in memory.
-    pub fn address(self) -> u64 {
-        self.function() as usize as u64
-    }
-
-    fn function(self) -> extern "C" fn() {
-        match self {
-            Self::CarriedOut => carried_out,
-            Self::Stepped => stepped,
-            Self::Returning => returning,
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-extern "C" fn carried_out() {
-    std::arch::naked_asm!("push rbx", "pop rbx", "ret")
-}
-
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-extern "C" fn stepped() {
-    std::arch::naked_asm!("xor eax, eax", "ret")
-}
-
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-extern "C" fn returning() {
-    std::arch::naked_asm!("push rbp", "pop rbp", "ret")
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-extern "C" fn carried_out() {
-    std::arch::naked_asm!("b 2f", "2: ret")
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-extern "C" fn stepped() {
-    std::arch::naked_asm!("mov w0, wzr", "ret")
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-extern "C" fn returning() {
-    std::arch::naked_asm!("b 2f", "2: nop", "ret")
-}
-
-/// Lets the kernel measure every program on the host until what is given is closed (5.8): some
-/// tens of nanoseconds more a run.
-pub fn measure_programs() -> io::Result<OwnedFd> {
-    // `BPF_STATS_RUN_TIME` is zero.
-    let mut attr = 0_u32;
-    bpf(BPF_ENABLE_STATS, &mut attr)
 }
 
 fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {

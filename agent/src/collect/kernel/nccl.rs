@@ -32,14 +32,12 @@ mod maps;
 mod mounts;
 mod pace;
 mod peers;
-mod price;
 mod probed;
 mod probes;
 mod quota;
 mod refusals;
 mod roll;
 mod room;
-mod runs;
 mod shared;
 mod standing;
 mod state;
@@ -97,9 +95,8 @@ pub const NAME: &str = "nccl";
 pub struct Settings {
     /// Whether to count at all.
     pub enabled: bool,
-    /// Hits of probes a second and process above which less is attached; `None`: as many as are
-    /// two per cent of a core at what a hit costs on this machine.
-    pub budget: Option<u64>,
+    /// Hits of probes a second and process above which less is attached.
+    pub budget: u64,
     /// How long less is attached.
     pub patience: Patience,
     /// Calls a second of a thread up to which each is timed, if the probes' return is seen at all.
@@ -118,7 +115,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             enabled: true,
-            budget: None,
+            budget: tally::BUDGET,
             patience: Patience::default(),
             // Twice what a training step of a second with 200 collectives makes.
             timed_rate: 500,

@@ -1,14 +1,14 @@
-//! What is told of the probes themselves: for how long they were there, and what they cost.
+//! What is told of the probes themselves: for how long they were there, and how often they were hit.
 
 use super::cover::EachCovered;
 use super::host::Host;
 use super::maps::Snapshot;
-use super::price::Hits;
 use super::roll::Member;
 use super::shared::Known;
 use super::tell::count;
 use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
 use crate::sample::{Agent, Batch};
+use gpuwho_common::nccl::{HIT_ENTRY, HIT_RETURN};
 use std::collections::{HashMap, HashSet};
 
 /// What holds for the host; by the sums at this reading and at the last.
@@ -17,11 +17,11 @@ pub(super) fn tell_probes(out: &mut Batch, known: &Known, [now, before]: &[EachC
     for &one in GovernorLevel::ALL {
         out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == known.level)));
     }
-    let hits = Hits::of(&known.counts);
+    let hits = [HIT_ENTRY, HIT_RETURN].map(|counter| known.counts.get(counter as usize).copied());
     let parts = now.all.since(before.all).parts();
     out.push(metric::WANTED.sample(Agent, (), now.all.wanted.as_secs_f64()));
     for (at, part) in ProbePart::ALL.iter().enumerate() {
-        let hits = if *part == ProbePart::Entry { hits.entries() } else { hits.returns };
+        let hits = hits.get(at).copied().flatten().unwrap_or(0);
         out.push(metric::HITS.sample(Agent, *part, count(hits)));
         let attached = now.all.attached.get(at).copied().unwrap_or_default();
         out.push(metric::ATTACHED.sample(Agent, *part, attached.as_secs_f64()));
@@ -29,13 +29,9 @@ pub(super) fn tell_probes(out: &mut Batch, known: &Known, [now, before]: &[EachC
             out.push(metric::COVERAGE.sample(Agent, *part, coverage));
         }
     }
-    // Before the programs are loaded nothing was hit, and no price is known.
+    // Before the programs are loaded nothing is hit.
     if known.budget != 0 {
         out.push(metric::BUDGET.sample(Agent, (), count(known.budget)));
-        for (kind, took) in known.price.parts() {
-            out.push(metric::PRICE.sample(Agent, kind, took.as_secs_f64()));
-        }
-        out.push(metric::PAID.sample(Agent, (), known.paid_ns as f64 / 1e9));
     }
 }
 

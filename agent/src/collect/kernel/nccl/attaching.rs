@@ -7,18 +7,17 @@ mod wanted;
 use super::governor::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::library::Library;
-use super::many::{Many, Way};
-use super::mapped::{Stamp, own_stamp};
+use super::many::Way;
+use super::mapped::Stamp;
 use super::probes::{Attached, Hold, Probes, task_layout};
 use super::refusals::Refusals;
-use super::runs::Runs;
 use super::shared::Shared;
 use super::stuck::Stuck;
 use super::tally::Tally;
 use super::target::Target;
 use super::words::Words;
 use crate::paths::Paths;
-use gpuwho_common::nccl::{COUNTERS, HIT_RETURN, TaskLayout};
+use gpuwho_common::nccl::{COUNTERS, TaskLayout};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -49,8 +48,6 @@ pub(super) struct Attaching {
     held_up: u32,
     stuck: Stuck,
     words: Words,
-    /// Returns that the agent made itself, to try what they cost.
-    tried: u64,
 }
 
 impl Attaching {
@@ -73,7 +70,6 @@ impl Attaching {
             held_up: 0,
             stuck: Stuck::default(),
             words: Words::default(),
-            tried: 0,
         }
     }
 
@@ -295,32 +291,6 @@ impl Attaching {
         }
     }
 
-    /// Whether probes may be tried on this program's own file.
-    pub(super) fn may_try(&mut self, libraries: &Libraries) -> bool {
-        self.is_loaded() && own_stamp().is_some_and(|own| self.stuck.on(own, libraries).is_none())
-    }
-
-    /// Closes the links of a trial later, and leaves out the returns it made.
-    pub(super) fn end_trial(&mut self, links: Vec<Hold>, returns: u64) {
-        let own = own_stamp().unwrap_or_default();
-        self.detaching.extend(links.into_iter().map(|link| (own, link)));
-        self.tried += returns;
-    }
-
-    /// What the programs have taken so far, while the kernel measured them.
-    pub(super) fn runs(&self, paths: &Paths) -> Runs {
-        self.probes.as_ref().map(|probes| probes.runs(paths)).unwrap_or_default()
-    }
-
-    /// Functions that the kernel steps through in a file, where the programs do not know at which
-    /// file they are.
-    pub(super) fn stepped(&self, libraries: &Libraries) -> HashSet<usize> {
-        let is_untold =
-            |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.is_told());
-        let untold = libraries.in_use().filter(|(key, _)| is_untold(*key));
-        untold.flat_map(|(_, library)| library.exports.stepped.iter().copied()).collect()
-    }
-
     /// What each thread has hit so far.
     pub(super) fn hits(&self) -> Vec<(u64, Tally)> {
         self.probes.as_ref().map(Probes::hits).unwrap_or_default()
@@ -335,15 +305,7 @@ impl Attaching {
                 *slot = read.map_or(0, |values| values.iter().sum());
             }
         }
-        if let Some(returns) = counts.get_mut(HIT_RETURN as usize) {
-            *returns = returns.saturating_sub(self.tried);
-        }
         counts
-    }
-
-    /// The programs for all functions, once loaded, where the kernel takes them.
-    pub(super) fn many(&self) -> Option<&Many> {
-        self.probes.as_ref().and_then(Probes::many)
     }
 
     /// Nothing is attached.

@@ -2,7 +2,6 @@
 //! scales rates by coverage or wonders where durations went.
 
 use super::libraries::Libraries;
-use super::price::Price;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::GovernorLevel;
 use crate::event::desk::Desk;
@@ -21,11 +20,10 @@ pub(super) struct Change {
     pub level: GovernorLevel,
     /// One second with probes in so many.
     pub cycle: u32,
-    /// Plain hits a second and process, as measured, and as allowed.
+    /// Hits a second and process, as measured, and as allowed.
     pub rate: u64,
     pub budget: u64,
-    pub price: Price,
-    /// The process whose hits cost most, of the owner whose processes this is about.
+    /// The process that makes most hits, of the owner whose processes this is about.
     pub busiest: Option<u32>,
     /// Paths and versions.
     pub libraries: (String, String),
@@ -86,7 +84,6 @@ impl Change {
             cycle: self.cycle,
             rate,
             budget,
-            hit_ns: u64::try_from(self.price.plain().as_nanos()).unwrap_or(u64::MAX),
             libraries: self.libraries.0.into(),
             versions: self.libraries.1.into(),
         };
@@ -108,7 +105,6 @@ pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::price::USUAL;
     use super::*;
 
     fn change(before: GovernorLevel, level: GovernorLevel) -> Change {
@@ -118,14 +114,13 @@ mod tests {
             cycle: 4,
             rate: 40_000,
             budget: 13_333,
-            price: USUAL,
             busiest: Some(77),
             libraries: ("/usr/lib/libnccl.so.2".into(), "2.29.7".into()),
         }
     }
 
     #[test]
-    fn an_event_names_library_step_rate_price_and_budget() {
+    fn an_event_names_library_step_rate_and_budget() {
         let told = change(GovernorLevel::Entries, GovernorLevel::Cycled).happening();
         assert_eq!(
             told,
@@ -137,7 +132,6 @@ mod tests {
                     cycle: 4,
                     rate: 40_000,
                     budget: 13_333,
-                    hit_ns: 1_500,
                     libraries: "/usr/lib/libnccl.so.2".into(),
                     versions: "2.29.7".into(),
                 })),

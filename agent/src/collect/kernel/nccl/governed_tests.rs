@@ -33,10 +33,10 @@ fn sums(source: &mut Source, rank: &Rank) -> (f64, f64, f64) {
 }
 
 #[test]
-fn each_step_of_the_governor_is_an_event_with_library_rate_price_and_budget() {
+fn each_step_of_the_governor_is_an_event_with_library_rate_and_budget() {
     use GovernorLevel::{Cycled, Detached, Entries, Full};
     let patience = Patience { rest: Duration::from_secs(1), calm_looks: 1 };
-    let Some(mut source) = Source::patient(Duration::from_mins(1), Some(500), patience) else {
+    let Some(mut source) = Source::patient(Duration::from_mins(1), 500, patience) else {
         return;
     };
     let scene = Scene::new();
@@ -55,7 +55,6 @@ fn each_step_of_the_governor_is_an_event_with_library_rate_price_and_budget() {
     for (severity, one) in &told {
         assert_eq!(&*one.libraries, scene.library().to_str().unwrap());
         assert_eq!((&*one.versions, one.budget), ("2.29.7+cuda13.0", 500));
-        assert!((200..100_000).contains(&one.hit_ns), "{one:?}");
         let is_less = matches!(
             (one.before, one.level),
             (Full, Entries) | (Entries, Cycled) | (Entries | Cycled, Detached)
@@ -264,35 +263,4 @@ fn a_handle_that_stands_for_another_communicator_is_looked_up_again() {
     });
     let bytes: Vec<(u64, u64)> = bytes.collect();
     assert_eq!(bytes, [(5, 2 * 100 + 3 * 200), (5, 2 * 100 + 3 * 300), (5, 2 * 100 + 3 * 400)]);
-}
-
-#[test]
-fn stepping_through_is_dearer_and_the_programs_part_is_measured() {
-    let Some(mut source) = Source::patient(Duration::from_mins(1), None, Patience::default())
-    else {
-        return;
-    };
-    let scene = Scene::new();
-    let (mut ranks, _) = world(&mut source, &scene, 1);
-    let usual = super::super::price::USUAL;
-    let end = Instant::now() + DEADLINE;
-    let price = loop {
-        assert!(Instant::now() < end, "the programs are not measured");
-        ranks[0].order("pace 100 1000 ncclAllReduce world 16 7");
-        let price = source.nccl.shared.with(|known| known.price);
-        if price.program != usual.program && price.entry != usual.entry {
-            break price;
-        }
-    };
-    println!("{price:?}");
-    // No processor is so quick, and none so slow that does anything else.
-    let is_likely = |part: Duration| (50..50_000).contains(&part.as_nanos());
-    assert!(is_likely(price.entry) && is_likely(price.program), "{price:?}");
-    assert!(price.stepped > price.entry.mul_f64(1.2), "{price:?}");
-    // A reading tells what was paid: more than the traps of the calls so far.
-    source.until("paid", |source| {
-        let told = source.read();
-        let paid = told.all("nccl.probe.cpu.time").into_values().next();
-        matches!(paid, Some(Value::Double(paid)) if paid > 100.0 * price.entry.as_secs_f64())
-    });
 }

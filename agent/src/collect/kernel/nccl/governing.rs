@@ -1,6 +1,6 @@
 //! Once a second, while a library is in use or something was given up: how often the probes were
-//! hit, what that has cost, and what the governors say to it. There is one for the processes of each
-//! owner, over all libraries, since a process may have loaded several; the process that pays most is
+//! hit, and what the governors say to it. There is one for the processes of each
+//! owner, over all libraries, since a process may have loaded several; the process that makes most is
 //! the one it goes by. With nothing in use nothing is read and nobody waits for it.
 
 use super::Settings;
@@ -8,14 +8,11 @@ use super::attaching::Attaching;
 use super::change::{Change, what_is_left};
 use super::governor::{Attach, Governor, LOOK_EVERY, Patience};
 use super::libraries::Libraries;
-use super::price::{self, Hits, Price};
 use super::quota::Quotas;
-use super::runs::Runner;
 use super::shared::Shared;
 use super::tally::{Tallies, Tally};
 use crate::catalog::nccl::GovernorLevel;
-use crate::paths::Paths;
-use gpuwho_common::nccl::{COUNTERS, STRANGERS};
+use gpuwho_common::nccl::STRANGERS;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -27,12 +24,6 @@ pub(super) struct Governing {
     budget: u64,
     patience: Patience,
     owners: HashMap<u32, Governed>,
-    paths: Paths,
-    /// The operator has set the budget.
-    is_asked: bool,
-    is_tried: bool,
-    price: Price,
-    runner: Runner,
     tallies: Tallies,
     looked: Looked,
 }
@@ -49,25 +40,18 @@ struct Governed {
 /// The counters at the last look.
 struct Looked {
     at: Instant,
-    hits: Hits,
     /// Whether there was something to govern.
     is_busy: bool,
 }
 
 impl Governing {
-    pub(super) fn new(settings: &Settings, paths: &Paths, now: Instant) -> Self {
-        let hits = Hits::of(&[0; COUNTERS as usize]);
+    pub(super) fn new(settings: &Settings, now: Instant) -> Self {
         Self {
-            budget: settings.budget.unwrap_or(price::USUAL.budget()),
+            budget: settings.budget,
             patience: settings.patience,
             owners: HashMap::new(),
-            paths: paths.clone(),
-            is_asked: settings.budget.is_some(),
-            is_tried: false,
-            price: price::USUAL,
-            runner: Runner::default(),
             tallies: Tallies::default(),
-            looked: Looked { at: now, hits, is_busy: false },
+            looked: Looked { at: now, is_busy: false },
         }
     }
 
@@ -113,43 +97,6 @@ impl Governing {
         Some(self.owners.values().map(Governed::due).fold(look, Instant::min))
     }
 
-    /// Finds out what hits cost, once, and from that the budget, unless one was asked for.
-    pub(super) fn set_price(&mut self, attaching: &mut Attaching, libraries: &Libraries) {
-        if self.is_tried || !attaching.may_try(libraries) {
-            return;
-        }
-        let Some(many) = attaching.many() else { return };
-        self.is_tried = true;
-        match price::tried(many, &self.paths) {
-            Ok((found, links)) => {
-                attaching.end_trial(links, price::TRIED_RETURNS);
-                self.price = found;
-                self.allow();
-                let budget = self.budget;
-                let ns = |time: Duration| time.as_nanos();
-                let (entry_ns, stepped_ns) = (ns(found.entry), ns(found.stepped));
-                let return_ns = ns(found.returned);
-                tracing::info!(
-                    entry_ns,
-                    stepped_ns,
-                    return_ns,
-                    budget,
-                    "hits a second and process are allowed"
-                );
-            }
-            Err(error) => tracing::debug!(%error, "the price of a hit is not known"),
-        }
-    }
-
-    fn allow(&mut self) {
-        if !self.is_asked {
-            self.budget = self.price.budget();
-            for governed in self.owners.values_mut() {
-                governed.governor.allow(self.budget);
-            }
-        }
-    }
-
     /// Tells the governors the hits, and everybody the counters, when it is time; gives what that has
     /// changed.
     pub(super) fn look(
@@ -169,36 +116,10 @@ impl Governing {
         if self.due().is_some_and(|due| now < due) {
             return Vec::new();
         }
-        self.count(now, attaching, libraries, shared);
-        self.looked.is_busy = is_busy;
-        shared.with(|known| self.judge(now, (attaching, libraries), &known.quotas))
-    }
-
-    /// Takes the counters.
-    fn count(
-        &mut self,
-        now: Instant,
-        attaching: &Attaching,
-        libraries: &Libraries,
-        shared: &Shared,
-    ) {
-        let counts = attaching.counts();
-        let hits = Hits::of(&counts);
-        let new = hits.since(&self.looked.hits);
-        let is_hit = new.entries() > 0;
-        if let Some(program) = self.runner.look(now, is_hit, || attaching.runs(&self.paths)) {
-            self.price.program = program;
-            self.allow();
-        }
-        let paid_ns = self.price.paid(&new, &attaching.stepped(libraries));
-        let price = self.price;
-        shared.with(|known| {
-            known.counts = counts;
-            known.price = price;
-            known.paid_ns += paid_ns;
-        });
         self.tallies.look(attaching.hits());
-        (self.looked.at, self.looked.hits) = (now, hits);
+        (self.looked.at, self.looked.is_busy) = (now, is_busy);
+        shared.with(|known| known.counts = attaching.counts());
+        shared.with(|known| self.judge(now, (attaching, libraries), &known.quotas))
     }
 
     /// Tells each governor whose time has come the hits of its owner's processes.
@@ -234,24 +155,15 @@ impl Governing {
                 continue;
             }
             let cost = |(pid, tally): (u32, Tally)| {
-                (tally.cost(&self.price, attaching.stepped_part(libraries, pid)), pid)
+                (tally.cost(attaching.stepped_of(libraries, pid)), pid)
             };
             let (hits, busiest) = tallies.into_iter().map(cost).max().unzip();
             let rate = rate(hits.unwrap_or(0).into(), passed);
             governed.governor.look(rate, now);
             if let Some((before, level)) = governed.changed() {
                 let libraries = Change::names(libraries, is_one);
-                let (cycle, price) = (governed.governor.cycle(), self.price);
-                changes.push(Change {
-                    before,
-                    level,
-                    cycle,
-                    rate,
-                    budget,
-                    price,
-                    busiest,
-                    libraries,
-                });
+                let cycle = governed.governor.cycle();
+                changes.push(Change { before, level, cycle, rate, budget, busiest, libraries });
             }
         }
         changes
@@ -283,7 +195,7 @@ impl Governed {
     }
 }
 
-/// Plain hits a second of one process.
+/// Hits a second of one process.
 fn rate(hits: u128, passed: Duration) -> u64 {
     if passed < SHORTEST {
         return 0;
@@ -294,6 +206,7 @@ fn rate(hits: u128, passed: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths::Paths;
     use crate::tenant_files::TenantFiles;
 
     fn none() -> Libraries {
@@ -313,7 +226,7 @@ mod tests {
     #[test]
     fn without_a_library_there_is_nothing_to_wait_for() {
         let now = Instant::now();
-        let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
+        let mut governing = Governing::new(&Settings::default(), now);
         let (attaching, libraries) = (Attaching::new(0), none());
         let shared = Shared::default();
         for second in 1..100 {
@@ -321,13 +234,12 @@ mod tests {
             assert_eq!(governing.look(look, &attaching, &libraries, &shared), Vec::new());
             assert_eq!(governing.due(), None);
         }
-        assert_eq!(shared.with(|known| known.paid_ns), 0);
     }
 
     #[test]
     fn what_was_given_up_is_looked_at_each_second_also_while_nobody_uses_a_library() {
         let now = Instant::now();
-        let mut governing = Governing::new(&Settings::default(), &Paths::default(), now);
+        let mut governing = Governing::new(&Settings::default(), now);
         let (attaching, libraries) = (Attaching::new(0), none());
         let mut governed = Governed::new(10, Patience::default(), now);
         governed.governor.look(11, now);

@@ -73,11 +73,6 @@ impl Governor {
         self.budget
     }
 
-    /// Allows another number of hits, since it has become known what one costs.
-    pub(super) fn allow(&mut self, budget: u64) {
-        self.budget = budget.max(1);
-    }
-
     /// What is in force.
     pub(super) fn level(&self) -> GovernorLevel {
         self.level

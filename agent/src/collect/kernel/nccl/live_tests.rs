@@ -27,7 +27,7 @@ use crate::paths::Paths;
 use crate::sample::{Batch, Histogram, Sample, Subject, Value};
 use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::{
-    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRIES, HIT_RETURN, Hash, MADE, PLACE_COMMUNICATOR,
+    BUCKETS, Calls, Communicator, GROWN, HIT_ENTRY, HIT_RETURN, Hash, MADE, PLACE_COMMUNICATOR,
     ROOM, STRANGERS, SYMBOLS, operation,
 };
 use std::collections::BTreeMap;
@@ -305,8 +305,7 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
     let Some((_scene, mut rank, mut bare)) = alone(Way::Session, 0) else { return };
     let hits = |bare: &Bare| {
         let of = |counter: u32| bare.probes.counts.get(&counter, 0).unwrap().iter().sum::<u64>();
-        let rows = u32::try_from(SYMBOLS.len()).unwrap();
-        ((0..2 * rows).map(|row| of(HIT_ENTRIES + row)).sum::<u64>(), of(HIT_RETURN))
+        (of(HIT_ENTRY), of(HIT_RETURN))
     };
     assert_eq!(hits(&bare), (2, 2));
     rank.order("call 10 ncclAllReduce world 10 7");
@@ -338,11 +337,11 @@ struct Told(Vec<(Sample, Option<Arc<MemberFacts>>)>);
 impl Source {
     /// `None` where this machine takes no probes.
     fn start(hang_after: Duration, budget: u64) -> Option<Self> {
-        Self::patient(hang_after, Some(budget), Patience::default())
+        Self::patient(hang_after, budget, Patience::default())
     }
 
     /// With every call timed.
-    fn patient(hang_after: Duration, budget: Option<u64>, patience: Patience) -> Option<Self> {
+    fn patient(hang_after: Duration, budget: u64, patience: Patience) -> Option<Self> {
         let usual = Settings::default();
         Self::of(Settings { hang_after, budget, patience, timed_rate: 0, ..usual })
     }
@@ -795,7 +794,7 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
     let id = ranks[0].order("id");
     let hits = |source: &mut Source| {
         source.until("looked again", |source| source.nccl.shared.with(|known| known.budget != 0));
-        super::price::Hits::of(&source.nccl.shared.with(|known| known.counts)).entries()
+        source.nccl.shared.with(|known| known.counts[HIT_ENTRY as usize])
     };
     let before = hits(&mut source);
     for (number, rank) in ranks.iter_mut().enumerate() {
@@ -1137,7 +1136,7 @@ fn storm(ranks: &mut [Rank], ms: u32) -> u64 {
 fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_are_calm() {
     use GovernorLevel::{Cycled, Detached, Entries, Full};
     let patience = Patience { rest: Duration::from_secs(3), calm_looks: 2 };
-    let Some(mut source) = Source::patient(Duration::from_mins(1), Some(500), patience) else {
+    let Some(mut source) = Source::patient(Duration::from_mins(1), 500, patience) else {
         return;
     };
     let scene = Scene::new();
@@ -1174,23 +1173,6 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
     assert!(steps.iter().any(|(_, level)| *level == Cycled), "{steps:?}");
     assert!(steps.contains(&(Detached, Entries)), "{steps:?}");
     source.until("all is counted", |source| source.nccl.report().state == SourceState::Ready);
-}
-
-#[test]
-fn without_a_budget_a_hit_is_tried_and_two_per_cent_of_a_core_are_allowed() {
-    let Some(mut source) = Source::patient(Duration::from_mins(1), None, Patience::default())
-    else {
-        return;
-    };
-    let scene = Scene::new();
-    let rank = Rank::with(&scene.library());
-    source.hold(rank.process());
-    source.until_ready(1);
-    source.until("tried", |source| source.nccl.shared.with(|known| known.budget != 0));
-    let budget = source.nccl.shared.with(|known| known.budget);
-    println!("{budget} hits a second and process: {} ns each", 20_000_000 / budget);
-    // Nobody's trap takes less than 0.1 µs or, without being stepped through, more than 20 µs.
-    assert!((1_000..=40_000).contains(&budget), "{budget}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use aya_obj::Object;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -98,14 +98,6 @@ impl Many {
             return Err(ManyError::NotOffered);
         }
         Ok(Self::Multi { entered: program(object, "entered", Kind::Multi)?, returned })
-    }
-
-    /// The programs.
-    pub(super) fn programs(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Self::Session(passed) => vec![passed.as_fd()],
-            Self::Multi { entered, returned } => vec![entered.as_fd(), returned.as_fd()],
-        }
     }
 
     /// How functions are probed.

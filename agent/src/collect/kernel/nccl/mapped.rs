@@ -155,9 +155,3 @@ fn stamp(stat: &Statx) -> Stamp {
     let times = [written.tv_sec, ns(written.tv_nsec), changed.tv_sec, ns(changed.tv_nsec)];
     (stat.stx_size, times)
 }
-
-/// This program's own file, on which the price of a hit is tried.
-pub(super) fn own_stamp() -> Option<Stamp> {
-    let flags = StatxFlags::BASIC_STATS;
-    statx(CWD, "/proc/self/exe", AtFlags::empty(), flags).ok().map(|stat| stamp(&stat))
-}

@@ -83,7 +83,7 @@ fn a_failure_whose_return_was_not_seen_is_told_by_the_question_what_it_means() {
 
 #[test]
 fn of_a_fast_thread_that_falls_silent_it_is_not_said_that_it_is_idle() {
-    let (hang_after, budget) = (Duration::from_millis(500), Some(1_000_000_000));
+    let (hang_after, budget) = (Duration::from_millis(500), 1_000_000_000);
     let settings = Settings { hang_after, budget, timed_rate: RATE, ..Settings::default() };
     let Some(mut source) = Source::of(settings) else { return };
     let scene = Scene::new();

@@ -5,7 +5,6 @@ use super::elf::exports;
 use super::governor::Attach;
 use super::many::Way;
 use super::maps::Maps;
-use super::price::Hits;
 use super::probes::{Attached, Probes, task_layout};
 use super::quota::Quotas;
 use super::target::Target;
@@ -19,7 +18,7 @@ use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Batch;
 use crate::tenant_files::TenantFiles;
-use gpuwho_common::nccl::{STRANGERS, SYMBOLS};
+use gpuwho_common::nccl::{HIT_ENTRY, HIT_RETURN, STRANGERS, SYMBOLS};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -96,8 +95,8 @@ impl Governed {
     /// allows.
     pub fn hits(&self) -> (u64, u64, GovernorLevel) {
         let (counts, level) = self.0.shared.with(|known| (known.counts, known.level));
-        let hits = Hits::of(&counts);
-        (hits.entries(), hits.returns, level)
+        let of = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
+        (of(HIT_ENTRY), of(HIT_RETURN), level)
     }
 }
 

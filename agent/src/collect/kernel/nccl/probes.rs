@@ -10,7 +10,6 @@ use super::super::load::{allow_maps, first_line};
 use super::many::{Many, Way};
 use super::maps::{Maps, second_fd};
 use super::quota::QuotaMaps;
-use super::runs::Runs;
 use super::tally::Tally;
 use super::target::{Row, Target, is_about_communicators, is_timed, places, rows};
 use crate::paths::Paths;
@@ -23,7 +22,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use gpuwho_common::nccl::{SYMBOLS, TaskLayout, Thread};
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 /// The object that the build embedded; empty where there was no BPF toolchain.
@@ -196,19 +195,6 @@ impl Probes {
     pub(super) fn hits(&self) -> Vec<(u64, Tally)> {
         let read = self.threads.as_ref().and_then(|map| entries::<u64, Thread>(map.as_fd()).ok());
         read.into_iter().flatten().map(|(task, thread)| (task, Tally::of(&thread))).collect()
-    }
-
-    /// The programs for all functions, where the kernel takes them.
-    pub(super) fn many(&self) -> Option<&Many> {
-        self.many.as_ref()
-    }
-
-    /// What the programs have taken so far, while the kernel measured them.
-    pub(super) fn runs(&self, paths: &Paths) -> Runs {
-        let programs = self.bpf.programs().filter_map(|(_, program)| program.fd().ok());
-        let mut programs: Vec<BorrowedFd<'_>> = programs.map(|program| program.as_fd()).collect();
-        programs.extend(self.many.iter().flat_map(Many::programs));
-        Runs::of(&programs, paths)
     }
 
     /// How functions are probed.

@@ -1,9 +1,8 @@
-//! Several libraries, and several processes: whose hits are whose, what each costs, and for how long
-//! each library was probed.
+//! Several libraries, and several processes: whose hits are whose, for how many each counts, and for
+//! how long each library was probed.
 
 use super::super::cover::{Covers, EachCovered};
 use super::super::elf::exports;
-use super::super::price::USUAL;
 use super::*;
 use crate::host::boot_time_ns;
 use std::fs::File;
@@ -173,66 +172,21 @@ fn the_process_that_pays_most_decides_and_not_the_mean_of_all() {
     assert!(governed.rate > 500, "{governed:?}");
 }
 
-/// Calls until the governor gives something up or so many looks are over; gives the hits that it took
-/// and what they have cost.
-fn called(source: &mut Source, rank: &mut Rank, rate: u64, looks: u32) -> (u64, Duration) {
-    let sums = |source: &Source| {
-        source.nccl.shared.with(|known| {
-            let hits = super::super::price::Hits::of(&known.counts);
-            (hits.entries() + hits.returns, known.paid_ns, known.level)
-        })
-    };
-    let (before, paid_before, _) = sums(source);
-    let begun = Instant::now();
-    loop {
-        rank.order(&format!("pace {} {rate} ncclAllReduce world 16 7", rate / 10));
-        let (hits, paid_ns, level) = sums(source);
-        if level != GovernorLevel::Full || begun.elapsed() > looks * Duration::from_secs(1) {
-            let paid = u64::try_from(paid_ns - paid_before).unwrap();
-            return (hits - before, Duration::from_nanos(paid));
-        }
-    }
-}
-
 #[test]
-fn hits_that_the_kernel_steps_through_are_paid_at_their_price_and_only_they() {
-    use GovernorLevel::Full;
-    let budget = 2_000;
-    let Some(dear) = Scene::stepped() else { return };
-    let Some(mut source) = Source::start(Duration::from_mins(1), budget) else { return };
-    let cheap = Scene::new();
-    let mut ranks = [Rank::with(&cheap.library()), Rank::with(&dear.library())];
-    for rank in &ranks {
-        source.hold(rank.process());
+fn hits_that_the_kernel_steps_through_count_as_eight_and_only_they() {
+    let Some(stepped) = Scene::stepped() else { return };
+    for (scene, weight) in [(Scene::new(), 1), (stepped, 8)] {
+        let mut rank = Rank::with(&scene.library());
+        let Some(mut bare) = Bare::on(&rank, Way::Session) else { return };
+        bare.allow(Attach::Entries);
+        let id = rank.order("id");
+        assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
+        let cost = |bare: &Bare| {
+            let hits = bare.probes.hits().into_iter();
+            hits.map(|(_, tally)| tally.cost((0, 1))).sum::<u64>()
+        };
+        let before = cost(&bare);
+        rank.order("call 100 ncclAllReduce world 16 7");
+        assert_eq!(cost(&bare) - before, 100 * weight);
     }
-    source.until_ready(2);
-    for (rank, scene) in ranks.iter_mut().zip([&cheap, &dear]) {
-        init_in(rank, scene, "world");
-    }
-    source.until("tried", |source| source.nccl.shared.with(|known| known.price != USUAL));
-    let price = source.nccl.shared.with(|known| known.price);
-    let most = (price.stepped + price.program).as_secs_f64() / price.plain().as_secs_f64();
-    if most < 5.0 {
-        println!("skipped: needs a kernel that steps dearly: {price:?}");
-        return;
-    }
-    // A quarter of the budget in calls is half of it in hits, and stepped through more than all.
-    let rate = budget / 4;
-    let [cheap_rank, dear_rank] = &mut ranks;
-    let (hits, paid) = called(&mut source, cheap_rank, rate, 4);
-    let level = source.nccl.shared.with(|known| known.level);
-    println!("plain: {hits} hits, {paid:?}, {level:?}");
-    assert_eq!(level, Full, "one library's price is not another's");
-    assert!(hits > 2 * rate && paid < u32::try_from(hits).unwrap() * 2 * price.plain(), "{paid:?}");
-    let (hits, paid) = called(&mut source, dear_rank, rate, 20);
-    let level = source.nccl.shared.with(|known| known.level);
-    println!("stepped: {hits} hits, {paid:?}, {level:?}, at {price:?}");
-    assert_ne!(level, Full);
-    // At least half of them were entries.
-    assert!(paid >= u32::try_from(hits / 2).unwrap() * price.stepped, "{paid:?}");
-    let told = first_step(&source);
-    assert_eq!(told.process.map(|process| process.pid), Some(dear_rank.child.id()));
-    let governed = told.governed.unwrap();
-    // So few hits were made: the budget is what they cost.
-    assert!(governed.rate > budget && rate * 2 < budget + 1, "{governed:?}");
 }

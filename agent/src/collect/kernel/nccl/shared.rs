@@ -4,7 +4,6 @@ use super::cover::Covers;
 use super::fields::Fields;
 use super::library::Told;
 use super::maps::Maps;
-use super::price::{Price, USUAL};
 use super::quota::Quotas;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
@@ -45,10 +44,6 @@ pub(super) struct Known {
     /// For how long calls, and their returns, were seen of each owner in each file, and should have
     /// been.
     pub covers: Covers,
-    /// What hits cost.
-    pub price: Price,
-    /// Nanoseconds that hits have cost those that made them.
-    pub paid_ns: u128,
     /// Whose each process is, and what it may take and is allowed.
     pub quotas: Quotas,
     /// The maps, once, when they are there.
@@ -71,8 +66,6 @@ impl Default for Known {
             fields: HashMap::new(),
             counts: [0; COUNTERS as usize],
             covers: Covers::default(),
-            price: USUAL,
-            paid_ns: 0,
             quotas: Quotas::default(),
             maps: None,
         }

@@ -2,10 +2,16 @@
 //! loaded. Hits are counted by thread where the programs keep what it is in; a look reads some hundred
 //! bytes a thread.
 
-use super::price::Price;
 use gpuwho_common::nccl::Thread;
 use std::collections::HashMap;
-use std::time::Duration;
+
+/// Hits a second that a process is allowed by default. One costs whoever makes it 0.6 to 2 µs, program
+/// included, on the machines that were measured (`agent/docs/benchmarks.md`): two per cent of a core at
+/// the most.
+pub(super) const BUDGET: u64 = 10_000;
+/// For so many hits counts one at an instruction that the kernel has to step through: 11.7 + 0.5 µs
+/// beside 0.9 + 0.5 (decision 8), rounded down.
+const STEPPED: u64 = 8;
 
 /// Hits of a thread or of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,15 +51,12 @@ impl Tally {
         self.returns += more.returns;
     }
 
-    /// What it has cost in hits of the cheapest kind. Where the programs do not know what the kernel
-    /// steps through, it is this part of the entries.
-    pub(super) fn cost(self, price: &Price, stepped: f64) -> u64 {
-        let ns = |time: Duration| time.as_nanos() as f64;
-        let (entries, returns) = (self.entries as f64, self.returns as f64);
-        let stepped = (self.stepped as f64).max(entries * stepped);
-        let traps = (entries - stepped) * ns(price.entry) + stepped * ns(price.stepped);
-        let sum = traps + returns * ns(price.returned) + (entries + returns) * ns(price.program);
-        price.plain_hits(sum)
+    /// For how many hits it counts. Where the programs do not know what the kernel steps through, it
+    /// is this part of the entries: so many of so many functions.
+    pub(super) fn cost(self, (stepped, functions): (u64, u64)) -> u64 {
+        let supposed = self.entries.saturating_mul(stepped) / functions.max(1);
+        let stepped = self.stepped.max(supposed).min(self.entries);
+        self.entries + self.returns + stepped.saturating_mul(STEPPED - 1)
     }
 }
 
@@ -116,14 +119,11 @@ mod tests {
 
     #[test]
     fn each_process_pays_for_its_own_hits_only() {
-        let ns = Duration::from_nanos;
-        let price =
-            Price { entry: ns(900), stepped: ns(11_700), returned: ns(700), program: ns(300) };
         let plain = Tally { entries: 1_000, stepped: 0, returns: 0 };
-        assert_eq!(plain.cost(&price, 0.0), 1_000);
-        assert_eq!(Tally { returns: 600, ..plain }.cost(&price, 0.0), 1_500);
-        assert_eq!(Tally { stepped: 1_000, ..plain }.cost(&price, 0.0), 10_000);
+        assert_eq!(plain.cost((0, 30)), 1_000);
+        assert_eq!(Tally { returns: 600, ..plain }.cost((0, 30)), 1_600);
+        assert_eq!(Tally { stepped: 1_000, ..plain }.cost((0, 30)), 8_000);
         // Where no cookie tells, by how many functions of its library are stepped through.
-        assert_eq!(plain.cost(&price, 0.5), 5_500);
+        assert_eq!(plain.cost((15, 30)), 4_500);
     }
 }

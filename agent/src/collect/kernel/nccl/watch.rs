@@ -67,7 +67,7 @@ pub(super) fn start(
         shared,
         looks,
         attaching: Attaching::new(settings.timed_rate),
-        governing: Governing::new(settings, paths, now),
+        governing: Governing::new(settings, now),
         ownership,
         known: (Version::default(), HashSet::new()),
         numbers: HashMap::new(),
@@ -161,7 +161,6 @@ impl Watch {
 
     fn follow_libraries(&mut self, now: Instant) {
         self.enforce(now, true);
-        self.governing.set_price(&mut self.attaching, &self.looks.libraries);
         self.note();
     }
 

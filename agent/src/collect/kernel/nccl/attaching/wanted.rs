@@ -3,7 +3,6 @@
 use super::super::cover::{EachPresent, Present};
 use super::super::governor::Attach;
 use super::super::libraries::{FileKey, Libraries};
-use super::super::library::Library;
 use super::super::quota::Quotas;
 use super::Attaching;
 use crate::ids::ProcKey;
@@ -85,18 +84,18 @@ impl Attaching {
         all
     }
 
-    /// The part of a process's functions that the kernel steps through, in files where the programs do
-    /// not know it.
-    pub(in super::super) fn stepped_part(&self, libraries: &Libraries, pid: u32) -> f64 {
+    /// How many of how many functions the kernel steps through, in a file of a process where the
+    /// programs do not know it; of several, in the worst.
+    pub(in super::super) fn stepped_of(&self, libraries: &Libraries, pid: u32) -> (u64, u64) {
         let is_untold =
             |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.is_told());
         let mine = libraries.in_use().filter(|(key, library)| {
             is_untold(self.base(key)) && library.users.keys().any(|user| user.pid == pid)
         });
-        let part = |(_, library): (&FileKey, &Library)| {
+        let all = mine.map(|(_, library)| {
             let exports = &library.exports;
-            exports.stepped.len() as f64 / exports.entries.len().max(1) as f64
-        };
-        mine.map(part).fold(0.0, f64::max)
+            (exports.stepped.len() as u64, exports.entries.len() as u64)
+        });
+        all.max_by_key(|(stepped, functions)| stepped * 1_000 / functions.max(&1)).unwrap_or((0, 1))
     }
 }
