@@ -85,7 +85,7 @@ dims! {
     AgentProcess: attr::AGENT_PROCESS {
         /// The agent itself.
         Agent = "agent",
-        /// The child that holds a vendor's library.
+        /// The children that read devices, all together.
         Reader = "reader",
     }
     /// A stage of the agent's pipeline.

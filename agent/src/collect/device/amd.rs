@@ -1,8 +1,8 @@
 //! AMD devices through the kernel driver's files (`amdgpu`, KFD): no library.
 //!
-//! A device is a PCI device bound to `amdgpu`. A reading is some twenty small files of sysfs and one
-//! for each process that has a KFD context; of processes without one, the `fdinfo` of those that hold
-//! a render node. Files that block (`pcie_bw`) are never read, and none of a device that is suspended:
+//! A device is a PCI device bound to `amdgpu`. A reading is some twenty-five small files of sysfs and, for
+//! each process that has a KFD context, one for each part of the device; of processes without one, the
+//! `fdinfo` of those that hold a render node. Files that block (`pcie_bw`) are never read, and none of a device that is suspended:
 //! reading it would wake it. Units are changed to base units here.
 
 mod kfd;

@@ -12,7 +12,8 @@ const CHECK: &str = "time in the driver";
 
 pub(super) fn check(options: &Options) -> Vec<Row> {
     let Some(vendor) = vendor("nvidia") else { return Vec::new() };
-    let library = options.library.as_deref().unwrap_or(Path::new(vendor.library));
+    let name = vendor.library.as_ref().map_or("", |library| library.name);
+    let library = options.library.as_deref().unwrap_or(Path::new(name));
     let mut opened = match (vendor.open)(&Opening { library, paths: &Paths::default(), off: &[] }) {
         Ok(opened) => opened,
         Err(why) => return vec![Row::fail(CHECK, why)],

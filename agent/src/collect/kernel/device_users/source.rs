@@ -49,7 +49,8 @@ const DEVICES: &str = "devices";
 const SECTION: Section = Section::of::<RawDevices>(
     DEVICES,
     r#"# Device nodes whose openers are watched (the last part may end in *), and kernel drivers (names as in
-# /proc/devices) whose nodes are watched wherever they are, in containers too.
+# /proc/devices) whose nodes are watched wherever they are, in containers too. Of drm's nodes only the
+# render nodes of devices whose driver a reader knows.
 #: nodes = ["/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/*", "/dev/accel*", "/dev/tenstorrent/*", "/dev/vfio/*"]
 #: drivers = ["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps", "kfd", "drm", "accel", "habanalabs", "tenstorrent", "vfio"]
 # How an open is seen: auto, fexit (kernel function trace), cgroup (device program on the cgroup2
