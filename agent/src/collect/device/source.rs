@@ -6,13 +6,11 @@ use crate::attribute::identities::Identities;
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::source::{Alone, Context, Source, SourceDef};
-use crate::config::{ConfigError, Flags, Resolving, Section, checks, duration};
-use crate::paths::Paths;
+use crate::config::{ConfigError, Resolving, Section, checks, duration};
 use serde::Deserialize;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The row of a vendor.
 pub fn def(of: &'static Vendor) -> SourceDef {
@@ -74,30 +72,30 @@ fn configure(name: &'static str, with: &Resolving<'_>) -> Result<Box<dyn Source>
     let Some(vendor) = vendor(name) else { return Err(ConfigError::no_such("vendor", name)) };
     let raw: RawReader = with.tables.read(name)?;
     let is_enabled = raw.enabled != Some(false);
-    let settings = settings(raw, with.flags, with.settings.interval, &with.settings.paths)?;
+    let settings = settings(raw, name, with)?;
     Ok(Box::new(Reader { vendor, is_enabled, settings }))
 }
 
 fn settings(
     raw: RawReader,
-    flags: &Flags,
-    interval: Duration,
-    paths: &Paths,
+    name: &str,
+    with: &Resolving<'_>,
 ) -> Result<reader::Settings, ConfigError> {
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let library = flags.nvidia_library.clone().or(raw.library);
+    let library = with.flags.nvidia_library.clone().or(raw.library);
     if let (Some(library), true) = (&library, raw.enabled != Some(false)) {
         checks::library(library)?;
     }
-    let usual = reader::Settings::new(program, interval);
+    let usual = reader::Settings::new(program, with.settings.interval);
+    let key = |key| format!("{name}.{key}");
     Ok(reader::Settings {
         library,
-        paths: paths.clone(),
+        paths: with.settings.paths.clone(),
         gpm: raw.gpm.unwrap_or(usual.gpm),
         by_link: raw.by_link.unwrap_or(usual.by_link),
         confined: raw.confined.unwrap_or(usual.confined),
-        deadline: duration("nvidia.deadline", raw.deadline, usual.deadline)?,
-        retry: duration("nvidia.retry", raw.retry, usual.retry)?,
+        deadline: duration(&key("deadline"), raw.deadline, usual.deadline)?,
+        retry: duration(&key("retry"), raw.retry, usual.retry)?,
         ..usual
     })
 }
@@ -131,11 +129,13 @@ impl Source for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Flags, Settings, Tables};
 
     fn reader(text: &str) -> reader::Settings {
-        let raw = toml::from_str(text).unwrap();
-        let interval = Duration::from_secs(10);
-        settings(raw, &Flags::default(), interval, &Paths::default()).unwrap()
+        let (tables, flags, env) = (&Tables::default(), &Flags::default(), &|_: &str| None);
+        let shared = &Settings::resolve(tables, flags, env).unwrap();
+        let with = Resolving { tables, settings: shared, flags, env };
+        settings(toml::from_str(text).unwrap(), "nvidia", &with).unwrap()
     }
 
     #[test]
