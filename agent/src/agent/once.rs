@@ -13,7 +13,7 @@ use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
 use crate::inventory::register::Register;
 use crate::ledger::Ledger;
-use crate::sample::Batch;
+use crate::sample::{Batch, SourcePart};
 use crate::series::Enricher;
 use crate::who::Who;
 use std::sync::Arc;
@@ -112,7 +112,8 @@ fn observe(core: &Core, seen: Vec<Evidence>) {
 }
 
 fn read(core: &Core, collector: &mut dyn Collector) -> Batch {
-    let mut batch = Batch::new(collector.name(), SystemTime::now());
+    let of = SourcePart { source: collector.name(), part: collector.part() };
+    let mut batch = Batch::of(of, SystemTime::now());
     collector.collect(&mut batch);
     core.context.board.put(collector.name(), &collector.report());
     batch

@@ -4,11 +4,16 @@ use super::RunError;
 use super::configuration::Configuration;
 use crate::event::record::Record;
 use crate::export::def::{SinkContext, SinkDef};
-use crate::export::{EnrichedBatch, Sink, lines, otlp};
+use crate::export::{self, EnrichedBatch, Sink};
 use std::time::Instant;
 
 /// The sinks.
-pub static SINKS: &[SinkDef] = &[otlp::def::METRICS, otlp::def::LOGS, lines::STDOUT, lines::FILE];
+pub static SINKS: &[SinkDef] = &[
+    export::otlp::def::METRICS,
+    export::otlp::def::LOGS,
+    export::lines::STDOUT,
+    export::lines::FILE,
+];
 
 /// The forms that `--sink` takes.
 pub fn forms() -> String {

@@ -1,14 +1,19 @@
 //! [`SOURCES`]: every source that is neither a vendor's devices (`DEVICES`) nor a probe (`PROBES`).
 //! To add one, write its file and its row here.
 
+use crate::collect;
 use crate::collect::device::{self, DEVICES};
 use crate::collect::kernel::PROBES;
 use crate::collect::source::SourceDef;
-use crate::collect::{collectives, events, kmsg, own};
 
 /// The sources. What must start before what, each row says itself.
-pub static SOURCES: &[SourceDef] =
-    &[collectives::INSPECTOR, collectives::RAS, kmsg::SOURCE, events::SOURCE, own::SOURCE];
+pub static SOURCES: &[SourceDef] = &[
+    collect::collectives::INSPECTOR,
+    collect::collectives::RAS,
+    collect::kmsg::SOURCE,
+    collect::events::SOURCE,
+    collect::own::SOURCE,
+];
 
 /// The rows of all tables.
 pub fn all() -> Vec<SourceDef> {

@@ -18,5 +18,6 @@ mod watch;
 use super::collectives;
 use probe::ProbeDef;
 
-/// Every probe.
+/// Every probe. To add one, write its three files (here, in `agent-ebpf/src/bin` and in `agent-common`)
+/// and its row.
 pub static PROBES: &[ProbeDef] = &[device_users::source::PROBE, collectives::PROBE];
