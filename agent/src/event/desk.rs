@@ -226,5 +226,4 @@ impl Event {
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
 mod tests;

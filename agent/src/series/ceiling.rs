@@ -348,5 +348,4 @@ pub(super) fn is_of_device(subject: Subject) -> bool {
 }
 
 #[cfg(test)]
-#[path = "ceiling_tests.rs"]
 mod tests;

@@ -368,5 +368,4 @@ impl Outcome {
 }
 
 #[cfg(test)]
-#[path = "pod_resources_tests.rs"]
 mod tests;

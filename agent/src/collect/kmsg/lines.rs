@@ -223,5 +223,4 @@ fn process(text: &str) -> Option<Named> {
 }
 
 #[cfg(test)]
-#[path = "lines_tests.rs"]
 mod tests;

@@ -390,5 +390,4 @@ impl New {
 }
 
 #[cfg(test)]
-#[path = "libraries_tests.rs"]
 mod tests;
