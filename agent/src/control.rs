@@ -201,5 +201,4 @@ fn ask_once(socket: &Path, request: &Request, until: Instant) -> Result<Reply, C
 }
 
 #[cfg(test)]
-#[path = "control_tests.rs"]
 mod tests;

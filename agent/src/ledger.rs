@@ -110,12 +110,9 @@ impl Ledger {
 }
 
 #[cfg(test)]
-#[path = "ledger/conservation_tests.rs"]
-mod conservation;
+mod conservation_tests;
 #[cfg(test)]
-#[path = "ledger/instances_tests.rs"]
-mod in_instances;
+mod instances_tests;
 #[cfg(test)]
-#[path = "ledger/ledger_tests.rs"]
 #[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]
 mod tests;

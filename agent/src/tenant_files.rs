@@ -314,5 +314,4 @@ fn no_answer() -> Refused {
 }
 
 #[cfg(test)]
-#[path = "tenant_files_tests.rs"]
 mod tests;

@@ -7,31 +7,15 @@
     reason = "a test, and what helps it, says what failed by panicking"
 )]
 
-mod amd;
-mod arrives;
-mod collector;
-mod containerd;
+mod attribution;
+mod device;
 mod events;
-mod governor;
-mod gpm;
-mod identity;
-mod inspector;
-mod joint;
-mod kubelet;
+mod export;
+mod fixture;
+mod harness;
 mod kubernetes;
 mod lifecycle;
-mod links;
-mod manners;
-mod mig;
 mod nccl;
-mod ownership;
-mod reader;
-mod rules;
+mod points;
 mod security;
-mod setting;
-mod shares;
 mod slurm;
-mod stage;
-mod storm;
-mod troubles;
-mod usage;

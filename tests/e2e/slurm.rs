@@ -1,6 +1,9 @@
 //! The test bed's Slurm itself: that its jobs look like those of a cluster, and leave nothing.
 
+mod claims;
+pub(crate) mod grants;
 mod hooks;
+pub(crate) mod jobs;
 pub(crate) mod owners;
 
 use gpuwho_tests::or_skip;

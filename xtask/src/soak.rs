@@ -23,6 +23,6 @@ pub(crate) fn soak(request: &Request) -> Result<()> {
     compile::setup_toolchain()?;
     compile::packages(Profile::Debug, PARTS)?;
     let mut command = shell::cargo(["test", "-p", "gpuwho-tests", "--test", "e2e"]);
-    command.args(["manners::soak::", "--", "--nocapture"]);
+    command.args(["device::soak::", "--", "--nocapture"]);
     shell::run(command.env(LENGTH, request.seconds.to_string()))
 }

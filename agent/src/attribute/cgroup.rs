@@ -357,5 +357,4 @@ fn is_outside(path: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "cgroup_tests.rs"]
 mod tests;

@@ -122,5 +122,4 @@ fn is_flux_account(host: &Host, uid: u32) -> bool {
 }
 
 #[cfg(test)]
-#[path = "delegated_tests.rs"]
 mod tests;

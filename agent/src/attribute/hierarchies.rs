@@ -356,5 +356,4 @@ pub(crate) fn resolve(host: &Host, cgroups: &KernelCgroups, owner: &mut Owner) {
 }
 
 #[cfg(test)]
-#[path = "hierarchies_tests.rs"]
 mod tests;

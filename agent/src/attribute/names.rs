@@ -394,5 +394,4 @@ fn is_about(facts: &ContainerFacts, workload: &Workload, place: Option<&str>) ->
 }
 
 #[cfg(test)]
-#[path = "names_tests.rs"]
 mod tests;

@@ -385,14 +385,10 @@ impl Ownership {
 }
 
 #[cfg(test)]
-#[path = "live_tests.rs"]
-mod live;
+mod live_tests;
 #[cfg(test)]
-#[path = "numbers_tests.rs"]
-mod numbers;
+mod numbers_tests;
 #[cfg(test)]
-#[path = "storm_tests.rs"]
-mod storm;
+mod storm_tests;
 #[cfg(test)]
-#[path = "ownership_tests.rs"]
 mod tests;

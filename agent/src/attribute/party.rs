@@ -291,5 +291,4 @@ impl PartyFacts {
 }
 
 #[cfg(test)]
-#[path = "party_tests.rs"]
 mod tests;

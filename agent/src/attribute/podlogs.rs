@@ -255,5 +255,4 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
 }
 
 #[cfg(test)]
-#[path = "podlogs_tests.rs"]
 mod tests;

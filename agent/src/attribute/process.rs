@@ -274,5 +274,4 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
 }
 
 #[cfg(test)]
-#[path = "process_tests.rs"]
 mod tests;

@@ -192,8 +192,6 @@ fn label(host: &Host, owner: &mut Owner) {
 }
 
 #[cfg(test)]
-#[path = "slurm/live_tests.rs"]
-mod live;
+mod live_tests;
 #[cfg(test)]
-#[path = "slurm/tests.rs"]
 mod tests;

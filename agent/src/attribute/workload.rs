@@ -309,5 +309,4 @@ impl Pattern {
 }
 
 #[cfg(test)]
-#[path = "workload_tests.rs"]
 mod tests;

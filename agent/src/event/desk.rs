@@ -227,5 +227,4 @@ impl Event {
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
 mod tests;

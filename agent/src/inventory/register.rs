@@ -321,5 +321,4 @@ fn write(folder: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "register_tests.rs"]
 mod tests;

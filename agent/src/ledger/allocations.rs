@@ -276,6 +276,5 @@ fn same<T>(a: &[T], b: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
 }
 
 #[cfg(test)]
-#[path = "allocations_tests.rs"]
 #[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]
 mod tests;

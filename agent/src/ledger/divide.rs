@@ -198,5 +198,4 @@ fn scale(total: u128, parts: &mut [Part]) {
 }
 
 #[cfg(test)]
-#[path = "divide_tests.rs"]
 mod tests;

@@ -323,5 +323,4 @@ impl Held {
 }
 
 #[cfg(test)]
-#[path = "ceiling_tests.rs"]
 mod tests;

@@ -253,5 +253,4 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
 }
 
 #[cfg(test)]
-#[path = "bpf_tests.rs"]
 pub(crate) mod tests;

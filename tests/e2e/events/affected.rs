@@ -2,7 +2,7 @@
 
 use super::scene::{Scene, text};
 use super::{PCI, WITHIN};
-use crate::setting::wait_for_holder;
+use crate::fixture::wait_for_holder;
 use gpuwho_tests::or_skip;
 use gpuwho_tests::stage::{Driver, PodSpec, Qos, Stage};
 use gpuwho_tests::until::until;

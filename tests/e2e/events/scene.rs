@@ -1,7 +1,7 @@
 //! A pod's process on a device, an agent, and what the driver and the kernel say.
 
 use super::WITHIN;
-use crate::setting::{TRAINER, wait_for_holder};
+use crate::fixture::{TRAINER, wait_for_holder};
 use gpuwho_tests::agent::{Agent, Config, Otlp};
 use gpuwho_tests::kmsg::Kmsg;
 use gpuwho_tests::nvml::FakeNvml;

@@ -2,8 +2,8 @@
 
 mod socket;
 
-use crate::joint::told::{ALONE, Told, of_process, words};
-use crate::setting::{TRAINER, holder, wait_for_holder, watch_with};
+use crate::fixture::{TRAINER, holder, wait_for_holder, watch_with};
+use crate::points::{ALONE, Told, of_process, words};
 use gpuwho_tests::agent::Config;
 use gpuwho_tests::attacker::{self, NOBODY};
 use gpuwho_tests::nvml::FakeNvml;

@@ -1,6 +1,6 @@
 //! Kernel log lines that a process writes through its own name, and who is affected by a fault.
 
-use crate::setting::{TRAINER, wait_for_holder};
+use crate::fixture::{TRAINER, wait_for_holder};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::stage::{Group, Stage};

@@ -1,6 +1,6 @@
 //! One tenant that takes series, files, log lines or events from the others.
 
-use crate::setting::TRAINER;
+use crate::fixture::TRAINER;
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::nvml::FakeNvml;
 use gpuwho_tests::stage::{Group, PodSpec, Stage};

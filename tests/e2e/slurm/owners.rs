@@ -1,7 +1,7 @@
 //! Whose the agent says the tasks of a real Slurm are.
 
 use super::{cluster, one, open};
-use crate::setting::{owner, wait_for_holder};
+use crate::fixture::{owner, wait_for_holder};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::or_skip;
 use gpuwho_tests::slurm::{ALICE, BOB, Component, JobId, JobSpec, Plugin, Setup, Slurm, Task};

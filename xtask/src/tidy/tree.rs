@@ -56,7 +56,8 @@ impl Tree {
 
 /// Whether a file holds only tests: a `#[cfg(test)]` module in a file of its own is named so.
 pub(super) fn is_test_file(path: &str) -> bool {
-    path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/")
+    let file = ["/tests.rs", "_tests.rs"].iter().any(|end| path.ends_with(end));
+    file || ["/tests/", "_tests/"].iter().any(|folder| path.contains(folder))
 }
 
 /// A Rust source without comments, documentation and, on demand, its tests.

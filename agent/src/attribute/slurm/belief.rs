@@ -119,5 +119,4 @@ pub(super) fn rank(claims: &Claims, step: Option<&str>, task: Option<&str>) -> O
 }
 
 #[cfg(test)]
-#[path = "belief_tests.rs"]
 mod tests;

@@ -179,5 +179,4 @@ impl Variable {
 }
 
 #[cfg(test)]
-#[path = "claims_tests.rs"]
 mod tests;

@@ -300,5 +300,4 @@ pub(super) fn granted(instructions: &[Instruction]) -> Granted {
 }
 
 #[cfg(test)]
-#[path = "devices_tests.rs"]
 mod tests;

@@ -157,5 +157,4 @@ fn is_device(name: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "dropfiles_tests.rs"]
 mod tests;

@@ -258,5 +258,4 @@ fn is_complete(job: &Job) -> bool {
 }
 
 #[cfg(test)]
-#[path = "jobs_tests.rs"]
 mod tests;

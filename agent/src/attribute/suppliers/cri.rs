@@ -332,5 +332,4 @@ async fn containers(
 }
 
 #[cfg(test)]
-#[path = "cri_tests.rs"]
 mod tests;

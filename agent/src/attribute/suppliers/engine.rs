@@ -285,5 +285,4 @@ fn is_plain(id: &ContainerId) -> bool {
 }
 
 #[cfg(test)]
-#[path = "engine_tests.rs"]
 mod tests;

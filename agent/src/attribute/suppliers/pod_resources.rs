@@ -382,5 +382,4 @@ impl Outcome {
 }
 
 #[cfg(test)]
-#[path = "pod_resources_tests.rs"]
 mod tests;

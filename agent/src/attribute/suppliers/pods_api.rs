@@ -309,5 +309,4 @@ impl Trouble {
 }
 
 #[cfg(test)]
-#[path = "pods_api_tests.rs"]
 mod tests;

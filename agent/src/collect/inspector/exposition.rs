@@ -177,5 +177,4 @@ fn least_size(text: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "exposition_tests.rs"]
 mod tests;

@@ -224,5 +224,4 @@ fn plain(
 }
 
 #[cfg(test)]
-#[path = "files_tests.rs"]
 mod tests;

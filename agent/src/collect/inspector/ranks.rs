@@ -236,5 +236,4 @@ impl Ranks {
 }
 
 #[cfg(test)]
-#[path = "ranks_tests.rs"]
 mod tests;

@@ -308,5 +308,4 @@ pub(super) fn speed(gigabytes: f64) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;

@@ -94,5 +94,4 @@ impl Parts {
 }
 
 #[cfg(test)]
-#[path = "sharing_tests.rs"]
 mod tests;

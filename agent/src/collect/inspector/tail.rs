@@ -161,5 +161,4 @@ impl Tail {
 }
 
 #[cfg(test)]
-#[path = "tail_tests.rs"]
 mod tests;

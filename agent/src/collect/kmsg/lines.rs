@@ -233,5 +233,4 @@ fn process(text: &str) -> Option<Named> {
 }
 
 #[cfg(test)]
-#[path = "lines_tests.rs"]
 mod tests;

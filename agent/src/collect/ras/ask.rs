@@ -210,5 +210,4 @@ impl Read for Limited {
 }
 
 #[cfg(test)]
-#[path = "ask_tests.rs"]
 mod tests;

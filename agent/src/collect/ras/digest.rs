@@ -110,5 +110,4 @@ pub(super) fn local_ranks(answer: &Answer, server: &Server, as_of_ns: u64) -> Lo
 }
 
 #[cfg(test)]
-#[path = "digest_tests.rs"]
 mod tests;

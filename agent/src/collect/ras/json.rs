@@ -386,5 +386,4 @@ impl<'de> Visitor<'de> for Missing<'_, '_> {
 }
 
 #[cfg(test)]
-#[path = "json_tests.rs"]
 mod tests;

@@ -348,5 +348,4 @@ fn agrees(named: &Named, told: Option<Known>) -> bool {
 }
 
 #[cfg(test)]
-#[path = "silent_tests.rs"]
 mod tests;

@@ -310,5 +310,4 @@ pub(super) fn manager(words: &str) -> Option<Process> {
 }
 
 #[cfg(test)]
-#[path = "text_tests.rs"]
 mod tests;

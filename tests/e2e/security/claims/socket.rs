@@ -1,7 +1,7 @@
 //! The control sockets, a second agent, and configurations that cannot be right.
 
 use super::{ANSWERS_WITHIN, Attack, manager};
-use crate::setting::{SEEN_WITHIN, TRAINER, wait_for_holder, watch, watch_with};
+use crate::fixture::{SEEN_WITHIN, TRAINER, wait_for_holder, watch, watch_with};
 use gpuwho_tests::agent::{Agent, Config};
 use gpuwho_tests::attacker::{self, NOBODY};
 use gpuwho_tests::stage::Stage;

@@ -4,7 +4,7 @@
 
 use super::manifests::added;
 use super::{DAEMONSET, states};
-use crate::setting::{holder, owner};
+use crate::fixture::{holder, owner};
 use gpuwho::privilege::NEEDS;
 use gpuwho_tests::containerd::{
     self, Container, ContainerSpec, Containerd, PodSpec, Restricted, Run,

@@ -259,5 +259,4 @@ fn is_digest(name: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "book_tests.rs"]
 mod tests;

@@ -217,5 +217,4 @@ fn beside(pod: &PodResources, container: &ContainerResources) -> Beside {
 }
 
 #[cfg(test)]
-#[path = "binding_tests.rs"]
 mod tests;

@@ -281,5 +281,4 @@ fn is_node(kind: &str, node: &str) -> bool {
 }
 
 #[cfg(test)]
-#[path = "devices_tests.rs"]
 mod tests;

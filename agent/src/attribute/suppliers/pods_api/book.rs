@@ -212,5 +212,4 @@ fn container(uid: &PodUid, status: &ContainerStatus) -> Option<ContainerFacts> {
 }
 
 #[cfg(test)]
-#[path = "book_tests.rs"]
 mod tests;

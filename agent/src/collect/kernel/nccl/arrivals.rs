@@ -175,5 +175,4 @@ fn period(what: &[u32]) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[path = "arrivals_tests.rs"]
 mod tests;

@@ -219,5 +219,4 @@ fn read(files: &TenantFiles, process: ProcKey, handle: u64, fields: &Fields) -> 
 }
 
 #[cfg(test)]
-#[path = "complete_tests.rs"]
 mod tests;

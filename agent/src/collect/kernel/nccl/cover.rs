@@ -162,5 +162,4 @@ impl EachCovered {
 }
 
 #[cfg(test)]
-#[path = "cover_tests.rs"]
 mod tests;

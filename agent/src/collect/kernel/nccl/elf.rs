@@ -349,5 +349,4 @@ fn gnu_hash(name: &str) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "elf_tests.rs"]
 pub(super) mod tests;

@@ -191,5 +191,4 @@ fn instructions(code: &[u8]) -> Vec<u32> {
 }
 
 #[cfg(test)]
-#[path = "fields_tests.rs"]
 mod tests;

@@ -301,5 +301,4 @@ fn origin(code: u32) -> Origin {
 }
 
 #[cfg(test)]
-#[path = "identity_tests.rs"]
 mod tests;

@@ -367,5 +367,4 @@ impl Libraries {
 }
 
 #[cfg(test)]
-#[path = "libraries_tests.rs"]
 mod tests;

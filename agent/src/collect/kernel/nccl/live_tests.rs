@@ -1269,19 +1269,14 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
     assert_eq!(told.members(ranks[0].child.id()).len(), 3);
 }
 
-#[path = "paced_tests.rs"]
 mod paced;
 
-#[path = "governed_tests.rs"]
 mod governed;
 
-#[path = "several_tests.rs"]
 mod several;
 
-#[path = "shares_tests.rs"]
 mod shares;
 
-#[path = "names_tests.rs"]
 mod names;
 
 #[test]

@@ -191,5 +191,4 @@ fn code_kb(paths: &Paths, process: ProcKey) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "looks_tests.rs"]
 mod tests;

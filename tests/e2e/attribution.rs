@@ -1,0 +1,8 @@
+//! Whose a process is, and what each owner is charged with.
+
+mod cadence;
+mod driver_lists;
+mod identity;
+mod ownership;
+mod shares;
+mod short_processes;

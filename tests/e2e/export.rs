@@ -1,0 +1,4 @@
+//! What arrives at receivers, and what is made of it there.
+
+mod metrics;
+mod rules;

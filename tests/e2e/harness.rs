@@ -1,0 +1,5 @@
+//! What the other tests stand on: it does what they take for granted.
+
+mod collector;
+mod containerd;
+mod stage;
