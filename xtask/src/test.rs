@@ -14,24 +14,15 @@ use crate::setup::{self, Want};
 use crate::{collector, containerd, shell, unpacked};
 use anyhow::{Result, bail};
 use runner::Runner;
-use std::env;
 use std::ffi::OsString;
-use std::num::NonZero;
-use std::thread;
 use std::time::Instant;
 pub(crate) use tally::Tally;
-
-/// The variable that tells libtest how many tests to run at a time.
-const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
 /// The variable that tells the tests where the real NCCL is.
 const NCCL_VARIABLE: &str = "GPUWHO_TEST_NCCL";
 
 /// The variable that tells the tests where `promtool` is, if it is not on the path.
 const PROMTOOL_VARIABLE: &str = "GPUWHO_PROMTOOL";
-
-/// Tests of one program at a time, for each processor: they wait for other processes most of the time.
-const THREADS_A_CORE: usize = 2;
 
 /// The programs that take the longest, which therefore start first.
 const LONGEST: [&str; 2] = ["e2e", "gpuwho (lib)"];
@@ -78,13 +69,9 @@ impl Request {
     }
 }
 
-/// How many tests run at a time, and where they find what is not of this repository.
+/// Where the tests find programs and libraries that are not of this repository.
 fn environment() -> Vec<(&'static str, OsString)> {
     let mut environment = Vec::new();
-    if env::var_os(THREADS_VARIABLE).is_none() {
-        let threads = thread::available_parallelism().map_or(1, NonZero::get) * THREADS_A_CORE;
-        environment.push((THREADS_VARIABLE, threads.to_string().into()));
-    }
     match collector::for_tests() {
         Ok(path) => environment.push((collector::VARIABLE, path.into())),
         Err(error) => eprintln!("warning: the tests against the Collector are skipped: {error:#}"),

@@ -239,7 +239,7 @@ fn a_crash_costs_one_tick_of_the_devices_behind_it() {
 #[test]
 fn twenty_crashes_leak_no_file_descriptor() {
     if !alone() {
-        in_a_process_of_its_own("reader::twenty_crashes_leak_no_file_descriptor");
+        in_a_process_of_its_own("device::reader::twenty_crashes_leak_no_file_descriptor");
         return;
     }
     let mut rig = Rig::new("h100x8");

@@ -42,7 +42,8 @@ enum Section {
 impl Report {
     /// Reads one line.
     pub(super) fn read(&mut self, line: &str) {
-        if let Some(rest) = line.strip_prefix("test result: ") {
+        let result = line.strip_prefix("test result: ");
+        if let Some(rest) = result.filter(|_| !self.is_in_output()) {
             self.end(rest);
         } else if line == "successes:" {
             self.section = Section::Successes(None);
@@ -59,6 +60,11 @@ impl Report {
         } else {
             self.read_output(line);
         }
+    }
+
+    /// Whether a test's own output is being read; it may be another test program's.
+    fn is_in_output(&self) -> bool {
+        matches!(self.section, Section::Successes(Some(_)) | Section::Failures(Some(_), _))
     }
 
     fn read_output(&mut self, line: &str) {
@@ -185,7 +191,9 @@ mod tests {
         let unnamed = report("test result: FAILED. 3 passed; 2 failed; 0 ignored\n");
         assert!(unnamed.broken(exit(101)).is_some());
         // A test that prints what libtest prints.
-        let confused = ONE_FAILED.replace("    indented\n", "failures:\n    no_such_test\n");
-        assert_eq!(report(&confused).names, ["b::c"]);
+        for printed in ["failures:\n    no_such_test\n", "test result: ok. 9 passed; 0 failed\n"] {
+            let confused = report(&ONE_FAILED.replace("    indented\n", printed));
+            assert_eq!((confused.passed, confused.names), (2, vec!["b::c".to_owned()]));
+        }
     }
 }

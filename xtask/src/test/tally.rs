@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_test_that_fails_again_has_failed() {
         let skips = "printf 'successes:\\n\\n---- b stdout ----\\nskipped: needs luck\\n\\n\
-            test result: ok. 1 passed; 0 failed; 0 ignored\\n'";
+            successes:\\n    b\\n\\ntest result: ok. 1 passed; 0 failed; 0 ignored\\n'";
         for alone in [FAILS, skips, "exit 0", "kill -ABRT $$", "echo 'test result: ok. 0 passed'"] {
             let tally = tally(&[("p", FAILS, alone)]);
             assert!(!tally.succeeded(), "{alone}");
