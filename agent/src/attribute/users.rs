@@ -4,10 +4,12 @@
 //! `stat`, and a thread's start and end of some 50 µs.
 
 use super::{Host, KernelCgroups, Owner};
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use crate::tenant_files::open_place;
+use rustix::fs::{Mode, OFlags, fstatfs, open};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,6 +50,8 @@ struct Version {
     inode: u64,
 }
 
+/// `FUSE_SUPER_MAGIC`.
+const FUSE: i64 = 0x6573_5546;
 /// A file larger than this is no user database.
 const MAX_PASSWD: u64 = 4 << 20;
 /// Whoever asks whose a process is waits for this.
@@ -122,14 +126,14 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// A regular file: a pipe or a device is not waited for.
+    /// A regular file: a pipe or a device is not waited for. None on FUSE: each program that the agent
+    /// starts closes what the agent has open, and that waits for the file system's server.
     fn open(&self) -> io::Result<(File, Version)> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = open(&self.passwd, flags, Mode::empty())?;
-        if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
-            return Err(io::ErrorKind::InvalidInput.into());
+        let place = open(&self.passwd, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if fstatfs(&place)?.f_type == FUSE {
+            return Err(io::ErrorKind::Unsupported.into());
         }
-        let file = File::from(file);
+        let file = open_place(place.as_fd())?;
         let stat = file.metadata()?;
         let (modified, len, inode) = (stat.modified().ok(), stat.len(), stat.ino());
         Ok((file, Version { modified, len, inode }))
@@ -167,7 +171,7 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{CWD, mknodat};
+    use rustix::fs::{CWD, FileType, mknodat};
 
     #[test]
     fn names_follow_the_file_and_unknown_numbers_stay_unknown() {
