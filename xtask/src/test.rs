@@ -42,7 +42,8 @@ pub(crate) struct Request {
 pub(crate) fn test(request: &Request) -> Result<Tally> {
     compile::setup_toolchain()?;
     setup::ensure(&["test", "containerd", "systemd", "slurm", "nccl"], Want::Optional)?;
-    let runner = Runner { environment: environment(), arguments: request.arguments.clone() };
+    let arguments = request.arguments.clone();
+    let runner = Runner { environment: environment(), arguments, print: |lines| print!("{lines}") };
     let began = Instant::now();
     let mut programs = compile::all()?;
     programs.push(TestProgram::examples());

@@ -91,6 +91,7 @@ pub fn sample() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::device::DEVICES;
     use crate::collect::kernel::device_users;
 
     fn load(text: &str) -> Configuration {
@@ -130,8 +131,9 @@ mod tests {
         assert_eq!(usual.len(), sources::all().len());
         let place = |name| usual.iter().position(|started| *started == name);
         assert!(place("nccl") < place("device_users") && place("nccl") < place("nccl-ras"));
-        let off =
-            started("[nccl]\nenabled = false\ninspector = false\n[nvidia]\nenabled = false\n");
+        let vendors = DEVICES.iter().map(|vendor| format!("[{}]\nenabled = false\n", vendor.name));
+        let vendors: String = vendors.collect();
+        let off = started(&format!("[nccl]\nenabled = false\ninspector = false\n{vendors}"));
         assert_eq!(off, ["device_users", "kmsg", "events", "agent"], "RAS asks what NCCL's finds");
     }
 }

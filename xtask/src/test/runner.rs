@@ -1,11 +1,12 @@
-//! Runs test programs, several at a time, and prints what they print.
+//! Runs test programs, several at a time, and prints what they print: of the first, the longest, as
+//! it comes, of each other at its end.
 
 use super::report::Report;
 use crate::compile::TestProgram;
 use crate::{parallel, shell};
 use anyhow::{Context as _, Result};
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ pub(super) struct Runner {
     pub(super) environment: Vec<(&'static str, OsString)>,
     /// For libtest: which tests.
     pub(super) arguments: Vec<OsString>,
+    /// Prints whole lines.
+    pub(super) print: fn(&str),
 }
 
 /// One run of a program that has ended.
@@ -32,15 +35,23 @@ pub(super) struct Run<'a> {
 impl Runner {
     /// Runs every program; starts them in the given order, so the longest belongs first.
     pub(super) fn run_all<'a>(&self, programs: &'a [TestProgram]) -> Result<Vec<Run<'a>>> {
-        parallel::map(SIDE_BY_SIDE, programs, |program| self.run(program, &self.arguments))
+        parallel::map(SIDE_BY_SIDE, programs, |program| {
+            let is_first = programs.first().is_some_and(|first| std::ptr::eq(first, program));
+            self.run(program, &self.arguments, is_first)
+        })
     }
 
     /// Runs one test of a program, with nothing beside it.
     pub(super) fn run_alone<'a>(&self, program: &'a TestProgram, test: &str) -> Result<Run<'a>> {
-        self.run(program, &[test, "--exact", "--test-threads=1"].map(OsString::from))
+        self.run(program, &[test, "--exact", "--test-threads=1"].map(OsString::from), true)
     }
 
-    fn run<'a>(&self, program: &'a TestProgram, arguments: &[OsString]) -> Result<Run<'a>> {
+    fn run<'a>(
+        &self,
+        program: &'a TestProgram,
+        arguments: &[OsString],
+        as_it_comes: bool,
+    ) -> Result<Run<'a>> {
         let began = Instant::now();
         let mut command = program.command();
         command.args(["--show-output"]).args(arguments);
@@ -51,13 +62,19 @@ impl Runner {
         let mut child = spawned.with_context(|| format!("starting {line}"))?;
         let output = child.stdout.take().context("a test program without an output")?;
         let mut report = Report::default();
+        let mut waiting = format!("\nRunning {}\n", program.name);
         // A test's children may print any bytes.
         for line in BufReader::new(output).split(b'\n') {
             let line = line.with_context(|| format!("reading what {} prints", program.name))?;
             let line = String::from_utf8_lossy(&line);
             report.read(&line);
-            writeln!(std::io::stdout(), "[{}] {line}", program.name).context("printing")?;
+            waiting.push_str(&line);
+            waiting.push('\n');
+            if as_it_comes {
+                (self.print)(&std::mem::take(&mut waiting));
+            }
         }
+        (self.print)(&waiting);
         let status = child.wait().with_context(|| format!("waiting for {line}"))?;
         Ok(Run { program, report, status, took: began.elapsed() })
     }

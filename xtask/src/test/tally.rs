@@ -44,7 +44,7 @@ impl Tally {
         for failure in failures {
             let Failure { program, test, output } = &failure;
             let name = format!("{} {test}", program.name);
-            println!("== {name} failed:\n{}", output.join("\n").trim_end());
+            (runner.print)(&format!("== {name} failed:\n{}\n", output.join("\n").trim_end()));
             if few && passed_alone(&runner.run_alone(program, test)?) {
                 tally.passed += 1;
                 tally.flaky.push(name);
@@ -140,7 +140,7 @@ mod tests {
         let make =
             |(name, all, alone): &(&str, &str, &str)| program(folder.path(), name, all, alone);
         let programs: Vec<_> = programs.iter().map(make).collect();
-        let runner = Runner { environment: Vec::new(), arguments: Vec::new() };
+        let runner = Runner { environment: Vec::new(), arguments: Vec::new(), print: |_| () };
         Tally::of(runner.run_all(&programs).unwrap(), &runner).unwrap()
     }
 
