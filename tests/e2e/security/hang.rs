@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Some readings and a helper's deadline, on a machine under load.
 const WITHIN: Duration = Duration::from_mins(1);
 /// The console that stands for a GPU, of its own for each test: no other's processes are seen.
-const CONSOLES: [u32; 3] = [60, 61, 62];
+const CONSOLES: [u32; 4] = [60, 61, 62, 63];
 /// A source counts as hung after 30 s.
 const HUNG_WITHIN: Duration = Duration::from_mins(3);
 
@@ -56,6 +56,11 @@ struct Scene {
 
 impl Scene {
     fn new(stage: Stage, console: u32) -> Self {
+        Self::with(stage, console, None)
+    }
+
+    /// With another file of the host's users.
+    fn with(stage: Stage, console: u32, passwd: Option<PathBuf>) -> Self {
         let node = stage.folder().join("gpu");
         mknodat(CWD, &node, FileType::CharacterDevice, Mode::empty(), makedev(4, console)).unwrap();
         fs::set_permissions(&node, Permissions::from_mode(0o666)).unwrap();
@@ -66,6 +71,7 @@ impl Scene {
             interval: Some("500ms".to_owned()),
             nodes: Some(vec![node.clone()]),
             file: Some(file.clone()),
+            passwd,
             more: "[nvidia]\nenabled = false\n".to_owned(),
             ..Config::default()
         };
@@ -229,6 +235,27 @@ fn who_hangs_every_helper_hangs_their_source_and_that_is_sent() {
     let mut scene = Scene::new(stage, CONSOLES[2]);
     let _mallories = ["a", "b", "c", "d"].map(|name| scene.mallory("hung-file", name));
     scene.wait_for_hung("tenant_files");
+    for name in ["device_users", "nccl_inspector", "upkeep", "pipeline"] {
+        scene.wait_for_source(name, |source| source["state"] != "hung");
+    }
+}
+
+#[test]
+fn a_pipe_in_the_place_of_the_hosts_users_costs_names_and_holds_up_nothing() {
+    let stage = or_skip!(Stage::new());
+    let passwd = stage.folder().join("passwd");
+    mknodat(CWD, &passwd, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let mut scene = Scene::with(stage, CONSOLES[3], Some(passwd));
+    let (alice, records) = scene.alice(0);
+    let look = |who: &Value| {
+        let mut holders = who["holders"].as_array()?.iter();
+        holders.find(|held| held["pid"] == alice.0.id()).cloned()
+    };
+    let held = scene.agent.wait_for("alice's process", WITHIN, look).unwrap();
+    assert_eq!((&held["user"], &held["uid"]), (&"0".into(), &0.into()), "{held:#}");
+    scene.wait("nccl.inspector.files", &[READ], |files| files == 1);
+    write(&records);
+    scene.wait("nccl.inspector.lines", &[TAKEN], |lines| lines > 0);
     for name in ["device_users", "nccl_inspector", "upkeep", "pipeline"] {
         scene.wait_for_source(name, |source| source["state"] != "hung");
     }
