@@ -1,7 +1,7 @@
 //! All that a change must pass, with the time each step took.
 
 use crate::compile::{self, Profile};
-use crate::{docs, place, setup, shell, test, tidy, vm};
+use crate::{docs, fuzz, place, setup, shell, test, tidy, vm};
 use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,6 +23,7 @@ struct Step {
 const STEPS: &[Step] = &[
     Step { name: "setup", perform: prepare },
     Step { name: "fmt", perform: fmt },
+    Step { name: "fuzz lock", perform: fuzz_lock },
     Step { name: "deny", perform: deny },
     Step { name: "advisories", perform: advisories },
     Step { name: "clippy", perform: clippy },
@@ -106,6 +107,16 @@ fn kernels() -> Result<Outcome> {
         let built = built.as_secs_f64();
         Outcome::Passed(format!("{booted} kernels, {skipped} skipped (built in {built:.0} s)"))
     })
+}
+
+/// Whether the fuzz targets, which nothing here builds, have the lock file that they would be built with.
+fn fuzz_lock() -> Result<Outcome> {
+    match fuzz::check() {
+        Err(error) if !format!("{error:#}").contains("lock file") => {
+            Ok(Outcome::Skipped("needs the fuzz targets' crates".to_owned()))
+        }
+        checked => checked.map(passed),
+    }
 }
 
 /// Licences and sources of the dependencies.

@@ -60,6 +60,14 @@ pub(crate) fn fuzz(request: &Request) -> Result<()> {
     Ok(())
 }
 
+/// Fails where the targets' lock file, which the workspace's build does not touch, lacks something.
+pub(crate) fn check() -> Result<()> {
+    let args = ["metadata", "--format-version", "1", "--manifest-path", "tests/fuzz/Cargo.toml"];
+    let found = shell::capture(&mut shell::cargo(args)).map(drop);
+    found
+        .context("run `cargo metadata --manifest-path tests/fuzz/Cargo.toml` and commit Cargo.lock")
+}
+
 /// The names of all targets.
 fn targets() -> Result<Vec<String>> {
     let folder = place::root().join("tests/fuzz/src/bin");
