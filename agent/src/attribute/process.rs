@@ -43,12 +43,13 @@ impl Folder {
     }
 
     /// Its `stat`; `None` where the file has no name in parentheses between spaces, on which procfs
-    /// panics.
+    /// panics, or is nothing that [`Life`] reads.
     fn stat(&self) -> Option<Stat> {
         let text = self.text("stat")?;
         let (before, after) = text.trim().rsplit_once(')')?;
-        let is_complete = after.starts_with(' ') && before.split_once('(')?.0.ends_with(' ');
-        is_complete.then(|| Stat::from_read(text.as_bytes()).ok())?
+        let has_name = after.starts_with(' ') && before.split_once('(')?.0.ends_with(' ');
+        let is_whole = has_name && after.is_ascii() && text.len() <= MAX_STAT;
+        is_whole.then(|| Stat::from_read(text.as_bytes()).ok())?
     }
 
     /// What comes before the name of a living thread's file: nothing for the first thread,

@@ -104,13 +104,15 @@ fn odd_stat_text_is_nobody() {
 }
 
 #[test]
-fn a_file_that_is_cut_after_the_name_is_no_process() {
+fn a_file_that_is_not_as_the_kernel_writes_it_is_no_process() {
     let host = FakeHost::new();
     host.start(KEY, "python", "0::/\n");
     let path = host.paths.proc.join("7/stat");
-    for broken in
-        ["", "7 (python)", "7 (python) ", "(python) S 1", "7 \u{e9}(a) S 1", "7 )python( S 1"]
-    {
+    let whole = std::fs::read_to_string(&path).unwrap();
+    let (more, longer) = (format!("{whole}\u{e9}"), whole.replace("python", &"a".repeat(MAX_STAT)));
+    let cut =
+        ["", "7 (python)", "7 (python) ", "(python) S 1", "7 \u{e9}(a) S 1", "7 )python( S 1"];
+    for broken in cut.into_iter().chain([more.as_str(), longer.as_str()]) {
         std::fs::write(&path, broken).unwrap();
         assert!(Living::find(&host.paths, 7).is_none(), "{broken}");
     }
