@@ -48,7 +48,8 @@ impl Folder {
         let text = self.text("stat")?;
         let (before, after) = text.trim().rsplit_once(')')?;
         let has_name = after.starts_with(' ') && before.split_once('(')?.0.ends_with(' ');
-        let is_whole = has_name && after.is_ascii() && text.len() <= MAX_STAT;
+        let is_plain = after.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        let is_whole = has_name && is_plain && text.len() <= MAX_STAT;
         is_whole.then(|| Stat::from_read(text.as_bytes()).ok())?
     }
 

@@ -109,10 +109,11 @@ fn a_file_that_is_not_as_the_kernel_writes_it_is_no_process() {
     host.start(KEY, "python", "0::/\n");
     let path = host.paths.proc.join("7/stat");
     let whole = std::fs::read_to_string(&path).unwrap();
-    let (more, longer) = (format!("{whole}\u{e9}"), whole.replace("python", &"a".repeat(MAX_STAT)));
+    let longer = whole.replace("python", &"a".repeat(MAX_STAT));
+    let more = [format!("{whole}\u{e9}"), whole.replace(") ", ") \n"), longer];
     let cut =
         ["", "7 (python)", "7 (python) ", "(python) S 1", "7 \u{e9}(a) S 1", "7 )python( S 1"];
-    for broken in cut.into_iter().chain([more.as_str(), longer.as_str()]) {
+    for broken in cut.into_iter().chain(more.iter().map(String::as_str)) {
         std::fs::write(&path, broken).unwrap();
         assert!(Living::find(&host.paths, 7).is_none(), "{broken}");
     }

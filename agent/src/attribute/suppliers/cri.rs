@@ -140,7 +140,10 @@ impl Runtime {
                     self.ready(offered);
                     connections = grpc.connections();
                 }
-                asked = self.wants.next() => self.answer(&grpc, &asked).await?,
+                // Not before the first list, by which it is known whose containers they are.
+                asked = self.wants.next(), if connections > 0 => {
+                    self.answer(&grpc, &asked).await?;
+                }
             }
             if grpc.connections() > connections {
                 relist.reset_immediately();
