@@ -1,7 +1,7 @@
 //! What the parts of the agent share, and the upkeep of what has no tick of its own.
 
-use super::RunError;
 use super::configuration::Configuration;
+use super::{RunError, sources};
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::{DeviceNumber, JobGrants};
 use crate::attribute::suppliers::{self, Suppliers};
@@ -18,6 +18,7 @@ use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
 use crate::inventory::register::Register;
 use crate::log_limit;
+use crate::series::Enricher;
 use crate::tenant_files::{self, TenantFiles};
 use std::cell::OnceCell;
 use std::sync::{Arc, PoisonError};
@@ -30,7 +31,7 @@ const UNBINDING: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) context: Context,
-    pub(super) series_limit: usize,
+    series_limit: usize,
     pub(super) suppliers: Suppliers,
     job_grants: JobGrants,
 }
@@ -107,6 +108,15 @@ impl Core {
             collectors.extend(started.map_err(|source| RunError::Thread { name: name(), source })?);
         }
         Ok(collectors)
+    }
+
+    /// Turns samples into series, by what the parts share.
+    pub(super) fn enricher(&self) -> Enricher {
+        let Context { inventory, ownership, communicators, .. } = &self.context;
+        Enricher::new(Arc::clone(inventory), ownership.clone())
+            .with_limit(self.series_limit)
+            .with_switches(sources::switches())
+            .with_communicators(Arc::clone(communicators))
     }
 
     /// Puts the report of what has no tick of its own on the board.

@@ -14,9 +14,7 @@ use crate::export::EnrichedBatch;
 use crate::inventory::register::Register;
 use crate::ledger::Ledger;
 use crate::sample::{Batch, SourcePart};
-use crate::series::Enricher;
 use crate::who::Who;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The driver computes a process's utilisation over the time since it was last asked: a second
@@ -72,10 +70,7 @@ pub fn collect(
     })?;
     let context = core.context.clone();
     let (inventory, ownership) = (&context.inventory, &context.ownership);
-    let mut enricher = Enricher::new(Arc::clone(inventory), ownership.clone())
-        .with_limit(settings.series_limit)
-        .with_switches(sources::switches())
-        .with_communicators(Arc::clone(&context.communicators));
+    let mut enricher = core.enricher();
     let mut ledger = Ledger::new(settings.interval);
     let nodes = Nodes::read(&settings.nodes, &settings.paths);
     let mut tracker = Tracker::default();

@@ -3,7 +3,6 @@
 
 use super::core::Core;
 use super::sinks::{self, Named};
-use super::sources;
 use crate::catalog::agent::Stage;
 use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
@@ -11,11 +10,10 @@ use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
 use crate::ledger::Ledger;
 use crate::sample::{Batch, SourcePart};
-use crate::series::Enricher;
 use std::collections::HashSet;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a tick's batch waits for the other sources', so that they share a request.
@@ -35,10 +33,7 @@ pub(super) fn pump(
     sinks: &mut [Named],
 ) {
     let context = &core.context;
-    let mut enricher = Enricher::new(Arc::clone(&context.inventory), context.ownership.clone())
-        .with_limit(core.series_limit)
-        .with_switches(sources::switches())
-        .with_communicators(Arc::clone(&context.communicators));
+    let mut enricher = core.enricher();
     let mut ledger = Ledger::new(context.interval);
     let mut out = EnrichedBatch::default();
     let stages = &context.gauges.stages;
