@@ -7,7 +7,7 @@ use super::super::wire::{ProcessValue, push};
 use super::place;
 use crate::catalog::process::{self as metric, ProcessType};
 use crate::paths::Paths;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -118,10 +118,13 @@ pub(super) fn processes(
     out: &mut Vec<ProcessValue>,
 ) {
     for (pid, folder) in numbered(&root(paths).join("proc"), "") {
+        let mut queues = None;
         for (number, part) in (0..).zip(parts) {
             let Some(id) = part.id else { continue };
             let Some(bytes) = files.number(&folder.join(format!("vram_{id}"))) else { continue };
-            if bytes == 0 && !has_queue(&folder, id, files) {
+            if bytes == 0
+                && !queues.get_or_insert_with(|| devices_of_queues(&folder, files)).contains(&id)
+            {
                 continue;
             }
             let mut values = Vec::new();
@@ -133,7 +136,8 @@ pub(super) fn processes(
     }
 }
 
-fn has_queue(folder: &Path, id: u64, files: &mut Files) -> bool {
-    let queues = numbered(&folder.join("queues"), "");
-    queues.iter().any(|(_, queue)| files.number(&queue.join("gpuid")) == Some(id))
+/// The devices on which a process has queues.
+fn devices_of_queues(folder: &Path, files: &mut Files) -> BTreeSet<u64> {
+    let queues = numbered(&folder.join("queues"), "").into_iter();
+    queues.filter_map(|(_, queue)| files.number(&queue.join("gpuid"))).collect()
 }
