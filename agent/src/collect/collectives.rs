@@ -63,7 +63,7 @@ pub const RAS: SourceDef = SourceDef {
     alone: Alone::Named,
     configure: |_, with| {
         let raw: RawNccl = with.tables.read(NCCL)?;
-        Ok(Box::new(Status { settings: ras(&raw)?, is_nccl_watched: probes(raw)?.enabled }))
+        Ok(Box::new(Status { settings: ras(&raw)?, is_nccl_watched: raw.is_enabled() }))
     },
 };
 
@@ -121,6 +121,12 @@ struct RawNccl {
     hooks: Option<bool>,
 }
 
+impl RawNccl {
+    fn is_enabled(&self) -> bool {
+        self.enabled.unwrap_or(nccl::Settings::default().enabled)
+    }
+}
+
 /// What is counted by probes.
 fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
     let usual = nccl::Settings::default();
@@ -134,11 +140,12 @@ fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
             remedy: "set nccl.enabled = false instead; 10000 is the default".into(),
         });
     }
+    let enabled = raw.is_enabled();
     let trusted_mounts = raw.trusted_mounts.unwrap_or(usual.trusted_mounts);
     trusted_mounts.iter().try_for_each(|path| trusted_mount(path))?;
     Ok(nccl::Settings {
         trusted_mounts,
-        enabled: raw.enabled.unwrap_or(usual.enabled),
+        enabled,
         budget: raw.budget.unwrap_or(usual.budget),
         patience: usual.patience,
         timed_rate: raw.timed_rate.unwrap_or(usual.timed_rate),
