@@ -19,7 +19,7 @@ use crate::collect::schedule::{Event, Scheduler, Stop};
 use crate::control::{self, Access, Lock, LockError};
 use crate::export::def::OpenError;
 use crate::host;
-use crate::inventory::register::Register;
+use crate::inventory::register::DeviceStore;
 use configuration::Configuration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -91,8 +91,8 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
         // A full queue has something in it that wakes the pipeline as well.
         let _ = events.try_send(Event::Happened);
     });
-    let mut core = Core::new(settings, Register::open(&settings.paths.state), Some(wake));
-    core.start_suppliers()?;
+    let mut core = Core::new(settings, DeviceStore::open(&settings.paths.state), Some(wake));
+    core.start_providers()?;
     let collectors = core.start_sources(configuration, |_| true)?;
     core.refresh();
     let core = Arc::new(core);
@@ -107,7 +107,7 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let theirs = Arc::clone(&core);
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
-    pump::pump(&core, &scheduler, &received, &mut sinks);
+    pump::tick_loop(&core, &scheduler, &received, &mut sinks);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in core.context.readers.all() {
         reader.release(None);

@@ -1,24 +1,24 @@
 //! Whose work it is: from what the kernel and the node's own files say about a process to its
 //! owner. Nothing here is guessed, and nothing asks the Kubernetes API.
 
+pub mod allocations;
 pub mod cgroup;
 pub mod delegated;
 mod describe;
 #[cfg(test)]
 pub(crate) mod fake;
-pub mod grants;
 pub mod hierarchies;
-pub mod identities;
-mod lives;
 pub mod names;
+pub mod owner;
 pub mod ownership;
-pub mod party;
+pub mod pid_cache;
+mod pidfds;
 mod podlogs;
 mod pods;
 pub(crate) mod process;
+pub mod providers;
 pub mod quota;
 pub mod slurm;
-pub mod suppliers;
 mod table;
 pub(crate) mod users;
 pub(crate) mod workload;
@@ -29,8 +29,8 @@ use crate::paths::Paths;
 use crate::tenant_files::TenantFiles;
 use delegated::SelfClaims;
 use hierarchies::Hierarchies;
-use names::{ContainerFacts, Names, PodFacts};
-use party::{Parties, PartyId};
+use names::{ContainerFacts, MetadataCache, PodFacts};
+use owner::{OwnerId, OwnerRegistry};
 use podlogs::PodLogs;
 use slurm::{Slurm, SlurmTask};
 use std::sync::Arc;
@@ -123,7 +123,7 @@ pub struct Workload {
     /// The Slurm job.
     pub slurm: Option<SlurmTask>,
     /// What another scheduler calls its unit of work.
-    pub allocation: Option<Allocation>,
+    pub allocation: Option<SchedulerUnit>,
     /// The LXC, nspawn or libvirt machine.
     pub machine: Option<Arc<str>>,
     /// The systemd unit (service or scope).
@@ -162,7 +162,7 @@ pub struct Pod {
 
 /// The unit of work of a scheduler whose paths name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allocation {
+pub struct SchedulerUnit {
     /// `nomad`, `htcondor` or `ecs`.
     pub scheduler: &'static str,
     /// Nomad's allocation, HTCondor's slot, ECS's task.
@@ -201,10 +201,10 @@ impl Method {
 pub(crate) struct Host {
     pub(crate) paths: Paths,
     pub(crate) hierarchies: Hierarchies,
-    pub(crate) names: Names,
+    pub(crate) names: MetadataCache,
     pub(crate) podlogs: PodLogs,
     pub(crate) users: Users,
-    pub(crate) parties: Parties,
+    pub(crate) owners: OwnerRegistry,
     pub(crate) slurm: Slurm,
     /// Whether pods of clusters in containers, machines and services are believed.
     pub(crate) nested: bool,
@@ -221,8 +221,8 @@ pub struct Settings {
 
 impl Settings {
     /// What holds where nobody has said anything.
-    pub fn usual(paths: &Paths) -> Self {
-        Self { slurm: slurm::Settings::usual(paths), nested: false }
+    pub fn default_settings(paths: &Paths) -> Self {
+        Self { slurm: slurm::Settings::default_settings(paths), nested: false }
     }
 }
 
@@ -233,19 +233,19 @@ impl Host {
         let hierarchies = Hierarchies::new(paths);
         Self {
             paths: paths.clone(),
-            names: Names::default(),
+            names: MetadataCache::default(),
             slurm: Slurm::new(files, settings.slurm, &hierarchies),
             hierarchies,
             podlogs: PodLogs::new(&paths.pod_logs),
             users: Users::new(&paths.passwd),
-            parties: Parties::default(),
+            owners: OwnerRegistry::default(),
             nested: settings.nested,
         }
     }
 }
 
 /// A step of resolution: adds to the owner what it knows and leaves the rest.
-pub(crate) type Resolve = fn(&Host, &KernelCgroups, &mut Owner);
+pub(crate) type Resolve = fn(&Host, &KernelCgroups, &mut ProcessAttribution);
 
 /// What says where a process is, the most direct first. A source that cannot tell leaves the owner
 /// as it is.
@@ -265,7 +265,7 @@ pub(crate) const NAMES: &[(&str, Resolve)] = &[
 
 /// A process and all that is known about whose it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Owner {
+pub struct ProcessAttribution {
     /// The process.
     pub process: ProcKey,
     /// Command name.
@@ -285,10 +285,10 @@ pub struct Owner {
     /// When it ended, in nanoseconds of `CLOCK_BOOTTIME`.
     pub exited_ns: Option<u64>,
     /// The one whose account its use of a device goes on.
-    pub party: PartyId,
+    pub owner: OwnerId,
 }
 
-impl Owner {
+impl ProcessAttribution {
     /// The small identity that is on every point about the process; what is not known is not there.
     pub fn attributes(&self) -> AttrSet {
         let mut set = AttrSet::new();

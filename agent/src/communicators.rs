@@ -6,8 +6,8 @@
 //! Anybody can load a library that says it has made the communicator of somebody else. So ranks are
 //! compared, and a name is shared, only among processes of one user and owner ([`Group`]).
 
+use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::party::PartyId;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::nccl::KnownBy;
 use crate::ids::ProcKey;
@@ -34,21 +34,21 @@ pub struct Group {
     /// The communicator.
     pub hash: CommunicatorHash,
     /// Whose processes; `None` where nobody knows.
-    pub whose: Option<(u32, PartyId)>,
+    pub whose: Option<(u32, OwnerId)>,
 }
 
 /// Longest name of a communicator that is told, in bytes; a longer one is cut, which `…` at its end
 /// shows.
-pub const LONGEST_NAME: usize = 64;
+pub const MAX_NAME_LEN: usize = 64;
 
 /// What a program called a communicator, fit to be told: UTF-8, of bounded length, without control
 /// characters; nothing where it says nothing.
 pub fn name_of(text: &[u8]) -> Option<Arc<str>> {
-    fit_to_tell(String::from_utf8_lossy(text)).map(Arc::from)
+    printable_name(String::from_utf8_lossy(text)).map(Arc::from)
 }
 
 /// The same for what is text already.
-pub fn fit_to_tell(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
+pub fn printable_name(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
     const MARK: char = '…';
     if name.trim().is_empty() {
         return None;
@@ -58,9 +58,9 @@ pub fn fit_to_tell(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
         // Not left out: a cut name shall stay longer than what is told.
         name = name.replace(char::is_control, "\u{fffd}").into();
     }
-    if name.len() > LONGEST_NAME {
+    if name.len() > MAX_NAME_LEN {
         let name = name.to_mut();
-        name.truncate(name.floor_char_boundary(LONGEST_NAME - MARK.len_utf8()));
+        name.truncate(name.floor_char_boundary(MAX_NAME_LEN - MARK.len_utf8()));
         name.push(MARK);
     }
     Some(name)
@@ -192,7 +192,7 @@ impl MemberFacts {
 /// What a source other than the probe says of a process's communicator; what it does not know is
 /// left as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Learned {
+pub struct CommunicatorUpdate {
     /// Rank in it.
     pub rank: Option<u32>,
     /// Its ranks.
@@ -203,7 +203,7 @@ pub struct Learned {
     pub device: Option<u32>,
 }
 
-impl Learned {
+impl CommunicatorUpdate {
     /// What one source does not know, another may have said.
     fn add(&mut self, more: Self) {
         self.rank = more.rank.or(self.rank);
@@ -215,13 +215,13 @@ impl Learned {
 
 /// All memberships.
 #[derive(Debug, Default)]
-pub struct Communicators(RwLock<Known>);
+pub struct Communicators(RwLock<MembershipIndex>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct MembershipIndex {
     ids: HashMap<MemberKey, MemberId>,
     facts: HashMap<MemberId, (MemberKey, Arc<MemberFacts>)>,
-    learned: HashMap<(ProcKey, CommunicatorHash), Learned>,
+    learned: HashMap<(ProcKey, CommunicatorHash), CommunicatorUpdate>,
     /// A communicator has one name among an owner's processes, whichever tells it: the one that was
     /// told first.
     names: HashMap<Group, Arc<str>>,
@@ -232,8 +232,11 @@ struct Known {
 
 impl Communicators {
     /// None yet; an owner's are told from another's.
-    pub fn told_apart_by(ownership: &Ownership) -> Self {
-        Self(RwLock::new(Known { ownership: Some(ownership.clone()), ..Known::default() }))
+    pub fn with_ownership(ownership: &Ownership) -> Self {
+        Self(RwLock::new(MembershipIndex {
+            ownership: Some(ownership.clone()),
+            ..MembershipIndex::default()
+        }))
     }
 
     /// The communicator of a membership, where it is known, and among whom.
@@ -258,7 +261,7 @@ impl Communicators {
 
     /// Takes what another source says of a process's communicator. It is kept until the process's
     /// memberships are forgotten, also where the probe has not seen the communicator yet.
-    pub fn learn(&self, process: ProcKey, hash: CommunicatorHash, learned: Learned) {
+    pub fn learn(&self, process: ProcKey, hash: CommunicatorHash, learned: CommunicatorUpdate) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         known.learned.entry((process, hash)).or_default().add(learned);
         known.take_again(hash, |key| key.process == process);
@@ -298,7 +301,7 @@ impl Communicators {
     }
 
     /// Forgets a membership that has ended.
-    pub fn forget(&self, id: MemberId) {
+    pub fn remove(&self, id: MemberId) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let Some((key, facts)) = known.facts.remove(&id) {
             known.ids.remove(&key);
@@ -316,10 +319,10 @@ impl Communicators {
     }
 }
 
-impl Known {
+impl MembershipIndex {
     fn group(&self, process: ProcKey, hash: CommunicatorHash) -> Group {
         let owner = self.ownership.as_ref().and_then(|ownership| ownership.owner(process));
-        Group { hash, whose: owner.map(|owner| (owner.uid, owner.party)) }
+        Group { hash, whose: owner.map(|owner| (owner.uid, owner.owner)) }
     }
 
     fn number(&mut self, key: MemberKey) -> MemberId {
@@ -395,16 +398,20 @@ mod tests {
         let communicators = Communicators::default();
         let (first, second) = (
             MemberKey { process: PROCESS, number: 1 },
-            Learned { rank: Some(3), name: Some(Arc::from("tensor")), ..Learned::default() },
+            CommunicatorUpdate {
+                rank: Some(3),
+                name: Some(Arc::from("tensor")),
+                ..CommunicatorUpdate::default()
+            },
         );
         communicators.learn(PROCESS, HASH, second.clone());
         let id = communicators.put(first, facts());
         let known = communicators.facts(id).unwrap();
         assert_eq!((known.rank, known.name.as_deref()), (Some(3), Some("tensor")));
-        communicators.learn(PROCESS, HASH, Learned { ranks: Some(8), ..second });
+        communicators.learn(PROCESS, HASH, CommunicatorUpdate { ranks: Some(8), ..second });
         assert_eq!(communicators.facts(id).unwrap().ranks, Some(8));
         assert_eq!(communicators.members(HASH), vec![id]);
-        communicators.forget(id);
+        communicators.remove(id);
         assert_eq!((communicators.facts(id), communicators.members(HASH)), (None, vec![]));
     }
 
@@ -433,7 +440,10 @@ mod tests {
         let name = |id| communicators.facts(id).unwrap().name.clone();
         assert_eq!((name(first), name(second)), (None, None));
         // One source tells of one rank, another says it otherwise of the other one.
-        let learned = |name: &str| Learned { name: Some(Arc::from(name)), ..Learned::default() };
+        let learned = |name: &str| CommunicatorUpdate {
+            name: Some(Arc::from(name)),
+            ..CommunicatorUpdate::default()
+        };
         communicators.learn(other, HASH, learned("tensor"));
         let tensor: Option<Arc<str>> = Some(Arc::from("tensor"));
         assert_eq!((name(first), name(second)), (tensor.clone(), tensor.clone()));
@@ -441,8 +451,8 @@ mod tests {
         communicators.put(key(PROCESS, 1), probed.clone());
         assert_eq!((name(first), name(second)), (tensor.clone(), tensor));
         // With its last rank the name is forgotten.
-        communicators.forget(first);
-        communicators.forget(second);
+        communicators.remove(first);
+        communicators.remove(second);
         let later = communicators.put(key(PROCESS, 3), probed);
         assert_eq!(name(later).as_deref(), Some("data"));
     }
@@ -458,7 +468,7 @@ mod tests {
             ownership.observe(Evidence::CgroupMade { id: v2(job), path: Arc::from(path) });
             ownership.observe(Evidence::Opened(opened(process, job, 1)));
         }
-        let communicators = Communicators::told_apart_by(&ownership);
+        let communicators = Communicators::with_ownership(&ownership);
         let put = |process, name: Option<&str>| {
             let facts = MemberFacts { process, name: name.map(Arc::from), ..facts() };
             communicators.put(MemberKey { process, number: 1 }, facts)
@@ -479,7 +489,7 @@ mod tests {
         assert_eq!((name(b""), name(b" \t")), (None, None));
         assert_eq!(name(b"a\xff\xfeb"), told("a\u{fffd}\u{fffd}b"));
         assert_eq!(name(b"a\x1b[31mb\nc"), told("a\u{fffd}[31mb\u{fffd}c"));
-        let exact = "x".repeat(LONGEST_NAME);
+        let exact = "x".repeat(MAX_NAME_LEN);
         assert_eq!(name(exact.as_bytes()), Some(exact));
         assert_eq!(name("x".repeat(65).as_bytes()), Some("x".repeat(61) + "…"));
         // No character is cut in two.

@@ -18,7 +18,7 @@ pub(crate) use tables::OneOf;
 pub use tables::{Section, Tables};
 
 use crate::attribute;
-use crate::attribute::suppliers;
+use crate::attribute::providers;
 use crate::collect::kernel::device_users;
 use crate::control;
 use crate::export::otlp::def::otlp_settings;
@@ -102,7 +102,7 @@ pub struct Settings {
     /// How whose a process is is found out.
     pub attribution: attribute::Settings,
     /// Who names the node's pods and containers.
-    pub names: suppliers::Settings,
+    pub names: providers::Settings,
     /// Where the agent's own log records go as well; `None` unless asked for.
     pub telemetry: Option<otlp::Settings>,
 }
@@ -160,7 +160,7 @@ impl Settings {
         };
         let paths = places::paths(places)?;
         let nested = kubernetes.nested();
-        let names = suppliers::Settings {
+        let names = providers::Settings {
             paths: paths.clone(),
             kubernetes: runtimes::kubernetes(kubernetes, &root, env)?,
             containers: runtimes::containers(tables.read("containers")?, &root),

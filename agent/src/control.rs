@@ -10,7 +10,7 @@ mod talk;
 pub use lock::{Lock, LockError};
 pub use server::{Access, serve};
 
-use crate::who::Who;
+use crate::who::HostReport;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -59,7 +59,7 @@ pub enum Reply {
     /// To [`Request::Who`].
     Who {
         /// The table.
-        who: Box<Who>,
+        who: Box<HostReport>,
     },
     /// Done.
     Done {
@@ -119,7 +119,7 @@ pub enum ControlError {
 /// What the socket's requests are answered with.
 pub trait Answer: Send + Sync {
     /// The table, now.
-    fn who(&self) -> Who;
+    fn who(&self) -> HostReport;
     /// Lets go of the devices; gives what was done.
     fn release(&self, length: Duration) -> String;
     /// Takes them again.

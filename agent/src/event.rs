@@ -5,11 +5,11 @@
 //! storm. What it tells is an [`Event`], and [`record`] makes log records of it. Costs nothing while
 //! nothing happens.
 
-pub mod desk;
+pub mod aggregator;
 pub mod record;
 pub mod xid;
 
-use crate::attribute::Owner;
+use crate::attribute::ProcessAttribution;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::GovernorLevel;
 use crate::communicators::CommunicatorHash;
@@ -51,7 +51,7 @@ impl Severity {
 
 /// Who told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Witness {
+pub enum EventSource {
     /// The kernel log.
     Kmsg,
     /// The vendor library's events.
@@ -66,7 +66,7 @@ pub enum Witness {
     Governor,
 }
 
-impl Witness {
+impl EventSource {
     /// The word in the log record.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -129,7 +129,7 @@ pub struct Peer {
     /// The very process, where it is or was on this node.
     pub process: Option<ProcKey>,
     /// Whose that was when it was last seen.
-    pub owner: Option<Arc<Owner>>,
+    pub owner: Option<Arc<ProcessAttribution>>,
     /// Other processes of its job on this node.
     pub beside: Vec<ProcKey>,
 }
@@ -161,7 +161,7 @@ pub struct StuckRank {
 
 /// What was decided of the probes on collective libraries, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Governed {
+pub struct BudgetDecision {
     /// What they were let do before.
     pub before: GovernorLevel,
     /// And from now on.
@@ -180,7 +180,7 @@ pub struct Governed {
 
 /// What a source saw.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Happening {
+pub struct Observation {
     /// What.
     pub kind: EventKind,
     /// Where.
@@ -196,7 +196,7 @@ pub struct Happening {
     /// The rank it is about.
     pub stuck: Option<Box<StuckRank>>,
     /// What was decided of the agent's own probes.
-    pub governed: Option<Box<Governed>>,
+    pub governed: Option<Box<BudgetDecision>>,
     /// The MIG GPU instance it was in.
     pub gpu_instance: Option<u32>,
     /// The cgroup of that process, as the memory controller's hierarchy has it.
@@ -207,7 +207,7 @@ pub struct Happening {
     pub message: Box<str>,
 }
 
-impl Happening {
+impl Observation {
     /// One of which nothing else is told.
     pub fn new(
         kind: EventKind,
@@ -256,9 +256,9 @@ pub struct Moment {
 
 /// The processes of one owner that were on the device, as they were then.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Victim {
+pub struct AffectedOwner {
     /// One of them.
-    pub owner: Arc<Owner>,
+    pub owner: Arc<ProcessAttribution>,
     /// How many there were.
     pub processes: u64,
     /// Why it is told, where it is about a device.
@@ -291,17 +291,17 @@ impl Affected {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// What the source saw.
-    pub what: Happening,
+    pub what: Observation,
     /// When it happened.
     pub at: Moment,
     /// When the agent saw it.
     pub seen: SystemTime,
     /// Who told.
-    pub witness: Witness,
+    pub source: EventSource,
     /// The device as it was known then.
     pub gpu: Option<Arc<GpuInfo>>,
     /// Whom it struck; at most [`desk::MOST_VICTIMS`].
-    pub victims: Vec<Victim>,
+    pub affected_owners: Vec<AffectedOwner>,
     /// Owners it struck.
     pub owners: u64,
     /// How many like it this one stands for; more than one on a summary only.

@@ -59,10 +59,10 @@ pub struct EnrichedBatch {
 pub trait Sink: Send {
     /// Takes a batch. Must not block on the receiver: what cannot be sent now is queued within
     /// bounds, and what falls out of the queue is counted.
-    fn accept(&mut self, batch: &EnrichedBatch);
+    fn export(&mut self, batch: &EnrichedBatch);
 
     /// Takes log records of events, with the same manners. A sink of points only leaves them.
-    fn tell(&mut self, _records: &[Record]) {}
+    fn export_events(&mut self, _records: &[Record]) {}
 
     /// Called once before the agent ends: waits until everything is sent or `deadline` has passed.
     /// What is left then is given up and counted.

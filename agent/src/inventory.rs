@@ -8,7 +8,7 @@ pub mod facts;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{GpuId, GpuUuid, InstanceId};
 use facts::Facts;
-use register::{Known, Register};
+use register::{DeviceStore, KnownDevice};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,7 +148,7 @@ pub struct Inventory {
     gpus: RwLock<Table<GpuInfo>>,
     instances: RwLock<Table<InstanceInfo>>,
     changes: AtomicU64,
-    register: Register,
+    register: DeviceStore,
 }
 
 /// Identities in the order they were first seen.
@@ -191,9 +191,9 @@ impl<T: PartialEq> Table<T> {
     }
 }
 
-impl From<&Known> for GpuInfo {
+impl From<&KnownDevice> for GpuInfo {
     /// As far as it is remembered; what may have changed since is left out.
-    fn from(known: &Known) -> Self {
+    fn from(known: &KnownDevice) -> Self {
         Self {
             model: known.model.clone(),
             pci_address: known.pci_address.clone(),
@@ -205,12 +205,12 @@ impl From<&Known> for GpuInfo {
 
 impl Inventory {
     /// An empty inventory beside a register.
-    pub fn beside(register: Register) -> Self {
+    pub fn beside(register: DeviceStore) -> Self {
         Self { register, ..Self::default() }
     }
 
     /// The devices that are remembered.
-    pub fn register(&self) -> &Register {
+    pub fn register(&self) -> &DeviceStore {
         &self.register
     }
 

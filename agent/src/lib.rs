@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod accounting;
 pub mod agent;
 pub mod attribute;
 pub mod catalog;
@@ -23,7 +24,6 @@ pub mod host;
 pub mod ids;
 pub mod inventory;
 pub mod labels;
-pub mod ledger;
 mod local;
 pub mod log_limit;
 pub mod paths;

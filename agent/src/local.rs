@@ -51,11 +51,12 @@ pub(crate) struct Answers<A> {
 
 enum State<A> {
     /// The server has said nothing yet. It says nothing at all before the first answer.
-    Opening(Opening<A>),
+    Opening(PendingStream<A>),
     Open(Box<tonic::Streaming<A>>),
 }
 
-type Opening<A> = Pin<Box<dyn Future<Output = Result<tonic::Streaming<A>, tonic::Status>> + Send>>;
+type PendingStream<A> =
+    Pin<Box<dyn Future<Output = Result<tonic::Streaming<A>, tonic::Status>> + Send>>;
 
 /// Connects to one socket, whatever the address says, and counts how often.
 #[derive(Clone, Debug)]

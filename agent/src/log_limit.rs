@@ -78,7 +78,7 @@ fn lines() -> MutexGuard<'static, Option<Lines>> {
 #[derive(Debug, Default)]
 struct Lines {
     began: Option<Instant>,
-    told: HashSet<(Identifier, ProcKey)>,
+    reported: HashSet<(Identifier, ProcKey)>,
     of_owners: HashMap<QuotaKey, u32>,
     of_processes: u32,
     of_places: HashMap<Identifier, u32>,
@@ -116,7 +116,7 @@ impl Lines {
         let of_owner = self.of_owners.get(&owner).copied().unwrap_or(0);
         let passes = of_owner < MAX_OF_OWNER
             && self.of_processes < MAX_OF_PROCESSES
-            && self.told.insert(told);
+            && self.reported.insert(told);
         if passes {
             self.of_owners.insert(owner, of_owner + 1);
             self.of_processes += 1;

@@ -1,8 +1,8 @@
 //! What a collector pushes: a metric of the catalogue, a value and a subject. No label is ever
 //! written here; the enrich stage turns the subject into attributes.
 
-use crate::attribute::grants::GrantId;
-use crate::attribute::party::PartyId;
+use crate::attribute::allocations::AllocationId;
+use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::attributes::AttrSet;
 use crate::catalog::{DimIndexes, Kind, MetricDef};
@@ -37,7 +37,7 @@ subjects! {
     /// A rank's messages of one size, algorithm and protocol.
     Recent(Recent),
     /// An owner, on the whole host.
-    Owner(PartyId),
+    Owner(OwnerId),
 }
 
 /// A rank's messages of one size, algorithm and protocol, of which a source keeps a mean. The
@@ -81,7 +81,7 @@ pub struct GpuParty {
     /// The device.
     pub gpu: GpuId,
     /// The owner.
-    pub party: PartyId,
+    pub owner: OwnerId,
 }
 
 /// A device, or a part of one, granted to an owner.
@@ -92,9 +92,9 @@ pub struct GpuGrant {
     /// The MIG instance of it, where that was granted.
     pub instance: Option<InstanceId>,
     /// The owner.
-    pub party: PartyId,
+    pub owner: OwnerId,
     /// What it was asked for by.
-    pub words: Option<GrantId>,
+    pub words: Option<AllocationId>,
 }
 
 /// The agent itself, as a subject type.

@@ -5,8 +5,8 @@
 //! has changed, once for a subject's samples that follow each other; attributes are built only when
 //! a series is new or its own subject's identity or owner has changed.
 
-mod ceiling;
 mod identity;
+mod limit;
 mod one;
 
 use crate::attribute::ownership::{Ownership, Version};
@@ -20,8 +20,8 @@ use crate::inventory::Inventory;
 use crate::labels::LabelSet;
 use crate::sample::{Batch, Sample, SourcePart, Subject};
 use crate::subject::{Identity, Registries, SeriesClass};
-use ceiling::{Ceiling, Needed, Place};
-use identity::Looked;
+use identity::SubjectLookup;
+use limit::{Needed, Place, SeriesLimit};
 use one::{Cumulative, Series};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -38,14 +38,14 @@ const REMEMBER_NS: u64 = 10 * 60 * 1_000_000_000;
 
 /// The series alive now, and those that ended a short while ago.
 #[derive(Debug)]
-pub struct Enricher {
+pub struct SeriesRegistry {
     inventory: Arc<Inventory>,
     ownership: Ownership,
     communicators: Arc<Communicators>,
     /// Start of the counters that begin with the agent.
     agent_start_ns: u64,
     sources: HashMap<SourcePart, Source>,
-    ceiling: Ceiling,
+    limit: SeriesLimit,
     /// What every identity was looked up from when it last changed.
     seen: Option<(Version, u64)>,
     /// Counts those changes.
@@ -85,13 +85,13 @@ impl Key {
         Self { metric, subject: *subject, dims: *dims, labels: labels.clone() }
     }
 
-    fn place(&self, known: &mut Looked<'_>) -> Place {
+    fn place(&self, known: &mut SubjectLookup<'_>) -> Place {
         let owner = known.owner(self.subject);
         Place { rank: self.subject.class(self.metric), owner }
     }
 }
 
-impl Enricher {
+impl SeriesRegistry {
     /// No series yet.
     pub fn new(inventory: Arc<Inventory>, ownership: Ownership) -> Self {
         let agent_start_ns = unix_ns(SystemTime::now());
@@ -102,7 +102,7 @@ impl Enricher {
             communicators,
             agent_start_ns,
             sources: HashMap::new(),
-            ceiling: Ceiling::new(USUAL_LIMIT),
+            limit: SeriesLimit::new(USUAL_LIMIT),
             seen: None,
             epoch: 0,
             looked_up: Vec::new(),
@@ -120,7 +120,7 @@ impl Enricher {
     /// With another ceiling on the number of series.
     #[must_use]
     pub fn with_limit(self, limit: usize) -> Self {
-        Self { ceiling: Ceiling::new(limit), ..self }
+        Self { limit: SeriesLimit::new(limit), ..self }
     }
 
     /// With the keys of the configuration that make sources tell less.
@@ -131,25 +131,25 @@ impl Enricher {
 
     /// Series alive now.
     pub fn alive(&self) -> usize {
-        self.ceiling.alive()
+        self.limit.alive()
     }
 
     /// How the ceiling stands; `None` while it has never been reached. Counts what was left out
     /// since the last call for the owners of it.
     pub fn report(&mut self) -> Option<Report> {
-        let refused = self.ceiling.take_refused();
+        let refused = self.limit.take_refused();
         for (owner, count) in &refused {
             self.ownership.refuse(*owner, OwnerLimit::Series, *count);
         }
         let worst = refused.into_iter().max_by_key(|(_, count)| *count);
         let worst = worst.and_then(|(owner, count)| {
-            let facts = self.ownership.party(owner.party())?;
+            let facts = self.ownership.owner_facts(owner.owner())?;
             let words: Vec<String> =
                 facts.attributes.iter().map(|(_, value)| value.to_string()).collect();
             Some((words.join(" "), count))
         });
         let refused = self.sources.values().map(|source| source.refused).sum();
-        self.ceiling.report(refused, worst, &self.switches)
+        self.limit.report(refused, worst, &self.switches)
     }
 
     /// Adds a snapshot of a part of a source to `out`: a point for every sample, and an end mark for
@@ -182,19 +182,19 @@ impl Enricher {
             self.spent += thread_cpu().saturating_sub(began);
         }
         source.epoch = self.epoch;
-        self.ceiling.begin(batch.samples.len(), needed, || source.new_of_devices(batch));
+        self.limit.begin(batch.samples.len(), needed, || source.new_of_devices(batch));
         let mut looked_up = self.looked_up.drain(..);
         for same in subjects() {
-            let mut known = Looked::new(&registries, looked_up.next());
+            let mut known = SubjectLookup::new(&registries, looked_up.next());
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
-                let to = (&mut self.ceiling, &mut *out);
+                let to = (&mut self.limit, &mut *out);
                 source.take(sample, (time_ns, start_ns), &mut known, to);
             }
         }
-        (source.refused, source.needed) = self.ceiling.finish();
-        source.end_missing(unix_ns(batch.time), &mut self.ceiling, out);
+        (source.refused, source.needed) = self.limit.finish();
+        source.end_missing(unix_ns(batch.time), &mut self.limit, out);
     }
 
     /// CPU time of looking up owners and devices since this was last asked.
@@ -208,9 +208,9 @@ impl Enricher {
         source.generation += 1;
         // What has ended already is remembered no longer.
         let remembered = source.series.extract_if(|_, series| series.ended).count();
-        (0..remembered).for_each(|_| self.ceiling.forget());
-        source.end_missing(unix_ns(SystemTime::now()), &mut self.ceiling, out);
-        source.series.iter().for_each(|_| self.ceiling.forget());
+        (0..remembered).for_each(|_| self.limit.forget());
+        source.end_missing(unix_ns(SystemTime::now()), &mut self.limit, out);
+        source.series.iter().for_each(|_| self.limit.forget());
     }
 
     /// Ends every series, as the agent stops.
@@ -218,7 +218,7 @@ impl Enricher {
         let now = unix_ns(SystemTime::now());
         for source in self.sources.values_mut() {
             source.generation += 1;
-            source.end_missing(now, &mut self.ceiling, out);
+            source.end_missing(now, &mut self.limit, out);
         }
     }
 }
@@ -228,8 +228,8 @@ impl Source {
         &mut self,
         sample: &Sample,
         (time_ns, start_ns): (u64, u64),
-        known: &mut Looked<'_>,
-        (ceiling, out): (&mut Ceiling, &mut EnrichedBatch),
+        known: &mut SubjectLookup<'_>,
+        (ceiling, out): (&mut SeriesLimit, &mut EnrichedBatch),
     ) {
         let key = Key::of(sample);
         let value = Cumulative::of(&sample.value);
@@ -271,8 +271,8 @@ impl Source {
         &mut self,
         key: &Key,
         (last, time_ns, start_ns): (Cumulative, u64, u64),
-        known: &mut Looked<'_>,
-        (ceiling, out): (&mut Ceiling, &mut EnrichedBatch),
+        known: &mut SubjectLookup<'_>,
+        (ceiling, out): (&mut SeriesLimit, &mut EnrichedBatch),
     ) -> Option<&mut Series> {
         match self.series.entry(key.clone()) {
             Entry::Occupied(entry) if entry.get().ended => {
@@ -321,7 +321,7 @@ impl Source {
         batch.samples.iter().filter(|(_, sample)| is_new(sample)).count()
     }
 
-    fn end_missing(&mut self, now_ns: u64, ceiling: &mut Ceiling, out: &mut EnrichedBatch) {
+    fn end_missing(&mut self, now_ns: u64, ceiling: &mut SeriesLimit, out: &mut EnrichedBatch) {
         let generation = self.generation;
         self.series.retain(|key, series| {
             if series.generation == generation {
@@ -377,11 +377,11 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    fn enricher() -> (Enricher, GpuId) {
+    fn registry() -> (SeriesRegistry, GpuId) {
         let inventory = Arc::new(Inventory::default());
         let gpu = inventory.put(gpu("580.65"));
         let nowhere = Paths::under(Path::new("/nonexistent"));
-        (Enricher::new(inventory, Ownership::new(&nowhere)), gpu)
+        (SeriesRegistry::new(inventory, Ownership::new(&nowhere)), gpu)
     }
 
     fn gpu(driver: &str) -> GpuInfo {
@@ -407,7 +407,7 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn tick(enricher: &mut Enricher, seconds: u64, samples: Vec<Sample>) -> Vec<Point> {
+    fn tick(enricher: &mut SeriesRegistry, seconds: u64, samples: Vec<Sample>) -> Vec<Point> {
         let mut batch = Batch::new("test", at(seconds));
         for sample in samples {
             batch.push(sample);
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_was_there_before_us_starts_with_its_first_point() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         let first = tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
         let second = tick(&mut enricher, 20, vec![ENERGY.sample(gpu, (), 510.0)]);
         assert_eq!(shape(&first), [("gpu.energy", Some(Value::Double(500.0)), 10, 10)]);
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_fell_starts_anew_at_its_last_point() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
         let reloaded = tick(&mut enricher, 20, vec![ENERGY.sample(gpu, (), 3.0)]);
         assert_eq!(shape(&reloaded), [("gpu.energy", Some(Value::Double(3.0)), 10, 20)]);
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_series_that_is_not_read_any_more_ends_once() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 300.0)]);
         assert_eq!(shape(&tick(&mut enricher, 20, vec![])), [("gpu.power", None, 0, 20)]);
         assert_eq!(shape(&tick(&mut enricher, 30, vec![])), []);
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn ended_levels_are_forgotten_and_ended_counters_after_a_while() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
         tick(&mut enricher, 20, vec![]);
         assert_eq!(enricher.sources[&TEST].series.len(), 1);
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_comes_back_keeps_its_start() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
         tick(&mut enricher, 20, vec![]);
         let back = tick(&mut enricher, 30, vec![ENERGY.sample(gpu, (), 520.0)]);
@@ -474,13 +474,13 @@ mod tests {
 
     #[test]
     fn beyond_the_ceiling_what_is_new_is_left_out_and_counted_and_devices_come_first() {
-        let (enricher, gpu) = enricher();
+        let (enricher, gpu) = registry();
         let mut enricher = enricher.with_limit(3);
         let on = |pid| {
             let process = ProcKey { pid, start_ticks: 7 };
             process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
         };
-        let tick = |enricher: &mut Enricher, seconds, samples| {
+        let tick = |enricher: &mut SeriesRegistry, seconds, samples| {
             let points = tick(enricher, seconds, samples);
             let alive = points.iter().filter(|point| point.value.is_some());
             alive.map(|point| point.metric.name).collect::<Vec<_>>()
@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_tick_in_which_nothing_changes_allocates_nothing() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         let on = |pid| {
             let process = ProcKey { pid, start_ticks: 7 };
             process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn what_the_agent_says_of_itself_is_never_left_out() {
-        let (enricher, gpu) = enricher();
+        let (enricher, gpu) = registry();
         let mut enricher = enricher.with_limit(0);
         let own = HOLDERS.sample(Agent, (), 1);
         let points = tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), own]);
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_new_driver_ends_only_the_series_that_names_it() {
-        let (mut enricher, id) = enricher();
+        let (mut enricher, id) = registry();
         let read = |id| vec![INFO.sample(id, (), 1), POWER.sample(id, (), 300.0)];
         tick(&mut enricher, 10, read(id));
         enricher.inventory.put(gpu("590.10"));
@@ -571,7 +571,7 @@ mod tests {
 
     #[test]
     fn an_instance_has_its_own_identity_after_its_device_s() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         let id = enricher.inventory.put_instance(instance(gpu, "MIG-1"));
         let process = ProcKey { pid: 7, start_ticks: 1 };
         let on = GpuProcess { gpu, process, instance: Some(id) };
@@ -595,7 +595,7 @@ mod tests {
 
     #[test]
     fn another_instance_at_the_same_place_is_another_series() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         let first = enricher.inventory.put_instance(instance(gpu, "MIG-1"));
         let second = enricher.inventory.put_instance(instance(gpu, "MIG-2"));
         tick(&mut enricher, 10, vec![instance::INFO.sample(first, (), 1)]);
@@ -610,7 +610,7 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_never_puts_a_start_after_its_point() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         tick(&mut enricher, 100, vec![ENERGY.sample(gpu, (), 1.0)]);
         let points = tick(&mut enricher, 50, vec![ENERGY.sample(gpu, (), 2.0)]);
         assert_eq!(shape(&points), [("gpu.energy", Some(Value::Double(2.0)), 50, 50)]);
@@ -618,7 +618,7 @@ mod tests {
 
     #[test]
     fn stopping_ends_every_series() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
         let mut out = EnrichedBatch::default();
         enricher.end_all(&mut out);
@@ -627,7 +627,7 @@ mod tests {
 
     #[test]
     fn a_late_part_of_a_source_neither_ends_nor_restarts_the_others_series() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         let replica = |part| SourcePart { source: "engine", part };
         let mut tick = |part, seconds, subject: GpuId, joules| {
             let mut batch = Batch::of(replica(part), at(seconds));
@@ -654,7 +654,7 @@ mod tests {
 
     #[test]
     fn open_labels_make_series_of_their_own_and_are_on_their_points() {
-        let (mut enricher, gpu) = enricher();
+        let (mut enricher, gpu) = registry();
         let mut sets = LabelSets::new(8);
         let [a, b] = ["a", "b"].map(|model| sets.intern(&[(&attr::GPU_MODEL, model)]));
         let energy =

@@ -7,10 +7,10 @@ mod device;
 mod owner;
 mod process;
 
-use crate::attribute::Owner;
-use crate::attribute::grants::GrantWords;
+use crate::attribute::ProcessAttribution;
+use crate::attribute::allocations::AllocationDetails;
+use crate::attribute::owner::OwnerFacts;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::party::PartyFacts;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::catalog::attributes::AttrSet;
@@ -95,10 +95,10 @@ pub struct Registries<'a> {
 pub struct Identity {
     gpu: Option<Arc<GpuInfo>>,
     instance: Option<Arc<InstanceInfo>>,
-    owner: Option<Arc<Owner>>,
-    party: Option<Arc<PartyFacts>>,
+    process: Option<Arc<ProcessAttribution>>,
+    owner: Option<Arc<OwnerFacts>>,
     member: Option<Arc<MemberFacts>>,
-    grant: Option<Arc<GrantWords>>,
+    grant: Option<Arc<AllocationDetails>>,
 }
 
 impl Identity {
@@ -113,8 +113,8 @@ impl Identity {
         }
         same(self.gpu.as_ref(), other.gpu.as_ref())
             && same(self.instance.as_ref(), other.instance.as_ref())
+            && same(self.process.as_ref(), other.process.as_ref())
             && same(self.owner.as_ref(), other.owner.as_ref())
-            && same(self.party.as_ref(), other.party.as_ref())
             && same(self.member.as_ref(), other.member.as_ref())
             && same(self.grant.as_ref(), other.grant.as_ref())
     }

@@ -26,12 +26,12 @@ mod wire;
 pub(crate) use answer::{let_go, open_place, read_no_further, regular};
 pub(crate) use file::TenantDirectory;
 pub use file::{ProcReader, TenantFile};
-pub use pool::Standing;
+pub use pool::PoolStatus;
 pub use serve::{ServeError, serve};
-pub use tenant::Tenant;
+pub use tenant::FileOwner;
 
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::inspector::files::{Found, Opened, Search, Seen, Wanted};
+use crate::collect::inspector::files::{FileFilter, FoundFile, Opened, Search, SearchResult};
 use crate::collect::status::Report;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Answer, Reply, Request};
-pub use wire::{Link, MAX_READ, MOST_DESCRIPTORS, ProcFile, Stat};
+pub use wire::{Link, MAX_DESCRIPTORS, MAX_READ, ProcFile, Stat};
 
 /// What the helpers are called among the sources.
 pub const NAME: &str = "tenant_files";
@@ -53,24 +53,24 @@ pub const NAME: &str = "tenant_files";
 pub const DEADLINE: Duration = Duration::from_secs(2);
 /// Helpers at once: each is a process of some MiB, and one that hangs may stay in the kernel as
 /// long as its tenant likes.
-pub const MOST_HELPERS: usize = 4;
+pub const MAX_HELPERS: usize = 4;
 /// After so long without a request a helper is ended.
 pub const IDLE: Duration = Duration::from_mins(1);
 
 /// Why something was not read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ReadError {
     /// A read for this tenant has not come back, or has not long ago.
     #[error("a file system of {tenant} did not answer {} s ago", since.as_secs())]
     Hung {
         /// Whose it is.
-        tenant: Tenant,
+        tenant: FileOwner,
         /// How long ago it was asked.
         since: Duration,
     },
     /// This tenant's reads take too long to wait for more of them now.
     #[error("file systems of {0} answer too slowly")]
-    Slow(Tenant),
+    Slow(FileOwner),
     /// Every helper hangs, or is busy with others.
     #[error("every process that reads tenants' files hangs or is busy")]
     Exhausted,
@@ -82,10 +82,10 @@ pub enum Refused {
     Failed(Errno),
 }
 
-impl From<Refused> for io::Error {
-    fn from(refused: Refused) -> Self {
+impl From<ReadError> for io::Error {
+    fn from(refused: ReadError) -> Self {
         match refused {
-            Refused::Failed(errno) => errno.into(),
+            ReadError::Failed(errno) => errno.into(),
             refused => Self::other(refused),
         }
     }
@@ -145,7 +145,7 @@ impl TenantFiles {
     }
 
     /// One of a process's files in `/proc`, from its start, as a stream.
-    pub fn proc_file(&self, process: ProcKey, file: ProcFile) -> Result<ProcReader, Refused> {
+    pub fn proc_file(&self, process: ProcKey, file: ProcFile) -> Result<ProcReader, ReadError> {
         let tenant = self.tenant(process)?;
         let request = Request::Proc { process, file, offset: 0, length: wire::most() };
         let reply = self.ask(&tenant, &request, &[])?;
@@ -167,17 +167,17 @@ impl TenantFiles {
         process: ProcKey,
         address: u64,
         length: usize,
-    ) -> Result<Vec<u8>, Refused> {
+    ) -> Result<Vec<u8>, ReadError> {
         let tenant = self.tenant(process)?;
-        let wanted = u32::try_from(length).map_err(|_| Refused::Failed(Errno::INVAL))?;
+        let wanted = u32::try_from(length).map_err(|_| ReadError::Failed(Errno::INVAL))?;
         let file = ProcFile::Memory;
         let request = Request::Proc { process, file, offset: address, length: wanted };
         let bytes = self.ask(&tenant, &request, &[])?.bytes;
-        if bytes.len() == length { Ok(bytes) } else { Err(Refused::Failed(Errno::FAULT)) }
+        if bytes.len() == length { Ok(bytes) } else { Err(ReadError::Failed(Errno::FAULT)) }
     }
 
     /// The regular file that a link of a process's leads to. Everything else is refused unopened.
-    pub fn open(&self, process: ProcKey, link: &Link) -> Result<TenantFile, Refused> {
+    pub fn open(&self, process: ProcKey, link: &Link) -> Result<TenantFile, ReadError> {
         let tenant = self.tenant(process)?;
         let request = Request::Open { process, link: link.clone() };
         let mut reply = self.ask(&tenant, &request, &[])?;
@@ -193,21 +193,21 @@ impl TenantFiles {
         &self,
         process: ProcKey,
         path: &Path,
-    ) -> Result<TenantDirectory, Refused> {
+    ) -> Result<TenantDirectory, ReadError> {
         self.directory_for(self.tenant(process)?, Some(process), path)
     }
 
     /// A directory that the operator named.
-    pub(crate) fn operators(&self, path: &Path) -> Result<TenantDirectory, Refused> {
-        self.directory_for(Tenant::operator(), None, path)
+    pub(crate) fn operators(&self, path: &Path) -> Result<TenantDirectory, ReadError> {
+        self.directory_for(FileOwner::operator(), None, path)
     }
 
     fn directory_for(
         &self,
-        tenant: Tenant,
+        tenant: FileOwner,
         process: Option<ProcKey>,
         path: &Path,
-    ) -> Result<TenantDirectory, Refused> {
+    ) -> Result<TenantDirectory, ReadError> {
         let request = Request::Directory { process, path: path.to_owned() };
         let place = self.ask(&tenant, &request, &[])?.descriptors.pop().ok_or_else(no_answer)?;
         Ok(TenantDirectory { files: self.clone(), tenant, place })
@@ -219,26 +219,26 @@ impl TenantFiles {
         &self,
         process: ProcKey,
         pid: u32,
-        wanted: &Wanted,
-    ) -> Result<Found, Refused> {
+        wanted: &FileFilter,
+    ) -> Result<SearchResult, ReadError> {
         self.search(&self.tenant(process)?, Search::OpenBy { process, pid }, &[], wanted)
     }
 
     fn search(
         &self,
-        tenant: &Tenant,
+        tenant: &FileOwner,
         search: Search,
         passed: &[BorrowedFd<'_>],
-        wanted: &Wanted,
-    ) -> Result<Found, Refused> {
+        wanted: &FileFilter,
+    ) -> Result<SearchResult, ReadError> {
         let request = Request::Search { search, wanted: wanted.clone() };
         let reply = self.ask(tenant, &request, passed)?;
         let Answer::Found(seen, refused) = reply.answer else { return Err(no_answer()) };
         let opened = seen.into_iter().zip(reply.descriptors).map(|((kind, stat), place)| Opened {
-            seen: Seen::new(kind, &stat),
+            seen: FoundFile::new(kind, &stat),
             file: self.file(tenant.clone(), stat, place),
         });
-        Ok(Found { files: opened.collect(), refused })
+        Ok(SearchResult { files: opened.collect(), refused })
     }
 
     /// Where the host's files are.
@@ -247,58 +247,58 @@ impl TenantFiles {
     }
 
     /// Whose reads those of a process are.
-    pub fn tenant(&self, process: ProcKey) -> Result<Tenant, Refused> {
+    pub fn tenant(&self, process: ProcKey) -> Result<FileOwner, ReadError> {
         match self.means {
-            Means::Direct => Ok(Tenant::default()),
-            Means::Helpers(_) if self.by_process => Ok(Tenant::mappings(process)),
+            Means::Direct => Ok(FileOwner::default()),
+            Means::Helpers(_) if self.by_process => Ok(FileOwner::mappings(process)),
             Means::Helpers(_) => {
-                Tenant::of(&self.paths, process).ok_or(Refused::Failed(Errno::SRCH))
+                FileOwner::of(&self.paths, process).ok_or(ReadError::Failed(Errno::SRCH))
             }
         }
     }
 
     /// Ends what is idle, kills what is late, and says how the helpers are. To be called now and
     /// then.
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> PoolStatus {
         match &self.means {
-            Means::Direct => Standing::default(),
-            Means::Helpers(pool) => pool.standing(),
+            Means::Direct => PoolStatus::default(),
+            Means::Helpers(pool) => pool.status(),
         }
     }
 
-    fn file(&self, tenant: Tenant, stat: Stat, place: OwnedFd) -> TenantFile {
+    fn file(&self, tenant: FileOwner, stat: Stat, place: OwnedFd) -> TenantFile {
         TenantFile { files: self.clone(), tenant, stat, place }
     }
 
     fn ask(
         &self,
-        tenant: &Tenant,
+        tenant: &FileOwner,
         request: &Request,
         passed: &[BorrowedFd<'_>],
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, ReadError> {
         let reply = match &self.means {
             Means::Direct => answer::answer(&self.paths, request, passed),
             Means::Helpers(pool) => pool.ask(tenant, request, passed, self.patience)?,
         };
         match reply.answer {
-            Answer::Failed(errno) => Err(Refused::Failed(Errno::from_raw_os_error(errno))),
+            Answer::Failed(errno) => Err(ReadError::Failed(Errno::from_raw_os_error(errno))),
             _ => Ok(reply),
         }
     }
 }
 
-impl Standing {
+impl PoolStatus {
     /// The report of the source [`NAME`].
     pub fn report(&self) -> Report {
         let report = match self.hung.iter().max_by_key(|(_, since)| *since) {
             None => Report::ready(),
             Some((tenant, since)) => {
-                let is_full = self.stuck == MOST_HELPERS;
+                let is_full = self.stuck == MAX_HELPERS;
                 let state = if is_full { SourceState::Hung } else { SourceState::Degraded };
                 let (stuck, tenants, seconds) = (self.stuck, self.hung.len(), since.as_secs());
                 let reason = format!(
                     "a file of {tenant} did not answer {seconds} s ago; nothing is read of \
-                     {tenants} tenants now, and {stuck} of {MOST_HELPERS} processes that read hang"
+                     {tenants} tenants now, and {stuck} of {MAX_HELPERS} processes that read hang"
                 );
                 Report::of(state, reason, "see that tenant's network and FUSE mounts")
             }
@@ -309,8 +309,8 @@ impl Standing {
     }
 }
 
-fn no_answer() -> Refused {
-    Refused::Helper("an answer to something else".to_owned())
+fn no_answer() -> ReadError {
+    ReadError::Helper("an answer to something else".to_owned())
 }
 
 #[cfg(test)]

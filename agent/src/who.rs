@@ -6,16 +6,16 @@ mod table;
 
 pub use others::Others;
 
-use crate::attribute::suppliers;
-use crate::attribute::{Method, Owner};
-use crate::collect::status::Standing;
+use crate::attribute::providers;
+use crate::attribute::{Method, ProcessAttribution};
+use crate::collect::status::SourceStatus;
 use crate::text::printable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The whole answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Who {
+pub struct HostReport {
     /// Host name.
     pub host: String,
     /// The agent's version, or of the command that read for itself.
@@ -91,7 +91,7 @@ pub struct Instance {
 pub struct Process {
     /// Whose it is.
     #[serde(flatten)]
-    pub owner: Person,
+    pub owner: OwnerView,
     /// `compute`, `graphics`, `mps`, `mps_server`.
     #[serde(default)]
     pub kind: Option<String>,
@@ -109,7 +109,7 @@ pub struct Process {
 pub struct Holder {
     /// Whose it is.
     #[serde(flatten)]
-    pub owner: Person,
+    pub owner: OwnerView,
     /// Device nodes it opened.
     pub nodes: Vec<String>,
     /// UUIDs of the MIG instances these nodes grant.
@@ -121,7 +121,7 @@ pub struct Holder {
 
 /// An owner, flat, as the table and JSON show it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Person {
+pub struct OwnerView {
     /// PID on the host.
     pub pid: u32,
     /// When it started, in 1/100 s since boot: with the PID the process's identity. 0 where it is
@@ -178,9 +178,9 @@ pub struct Source {
     pub dropped: BTreeMap<String, u64>,
 }
 
-impl Person {
+impl OwnerView {
     /// An owner that is known.
-    pub fn of(owner: &Owner) -> Self {
+    pub fn of(owner: &ProcessAttribution) -> Self {
         let pod = owner.workload.pod.as_ref();
         let slurm = owner.workload.slurm.as_ref();
         let text = |text: &std::sync::Arc<str>| printable(text).into_owned();
@@ -241,7 +241,7 @@ impl Person {
 
 impl Source {
     /// A source as it stands on the board.
-    pub fn of(name: &str, standing: &Standing) -> Self {
+    pub fn of(name: &str, standing: &SourceStatus) -> Self {
         let report = &standing.report;
         Self {
             name: name.into(),
@@ -256,7 +256,7 @@ impl Source {
 
     /// Whether a person who asks who is on the devices should hear of it.
     fn is_amiss(&self) -> bool {
-        let is_usual = self.state == "absent" && suppliers::is_supplier(&self.name);
+        let is_usual = self.state == "absent" && providers::is_provider(&self.name);
         self.state != "ready" && !is_usual
     }
 }
@@ -286,7 +286,7 @@ impl Device {
 mod tests {
     use super::*;
     use crate::attribute::cgroup::parse_path;
-    use crate::attribute::party::PartyId;
+    use crate::attribute::owner::OwnerId;
     use crate::catalog::attributes::SYSTEMD_UNIT;
     use crate::ids::ProcKey;
     use std::sync::Arc;
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn names_that_others_have_chosen_reach_no_terminal_unchanged() {
         let path = "/system.slice/\u{202e}x\x1b[2J.service";
-        let owner = Owner {
+        let owner = ProcessAttribution {
             process: ProcKey { pid: 7, start_ticks: 1 },
             comm: Arc::from("\x1b[2Jroot\n"),
             uid: 7,
@@ -304,9 +304,9 @@ mod tests {
             method: Method::Proc,
             nodes: Vec::new(),
             exited_ns: None,
-            party: PartyId::UNATTRIBUTED,
+            owner: OwnerId::UNATTRIBUTED,
         };
-        let person = Person::of(&owner);
+        let person = OwnerView::of(&owner);
         let names = (person.unit.as_deref(), &*person.comm);
         assert_eq!(names, (Some("\u{fffd}x\u{fffd}[2J.service"), "\u{fffd}[2Jroot\u{fffd}"));
         let unit = owner.attributes();

@@ -102,7 +102,7 @@ pub async fn run(options: &Options) -> Result<(), DemoError> {
     let mut next_pod = Instant::now() + NEXT_POD;
     loop {
         tokio::select! {
-            () = stop.told() => return Ok(()),
+            () = stop.reported() => return Ok(()),
             _ = redraw.tick() => {}
         }
         let changed = Instant::now() >= next_pod;
@@ -223,7 +223,7 @@ impl Stop {
         })
     }
 
-    async fn told(&mut self) {
+    async fn reported(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

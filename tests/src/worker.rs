@@ -49,7 +49,7 @@ pub enum WorkerError {
 pub struct Worker {
     child: Child,
     children: Vec<u32>,
-    told: Option<ChildStdin>,
+    reported: Option<ChildStdin>,
 }
 
 impl Worker {
@@ -80,7 +80,7 @@ impl Worker {
             .map_err(WorkerError::Start)?;
         let told = child.stdin.take();
         let out = child.stdout.take();
-        let mut worker = Self { child, children: Vec::new(), told };
+        let mut worker = Self { child, children: Vec::new(), reported: told };
         let said = out.map(first_line).transpose().map_err(WorkerError::Start)?;
         worker.children = ready(&said.unwrap_or_default(), worker.pid())?;
         Ok(worker)
@@ -128,7 +128,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // It ends by itself when told, after its children; the signal is for one that cannot. One
         // that has ended already is what was wanted.
-        drop(self.told.take());
+        drop(self.reported.take());
         let pid = rustix::process::Pid::from_child(&self.child);
         let ended = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
             .is_ok_and(|pidfd| readable(&pidfd, Timespec { tv_sec: 2, tv_nsec: 0 }));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// What it is made of.
 const PROGRAMS: [&str; 3] = ["gpuwho", "gpu-check", "gpu-load"];
 /// The folder must fit through narrow ways onto machines without a network.
-const MOST_BYTES: u64 = 60 << 20;
+const MAX_BYTES: u64 = 60 << 20;
 
 /// What `cargo xtask gpu-check` can be asked.
 #[derive(clap::Args)]
@@ -48,8 +48,8 @@ fn assemble(built: &Path, folder: &Path) -> Result<u64> {
         bytes += fs::copy(&from, &to)
             .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
     }
-    if bytes > MOST_BYTES {
-        bail!("{} has {bytes} bytes, more than {MOST_BYTES}", folder.display());
+    if bytes > MAX_BYTES {
+        bail!("{} has {bytes} bytes, more than {MAX_BYTES}", folder.display());
     }
     Ok(bytes)
 }

@@ -25,7 +25,7 @@ const NCCL_VARIABLE: &str = "GPUWHO_TEST_NCCL";
 const PROMTOOL_VARIABLE: &str = "GPUWHO_PROMTOOL";
 
 /// The programs that take the longest, which therefore start first.
-const LONGEST: [&str; 2] = ["e2e", "gpuwho (lib)"];
+const START_FIRST: [&str; 2] = ["e2e", "gpuwho (lib)"];
 
 /// What `cargo xtask test` can be asked.
 #[derive(Default, clap::Args)]
@@ -51,7 +51,8 @@ pub(crate) fn test(request: &Request) -> Result<Tally> {
     if programs.is_empty() {
         bail!("no test program is called {}", request.programs.join(" or "));
     }
-    programs.sort_by_key(|program| LONGEST.iter().position(|name| *name == program.name).is_none());
+    programs
+        .sort_by_key(|program| START_FIRST.iter().position(|name| *name == program.name).is_none());
     let built = began.elapsed();
     let runs = runner.run_all(&programs)?;
     let mut tally = Tally::of(runs, &runner)?;

@@ -3,10 +3,10 @@
 
 use crate::runtime::Runtime;
 use crate::scene::{BEGAN_NS, CONTAINERS, Host, Place};
-use gpuwho::attribute::Owner;
+use gpuwho::attribute::ProcessAttribution;
 use gpuwho::attribute::ownership::Ownership;
-use gpuwho::attribute::suppliers::{Containers, Kubernetes, Settings, Suppliers, THREAD};
-use gpuwho::collect::status::Board;
+use gpuwho::attribute::providers::{Containers, Kubernetes, MetadataProviders, Settings, THREAD};
+use gpuwho::collect::status::StatusRegistry;
 use gpuwho::ids::ProcKey;
 use std::fs;
 use std::thread;
@@ -88,7 +88,8 @@ impl Node {
         kubernetes.cri = vec![socket];
         let settings =
             Settings { paths: host.paths.clone(), kubernetes, containers: Containers::default() };
-        let mut suppliers = Suppliers::hire(settings, &ownership, &Board::default());
+        let mut suppliers =
+            MetadataProviders::start_for(settings, &ownership, &StatusRegistry::default());
         suppliers.start().unwrap();
         suppliers.wait(WITHIN);
         Self { host, ownership, runtime }
@@ -103,7 +104,7 @@ impl Node {
     }
 }
 
-fn is_named(owner: &Owner) -> bool {
+fn is_named(owner: &ProcessAttribution) -> bool {
     let pod = owner.workload.pod.as_ref();
     pod.is_some_and(|pod| pod.name.is_some() && pod.container.is_some())
 }

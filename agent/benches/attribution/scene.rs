@@ -1,10 +1,10 @@
 //! A host made of files: 500 pods of one container each, 200 processes in the first hundred of
 //! them, eight devices, and a batch as the device reader emits it.
 
-use gpuwho::attribute::grants::{DeviceName, Grant, GrantWords};
-use gpuwho::attribute::names::{ContainerFacts, PodFacts, Supplier};
+use gpuwho::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
+use gpuwho::attribute::names::{ContainerFacts, PodFacts, Provider};
+use gpuwho::attribute::owner::Owner;
 use gpuwho::attribute::ownership::Ownership;
-use gpuwho::attribute::party::Party;
 use gpuwho::attribute::{Evidence, KernelCgroups, Opened, Workload};
 use gpuwho::catalog::attributes::AttrSet;
 use gpuwho::catalog::device::{self, Clock, DeviceState, Limit, MemoryState, Sensor, Task};
@@ -111,7 +111,7 @@ fn stat(process: ProcKey) -> String {
 pub(crate) fn tell(ownership: &Ownership) {
     for place in (0..CONTAINERS).map(Place::of) {
         ownership.put_pod(
-            Supplier::Cri,
+            Provider::Cri,
             PodFacts {
                 uid: PodUid::new(&place.uid),
                 namespace: "research".into(),
@@ -122,7 +122,7 @@ pub(crate) fn tell(ownership: &Ownership) {
             },
         );
         ownership.put_container(
-            Supplier::Cri,
+            Provider::Cri,
             ContainerFacts {
                 id: ContainerId::new(&place.id),
                 name: Some("train".into()),
@@ -136,20 +136,20 @@ pub(crate) fn tell(ownership: &Ownership) {
     }
     let grants = (0..PARTIES).map(|number| {
         let uid = PodUid::new(&Place::of(number).uid);
-        let party = Party::Pod { uid, container: Some("train".into()), within: None };
-        Grant {
+        let party = Owner::Pod { uid, container: Some("train".into()), within: None };
+        Allocation {
             device: DeviceName::Uuid(GpuUuid::new(&format!("GPU-{}", number % DEVICES))),
-            party: ownership.grantee(party, &Workload::default()),
+            owner: ownership.grantee(party, &Workload::default()),
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
-            words: GrantWords {
+            words: AllocationDetails {
                 resource: Some("nvidia.com/gpu".into()),
                 replica: Some(number.to_string().into()),
-                ..GrantWords::default()
+                ..AllocationDetails::default()
             },
         }
     });
-    ownership.grants().replace("kubelet", grants.collect());
+    ownership.allocations().replace("kubelet", grants.collect());
 }
 
 /// The devices.

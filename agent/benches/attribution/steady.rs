@@ -1,7 +1,8 @@
 //! One tick in which nobody comes and nobody goes.
 
 use crate::scene::{self, BEGAN_NS, Host, Place, SECOND_NS, TICK};
-use gpuwho::attribute::grants::DeviceName;
+use gpuwho::accounting::Accounting;
+use gpuwho::attribute::allocations::DeviceName;
 use gpuwho::attribute::ownership::Ownership;
 use gpuwho::attribute::slurm::JobGrants;
 use gpuwho::catalog::attributes::AttrSet;
@@ -12,10 +13,9 @@ use gpuwho::export::otlp::settings::{RawOtlp, Settings, Signal};
 use gpuwho::host::boot_time_ns;
 use gpuwho::ids::{GpuId, ProcKey};
 use gpuwho::inventory::Inventory;
-use gpuwho::ledger::Ledger;
 use gpuwho::paths::Paths;
 use gpuwho::sample::{Batch, Subject};
-use gpuwho::series::Enricher;
+use gpuwho::series::SeriesRegistry;
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::process::{Child, Command};
@@ -81,10 +81,10 @@ struct Tick {
     inventory: Arc<Inventory>,
     gpus: Vec<GpuId>,
     processes: Vec<ProcKey>,
-    enricher: Enricher,
-    ledger: Ledger,
+    registry: SeriesRegistry,
+    accounting: Accounting,
     encoder: Encoder,
-    grants: JobGrants,
+    allocations: JobGrants,
     out: EnrichedBatch,
     _host: Host,
 }
@@ -93,7 +93,7 @@ struct Tick {
 struct Costs {
     lookups: Cost,
     enrich: Cost,
-    ledger: Cost,
+    accounting: Cost,
     expire: Cost,
     refresh: Cost,
     sort: Cost,
@@ -128,7 +128,7 @@ pub(crate) fn measure() {
     costs.refresh.print("job grants, once a tick");
     sweep.print("search in /proc, once in 30 s");
     costs.enrich.print("enrich, owners included");
-    costs.ledger.print("ledger");
+    costs.accounting.print("ledger");
     costs.sort.print("sort");
     costs.encode.print("encode");
     let searches = TICK as f64 / SWEEP as f64;
@@ -154,10 +154,10 @@ impl Tick {
         let settings = Settings::resolve(Signal::Metrics, &raw, &raw, &|_| None).unwrap();
         let resource = Resource::new(&AttrSet::new(), &settings);
         Self {
-            enricher: Enricher::new(Arc::clone(&inventory), ownership.clone()),
-            ledger: Ledger::new(Duration::from_secs(TICK)),
+            registry: SeriesRegistry::new(Arc::clone(&inventory), ownership.clone()),
+            accounting: Accounting::new(Duration::from_secs(TICK)),
             encoder: Encoder::new(&resource, Limits::default()),
-            grants: JobGrants::default(),
+            allocations: JobGrants::default(),
             out: EnrichedBatch::default(),
             ownership,
             inventory,
@@ -171,8 +171,10 @@ impl Tick {
         let seconds = u64::from(number) * TICK;
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds);
         let mut batch = scene::batch(&self.gpus, &self.processes, at, number);
-        let Self { ownership, inventory, ledger, enricher, encoder, out, .. } = self;
-        costs.ledger.of(|| ledger.account(&mut batch, ownership, inventory));
+        let Self {
+            ownership, inventory, accounting: ledger, registry: enricher, encoder, out, ..
+        } = self;
+        costs.accounting.of(|| ledger.account(&mut batch, ownership, inventory));
         costs.lookups.of(|| look_up(&batch, ownership));
         costs.enrich.of(|| enricher.enrich(&batch, out));
         costs.sort.of(|| out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr()));
@@ -181,7 +183,7 @@ impl Tick {
         (costs.samples, costs.points) = (batch.samples.len(), out.points.len());
         assert!(out.points.iter().all(|point| point.value.is_some()), "the scene changed");
         out.points.clear();
-        let grants = &self.grants;
+        let grants = &self.allocations;
         costs.refresh.of(|| grants.refresh(ownership, |_| vec![DeviceName::Minor(0)]));
         // No search in `/proc`: the host's is of files, which is another cost.
         costs.expire.of(|| ownership.expire(BEGAN_NS + SECOND_NS));
@@ -194,7 +196,7 @@ fn look_up(batch: &Batch, ownership: &Ownership) {
         let Some((_, sample)) = same.first() else { continue };
         match sample.subject {
             Subject::Process(on) => drop(black_box(ownership.owner(on.process))),
-            Subject::Party(on) => drop(black_box(ownership.party(on.party))),
+            Subject::Party(on) => drop(black_box(ownership.owner_facts(on.owner))),
             _ => {}
         }
     }

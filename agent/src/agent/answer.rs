@@ -1,7 +1,7 @@
 //! Answers the control socket from what the parts know now.
 
 use super::core::Core;
-use crate::attribute::Owner;
+use crate::attribute::ProcessAttribution;
 use crate::catalog::device::DeviceState;
 use crate::collect::device::snapshot::{
     Control, DeviceSnapshot, InstanceSnapshot, ProcessSnapshot, ReaderSnapshot,
@@ -9,11 +9,11 @@ use crate::collect::device::snapshot::{
 use crate::control::Answer;
 use crate::host;
 use crate::ids::InstanceId;
-use crate::who::{Device, Holder, Instance, Person, Process, Source, Who};
+use crate::who::{Device, Holder, HostReport, Instance, OwnerView, Process, Source};
 use std::time::Duration;
 
 /// Ended processes in one answer: a storm's worth, and still a small answer.
-const MOST_ENDED: usize = 1024;
+const MAX_ENDED: usize = 1024;
 
 impl Core {
     fn device(&self, read: DeviceSnapshot) -> Device {
@@ -53,20 +53,20 @@ impl Core {
     fn holders(&self) -> Vec<Holder> {
         let mut ended = self.context.ownership.ended();
         ended.sort_by_key(|owner| std::cmp::Reverse(owner.exited_ns));
-        ended.truncate(MOST_ENDED);
-        let living = self.context.ownership.holders();
+        ended.truncate(MAX_ENDED);
+        let living = self.context.ownership.openers();
         let readers: Vec<_> = self.context.readers.all().iter().map(Control::snapshot).collect();
         living.iter().chain(&ended).map(|owner| self.holder(owner, &readers)).collect()
     }
 
-    fn holder(&self, owner: &Owner, readers: &[ReaderSnapshot]) -> Holder {
+    fn holder(&self, owner: &ProcessAttribution, readers: &[ReaderSnapshot]) -> Holder {
         let exited = owner.exited_ns.is_some();
         // What the nodes granted when it lived, another may have now.
         let living = readers.iter().filter(|_| !exited);
         let granted =
             living.flat_map(|reader| reader.granted(&owner.nodes, &self.context.inventory));
         Holder {
-            owner: Person::of(owner),
+            owner: OwnerView::of(owner),
             nodes: owner.nodes.iter().map(ToString::to_string).collect(),
             instances: granted.filter_map(|instance| self.mig_uuid(instance)).collect(),
             exited,
@@ -80,7 +80,8 @@ impl Core {
     fn process(&self, listed: &ProcessSnapshot) -> Process {
         let owner = listed.process.and_then(|process| self.context.ownership.owner(process));
         Process {
-            owner: owner.map_or_else(|| Person::unknown(listed.pid), |owner| Person::of(&owner)),
+            owner: owner
+                .map_or_else(|| OwnerView::unknown(listed.pid), |owner| OwnerView::of(&owner)),
             kind: listed.kind.map(|kind| kind.as_str().into()),
             instance: listed.instance.and_then(|instance| self.mig_uuid(instance)),
             memory_bytes: listed.memory,
@@ -90,7 +91,7 @@ impl Core {
 }
 
 impl Answer for Core {
-    fn who(&self) -> Who {
+    fn who(&self) -> HostReport {
         self.refresh();
         // Each vendor numbers its own.
         let devices = self.context.readers.all().into_iter().flat_map(|reader| {
@@ -99,7 +100,7 @@ impl Answer for Core {
             devices.sort_by_key(|device| device.index);
             devices
         });
-        Who {
+        HostReport {
             host: host::name(),
             version: env!("CARGO_PKG_VERSION").into(),
             devices: devices.collect(),
@@ -111,7 +112,7 @@ impl Answer for Core {
                 .iter()
                 .map(|(name, st)| Source::of(name, st))
                 .collect(),
-            ..Who::default()
+            ..HostReport::default()
         }
     }
 
@@ -133,7 +134,7 @@ impl Answer for Core {
         if answers {
             return Err(format!("{uuid} answers: it would be remembered again at once"));
         }
-        match self.context.inventory.register().forget(uuid) {
+        match self.context.inventory.register().remove(uuid) {
             Some(known) => {
                 let model = known.model.unwrap_or_else(|| "device".into());
                 Ok(format!("{model} {uuid} is forgotten"))

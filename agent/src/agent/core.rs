@@ -3,22 +3,22 @@
 use super::configuration::Configuration;
 use super::{RunError, sources};
 use crate::attribute::ownership::Ownership;
+use crate::attribute::providers::{self, MetadataProviders};
 use crate::attribute::slurm::{DeviceNumber, JobGrants};
-use crate::attribute::suppliers::{self, Suppliers};
 use crate::collect::Collector;
 use crate::collect::device::partitions::PartitionNodes;
 use crate::collect::device::snapshot::{Control, ProcessSnapshot};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::collect::source::{Context, Readers, SourceDef};
-use crate::collect::status::Board;
+use crate::collect::status::StatusRegistry;
 use crate::communicators::Communicators;
 use crate::config::Settings;
-use crate::event::desk::{self, Desk};
+use crate::event::aggregator::{self, EventAggregator};
 use crate::host::{self, CgroupNamespace};
 use crate::inventory::Inventory;
-use crate::inventory::register::Register;
+use crate::inventory::register::DeviceStore;
 use crate::log_limit;
-use crate::series::Enricher;
+use crate::series::SeriesRegistry;
 use crate::tenant_files::{self, TenantFiles};
 use std::cell::OnceCell;
 use std::sync::{Arc, PoisonError};
@@ -32,8 +32,8 @@ const UNBINDING: Duration = Duration::from_secs(30);
 pub(super) struct Core {
     pub(super) context: Context,
     series_limit: usize,
-    pub(super) suppliers: Suppliers,
-    job_grants: JobGrants,
+    pub(super) providers: MetadataProviders,
+    job_allocations: JobGrants,
 }
 
 impl Core {
@@ -41,7 +41,7 @@ impl Core {
     /// runs.
     pub(super) fn new(
         settings: &Settings,
-        register: Register,
+        register: DeviceStore,
         wake: Option<Box<dyn Fn() + Send + Sync>>,
     ) -> Self {
         if let CgroupNamespace::Foreign(error) = host::enter_cgroup_namespace(&settings.paths) {
@@ -51,12 +51,12 @@ impl Core {
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::reading_through(&files, settings.attribution.clone());
         log_limit::know_owners(&ownership);
-        let board = Board::default();
-        let suppliers = Suppliers::hire(settings.names.clone(), &ownership, &board);
+        let board = StatusRegistry::default();
+        let suppliers = MetadataProviders::start_for(settings.names.clone(), &ownership, &board);
         let inventory = Arc::new(Inventory::beside(register));
         let (readers, holding) = (Readers::default(), Readers::default());
         let is_agent = wake.is_some();
-        let desk = Arc::new(Desk::new(desk::Sources {
+        let desk = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::clone(&inventory),
             ownership: ownership.clone(),
             listed: listed(readers.clone(), Arc::clone(&inventory)),
@@ -69,12 +69,12 @@ impl Core {
             interval: settings.interval,
             is_agent,
             inventory,
-            communicators: Arc::new(Communicators::told_apart_by(&ownership)),
+            communicators: Arc::new(Communicators::with_ownership(&ownership)),
             ownership,
             board,
             gauges: Arc::default(),
             files,
-            desk,
+            aggregator: desk,
             nodes: settings.nodes.clone(),
             readers,
             holding,
@@ -85,13 +85,13 @@ impl Core {
             nccl_processes: <_>::default(),
         };
         let (series_limit, job_grants) = (settings.series_limit, JobGrants::default());
-        Self { context, series_limit, suppliers, job_grants }
+        Self { context, series_limit, providers: suppliers, job_allocations: job_grants }
     }
 
     /// Starts those who name pods and containers.
-    pub(super) fn start_suppliers(&mut self) -> Result<(), RunError> {
-        let name = || suppliers::THREAD.into();
-        self.suppliers.start().map_err(|source| RunError::Thread { name: name(), source })
+    pub(super) fn start_providers(&mut self) -> Result<(), RunError> {
+        let name = || providers::THREAD.into();
+        self.providers.start().map_err(|source| RunError::Thread { name: name(), source })
     }
 
     /// Starts the wanted ones of the sources that are switched on, in their order; gives the
@@ -111,9 +111,9 @@ impl Core {
     }
 
     /// Turns samples into series, by what the parts share.
-    pub(super) fn enricher(&self) -> Enricher {
+    pub(super) fn registry(&self) -> SeriesRegistry {
         let Context { inventory, ownership, communicators, .. } = &self.context;
-        Enricher::new(Arc::clone(inventory), ownership.clone())
+        SeriesRegistry::new(Arc::clone(inventory), ownership.clone())
             .with_limit(self.series_limit)
             .with_switches(sources::switches())
             .with_communicators(Arc::clone(communicators))
@@ -122,11 +122,11 @@ impl Core {
     /// Puts the report of what has no tick of its own on the board.
     pub(super) fn refresh(&self) {
         let Context { board, ownership, paths, gauges, .. } = &self.context;
-        board.put(tenant_files::NAME, &self.context.files.standing().report());
+        board.put(tenant_files::NAME, &self.context.files.status().report());
         self.context.upkeep.lock().iter_mut().for_each(|work| work());
         log_limit::sum_up(ownership);
         let known = OnceCell::new();
-        self.job_grants.refresh(ownership, |numbers| {
+        self.job_allocations.refresh(ownership, |numbers| {
             let read = || (Nodes::read(&self.context.nodes, paths), PartitionNodes::of_all(paths));
             let (nodes, partitions) = known.get_or_init(read);
             let name = |DeviceNumber { major, minor }| nodes.name(Device { major, minor });
@@ -138,7 +138,7 @@ impl Core {
 }
 
 /// The processes that the drivers last listed on a device.
-fn listed(readers: Readers, inventory: Arc<Inventory>) -> desk::Listed {
+fn listed(readers: Readers, inventory: Arc<Inventory>) -> aggregator::Listed {
     Box::new(move |gpu| {
         let readers = readers.all();
         let snapshots = readers.iter().map(Control::snapshot);

@@ -3,6 +3,7 @@
 use super::configuration::Configuration;
 use super::core::Core;
 use super::{RunError, sinks, sources};
+use crate::accounting::Accounting;
 use crate::attribute::Evidence;
 use crate::collect::Collector;
 use crate::collect::kernel::nodes::Nodes;
@@ -11,10 +12,9 @@ use crate::collect::source::Alone;
 use crate::control::Answer as _;
 use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
-use crate::inventory::register::Register;
-use crate::ledger::Ledger;
+use crate::inventory::register::DeviceStore;
 use crate::sample::{Batch, SourcePart};
-use crate::who::Who;
+use crate::who::HostReport;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The driver computes a process's utilisation over the time since it was last asked: a second
@@ -28,10 +28,10 @@ const NAMES: Duration = Duration::from_millis(500);
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// Looks once at everything and gives the table.
-pub fn read_once(configuration: &Configuration) -> Who {
+pub fn read_once(configuration: &Configuration) -> HostReport {
     let settings = &configuration.settings;
-    let mut core = Core::new(settings, Register::read_only(&settings.paths.state), None);
-    if let Err(error) = core.start_suppliers() {
+    let mut core = Core::new(settings, DeviceStore::read_only(&settings.paths.state), None);
+    if let Err(error) = core.start_providers() {
         tracing::warn!(%error, "pods and containers stay without names");
     }
     let nodes = Nodes::read(&settings.nodes, &settings.paths);
@@ -46,7 +46,7 @@ pub fn read_once(configuration: &Configuration) -> Who {
         std::thread::sleep(SECOND_LOOK);
         read(&core, collector.as_mut());
     }
-    core.suppliers.wait(NAMES);
+    core.providers.wait(NAMES);
     core.who()
 }
 
@@ -62,22 +62,22 @@ pub fn collect(
         return Err(RunError::UnknownSource { name: name.clone(), known: known.join(", ") });
     }
     let mut sinks = sinks::open(configuration)?;
-    let mut core = Core::new(settings, Register::read_only(&settings.paths.state), None);
-    core.start_suppliers()?;
+    let mut core = Core::new(settings, DeviceStore::read_only(&settings.paths.state), None);
+    core.start_providers()?;
     let mut collectors = core.start_sources(configuration, |def| {
         let is_named = names.iter().any(|name| name == def.name);
         is_named || (names.is_empty() && def.alone != Alone::Named)
     })?;
     let context = core.context.clone();
     let (inventory, ownership) = (&context.inventory, &context.ownership);
-    let mut enricher = core.enricher();
-    let mut ledger = Ledger::new(settings.interval);
+    let mut enricher = core.registry();
+    let mut ledger = Accounting::new(settings.interval);
     let nodes = Nodes::read(&settings.nodes, &settings.paths);
     let mut tracker = Tracker::default();
     loop {
         let next = Instant::now() + settings.interval;
         observe(&core, tracker.scan(&settings.paths, &nodes));
-        core.suppliers.wait(NAMES);
+        core.providers.wait(NAMES);
         let mut out = EnrichedBatch::default();
         collectors.extend(context.late.take());
         for collector in &mut collectors {
@@ -87,7 +87,7 @@ pub fn collect(
         }
         core.refresh();
         sinks::accept(&mut sinks, &out);
-        let events: Vec<Record> = context.desk.drain().iter().flat_map(records).collect();
+        let events: Vec<Record> = context.aggregator.drain().iter().flat_map(records).collect();
         if !events.is_empty() {
             sinks::tell(&mut sinks, &events);
         }

@@ -2,13 +2,13 @@
 //! that nothing holds it up. What each stage costs is measured on the way.
 
 use super::core::Core;
-use super::sinks::{self, Named};
+use super::sinks::{self, OpenSink};
+use crate::accounting::Accounting;
 use crate::catalog::agent::Stage;
 use crate::collect::schedule::{Event, Scheduler, thread_cpu};
 use crate::collect::source::Context;
 use crate::event::record::{Record, records};
 use crate::export::EnrichedBatch;
-use crate::ledger::Ledger;
 use crate::sample::{Batch, SourcePart};
 use std::collections::HashSet;
 use std::sync::PoisonError;
@@ -26,15 +26,15 @@ const SERIES: &str = "series";
 const THREAD: &str = "pipeline";
 
 /// Takes batches until told to stop, a tick's together, and ends every series at the end.
-pub(super) fn pump(
+pub(super) fn tick_loop(
     core: &Core,
     scheduler: &Scheduler,
     received: &Receiver<Event>,
-    sinks: &mut [Named],
+    sinks: &mut [OpenSink],
 ) {
     let context = &core.context;
-    let mut enricher = core.enricher();
-    let mut ledger = Ledger::new(context.interval);
+    let mut enricher = core.registry();
+    let mut ledger = Accounting::new(context.interval);
     let mut out = EnrichedBatch::default();
     let stages = &context.gauges.stages;
     let mut going = true;
@@ -58,10 +58,10 @@ pub(super) fn pump(
         });
         let _turn = context.board.turn(THREAD, context.interval);
         let told = if going {
-            context.desk.drain()
+            context.aggregator.drain()
         } else {
             enricher.end_all(&mut out);
-            context.desk.finish()
+            context.aggregator.finish()
         };
         let told: Vec<Record> = told.iter().flat_map(records).collect();
         if !told.is_empty() {
@@ -87,7 +87,7 @@ fn start_late(context: &Context, scheduler: &Scheduler) {
     }
 }
 
-fn send(sinks: &mut [Named], out: &mut EnrichedBatch) {
+fn send(sinks: &mut [OpenSink], out: &mut EnrichedBatch) {
     out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr());
     if !out.points.is_empty() {
         sinks::accept(sinks, out);

@@ -29,10 +29,10 @@ pub fn parse(flag: &str) -> Result<String, String> {
 }
 
 /// An open sink and its name.
-pub(super) type Named = (&'static str, Box<dyn Sink>);
+pub(super) type OpenSink = (&'static str, Box<dyn Sink>);
 
 /// Opens every sink that is asked for.
-pub(super) fn open(configuration: &Configuration) -> Result<Vec<Named>, RunError> {
+pub(super) fn open(configuration: &Configuration) -> Result<Vec<OpenSink>, RunError> {
     let settings = &configuration.settings;
     let node = settings.names.kubernetes.node_name.as_deref();
     let context = SinkContext { paths: &settings.paths, node };
@@ -45,21 +45,21 @@ pub(super) fn open(configuration: &Configuration) -> Result<Vec<Named>, RunError
 }
 
 /// Hands a batch to every sink.
-pub(super) fn accept(sinks: &mut [Named], batch: &EnrichedBatch) {
+pub(super) fn accept(sinks: &mut [OpenSink], batch: &EnrichedBatch) {
     for (_, sink) in sinks {
-        sink.accept(batch);
+        sink.export(batch);
     }
 }
 
 /// Hands events to every sink.
-pub(super) fn tell(sinks: &mut [Named], records: &[Record]) {
+pub(super) fn tell(sinks: &mut [OpenSink], records: &[Record]) {
     for (_, sink) in sinks {
-        sink.tell(records);
+        sink.export_events(records);
     }
 }
 
 /// Gives every sink until `deadline` to send what is left.
-pub(super) fn flush(sinks: &mut [Named], deadline: Instant) {
+pub(super) fn flush(sinks: &mut [OpenSink], deadline: Instant) {
     for (_, sink) in sinks {
         sink.flush(deadline);
     }

@@ -5,7 +5,7 @@
 //!
 //! Looks at what is in memory; costs nothing where nothing was named so.
 
-use super::{Host, KernelCgroups, Owner, Workload};
+use super::{Host, KernelCgroups, ProcessAttribution, Workload};
 use crate::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Workload {
 /// The first step of naming: what was named in a delegated part is no identity. Where the operator
 /// has said so (`kubernetes.nested`), pods in containers, machines and services are, as long as the
 /// host itself has no such pod; below a user's slice nothing ever is.
-pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let is_flux = owner.cgroup.as_deref().is_some_and(is_flux_job);
     let workload = &mut owner.workload;
     if is_flux && workload.uid.is_some_and(|uid| is_flux_account(host, uid)) {
@@ -88,7 +88,7 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
 }
 
 /// The step after the runtimes have been asked: a container that only a service names stays a claim.
-pub(crate) fn confirm(_host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn confirm(_host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let workload = &mut owner.workload;
     let is_known = workload.pod.is_some() || workload.slurm.is_some() || workload.facts.is_some();
     if !is_known && workload.is_in_unit() {

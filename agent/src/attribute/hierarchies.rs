@@ -8,7 +8,7 @@
 //! within a boot; a path stays with its number until the cgroup has been gone for a while.
 
 use super::cgroup::{Placement, most_specific};
-use super::{Host, KernelCgroups, Method, Owner};
+use super::{Host, KernelCgroups, Method, ProcessAttribution};
 use crate::ids::{CgroupId, Hierarchy};
 use crate::paths::Paths;
 use crate::sys::handle::open_kernfs_node;
@@ -40,7 +40,7 @@ pub(crate) struct Hierarchies {
     mountinfo: PathBuf,
     below: PathBuf,
     mounts: Mutex<Vec<(Hierarchy, PathBuf)>>,
-    known: Mutex<Known>,
+    known: Mutex<PathCache>,
     /// No capability for file handles: found out once.
     handles_refused: AtomicBool,
     walk_allowed: AtomicBool,
@@ -48,7 +48,7 @@ pub(crate) struct Hierarchies {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct PathCache {
     paths: HashMap<CgroupId, Arc<str>>,
     /// In the order they came, for the bound.
     order: VecDeque<CgroupId>,
@@ -132,7 +132,7 @@ impl Hierarchies {
             known.removed.pop_front();
             known.paths.remove(&id);
         }
-        let Known { paths, order, .. } = &mut *known;
+        let PathCache { paths, order, .. } = &mut *known;
         // Tens of thousands of lookups, and nothing to find where nothing went.
         if order.len() > paths.len() {
             order.retain(|id| paths.contains_key(id));
@@ -217,7 +217,7 @@ impl Hierarchies {
     }
 }
 
-impl Known {
+impl PathCache {
     fn put(&mut self, id: CgroupId, path: Arc<str>) {
         if self.paths.insert(id, path).is_none() {
             self.order.push_back(id);
@@ -337,7 +337,7 @@ fn unescape_mount(text: &str) -> String {
 ///
 /// A process that left no trace but root cgroups is a host process only if every mounted
 /// hierarchy was captured and its path is known; a pod, a container or a job stands without that.
-pub(crate) fn resolve(host: &Host, cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn resolve(host: &Host, cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     if owner.method == Method::Proc {
         return;
     }

@@ -5,12 +5,12 @@
 //! the owners concerned are named again when the answer comes. What a supplier has told stays when
 //! the supplier is gone; what it says has ended stays for a while, for evidence that comes late.
 
-mod shelf;
+mod provider_cache;
 
-use super::{Host, KernelCgroups, Owner, Workload};
+use super::{Host, KernelCgroups, ProcessAttribution, Workload};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::{ContainerId, PodUid};
-use shelf::Shelf;
+use provider_cache::ProviderCache;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ pub struct ContainerFacts {
 
 /// Who told. Of two that describe one pod the first of this list counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Supplier {
+pub enum Provider {
     /// The kubelet's Pods API: the whole pod, with its owner references.
     PodsApi,
     /// The runtime's CRI socket.
@@ -75,7 +75,7 @@ pub enum Supplier {
 
 /// What a resolver missed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Want {
+pub enum LookupKey {
     /// A pod.
     Pod(PodUid),
     /// A container.
@@ -83,17 +83,17 @@ pub enum Want {
 }
 
 /// What became known or changed.
-pub type Change = Want;
+pub type Change = LookupKey;
 
 /// The index, shared by its suppliers and its readers.
 #[derive(Clone, Debug)]
-pub struct Names(Arc<Shared>);
+pub struct MetadataCache(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     index: Mutex<Index>,
     /// `None` for whatever there is.
-    wants: broadcast::Sender<Option<Want>>,
+    wants: broadcast::Sender<Option<LookupKey>>,
     /// Counts what became known, changed or ended.
     changes: watch::Sender<u64>,
     /// Pods that nobody had told of before.
@@ -104,15 +104,15 @@ struct Shared {
 
 /// A supplier is told of every change as it happens, until this is dropped.
 #[derive(Debug)]
-pub struct Following(Names);
+pub struct Following(MetadataCache);
 
 #[derive(Debug, Default)]
 struct Index {
-    pods: Shelf<PodUid, PodFacts>,
-    containers: Shelf<ContainerId, ContainerFacts>,
+    pods: ProviderCache<PodUid, PodFacts>,
+    containers: ProviderCache<ContainerId, ContainerFacts>,
     /// The latest pod of a namespace and name: the kubelet's allocations name pods so.
     named: HashMap<(Arc<str>, Arc<str>), PodUid>,
-    asked: HashMap<Want, Instant>,
+    asked: HashMap<LookupKey, Instant>,
     asked_all: Option<Instant>,
 }
 
@@ -125,7 +125,7 @@ const MAX_ASKED: usize = 4096;
 /// Questions that wait for a slow supplier; one that missed some lists everything.
 const WAITING: usize = 1024;
 
-impl Default for Names {
+impl Default for MetadataCache {
     fn default() -> Self {
         let wants = broadcast::Sender::new(WAITING);
         let changes = watch::Sender::new(0);
@@ -135,7 +135,7 @@ impl Default for Names {
     }
 }
 
-impl Names {
+impl MetadataCache {
     /// A pod.
     pub fn pod(&self, uid: &PodUid) -> Option<Arc<PodFacts>> {
         self.lock().pods.get(uid)
@@ -171,7 +171,7 @@ impl Names {
     }
 
     /// Asks the suppliers for something, at most once in a while.
-    pub fn want(&self, want: Want) {
+    pub fn want(&self, want: LookupKey) {
         let mut index = self.lock();
         if index.asked.get(&want).is_some_and(|at| at.elapsed() < ASK_AGAIN) {
             return;
@@ -199,12 +199,12 @@ impl Names {
     }
 
     /// What is asked from now on.
-    pub fn wants(&self) -> broadcast::Receiver<Option<Want>> {
+    pub fn wants(&self) -> broadcast::Receiver<Option<LookupKey>> {
         self.0.wants.subscribe()
     }
 
     /// Questions that some supplier has not taken yet.
-    pub fn unheard(&self) -> usize {
+    pub fn unanswered(&self) -> usize {
         self.0.wants.len()
     }
 
@@ -237,7 +237,7 @@ impl Names {
     }
 
     /// Takes what a supplier says of a pod; whether that is news.
-    pub(super) fn put_pod(&self, supplier: Supplier, facts: PodFacts) -> bool {
+    pub(super) fn put_pod(&self, supplier: Provider, facts: PodFacts) -> bool {
         let mut index = self.lock();
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         let uid = facts.uid.clone();
@@ -258,17 +258,17 @@ impl Names {
     }
 
     /// Takes what a supplier says of a container; whether that is news.
-    pub(super) fn put_container(&self, supplier: Supplier, facts: ContainerFacts) -> bool {
+    pub(super) fn put_container(&self, supplier: Provider, facts: ContainerFacts) -> bool {
         let news = self.lock().containers.put(supplier, facts.id.clone(), facts);
         self.changed(news)
     }
 
     /// A supplier says that a pod or container has ended. One that a better supplier still tells
     /// of has not: a runtime's sandbox may be replaced under a living pod.
-    pub(super) fn gone(&self, supplier: Supplier, what: &Want, now_ns: u64) {
+    pub(super) fn gone(&self, supplier: Provider, what: &LookupKey, now_ns: u64) {
         let mut index = self.lock();
         match what {
-            Want::Pod(uid) => {
+            LookupKey::Pod(uid) => {
                 if !index.pods.gone(supplier, uid, now_ns) {
                     return;
                 }
@@ -276,7 +276,7 @@ impl Names {
                     index.unname(&facts);
                 }
             }
-            Want::Container(id) => {
+            LookupKey::Container(id) => {
                 index.containers.gone(supplier, id, now_ns);
             }
         }
@@ -327,7 +327,7 @@ impl Index {
 ///
 /// Only where the host's root alone can have made the path: a user's slice, a machine and a nested
 /// pod can hold directories named like somebody else's container.
-pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let place = owner.cgroup.clone();
     let workload = &mut owner.workload;
     if is_elsewhere(workload) {
@@ -340,7 +340,7 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
                 pod.name = Some(Arc::clone(&facts.name));
                 pod.facts = Some(facts);
             }
-            None => host.names.want(Want::Pod(pod.uid.clone())),
+            None => host.names.want(LookupKey::Pod(pod.uid.clone())),
         }
     }
     let Some(id) = &workload.container else { return };
@@ -352,7 +352,7 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
             workload.facts = Some(facts);
         }
         Some(_) => {}
-        None => host.names.want(Want::Container(id.clone())),
+        None => host.names.want(LookupKey::Container(id.clone())),
     }
 }
 
@@ -362,7 +362,7 @@ fn is_elsewhere(workload: &Workload) -> bool {
 }
 
 /// Whether the index knows something of the owner's pod or container that the owner does not have.
-pub(crate) fn is_behind(host: &Host, owner: &Owner) -> bool {
+pub(crate) fn is_behind(host: &Host, owner: &ProcessAttribution) -> bool {
     fn differ<T>(told: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
         told.is_some_and(|told| !has.is_some_and(|has| Arc::ptr_eq(&told, has)))
     }

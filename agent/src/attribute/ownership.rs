@@ -8,21 +8,21 @@ mod ends;
 pub mod killed;
 mod quotas;
 
-use super::grants::Grants;
+use super::allocations::AllocationRegistry;
 use super::hierarchies::Layout;
-use super::names::{self, Change, ContainerFacts, Names, PodFacts, Supplier};
-use super::party::{Party, PartyFacts, PartyId};
+use super::names::{self, Change, ContainerFacts, MetadataCache, PodFacts, Provider};
+use super::owner::{Owner, OwnerFacts, OwnerId};
 use super::process::Living;
 use super::quota::Refusals;
 use super::slurm::Job;
-use super::table::{Case, Table, started_ns};
-use super::{Evidence, Host, NAMES, Opened, Owner, PLACES, Settings, Workload};
+use super::table::{PendingResolution, Table, started_ns};
+use super::{Evidence, Host, NAMES, Opened, PLACES, ProcessAttribution, Settings, Workload};
 use crate::host::{Clock, boot_time_ns};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use crate::sample::Histogram;
 use crate::tenant_files::TenantFiles;
-use ends::Ends;
+use ends::ExitDetector;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -37,15 +37,15 @@ struct Shared {
     host: Host,
     clock: Clock,
     table: RwLock<Table>,
-    grants: Grants,
+    allocations: AllocationRegistry,
     latency: Mutex<Histogram>,
-    ends: Ends,
+    ends: ExitDetector,
     refusals: Refusals,
 }
 
 /// How many there are of what, for `gpuwho doctor` and the self-metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TableCounts {
     /// Processes that hold a device.
     pub holders: usize,
     /// Processes that ended within the last minutes.
@@ -61,8 +61,8 @@ pub struct Counts {
 /// A state of the table, to compare with a later one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
+    processes: u64,
     owners: u64,
-    parties: u64,
 }
 
 /// Seconds from open to owner: from what a lookup takes to what a lost event costs.
@@ -72,12 +72,12 @@ pub const LATENCY_BOUNDS: &[f64] =
 /// Rows tried again in one [`Ownership::expire`].
 const MAX_RETRIES: usize = 256;
 /// One thread observes and one supplies. What is known and not believed is found behind each time.
-const MOST_REPEATS: usize = 2;
+const MAX_REPEATS: usize = 2;
 
 impl Ownership {
     /// An empty table that reads the host's files at `paths`.
     pub fn new(paths: &Paths) -> Self {
-        Self::with_settings(paths, Settings::usual(paths))
+        Self::with_settings(paths, Settings::default_settings(paths))
     }
 
     /// The same, with what the operator has said.
@@ -92,7 +92,7 @@ impl Ownership {
 
     /// The same with another clock (nanoseconds of `CLOCK_BOOTTIME`).
     pub fn with_clock(paths: &Paths, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self::make(Host::new(Settings::usual(paths), &TenantFiles::direct(paths)), clock)
+        Self::make(Host::new(Settings::default_settings(paths), &TenantFiles::direct(paths)), clock)
     }
 
     fn make(host: Host, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
@@ -100,9 +100,9 @@ impl Ownership {
             host,
             clock: Clock::new(clock),
             table: RwLock::default(),
-            grants: Grants::default(),
+            allocations: AllocationRegistry::default(),
             latency: Mutex::new(Histogram::new(LATENCY_BOUNDS)),
-            ends: Ends::default(),
+            ends: ExitDetector::default(),
             refusals: Refusals::default(),
         }))
     }
@@ -168,26 +168,26 @@ impl Ownership {
 
     /// Whose the process was that had this number at a moment (`CLOCK_BOOTTIME`), if it is known to
     /// have held a device: nothing is read, and nobody is taken for a holder.
-    pub fn known(&self, pid: u32, at_ns: u64) -> Option<Arc<Owner>> {
+    pub fn known(&self, pid: u32, at_ns: u64) -> Option<Arc<ProcessAttribution>> {
         let table = self.read();
         let process = table.alive_at(pid, at_ns).or_else(|| table.just_ended(pid, at_ns))?;
         table.owner(process)
     }
 
     /// Whose a process is: one lookup.
-    pub fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
+    pub fn owner(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
         self.read().owner(process)
     }
 
     /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who
     /// has looked everybody up need not do it again.
     pub fn version(&self) -> Version {
-        Version { owners: self.read().version(), parties: self.0.host.parties.version() }
+        Version { processes: self.read().version(), owners: self.0.host.owners.version() }
     }
 
     /// Everything known to hold a device now.
-    pub fn holders(&self) -> Vec<Arc<Owner>> {
-        self.read().holders()
+    pub fn openers(&self) -> Vec<Arc<ProcessAttribution>> {
+        self.read().openers()
     }
 
     /// How many hold a device now.
@@ -196,12 +196,12 @@ impl Ownership {
     }
 
     /// Every device node that a living process opened, with the process's party.
-    pub fn openings(&self, each: impl FnMut(PartyId, &[Arc<str>])) {
-        self.read().openings(each);
+    pub fn open_nodes(&self, each: impl FnMut(OwnerId, &[Arc<str>])) {
+        self.read().open_nodes(each);
     }
 
     /// What held a device and ended within the last minutes.
-    pub fn ended(&self) -> Vec<Arc<Owner>> {
+    pub fn ended(&self) -> Vec<Arc<ProcessAttribution>> {
         self.read().ended()
     }
 
@@ -222,9 +222,9 @@ impl Ownership {
     }
 
     /// How many there are of what.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> TableCounts {
         let table = self.read();
-        Counts {
+        TableCounts {
             holders: table.holding(),
             ended: table.ended_count(),
             pending: table.pending(),
@@ -234,17 +234,17 @@ impl Ownership {
     }
 
     /// The index of what runtimes and kubelet say; its suppliers subscribe to what it lacks.
-    pub fn names(&self) -> &Names {
+    pub fn names(&self) -> &MetadataCache {
         &self.0.host.names
     }
 
     /// What was granted to whom.
-    pub fn grants(&self) -> &Grants {
-        &self.0.grants
+    pub fn allocations(&self) -> &AllocationRegistry {
+        &self.0.allocations
     }
 
     /// Takes what a supplier says of a pod, and names its processes again if it is news.
-    pub fn put_pod(&self, supplier: Supplier, facts: PodFacts) {
+    pub fn put_pod(&self, supplier: Provider, facts: PodFacts) {
         let change = Change::Pod(facts.uid.clone());
         if self.names().put_pod(supplier, facts) {
             self.learned(&change);
@@ -252,7 +252,7 @@ impl Ownership {
     }
 
     /// Takes what a supplier says of a container, and names its processes again if it is news.
-    pub fn put_container(&self, supplier: Supplier, facts: ContainerFacts) {
+    pub fn put_container(&self, supplier: Provider, facts: ContainerFacts) {
         let change = Change::Container(facts.id.clone());
         if self.names().put_container(supplier, facts) {
             self.learned(&change);
@@ -260,29 +260,29 @@ impl Ownership {
     }
 
     /// A supplier says that a pod or a container has ended: forgotten some minutes later.
-    pub fn gone(&self, supplier: Supplier, what: &Change) {
+    pub fn gone(&self, supplier: Provider, what: &Change) {
         self.names().gone(supplier, what, self.0.clock.now());
     }
 
     /// Who a party is: one lookup. The `Arc` changes when its names do.
-    pub fn party(&self, id: PartyId) -> Option<Arc<PartyFacts>> {
-        self.0.host.parties.facts(id)
+    pub fn owner_facts(&self, id: OwnerId) -> Option<Arc<OwnerFacts>> {
+        self.0.host.owners.facts(id)
     }
 
     /// The number of a party that was granted something, with the names of `workload`.
-    pub fn grantee(&self, party: Party, workload: &Workload) -> PartyId {
-        self.0.host.parties.granted(party, workload)
+    pub fn grantee(&self, party: Owner, workload: &Workload) -> OwnerId {
+        self.0.host.owners.granted(party, workload)
     }
 
     /// Forgets parties that no process is of and that `in_use` does not name.
-    pub fn retain_parties(&self, in_use: impl Fn(PartyId) -> bool) {
-        let live = self.read().parties();
-        self.0.host.parties.retain(|party| live.contains(&party) || in_use(party));
+    pub fn retain_owners(&self, in_use: impl Fn(OwnerId) -> bool) {
+        let live = self.read().owners();
+        self.0.host.owners.retain(|party| live.contains(&party) || in_use(party));
     }
 
     /// Names the processes of a pod or a container again.
     fn learned(&self, change: &Change) {
-        self.name_again(|owner| match change {
+        self.refresh_names(|owner| match change {
             Change::Pod(uid) => owner.workload.pod.as_ref().is_some_and(|pod| pod.uid == *uid),
             Change::Container(id) => {
                 let workload = &owner.workload;
@@ -292,7 +292,7 @@ impl Ownership {
     }
 
     /// Looks up the names of those processes again; where they are stands.
-    fn name_again(&self, test: impl Fn(&Owner) -> bool) {
+    fn refresh_names(&self, test: impl Fn(&ProcessAttribution) -> bool) {
         let cases = self.read().to_name(test);
         for case in cases {
             self.resolve(case);
@@ -317,9 +317,9 @@ impl Ownership {
         let host = &self.0.host;
         host.hierarchies.expire(now_ns);
         for job in host.slurm.expire(&host.hierarchies, &host.users, now_ns) {
-            self.name_again(|owner| owner.cgroup.as_deref().is_some_and(|path| job.holds(path)));
+            self.refresh_names(|owner| owner.cgroup.as_deref().is_some_and(|path| job.holds(path)));
         }
-        self.0.host.podlogs.pump();
+        self.0.host.podlogs.poll();
         self.0.host.names.expire(now_ns);
         let cases = self.write().incomplete(now_ns, MAX_RETRIES);
         for case in cases {
@@ -327,7 +327,7 @@ impl Ownership {
         }
     }
 
-    fn forked(&self, parent: ProcKey, child: &Opened) -> Option<Case> {
+    fn forked(&self, parent: ProcKey, child: &Opened) -> Option<PendingResolution> {
         let mut table = self.write();
         let nodes = table.owner(parent).map(|owner| owner.nodes.clone()).unwrap_or_default();
         table.opened(child, &nodes)
@@ -347,18 +347,18 @@ impl Ownership {
 
     /// Finds the owner, and again while a supplier has told something between the look and the
     /// row's taking of it, which the supplier could not yet see in the row.
-    fn resolve(&self, case: Case) {
+    fn resolve(&self, case: PendingResolution) {
         let process = case.owner.process;
-        self.settle(case);
-        for _ in 0..MOST_REPEATS {
-            let is_behind = |owner: &Owner| names::is_behind(&self.0.host, owner);
+        self.apply(case);
+        for _ in 0..MAX_REPEATS {
+            let is_behind = |owner: &ProcessAttribution| names::is_behind(&self.0.host, owner);
             let Some(case) = self.read().one_to_name(process, is_behind) else { return };
-            self.settle(case);
+            self.apply(case);
         }
     }
 
     /// Every source in order, then the row takes what they found.
-    fn settle(&self, mut case: Case) {
+    fn apply(&self, mut case: PendingResolution) {
         let places = if case.placed { &[] } else { PLACES };
         for (_, source) in places.iter().chain(NAMES) {
             source(&self.0.host, &case.cgroups, &mut case.owner);
@@ -366,8 +366,8 @@ impl Ownership {
         if let Some(known) = self.owner(case.owner.process) {
             case.owner.workload.keep_names(&known.workload);
         }
-        case.owner.party = self.0.host.parties.of(&case.owner, |uid| self.0.host.users.name(uid));
-        let opened_ns = self.write().settle(case);
+        case.owner.owner = self.0.host.owners.of(&case.owner, |uid| self.0.host.users.name(uid));
+        let opened_ns = self.write().apply(case);
         if let Some(opened_ns) = opened_ns {
             let took_ns = self.0.clock.now().saturating_sub(opened_ns);
             let mut latency = self.0.latency.lock().unwrap_or_else(PoisonError::into_inner);

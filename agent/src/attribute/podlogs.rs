@@ -4,7 +4,7 @@
 //! An index by UID, kept by inotify; a lookup is in memory. A UID that is not in it lists the
 //! directory again, at most once a second. The directory may appear later or be replaced.
 
-use super::{Host, KernelCgroups, Owner};
+use super::{Host, KernelCgroups, ProcessAttribution};
 use crate::ids::{ContainerId, PodUid};
 use inotify::{EventMask, Inotify, WatchMask};
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ impl PodLogs {
     /// Pods with logs below `dir`, which need not be there yet.
     pub(crate) fn new(dir: &Path) -> Self {
         let podlogs = Self { dir: dir.to_owned(), index: Mutex::default() };
-        podlogs.pump();
+        podlogs.poll();
         podlogs
     }
 
@@ -56,7 +56,7 @@ impl PodLogs {
         if let Some(name) = self.lock().pods.get(uid) {
             return Some(name.clone());
         }
-        self.pump();
+        self.poll();
         if let Some(name) = self.lock().pods.get(uid) {
             return Some(name.clone());
         }
@@ -69,7 +69,7 @@ impl PodLogs {
 
     /// The pod of a namespace and name, where one directory and so only one pod is named so.
     pub(crate) fn named(&self, namespace: &str, name: &str) -> Option<PodUid> {
-        self.pump();
+        self.poll();
         let index = self.lock();
         let is_it = |pod: &PodName| &*pod.namespace == namespace && &*pod.name == name;
         let mut found = index.pods.iter().filter(|(_, pod)| is_it(pod));
@@ -98,7 +98,7 @@ impl PodLogs {
     }
 
     /// Takes what inotify has to say; starts to watch where it did not.
-    pub(crate) fn pump(&self) {
+    pub(crate) fn poll(&self) {
         if self.lock().watch.is_none() {
             let watch = watch(&self.dir);
             let started = watch.is_some();
@@ -233,7 +233,7 @@ fn only_directory(dir: &Path) -> Option<Arc<str>> {
 /// Names from the log directories, where nothing better told them.
 ///
 /// A pod named inside a container, a machine or a service has its logs in there, not here.
-pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let workload = &mut owner.workload;
     let Some(pod) = &mut workload.pod else { return };
     if workload.nested {

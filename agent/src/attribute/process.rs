@@ -6,7 +6,7 @@
 //! ended two more for every thread, until one lives.
 
 use super::cgroup::{Placement, parse_proc_cgroup};
-use super::{Host, KernelCgroups, Method, Owner};
+use super::{Host, KernelCgroups, Method, ProcessAttribution};
 use crate::ids::{ContainerId, ProcKey};
 use crate::paths::Paths;
 use crate::text::MAX_FILE;
@@ -258,7 +258,7 @@ fn is_dead(state: char) -> bool {
 }
 
 /// The first source: the living process's own files.
-pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     let Some(living) = Living::same(&host.paths, owner.process) else { return };
     owner.comm = Arc::clone(&living.comm);
     if let Some(uid) = living.uid() {

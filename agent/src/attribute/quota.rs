@@ -5,7 +5,7 @@
 //! divided by [`QuotaKey`]. What is refused is counted for [`MAX_OWNERS`] owners, and for the others
 //! together.
 
-use super::party::{Party, PartyId};
+use super::owner::{Owner, OwnerId};
 use crate::catalog::agent::OwnerLimit;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,14 +18,14 @@ const MAX_OWNERS: usize = 32;
 /// Whose share something takes. Two are the same if the tenant is, whatever owners it has.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaKey {
-    tenant: Tenant,
+    tenant: OutermostOwner,
     /// The owner that refusals are counted for.
-    party: PartyId,
+    owner: OwnerId,
 }
 
 /// The outermost owner, which the tenant cannot make himself: else he would be as many as he likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Tenant {
+enum OutermostOwner {
     /// A pod with all its containers, a job, a container, a service: a digest of its identity.
     Party(u64),
     User(u32),
@@ -35,32 +35,33 @@ enum Tenant {
 
 impl QuotaKey {
     /// That of all processes of which nothing is known.
-    pub const UNKNOWN: Self = Self { tenant: Tenant::Unknown, party: PartyId::UNATTRIBUTED };
+    pub const UNKNOWN: Self =
+        Self { tenant: OutermostOwner::Unknown, owner: OwnerId::UNATTRIBUTED };
 
     /// That of a user whose process belongs to no owner yet.
     pub fn of_user(uid: u32) -> Self {
-        Self { tenant: Tenant::User(uid), party: PartyId::UNATTRIBUTED }
+        Self { tenant: OutermostOwner::User(uid), owner: OwnerId::UNATTRIBUTED }
     }
 
     /// An owner's; `None` where it is nobody's.
-    pub fn of_party(id: PartyId, party: &Party) -> Option<Self> {
-        Some(Self { tenant: Tenant::of(party)?, party: id })
+    pub fn of_owner(id: OwnerId, party: &Owner) -> Option<Self> {
+        Some(Self { tenant: OutermostOwner::of(party)?, owner: id })
     }
 
     /// The owner that refusals are counted for.
-    pub fn party(self) -> PartyId {
-        self.party
+    pub fn owner(self) -> OwnerId {
+        self.owner
     }
 }
 
-impl Tenant {
-    fn of(party: &Party) -> Option<Self> {
+impl OutermostOwner {
+    fn of(party: &Owner) -> Option<Self> {
         let mut digest = DefaultHasher::new();
         match party {
-            Party::Pod { within: Some(outer), .. } => return Self::of(outer),
-            Party::User(uid) => return Some(Self::User(*uid)),
-            Party::Other | Party::Unattributed => return None,
-            Party::Pod { uid, .. } => uid.hash(&mut digest),
+            Owner::Pod { within: Some(outer), .. } => return Self::of(outer),
+            Owner::User(uid) => return Some(Self::User(*uid)),
+            Owner::Other | Owner::Unattributed => return None,
+            Owner::Pod { uid, .. } => uid.hash(&mut digest),
             other => other.hash(&mut digest),
         }
         Some(Self::Party(digest.finish()))
@@ -83,17 +84,17 @@ impl Hash for QuotaKey {
 
 /// What owners were refused since the agent started.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<PartyId, Counts>>);
+pub(super) struct Refusals(Mutex<HashMap<OwnerId, Counts>>);
 
 /// By the limit's place in [`OwnerLimit::ALL`].
 type Counts = [u64; OwnerLimit::ALL.len()];
 
 impl Refusals {
     /// Counts what an owner was refused.
-    pub(super) fn add(&self, party: PartyId, limit: OwnerLimit, count: u64) {
+    pub(super) fn add(&self, party: OwnerId, limit: OwnerLimit, count: u64) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let has_place = counts.len() < MAX_OWNERS || counts.contains_key(&party);
-        let party = if has_place { party } else { PartyId::OTHER };
+        let party = if has_place { party } else { OwnerId::OTHER };
         if let Some(sum) = counts.entry(party).or_default().get_mut(limit as usize) {
             *sum += count;
         }
@@ -102,13 +103,13 @@ impl Refusals {
     /// Everything counted; what was counted for an owner that is forgotten goes on `other`.
     pub(super) fn all(
         &self,
-        is_known: impl Fn(PartyId) -> bool,
-    ) -> Vec<(PartyId, OwnerLimit, u64)> {
+        is_known: impl Fn(OwnerId) -> bool,
+    ) -> Vec<(OwnerId, OwnerLimit, u64)> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let forgotten: Vec<_> = counts.keys().copied().filter(|party| !is_known(*party)).collect();
         let gone: Vec<Counts> = forgotten.iter().filter_map(|party| counts.remove(party)).collect();
         for gone in gone {
-            let other = counts.entry(PartyId::OTHER).or_default();
+            let other = counts.entry(OwnerId::OTHER).or_default();
             other.iter_mut().zip(gone).for_each(|(sum, more)| *sum += more);
         }
         let each = counts.iter().flat_map(|(party, counts)| {
@@ -125,33 +126,33 @@ mod tests {
 
     #[test]
     fn a_tenant_is_one_whatever_containers_and_inner_pods_he_makes() {
-        let pod = |uid: &str, container: &str, within: Option<Party>| Party::Pod {
+        let pod = |uid: &str, container: &str, within: Option<Owner>| Owner::Pod {
             uid: PodUid::new(uid),
             container: Some(container.into()),
             within: within.map(Box::new),
         };
-        let key = |party: Party| QuotaKey::of_party(PartyId::OTHER, &party);
+        let key = |party: Owner| QuotaKey::of_owner(OwnerId::OTHER, &party);
         let (one, two) =
             ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555");
         assert_eq!(key(pod(one, "a", None)), key(pod(one, "b", None)));
         assert_ne!(key(pod(one, "a", None)), key(pod(two, "a", None)));
-        assert_eq!(key(pod(one, "a", Some(Party::User(7)))), Some(QuotaKey::of_user(7)));
-        assert_eq!(key(pod(two, "a", Some(Party::User(7)))), Some(QuotaKey::of_user(7)));
-        assert_eq!(key(Party::Unattributed), None);
+        assert_eq!(key(pod(one, "a", Some(Owner::User(7)))), Some(QuotaKey::of_user(7)));
+        assert_eq!(key(pod(two, "a", Some(Owner::User(7)))), Some(QuotaKey::of_user(7)));
+        assert_eq!(key(Owner::Unattributed), None);
     }
 
-    fn parties(count: u32) -> Vec<PartyId> {
+    fn owners(count: u32) -> Vec<OwnerId> {
+        use crate::attribute::owner::Owner;
         use crate::attribute::ownership::Ownership;
-        use crate::attribute::party::Party;
         let ownership = Ownership::new(&crate::paths::Paths::under("/nonexistent".as_ref()));
         let workload = crate::attribute::Workload::default();
-        (0..count).map(|uid| ownership.grantee(Party::User(uid), &workload)).collect()
+        (0..count).map(|uid| ownership.grantee(Owner::User(uid), &workload)).collect()
     }
 
     #[test]
     fn beyond_the_owners_counted_apart_the_others_are_counted_together() {
         let refusals = Refusals::default();
-        let parties = parties(35);
+        let parties = owners(35);
         for party in &parties {
             refusals.add(*party, OwnerLimit::Series, 2);
         }
@@ -159,7 +160,7 @@ mod tests {
         let mut all = refusals.all(|_| true);
         all.sort_by_key(|(party, limit, _)| (*party, *limit as usize));
         assert_eq!(all.len(), MAX_OWNERS + 2, "{all:?}");
-        assert_eq!(all[0], (PartyId::OTHER, OwnerLimit::Series, 6));
+        assert_eq!(all[0], (OwnerId::OTHER, OwnerLimit::Series, 6));
         assert_eq!(
             all[1..3],
             [(parties[0], OwnerLimit::Series, 2), (parties[0], OwnerLimit::Events, 1)]
@@ -169,12 +170,12 @@ mod tests {
     #[test]
     fn what_a_forgotten_owner_was_refused_stays_counted() {
         let refusals = Refusals::default();
-        let parties = parties(2);
+        let parties = owners(2);
         refusals.add(parties[0], OwnerLimit::LogLines, 5);
         refusals.add(parties[1], OwnerLimit::LogLines, 7);
-        let mut all = refusals.all(|party| party == parties[1] || party <= PartyId::OTHER);
+        let mut all = refusals.all(|party| party == parties[1] || party <= OwnerId::OTHER);
         all.sort_unstable_by_key(|(party, ..)| *party);
-        let other = (PartyId::OTHER, OwnerLimit::LogLines, 5);
+        let other = (OwnerId::OTHER, OwnerLimit::LogLines, 5);
         assert_eq!(all, [other, (parties[1], OwnerLimit::LogLines, 7)]);
     }
 }

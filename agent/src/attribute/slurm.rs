@@ -7,7 +7,6 @@
 //! missing; the process that is asked about costs one read of its environment. The tick costs
 //! nothing while no job comes or goes.
 
-mod belief;
 mod claims;
 mod devices;
 mod dropfiles;
@@ -15,32 +14,33 @@ mod facts;
 #[doc(hidden)]
 pub mod fuzz;
 mod grants;
+mod inspect;
 mod jobs;
 mod node;
 mod outside;
 mod sluid;
 mod stepd;
-mod study;
+mod trust;
 
-pub use belief::Rank;
-pub use claims::Claims;
-pub use devices::{DeviceNumber, Granted, Untold};
+pub use claims::SlurmEnv;
+pub use devices::{DeviceNumber, Granted, Undecided};
 pub use facts::{Fact, Facts, Label, Source};
 pub use grants::JobGrants;
 pub use jobs::Job;
 pub(crate) use node::Slurm;
 pub use sluid::Sluid;
+pub use trust::TaskClaim;
 
 use super::cgroup::slurm::job_directory;
 use super::process::Living;
-use super::{Host, KernelCgroups, Method, Owner};
+use super::{Host, KernelCgroups, Method, ProcessAttribution};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::SlurmJobId;
 use crate::paths::Paths;
+use inspect::ProcessEvidence;
 use node::lock;
 use std::path::PathBuf;
 use std::sync::Arc;
-use study::Witness;
 
 /// A Slurm step or task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct SlurmTask {
     /// What else is known of the job.
     pub facts: Option<Arc<Facts>>,
     /// What the task's environment says of the task.
-    pub rank: Option<Rank>,
+    pub rank: Option<TaskClaim>,
 }
 
 impl SlurmTask {
@@ -140,7 +140,7 @@ pub struct Settings {
 
 impl Settings {
     /// The usual places on the host of `paths`.
-    pub fn usual(paths: &Paths) -> Self {
+    pub fn default_settings(paths: &Paths) -> Self {
         let run = paths.run.parent().map_or_else(|| PathBuf::from("/run"), PathBuf::from);
         Self {
             jobs: paths.run.join("slurm/jobs"),
@@ -154,7 +154,7 @@ impl Settings {
 
 /// The source after those of the cgroup: the job's names, and for a process that no cgroup gives
 /// to anybody the job that its parents name.
-pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     if owner.method == Method::Pending {
         return;
     }
@@ -167,7 +167,7 @@ pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) 
     }
 }
 
-fn label(host: &Host, owner: &mut Owner) {
+fn label(host: &Host, owner: &mut ProcessAttribution) {
     let slurm = &host.slurm;
     let Some(task) = &mut owner.workload.slurm else { return };
     let Some((path, _)) = owner.cgroup.as_deref().and_then(job_directory) else { return };
@@ -179,14 +179,14 @@ fn label(host: &Host, owner: &mut Owner) {
         _ => None,
     };
     let claims = living.as_ref().and_then(|living| slurm.environment(living));
-    let witness = Witness { claims: claims.as_ref(), uid: owner.uid };
+    let witness = ProcessEvidence { claims: claims.as_ref(), uid: owner.uid };
     slurm.hear(host, path, &witness);
     let Some(job) = lock(&slurm.jobs).get(path).map(Arc::clone) else { return };
-    let known = belief::Known { name: &task.job, facts: &job.facts };
+    let known = trust::JobIdentity { name: &task.job, facts: &job.facts };
     let believed =
-        claims.as_ref().filter(|claims| belief::labels(claims, known, owner.uid).is_some());
+        claims.as_ref().filter(|claims| trust::labels(claims, known, owner.uid).is_some());
     if let Some(claims) = believed {
-        task.rank = belief::rank(claims, task.step.as_deref(), task.task.as_deref());
+        task.rank = trust::rank(claims, task.step.as_deref(), task.task.as_deref());
     }
     task.facts = (!job.facts.is_empty()).then(|| Arc::clone(&job.facts));
 }

@@ -9,11 +9,11 @@
 
 mod row;
 
-use super::party::PartyId;
-use super::{KernelCgroups, Method, Opened, Owner};
+use super::owner::OwnerId;
+use super::{KernelCgroups, Method, Opened, ProcessAttribution};
 use crate::ids::ProcKey;
-pub(crate) use row::{Case, started_ns};
-use row::{Row, TICK_NS, stranger};
+pub(crate) use row::{PendingResolution, started_ns};
+use row::{ProcessEntry, TICK_NS, unresolved};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::slice;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// Every process known to hold a device, and those that held one until recently.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    living: HashMap<ProcKey, Row>,
-    past: HashMap<ProcKey, Row>,
+    living: HashMap<ProcKey, ProcessEntry>,
+    past: HashMap<ProcKey, ProcessEntry>,
     /// Rows whose owner or names are not complete and may yet be found.
     open: HashSet<ProcKey>,
     by_pid: HashMap<u32, Vec<ProcKey>>,
@@ -49,7 +49,7 @@ const TEARDOWN_NS: u64 = 10_000_000_000;
 
 impl Table {
     /// One lookup.
-    pub(crate) fn owner(&self, process: ProcKey) -> Option<Arc<Owner>> {
+    pub(crate) fn owner(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
         self.row(process).map(|row| Arc::clone(&row.owner))
     }
 
@@ -59,7 +59,7 @@ impl Table {
     }
 
     /// Everything that has not ended.
-    pub(crate) fn holders(&self) -> Vec<Arc<Owner>> {
+    pub(crate) fn openers(&self) -> Vec<Arc<ProcessAttribution>> {
         self.living.values().map(|row| Arc::clone(&row.owner)).collect()
     }
 
@@ -74,14 +74,14 @@ impl Table {
     }
 
     /// Every node that a live process opened, with the process's party.
-    pub(crate) fn openings(&self, mut each: impl FnMut(PartyId, &[Arc<str>])) {
+    pub(crate) fn open_nodes(&self, mut each: impl FnMut(OwnerId, &[Arc<str>])) {
         for row in self.living.values() {
-            each(row.owner.party, &row.owner.nodes);
+            each(row.owner.owner, &row.owner.nodes);
         }
     }
 
     /// Everything that ended and is not forgotten yet.
-    pub(crate) fn ended(&self) -> Vec<Arc<Owner>> {
+    pub(crate) fn ended(&self) -> Vec<Arc<ProcessAttribution>> {
         self.past.values().map(|row| Arc::clone(&row.owner)).collect()
     }
 
@@ -97,7 +97,11 @@ impl Table {
 
     /// A process holds a device, with what it has from its parent; a case if its owner is to be
     /// found out.
-    pub(crate) fn opened(&mut self, opened: &Opened, inherited: &[Arc<str>]) -> Option<Case> {
+    pub(crate) fn opened(
+        &mut self,
+        opened: &Opened,
+        inherited: &[Arc<str>],
+    ) -> Option<PendingResolution> {
         let process = opened.process;
         if let Some(row) = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process)) {
             let nodes = row.owner.nodes.len();
@@ -109,7 +113,7 @@ impl Table {
             let open = row.owner.method == Method::Pending;
             return (moved || open).then(|| row.case(moved));
         }
-        let mut owner = stranger(process, &opened.comm, opened.uid);
+        let mut owner = unresolved(process, &opened.comm, opened.uid);
         owner.nodes = inherited.to_vec();
         self.insert(owner, opened.cgroups.clone(), Some(opened.at_ns))?;
         let row = self.living.get_mut(&process)?;
@@ -118,16 +122,25 @@ impl Table {
     }
 
     /// The driver lists a process nobody saw open a device.
-    pub(crate) fn listed(&mut self, process: ProcKey, comm: &Arc<str>, uid: u32) -> Option<Case> {
+    pub(crate) fn listed(
+        &mut self,
+        process: ProcKey,
+        comm: &Arc<str>,
+        uid: u32,
+    ) -> Option<PendingResolution> {
         if self.row(process).is_some() {
             return None;
         }
-        self.insert(stranger(process, comm, uid), KernelCgroups::default(), None)?;
+        self.insert(unresolved(process, comm, uid), KernelCgroups::default(), None)?;
         Some(self.living.get(&process)?.case(false))
     }
 
     /// A process is another program now.
-    pub(crate) fn execed(&mut self, process: ProcKey, comm: &Arc<str>) -> Option<Case> {
+    pub(crate) fn execed(
+        &mut self,
+        process: ProcKey,
+        comm: &Arc<str>,
+    ) -> Option<PendingResolution> {
         let row = self.row_mut(process)?;
         row.epoch += 1;
         Arc::make_mut(&mut row.owner).comm = Arc::clone(comm);
@@ -135,7 +148,11 @@ impl Table {
     }
 
     /// A process is elsewhere now.
-    pub(crate) fn moved(&mut self, process: ProcKey, cgroups: KernelCgroups) -> Option<Case> {
+    pub(crate) fn moved(
+        &mut self,
+        process: ProcKey,
+        cgroups: KernelCgroups,
+    ) -> Option<PendingResolution> {
         let row = self.row_mut(process)?;
         row.epoch += 1;
         row.cgroups = cgroups;
@@ -162,9 +179,9 @@ impl Table {
     /// Forgets the oldest of the owner of whom most have ended, so that a storm of one owner's short
     /// processes pushes out its own.
     fn make_room(&mut self) {
-        let mut counts: HashMap<PartyId, usize> = HashMap::new();
+        let mut counts: HashMap<OwnerId, usize> = HashMap::new();
         for row in self.past.values() {
-            *counts.entry(row.owner.party).or_default() += 1;
+            *counts.entry(row.owner.owner).or_default() += 1;
         }
         let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
             return;
@@ -172,7 +189,7 @@ impl Table {
         let mut left = count.min(FORGOTTEN_AT_ONCE);
         let (mut kept, mut gone) = (VecDeque::with_capacity(MAX_ENDED), Vec::new());
         for process in std::mem::take(&mut self.ended) {
-            let is_of = |row: &Row| row.owner.party == most;
+            let is_of = |row: &ProcessEntry| row.owner.owner == most;
             if left > 0 && self.past.get(&process).is_some_and(is_of) {
                 left -= 1;
                 gone.push(process);
@@ -197,7 +214,7 @@ impl Table {
 
     /// Takes the outcome of a case unless the row has changed since. Gives the moment of the
     /// first open when this made the owner known.
-    pub(crate) fn settle(&mut self, case: Case) -> Option<u64> {
+    pub(crate) fn apply(&mut self, case: PendingResolution) -> Option<u64> {
         let process = case.owner.process;
         let row = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))?;
         if row.epoch != case.epoch {
@@ -209,7 +226,7 @@ impl Table {
             owner.workload = row.owner.workload.clone();
             owner.cgroup.clone_from(&row.owner.cgroup);
             owner.method = row.owner.method;
-            owner.party = row.owner.party;
+            owner.owner = row.owner.owner;
         }
         row.tries = row.tries.saturating_add(u8::from(!owner.is_named()));
         owner.nodes.clone_from(&row.owner.nodes);
@@ -252,9 +269,9 @@ impl Table {
     }
 
     /// Rows whose owner or names are not complete and may yet be found, at most `limit`.
-    pub(crate) fn incomplete(&mut self, now_ns: u64, limit: usize) -> Vec<Case> {
+    pub(crate) fn incomplete(&mut self, now_ns: u64, limit: usize) -> Vec<PendingResolution> {
         let Self { living, past, open, .. } = self;
-        let is_recent = |row: &Row| {
+        let is_recent = |row: &ProcessEntry| {
             let ended = row.owner.exited_ns;
             ended.is_none_or(|ended| now_ns.saturating_sub(ended) <= RETRY_ENDED_NS)
         };
@@ -263,7 +280,7 @@ impl Table {
         });
         let row = |process| living.get(process).or_else(|| past.get(process));
         let rows = open.iter().filter_map(row);
-        let case = |row: &Row| match row.owner.method {
+        let case = |row: &ProcessEntry| match row.owner.method {
             Method::Pending => row.case(false),
             _ => row.naming(),
         };
@@ -271,24 +288,27 @@ impl Table {
     }
 
     /// The rows that satisfy `test`, to be named again.
-    pub(crate) fn to_name(&self, test: impl Fn(&Owner) -> bool) -> Vec<Case> {
+    pub(crate) fn to_name(
+        &self,
+        test: impl Fn(&ProcessAttribution) -> bool,
+    ) -> Vec<PendingResolution> {
         let known =
             self.rows().filter(|row| row.owner.method != Method::Pending && test(&row.owner));
-        known.map(Row::naming).collect()
+        known.map(ProcessEntry::naming).collect()
     }
 
     /// One row, to be named again if its owner satisfies `test`.
     pub(crate) fn one_to_name(
         &self,
         process: ProcKey,
-        test: impl Fn(&Owner) -> bool,
-    ) -> Option<Case> {
-        self.row(process).filter(|row| test(&row.owner)).map(Row::naming)
+        test: impl Fn(&ProcessAttribution) -> bool,
+    ) -> Option<PendingResolution> {
+        self.row(process).filter(|row| test(&row.owner)).map(ProcessEntry::naming)
     }
 
     /// The parties of all rows.
-    pub(crate) fn parties(&self) -> HashSet<PartyId> {
-        self.rows().map(|row| row.owner.party).collect()
+    pub(crate) fn owners(&self) -> HashSet<OwnerId> {
+        self.rows().map(|row| row.owner.owner).collect()
     }
 
     /// Live processes whose end nobody announces; all live ones if `all`.
@@ -298,25 +318,30 @@ impl Table {
     }
 
     /// Every row of a number, by start.
-    fn of(&self, pid: u32) -> impl Iterator<Item = &Row> {
+    fn of(&self, pid: u32) -> impl Iterator<Item = &ProcessEntry> {
         self.by_pid.get(&pid).into_iter().flatten().filter_map(|key| self.row(*key))
     }
 
-    fn row(&self, process: ProcKey) -> Option<&Row> {
+    fn row(&self, process: ProcKey) -> Option<&ProcessEntry> {
         self.living.get(&process).or_else(|| self.past.get(&process))
     }
 
     /// A row whose owner changes.
-    fn row_mut(&mut self, process: ProcKey) -> Option<&mut Row> {
+    fn row_mut(&mut self, process: ProcKey) -> Option<&mut ProcessEntry> {
         self.version += 1;
         self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Row> {
+    fn rows(&self) -> impl Iterator<Item = &ProcessEntry> {
         self.living.values().chain(self.past.values())
     }
 
-    fn insert(&mut self, owner: Owner, cgroups: KernelCgroups, opened: Option<u64>) -> Option<()> {
+    fn insert(
+        &mut self,
+        owner: ProcessAttribution,
+        cgroups: KernelCgroups,
+        opened: Option<u64>,
+    ) -> Option<()> {
         let process = owner.process;
         if self.living.len() >= MAX_HOLDERS {
             self.refused += 1;
@@ -328,7 +353,7 @@ impl Table {
         keys.insert(at, process);
         let listed = opened.is_none();
         let owner = Arc::new(owner);
-        let row = Row {
+        let row = ProcessEntry {
             owner,
             cgroups,
             opened_ns: opened,

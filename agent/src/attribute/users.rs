@@ -3,7 +3,7 @@
 //! never answers costs names, and nothing else. Looked at again when it was [`LOOK_EVERY`] ago; one
 //! `stat`, and a thread's start and end of some 50 µs.
 
-use super::{Host, KernelCgroups, Owner};
+use super::{Host, KernelCgroups, ProcessAttribution};
 use crate::tenant_files::open_place;
 use rustix::fs::{Mode, OFlags, fstatfs, open};
 use std::collections::HashMap;
@@ -29,12 +29,12 @@ pub(crate) struct Users {
 #[derive(Debug)]
 struct Shared {
     passwd: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<UserNames>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct UserNames {
     version: Option<Version>,
     names: HashMap<u32, Arc<str>>,
     /// When the look began that has not ended.
@@ -102,7 +102,7 @@ impl Users {
         }
         // One that hangs is waited for once, not by each.
         let left = known.looking.map_or(Duration::ZERO, |at| TIMEOUT.saturating_sub(at.elapsed()));
-        let is_looking = |known: &mut Known| known.looking.is_some();
+        let is_looking = |known: &mut UserNames| known.looking.is_some();
         // Late is the same as without a name.
         drop(self.shared.changed.wait_timeout_while(known, left, is_looking));
     }
@@ -139,7 +139,7 @@ impl Shared {
         Ok((file, Version { modified, len, inode }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, UserNames> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -164,7 +164,7 @@ fn parse(text: &str) -> HashMap<u32, Arc<str>> {
 }
 
 /// The last source: the name of the user.
-pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut Owner) {
+pub(crate) fn resolve(host: &Host, _cgroups: &KernelCgroups, owner: &mut ProcessAttribution) {
     owner.user = host.users.name(owner.uid);
 }
 

@@ -65,14 +65,14 @@ pub(crate) struct PatternError(String);
 
 /// Longest value that becomes an attribute. Label values have 63 characters at most; annotations
 /// can have 256 KiB, and what is left out is not cut to something else.
-const LONGEST_VALUE: usize = 1024;
+const MAX_VALUE_LEN: usize = 1024;
 /// Letters of the random ends of names, and of the hashes that are made fit for them (apimachinery
 /// `rand.SafeEncodeString`).
 const SAFE_LETTERS: &str = "bcdfghjklmnpqrstvwxz2456789";
 /// Length of the random end of a generated name (apiserver `names.SimpleNameGenerator`).
 const RANDOM_END: usize = 5;
 /// Longest generated name: one of this length may have been cut before its random end.
-const LONGEST_GENERATED: usize = 63;
+const MAX_GENERATED_LEN: usize = 63;
 /// How long after its scheduled minute a CronJob's pod may be made (retries of a long job).
 const CRON_WINDOW_S: i64 = 30 * 24 * 3600;
 
@@ -227,7 +227,7 @@ fn stateful_set_of(meta: &PodMeta) -> Option<&str> {
 fn daemon_set_of(meta: &PodMeta) -> Option<&str> {
     let labelled = meta.labels.contains_key(REVISION)
         && meta.labels.contains_key(TEMPLATE_GENERATION)
-        && meta.name.len() < LONGEST_GENERATED;
+        && meta.name.len() < MAX_GENERATED_LEN;
     labelled.then(|| without_random_end(&meta.name)).flatten()
 }
 
@@ -270,7 +270,7 @@ impl WantedLabels {
         ];
         for (patterns, values, keys) in parts {
             for (key, value) in values {
-                if value.len() <= LONGEST_VALUE && patterns.iter().any(|pattern| pattern.fits(key))
+                if value.len() <= MAX_VALUE_LEN && patterns.iter().any(|pattern| pattern.fits(key))
                 {
                     set_pod_key(&mut details, keys, key, value);
                 }

@@ -2,7 +2,7 @@
 
 use super::attributes as attr;
 use super::{dims, metrics};
-use crate::attribute::party::PartyId;
+use crate::attribute::owner::OwnerId;
 use crate::sample::{Agent, Histogram, Source};
 
 dims! {
@@ -136,7 +136,7 @@ metrics! {
         from "the place that dropped it";
     /// What was refused to an owner because its part of what all owners share was used up. Only
     /// owners that were refused something; beyond 32 of them the others are one, `other`.
-    OWNER_REFUSED: Counter<i64> of PartyId, by OwnerLimit = "gpuwho.owner.refused" ["{item}"]
+    OWNER_REFUSED: Counter<i64> of OwnerId, by OwnerLimit = "gpuwho.owner.refused" ["{item}"]
         from "the place that refused it";
     /// Points sent, by outcome.
     EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]

@@ -9,7 +9,7 @@ use crate::catalog::{self, document};
 use crate::collect::device::DEVICES;
 use crate::config::Settings;
 use crate::control::{self, ControlError, Reply, Request};
-use crate::who::Who;
+use crate::who::HostReport;
 use anyhow::{Context as _, bail};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ pub(super) fn who(args: &WhoArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(who: &Who, json: bool) -> anyhow::Result<()> {
+fn show(who: &HostReport, json: bool) -> anyhow::Result<()> {
     if json {
         let mut text = serde_json::to_string_pretty(who).context("cannot write JSON")?;
         text.push('\n');

@@ -7,7 +7,7 @@ use super::kernel::nccl;
 use super::kernel::probe::{ProbeDef, SelfTest};
 use super::ras;
 use super::source::{Alone, Context, ProcessChange, Source, SourceDef};
-use super::status::Board;
+use super::status::StatusRegistry;
 use crate::catalog::agent::SourceState;
 use crate::config::{ConfigError, Section, Settings, duration};
 use crate::diagnosis::Finding;
@@ -215,11 +215,11 @@ impl Source for nccl::Settings {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let (files, others) =
             ((&context.files, &context.paths), (&context.communicators, &context.answers));
-        let told = (context.board.clone(), Some(Arc::clone(&context.desk)));
+        let told = (context.board.clone(), Some(Arc::clone(&context.aggregator)));
         let (source, waker) = nccl::start(self.clone(), files, &context.ownership, others, told)?;
         context.nccl_processes.push(source.loaded());
         context.processes.push(Box::new(move |change| match change {
-            ProcessChange::Active(process) => waker.stir(process),
+            ProcessChange::Active(process) => waker.request(process),
             ProcessChange::Ended => waker.wake(),
         }));
         Ok(vec![Box::new(source)])
@@ -262,7 +262,7 @@ impl Source for Status {
         let loaded = move || lists.iter().flat_map(|list| list()).collect();
         let candidates = in_turns(context.board.clone(), self.settings.every, Box::new(loaded));
         let shared = (&context.answers, &context.communicators);
-        let desk = Arc::clone(&context.desk);
+        let desk = Arc::clone(&context.aggregator);
         let source = ras::start(self.settings.clone(), &context.files, shared, candidates, desk)?;
         Ok(vec![Box::new(source)])
     }
@@ -278,7 +278,7 @@ impl Source for Status {
 }
 
 /// The thread that asks calls this once in each round: its turn is what lies between.
-fn in_turns(board: Board, every: Duration, loaded: ras::Candidates) -> ras::Candidates {
+fn in_turns(board: StatusRegistry, every: Duration, loaded: ras::Candidates) -> ras::Candidates {
     const THREAD: &str = "nccl:ras";
     let turn = RefCell::new(None);
     Box::new(move || {

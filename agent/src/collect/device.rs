@@ -8,25 +8,25 @@
 
 mod amd;
 pub mod child;
+mod connection;
 pub mod events;
 mod fdinfo;
 mod files;
-mod inside;
+mod in_flight;
 mod library;
 mod link;
 mod nvidia;
 pub mod partitions;
 mod plausible;
 pub mod reader;
-mod rows;
-mod session;
 pub mod snapshot;
 pub mod source;
+mod states;
 mod stuck;
 pub mod wire;
 
 use crate::catalog::MetricDef;
-use crate::event::Witness;
+use crate::event::EventSource;
 use crate::paths::Paths;
 use events::Watch;
 use library::Library;
@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
-use wire::{Reading, Refusal};
+use wire::{OpenErrorKind, Reading};
 
 /// Every vendor that a child can read.
 pub static DEVICES: &[Vendor] = &[nvidia::VENDOR, amd::VENDOR];
@@ -67,13 +67,13 @@ pub struct Vendor {
     /// The nodes of the partitions of its devices.
     pub partition_nodes: fn(&Paths) -> PartitionNodes,
     /// Its events; `None` where they come from the kernel log only.
-    pub events: Option<EventSource>,
+    pub events: Option<EventStream>,
     /// Where a metric comes from, or why there is none, for the documentation.
     pub source: fn(&'static MetricDef) -> Result<&'static str, &'static str>,
     /// The vendor's function behind a reader's word for a call.
     pub function: fn(&str) -> &str,
     /// Loads and initialises the library, or finds the files.
-    pub open: fn(&Opening<'_>) -> Result<Opened, OpenError>,
+    pub open: fn(&OpenOptions<'_>) -> Result<OpenLibrary, OpenError>,
 }
 
 /// A key of a vendor's configuration section that is on or off.
@@ -85,18 +85,18 @@ pub struct Switch {
     pub default: bool,
 }
 
-/// Where a vendor's events come from.
+/// The stream of events that a vendor's library offers.
 #[derive(Debug)]
-pub struct EventSource {
+pub struct EventStream {
     /// Its name among the sources.
     pub name: &'static str,
     /// Its name on the events.
-    pub witness: Witness,
+    pub source: EventSource,
 }
 
 /// What a vendor is opened with.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening<'a> {
+pub struct OpenOptions<'a> {
     /// The library; empty for a vendor without one.
     pub library: &'a Path,
     /// The host's directories.
@@ -105,7 +105,7 @@ pub struct Opening<'a> {
     pub off: &'a [String],
 }
 
-impl Opening<'_> {
+impl OpenOptions<'_> {
     /// Whether a switch is on.
     pub fn is_on(&self, key: &str) -> bool {
         !self.off.iter().any(|off| off == key)
@@ -113,7 +113,7 @@ impl Opening<'_> {
 }
 
 /// An initialised library.
-pub struct Opened {
+pub struct OpenLibrary {
     /// Its devices, in its order.
     pub devices: Vec<Box<dyn DeviceRead>>,
     /// Asks how many it has now; may hang like any call.
@@ -160,7 +160,7 @@ pub struct CallTimes {
 #[error("{text}")]
 pub struct OpenError {
     /// The kind, which decides what the agent does next.
-    pub refusal: Refusal,
+    pub refusal: OpenErrorKind,
     /// What the library said.
     pub text: String,
 }

@@ -6,7 +6,7 @@ use super::status::Report;
 use crate::catalog::agent::DropReason;
 use crate::catalog::event::{self, EventSeverity};
 use crate::event::Severity;
-use crate::event::desk::Desk;
+use crate::event::aggregator::EventAggregator;
 use crate::sample::{Agent, Batch, GpuXid};
 use std::collections::HashSet;
 use std::io;
@@ -32,14 +32,14 @@ struct Settings;
 
 impl Source for Settings {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        Ok(vec![Box::new(Counts::new(Arc::clone(&context.desk)))])
+        Ok(vec![Box::new(EventCounters::new(Arc::clone(&context.aggregator)))])
     }
 }
 
 /// The collector.
 #[derive(Debug)]
-pub struct Counts {
-    desk: Arc<Desk>,
+pub struct EventCounters {
+    aggregator: Arc<EventAggregator>,
     /// Codes and severities whose series has begun.
     begun: HashSet<(GpuXid, EventSeverity)>,
     /// The tick before, when what is new was still 0.
@@ -47,14 +47,14 @@ pub struct Counts {
     lost: u64,
 }
 
-impl Counts {
+impl EventCounters {
     /// Counts what passes the desk.
-    pub fn new(desk: Arc<Desk>) -> Self {
-        Self { desk, begun: HashSet::new(), before: SystemTime::now(), lost: 0 }
+    pub fn new(desk: Arc<EventAggregator>) -> Self {
+        Self { aggregator: desk, begun: HashSet::new(), before: SystemTime::now(), lost: 0 }
     }
 }
 
-impl Collector for Counts {
+impl Collector for EventCounters {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -62,7 +62,7 @@ impl Collector for Counts {
     /// A code's first count comes behind a 0 of the tick before: for a receiver that computes
     /// increases from neighbouring points, a counter that begins at 1 has never increased.
     fn collect(&mut self, out: &mut Batch) {
-        let tally = self.desk.tally();
+        let tally = self.aggregator.tally();
         self.lost = tally.lost;
         for (kind, count) in tally.kinds {
             out.push(event::EVENTS.sample(Agent, kind, number(count)));

@@ -32,8 +32,8 @@ use crate::communicators::Communicators;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::sample::{Agent, Batch};
-use crate::tenant_files::{Refused, TenantFiles};
-use files::{FileKey, Opened, Wanted};
+use crate::tenant_files::{ReadError, TenantFiles};
+use files::{FileFilter, FileKey, Opened};
 use gpuwho_common::device_users::TICK_NS;
 use names::Kind;
 use processes::Processes;
@@ -41,7 +41,7 @@ use rank::number;
 use ranks::Ranks;
 use record::Record;
 use sharing::{Parts, Turns, make_room};
-use sources::{Content, Means, Source};
+use sources::{Content, MeanValues, Source};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ const LOOK_BUDGET: Duration = Duration::from_millis(100);
 /// The first reading comes at once.
 const SHORTEST_GAP: Duration = Duration::from_secs(1);
 /// A reading that comes late does not read everything at once.
-const LONGEST_GAP: Duration = Duration::from_secs(30);
+const MAX_GAP: Duration = Duration::from_secs(30);
 /// Start times are told in hundredths of a second, and files' times come from a clock that ticks
 /// as slowly.
 const CLOCKS: Duration = Duration::from_millis(30);
@@ -105,7 +105,7 @@ pub struct Inspector {
     /// As the last look at the directories found them.
     unowned: u64,
     refused: u64,
-    unreadable: Option<(PathBuf, Refused)>,
+    unreadable: Option<(PathBuf, ReadError)>,
     began: SystemTime,
     last: Instant,
 }
@@ -162,7 +162,7 @@ impl Inspector {
         // A file that two processes write is found again for the second.
         let records = self.files.iter().filter(|(_, source)| source.is_records());
         let known = records.map(|(key, _)| *key).collect();
-        let wanted = Wanted { known, ..Wanted::default() };
+        let wanted = FileFilter { known, ..FileFilter::default() };
         for opened in self.processes.look(&self.reads, process, now, &wanted) {
             if !self.take((process, owner), opened) {
                 self.processes.refuse(process);
@@ -177,7 +177,7 @@ impl Inspector {
         for path in self.settings.directories.clone() {
             // A directory may hold years of other jobs' files.
             let (known, since) = (self.files.keys().copied().collect(), Some(self.began));
-            let wanted = Wanted { known, since, by: None };
+            let wanted = FileFilter { known, since, by: None };
             let place = self.reads.operators(&path);
             let found = place.and_then(|place| place.search(&wanted));
             match found {
@@ -227,7 +227,7 @@ impl Inspector {
                 Content::Records(tail)
             }
             Kind::Records { .. } => Content::Records(Tail::from_start(opened.file)),
-            Kind::Exposition => Content::Exposition(Means::new(opened.file)),
+            Kind::Exposition => Content::Exposition(MeanValues::new(opened.file)),
         };
         tracing::info!(%process, kind = ?opened.seen.kind, "reading a file of NCCL's Inspector");
         self.files.insert(opened.seen.key, Source { process, owner, content, is_shared: false });
@@ -237,7 +237,7 @@ impl Inspector {
     /// Reads what is new in every file, each with its part of what may be read.
     fn read(&mut self, out: &mut Batch) {
         let now = Instant::now();
-        let gap = now.duration_since(self.last).clamp(SHORTEST_GAP, LONGEST_GAP).as_millis();
+        let gap = now.duration_since(self.last).clamp(SHORTEST_GAP, MAX_GAP).as_millis();
         self.last = now;
         let most = self.settings.rate.saturating_mul(u64::try_from(gap).unwrap_or(0)) / 1000;
         let mut files = std::mem::take(&mut self.files);
@@ -295,14 +295,14 @@ impl Inspector {
                 let lines = &mut self.lines;
                 let bytes = means.read(share, &mut |outcome| tally(lines, outcome))?;
                 if !source.is_shared && means.is_fresh() {
-                    self.tell_means(whose, means, out);
+                    self.report_means(whose, means, out);
                 }
                 Ok(bytes)
             }
         }
     }
 
-    fn tell_means(&mut self, whose: (ProcKey, QuotaKey), means: &Means, out: &mut Batch) {
+    fn report_means(&mut self, whose: (ProcKey, QuotaKey), means: &MeanValues, out: &mut Batch) {
         let told = self.ranks.levels(whose, &means.rows, &self.communicators);
         for (recent, operation, levels) in told {
             for (metric, value) in [
@@ -317,8 +317,8 @@ impl Inspector {
         }
     }
 
-    fn tell(&self, out: &mut Batch) {
-        self.ranks.tell(out);
+    fn report_usage(&self, out: &mut Batch) {
+        self.ranks.report(out);
         let shared = self.files.values().filter(|source| source.is_shared).count() as u64;
         let read = self.files.len() as u64 - shared;
         for (state, files) in FileState::ALL.iter().zip([read, self.unowned, shared, self.refused])
@@ -339,14 +339,14 @@ impl Collector for Inspector {
 
     fn collect(&mut self, out: &mut Batch) {
         let holders: Vec<ProcKey> =
-            self.ownership.holders().iter().map(|owner| owner.process).collect();
+            self.ownership.openers().iter().map(|owner| owner.process).collect();
         self.ranks.begin(&self.communicators);
         self.look(&holders);
         self.read(out);
         let gone = self.processes.gone().clone();
         self.ranks.end(&gone, &self.communicators);
-        self.tell(out);
-        self.ranks.forget(&gone);
+        self.report_usage(out);
+        self.ranks.remove_processes(&gone);
         for ((owner, limit), count) in self.ranks.take_refused() {
             self.ownership.refuse(owner, limit, count);
         }

@@ -14,9 +14,9 @@ mod source;
 mod syslog;
 
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::status::{Board, Report};
-use crate::event::desk::Desk;
-use crate::event::{Moment, Witness};
+use crate::collect::status::{Report, StatusRegistry};
+use crate::event::aggregator::EventAggregator;
+use crate::event::{EventSource, Moment};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use lines::Reports;
@@ -60,11 +60,15 @@ const DRIFTED_US: u64 = 1_000_000;
 const MAX_RECORD: usize = 8192;
 
 /// Starts the thread. It reads until the agent ends.
-pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHandle<()>> {
+pub fn start(
+    paths: &Paths,
+    desk: Arc<EventAggregator>,
+    board: StatusRegistry,
+) -> io::Result<JoinHandle<()>> {
     let watch = Watch {
         paths: paths.clone(),
         position: Position::read(paths),
-        desk,
+        aggregator: desk,
         board,
         report: Report::ready(),
         not_before_us: None,
@@ -82,7 +86,7 @@ pub fn start(paths: &Paths, desk: Arc<Desk>, board: Board) -> io::Result<JoinHan
 pub fn probe(paths: &Paths) -> Result<String, String> {
     match open(paths) {
         Ok(_) => Ok(paths.kmsg.display().to_string()),
-        Err(_) if is_usual(paths) && syslog::probe().is_ok() => {
+        Err(_) if is_default(paths) && syslog::probe().is_ok() => {
             Ok("the log by syslog(2)".to_owned())
         }
         Err(error) => Err(unreadable(paths, error)),
@@ -90,15 +94,15 @@ pub fn probe(paths: &Paths) -> Result<String, String> {
 }
 
 /// Nobody has named another file, which then is the log.
-fn is_usual(paths: &Paths) -> bool {
+fn is_default(paths: &Paths) -> bool {
     paths.kmsg == Paths::default().kmsg
 }
 
 struct Watch {
     paths: Paths,
     position: Position,
-    desk: Arc<Desk>,
-    board: Board,
+    aggregator: Arc<EventAggregator>,
+    board: StatusRegistry,
     report: Report,
     /// On the log's clock.
     not_before_us: Option<u64>,
@@ -116,7 +120,7 @@ struct Watch {
 impl Watch {
     fn run(mut self) {
         let begin = Instant::now() + FIRST;
-        while !self.desk.knows_devices() && Instant::now() < begin {
+        while !self.aggregator.knows_devices() && Instant::now() < begin {
             thread::sleep(AT_END);
         }
         loop {
@@ -134,7 +138,7 @@ impl Watch {
             let retry = Instant::now() + RETRY;
             while Instant::now() < retry {
                 thread::sleep(LOOK);
-                self.desk.settle(Instant::now());
+                self.aggregator.apply_due(Instant::now());
             }
         }
     }
@@ -142,7 +146,7 @@ impl Watch {
     /// The log, or what stands for it where its device is refused; there, records have other numbers.
     fn open(&mut self) -> Result<OwnedFd, Errno> {
         open(&self.paths).or_else(|error| {
-            let instead = is_usual(&self.paths).then(syslog::follow).and_then(Result::ok);
+            let instead = is_default(&self.paths).then(syslog::follow).and_then(Result::ok);
             let log = instead.ok_or(error)?;
             tracing::info!(path = %self.paths.kmsg.display(), %error, "the kernel log is read by syslog(2)");
             self.position = Position::by_time(&self.paths);
@@ -170,7 +174,7 @@ impl Watch {
                 }
             }
             let _turn = self.board.turn(NAME, Duration::ZERO);
-            self.desk.settle(Instant::now());
+            self.aggregator.apply_due(Instant::now());
         }
     }
 
@@ -209,7 +213,7 @@ impl Watch {
         {
             self.lost += sequence.saturating_sub(last + 1);
             self.report.dropped = vec![(DropReason::RingFull, self.lost)];
-            self.say();
+            self.publish();
         }
         if std::mem::take(&mut self.overrun) {
             self.reports.lost();
@@ -222,11 +226,11 @@ impl Watch {
         self.reports.heed(record);
         let past = u64::try_from(PAST.as_micros()).unwrap_or(u64::MAX);
         let first = self.not_before_us.get_or_insert(clock.log_us.saturating_sub(past));
-        if record.at_us < *first || self.position.is_told(record.sequence) {
+        if record.at_us < *first || self.position.is_reported(record.sequence) {
             return;
         }
         let Some(what) = self.reports.read(record) else { return };
-        self.desk.take(what, clock.moment(record.at_us), Witness::Kmsg, Instant::now());
+        self.aggregator.take(what, clock.moment(record.at_us), EventSource::Kmsg, Instant::now());
         if let Err(error) = self.position.advance(record.sequence) {
             tracing::warn!(%error, "cannot keep how far the kernel log was told");
         }
@@ -236,10 +240,10 @@ impl Watch {
     fn stand(&mut self, report: Report) {
         let dropped = std::mem::take(&mut self.report.dropped);
         self.report = Report { dropped, ..report };
-        self.say();
+        self.publish();
     }
 
-    fn say(&self) {
+    fn publish(&self) {
         self.board.put(NAME, &self.report);
     }
 }

@@ -4,7 +4,7 @@
 use super::Collector;
 use super::source::{self, Alone, Context, SourceDef};
 use super::stages::Stages;
-use super::status::{Board, Report};
+use super::status::{Report, StatusRegistry};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{self as metric, AgentProcess, SourceState, Stage};
 use crate::export;
@@ -36,13 +36,13 @@ struct Settings;
 impl source::Source for Settings {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let (board, ownership) = (context.board.clone(), context.ownership.clone());
-        Ok(vec![Box::new(Own::new(board, ownership, Arc::clone(&context.gauges)))])
+        Ok(vec![Box::new(SelfMetrics::new(board, ownership, Arc::clone(&context.gauges)))])
     }
 }
 
 /// Figures other parts leave here for the next tick.
 #[derive(Debug, Default)]
-pub struct Gauges {
+pub struct SelfStats {
     /// Series alive.
     pub series: AtomicU64,
     /// PIDs of the device reader children.
@@ -57,10 +57,10 @@ pub struct Gauges {
 
 /// The collector.
 #[derive(Debug)]
-pub struct Own {
-    board: Board,
+pub struct SelfMetrics {
+    board: StatusRegistry,
     ownership: Ownership,
-    gauges: Arc<Gauges>,
+    gauges: Arc<SelfStats>,
     readers: Readers,
 }
 
@@ -89,9 +89,9 @@ impl Readers {
     }
 }
 
-impl Own {
+impl SelfMetrics {
     /// Reports on everything on `board`.
-    pub fn new(board: Board, ownership: Ownership, gauges: Arc<Gauges>) -> Self {
+    pub fn new(board: StatusRegistry, ownership: Ownership, gauges: Arc<SelfStats>) -> Self {
         Self { board, ownership, gauges, readers: Readers::default() }
     }
 
@@ -152,7 +152,7 @@ impl Own {
     }
 }
 
-impl Collector for Own {
+impl Collector for SelfMetrics {
     fn name(&self) -> &'static str {
         NAME
     }

@@ -186,7 +186,7 @@ pub fn unified_root(paths: &Paths) -> Option<PathBuf> {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct ScannedProcess {
     comm: Arc<str>,
     nodes: BTreeSet<Arc<str>>,
     cgroups: KernelCgroups,
@@ -194,7 +194,7 @@ struct Known {
 
 /// What has been told so far, to tell only what is new.
 #[derive(Debug, Default)]
-pub struct Tracker(HashMap<ProcKey, Known>);
+pub struct Tracker(HashMap<ProcKey, ScannedProcess>);
 
 impl Tracker {
     /// Takes note of evidence from elsewhere.
@@ -442,7 +442,7 @@ mod tests {
     fn holder_that_ended_is_told_as_exited() {
         let mut tracker = Tracker::default();
         let gone = ProcKey { pid: u32::MAX - 1, start_ticks: 1 };
-        tracker.0.insert(gone, Known::default());
+        tracker.0.insert(gone, ScannedProcess::default());
         let told = tracker.scan(&Paths::default(), &Nodes::default());
         assert!(
             matches!(told.as_slice(), [Evidence::Exited { process, .. }] if *process == gone),

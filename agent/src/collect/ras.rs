@@ -30,12 +30,12 @@ use crate::catalog::nccl::{self as metric, PeerState, RankPresence, RasOutcome};
 use crate::collect::Collector;
 use crate::collect::status::Report;
 use crate::communicators::{CommunicatorHash, Communicators, MemberId};
-use crate::event::desk::Desk;
+use crate::event::aggregator::EventAggregator;
 use crate::ids::ProcKey;
 use crate::sample::{Agent, Batch};
 use crate::tenant_files::TenantFiles;
 use ask::AskError;
-use digest::{Digest, Known, Local};
+use digest::{CommunicatorView, Digest, Local};
 use rounds::Rounds;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -43,7 +43,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tenant::Tenant;
+use tenant::Speaker;
 
 /// The source's name: its threads are `collect:nccl-ras` and `nccl:ras`.
 pub const NAME: &str = "nccl-ras";
@@ -79,7 +79,7 @@ pub struct LocalRank {
 
 /// All ranks that a process had when it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToldRanks {
+pub struct ReportedRanks {
     /// Nanoseconds of `CLOCK_BOOTTIME` before the question.
     pub as_of_ns: u64,
     /// The ranks.
@@ -87,14 +87,14 @@ pub struct ToldRanks {
 }
 
 /// Ranks by process.
-pub type LocalRanks = HashMap<ProcKey, ToldRanks>;
+pub type LocalRanks = HashMap<ProcKey, ReportedRanks>;
 
 /// What the last answers say, for all who want to know.
 #[derive(Clone, Debug, Default)]
-pub struct Answers(Arc<Mutex<Told>>);
+pub struct Answers(Arc<Mutex<RasState>>);
 
 #[derive(Debug)]
-struct Told {
+struct RasState {
     state: (SourceState, String, String),
     outcomes: HashMap<RasOutcome, u64>,
     /// What answers say of processes on this node of which they may not speak.
@@ -106,14 +106,14 @@ struct Told {
 #[derive(Debug)]
 struct Job {
     at: Instant,
-    tenant: Tenant,
+    tenant: Speaker,
     /// Processes on this node of which it may speak.
     trusted: HashSet<ProcKey>,
     digest: Digest,
     ranks: LocalRanks,
 }
 
-impl Default for Told {
+impl Default for RasState {
     fn default() -> Self {
         let reason = "no process that holds a device listens for NCCL's clients";
         let state = (SourceState::Absent, reason.into(), String::new());
@@ -122,7 +122,7 @@ impl Default for Told {
 }
 
 impl Answers {
-    fn with<T>(&self, look: impl FnOnce(&mut Told) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut RasState) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -171,7 +171,7 @@ pub fn start(
     files: &TenantFiles,
     (answers, communicators): (&Answers, &Arc<Communicators>),
     candidates: Candidates,
-    desk: Arc<Desk>,
+    desk: Arc<EventAggregator>,
 ) -> io::Result<Ras> {
     let known = (answers.clone(), Arc::clone(communicators));
     let rounds = Rounds::new(settings, files.clone(), known, desk);
@@ -184,14 +184,14 @@ pub fn start(
 }
 
 impl Ras {
-    fn tell(&self, out: &mut Batch, job: &Job, communicator: &Known) {
+    fn report_job(&self, out: &mut Batch, job: &Job, communicator: &CommunicatorView) {
         for id in self.communicators.members(communicator.hash) {
             let facts = self.communicators.facts(id);
             // Another tenant's process may say that it is in the same.
             let Some(facts) = facts.filter(|facts| job.trusted.contains(&facts.process)) else {
                 continue;
             };
-            tell_presence(out, id, communicator);
+            report_presence(out, id, communicator);
             let is_it = |local: &&Local| {
                 local.process == facts.process && facts.rank.is_none_or(|rank| rank == local.rank)
             };
@@ -205,7 +205,7 @@ impl Ras {
     }
 }
 
-fn tell_presence(out: &mut Batch, id: MemberId, communicator: &Known) {
+fn report_presence(out: &mut Batch, id: MemberId, communicator: &CommunicatorView) {
     let counts = [
         (RankPresence::Present, communicator.present),
         (RankPresence::Unresponsive, Some(communicator.unresponsive)),
@@ -239,7 +239,7 @@ impl Collector for Ras {
         out.push(metric::PEERS.sample(Agent, PeerState::Dead, sum(|job| job.dead)));
         for job in &jobs {
             for communicator in &job.digest.communicators {
-                self.tell(out, job, communicator);
+                self.report_job(out, job, communicator);
             }
         }
     }

@@ -2,7 +2,7 @@
 //! panics costs the others nothing, and its thread's clock is its cost.
 
 use super::Collector;
-use super::status::{Board, Report};
+use super::status::{Report, StatusRegistry};
 use crate::catalog::agent::SourceState;
 use crate::sample::{Batch, SourcePart};
 use crate::sys::clock::ThreadClock;
@@ -56,7 +56,7 @@ pub enum Event {
 pub struct Scheduler {
     /// Time from one reading's start to the next one's, unless the collector has its own.
     every: Duration,
-    board: Board,
+    board: StatusRegistry,
     /// Where the batches go. When it is full the pipeline is stuck; a thread then waits, and its
     /// next readings come late rather than pile up.
     batches: SyncSender<Event>,
@@ -67,7 +67,12 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Without any collector.
-    pub fn new(every: Duration, board: Board, batches: SyncSender<Event>, stop: Stop) -> Self {
+    pub fn new(
+        every: Duration,
+        board: StatusRegistry,
+        batches: SyncSender<Event>,
+        stop: Stop,
+    ) -> Self {
         Self { every, board, batches, stop, running: Arc::default() }
     }
 
@@ -179,7 +184,7 @@ mod tests {
     #[test]
     fn a_panic_costs_one_tick_and_is_reported() {
         let (batches, received) = sync_channel(0);
-        let (board, stop) = (Board::default(), Stop::default());
+        let (board, stop) = (StatusRegistry::default(), Stop::default());
         let scheduler =
             Scheduler::new(Duration::from_millis(1), board.clone(), batches, stop.clone());
         let thread = scheduler.start(Box::new(Flaky(0))).unwrap();
@@ -228,7 +233,7 @@ mod tests {
     #[test]
     fn a_source_that_comes_late_and_goes_has_its_own_interval_and_says_that_it_ended() {
         let (batches, received) = sync_channel(8);
-        let (board, stop) = (Board::default(), Stop::default());
+        let (board, stop) = (StatusRegistry::default(), Stop::default());
         let scheduler = Scheduler::new(Duration::from_hours(1), board, batches, stop);
         let thread = scheduler.start(Box::new(Replica(0))).unwrap();
         assert_eq!(scheduler.in_every_tick(), HashSet::new(), "no tick waits for it");

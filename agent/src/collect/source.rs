@@ -4,15 +4,15 @@
 use super::Collector;
 use super::device::snapshot::Control;
 use super::kernel::device_users;
-use super::own::Gauges;
+use super::own::SelfStats;
 use super::ras;
-use super::status::Board;
+use super::status::StatusRegistry;
 use crate::attribute::Evidence;
 use crate::attribute::ownership::Ownership;
 use crate::communicators::Communicators;
 use crate::config::{ConfigError, Resolving, Section, Settings};
 use crate::diagnosis::Finding;
-use crate::event::desk::Desk;
+use crate::event::aggregator::EventAggregator;
 use crate::ids::ProcKey;
 use crate::inventory::Inventory;
 use crate::paths::Paths;
@@ -87,13 +87,13 @@ pub struct Context {
     /// Communicators by identity.
     pub communicators: Arc<Communicators>,
     /// How every source is doing.
-    pub board: Board,
+    pub board: StatusRegistry,
     /// Figures for the agent's own collector.
-    pub gauges: Arc<Gauges>,
+    pub gauges: Arc<SelfStats>,
     /// Reads files of tenants.
     pub files: TenantFiles,
     /// Turns observations into events.
-    pub desk: Arc<Desk>,
+    pub aggregator: Arc<EventAggregator>,
     /// Which device nodes are watched.
     pub nodes: device_users::Settings,
     /// The device readers.

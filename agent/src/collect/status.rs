@@ -18,7 +18,7 @@ const DURATION_BOUNDS: &[f64] = &[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 
 /// Readings of a source that one turn may take, and at least so long, before it counts as hung: a
 /// slow disk, a loaded host or a dozen slow sockets take less.
 const TURN_INTERVALS: u32 = 3;
-const LONGEST_TURN: Duration = Duration::from_secs(30);
+const MAX_TURN: Duration = Duration::from_secs(30);
 
 /// A source's own account of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ impl Report {
 
 /// A source's latest report and what it has cost so far.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct SourceStatus {
     /// The latest report.
     pub report: Report,
     /// CPU time of its thread in seconds; `None` for a source without a thread of its own.
@@ -80,12 +80,12 @@ pub struct Standing {
     /// Tells [`Self::cpu_seconds`] of a thread that serves several sources or keeps no cadence.
     clock: Option<ThreadClock>,
     /// What its thread does now.
-    turn: Option<Begun>,
+    turn: Option<ActiveTurn>,
 }
 
 /// A turn that has not ended.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct ActiveTurn {
     at: Instant,
     allowed: Duration,
     /// It was found to last too long.
@@ -96,15 +96,15 @@ struct Begun {
 #[derive(Debug)]
 #[must_use]
 pub struct Turn {
-    board: Board,
+    board: StatusRegistry,
     source: &'static str,
 }
 
 /// The standing of every source.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<BTreeMap<&'static str, Standing>>>);
+pub struct StatusRegistry(Arc<Mutex<BTreeMap<&'static str, SourceStatus>>>);
 
-impl Board {
+impl StatusRegistry {
     /// Takes a source's report; logs a change of state, once.
     pub fn put(&self, source: &'static str, report: &Report) {
         let mut is_new = false;
@@ -112,7 +112,7 @@ impl Board {
             let mut board = self.lock();
             let standing = board.entry(source).or_insert_with(|| {
                 is_new = true;
-                Standing::new(report.clone())
+                SourceStatus::new(report.clone())
             });
             let before = std::mem::replace(&mut standing.report, report.clone()).state;
             let has_changed = is_new || before != report.state;
@@ -127,9 +127,10 @@ impl Board {
     /// A turn of a source's work begins, of one that is read at this interval. A source that has
     /// reported nothing yet is on the board from now on.
     pub fn turn(&self, source: &'static str, every: Duration) -> Turn {
-        let allowed = every.saturating_mul(TURN_INTERVALS).max(LONGEST_TURN);
-        let begun = Begun { at: Instant::now(), allowed, is_hung: false };
-        let first = || Standing::new(Report::of(SourceState::Absent, "nothing was read yet", ""));
+        let allowed = every.saturating_mul(TURN_INTERVALS).max(MAX_TURN);
+        let begun = ActiveTurn { at: Instant::now(), allowed, is_hung: false };
+        let first =
+            || SourceStatus::new(Report::of(SourceState::Absent, "nothing was read yet", ""));
         self.lock().entry(source).or_insert_with(first).turn = Some(begun);
         Turn { board: self.clone(), source }
     }
@@ -145,16 +146,16 @@ impl Board {
     /// From now on tells what the calling thread has used, under a name of its own.
     pub fn clock(&self, thread: &'static str) {
         let mut board = self.lock();
-        let standing = board.entry(thread).or_insert_with(|| Standing::new(Report::ready()));
+        let standing = board.entry(thread).or_insert_with(|| SourceStatus::new(Report::ready()));
         standing.clock = ThreadClock::here();
     }
 
     /// Every source's standing. One whose turn lasts too long is hung, whatever it said last.
-    pub fn all(&self) -> BTreeMap<&'static str, Standing> {
+    pub fn all(&self) -> BTreeMap<&'static str, SourceStatus> {
         self.all_at(Instant::now())
     }
 
-    fn all_at(&self, now: Instant) -> BTreeMap<&'static str, Standing> {
+    fn all_at(&self, now: Instant) -> BTreeMap<&'static str, SourceStatus> {
         let mut found = Vec::new();
         let all = {
             let mut board = self.lock();
@@ -168,7 +169,7 @@ impl Board {
                 }
             }
             let now_is =
-                |(source, standing): (&&'static str, &Standing)| (*source, standing.seen(now));
+                |(source, standing): (&&'static str, &SourceStatus)| (*source, standing.seen(now));
             board.iter().map(now_is).collect::<BTreeMap<_, _>>()
         };
         for (source, before) in found {
@@ -179,7 +180,7 @@ impl Board {
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Standing>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, SourceStatus>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -202,7 +203,7 @@ impl Drop for Turn {
     }
 }
 
-impl Standing {
+impl SourceStatus {
     fn new(report: Report) -> Self {
         let durations = Histogram::new(DURATION_BOUNDS);
         Self { report, cpu_seconds: None, durations, hangs: 0, clock: None, turn: None }
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_new_report_keeps_what_was_measured() {
-        let board = Board::default();
+        let board = StatusRegistry::default();
         board.put("nvidia", &Report::ready());
         board.measured("nvidia", Duration::from_millis(2), 0.5);
         board.put("nvidia", &Report::of(SourceState::Hung, "late", ""));
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn each_time_that_a_source_says_it_is_hung_counts_once() {
-        let board = Board::default();
+        let board = StatusRegistry::default();
         let hung = Report::of(SourceState::Hung, "late", "");
         let states = [&hung, &hung, &Report::ready(), &hung];
         let hangs = states.map(|report| {
@@ -280,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_turn_that_lasts_too_long_is_hung_until_it_ends_and_counts_once() {
-        let board = Board::default();
+        let board = StatusRegistry::default();
         board.put("nccl:watch", &Report::ready());
         let turn = board.turn("nccl:watch", Duration::from_secs(20));
         let after = |seconds: u64| {
@@ -300,18 +301,18 @@ mod tests {
 
     #[test]
     fn a_source_that_hangs_in_its_first_reading_is_on_the_board() {
-        let board = Board::default();
+        let board = StatusRegistry::default();
         let _turn = board.turn("ras", Duration::from_secs(1));
-        let state = |board: &Board, after| {
+        let state = |board: &StatusRegistry, after| {
             board.all_at(Instant::now() + after).remove("ras").unwrap().report.state
         };
         assert_eq!(state(&board, Duration::ZERO), SourceState::Absent);
-        assert_eq!(state(&board, LONGEST_TURN + Duration::from_secs(1)), SourceState::Hung);
+        assert_eq!(state(&board, MAX_TURN + Duration::from_secs(1)), SourceState::Hung);
     }
 
     #[test]
     fn a_thread_that_panicked_is_not_what_it_said_last() {
-        let board = Board::default();
+        let board = StatusRegistry::default();
         board.put("names", &Report::ready());
         let theirs = board.clone();
         let thread = std::thread::spawn(move || {
@@ -324,7 +325,7 @@ mod tests {
 
     #[test]
     fn what_a_thread_uses_is_read_when_it_is_asked_for() {
-        let board = Board::default();
+        let board = StatusRegistry::default();
         board.put("names", &Report::ready());
         board.clock("names");
         let used = || board.all().remove("names").and_then(|standing| standing.cpu_seconds);

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// The sample is 7 KiB; no configuration is a hundred times as long.
-const LONGEST_FILE: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// What every shared library begins with.
 const ELF: [u8; 4] = *b"\x7fELF";
@@ -19,9 +19,9 @@ const ELF: [u8; 4] = *b"\x7fELF";
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let file = regular(path)?;
     let mut text = String::new();
-    file.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST_FILE {
-        return Err(io::Error::other(format!("it is longer than {LONGEST_FILE} bytes")));
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes")));
     }
     Ok(text)
 }

@@ -1,7 +1,7 @@
 //! `[kubernetes]` and `[containers]`: the sockets of this node that name pods and containers.
 
 use super::{ConfigError, checks};
-use crate::attribute::suppliers::{Containers, Kubernetes};
+use crate::attribute::providers::{Containers, Kubernetes};
 use crate::attribute::workload::{PatternError, WantedLabels};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};

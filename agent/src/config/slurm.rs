@@ -36,7 +36,7 @@ pub(super) struct RawSlurm {
 
 /// What was typed over the usual places.
 pub(super) fn settings(raw: RawSlurm, paths: &Paths) -> Result<Settings, ConfigError> {
-    let usual = Settings::usual(paths);
+    let usual = Settings::default_settings(paths);
     let set = [
         ("slurm.jobs", &raw.jobs),
         ("slurm.gpu_map", &raw.gpu_map),

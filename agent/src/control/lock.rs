@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The file in the state directory.
 const FILE: &str = "agent.lock";
 /// More than a process number.
-const LONGEST: u64 = 16;
+const MAX_LEN: u64 = 16;
 
 /// Held as long as it lives.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Lock {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut pid = String::new();
                 // Only to say who it is.
-                let _ = (&lock).take(LONGEST).read_to_string(&mut pid);
+                let _ = (&lock).take(MAX_LEN).read_to_string(&mut pid);
                 pid.retain(|c| c.is_ascii_digit());
                 return Err(LockError::Held { path, pid });
             }

@@ -4,7 +4,7 @@
 
 use super::talk::{Step, Talk};
 use super::{Answer, Reply, Request};
-use crate::who::Who;
+use crate::who::HostReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::net::UnixListener;
@@ -61,7 +61,7 @@ struct Server<'a> {
     answer: &'a dyn Answer,
     talks: Vec<Talk>,
     /// What clients without privilege are told, and since when.
-    table: Option<(Instant, Who)>,
+    table: Option<(Instant, HostReport)>,
     /// When the next of them may be answered.
     next: Instant,
 }
@@ -180,11 +180,11 @@ impl Server<'_> {
     }
 
     /// The table for this client.
-    fn who(&mut self, talk: &Talk, show_others: bool) -> Who {
+    fn who(&mut self, talk: &Talk, show_others: bool) -> HostReport {
         if talk.is_privileged {
             return self.answer.who();
         }
-        let is_fresh = |(at, _): &&(Instant, Who)| at.elapsed() < TABLE_AGE;
+        let is_fresh = |(at, _): &&(Instant, HostReport)| at.elapsed() < TABLE_AGE;
         let table = match self.table.take().filter(|table| is_fresh(&table)) {
             Some(table) => table,
             None => (Instant::now(), self.answer.who()),

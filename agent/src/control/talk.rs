@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// A request is a few words.
-const LONGEST_REQUEST: usize = 4096;
+const MAX_REQUEST_LEN: usize = 4096;
 /// From being accepted to having taken the whole answer, less the time the answer took to make:
 /// a client that reads or writes slowly is not waited for longer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ pub(super) struct Talk {
     /// Root or the agent's own user.
     pub(super) is_privileged: bool,
     until: Instant,
-    heard: Vec<u8>,
+    received: Vec<u8>,
     is_asked: bool,
     answer: Option<Vec<u8>>,
     written: usize,
@@ -45,7 +45,7 @@ impl Talk {
             uid: uid.as_raw(),
             is_privileged,
             until: Instant::now() + DEADLINE,
-            heard: Vec::new(),
+            received: Vec::new(),
             is_asked: false,
             answer: None,
             written: 0,
@@ -63,7 +63,7 @@ impl Talk {
 
     /// The request, once all of it is there and nothing was answered.
     pub(super) fn request(&self) -> Option<&[u8]> {
-        (self.is_asked && self.answer.is_none()).then_some(&self.heard)
+        (self.is_asked && self.answer.is_none()).then_some(&self.received)
     }
 
     /// Whether the client has not said what it wants.
@@ -100,8 +100,8 @@ impl Talk {
                 Ok(0) => self.is_asked = true,
                 Ok(count) => {
                     let new = chunk.get(..count).unwrap_or_default();
-                    self.heard.extend_from_slice(new);
-                    self.is_asked = new.contains(&b'\n') || self.heard.len() >= LONGEST_REQUEST;
+                    self.received.extend_from_slice(new);
+                    self.is_asked = new.contains(&b'\n') || self.received.len() >= MAX_REQUEST_LEN;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Step::Waits),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

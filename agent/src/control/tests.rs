@@ -1,17 +1,17 @@
 use super::*;
-use crate::who::{Device, Person, Process};
+use crate::who::{Device, OwnerView, Process};
 use std::io::Read as _;
 use std::sync::Arc;
 
 struct Fixed;
 
 impl Answer for Fixed {
-    fn who(&self) -> Who {
-        let owner = |pid, uid| Person { pid, uid: Some(uid), ..Person::default() };
+    fn who(&self) -> HostReport {
+        let owner = |pid, uid| OwnerView { pid, uid: Some(uid), ..OwnerView::default() };
         let process = |pid, uid| Process { owner: owner(pid, uid), ..Process::default() };
         let processes = vec![process(1, 0), process(2, 65_534)];
         let devices = vec![Device { processes, ..Device::default() }];
-        Who { host: "node1".into(), devices, ..Who::default() }
+        HostReport { host: "node1".into(), devices, ..HostReport::default() }
     }
 
     fn release(&self, length: Duration) -> String {

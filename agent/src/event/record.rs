@@ -1,6 +1,6 @@
 //! An event as log records: one for each owner it struck, or one alone.
 
-use super::{Affected, Event, Peer, Place, Victim, xid};
+use super::{Affected, AffectedOwner, Event, Peer, Place, xid};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::event::EventKind;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,12 +45,12 @@ pub fn records(event: &Event) -> Vec<Record> {
         body: clipped(&event.what.message),
         attributes,
     };
-    if event.victims.is_empty() {
+    if event.affected_owners.is_empty() {
         named(event, &mut common);
         return vec![told(common)];
     }
-    let whose = |victim| struck(&common, victim, event.what.peer.as_deref());
-    event.victims.iter().map(|victim| told(whose(victim))).collect()
+    let whose = |victim| affected(&common, victim, event.what.peer.as_deref());
+    event.affected_owners.iter().map(|victim| told(whose(victim))).collect()
 }
 
 fn device(event: &Event, set: &mut AttrSet) {
@@ -128,7 +128,7 @@ fn facts(event: &Event, set: &mut AttrSet) {
     }
     set.set(&attr::EVENT_MEANING, meaning);
     set.set_some(&attr::EVENT_ACTION, Some(action).filter(|action| !action.is_empty()));
-    set.set(&attr::EVENT_SOURCE, event.witness.as_str());
+    set.set(&attr::EVENT_SOURCE, event.source.as_str());
     let seen = unix_ns(event.seen) / 1_000_000;
     set.set(&attr::EVENT_ID, format!("{seen:x}-{:x}", event.id).as_str());
     if event.count > 1 {
@@ -139,7 +139,7 @@ fn facts(event: &Event, set: &mut AttrSet) {
     }
 }
 
-fn struck(common: &AttrSet, victim: &Victim, peer: Option<&Peer>) -> AttrSet {
+fn affected(common: &AttrSet, victim: &AffectedOwner, peer: Option<&Peer>) -> AttrSet {
     let mut set = common.clone();
     set.extend(&victim.owner.attributes());
     set.set_some(&attr::EVENT_AFFECTED, victim.affected.map(Affected::as_str));

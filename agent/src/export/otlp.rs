@@ -25,7 +25,7 @@ mod wire;
 
 use crate::export::{EnrichedBatch, Report, Sink};
 use bytes::Bytes;
-use counts::Counts;
+use counts::SinkCounters;
 use encode::{Encoder, Limits};
 use flate2::write::GzEncoder;
 use grpc::PREFIX;
@@ -53,47 +53,47 @@ pub struct StartError(#[from] io::Error);
 #[derive(Debug)]
 pub struct OtlpSink {
     encoder: Encoder,
-    lane: Lane,
+    queue: OtlpQueue,
 }
 
 impl OtlpSink {
     /// Starts the sender. Nothing is connected, resolved or read from disk before the first batch.
     pub fn start(settings: &Settings, resource: &Resource) -> Result<Self, StartError> {
-        let lane = Lane::start("export:otlp", settings)?;
-        Ok(Self { encoder: Encoder::new(resource, Limits::default()), lane })
+        let lane = OtlpQueue::start("export:otlp", settings)?;
+        Ok(Self { encoder: Encoder::new(resource, Limits::default()), queue: lane })
     }
 }
 
 impl Sink for OtlpSink {
-    fn accept(&mut self, batch: &EnrichedBatch) {
-        let Self { encoder, lane } = self;
+    fn export(&mut self, batch: &EnrichedBatch) {
+        let Self { encoder, queue: lane } = self;
         encoder.encode(batch, &mut |raw, points| lane.push(raw, points as u64));
     }
 
     fn flush(&mut self, deadline: Instant) {
-        self.lane.flush(deadline);
+        self.queue.flush(deadline);
     }
 
     fn report(&self) -> Report {
-        self.lane.report(self.encoder.not_finite())
+        self.queue.report(self.encoder.not_finite())
     }
 }
 
 /// The way of one signal to its receiver: a queue and the thread that empties it.
 #[derive(Debug)]
-struct Lane {
+struct OtlpQueue {
     protocol: Protocol,
     compression: Compression,
     queue: Arc<Queue>,
-    counts: Arc<Counts>,
+    counts: Arc<SinkCounters>,
     closing: watch::Sender<Option<Instant>>,
     done: Receiver<()>,
 }
 
-impl Lane {
+impl OtlpQueue {
     fn start(thread: &str, settings: &Settings) -> Result<Self, StartError> {
         let queue = Arc::new(Queue::new(settings.queue_bytes));
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(SinkCounters::default());
         let (closing, closed) = watch::channel(None);
         let (tell_done, done) = sync_channel(1);
         // The one blocking thread looks names up, and ends ten seconds later.
@@ -121,10 +121,10 @@ impl Lane {
         match pack(raw, self.protocol, self.compression) {
             Ok(body) if !closed => {
                 let lost = self.queue.push(Request { body, points });
-                Counts::add(&self.counts.queue_full, lost);
+                SinkCounters::add(&self.counts.queue_full, lost);
             }
             // After the flush nobody sends; compressing into memory does not fail.
-            Ok(_) | Err(_) => Counts::add(&self.counts.undelivered, points),
+            Ok(_) | Err(_) => SinkCounters::add(&self.counts.undelivered, points),
         }
     }
 
@@ -140,7 +140,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for OtlpQueue {
     /// Ends the sender's thread at once; [`Sink::flush`] before this sends what waits.
     fn drop(&mut self) {
         self.closing.send_replace(Some(Instant::now()));

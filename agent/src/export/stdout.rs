@@ -121,13 +121,13 @@ impl<W: Write + Send> JsonLines<W> {
 }
 
 impl<W: Write + Send> Sink for JsonLines<W> {
-    fn accept(&mut self, batch: &EnrichedBatch) {
+    fn export(&mut self, batch: &EnrichedBatch) {
         self.line.clear();
         let lines = self.render(batch);
         self.put(lines);
     }
 
-    fn tell(&mut self, records: &[Record]) {
+    fn export_events(&mut self, records: &[Record]) {
         self.line.clear();
         let lines = records.iter().map(|record| self.push(&event_line(record))).sum();
         self.put(lines);
@@ -220,7 +220,7 @@ mod tests {
     fn written(points: Vec<Point>) -> (String, Report) {
         let mut out = Vec::new();
         let mut sink = JsonLines::new(&mut out);
-        sink.accept(&EnrichedBatch { points });
+        sink.export(&EnrichedBatch { points });
         let report = sink.report();
         (String::from_utf8(out).unwrap(), report)
     }
@@ -290,8 +290,8 @@ mod tests {
         let mut sink = JsonLines::new(Broken);
         let batch =
             EnrichedBatch { points: vec![gpu(device::POWER.def(), Some(Value::Double(1.0)))] };
-        sink.accept(&batch);
-        sink.accept(&batch);
+        sink.export(&batch);
+        sink.export(&batch);
         assert!(sink.is_closed());
         assert_eq!((sink.report().undelivered, sink.report().requests), (2, 1));
     }

@@ -24,7 +24,7 @@ const FILE: &str = "devices.json";
 const VERSION: u32 = 1;
 /// Devices remembered; a host has sixteen, and a machine image that moves between hosts collects
 /// them. The one not seen for longest goes first.
-const MOST: usize = 256;
+const MAX_DEVICES: usize = 256;
 /// A larger file is not ours.
 const LARGEST: u64 = 1 << 20;
 /// Between two writings where nothing but the time has changed.
@@ -36,7 +36,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// A device that was on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Known {
+pub struct KnownDevice {
     /// The driver's name of it.
     pub uuid: GpuUuid,
     /// `nvidia`, ….
@@ -62,7 +62,7 @@ pub struct Known {
 #[derive(Debug, Serialize, Deserialize)]
 struct Content {
     version: u32,
-    devices: Vec<Known>,
+    devices: Vec<KnownDevice>,
 }
 
 /// Why a file was not read.
@@ -80,14 +80,14 @@ enum Unusable {
 
 /// Every device that was on this host. Without a file it lasts as long as the agent.
 #[derive(Debug, Default)]
-pub struct Register {
+pub struct DeviceStore {
     state: Mutex<State>,
     writer: Option<Writer>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    known: BTreeMap<GpuUuid, Known>,
+    known: BTreeMap<GpuUuid, KnownDevice>,
     /// Grows with every change of which devices there are.
     generation: u64,
     /// Something other than a time has changed since the last writing.
@@ -104,7 +104,7 @@ struct Writer {
     ended: Mutex<Receiver<()>>,
 }
 
-impl Register {
+impl DeviceStore {
     /// Reads what was remembered in a folder and writes there from now on.
     pub fn open(folder: &Path) -> Self {
         let mut register = Self::read_only(folder);
@@ -124,13 +124,13 @@ impl Register {
             Vec::new()
         });
         let mut known: Vec<_> = known.into_iter().map(|one| (one.uuid.clone(), one)).collect();
-        known.truncate(MOST);
+        known.truncate(MAX_DEVICES);
         let state = State { known: known.into_iter().collect(), ..State::default() };
         Self { state: Mutex::new(state), writer: None }
     }
 
     /// A vendor's devices, as they are remembered.
-    pub fn known(&self, vendor: &str) -> Vec<Known> {
+    pub fn known(&self, vendor: &str) -> Vec<KnownDevice> {
         let state = self.state();
         state.known.values().filter(|known| known.vendor == vendor).cloned().collect()
     }
@@ -148,7 +148,7 @@ impl Register {
     /// A device told who it is: it is on this host, and whatever else was at its place is not.
     pub fn identified(&self, info: &GpuInfo, at: SystemTime) {
         let mut state = self.state();
-        let fresh = Known {
+        let fresh = KnownDevice {
             uuid: info.uuid.clone(),
             vendor: info.vendor.clone(),
             index: info.index,
@@ -165,7 +165,7 @@ impl Register {
             }
         }
         let before = state.known.insert(fresh.uuid.clone(), fresh.clone());
-        let same = before.map(|before| Known { last_seen: fresh.last_seen, ..before });
+        let same = before.map(|before| KnownDevice { last_seen: fresh.last_seen, ..before });
         if same != Some(fresh) {
             state.generation += 1;
             state.changed = true;
@@ -181,7 +181,7 @@ impl Register {
     }
 
     /// Remembers a device no longer; gives what was remembered.
-    pub fn forget(&self, uuid: &str) -> Option<Known> {
+    pub fn remove(&self, uuid: &str) -> Option<KnownDevice> {
         let mut state = self.state();
         let forgotten = state.known.remove(&GpuUuid::new(uuid))?;
         state.generation += 1;
@@ -212,7 +212,7 @@ impl Register {
     }
 }
 
-impl Drop for Register {
+impl Drop for DeviceStore {
     /// Writes when everything was last seen.
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
@@ -238,12 +238,12 @@ impl State {
     /// Keeps within the bounds of number and of time.
     fn bound(&mut self, now: u64) {
         let before = self.known.len();
-        let over = |known: &Known| {
+        let over = |known: &KnownDevice| {
             let gone = Duration::from_secs(now.saturating_sub(known.last_seen));
             known.replaced_by.is_some() && gone > REPLACED
         };
         self.known.retain(|_, known| !over(known));
-        while self.known.len() > MOST {
+        while self.known.len() > MAX_DEVICES {
             let oldest = self.known.values().min_by_key(|known| known.last_seen);
             let Some(oldest) = oldest.map(|known| known.uuid.clone()) else { break };
             self.known.remove(&oldest);
@@ -260,7 +260,7 @@ impl State {
     }
 }
 
-fn pci(known: &Known) -> Option<PciAddress> {
+fn pci(known: &KnownDevice) -> Option<PciAddress> {
     known.pci_address.as_deref().and_then(PciAddress::parse)
 }
 
@@ -268,7 +268,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn read(path: &Path) -> Result<Vec<Known>, Unusable> {
+fn read(path: &Path) -> Result<Vec<KnownDevice>, Unusable> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

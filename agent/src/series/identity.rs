@@ -10,7 +10,7 @@ use crate::subject::{Identity, Registries};
 use std::sync::Arc;
 
 /// What a subject is, looked up when it is needed first.
-pub(super) struct Looked<'a> {
+pub(super) struct SubjectLookup<'a> {
     registries: &'a Registries<'a>,
     identity: Option<Identity>,
     owner: Share,
@@ -23,7 +23,7 @@ enum Share {
     Of(Option<QuotaKey>),
 }
 
-impl<'a> Looked<'a> {
+impl<'a> SubjectLookup<'a> {
     pub(super) fn new(registries: &'a Registries<'a>, identity: Option<Identity>) -> Self {
         Self { registries, identity, owner: Share::NotLookedUp }
     }

@@ -1,8 +1,8 @@
 //! One series: what it is called, when it began, and its last value.
 
 use super::Key;
-use super::ceiling::{Ceiling, Place};
-use super::identity::{self, Looked};
+use super::identity::{self, SubjectLookup};
+use super::limit::{Place, SeriesLimit};
 use crate::catalog::{Kind, MetricDef};
 use crate::export::{Labels, Point};
 use crate::sample::Value;
@@ -33,9 +33,9 @@ impl Series {
     pub(super) fn identify(
         &mut self,
         key: &Key,
-        known: &mut Looked<'_>,
+        known: &mut SubjectLookup<'_>,
         time_ns: u64,
-        ceiling: &mut Ceiling,
+        ceiling: &mut SeriesLimit,
     ) -> Option<Point> {
         if self.identity.same(known.identity(key.subject)) {
             return None;

@@ -25,12 +25,12 @@ impl SubjectKind for MemberId {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         let member = registries.communicators.facts(self);
         let process = member.as_ref().map(|member| member.process);
-        let owner = process.and_then(|process| registries.ownership.owner(process));
-        Identity { owner, member, ..Identity::default() }
+        let process = process.and_then(|process| registries.ownership.owner(process));
+        Identity { process, member, ..Identity::default() }
     }
 
     fn quota_key(self, registries: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
-        Some(registries.ownership.key_of(identity.owner.as_deref()))
+        Some(registries.ownership.key_of(identity.process.as_deref()))
     }
 
     fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {

@@ -1,7 +1,7 @@
 //! Owners, their parts of devices, and what was allocated to them.
 
 use super::{Identity, Registries, SeriesClass, SubjectKind};
-use crate::attribute::party::PartyId;
+use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::catalog::attributes::AttrSet;
@@ -19,18 +19,18 @@ impl SubjectKind for GpuParty {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         Identity {
             gpu: registries.inventory.get(self.gpu),
-            party: registries.ownership.party(self.party),
+            owner: registries.ownership.owner_facts(self.owner),
             ..Identity::default()
         }
     }
 
     fn quota_key(self, _: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
-        QuotaKey::of_party(self.party, &identity.party.as_ref()?.party)
+        QuotaKey::of_owner(self.owner, &identity.owner.as_ref()?.owner)
     }
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
         identity.describe_device(set);
-        if let Some(party) = &identity.party {
+        if let Some(party) = &identity.owner {
             set.extend(&party.attributes);
         }
     }
@@ -50,14 +50,14 @@ impl SubjectKind for GpuGrant {
         Identity {
             gpu: registries.inventory.get(self.gpu),
             instance: self.instance.and_then(instance),
-            party: registries.ownership.party(self.party),
-            grant: self.words.and_then(|id| registries.ownership.grants().words(id)),
+            owner: registries.ownership.owner_facts(self.owner),
+            grant: self.words.and_then(|id| registries.ownership.allocations().details(id)),
             ..Identity::default()
         }
     }
 
     fn quota_key(self, _: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
-        QuotaKey::of_party(self.party, &identity.party.as_ref()?.party)
+        QuotaKey::of_owner(self.owner, &identity.owner.as_ref()?.owner)
     }
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
@@ -65,13 +65,13 @@ impl SubjectKind for GpuGrant {
         if let Some(words) = &identity.grant {
             words.describe(set);
         }
-        if let Some(party) = &identity.party {
+        if let Some(party) = &identity.owner {
             set.extend(&party.details);
         }
     }
 }
 
-impl SubjectKind for PartyId {
+impl SubjectKind for OwnerId {
     const WORD: &'static str = "refused";
     const ABOUT: &'static str = "an owner that was refused something";
     const BEGINS_WITH_AGENT: bool = true;
@@ -81,11 +81,11 @@ impl SubjectKind for PartyId {
     }
 
     fn identity(self, registries: &Registries<'_>) -> Identity {
-        Identity { party: registries.ownership.party(self), ..Identity::default() }
+        Identity { owner: registries.ownership.owner_facts(self), ..Identity::default() }
     }
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
-        if let Some(party) = &identity.party {
+        if let Some(party) = &identity.owner {
             set.extend(&party.attributes);
         }
     }

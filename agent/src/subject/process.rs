@@ -21,18 +21,18 @@ impl SubjectKind for GpuProcess {
         Identity {
             gpu: registries.inventory.get(self.gpu),
             instance: self.instance.and_then(instance),
-            owner: registries.ownership.owner(self.process),
+            process: registries.ownership.owner(self.process),
             ..Identity::default()
         }
     }
 
     fn quota_key(self, registries: &Registries<'_>, identity: &Identity) -> Option<QuotaKey> {
-        Some(registries.ownership.key_of(identity.owner.as_deref()))
+        Some(registries.ownership.key_of(identity.process.as_deref()))
     }
 
     fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet) {
         identity.describe_device(set);
-        match &identity.owner {
+        match &identity.process {
             Some(owner) if *metric == *process::INFO.def() => set.extend(&owner.details()),
             _ => describe_process(self.process, identity, set),
         }
@@ -41,7 +41,7 @@ impl SubjectKind for GpuProcess {
 
 /// The process's owner, or that nobody knows one.
 pub(super) fn describe_process(process: ProcKey, identity: &Identity, set: &mut AttrSet) {
-    if let Some(owner) = &identity.owner {
+    if let Some(owner) = &identity.process {
         set.extend(&owner.attributes());
     } else {
         set.set(&attr::PROCESS_PID, i64::from(process.pid));

@@ -1,8 +1,8 @@
 //! What was opened for a tenant: files, directories and streams, each of which is read in a helper.
 
 use super::wire::{self, Answer, Request};
-use super::{MAX_READ, Refused, Stat, Tenant, TenantFiles, no_answer};
-use crate::collect::inspector::files::{Found, Search, Wanted};
+use super::{FileOwner, MAX_READ, ReadError, Stat, TenantFiles, no_answer};
+use crate::collect::inspector::files::{FileFilter, Search, SearchResult};
 #[cfg(test)]
 use crate::paths::Paths;
 use std::io;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct TenantFile {
     pub(super) files: TenantFiles,
-    pub(super) tenant: Tenant,
+    pub(super) tenant: FileOwner,
     pub(super) stat: Stat,
     /// Opened with `O_PATH`.
     pub(super) place: OwnedFd,
@@ -24,7 +24,7 @@ impl TenantFile {
     pub(crate) fn direct(file: &std::fs::File) -> Self {
         let files = TenantFiles::direct(&Paths::default());
         let stat = super::regular(file, rustix::fs::AtFlags::empty()).unwrap();
-        files.file(Tenant::default(), stat, file.try_clone().unwrap().into())
+        files.file(FileOwner::default(), stat, file.try_clone().unwrap().into())
     }
 
     /// As it was when it was opened.
@@ -38,7 +38,7 @@ impl TenantFile {
     }
 
     /// As it is now.
-    pub fn stat_now(&self) -> Result<Stat, Refused> {
+    pub fn stat_now(&self) -> Result<Stat, ReadError> {
         match self.files.ask(&self.tenant, &Request::Stat, &[self.place.as_fd()])?.answer {
             Answer::Stat(stat) => Ok(stat),
             _ => Err(no_answer()),
@@ -46,7 +46,7 @@ impl TenantFile {
     }
 
     /// Fills `room` as far as the file goes, and at most [`MAX_READ`] of it.
-    pub fn read_at(&self, room: &mut [u8], offset: u64) -> Result<usize, Refused> {
+    pub fn read_at(&self, room: &mut [u8], offset: u64) -> Result<usize, ReadError> {
         let length = u32::try_from(room.len()).unwrap_or(u32::MAX).min(wire::most());
         let request = Request::Read { offset, length };
         let bytes = self.files.ask(&self.tenant, &request, &[self.place.as_fd()])?.bytes;
@@ -63,13 +63,13 @@ impl TenantFile {
 #[derive(Debug)]
 pub(crate) struct TenantDirectory {
     pub(super) files: TenantFiles,
-    pub(super) tenant: Tenant,
+    pub(super) tenant: FileOwner,
     pub(super) place: OwnedFd,
 }
 
 impl TenantDirectory {
     /// The Inspector's records in it.
-    pub(crate) fn search(&self, wanted: &Wanted) -> Result<Found, Refused> {
+    pub(crate) fn search(&self, wanted: &FileFilter) -> Result<SearchResult, ReadError> {
         self.files.search(&self.tenant, Search::Directory, &[self.place.as_fd()], wanted)
     }
 }
@@ -78,7 +78,7 @@ impl TenantDirectory {
 #[derive(Debug)]
 pub struct ProcReader {
     pub(super) files: TenantFiles,
-    pub(super) tenant: Tenant,
+    pub(super) tenant: FileOwner,
     pub(super) file: Option<OwnedFd>,
     pub(super) offset: u64,
     pub(super) chunk: Vec<u8>,

@@ -3,9 +3,9 @@
 //! slow gets a tenth of the time.
 
 use super::helper::{AskError, Helper};
-use super::tenant::Tenant;
+use super::tenant::FileOwner;
 use super::wire::{Reply, Request, WireError};
-use super::{IDLE, MOST_HELPERS, Refused};
+use super::{IDLE, MAX_HELPERS, ReadError};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The first wait after a read that did not come back; each further one doubles it.
 const BACK_OFF: Duration = Duration::from_secs(30);
 /// And the longest. A tenant without a miss for so long begins anew.
-const LONGEST_BACK_OFF: Duration = Duration::from_mins(10);
+const MAX_BACK_OFF: Duration = Duration::from_mins(10);
 /// What a request may take without counting as slow: a healthy file system on a busy host.
 const USUAL: Duration = Duration::from_millis(5);
 /// What a tenant's slow requests may take at once; it comes back at a tenth of the time that
@@ -25,7 +25,7 @@ const COMES_BACK: u32 = 10;
 /// With less credit left nothing is asked.
 const LEAST: Duration = Duration::from_millis(100);
 /// Tenants that something is known of: more than there are pods and jobs on a host.
-const MOST_TENANTS: usize = 4_096;
+const MAX_TENANTS: usize = 4_096;
 
 /// The helpers and their queue.
 #[derive(Debug)]
@@ -40,9 +40,9 @@ pub(super) struct Pool {
 
 #[derive(Debug, Default)]
 struct Inner {
-    slots: [Slot; MOST_HELPERS],
-    tenants: HashMap<Tenant, Record>,
-    told: Standing,
+    slots: [Slot; MAX_HELPERS],
+    tenants: HashMap<FileOwner, Record>,
+    reported: PoolStatus,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ enum Slot {
     #[default]
     Empty,
     Idle(Helper, Instant),
-    Busy(Tenant),
+    Busy(FileOwner),
     /// It did not answer in time.
     Late(Late),
 }
@@ -58,7 +58,7 @@ enum Slot {
 #[derive(Debug)]
 struct Late {
     helper: Helper,
-    tenant: Tenant,
+    tenant: FileOwner,
     since: Instant,
     is_killed: bool,
     /// It did not answer in time; else it ended, or said what is no answer.
@@ -78,13 +78,13 @@ struct Record {
 
 /// How the helpers are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct PoolStatus {
     /// Processes that run, those that hang among them.
     pub helpers: usize,
     /// Those that hang.
     pub stuck: usize,
     /// Of whom nothing is read now, and how long ago a read of theirs began that did not come back.
-    pub hung: Vec<(Tenant, Duration)>,
+    pub hung: Vec<(FileOwner, Duration)>,
     /// Reads that did not come back in time, since the start.
     pub misses: u64,
     /// Requests refused because their tenant's reads hang, or are slow, since the start.
@@ -104,11 +104,11 @@ impl Pool {
     /// Asks a helper for a tenant.
     pub(super) fn ask(
         &self,
-        tenant: &Tenant,
+        tenant: &FileOwner,
         request: &Request,
         passed: &[BorrowedFd<'_>],
         patience: Duration,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, ReadError> {
         let deadline = Instant::now() + patience;
         let (at, mut helper, deadline) = self.take(tenant, deadline)?;
         loop {
@@ -116,8 +116,8 @@ impl Pool {
             let running = match helper.take().map_or_else(|| self.start(), Ok) {
                 Ok(running) => running,
                 Err(error) => {
-                    self.put(at, Slot::Empty, |inner| inner.told.failed += 1);
-                    return Err(Refused::Helper(error.to_string()));
+                    self.put(at, Slot::Empty, |inner| inner.reported.failed += 1);
+                    return Err(ReadError::Helper(error.to_string()));
                 }
             };
             let began = Instant::now();
@@ -142,9 +142,9 @@ impl Pool {
     /// A place for the tenant, the helper in it if one runs, and until when to wait for it.
     fn take(
         &self,
-        tenant: &Tenant,
+        tenant: &FileOwner,
         deadline: Instant,
-    ) -> Result<(usize, Option<Helper>, Instant), Refused> {
+    ) -> Result<(usize, Option<Helper>, Instant), ReadError> {
         let mut inner = self.lock();
         loop {
             let now = Instant::now();
@@ -166,8 +166,8 @@ impl Pool {
             let all_hang = inner.slots.iter().all(|slot| matches!(slot, Slot::Late(_)));
             let patience = deadline.saturating_duration_since(now);
             if all_hang || patience.is_zero() {
-                inner.told.exhausted += 1;
-                return Err(Refused::Exhausted);
+                inner.reported.exhausted += 1;
+                return Err(ReadError::Exhausted);
             }
             let waited = self.changed.wait_timeout(inner, patience);
             (inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -190,9 +190,9 @@ impl Pool {
         &self,
         at: usize,
         mut helper: Helper,
-        (tenant, since): (&Tenant, Instant),
+        (tenant, since): (&FileOwner, Instant),
         error: &AskError,
-    ) -> Refused {
+    ) -> ReadError {
         let is_late = matches!(error, AskError::Late);
         if !is_late {
             helper.kill();
@@ -205,17 +205,17 @@ impl Pool {
             is_overdue: is_late,
         };
         self.put(at, Slot::Late(late), |inner| {
-            inner.told.failed += u64::from(!is_late);
+            inner.reported.failed += u64::from(!is_late);
             inner.sweep(self.deadline, Instant::now());
         });
         if is_late {
-            return Refused::Hung { tenant: tenant.clone(), since: since.elapsed() };
+            return ReadError::Hung { tenant: tenant.clone(), since: since.elapsed() };
         }
-        Refused::Helper(error.to_string())
+        ReadError::Helper(error.to_string())
     }
 
     /// Ends what is idle, kills what is late, and says how it is.
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn status(&self) -> PoolStatus {
         let mut inner = self.lock();
         let now = Instant::now();
         inner.sweep(self.deadline, now);
@@ -227,7 +227,7 @@ impl Pool {
                 idle.push(helper);
             }
         }
-        let mut told = inner.told.clone();
+        let mut told = inner.reported.clone();
         told.helpers = inner.slots.iter().filter(|slot| !matches!(slot, Slot::Empty)).count();
         told.stuck = inner.slots.iter().filter(|slot| matches!(slot, Slot::Late(_))).count();
         told.hung = inner.hung(now);
@@ -243,8 +243,8 @@ impl Pool {
 
 impl Inner {
     /// How long the tenant may be waited for; refused if not at all.
-    fn admit(&mut self, tenant: &Tenant, now: Instant) -> Result<Duration, Refused> {
-        let hung = |since: Instant| Refused::Hung {
+    fn admit(&mut self, tenant: &FileOwner, now: Instant) -> Result<Duration, ReadError> {
+        let hung = |since: Instant| ReadError::Hung {
             tenant: tenant.clone(),
             since: now.saturating_duration_since(since),
         };
@@ -258,10 +258,10 @@ impl Inner {
         let refusal = match (late, waits) {
             (Some(since), _) => hung(since),
             (None, Some(record)) => hung(record.missed.unwrap_or(now)),
-            _ if left < LEAST => Refused::Slow(tenant.clone()),
+            _ if left < LEAST => ReadError::Slow(tenant.clone()),
             _ => return Ok(left),
         };
-        self.told.refused += 1;
+        self.reported.refused += 1;
         Err(refusal)
     }
 
@@ -298,7 +298,7 @@ impl Inner {
         if !late.is_killed && now.saturating_duration_since(late.since) >= deadline {
             late.helper.kill();
             late.is_killed = true;
-            self.told.misses += 1;
+            self.reported.misses += 1;
             let (tenant, helper) = (&late.tenant, late.helper.pid());
             tracing::warn!(%tenant, helper, "a file system of this tenant does not answer");
         }
@@ -313,7 +313,7 @@ impl Inner {
     }
 
     /// Charges what a request took beyond the usual.
-    fn spent(&mut self, tenant: &Tenant, took: Duration) {
+    fn spent(&mut self, tenant: &FileOwner, took: Duration) {
         let (now, took) = (Instant::now(), took.saturating_sub(USUAL));
         if took.is_zero() {
             return;
@@ -323,18 +323,18 @@ impl Inner {
         record.at = now;
     }
 
-    fn missed(&mut self, tenant: &Tenant, since: Instant, now: Instant) {
+    fn missed(&mut self, tenant: &FileOwner, since: Instant, now: Instant) {
         let record = self.record(tenant, now);
         let before = record.missed.replace(since);
-        let is_again = before
-            .is_some_and(|before| since.saturating_duration_since(before) < LONGEST_BACK_OFF * 2);
+        let is_again =
+            before.is_some_and(|before| since.saturating_duration_since(before) < MAX_BACK_OFF * 2);
         record.misses = if is_again { record.misses.saturating_add(1) } else { 0 };
-        let wait = BACK_OFF.saturating_mul(1 << record.misses.min(8)).min(LONGEST_BACK_OFF);
+        let wait = BACK_OFF.saturating_mul(1 << record.misses.min(8)).min(MAX_BACK_OFF);
         record.refused_until = now + wait;
     }
 
-    fn record(&mut self, tenant: &Tenant, now: Instant) -> &mut Record {
-        if self.tenants.len() >= MOST_TENANTS {
+    fn record(&mut self, tenant: &FileOwner, now: Instant) -> &mut Record {
+        if self.tenants.len() >= MAX_TENANTS {
             self.tenants.retain(|_, record| record.is_of_use(now));
         }
         let new =
@@ -342,7 +342,7 @@ impl Inner {
         self.tenants.entry(tenant.clone()).or_insert(new)
     }
 
-    fn hung(&self, now: Instant) -> Vec<(Tenant, Duration)> {
+    fn hung(&self, now: Instant) -> Vec<(FileOwner, Duration)> {
         let late = self.slots.iter().filter_map(|slot| match slot {
             Slot::Late(late) => Some((&late.tenant, late.since)),
             _ => None,
@@ -362,7 +362,7 @@ impl Record {
     fn is_of_use(&self, now: Instant) -> bool {
         let is_remembered = self
             .missed
-            .is_some_and(|missed| now.saturating_duration_since(missed) < LONGEST_BACK_OFF * 2);
+            .is_some_and(|missed| now.saturating_duration_since(missed) < MAX_BACK_OFF * 2);
         is_remembered || !self.spent(now).is_zero()
     }
 }

@@ -17,9 +17,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 /// Address space: the program itself, and two messages.
-const MOST_MEMORY: u64 = 256 * 1024 * 1024;
+const MAX_MEMORY: u64 = 256 * 1024 * 1024;
 /// Descriptors: those of a message, and some.
-const MOST_OPEN: u64 = 256;
+const MAX_OPEN: u64 = 256;
 /// `OOM_SCORE_ADJ_MAX`; to raise one's own takes no privilege.
 const FIRST_TO_GO: &str = "1000";
 /// What no process of the agent's can have more of.
@@ -85,8 +85,8 @@ fn turn(paths: &Paths, socket: &OwnedFd) -> Result<(), WireError> {
 /// Gives up what reading does not need.
 fn give_up() -> Result<(), Errno> {
     let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
-    setrlimit(Resource::As, limit(MOST_MEMORY))?;
-    setrlimit(Resource::Nofile, limit(MOST_OPEN))?;
+    setrlimit(Resource::As, limit(MAX_MEMORY))?;
+    setrlimit(Resource::Nofile, limit(MAX_OPEN))?;
     setrlimit(Resource::Core, limit(0))?;
     let held = capabilities(None)?.permitted;
     // Other users' processes and files; and, to follow a link in `map_files`, the right to
@@ -115,7 +115,7 @@ fn give_up() -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant_files::wire::{Answer, MOST_DESCRIPTORS};
+    use crate::tenant_files::wire::{Answer, MAX_DESCRIPTORS};
     use rustix::fs::{Mode, OFlags, open};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use rustix::process::{Uid, geteuid, getrlimit};
@@ -152,7 +152,7 @@ mod tests {
             set_thread_uid(Uid::from_raw(SOMEBODY)).unwrap();
             let null = open("/dev/null", OFlags::RDONLY, Mode::empty()).unwrap();
             let (full, asked) = (pair(), pair());
-            let passed = [null.as_fd(); MOST_DESCRIPTORS];
+            let passed = [null.as_fd(); MAX_DESCRIPTORS];
             let refused = loop {
                 if let Err(error) = send(full.0.as_fd(), &0_u8, &[], &passed) {
                     break error;

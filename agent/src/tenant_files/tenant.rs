@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 /// The one whose file systems a read may wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Tenant(Arc<str>);
+pub struct FileOwner(Arc<str>);
 
-impl Tenant {
+impl FileOwner {
     /// The operator's own directories.
     pub fn operator() -> Self {
         Self(Arc::from("the operator"))
@@ -41,7 +41,7 @@ impl Tenant {
     }
 }
 
-impl fmt::Display for Tenant {
+impl fmt::Display for FileOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

@@ -47,7 +47,7 @@ fn memory_is_read_by_address() {
     let word = *b"some bytes of this test's own";
     let at = word.as_ptr().expose_provenance() as u64;
     assert_eq!(files().memory(own(), at, word.len()).unwrap(), word);
-    assert_eq!(files().memory(own(), 0, 8), Err(Refused::Failed(Errno::IO)));
+    assert_eq!(files().memory(own(), 0, 8), Err(ReadError::Failed(Errno::IO)));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn what_is_no_regular_file_is_not_opened() {
     for path in ["/dev/zero", "/proc", "/dev/ptmx"] {
         let file = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
         let refused = files().open(own(), &descriptor(&File::from(file.unwrap())));
-        assert_eq!(refused.unwrap_err(), Refused::Failed(Errno::INVAL), "{path}");
+        assert_eq!(refused.unwrap_err(), ReadError::Failed(Errno::INVAL), "{path}");
     }
 }
 
@@ -79,7 +79,7 @@ fn what_is_no_regular_file_is_not_opened() {
 fn another_process_of_the_same_number_is_not_read() {
     let other = ProcKey { start_ticks: own().start_ticks + 1, ..own() };
     let refused = files().proc_file(other, ProcFile::Environment).unwrap_err();
-    assert_eq!(refused, Refused::Failed(Errno::SRCH));
+    assert_eq!(refused, ReadError::Failed(Errno::SRCH));
     assert!(files().open(other, &Link::Descriptor(0)).is_err());
     assert!(files().directory(other, Path::new("/")).is_err());
 }
@@ -88,21 +88,21 @@ fn another_process_of_the_same_number_is_not_read() {
 fn a_helper_that_is_no_helper_is_an_error_and_not_a_hang() {
     let files = TenantFiles::running(&Paths::default(), "/bin/true".into());
     let refused = files.proc_file(own(), ProcFile::Environment).unwrap_err();
-    assert!(matches!(refused, Refused::Helper(_)), "{refused:?}");
+    assert!(matches!(refused, ReadError::Helper(_)), "{refused:?}");
     let missing = TenantFiles::running(&Paths::default(), "/nowhere".into());
-    assert!(matches!(missing.memory(own(), 0, 8), Err(Refused::Helper(_))));
-    assert_eq!(missing.standing().failed, 1);
+    assert!(matches!(missing.memory(own(), 0, 8), Err(ReadError::Helper(_))));
+    assert_eq!(missing.status().failed, 1);
 }
 
 #[test]
 fn who_hangs_a_helper_is_refused_and_four_of_them_take_all() {
     let (_folder, files) = silent(Duration::from_hours(1));
     for name in ["a", "b", "c", "d"] {
-        assert!(matches!(ask(&files, name), Refused::Hung { .. }));
-        assert!(matches!(ask(&files, name), Refused::Hung { .. }), "one helper a tenant");
+        assert!(matches!(ask(&files, name), ReadError::Hung { .. }));
+        assert!(matches!(ask(&files, name), ReadError::Hung { .. }), "one helper a tenant");
     }
-    assert_eq!(ask(&files, "e"), Refused::Exhausted);
-    let standing = files.standing();
+    assert_eq!(ask(&files, "e"), ReadError::Exhausted);
+    let standing = files.status();
     assert_eq!((standing.stuck, standing.hung.len(), standing.exhausted), (4, 4, 1));
     assert_eq!(standing.report().state, SourceState::Hung);
 }
@@ -110,14 +110,14 @@ fn who_hangs_a_helper_is_refused_and_four_of_them_take_all() {
 #[test]
 fn a_late_helper_is_killed_and_its_tenant_waits_longer_than_the_others() {
     let (_folder, files) = silent(Duration::ZERO);
-    assert!(matches!(ask(&files, "a"), Refused::Hung { .. }));
-    until(|| files.standing().helpers == 0);
-    assert_eq!(files.standing().misses, 1);
-    assert_eq!(files.standing().report().state, SourceState::Degraded);
-    assert!(matches!(ask(&files, "a"), Refused::Hung { .. }));
-    assert_eq!(files.standing().misses, 1, "before the back-off is over");
-    assert!(matches!(ask(&files, "b"), Refused::Hung { .. }));
-    until(|| files.standing().misses == 2);
+    assert!(matches!(ask(&files, "a"), ReadError::Hung { .. }));
+    until(|| files.status().helpers == 0);
+    assert_eq!(files.status().misses, 1);
+    assert_eq!(files.status().report().state, SourceState::Degraded);
+    assert!(matches!(ask(&files, "a"), ReadError::Hung { .. }));
+    assert_eq!(files.status().misses, 1, "before the back-off is over");
+    assert!(matches!(ask(&files, "b"), ReadError::Hung { .. }));
+    until(|| files.status().misses == 2);
 }
 
 /// Helpers that neither read their socket nor end with it, as one that is stuck in the kernel.
@@ -132,8 +132,8 @@ fn silent(deadline: Duration) -> (tempfile::TempDir, TenantFiles) {
     (folder, TenantFiles { paths: Arc::new(paths), means, patience, by_process: false })
 }
 
-fn ask(files: &TenantFiles, name: &str) -> Refused {
-    let outcome = files.ask(&Tenant::named(name), &Request::Stat, &[]);
+fn ask(files: &TenantFiles, name: &str) -> ReadError {
+    let outcome = files.ask(&FileOwner::named(name), &Request::Stat, &[]);
     outcome.map(|_| ()).unwrap_err()
 }
 

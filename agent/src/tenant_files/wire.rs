@@ -2,7 +2,7 @@
 //! (`SOCK_SEQPACKET`), descriptors beside it. Both ends are the same binary; the agent still takes
 //! nothing that is longer than [`MAX_FRAME`].
 
-use crate::collect::inspector::files::{Search, Wanted};
+use crate::collect::inspector::files::{FileFilter, Search};
 use crate::collect::inspector::names::Kind;
 use crate::ids::ProcKey;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -21,7 +21,7 @@ pub const MAX_READ: usize = 64 * 1024;
 /// With what stands before the bytes.
 const MAX_FRAME: usize = MAX_READ + 16 * 1024;
 /// Descriptors of one message; the kernel takes 253 (`SCM_MAX_FD`).
-pub const MOST_DESCRIPTORS: usize = 128;
+pub const MAX_DESCRIPTORS: usize = 128;
 
 /// [`MAX_READ`] as requests have it.
 pub(super) fn most() -> u32 {
@@ -44,7 +44,7 @@ pub(super) enum Request {
     /// A directory below a process's root or working directory; without one the operator's.
     Directory { process: Option<ProcKey>, path: PathBuf },
     /// Files of NCCL's Inspector, perhaps in a directory that is passed.
-    Search { search: Search, wanted: Wanted },
+    Search { search: Search, wanted: FileFilter },
 }
 
 /// Files of a process that the kernel reads out of its memory, or under a lock that its page
@@ -166,10 +166,10 @@ pub(super) fn send(
     passed: &[BorrowedFd<'_>],
 ) -> Result<(), WireError> {
     let head = postcard::to_stdvec(head)?;
-    if head.len() + bytes.len() > MAX_FRAME || passed.len() > MOST_DESCRIPTORS {
+    if head.len() + bytes.len() > MAX_FRAME || passed.len() > MAX_DESCRIPTORS {
         return Err(WireError::TooLong);
     }
-    let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = SendAncillaryBuffer::new(&mut room);
     if !passed.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(passed)) {
         return Err(WireError::TooLong);
@@ -188,7 +188,7 @@ pub(super) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> Result<(T, Vec<u8>, Vec<OwnedFd>), WireError> {
     let mut frame = vec![0; MAX_FRAME];
-    let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut room = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = RecvAncillaryBuffer::new(&mut room);
     let mut parts = [IoSliceMut::new(&mut frame)];
     let received = loop {

@@ -1,8 +1,8 @@
 //! What a user without privilege is told of others: how many processes they have on a device and
 //! what these take together, and nothing else.
 
-use super::{Device, Holder, Person, Process, Source, Who};
-use crate::attribute::suppliers;
+use super::{Device, Holder, HostReport, OwnerView, Process, Source};
+use crate::attribute::providers;
 use crate::collect::device::DEVICES;
 use crate::collect::kernel::device_users;
 use crate::collect::kmsg;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Own processes in one answer, on devices and among the holders each; the rest counts as others'.
-const MOST_OWN: usize = 256;
+const MAX_OWN: usize = 256;
 
 /// Processes that are not named.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,18 +23,18 @@ pub struct Others {
     pub utilization: Option<f64>,
 }
 
-impl Who {
+impl HostReport {
     /// The answer to a user: devices, totals and the user's own processes.
     #[must_use]
     pub fn as_seen_by(&self, uid: u32) -> Self {
-        let is_own = |owner: &Person| owner.uid == Some(uid);
+        let is_own = |owner: &OwnerView| owner.uid == Some(uid);
         let mut hidden = BTreeSet::new();
         let mut own = 0;
         let devices = self.devices.iter().map(|device| {
             let mut others = Others::default();
             let mut processes = Vec::new();
             for process in &device.processes {
-                if is_own(&process.owner) && own < MOST_OWN {
+                if is_own(&process.owner) && own < MAX_OWN {
                     own += 1;
                     processes.push(process.clone());
                 } else {
@@ -48,7 +48,7 @@ impl Who {
         let devices = devices.collect();
         let mut holders: Vec<Holder> = Vec::new();
         for holder in &self.holders {
-            if is_own(&holder.owner) && holders.len() < MOST_OWN {
+            if is_own(&holder.owner) && holders.len() < MAX_OWN {
                 holders.push(holder.clone());
             } else if !holder.exited {
                 hidden.insert(holder.owner.pid);
@@ -84,7 +84,7 @@ impl Source {
     fn without_names(&self) -> Self {
         let is_common = DEVICES.iter().any(|vendor| vendor.name == self.name)
             || [device_users::NAME, kmsg::NAME].contains(&&*self.name)
-            || suppliers::is_supplier(&self.name);
+            || providers::is_provider(&self.name);
         if is_common || self.state == "absent" || self.reason.is_empty() {
             return self.clone();
         }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn process(uid: Option<u32>, pid: u32, memory: i64) -> Process {
-        let owner = Person { pid, uid, comm: format!("comm-{pid}"), ..Person::default() };
+        let owner = OwnerView { pid, uid, comm: format!("comm-{pid}"), ..OwnerView::default() };
         Process { owner, memory_bytes: Some(memory), utilization: Some(0.25), ..Process::default() }
     }
 
@@ -117,11 +117,11 @@ mod tests {
             reason: "comm-80 in /home/eve".into(),
             ..Source::default()
         };
-        let who = Who {
+        let who = HostReport {
             devices: vec![Device { memory_used_bytes: Some(9), processes, ..Device::default() }],
             holders: vec![holder(7, 71, false), holder(8, 80, false), holder(8, 81, true)],
             sources: vec![source("nvidia"), source("nccl")],
-            ..Who::default()
+            ..HostReport::default()
         };
         let seen = who.as_seen_by(7);
         let others = Others { processes: 2, memory_bytes: Some(6), utilization: Some(0.5) };
@@ -140,7 +140,7 @@ mod tests {
     fn an_answer_to_a_user_with_many_processes_has_a_bound() {
         let processes = (0..2_000).map(|pid| process(Some(7), pid, 1)).collect();
         let device = Device { processes, ..Device::default() };
-        let seen = Who { devices: vec![device], ..Who::default() }.as_seen_by(7);
+        let seen = HostReport { devices: vec![device], ..HostReport::default() }.as_seen_by(7);
         assert_eq!((seen.devices[0].processes.len(), seen.hidden_processes), (256, 1_744));
         assert!(serde_json::to_vec(&seen).unwrap().len() < 200_000);
     }
@@ -157,7 +157,8 @@ mod tests {
             processes: vec![mine, process(Some(8), 80, 2 << 30)],
             ..Device::default()
         };
-        let who = Who { host: "node1".into(), devices: vec![device], ..Who::default() };
+        let who =
+            HostReport { host: "node1".into(), devices: vec![device], ..HostReport::default() };
         let table = who.as_seen_by(7).render();
         let expected = "\
 node1: 2 processes on 1 accelerator

@@ -1,9 +1,9 @@
 //! The table that a person reads.
 
-use super::{Device, Holder, Instance, Person, Process, Who};
+use super::{Device, Holder, HostReport, Instance, OwnerView, Process};
 use std::fmt::Write as _;
 
-impl Who {
+impl HostReport {
     /// The table a person reads.
     pub fn render(&self) -> String {
         let mut out = String::new();
@@ -127,7 +127,7 @@ impl Process {
 }
 
 /// Where only the own processes are named, the user needs no column.
-fn row(owner: &Person, rest: &str, is_narrow: bool) -> String {
+fn row(owner: &OwnerView, rest: &str, is_narrow: bool) -> String {
     let (workload, comm, pid) = (owner.workload(), &owner.comm, owner.pid);
     let row = if is_narrow {
         format!("       {workload:<28} {comm:<15} {pid:>7}  {rest}")
@@ -168,19 +168,19 @@ mod tests {
     use super::*;
     use crate::who::Source;
 
-    fn person(pid: u32, comm: &str) -> Person {
-        Person { pid, comm: comm.into(), user: "alice".into(), ..Person::default() }
+    fn person(pid: u32, comm: &str) -> OwnerView {
+        OwnerView { pid, comm: comm.into(), user: "alice".into(), ..OwnerView::default() }
     }
 
     #[test]
     fn the_table_names_the_device_then_who_is_on_it() {
-        let pod = Person {
+        let pod = OwnerView {
             namespace: Some("ml".into()),
             pod: Some("trainer-0".into()),
             container: Some("pytorch".into()),
             ..person(4711, "python3")
         };
-        let who = Who {
+        let who = HostReport {
             host: "node1".into(),
             devices: vec![Device {
                 index: 0,
@@ -198,7 +198,7 @@ mod tests {
                 }],
                 ..Device::default()
             }],
-            ..Who::default()
+            ..HostReport::default()
         };
         let expected = "\
 node1: 1 process on 1 accelerator
@@ -260,7 +260,7 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
             nodes: vec!["/dev/nvidia0".into()],
             ..Holder::default()
         };
-        let who = Who { holders: vec![holder], ..Who::default() };
+        let who = HostReport { holders: vec![holder], ..HostReport::default() };
         assert!(who.render().contains("not on the driver's list"), "{}", who.render());
     }
 
@@ -273,7 +273,7 @@ GPU  MODEL                       UTIL          MEMORY    POWER   TEMP
             remedy: "install the driver".into(),
             ..Source::default()
         };
-        let who = Who { sources: vec![source], ..Who::default() };
+        let who = HostReport { sources: vec![source], ..HostReport::default() };
         let table = who.render();
         assert!(
             table.contains("nvidia is absent: no libnvidia-ml.so.1\n  remedy: install"),

@@ -75,8 +75,8 @@ fn batches_arrive_in_order_with_and_without_compression() {
         let (address, received) = start(|_| Ok(0));
         let compression = Some(compression.to_owned());
         let mut sink = sink(&RawOtlp { compression, ..grpc(address) });
-        sink.accept(&batch(1));
-        sink.accept(&points(2, 3));
+        sink.export(&batch(1));
+        sink.export(&points(2, 3));
         let report = finish(&mut sink);
         assert_eq!((report.accepted, report.requests), (4, 2));
         let times: Vec<_> = received.try_iter().map(|request| times(&request)).collect();
@@ -91,7 +91,7 @@ fn unavailable_receiver_is_tried_again() {
         _ => Ok(0),
     });
     let mut sink = sink(&grpc(address));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     let report = finish(&mut sink);
     assert_eq!((report.accepted, report.requests), (1, 2));
     assert_eq!(received.try_iter().count(), 2);
@@ -109,8 +109,8 @@ fn refusals_are_not_tried_again_and_are_logged_once_with_the_remedy() {
     for (script, words) in cases {
         let (address, received) = start(script);
         let mut sink = sink(&grpc(address));
-        sink.accept(&batch(1));
-        sink.accept(&batch(2));
+        sink.export(&batch(1));
+        sink.export(&batch(2));
         let report = finish(&mut sink);
         assert_eq!((report.refused, report.requests), (2, 2), "{words}");
         assert_eq!(received.try_iter().count(), 2);
@@ -123,7 +123,7 @@ fn refusals_are_not_tried_again_and_are_logged_once_with_the_remedy() {
 fn partly_rejected_batch_is_counted() {
     let (address, _received) = start(|_| Ok(2));
     let mut sink = sink(&grpc(address));
-    sink.accept(&points(1, 5));
+    sink.export(&points(1, 5));
     let report = finish(&mut sink);
     assert_eq!((report.accepted, report.refused), (3, 2));
     log::wait_for(address.port(), "too old");
@@ -133,7 +133,7 @@ fn partly_rejected_batch_is_counted() {
 fn grpc_spoken_to_an_http_port_says_which_protocol_to_set() {
     let receiver = Receiver::start(|_| OK);
     let mut sink = sink(&grpc(receiver.address));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     log::wait_for(receiver.address.port(), "set protocol = \"http/protobuf\"");
     sink.flush(Instant::now());
     assert_eq!(sink.report().undelivered, 1);
@@ -146,7 +146,7 @@ fn http_spoken_to_a_grpc_port_says_which_protocol_to_set() {
         protocol: Some("http/protobuf".to_owned()),
         ..raw(&format!("http://{address}"))
     });
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     log::wait_for(address.port(), "set protocol = \"grpc\"");
     sink.flush(Instant::now());
     assert_eq!(sink.report().undelivered, 1);

@@ -22,7 +22,7 @@ fn batch_arrives_once_compressed_with_path_and_headers() {
     let receiver = Receiver::start(|_| OK);
     let headers = RawHeaders(BTreeMap::from([("x-tenant".to_owned(), "a".to_owned())]));
     let mut sink = sink(&RawOtlp { headers: Some(headers), ..raw(&receiver.url()) });
-    sink.accept(&batch(7));
+    sink.export(&batch(7));
     let request = receiver.next();
     assert_eq!(request.path, "/v1/metrics");
     assert_eq!(request.headers["content-type"], "application/x-protobuf");
@@ -40,7 +40,7 @@ fn receiver_that_comes_back_gets_everything_once_in_order_with_its_own_times() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut sink = sink(&raw(&format!("http://{address}")));
     for time in 1..=3 {
-        sink.accept(&batch(time));
+        sink.export(&batch(time));
     }
     log::wait_for(address.port(), "connection refused");
     let receiver = Receiver::at(&address.to_string(), None, |_| OK);
@@ -63,7 +63,7 @@ fn memory_is_bounded_while_the_receiver_is_away_and_the_oldest_are_counted() {
     });
     // About 7 kB each, so that nine fit.
     for time in 1..=100 {
-        sink.accept(&points(time, 150));
+        sink.export(&points(time, 150));
     }
     log::wait_for(address.port(), "connection refused");
     let receiver = Receiver::at(&address.to_string(), None, |_| OK);
@@ -86,7 +86,7 @@ fn busy_receiver_is_tried_again_when_it_said() {
     };
     let receiver = Receiver::start(busy);
     let mut sink = sink(&raw(&receiver.url()));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     receiver.next();
     let refused = Instant::now();
     assert_eq!(receiver.next().times(), [1]);
@@ -98,9 +98,9 @@ fn busy_receiver_is_tried_again_when_it_said() {
 fn broken_connection_is_tried_again() {
     let receiver = Receiver::start(|n| if n == 1 { Reply::Reset } else { OK });
     let mut sink = sink(&raw(&receiver.url()));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     assert_eq!(receiver.next().times(), [1]);
-    sink.accept(&batch(2));
+    sink.export(&batch(2));
     assert_eq!((receiver.next().times(), receiver.next().times()), (vec![2], vec![2]));
     assert_eq!(finish(&mut sink).accepted, 2);
     log::wait_for(receiver.address.port(), "connection lost");
@@ -110,7 +110,7 @@ fn broken_connection_is_tried_again() {
 fn silent_receiver_is_tried_again_after_the_timeout() {
     let receiver = Receiver::start(|n| if n == 0 { Reply::Hang } else { OK });
     let mut sink = sink(&RawOtlp { timeout_ms: Some(200), ..raw(&receiver.url()) });
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     assert_eq!((receiver.next().times(), receiver.next().times()), (vec![1], vec![1]));
     assert_eq!(finish(&mut sink).accepted, 1);
     log::wait_for(receiver.address.port(), "no answer within 200ms");
@@ -124,7 +124,7 @@ fn refused_by(reply: Script, words: &str) -> (Report, Vec<String>) {
     let headers = Some(RawHeaders(headers));
     let mut sink = sink(&RawOtlp { headers, ..raw(&receiver.url()) });
     for time in 1..=3 {
-        sink.accept(&batch(time));
+        sink.export(&batch(time));
     }
     let report = finish(&mut sink);
     assert_eq!(receiver.rest().len(), 3);
@@ -160,8 +160,8 @@ fn partly_rejected_batch_is_counted_logged_once_and_not_sent_again() {
     };
     let receiver = Receiver::start(move |_| reply());
     let mut sink = sink(&raw(&receiver.url()));
-    sink.accept(&points(1, 5));
-    sink.accept(&points(2, 5));
+    sink.export(&points(1, 5));
+    sink.export(&points(2, 5));
     let report = finish(&mut sink);
     assert_eq!((report.accepted, report.refused, report.requests), (6, 4, 2));
     let lines = log::wait_for(receiver.address.port(), "too old");
@@ -172,19 +172,19 @@ fn partly_rejected_batch_is_counted_logged_once_and_not_sent_again() {
 fn what_cannot_be_sent_before_the_deadline_is_counted() {
     let receiver = Receiver::start(|_| Reply::Hang);
     let mut sink = sink(&raw(&receiver.url()));
-    sink.accept(&points(1, 5));
-    sink.accept(&points(2, 5));
+    sink.export(&points(1, 5));
+    sink.export(&points(2, 5));
     receiver.next();
     sink.flush(Instant::now());
     assert_eq!(sink.report().undelivered, 10);
-    sink.accept(&points(3, 5));
+    sink.export(&points(3, 5));
     assert_eq!(sink.report().undelivered, 15);
 }
 
 #[test]
 fn unknown_host_is_named_in_the_log() {
     let mut sink = sink(&raw("http://collector.invalid:48211"));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     let lines = log::wait_for(48_211, "no address found");
     sink.flush(Instant::now());
     assert_eq!(lines.len(), 1, "{lines:#?}");

@@ -36,7 +36,7 @@ pub(crate) fn capture() {
 pub(crate) fn wait_for(port: u16, words: &str) -> Vec<String> {
     let lines = LINES.lock().unwrap();
     let missing = |lines: &mut String| !about(lines, port).iter().any(|line| line.contains(words));
-    let (lines, timeout) = WRITTEN.wait_timeout_while(lines, crate::PATIENCE, missing).unwrap();
+    let (lines, timeout) = WRITTEN.wait_timeout_while(lines, crate::TIMEOUT, missing).unwrap();
     let found = about(&lines, port);
     // A failed test must not poison the log for the others.
     drop(lines);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Ends a test that waits for what never comes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Settings for a receiver, with waits a test can sit out.
 fn settings(raw: &RawOtlp) -> Settings {
@@ -63,6 +63,6 @@ fn points(time_ns: u64, devices: usize) -> EnrichedBatch {
 
 /// Waits until everything is sent, and ends the sink.
 fn finish(sink: &mut OtlpSink) -> Report {
-    sink.flush(Instant::now() + PATIENCE);
+    sink.flush(Instant::now() + TIMEOUT);
     sink.report()
 }

@@ -86,7 +86,7 @@ impl Receiver {
 
     /// The next request.
     pub(crate) fn next(&self) -> Received {
-        self.received.recv_timeout(crate::PATIENCE).expect("no request came")
+        self.received.recv_timeout(crate::TIMEOUT).expect("no request came")
     }
 
     /// Requests that came and were not looked at.

@@ -1,7 +1,7 @@
 //! The agent's own log at a receiver.
 
 use crate::receiver::{OK, Receiver};
-use crate::{PATIENCE, raw};
+use crate::{TIMEOUT, raw};
 use gpuwho::catalog::attributes::AttrSet;
 use gpuwho::export::otlp::Resource;
 use gpuwho::export::otlp::settings::{RawHeaders, RawOtlp, Settings, Signal};
@@ -27,7 +27,7 @@ fn own_warning_arrives_as_a_log_record_and_others_stay_here() {
         tracing::warn!(target: "gpuwho::collect", device = 3, "device lost");
         tracing::warn!(target: "hyper::proto", "not the agent's");
     });
-    telemetry.shutdown(PATIENCE).unwrap();
+    telemetry.shutdown(TIMEOUT).unwrap();
     let request = receiver.next();
     assert_eq!(
         (request.path.as_str(), &request.headers["x-tenant"]),

@@ -65,7 +65,7 @@ fn receiver_of_the_given_ca_is_trusted() {
     let (directory, ca) = (tempfile::tempdir().unwrap(), ca());
     let receiver = Receiver::at("127.0.0.1:0", Some(server(&ca, None)), |_| OK);
     let mut sink = sink(&over_tls(&receiver, &file(directory.path(), "ca.pem", &ca.pem())));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     assert_eq!(receiver.next().times(), [1]);
     assert_eq!(finish(&mut sink).accepted, 1);
 }
@@ -76,8 +76,8 @@ fn unknown_ca_is_logged_once_and_its_file_is_read_again_when_it_changes() {
     let receiver = Receiver::at("127.0.0.1:0", Some(server(&ca, None)), |_| OK);
     let path = file(directory.path(), "ca.pem", &other.pem());
     let mut sink = sink(&over_tls(&receiver, &path));
-    sink.accept(&batch(1));
-    sink.accept(&batch(2));
+    sink.export(&batch(1));
+    sink.export(&batch(2));
     let lines = log::wait_for(receiver.address.port(), "unknown CA; set `certificate`");
     assert_eq!(lines.len(), 1, "{lines:#?}");
     // Replaced as a rotation does it: never half written.
@@ -96,7 +96,7 @@ fn receiver_that_asks_for_a_certificate_gets_ours() {
     let directory = directory.path();
     let without = over_tls(&receiver, &file(directory, "ca.pem", &ca.pem()));
     let mut stranger = sink(&without);
-    stranger.accept(&batch(1));
+    stranger.export(&batch(1));
     log::wait_for(receiver.address.port(), "check `client_certificate`");
     stranger.flush(Instant::now());
     assert_eq!(stranger.report().accepted, 0);
@@ -105,7 +105,7 @@ fn receiver_that_asks_for_a_certificate_gets_ours() {
         client_key: Some(file(directory, "agent.key", &key.serialize_pem())),
         ..without
     });
-    known.accept(&batch(2));
+    known.export(&batch(2));
     assert_eq!(receiver.next().times(), [2]);
     assert_eq!(finish(&mut known).accepted, 1);
 }
@@ -115,7 +115,7 @@ fn tls_spoken_to_a_plain_port_says_so() {
     let (directory, ca) = (tempfile::tempdir().unwrap(), ca());
     let receiver = Receiver::start(|_| OK);
     let mut sink = sink(&over_tls(&receiver, &file(directory.path(), "ca.pem", &ca.pem())));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     log::wait_for(receiver.address.port(), "does not speak TLS on this port");
     sink.flush(Instant::now());
 }
@@ -124,7 +124,7 @@ fn tls_spoken_to_a_plain_port_says_so() {
 fn unreadable_ca_file_is_named() {
     let receiver = Receiver::start(|_| OK);
     let mut sink = sink(&over_tls(&receiver, Path::new("/nonexistent/ca.pem")));
-    sink.accept(&batch(1));
+    sink.export(&batch(1));
     log::wait_for(receiver.address.port(), "cannot read /nonexistent/ca.pem");
     sink.flush(Instant::now());
 }

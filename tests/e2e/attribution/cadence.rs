@@ -43,7 +43,7 @@ fn doctor_agrees(told: &Told) {
 /// A container on the first device, which is granted the second, and a job's task on the first.
 struct Scene {
     // Ended before what it asks.
-    told: Told,
+    reported: Told,
     container: Container,
     _pod: Pod,
     task: Task,
@@ -79,21 +79,21 @@ impl Scene {
             let last = of_process(points, USAGE, task.pid()).pop()?;
             is_of_the_account(last).then_some(())
         });
-        let scene = Self { told, container, _pod: pod, task, kubelet, slurm, containerd };
+        let scene = Self { reported: told, container, _pod: pod, task, kubelet, slurm, containerd };
         scene.all_is_ready();
         scene
     }
 
     fn all_is_ready(&self) {
-        self.told.wait_for_source("cri", "ready", "is asked");
-        self.told.wait_for_source("pods_api", "ready", "is watched: 1 pods");
-        self.told.wait_for_source("pod_resources", "ready", "1 devices granted");
-        doctor_agrees(&self.told);
+        self.reported.wait_for_source("cri", "ready", "is asked");
+        self.reported.wait_for_source("pods_api", "ready", "is watched: 1 pods");
+        self.reported.wait_for_source("pod_resources", "ready", "1 devices granted");
+        doctor_agrees(&self.reported);
     }
 
     /// From there on every reading came when it was due, and had every name.
     fn nothing_was_late_or_blank(&mut self, from: usize) {
-        let points = &self.told.points()[from..];
+        let points = &self.reported.points()[from..];
         let gap = longest_gap(points);
         assert!(gap < INTERVAL * 2, "{gap:?} between two readings");
         let wanted = names(&self.container.expected);
@@ -123,12 +123,12 @@ fn readings_come_on_time_and_names_stay_while_runtime_kubelet_and_slurm_hang() {
     scene.containerd.pause().unwrap();
     scene.kubelet.go_deaf().unwrap();
     scene.slurm.pause_controller().unwrap();
-    let stray = unknown(&mut scene.containerd, &scene.told);
-    let from = scene.told.wait_for_readings(READINGS);
+    let stray = unknown(&mut scene.containerd, &scene.reported);
+    let from = scene.reported.wait_for_readings(READINGS);
     scene.nothing_was_late_or_blank(from);
     let words = "the 1 devices of the last list stay granted";
-    scene.told.wait_for_source("pod_resources", "hung", words);
-    doctor_agrees(&scene.told);
+    scene.reported.wait_for_source("pod_resources", "hung", words);
+    doctor_agrees(&scene.reported);
     drop(stray);
     scene.containerd.resume().unwrap();
     scene.slurm.resume_controller().unwrap();
@@ -138,19 +138,19 @@ fn readings_come_on_time_and_names_stay_while_runtime_kubelet_and_slurm_hang() {
 fn readings_come_on_time_and_names_stay_while_runtime_kubelet_and_slurmd_restart() {
     let containerd = or_skip!(containerd::available()).start().unwrap();
     let mut scene = Scene::new(containerd, or_skip!(cluster(Setup::of(Plugin::V2))));
-    let from = scene.told.points().len();
+    let from = scene.reported.points().len();
     scene.containerd.stop().unwrap();
     scene.kubelet.stop();
     scene.kubelet.remove_sockets().unwrap();
     scene.slurm.restart_slurmd().unwrap();
     // A container that nobody has heard of makes the agent ask, and nobody is there.
-    let stray = unknown(&mut scene.containerd, &scene.told);
-    scene.told.wait_for_readings(READINGS);
+    let stray = unknown(&mut scene.containerd, &scene.reported);
+    scene.reported.wait_for_readings(READINGS);
     drop(stray);
     scene.containerd.again().unwrap();
     scene.kubelet.again().unwrap();
     scene.all_is_ready();
-    scene.told.wait_for_readings(2);
+    scene.reported.wait_for_readings(2);
     scene.nothing_was_late_or_blank(from);
 }
 

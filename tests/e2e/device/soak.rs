@@ -25,12 +25,12 @@ const TICK: Duration = Duration::from_secs(1);
 /// Between two kills, in milliseconds: some ticks, or restarts that follow each other are put off.
 const BETWEEN: std::ops::Range<u64> = 2_500..6_000;
 /// Two ticks, and what a timer on a busy machine may add.
-const LONGEST_GAP: Duration = Duration::from_millis(2_300);
+const MAX_GAP: Duration = Duration::from_millis(2_300);
 /// The same in the short run, beside other tests: it is to find a reader that is not started again,
 /// the long one is to prove the time.
-const LONGEST_GAP_IN_COMPANY: Duration = Duration::from_millis(5_300);
+const MAX_GAP_WITH_OTHERS: Duration = Duration::from_millis(5_300);
 /// What the allocator and the register of series may keep more than at the beginning.
-const MOST_GROWTH_KB: u64 = 6 * 1024;
+const MAX_GROWTH_KB: u64 = 6 * 1024;
 /// For what takes a tick or two.
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -130,9 +130,9 @@ fn a_reader_killed_at_random_leaves_no_gap_and_leaks_nothing() {
     assert!(restarts >= kills, "{restarts} restarts of {kills} kills");
     assert_eq!((&after.files, after.threads), (&before.files, before.threads));
     let growth = after.resident_kb.saturating_sub(before.resident_kb);
-    assert!(growth < MOST_GROWTH_KB, "{growth} kB more: {before:?}, {after:?}");
+    assert!(growth < MAX_GROWTH_KB, "{growth} kB more: {before:?}, {after:?}");
     assert_eq!(gaps.len(), 8, "{gaps:?}");
-    let longest = if length == SHORT { LONGEST_GAP_IN_COMPANY } else { LONGEST_GAP };
+    let longest = if length == SHORT { MAX_GAP_WITH_OTHERS } else { MAX_GAP };
     assert!(gaps.values().all(|(gap, _)| *gap <= longest), "{TICK:?} a tick: {gaps:?}");
 }
 

@@ -77,7 +77,7 @@ fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_co
         scene.kmsg.say(&line(words)).unwrap();
     }
     for (words, severity, expected) in ROWS {
-        let told = told(&scene, &line(words), severity, &ours, expected.len());
+        let told = reported(&scene, &line(words), severity, &ours, expected.len());
         let expected: Vec<_> =
             expected.iter().map(|(name, why)| (*name, (*why).to_owned())).collect();
         assert_eq!(told, expected, "{words}");
@@ -85,7 +85,7 @@ fn a_line_affects_the_process_that_it_names_or_everybody_on_the_device_by_its_co
 }
 
 /// The processes that the records of a line name, at least so many.
-fn told(
+fn reported(
     scene: &Scene,
     line: &str,
     severity: &str,

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the child waits for an event.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[test]
 fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
@@ -140,7 +140,7 @@ fn an_idle_wait_for_events_is_one_call_and_one_look_every_five_seconds() {
     let last = until(WITHIN, || Some(both()).filter(|last| last.1 >= first.1 + 3));
     let (last, took) = (last.expect("more waits"), begun.elapsed());
     // What was under way has ended at any time, the others have lasted.
-    assert!(took >= 2 * PATIENCE, "{first:?} to {last:?} in {took:?}");
+    assert!(took >= 2 * TIMEOUT, "{first:?} to {last:?} in {took:?}");
     // A look may have begun between the two counts.
     assert!((last.0 - first.0).abs_diff(last.1 - first.1) <= 1, "{first:?} to {last:?}");
 }

@@ -22,7 +22,7 @@ const PODS: [&str; 6] = ["astray", "first", "second", "claimant", "sliced", "who
 /// Pods of one container each, and a kubelet that knows them.
 struct Node {
     // Ended and removed before the stage under them.
-    told: Told,
+    reported: Told,
     kubelet: Kubelet,
     _workers: Vec<Worker>,
     stage: Stage,
@@ -66,13 +66,13 @@ impl Node {
             ..Config::default()
         };
         let told = Told::start_with(&folder, nvml, config);
-        Self { told, kubelet, _workers: workers, stage }
+        Self { reported: told, kubelet, _workers: workers, stage }
     }
 
     /// Waits until exactly these are granted: device, pod and kind.
     fn wait_for_grants<const N: usize>(&mut self, all: [[&str; 3]; N]) -> BTreeSet<Row> {
         let wanted: BTreeSet<Row> = all.into_iter().map(grant).collect();
-        self.told.wait(&format!("the grants {wanted:#?}"), |points| {
+        self.reported.wait(&format!("the grants {wanted:#?}"), |points| {
             (granted_still(points, &PODS) == wanted).then_some(())
         });
         wanted
@@ -203,16 +203,16 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
         ["2", "second", "replica"],
         ["3", "claimant", "claim"],
     ]);
-    node.told.wait_for_readings(1);
-    let from = node.told.wait_for_readings(READINGS);
+    node.reported.wait_for_readings(1);
+    let from = node.reported.wait_for_readings(READINGS);
     let states = rows([
         ["1", "astray", "unused"],
         ["2", "first", "active"],
         ["2", "second", "unused"],
         ["3", "claimant", "active"],
     ]);
-    assert_eq!(grown(&node.told.points()[from..], &PODS), states);
-    let asked = asked_for(&node.told.points()[from..]);
+    assert_eq!(grown(&node.reported.points()[from..], &PODS), states);
+    let asked = asked_for(&node.reported.points()[from..]);
     let wanted_words = rows([
         ["astray", "nvidia.com/gpu", ""],
         ["first", "nvidia.com/gpu.shared", "0"],
@@ -220,19 +220,23 @@ fn whole_shared_and_claimed_gpus_are_their_pods_whatever_those_hold() {
         ["claimant", "one-gpu", ""],
     ]);
     assert_eq!(asked, wanted_words);
-    says_what_the_kubelet_says(&node.told.points()[from..]);
+    says_what_the_kubelet_says(&node.reported.points()[from..]);
     // What runs is told apart from what was granted.
-    let on_first = running_on_first(&node.told.points()[from..]);
+    let on_first = running_on_first(&node.reported.points()[from..]);
     let seen = crate::points::expected([("k8s.pod.name", "astray"), ("gpuwho.presence", "listed")]);
     assert!(on_first.contains(&seen), "{on_first:#?}");
 
     // The kubelet takes connections and answers nobody; a new pod makes the agent ask.
     node.kubelet.go_deaf().unwrap();
     node.stage.pod(&PodSpec { name: "late", ..TRAINER }).unwrap();
-    node.told.wait_for_source("pod_resources", "hung", "4 devices of the last list stay granted");
-    node.told.wait_for_readings(2);
-    assert_eq!(granted_still(node.told.points(), &PODS), wanted);
-    let points = &node.told.points()[from..];
+    node.reported.wait_for_source(
+        "pod_resources",
+        "hung",
+        "4 devices of the last list stay granted",
+    );
+    node.reported.wait_for_readings(2);
+    assert_eq!(granted_still(node.reported.points(), &PODS), wanted);
+    let points = &node.reported.points()[from..];
     assert_eq!(granted(points, &PODS), wanted);
     assert_eq!(grown(points, &PODS), states);
     let gap = longest_gap(points);
@@ -252,7 +256,7 @@ fn a_mig_instance_is_granted_to_its_pod_and_a_pod_that_is_gone_has_nothing() {
         ],
     );
     node.wait_for_grants([["0", "sliced", "instance"], ["3", "whole", "exclusive"]]);
-    let who = node.told.who();
+    let who = node.reported.who();
     let uid = who["holders"].as_array().unwrap().iter().find(|holder| holder["pod"] == "whole");
     let uid = uid.unwrap()["pod_uid"].as_str().unwrap().to_owned();
     node.kubelet.remove_pod(&uid).unwrap();

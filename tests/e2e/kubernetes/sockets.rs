@@ -80,7 +80,7 @@ impl Scene {
     }
 
     /// What the points of the worker's memory say of its pod, oldest first.
-    fn told(&self) -> Vec<Value> {
+    fn reported(&self) -> Vec<Value> {
         let memory = "gpu.process.memory.usage";
         let points = points(&self.points);
         let own = points.iter().filter(|point| {
@@ -160,22 +160,22 @@ fn is_whole(attributes: &Value) -> bool {
 #[test]
 fn the_kubelet_names_a_pods_processes_and_its_restart_takes_no_name_away() {
     let mut scene = Scene::new(or_skip!(Stage::new()));
-    let named = until(SEEN_WITHIN, || scene.told().iter().any(is_whole).then_some(()));
-    let last = scene.told().pop();
+    let named = until(SEEN_WITHIN, || scene.reported().iter().any(is_whole).then_some(()));
+    let last = scene.reported().pop();
     assert!(named.is_some(), "{last:#?}; agent: {:#?}", scene.agent.log());
 
     scene.kubelet.stop();
     let gone = until(SEEN_WITHIN, || scene.source("pods_api", "nobody listens"));
     assert!(gone.is_some(), "{:#}", scene.agent.who().unwrap());
     scene.kubelet.remove_sockets().unwrap();
-    let before = scene.told().len();
-    let more = until(SEEN_WITHIN, || (scene.told().len() >= before + ENOUGH).then_some(()));
+    let before = scene.reported().len();
+    let more = until(SEEN_WITHIN, || (scene.reported().len() >= before + ENOUGH).then_some(()));
     assert!(more.is_some(), "the agent has stopped: {:#?}", scene.agent.log());
     scene.kubelet.again().unwrap();
     let back = until(SEEN_WITHIN, || scene.source("pods_api", "is watched: 1 pods"));
     assert!(back.is_some(), "{:#}", scene.agent.who().unwrap());
 
-    let told = scene.told();
+    let told = scene.reported();
     let first = told.iter().position(is_whole).unwrap();
     let blank: Vec<_> = told[first..].iter().filter(|attributes| !is_whole(attributes)).collect();
     assert!(blank.is_empty(), "{blank:#?}");
@@ -197,7 +197,7 @@ fn a_kubelet_that_lists_no_pods_ends_no_grant_and_no_name() {
     scene.kubelet.start_without_api_server().unwrap();
     scene.wait_for_source("pod_resources", "leaves out 1 pods");
     scene.wait_for_grants("trainer-0", ENOUGH);
-    assert!(scene.told().last().is_some_and(is_whole), "{:#?}", scene.told().last());
+    assert!(scene.reported().last().is_some_and(is_whole), "{:#?}", scene.reported().last());
     scene.kubelet.reach_api_server();
     register(&scene.kubelet);
     let back = until(WITHIN, || {

@@ -84,7 +84,7 @@ fn manager(stage: &mut Stage, uid: u32) -> Group {
 }
 
 /// An agent on a fake driver that lists these processes, one a device.
-fn told(stage: &Stage, pids: &[u32]) -> Told {
+fn reported(stage: &Stage, pids: &[u32]) -> Told {
     let (pod_logs, more) = (Some(stage.pod_logs()), ALONE.to_owned());
     let config = Config { pod_logs, more, ..Config::default() };
     let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap();
@@ -156,7 +156,7 @@ fn pods_and_containers_that_a_user_names_in_the_own_slice_are_claims() {
         [format!("kubepods/pod{GHOST}/{container}"), format!("kubepods/pod{uid}/{container}")];
     for (path, pod) in paths.iter().zip([GHOST, &uid]) {
         let attack = Attack::holds(0, b"python3", &slice, path, &[]);
-        let mut told = told(&stage, &[attack.pid(), worker.pid()]);
+        let mut told = reported(&stage, &[attack.pid(), worker.pid()]);
         let [usage, info] = named(&mut told, attack.pid());
         assert_eq!(usage, pairs(&[("systemd.unit", &unit)]), "{path}");
         let claims = [
@@ -199,7 +199,7 @@ fn a_pod_named_in_a_container_is_a_claim_unless_the_operator_runs_such_clusters(
     let path = format!("kubepods/besteffort/pod{GHOST}/{inner}");
     let attack = Attack::holds(0, b"python3", &container, &path, &[]);
     let pid = attack.pid();
-    let mut quiet = told(&stage, &[pid]);
+    let mut quiet = reported(&stage, &[pid]);
     let own = [("container.id", outer.as_str())];
     let claims = [("gpuwho.claimed.pod.uid", GHOST), ("gpuwho.claimed.container.id", &inner)];
     assert_eq!(named(&mut quiet, pid), [pairs(&own), pairs(&[&own[..], &claims].concat())]);
@@ -230,7 +230,7 @@ fn a_container_that_a_delegated_service_names_is_a_claim() {
     let service = stage.service("theirs").unwrap();
     let unit = service.expected.unit.clone().unwrap();
     let attack = Attack::holds(0, b"python3", &service, &format!("docker/{container}"), &[]);
-    let mut told = told(&stage, &[attack.pid()]);
+    let mut told = reported(&stage, &[attack.pid()]);
     let claims = [("systemd.unit", unit.as_str()), ("gpuwho.claimed.container.id", &container)];
     assert_eq!(named(&mut told, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
 }
@@ -247,7 +247,7 @@ fn a_job_that_only_an_environment_names_is_a_claim() {
         ("SLURM_CLUSTER_NAME", "alpha"),
     ];
     let attack = Attack::holds(0, b"python3", &slice, "run", &environment);
-    let mut told = told(&stage, &[attack.pid()]);
+    let mut told = reported(&stage, &[attack.pid()]);
     let unit = format!("user@{NOBODY}.service");
     let claims = [("systemd.unit", unit.as_str()), ("gpuwho.claimed.slurm.job.id", "4242")];
     assert_eq!(named(&mut told, attack.pid()), [pairs(&claims[..1]), pairs(&claims)]);
@@ -274,7 +274,7 @@ fn a_flux_job_is_charged_to_its_user_and_a_tenant_gains_nothing_by_a_unit_of_tha
     let sudo =
         Worker::start(Some(&own), &Script { uid: Some(1001), gpus: vec![1], ..Script::default() })
             .unwrap();
-    let mut told = told(&stage, &[job.pid(), sudo.pid()]);
+    let mut told = reported(&stage, &[job.pid(), sudo.pid()]);
     named(&mut told, job.pid());
     named(&mut told, sudo.pid());
     assert_eq!([charged(&mut told, 0), charged(&mut told, 1)], [user(JOBS_USER), user(NOBODY)]);
@@ -306,7 +306,7 @@ fn names_with_escapes_and_directions_reach_neither_terminal_nor_points() {
     // As a service of the host's whose name holds them too.
     let service = stage.parent("/system.slice/\u{1b}]0;x\u{7}\u{202e}.service").unwrap();
     let worker = Worker::on(&service, &[1]).unwrap();
-    let mut told = told(&stage, &[attack.pid(), worker.pid()]);
+    let mut told = reported(&stage, &[attack.pid(), worker.pid()]);
     let [_, info] = named(&mut told, attack.pid());
     let claimed = "\u{fffd}[2J\u{fffd}x\u{fffd}.service";
     assert_eq!(info["gpuwho.claimed.systemd.unit"], claimed);

@@ -21,9 +21,9 @@ const WITHIN: Duration = Duration::from_secs(40);
 /// How long root's process is watched after the attack: some looks and tries of the agent.
 const WATCHED: Duration = Duration::from_secs(6);
 /// The agent and the process that reads for it, of what its unit allows (256 MiB).
-const MOST_MEMORY_KB: u64 = 160 << 10;
+const MAX_MEMORY_KB: u64 = 160 << 10;
 /// Processor time that an attacker may cost in all, in a development build.
-const MOST_CPU: Duration = Duration::from_secs(1);
+const MAX_CPU: Duration = Duration::from_secs(1);
 
 /// An agent, and folders of root's and of everybody.
 struct Host {
@@ -184,7 +184,7 @@ fn a_list_of_mappings_of_hundreds_of_megabytes_is_not_read_to_its_end_and_that_i
     let _attacker = host.attack("deep-mappings", Path::new("/"), "mapped");
     let told = || {
         let memory = host.memory_kb();
-        assert!(memory.iter().all(|peak| *peak < MOST_MEMORY_KB), "{memory:?} kB");
+        assert!(memory.iter().all(|peak| *peak < MAX_MEMORY_KB), "{memory:?} kB");
         Some(host.reason()).filter(|why| why.contains("longer than 32 MiB"))
     };
     assert!(until(WITHIN, told).is_some(), "{}", host.reason());
@@ -219,7 +219,7 @@ fn sparse_libraries_cost_a_bounded_time_and_keep_nobody_waiting() {
     let _attacker = host.attack("sparse-libraries", Path::new("/"), "mapped");
     let _rank = host.counts_a_rank();
     // Looks at what is left over.
-    let most = until(WATCHED, || Some(spent()).filter(|spent| *spent > MOST_CPU));
+    let most = until(WATCHED, || Some(spent()).filter(|spent| *spent > MAX_CPU));
     println!("processor time: {:?}", spent());
     assert_eq!(most, None);
 }

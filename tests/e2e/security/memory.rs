@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Some readings of an agent that is attacked from all sides, on a machine under load.
 const WITHIN: Duration = Duration::from_mins(3);
 /// The agent with all of its children, of what its unit allows (256 MiB).
-const MOST_KB: u64 = 160 << 10;
+const MAX_KB: u64 = 160 << 10;
 /// Readings after the last attack has begun.
 const READINGS: usize = 20;
 /// An environment as large as an exec takes, for the attackers that NCCL's status is asked of.
@@ -39,7 +39,7 @@ struct Host {
     /// Everybody may write to it.
     folder: PathBuf,
     library: PathBuf,
-    told: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<Told>>,
     /// Where the memory of the agent and its children is counted, if it is here.
     group: Option<PathBuf>,
     _nvml: FakeNvml,
@@ -106,7 +106,7 @@ impl Host {
         };
         let library = library(stage.folder()).unwrap();
         let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
-        Self { stage, agent, folder, library, told, group, _nvml: nvml, _silent: silent }
+        Self { stage, agent, folder, library, reported: told, group, _nvml: nvml, _silent: silent }
     }
 
     fn node(&self) -> String {
@@ -136,7 +136,7 @@ impl Host {
     fn wait(&self, metric: &str, attribute: &str) {
         let is_there = || {
             self.measure();
-            let told = self.told.lock().unwrap();
+            let told = self.reported.lock().unwrap();
             let mut all = told.largest.iter();
             let is_it = |(point, value): (&String, &f64)| {
                 point.starts_with(metric) && point.contains(attribute) && *value > 0.0
@@ -144,7 +144,8 @@ impl Host {
             all.any(is_it).then_some(())
         };
         let found = until(WITHIN, is_there);
-        let told = || format!("{:#?}\n{:#?}", self.told.lock().unwrap().largest, self.agent.log());
+        let told =
+            || format!("{:#?}\n{:#?}", self.reported.lock().unwrap().largest, self.agent.log());
         assert!(found.is_some(), "no {metric} of {attribute}: {}", told());
         self.say(attribute);
     }
@@ -176,7 +177,7 @@ impl Host {
     /// Looks at the memory that the agent and its children have had.
     fn measure(&self) {
         let now = peaks(self.agent.pid());
-        let mut told = self.told.lock().unwrap();
+        let mut told = self.reported.lock().unwrap();
         if together_kb(&now) > together_kb(&told.peaks) {
             told.peaks = now;
         }
@@ -184,14 +185,14 @@ impl Host {
 
     fn say(&self, what: &str) {
         self.measure();
-        let peaks = self.told.lock().unwrap().peaks.clone();
+        let peaks = self.reported.lock().unwrap().peaks.clone();
         let (peak, charged) = (together_kb(&peaks), self.charged_kb());
         println!("{what}: {peak} kB, charged {charged:?} kB; {peaks:?}");
     }
 
     fn readings(&self) -> usize {
         self.measure();
-        self.told.lock().unwrap().readings
+        self.reported.lock().unwrap().readings
     }
 
     /// The most that was charged to the agent's group.
@@ -345,9 +346,9 @@ fn all_attacks_at_once_leave_the_agent_below_its_bound() {
     assert!(more.is_some(), "{} of {READINGS} readings", host.readings() - before);
     host.say("all of it");
 
-    let peaks = host.told.lock().unwrap().peaks.clone();
-    assert!(together_kb(&peaks) < MOST_KB, "{peaks:?}");
+    let peaks = host.reported.lock().unwrap().peaks.clone();
+    assert!(together_kb(&peaks) < MAX_KB, "{peaks:?}");
     if let Some(charged) = host.charged_kb() {
-        assert!(charged < MOST_KB, "{charged} kB charged to the agent's group");
+        assert!(charged < MAX_KB, "{charged} kB charged to the agent's group");
     }
 }

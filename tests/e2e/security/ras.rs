@@ -85,18 +85,18 @@ impl Room {
 
     fn agent(&self) -> Agent {
         let more = "[nvidia]\nenabled = false\n[nccl]\nras_interval = \"1s\"\n".to_owned();
-        let (interval, file) = (Some("500ms".to_owned()), Some(self.told()));
+        let (interval, file) = (Some("500ms".to_owned()), Some(self.reported()));
         let config = Config { interval, file, more, ..Config::default() };
         Agent::start(self.path(), &config, None).unwrap()
     }
 
-    fn told(&self) -> PathBuf {
+    fn reported(&self) -> PathBuf {
         self.path().join("told.jsonl")
     }
 
     /// The lines so far in which `key` is `name`.
     fn lines(&self, key: &str, name: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.told()).unwrap_or_default();
+        let text = fs::read_to_string(self.reported()).unwrap_or_default();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let lines = whole.lines().filter(|line| line.contains(name));
         let lines = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -229,7 +229,7 @@ fn forget_peak(pid: u32) {
 #[test]
 fn an_answer_without_end_costs_no_memory() {
     /// Beyond what it has before: an answer of 60 MB took 584 MB.
-    const MOST: u64 = 24 << 20;
+    const MAX_EVENTS: u64 = 24 << 20;
     let room = or_skip!(Room::new());
     // For whom the agent loads its probes before.
     let _alice = room.alice(1);
@@ -243,10 +243,10 @@ fn an_answer_without_end_costs_no_memory() {
         let refused = until(WITHIN, || (refused() > 0.0).then_some(()));
         let grown = peak(agent.pid()).saturating_sub(before);
         println!("{kind}: {} kB more", grown >> 10);
-        assert!(grown < MOST, "{kind}: {grown} bytes");
+        assert!(grown < MAX_EVENTS, "{kind}: {grown} bytes");
         refused.expect(kind);
         drop(agent);
-        fs::remove_file(room.told()).unwrap();
+        fs::remove_file(room.reported()).unwrap();
     }
 }
 

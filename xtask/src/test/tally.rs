@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// So many failed tests may be run again, and are named at the end; more are no accident.
-const MOST: usize = 8;
+const MAX_RERUNS: usize = 8;
 
 /// What a run of the tests came to.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Tally {
         for run in runs {
             failures.extend(tally.add(run));
         }
-        let few = failures.len() <= MOST;
+        let few = failures.len() <= MAX_RERUNS;
         for failure in failures {
             let Failure { program, test, output } = &failure;
             let name = format!("{} {test}", program.name);
@@ -98,7 +98,7 @@ impl fmt::Display for Tally {
         write!(f, " (built in {:.0} s, ran in {:.0} s)", built.as_secs_f64(), ran.as_secs_f64())?;
         for (word, names) in [("failed", &self.failed), ("flaky", &self.flaky)] {
             if !names.is_empty() {
-                let shown = names.get(..MOST).unwrap_or(names);
+                let shown = names.get(..MAX_RERUNS).unwrap_or(names);
                 write!(f, "; {word}: {}", shown.join(", "))?;
                 if shown.len() < names.len() {
                     write!(f, " and {} more", names.len() - shown.len())?;

@@ -4,7 +4,7 @@ use super::Finding;
 use super::tree::{Source, Token, Tree, is_test_file};
 
 /// Most lines a source may have without its tests.
-const MOST_LINES: usize = 400;
+const MAX_LINES: usize = 400;
 
 /// Sources that may be longer, each with the reason.
 const LONG_FILES: &[(&str, &str)] = &[
@@ -29,8 +29,8 @@ pub(super) fn file_length(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".rs") {
         let lines = text.lines().count();
-        let is_long = lines > MOST_LINES && {
-            lines - Source::parse(text).test_lines().min(lines) > MOST_LINES
+        let is_long = lines > MAX_LINES && {
+            lines - Source::parse(text).test_lines().min(lines) > MAX_LINES
         };
         if is_long
             && !is_test_file(path)

@@ -1,5 +1,5 @@
 use super::*;
-use crate::attribute::{Allocation, SlurmTask};
+use crate::attribute::{SchedulerUnit, SlurmTask};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ fn render(workload: &Workload) -> String {
         let daemon = if *daemon { "/daemon" } else { "" };
         words.push(format!("slurm={job}/{}/{}{daemon}", or_dash(step), or_dash(task)));
     }
-    if let Some(Allocation { scheduler, id, task }) = allocation {
+    if let Some(SchedulerUnit { scheduler, id, task }) = allocation {
         words.push(format!("allocation={scheduler}/{id}/{}", or_dash(task)));
     }
     words.extend(machine.iter().map(|name| format!("machine={name}")));

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::attribute::fake::{FakeHost, opened};
-use crate::attribute::names::{ContainerFacts, Supplier};
+use crate::attribute::names::{ContainerFacts, Provider};
+use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::party::Party;
 use crate::attribute::{Evidence, Settings};
 use crate::ids::ProcKey;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ fn id(digit: char) -> String {
 }
 
 /// A process in this cgroup, of this user.
-fn placed(host: &FakeHost, table: &Ownership, cgroup: &str, uid: u32) -> Arc<Owner> {
+fn placed(host: &FakeHost, table: &Ownership, cgroup: &str, uid: u32) -> Arc<ProcessAttribution> {
     host.start(KEY, "python", &format!("0::{cgroup}\n"));
     host.write(KEY, "status", format!("Name:\t-\nTgid:\t7\nUid:\t{uid}\t0\t0\t0\n"));
     table.observe(Evidence::Opened(opened(KEY, 5, 1_000_000_000)));
@@ -40,7 +40,10 @@ fn words(pairs: &[(&'static str, &str)]) -> BTreeMap<&'static str, String> {
 }
 
 fn nested(host: &FakeHost, nested: bool) -> Ownership {
-    Ownership::with_settings(&host.paths, Settings { nested, ..Settings::usual(&host.paths) })
+    Ownership::with_settings(
+        &host.paths,
+        Settings { nested, ..Settings::default_settings(&host.paths) },
+    )
 }
 
 #[test]
@@ -67,7 +70,7 @@ fn a_pod_or_container_named_in_a_users_slice_is_a_claim_whatever_is_configured()
                 .map(|(key, name)| (key.name.strip_prefix("gpuwho.claimed.").unwrap(), name))
                 .collect();
             assert_eq!(claimed, claims, "{below}");
-            assert_eq!(table.party(owner.party).unwrap().party, Party::User(1002), "{below}");
+            assert_eq!(table.owner_facts(owner.owner).unwrap().owner, Owner::User(1002), "{below}");
         }
     }
 }
@@ -82,7 +85,7 @@ fn a_pod_named_in_a_container_is_a_claim_unless_the_operator_believes_it() {
     let claims = [("gpuwho.claimed.pod.uid", UID), ("gpuwho.claimed.container.id", &inner)];
     let all = [claims.as_slice(), &[("container.id", node.as_str())]].concat();
     assert_eq!(said(&owner.details()), words(&all));
-    assert_eq!(Party::of(&owner), Party::Container(ContainerId::new(&node)));
+    assert_eq!(Owner::of(&owner), Owner::Container(ContainerId::new(&node)));
 
     let host = FakeHost::new();
     let owner = placed(&host, &nested(&host, true), &path, 0);
@@ -114,14 +117,14 @@ fn a_container_that_a_service_names_counts_once_the_hosts_runtime_confirms_it() 
         cgroup: Some(Arc::from(cgroup)),
         details: AttrSet::new(),
     };
-    table.put_container(Supplier::Engine, facts("/machine.slice/elsewhere"));
+    table.put_container(Provider::Engine, facts("/machine.slice/elsewhere"));
     assert_eq!(said(&table.owner(KEY).unwrap().details()), words(&claimed), "of another place");
-    table.put_container(Supplier::Engine, facts(&place));
+    table.put_container(Provider::Engine, facts(&place));
     let owner = table.owner(KEY).unwrap();
     let known =
         [("systemd.unit", "train.service"), ("container.id", &a), ("container.name", "train")];
     assert_eq!(said(&owner.attributes()), words(&known));
-    assert_eq!(Party::of(&owner), Party::Service(Arc::from("train.service")));
+    assert_eq!(Owner::of(&owner), Owner::Service(Arc::from("train.service")));
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn a_container_in_a_machine_and_its_units_are_its_roots_words() {
         [("gpuwho.claimed.container.id", a.as_str()), ("gpuwho.claimed.systemd.unit", "x.service")];
     assert_eq!(said(&owner.details()), words(&claims));
     assert_eq!(said(&owner.attributes()), words(&[]));
-    assert_eq!(Party::of(&owner), Party::Machine(Arc::from("web01")));
+    assert_eq!(Owner::of(&owner), Owner::Machine(Arc::from("web01")));
 }
 
 #[test]
@@ -158,7 +161,7 @@ fn a_job_of_flux_is_its_own_users_and_nobody_else_gains_by_its_units_name() {
         let table = nested(&host, false);
         let place = format!("/user.slice/user-{slice}.slice/user@{slice}.service/{below}");
         let owner = placed(&host, &table, &place, uid);
-        let found = &table.party(owner.party).unwrap().party;
-        assert_eq!(*found, Party::User(party), "{place} of {uid}");
+        let found = &table.owner_facts(owner.owner).unwrap().owner;
+        assert_eq!(*found, Owner::User(party), "{place} of {uid}");
     }
 }

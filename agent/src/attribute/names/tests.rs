@@ -52,7 +52,7 @@ fn pod_path(uid: &str, digit: char) -> String {
 }
 
 /// Namespace, pod, container and Deployment of [`KEY`].
-fn told(table: &Ownership) -> [Option<String>; 4] {
+fn reported(table: &Ownership) -> [Option<String>; 4] {
     let set = table.owner(KEY).unwrap().attributes();
     let keys = [
         &attr::K8S_NAMESPACE_NAME,
@@ -75,31 +75,31 @@ fn what_is_missing_is_asked_for_once_and_names_the_holder_when_it_comes() {
     let mut wants = table.names().wants();
     table.observe(Evidence::Opened(opened(KEY, 5, 9 * SECOND)));
     table.expire(10 * SECOND);
-    assert_eq!(wants.try_recv().unwrap(), Some(Want::Pod(PodUid::new(UID))));
-    assert_eq!(wants.try_recv().unwrap(), Some(Want::Container(id('a'))));
+    assert_eq!(wants.try_recv().unwrap(), Some(LookupKey::Pod(PodUid::new(UID))));
+    assert_eq!(wants.try_recv().unwrap(), Some(LookupKey::Container(id('a'))));
     assert!(wants.try_recv().is_err());
-    assert_eq!(told(&table), [None, None, None, None]);
+    assert_eq!(reported(&table), [None, None, None, None]);
 
-    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
-    table.put_container(Supplier::Cri, container('a', "main", Some(UID), None));
-    assert_eq!(told(&table), texts(["ml", "train-0", "main", "train"]));
+    table.put_pod(Provider::Cri, pod(UID, "train-0"));
+    table.put_container(Provider::Cri, container('a', "main", Some(UID), None));
+    assert_eq!(reported(&table), texts(["ml", "train-0", "main", "train"]));
 }
 
 #[test]
 fn the_kubelet_s_word_counts_over_the_runtime_s_whichever_comes_first() {
-    let names = Names::default();
-    assert!(names.put_pod(Supplier::Cri, pod(UID, "of-cri")));
-    assert!(names.put_pod(Supplier::PodsApi, pod(UID, "of-kubelet")));
-    assert!(!names.put_pod(Supplier::Cri, pod(UID, "of-cri")));
+    let names = MetadataCache::default();
+    assert!(names.put_pod(Provider::Cri, pod(UID, "of-cri")));
+    assert!(names.put_pod(Provider::PodsApi, pod(UID, "of-kubelet")));
+    assert!(!names.put_pod(Provider::Cri, pod(UID, "of-cri")));
     assert_eq!(&*names.pod(&PodUid::new(UID)).unwrap().name, "of-kubelet");
 }
 
 #[test]
 fn a_name_used_again_is_the_latest_pod_s() {
-    let names = Names::default();
-    names.put_pod(Supplier::Cri, pod(UID, "train-0"));
-    names.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)), SECOND);
-    names.put_pod(Supplier::Cri, pod(OTHER, "train-0"));
+    let names = MetadataCache::default();
+    names.put_pod(Provider::Cri, pod(UID, "train-0"));
+    names.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)), SECOND);
+    names.put_pod(Provider::Cri, pod(OTHER, "train-0"));
     assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(OTHER));
     names.expire(KEEP_GONE_NS + 2 * SECOND);
     assert_eq!(names.pod(&PodUid::new(UID)), None);
@@ -108,12 +108,12 @@ fn a_name_used_again_is_the_latest_pod_s() {
 
 #[test]
 fn what_ended_is_forgotten_and_what_came_back_is_not() {
-    let names = Names::default();
+    let names = MetadataCache::default();
     for digit in ['a', 'b'] {
-        names.put_container(Supplier::Cri, container(digit, "main", None, None));
-        names.gone(Supplier::Cri, &Want::Container(id(digit)), SECOND);
+        names.put_container(Provider::Cri, container(digit, "main", None, None));
+        names.gone(Provider::Cri, &LookupKey::Container(id(digit)), SECOND);
     }
-    names.put_container(Supplier::Cri, container('b', "again", None, None));
+    names.put_container(Provider::Cri, container('b', "again", None, None));
     names.expire(KEEP_GONE_NS + 2 * SECOND);
     assert_eq!(names.container(&id('a')), None);
     assert_eq!(names.container(&id('b')).unwrap().name.as_deref(), Some("again"));
@@ -123,15 +123,15 @@ fn what_ended_is_forgotten_and_what_came_back_is_not() {
 fn a_source_that_forgets_never_blanks_a_known_owner() {
     let host = FakeHost::new();
     let table = holder(&host, &pod_path(UID, 'a'));
-    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
-    table.put_container(Supplier::Cri, container('a', "main", Some(UID), None));
-    table.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)));
-    table.gone(Supplier::Cri, &Want::Container(id('a')));
+    table.put_pod(Provider::Cri, pod(UID, "train-0"));
+    table.put_container(Provider::Cri, container('a', "main", Some(UID), None));
+    table.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)));
+    table.gone(Provider::Cri, &LookupKey::Container(id('a')));
     table.expire(20 * KEEP_GONE_NS);
     assert_eq!(table.names().pod(&PodUid::new(UID)), None);
 
     table.observe(Evidence::Execed { process: KEY, comm: Arc::from("other") });
-    assert_eq!(told(&table), texts(["ml", "train-0", "main", "train"]));
+    assert_eq!(reported(&table), texts(["ml", "train-0", "main", "train"]));
 }
 
 #[test]
@@ -146,9 +146,9 @@ fn a_container_that_names_another_s_directory_gets_none_of_its_names() {
     ] {
         let host = FakeHost::new();
         let table = holder(&host, &path);
-        table.put_pod(Supplier::Cri, pod(UID, "train-0"));
-        table.put_container(Supplier::Cri, container('a', "main", Some(UID), None));
-        assert_eq!(told(&table), [None, None, None, None], "{path}");
+        table.put_pod(Provider::Cri, pod(UID, "train-0"));
+        table.put_container(Provider::Cri, container('a', "main", Some(UID), None));
+        assert_eq!(reported(&table), [None, None, None, None], "{path}");
     }
 }
 
@@ -156,11 +156,11 @@ fn a_container_that_names_another_s_directory_gets_none_of_its_names() {
 fn nobody_is_asked_about_names_that_a_user_or_a_guest_made() {
     let inner = pod_path(UID, 'a');
     for (path, asked) in [
-        (inner.clone(), vec![Want::Pod(PodUid::new(UID)), Want::Container(id('a'))]),
+        (inner.clone(), vec![LookupKey::Pod(PodUid::new(UID)), LookupKey::Container(id('a'))]),
         (format!("/user.slice/user-1000.slice/user@1000.service{inner}"), Vec::new()),
         (format!("/lxc/guest{inner}"), Vec::new()),
         // The container around them is the host's.
-        (format!("/docker/{}{inner}", id('c')), vec![Want::Container(id('c'))]),
+        (format!("/docker/{}{inner}", id('c')), vec![LookupKey::Container(id('c'))]),
         (format!("/system.slice/theirs.service{inner}"), Vec::new()),
     ] {
         let host = FakeHost::new();
@@ -177,8 +177,8 @@ fn nobody_is_asked_about_names_that_a_user_or_a_guest_made() {
 fn a_container_that_its_runtime_has_in_another_pod_gives_this_one_no_name() {
     let host = FakeHost::new();
     let table = holder(&host, &pod_path(UID, 'a'));
-    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
-    table.put_container(Supplier::Cri, container('a', "main", Some(OTHER), None));
+    table.put_pod(Provider::Cri, pod(UID, "train-0"));
+    table.put_container(Provider::Cri, container('a', "main", Some(OTHER), None));
     let owner = table.owner(KEY).unwrap();
     let pod = owner.workload.pod.as_ref().unwrap();
     assert_eq!((pod.name.as_deref(), pod.container.as_deref()), (Some("train-0"), None));
@@ -203,7 +203,7 @@ fn a_container_outside_pods_is_named_only_at_its_own_place() {
     ] {
         let host = FakeHost::new();
         let table = holder(&host, &path);
-        table.put_container(Supplier::Engine, facts.clone());
+        table.put_container(Provider::Engine, facts.clone());
         let owner = table.owner(KEY).unwrap();
         assert_eq!(owner.method, Method::Proc);
         let found = owner.attributes().get(&attr::CONTAINER_NAME).map(ToString::to_string);
@@ -215,7 +215,7 @@ fn a_container_outside_pods_is_named_only_at_its_own_place() {
 fn a_pod_of_the_runtime_takes_a_forged_inner_name_away() {
     let host = FakeHost::new();
     let table = holder(&host, &format!("/docker/{}{}", id('c'), pod_path(UID, 'a')));
-    table.put_pod(Supplier::Cri, pod(UID, "train-0"));
+    table.put_pod(Provider::Cri, pod(UID, "train-0"));
     table.observe(Evidence::Moved { process: KEY, cgroups: KernelCgroups(vec![v2(6)]) });
     let owner = table.owner(KEY).unwrap();
     assert_eq!(owner.workload.pod, None);
@@ -236,9 +236,9 @@ fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
     let telling = std::thread::spawn(move || {
         let mut told = 0;
         while told < 200 {
-            if let Ok(Some(Want::Container(id))) = wants.blocking_recv() {
+            if let Ok(Some(LookupKey::Container(id))) = wants.blocking_recv() {
                 let facts = ContainerFacts { id, ..container('a', "main", Some(UID), None) };
-                supplier.put_container(Supplier::Cri, facts);
+                supplier.put_container(Provider::Cri, facts);
                 told += 1;
             }
         }
@@ -253,11 +253,11 @@ fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
 
 #[test]
 fn what_is_told_again_after_its_end_is_kept() {
-    let names = Names::default();
+    let names = MetadataCache::default();
     let told = || container('a', "main", Some(UID), None);
-    names.put_container(Supplier::Cri, told());
-    names.gone(Supplier::Cri, &Want::Container(id('a')), 0);
-    names.put_container(Supplier::Cri, told());
+    names.put_container(Provider::Cri, told());
+    names.gone(Provider::Cri, &LookupKey::Container(id('a')), 0);
+    names.put_container(Provider::Cri, told());
     names.expire(10_000 * SECOND);
     assert!(names.container(&id('a')).is_some());
 }
@@ -267,30 +267,30 @@ fn a_process_of_a_pod_s_sandbox_loses_the_container_name_its_logs_suggested() {
     let host = FakeHost::new();
     host.pod("ml", "train-0", UID, &["main"]);
     let table = holder(&host, &pod_path(UID, 'a'));
-    assert_eq!(told(&table)[2].as_deref(), Some("main"));
+    assert_eq!(reported(&table)[2].as_deref(), Some("main"));
     let sandbox = ContainerFacts { name: None, ..container('a', "", Some(UID), None) };
-    table.put_container(Supplier::Cri, sandbox);
-    assert_eq!(told(&table)[2], None);
+    table.put_container(Provider::Cri, sandbox);
+    assert_eq!(reported(&table)[2], None);
 }
 
 #[test]
 fn a_pod_that_the_kubelet_tells_of_has_not_ended_because_its_sandbox_has() {
-    let names = Names::default();
-    names.put_pod(Supplier::PodsApi, pod(UID, "train-0"));
-    names.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)), SECOND);
+    let names = MetadataCache::default();
+    names.put_pod(Provider::PodsApi, pod(UID, "train-0"));
+    names.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)), SECOND);
     names.expire(KEEP_GONE_NS + 2 * SECOND);
     assert_eq!(names.pod_named("ml", "train-0").unwrap().uid, PodUid::new(UID));
-    names.gone(Supplier::PodsApi, &Want::Pod(PodUid::new(UID)), SECOND);
+    names.gone(Provider::PodsApi, &LookupKey::Pod(PodUid::new(UID)), SECOND);
     assert_eq!(names.pod_named("ml", "train-0"), None);
 }
 
 #[test]
 fn the_next_pod_of_a_name_has_it_when_the_last_ends_whichever_was_told_first() {
     for (first, second) in [(UID, OTHER), (OTHER, UID)] {
-        let names = Names::default();
-        names.put_pod(Supplier::Cri, pod(first, "train-0"));
-        names.put_pod(Supplier::Cri, pod(second, "train-0"));
-        names.gone(Supplier::Cri, &Want::Pod(PodUid::new(UID)), SECOND);
+        let names = MetadataCache::default();
+        names.put_pod(Provider::Cri, pod(first, "train-0"));
+        names.put_pod(Provider::Cri, pod(second, "train-0"));
+        names.gone(Provider::Cri, &LookupKey::Pod(PodUid::new(UID)), SECOND);
         let named = names.pod_named("ml", "train-0").map(|pod| pod.uid.clone());
         assert_eq!(named, Some(PodUid::new(OTHER)), "{first} first");
     }

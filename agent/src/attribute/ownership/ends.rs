@@ -5,13 +5,13 @@
 //! end is announced.
 
 use super::Ownership;
-use crate::attribute::lives::Lives;
+use crate::attribute::pidfds::PidfdSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What was looked for, and when.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
-    lives: Lives,
+pub(super) struct ExitDetector {
+    lives: PidfdSet,
     /// When every live row was last looked for in `/proc`.
     swept_ns: AtomicU64,
     /// When those whose end nobody announces were last looked for.

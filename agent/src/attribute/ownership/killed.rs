@@ -4,10 +4,10 @@
 use super::Ownership;
 use crate::attribute::cgroup::parse_path;
 use crate::attribute::delegated;
-use crate::attribute::party::{Party, PartyId};
+use crate::attribute::owner::{Owner, OwnerId};
 use crate::attribute::process::Living;
 use crate::attribute::table::started_ns;
-use crate::attribute::{KernelCgroups, Method, NAMES, Owner};
+use crate::attribute::{KernelCgroups, Method, NAMES, ProcessAttribution};
 use crate::ids::ProcKey;
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ impl Ownership {
 
     /// Whose it was, if a process of the same container, job or cgroup holds a device or held one
     /// within the last minutes: of what the kernel kills, the rest is no business of a device.
-    pub fn killed(&self, killed: &Killed<'_>) -> Option<Arc<Owner>> {
-        let mut owner = Owner {
+    pub fn killed(&self, killed: &Killed<'_>) -> Option<Arc<ProcessAttribution>> {
+        let mut owner = ProcessAttribution {
             // When it started nobody has told, and nobody can find out now.
             process: ProcKey { pid: killed.pid, start_ticks: 0 },
             comm: Arc::from(killed.comm),
@@ -50,12 +50,12 @@ impl Ownership {
             method: Method::Kernel,
             nodes: Vec::new(),
             exited_ns: None,
-            party: PartyId::UNATTRIBUTED,
+            owner: OwnerId::UNATTRIBUTED,
         };
         delegated::resolve(&self.0.host, &KernelCgroups::default(), &mut owner);
-        let neighbours: Vec<Arc<Owner>> = {
+        let neighbours: Vec<Arc<ProcessAttribution>> = {
             let table = self.read();
-            let all = table.holders().into_iter().chain(table.ended());
+            let all = table.openers().into_iter().chain(table.ended());
             all.filter(|known| is_beside(&owner, known)).collect()
         };
         let neighbour = neighbours.first()?;
@@ -68,23 +68,23 @@ impl Ownership {
             source(&self.0.host, &KernelCgroups::default(), &mut owner);
         }
         owner.workload.keep_names(&neighbour.workload);
-        owner.party = self.0.host.parties.of(&owner, |uid| self.0.host.users.name(uid));
+        owner.owner = self.0.host.owners.of(&owner, |uid| self.0.host.users.name(uid));
         Some(Arc::new(owner))
     }
 }
 
 /// Whether two processes are in one container, job or unit; in one cgroup, where nothing is named.
-fn is_beside(killed: &Owner, known: &Owner) -> bool {
-    match (Party::of(killed), Party::of(known)) {
+fn is_beside(killed: &ProcessAttribution, known: &ProcessAttribution) -> bool {
+    match (Owner::of(killed), Owner::of(known)) {
         (
-            Party::Pod { uid, within, .. },
-            Party::Pod { uid: known_uid, within: known_within, .. },
+            Owner::Pod { uid, within, .. },
+            Owner::Pod { uid: known_uid, within: known_within, .. },
         ) => {
             let containers = (&killed.workload.container, &known.workload.container);
             let apart = matches!(containers, (Some(one), Some(other)) if one != other);
             uid == known_uid && within == known_within && !apart
         }
-        (Party::User(_) | Party::Unattributed, _) => killed.cgroup == known.cgroup,
+        (Owner::User(_) | Owner::Unattributed, _) => killed.cgroup == known.cgroup,
         (one, other) => one == other,
     }
 }

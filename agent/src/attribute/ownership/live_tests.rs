@@ -187,7 +187,7 @@ fn half_ended(folder: &Path) -> Option<Child> {
 }
 
 /// What a scan has to say of one process.
-fn told(tracker: &mut Tracker, pid: u32) -> Vec<Evidence> {
+fn reported(tracker: &mut Tracker, pid: u32) -> Vec<Evidence> {
     let settings = device_users::Settings {
         nodes: vec!["/dev/zero".to_owned()],
         drivers: Vec::new(),
@@ -217,7 +217,7 @@ fn a_jobs_process_whose_first_thread_has_ended_stays_the_jobs() {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut first = Vec::new();
     while first.is_empty() && Instant::now() < deadline {
-        first = told(&mut tracker, pid);
+        first = reported(&mut tracker, pid);
     }
     let [Evidence::Opened(opened)] = first.as_slice() else { panic!("{first:?}") };
     let process = opened.process;
@@ -228,10 +228,10 @@ fn a_jobs_process_whose_first_thread_has_ended_stays_the_jobs() {
         assert!(Instant::now() < deadline);
         std::thread::yield_now();
     }
-    let later = told(&mut tracker, pid);
+    let later = reported(&mut tracker, pid);
     // Whom nobody saw before: by the scan, and by its number alone.
     let (scanned, listed) = (Ownership::new(&paths), Ownership::new(&paths));
-    for evidence in told(&mut Tracker::default(), pid) {
+    for evidence in reported(&mut Tracker::default(), pid) {
         scanned.observe(evidence);
     }
     let by_number = listed.process(process.pid, boot_time_ns());

@@ -3,7 +3,7 @@
 use super::tests::{KEY, SECOND, announce, job_path, line, table};
 use super::*;
 use crate::attribute::fake::{FakeHost, of_path, opened, v2};
-use crate::attribute::identities::Identities;
+use crate::attribute::pid_cache::PidCache;
 use crate::attribute::table::{MAX_ENDED, MAX_HOLDERS};
 use crate::attribute::{KernelCgroups, Method, cgroup};
 
@@ -50,7 +50,7 @@ fn a_process_only_the_driver_knows_is_found_in_proc() {
     host.end(KEY);
     table.expire(20 * SECOND);
     assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(20 * SECOND));
-    assert_eq!(table.holders(), []);
+    assert_eq!(table.openers(), []);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn an_end_that_was_never_reported_is_found() {
     table.expire(60 * SECOND);
     assert_eq!(table.counts().holders, 1);
     table.expire(70 * SECOND);
-    assert_eq!(table.counts(), Counts { ended: 1, ..Counts::default() });
+    assert_eq!(table.counts(), TableCounts { ended: 1, ..TableCounts::default() });
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_number_used_again_between_two_scans_is_the_later_process_at_once() {
         host.start(key, "python3", &line(&job_path(1)));
     }
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    let identities = Identities::new(&table);
+    let identities = PidCache::new(&table);
     assert_eq!(*identities.of(&[7, 8], 10 * SECOND), BTreeMap::from([(7, KEY), (8, listed)]));
 
     for key in [later, again] {
@@ -122,7 +122,7 @@ fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_en
     let later = ProcKey { start_ticks: 1_100, ..KEY };
     let table = table(&host);
     host.start(KEY, "python3", &line(&job_path(1)));
-    let identities = Identities::new(&table);
+    let identities = PidCache::new(&table);
     assert_eq!(*identities.of(&[7], 10 * SECOND), BTreeMap::from([(7, KEY)]));
     host.start(later, "python3", &line(&job_path(2)));
     assert_eq!(*identities.of(&[7], 12 * SECOND), BTreeMap::from([(7, later)]));
@@ -131,7 +131,7 @@ fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_en
 #[test]
 fn a_look_that_a_move_overtook_changes_nothing() {
     let mut table = Table::default();
-    let found = |case: Option<Case>, job| {
+    let found = |case: Option<PendingResolution>, job| {
         let mut case = case.unwrap();
         case.owner.method = Method::Proc;
         case.owner.workload = cgroup::parse_path(&job_path(job));
@@ -140,7 +140,7 @@ fn a_look_that_a_move_overtook_changes_nothing() {
     let before = found(table.opened(&opened(KEY, 5, SECOND), &[]), 1);
     let after = found(table.moved(KEY, KernelCgroups(vec![v2(6)])), 2);
     for case in [after, before] {
-        table.settle(case);
+        table.apply(case);
         assert_eq!(table.owner(KEY).unwrap().workload, cgroup::parse_path(&job_path(2)));
     }
 }
@@ -169,7 +169,7 @@ fn an_ended_process_is_forgotten_after_five_minutes() {
     assert!(table.owner(KEY).is_some());
     table.expire(302 * SECOND + 1);
     assert_eq!(table.owner(KEY), None);
-    assert_eq!(table.counts(), Counts::default());
+    assert_eq!(table.counts(), TableCounts::default());
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn a_storm_of_ended_processes_costs_bounded_memory_and_its_own_owners_rows() {
     let key = |index: usize| ProcKey { pid: u32::try_from(index).unwrap(), start_ticks: 1 };
     let mut end = |index: usize, party: u32| {
         let mut case = table.opened(&opened(key(index), 5, SECOND), &[]).unwrap();
-        (case.owner.party, case.owner.method) = (PartyId::numbered(party), Method::Proc);
-        table.settle(case);
+        (case.owner.owner, case.owner.method) = (OwnerId::numbered(party), Method::Proc);
+        table.apply(case);
         table.exited(key(index), 2 * SECOND);
     };
     // The first is another owner's.

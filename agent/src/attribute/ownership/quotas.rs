@@ -1,8 +1,8 @@
 //! Whose share of what all tenants use a process takes, and what owners were refused.
 
 use super::Ownership;
-use crate::attribute::Owner;
-use crate::attribute::party::PartyId;
+use crate::attribute::ProcessAttribution;
+use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::OwnerLimit;
 use crate::ids::ProcKey;
@@ -21,20 +21,20 @@ impl Ownership {
     }
 
     /// That of a process with this owner.
-    pub fn key_of(&self, owner: Option<&Owner>) -> QuotaKey {
+    pub fn key_of(&self, owner: Option<&ProcessAttribution>) -> QuotaKey {
         let Some(owner) = owner else { return QuotaKey::UNKNOWN };
-        let facts = self.party(owner.party);
-        let key = facts.and_then(|facts| QuotaKey::of_party(owner.party, &facts.party));
+        let facts = self.owner_facts(owner.owner);
+        let key = facts.and_then(|facts| QuotaKey::of_owner(owner.owner, &facts.owner));
         key.unwrap_or_else(|| QuotaKey::of_user(owner.uid))
     }
 
     /// Counts what an owner was refused because its share was used up.
     pub fn refuse(&self, owner: QuotaKey, limit: OwnerLimit, count: u64) {
-        self.0.refusals.add(owner.party(), limit, count);
+        self.0.refusals.add(owner.owner(), limit, count);
     }
 
     /// What owners were refused since the agent started.
-    pub fn refused(&self) -> Vec<(PartyId, OwnerLimit, u64)> {
-        self.0.refusals.all(|party| self.party(party).is_some())
+    pub fn refused(&self) -> Vec<(OwnerId, OwnerLimit, u64)> {
+        self.0.refusals.all(|party| self.owner_facts(party).is_some())
     }
 }

@@ -69,7 +69,7 @@ fn a_living_process_in_a_pod_is_owned_with_every_name() {
     let mut latency = Histogram::new(LATENCY_BOUNDS);
     latency.observe(1.0);
     assert_eq!(table.latency(), latency);
-    assert_eq!(table.holders(), [owner]);
+    assert_eq!(table.openers(), [owner]);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_process_that_is_already_gone_is_owned_by_its_kernel_cgroup() {
         ]
     );
     assert_eq!((owner.method, owner.exited_ns), (Method::Kernel, Some(2 * SECOND)));
-    assert_eq!(table.holders(), []);
+    assert_eq!(table.openers(), []);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_docker_container_that_names_a_pod_of_this_node_stays_a_docker_container() {
     let host = FakeHost::new();
     let nested = format!("/docker/{}/kubelet{}", container('d'), pod_path(UID, 'a'));
     host.start(KEY, "python3", &line(&nested));
-    let believing = Settings { nested: true, ..Settings::usual(&host.paths) };
+    let believing = Settings { nested: true, ..Settings::default_settings(&host.paths) };
     let table = Ownership::with_settings(&host.paths, believing);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     let kind = table.owner(KEY).unwrap();

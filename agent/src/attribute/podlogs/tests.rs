@@ -37,7 +37,7 @@ fn a_pod_that_appears_and_goes_is_followed_without_listing() {
     assert_eq!(logs.pod(&uid), Some(named("ml", "train-0")));
 
     fs::remove_dir(&pod).unwrap();
-    logs.pump();
+    logs.poll();
     assert_eq!(logs.lock().pods.len(), 0);
 }
 
@@ -50,13 +50,13 @@ fn a_directory_that_appears_later_or_is_replaced_is_watched() {
     assert_eq!(logs.pod(&uid), None);
 
     fs::create_dir_all(dir.join(format!("ml_one_{UID}"))).unwrap();
-    logs.pump();
+    logs.poll();
     assert_eq!(logs.pod(&uid), Some(named("ml", "one")));
 
     fs::rename(&dir, root.path().join("old")).unwrap();
     fs::create_dir_all(dir.join(format!("ml_two_{UID}"))).unwrap();
-    logs.pump();
-    logs.pump();
+    logs.poll();
+    logs.poll();
     assert_eq!(logs.pod(&uid), Some(named("ml", "two")));
 }
 

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 
 /// What one environment or drop file says. Nothing in it is believed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Claims {
+pub struct SlurmEnv {
     values: Vec<(&'static str, String)>,
     /// What a heterogeneous job's environment says of each component, by number.
     components: Vec<(u16, Label, String)>,
@@ -39,7 +39,7 @@ static OTHER_NAMES: &[&[&str]] = &[STEP, RANK, LOCAL_RANK, STEP_GPUS];
 const OF_COMPONENTS: &[Label] =
     &[Label::JobId, Label::Account, Label::Partition, Label::Qos, Label::Nodes];
 
-impl Claims {
+impl SlurmEnv {
     /// Variables that end in `end`: NUL in an environment, a newline in a file.
     pub fn read(source: impl Read, end: u8) -> io::Result<Self> {
         let mut claims = Self::default();

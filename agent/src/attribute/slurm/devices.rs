@@ -31,12 +31,12 @@ pub enum Granted {
         denied: Vec<DeviceNumber>,
     },
     /// It cannot be told.
-    Untold(Untold),
+    Untold(Undecided),
 }
 
 /// Why the granted devices cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Untold {
+pub enum Undecided {
     /// Not looked yet.
     NotRead,
     /// The job is in cgroup v1, whose `devices.list` does not list what is denied.
@@ -51,7 +51,7 @@ pub enum Untold {
     Gone,
 }
 
-impl Untold {
+impl Undecided {
     /// The state in a word.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -270,17 +270,17 @@ fn step(instruction: Instruction) -> Option<Step> {
 pub(super) fn read(directory: &Path) -> Granted {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(open) = rustix::fs::open(directory, flags, Mode::empty()) else {
-        return Granted::Untold(Untold::Gone);
+        return Granted::Untold(Undecided::Gone);
     };
     match device_programs(open.as_fd()) {
         Ok(programs) => {
             let slurm = programs.iter().find(|program| program.name == SLURM_PROGRAM);
-            slurm.map_or(Granted::Untold(Untold::NoProgram), |program| {
+            slurm.map_or(Granted::Untold(Undecided::NoProgram), |program| {
                 granted(&program.instructions)
             })
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Granted::Untold(Untold::Gone),
-        Err(_) => Granted::Untold(Untold::Refused),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Granted::Untold(Undecided::Gone),
+        Err(_) => Granted::Untold(Undecided::Refused),
     }
 }
 
@@ -291,7 +291,7 @@ pub(super) fn granted(instructions: &[Instruction]) -> Granted {
         let named = program.named().into_iter();
         named.map(|device| Some((device, program.allows(device)?))).collect::<Option<Vec<_>>>()
     };
-    let Some(verdicts) = verdicts() else { return Granted::Untold(Untold::NotUnderstood) };
+    let Some(verdicts) = verdicts() else { return Granted::Untold(Undecided::NotUnderstood) };
     let of = |allowed: bool| {
         let those = verdicts.iter().filter(|(_, verdict)| *verdict == allowed);
         those.map(|(device, _)| *device).collect()

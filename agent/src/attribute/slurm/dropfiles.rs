@@ -7,7 +7,7 @@
 //! is first seen, never on a tick; 3 µs a file.
 
 use super::Settings;
-use super::claims::Claims;
+use super::claims::SlurmEnv;
 use super::facts::Label;
 use crate::ids::SlurmJobId;
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
@@ -34,7 +34,7 @@ struct Place {
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum RejectReason {
     /// Not there, usually.
     #[error(transparent)]
     Open(#[from] rustix::io::Errno),
@@ -64,15 +64,15 @@ impl DropFiles {
     }
 
     /// What Prolog said of a job. A file that names another job than its name does is not its.
-    pub(super) fn job(&self, number: u32) -> Option<Claims> {
+    pub(super) fn job(&self, number: u32) -> Option<SlurmEnv> {
         let name = number.to_string();
         let file = self.jobs.open(&name)?;
-        let claims = Claims::read(file, b'\n').ok()?;
+        let claims = SlurmEnv::read(file, b'\n').ok()?;
         (claims.label(Label::JobId) == Some(name.as_str())).then_some(claims)
     }
 
     /// The job that Prolog gave this SLUID (25.11 on).
-    pub(super) fn run(&self, sluid: &SlurmJobId) -> Option<(u32, Claims)> {
+    pub(super) fn run(&self, sluid: &SlurmJobId) -> Option<(u32, SlurmEnv)> {
         self.jobs.names().into_iter().find_map(|name| {
             let number = name.parse().ok()?;
             let claims = self.job(number)?;
@@ -117,7 +117,7 @@ impl Place {
     fn open(&self, name: &str) -> Option<File> {
         match self.try_open(name) {
             Ok(file) => Some(file),
-            Err(Refusal::Open(_)) => None,
+            Err(RejectReason::Open(_)) => None,
             Err(refusal) => {
                 if !self.warned.swap(true, Ordering::Relaxed) {
                     let directory = self.directory.display();
@@ -128,7 +128,7 @@ impl Place {
         }
     }
 
-    fn try_open(&self, name: &str) -> Result<File, Refusal> {
+    fn try_open(&self, name: &str) -> Result<File, RejectReason> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let directory =
             rustix::fs::open(&self.directory, flags | OFlags::DIRECTORY, Mode::empty())?;
@@ -136,7 +136,7 @@ impl Place {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = openat(&directory, name, flags, Mode::empty())?;
         if !FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
-            return Err(Refusal::Irregular(name.to_owned()));
+            return Err(RejectReason::Irregular(name.to_owned()));
         }
         check(&file, name)?;
         Ok(File::from(file))
@@ -144,11 +144,11 @@ impl Place {
 }
 
 /// Root's, or the agent's own where it runs as another user, and nobody else's to write.
-fn check(fd: impl AsFd, what: &str) -> Result<(), Refusal> {
+fn check(fd: impl AsFd, what: &str) -> Result<(), RejectReason> {
     let stat = fstat(fd)?;
     let is_ours = stat.st_uid == 0 || stat.st_uid == geteuid().as_raw();
     let others_write = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
-    if is_ours && !others_write { Ok(()) } else { Err(Refusal::Writable(what.to_owned())) }
+    if is_ours && !others_write { Ok(()) } else { Err(RejectReason::Writable(what.to_owned())) }
 }
 
 fn is_device(name: &str) -> bool {

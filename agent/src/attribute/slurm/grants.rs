@@ -3,11 +3,11 @@
 //! a mapping file of the site's gives to the job. A look at the list of jobs a tick; only a change of
 //! it costs more.
 
-use super::{DeviceNumber, Granted, Job, Label, Source, Untold};
+use super::{DeviceNumber, Granted, Job, Label, Source, Undecided};
 use crate::attribute::Workload;
-use crate::attribute::grants::{DeviceName, Grant, GrantWords};
+use crate::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
+use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::party::Party;
 use crate::catalog::share::{GrantKind, GrantSource};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,16 +36,16 @@ impl JobGrants {
         if known.len() == jobs.len() && known.iter().zip(&jobs).all(|(a, b)| Arc::ptr_eq(a, b)) {
             return;
         }
-        ownership.grants().replace(NAME, grants(&jobs, ownership, devices));
+        ownership.allocations().replace(NAME, allocations(&jobs, ownership, devices));
         *known = jobs;
     }
 }
 
-fn grants(
+fn allocations(
     jobs: &[Arc<Job>],
     ownership: &Ownership,
     behind: impl Fn(&[DeviceNumber]) -> Vec<DeviceName>,
-) -> Vec<Grant> {
+) -> Vec<Allocation> {
     let mut grants = Vec::new();
     for job in jobs {
         let (source, devices) = match &job.granted {
@@ -56,13 +56,16 @@ fn grants(
             continue;
         }
         let workload = Workload { slurm: Some(job.task()), ..Workload::default() };
-        let party = ownership.grantee(Party::Job(job.name.clone()), &workload);
-        grants.extend(devices.into_iter().map(|device| Grant {
+        let party = ownership.grantee(Owner::Job(job.name.clone()), &workload);
+        grants.extend(devices.into_iter().map(|device| Allocation {
             kind: if device.is_part() { GrantKind::Instance } else { GrantKind::Exclusive },
             device,
-            party,
+            owner: party,
             source,
-            words: GrantWords { resource: Some(Arc::from(RESOURCE)), ..GrantWords::default() },
+            words: AllocationDetails {
+                resource: Some(Arc::from(RESOURCE)),
+                ..AllocationDetails::default()
+            },
         }));
     }
     share(&mut grants);
@@ -71,8 +74,8 @@ fn grants(
 
 /// What mapping files give to a job whose devices the kernel does not tell. The job's environment
 /// says such numbers too, and is the user's word: it grants nothing.
-fn mapped(job: &Job, why: Untold) -> Vec<DeviceName> {
-    if matches!(why, Untold::NotRead | Untold::Gone) {
+fn mapped(job: &Job, why: Undecided) -> Vec<DeviceName> {
+    if matches!(why, Undecided::NotRead | Undecided::Gone) {
         return Vec::new();
     }
     let gpus = job.facts.get(Label::Gpus).filter(|fact| fact.source == Source::Mapping);
@@ -81,7 +84,7 @@ fn mapped(job: &Job, why: Untold) -> Vec<DeviceName> {
 }
 
 /// A device that several jobs may open is divided among them (`gres/shard`, `gres/mps`).
-fn share(grants: &mut [Grant]) {
+fn share(grants: &mut [Allocation]) {
     let mut holders: HashMap<DeviceName, usize> = HashMap::new();
     for grant in grants.iter() {
         *holders.entry(grant.device.clone()).or_default() += 1;
@@ -124,16 +127,16 @@ mod tests {
 
     fn granted(jobs: &[Arc<Job>]) -> Vec<(DeviceName, String, GrantKind)> {
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
-        let party = |grant: &Grant| match &ownership.party(grant.party).unwrap().party {
-            Party::Job(job) => job.to_string(),
+        let party = |grant: &Allocation| match &ownership.owner_facts(grant.owner).unwrap().owner {
+            Owner::Job(job) => job.to_string(),
             other => panic!("{other:?}"),
         };
-        let grants = grants(jobs, &ownership, minors);
+        let grants = allocations(jobs, &ownership, minors);
         grants.iter().map(|grant| (grant.device.clone(), party(grant), grant.kind)).collect()
     }
 
     /// A job with the devices that a source has told.
-    fn told(name: &str, granted: Granted, gpus: &str, source: Source) -> Arc<Job> {
+    fn reported(name: &str, granted: Granted, gpus: &str, source: Source) -> Arc<Job> {
         let mut facts = Facts::default();
         facts.put(Label::Gpus, gpus, source);
         Arc::new(Job { facts: Arc::new(facts), ..(*job(name, granted)).clone() })
@@ -143,11 +146,11 @@ mod tests {
     fn a_mapping_file_grants_where_the_kernel_does_not_tell() {
         let untold = |why| Granted::Untold(why);
         let jobs = [
-            told("7", untold(Untold::CgroupV1), "2,GPU-4e1a", Source::Mapping),
-            told("8", untold(Untold::NoProgram), "0.3", Source::Mapping),
-            told("9", untold(Untold::CgroupV1), "5", Source::Environment),
-            told("10", untold(Untold::Gone), "6", Source::Mapping),
-            told("11", may_open(&[1]), "3", Source::Mapping),
+            reported("7", untold(Undecided::CgroupV1), "2,GPU-4e1a", Source::Mapping),
+            reported("8", untold(Undecided::NoProgram), "0.3", Source::Mapping),
+            reported("9", untold(Undecided::CgroupV1), "5", Source::Environment),
+            reported("10", untold(Undecided::Gone), "6", Source::Mapping),
+            reported("11", may_open(&[1]), "3", Source::Mapping),
         ];
         let uuid = DeviceName::Uuid(GpuUuid::new("GPU-4e1a"));
         assert_eq!(
@@ -160,14 +163,14 @@ mod tests {
             ]
         );
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
-        let grants = grants(&jobs, &ownership, |_| Vec::new());
+        let grants = allocations(&jobs, &ownership, |_| Vec::new());
         let sources: Vec<_> = grants.iter().map(|grant| grant.source).collect();
         assert_eq!(sources, [GrantSource::File; 3], "what is behind no number is not granted");
     }
 
     #[test]
     fn a_job_is_granted_the_devices_that_its_program_allows() {
-        let jobs = [job("7", may_open(&[2, 255])), job("8", Granted::Untold(Untold::CgroupV1))];
+        let jobs = [job("7", may_open(&[2, 255])), job("8", Granted::Untold(Undecided::CgroupV1))];
         let expected = (DeviceName::Minor(2), "7".to_owned(), GrantKind::Exclusive);
         assert_eq!(granted(&jobs), [expected]);
     }

@@ -4,7 +4,7 @@
 //!
 //! Pure bookkeeping; costs a look at an integer a tick while nothing changes.
 
-use super::devices::{Granted, Untold};
+use super::devices::{Granted, Undecided};
 use super::facts::Facts;
 use crate::ids::{CgroupId, SlurmJobId};
 use std::collections::{BTreeSet, HashMap};
@@ -74,7 +74,7 @@ impl Jobs {
             return false;
         }
         // Requeued: the same name, another run.
-        self.forget(path);
+        self.remove(path);
         if self.entries.len() >= MAX_JOBS && !self.make_room() {
             return false;
         }
@@ -85,7 +85,7 @@ impl Jobs {
             first_seen_ns: now_ns,
             removed_ns: None,
             facts: Arc::default(),
-            granted: Granted::Untold(Untold::NotRead),
+            granted: Granted::Untold(Undecided::NotRead),
         };
         for id in ids {
             self.by_id.insert(*id, Arc::clone(&path));
@@ -143,7 +143,7 @@ impl Jobs {
         let is_done = is_complete(&entry.job)
             || entry.looks >= MAX_LOOKS
             || !entry.is_live()
-            || entry.job.granted == Granted::Untold(Untold::Gone);
+            || entry.job.granted == Granted::Untold(Undecided::Gone);
         let wait_ns = FIRST_WAIT_NS << (entry.looks.min(MAX_LOOKS) - 1);
         entry.next_ns = (!is_done).then(|| now_ns.saturating_add(wait_ns));
     }
@@ -199,7 +199,7 @@ impl Jobs {
         self.entries.retain(|_, entry| !is_old(entry));
     }
 
-    fn forget(&mut self, path: &str) {
+    fn remove(&mut self, path: &str) {
         if let Some(entry) = self.entries.remove(path) {
             for id in entry.ids {
                 self.by_id.remove(&id);
@@ -212,7 +212,7 @@ impl Jobs {
         let ended = self.entries.values().filter(|entry| !entry.is_live());
         let oldest = ended.min_by_key(|entry| entry.job.removed_ns);
         let Some(path) = oldest.map(|entry| Arc::clone(&entry.job.path)) else { return false };
-        self.forget(&path);
+        self.remove(&path);
         true
     }
 }
@@ -252,9 +252,11 @@ impl Entry {
 
 /// Whether another look could tell nothing more that is wanted.
 fn is_complete(job: &Job) -> bool {
-    let is_told =
-        !matches!(job.granted, Granted::Untold(Untold::NotRead | Untold::NoProgram | Untold::Gone));
-    is_told && job.facts.number().is_some() && super::study::is_labelled(&job.facts)
+    let is_told = !matches!(
+        job.granted,
+        Granted::Untold(Undecided::NotRead | Undecided::NoProgram | Undecided::Gone)
+    );
+    is_told && job.facts.number().is_some() && super::inspect::is_labelled(&job.facts)
 }
 
 #[cfg(test)]

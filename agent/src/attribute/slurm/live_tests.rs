@@ -98,7 +98,7 @@ fn remove(directory: &Path) {
     let _ = fs::remove_dir(directory);
 }
 
-fn observe(table: &Ownership, pid: u32) -> Arc<Owner> {
+fn observe(table: &Ownership, pid: u32) -> Arc<ProcessAttribution> {
     let living = Living::find(&Paths::default(), pid).unwrap();
     table.observe(Evidence::Opened(Opened {
         process: living.key,
@@ -171,7 +171,7 @@ fn a_real_26_05_tree_gives_number_names_and_granted_devices() {
                 denied: Vec::new()
             }
         ),
-        Err(_) => assert_eq!(*granted, Granted::Untold(Untold::NoProgram)),
+        Err(_) => assert_eq!(*granted, Granted::Untold(Undecided::NoProgram)),
     }
 }
 
@@ -236,7 +236,7 @@ fn reading_a_real_process_and_its_job_takes_little() {
     let users = Users::new(&Paths::default().passwd);
     let slurm = Slurm::new(
         &TenantFiles::direct(&Paths::default()),
-        Settings::usual(&Paths::default()),
+        Settings::default_settings(&Paths::default()),
         &hierarchies,
     );
     let living = Living::find(&Paths::default(), task).unwrap();

@@ -4,10 +4,10 @@
 //! directories that hold jobs in [`LOOK_NS`], on hosts that have such.
 
 use super::Settings;
-use super::claims::Claims;
+use super::claims::SlurmEnv;
 use super::dropfiles::DropFiles;
+use super::inspect::{self, JobInspector, ProcessEvidence};
 use super::jobs::{Job, Jobs};
-use super::study::{self, Study, Witness};
 use crate::attribute::Host;
 use crate::attribute::cgroup::slurm::job_directory;
 use crate::attribute::hierarchies::Hierarchies;
@@ -42,7 +42,7 @@ pub(crate) struct Slurm {
 
 /// Whoever asks whose a process is waits for this. Names of a job may come later, from another of
 /// its processes.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 /// How often the directories that hold jobs are listed, for what was not announced.
 const LOOK_NS: u64 = 30_000_000_000;
 /// Directories one walk looks at.
@@ -64,7 +64,7 @@ impl Slurm {
             roots: Mutex::default(),
             now_ns: AtomicU64::new(boot_time_ns()),
             looked_ns: AtomicU64::new(0),
-            files: files.within(PATIENCE),
+            files: files.within(TIMEOUT),
         };
         slurm.walk(hierarchies, "", START_DEPTH);
         slurm
@@ -197,31 +197,31 @@ impl Slurm {
         hierarchies: &Hierarchies,
         users: &Users,
         path: &str,
-        witness: Option<&Witness<'_>>,
+        witness: Option<&ProcessEvidence<'_>>,
     ) {
         let before = lock(&self.jobs).get(path).map(|job| Arc::clone(&job.facts));
         let Some(before) = before else { return };
         let directories = directories(hierarchies, path);
-        let study = Study { slurm: self, users, path, directories };
+        let study = JobInspector { slurm: self, users, path, directories };
         let (facts, granted) = (study.facts(&before, witness), study.granted());
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         lock(&self.jobs).learnt(path, &facts, granted, now_ns);
     }
 
     /// A process's own words; nothing where environments are not to be read.
-    pub(super) fn environment(&self, living: &Living) -> Option<Claims> {
+    pub(super) fn environment(&self, living: &Living) -> Option<SlurmEnv> {
         if !self.settings.environment {
             return None;
         }
         // A process that has ended meanwhile says nothing, nor one whose memory is on a file system
         // that does not answer.
         let environment = self.files.proc_file(living.key, ProcFile::Environment).ok()?;
-        Claims::read(environment, 0).ok()
+        SlurmEnv::read(environment, 0).ok()
     }
 
     /// What a process of a job adds to what is known of it: all is read of a job that is due, else
     /// only the process is heard while something is missing.
-    pub(super) fn hear(&self, host: &Host, path: &str, witness: &Witness<'_>) {
+    pub(super) fn hear(&self, host: &Host, path: &str, witness: &ProcessEvidence<'_>) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let (is_due, facts) = {
             let jobs = lock(&self.jobs);
@@ -231,8 +231,9 @@ impl Slurm {
         if is_due || facts.is_empty() {
             return self.look_into(&host.hierarchies, &host.users, path, Some(witness));
         }
-        if !study::is_labelled(&facts) {
-            let study = Study { slurm: self, users: &host.users, path, directories: Vec::new() };
+        if !inspect::is_labelled(&facts) {
+            let study =
+                JobInspector { slurm: self, users: &host.users, path, directories: Vec::new() };
             let heard = study.heard(&facts, witness);
             lock(&self.jobs).heard(path, &heard);
         }

@@ -5,11 +5,11 @@
 //! seen. A process that a pod, a container, a machine or another scheduler has is never taken
 //! from it.
 
-use super::belief::{Known, labels, rank};
-use super::claims::Claims;
+use super::claims::SlurmEnv;
 use super::facts::{Facts, LABELS, Label, Source};
-use super::study::name_user;
-use super::{Host, Method, Owner, SlurmTask, stepd};
+use super::inspect::name_user;
+use super::trust::{JobIdentity, labels, rank};
+use super::{Host, Method, ProcessAttribution, SlurmTask, stepd};
 use crate::attribute::Workload;
 use crate::attribute::cgroup::parse_path;
 use crate::attribute::process::Living;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Slurm in a pod: the pod stays the owner, and where the operator has said that its namespace
 /// runs slurmd, the job that the path inside the container names is told as well.
-pub(super) fn in_pod(host: &Host, owner: &mut Owner) {
+pub(super) fn in_pod(host: &Host, owner: &mut ProcessAttribution) {
     let workload = &owner.workload;
     let namespace = workload.pod.as_ref().and_then(|pod| pod.namespace.as_deref());
     let is_slurm = |name| host.slurm.settings.pod_namespaces.iter().any(|known| known == name);
@@ -35,7 +35,7 @@ pub(super) fn in_pod(host: &Host, owner: &mut Owner) {
     let claims =
         Living::same(&host.paths, owner.process).and_then(|living| host.slurm.environment(&living));
     if let Some(claims) = claims {
-        let known = Known { name: &task.job, facts: &facts };
+        let known = JobIdentity { name: &task.job, facts: &facts };
         if let Some(labels) = labels(&claims, known, owner.uid) {
             facts.merge(&labels);
             task.rank = rank(&claims, task.step.as_deref(), task.task.as_deref());
@@ -46,7 +46,7 @@ pub(super) fn in_pod(host: &Host, owner: &mut Owner) {
 }
 
 /// What the path below the container's own directory names.
-fn inside(owner: &Owner) -> Option<SlurmTask> {
+fn inside(owner: &ProcessAttribution) -> Option<SlurmTask> {
     let container = owner.workload.container.as_ref()?;
     let path = owner.cgroup.as_deref()?;
     let (_, tail) = path.split_once(container.as_str())?;
@@ -57,7 +57,7 @@ fn inside(owner: &Owner) -> Option<SlurmTask> {
 
 /// A process without an owner: a slurmstepd among its parents knows the job. What only its own
 /// environment says is a claim.
-pub(super) fn without_cgroup(host: &Host, owner: &mut Owner) {
+pub(super) fn without_cgroup(host: &Host, owner: &mut ProcessAttribution) {
     if !is_nobodys(&owner.workload) {
         return;
     }
@@ -83,8 +83,8 @@ pub(super) fn without_cgroup(host: &Host, owner: &mut Owner) {
 struct Found {
     job: u32,
     step: Option<Arc<str>>,
-    dropped: Option<Claims>,
-    environment: Option<Claims>,
+    dropped: Option<SlurmEnv>,
+    environment: Option<SlurmEnv>,
 }
 
 impl Found {
@@ -101,7 +101,7 @@ impl Found {
             }
         }
         let mut task = SlurmTask { step: self.step, ..SlurmTask::new(name) };
-        let known = Known { name: &task.job, facts: &facts };
+        let known = JobIdentity { name: &task.job, facts: &facts };
         let labels = self.environment.as_ref().and_then(|claims| labels(claims, known, uid));
         if let (Some(labels), Some(claims)) = (labels, &self.environment) {
             facts.merge(&labels);
@@ -124,7 +124,7 @@ fn is_nobodys(workload: &Workload) -> bool {
 }
 
 /// Whether an environment names the user whose process it is.
-fn is_same_user(host: &Host, claims: &Claims, uid: u32) -> bool {
+fn is_same_user(host: &Host, claims: &SlurmEnv, uid: u32) -> bool {
     let by_number = claims.label(Label::Uid).map(|claimed| claimed.parse() == Ok(uid));
     let by_name = || {
         let claimed = claims.label(Label::User)?;

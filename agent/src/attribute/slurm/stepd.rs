@@ -65,7 +65,7 @@ fn is_stepd(daemon: &Living) -> bool {
 
 /// The title of the slurmstepd of a step whose directory (v2) is this.
 pub(super) fn of_step(paths: &Paths, step: &Path) -> Option<Title> {
-    let pids = super::study::pids(&step.join("slurm/cgroup.procs"), MAX_DAEMONS);
+    let pids = super::inspect::pids(&step.join("slurm/cgroup.procs"), MAX_DAEMONS);
     pids.into_iter().find_map(|pid| title(paths, pid))
 }
 

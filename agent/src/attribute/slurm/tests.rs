@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::attribute::fake::{FakeHost, opened, v2};
+use crate::attribute::owner::Owner;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::party::Party;
 use crate::attribute::{self, Evidence};
 use crate::catalog::attributes::AttrSet;
 use crate::ids::ProcKey;
@@ -244,7 +244,7 @@ fn without_a_cgroup_the_environment_names_a_claim_and_no_job() {
         open(&host, &table, process, place, &environ);
         assert_eq!(said(&table, process), ["cgroup"], "{environ:?}");
         let owner = table.owner(process).unwrap();
-        assert_eq!(table.party(owner.party).unwrap().party, Party::User(1000), "{environ:?}");
+        assert_eq!(table.owner_facts(owner.owner).unwrap().owner, Owner::User(1000), "{environ:?}");
         let told = owner.details();
         let told = told.get(&attr::CLAIMED_SLURM_JOB_ID).map(ToString::to_string);
         assert_eq!(told.as_deref(), claimed, "{environ:?}");
@@ -320,7 +320,8 @@ fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
     ] {
         let host = FakeHost::new();
         host.pod("slurm", "worker-0", uid, &["slurmd"]);
-        let slurm = Settings { pod_namespaces: namespaces, ..Settings::usual(&host.paths) };
+        let slurm =
+            Settings { pod_namespaces: namespaces, ..Settings::default_settings(&host.paths) };
         let table = with_slurm(&host, slurm);
         open(&host, &table, KEY, &path, &environ);
         assert_eq!(said(&table, KEY), expected);
@@ -351,7 +352,7 @@ fn a_container_below_a_step_does_not_hide_the_job() {
 #[test]
 fn environments_are_not_read_where_the_operator_forbids_it() {
     let host = FakeHost::new();
-    let slurm = Settings { environment: false, ..Settings::usual(&host.paths) };
+    let slurm = Settings { environment: false, ..Settings::default_settings(&host.paths) };
     let table = with_slurm(&host, slurm);
     let path = format!("{SCOPE}/job_42/step_0/user/task_0");
     open(&host, &table, KEY, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=secret"]);
@@ -443,7 +444,7 @@ fn what_is_learnt_later_reaches_the_processes_that_are_known() {
     open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
     table.expire(2 * SECOND);
     assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
-    let party = table.party(table.owner(KEY).unwrap().party).unwrap();
+    let party = table.owner_facts(table.owner(KEY).unwrap().owner).unwrap();
     assert_eq!(
         text(&party.attributes),
         [

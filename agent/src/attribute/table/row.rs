@@ -1,14 +1,14 @@
 //! One row of the ownership table: what is known of a process, and what is still to be found out.
 
-use crate::attribute::party::PartyId;
-use crate::attribute::{KernelCgroups, Method, Owner, Workload};
+use crate::attribute::owner::OwnerId;
+use crate::attribute::{KernelCgroups, Method, ProcessAttribution, Workload};
 use crate::ids::{CgroupId, ProcKey};
 use std::sync::Arc;
 
 /// One process.
 #[derive(Debug)]
-pub(super) struct Row {
-    pub(super) owner: Arc<Owner>,
+pub(super) struct ProcessEntry {
+    pub(super) owner: Arc<ProcessAttribution>,
     pub(super) cgroups: KernelCgroups,
     /// When it opened its first device; `None` for one only the driver named. Taken when the
     /// owner becomes known.
@@ -25,8 +25,8 @@ pub(super) struct Row {
 
 /// A row to resolve, outside the table's lock.
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
-    pub(crate) owner: Owner,
+pub(crate) struct PendingResolution {
+    pub(crate) owner: ProcessAttribution,
     pub(crate) cgroups: KernelCgroups,
     pub(super) epoch: u32,
     /// It moved: what was known of its place is void.
@@ -39,7 +39,7 @@ pub(crate) struct Case {
 const MAX_NODES: usize = 64;
 /// Ticks in which an owner without names is looked up again by itself; after that only news about
 /// its pod or container does it.
-const MOST_TRIES: u8 = 60;
+const MAX_TRIES: u8 = 60;
 /// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ` is 100 on every Linux ABI we build for).
 pub(super) const TICK_NS: u64 = 10_000_000;
 
@@ -56,7 +56,7 @@ impl KernelCgroups {
     }
 }
 
-impl Row {
+impl ProcessEntry {
     pub(super) fn started_by(&self, at_ns: u64) -> bool {
         started_ns(self.owner.process) <= at_ns
     }
@@ -68,13 +68,13 @@ impl Row {
 
     /// Whether its owner or a name of its is missing and may yet be found by itself.
     pub(super) fn is_open(&self) -> bool {
-        let is_tried = self.tries >= MOST_TRIES;
+        let is_tried = self.tries >= MAX_TRIES;
         self.owner.method == Method::Pending || (!self.owner.is_named() && !is_tried)
     }
 
-    pub(super) fn case(&self, moved: bool) -> Case {
-        Case {
-            owner: Owner {
+    pub(super) fn case(&self, moved: bool) -> PendingResolution {
+        PendingResolution {
+            owner: ProcessAttribution {
                 workload: Workload::default(),
                 cgroup: None,
                 method: Method::Pending,
@@ -88,11 +88,11 @@ impl Row {
     }
 
     /// Its place stands; its names are looked up anew.
-    pub(super) fn naming(&self) -> Case {
+    pub(super) fn naming(&self) -> PendingResolution {
         let mut owner = (*self.owner).clone();
         owner.workload.forget_names();
         let (cgroups, epoch) = (self.cgroups.clone(), self.epoch);
-        Case { owner, cgroups, epoch, moved: false, placed: true }
+        PendingResolution { owner, cgroups, epoch, moved: false, placed: true }
     }
 
     /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
@@ -123,8 +123,8 @@ impl Row {
 }
 
 /// A process of which only the name is known.
-pub(super) fn stranger(process: ProcKey, comm: &Arc<str>, uid: u32) -> Owner {
-    Owner {
+pub(super) fn unresolved(process: ProcKey, comm: &Arc<str>, uid: u32) -> ProcessAttribution {
+    ProcessAttribution {
         process,
         comm: Arc::clone(comm),
         uid,
@@ -134,6 +134,6 @@ pub(super) fn stranger(process: ProcKey, comm: &Arc<str>, uid: u32) -> Owner {
         method: Method::Pending,
         nodes: Vec::new(),
         exited_ns: None,
-        party: PartyId::UNATTRIBUTED,
+        owner: OwnerId::UNATTRIBUTED,
     }
 }

@@ -15,7 +15,7 @@ fn owned(mut meta: PodMeta, api_version: &str, kind: &str, name: &str) -> PodMet
     meta
 }
 
-fn told(meta: &PodMeta) -> Vec<(&'static str, String)> {
+fn reported(meta: &PodMeta) -> Vec<(&'static str, String)> {
     let (workload, _) = describe(meta, &WantedLabels::default());
     workload.iter().map(|(key, value)| (key.name, value.to_string())).collect()
 }
@@ -23,7 +23,7 @@ fn told(meta: &PodMeta) -> Vec<(&'static str, String)> {
 #[track_caller]
 fn expect(meta: &PodMeta, wanted: &[(&'static str, &str)]) {
     let wanted: Vec<_> = wanted.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-    assert_eq!(told(meta), wanted, "of {meta:?}");
+    assert_eq!(reported(meta), wanted, "of {meta:?}");
 }
 
 const KIND: &str = "gpuwho.workload.kind";
@@ -118,7 +118,7 @@ fn a_daemon_sets_pod_is_known_by_its_two_labels() {
     expect(&pod("node-trainer", &labels), &[]);
     // Cut before its random end: what it was cut from is not known.
     let long = format!("{}-x2x7k", "a".repeat(57));
-    assert_eq!(long.len(), LONGEST_GENERATED);
+    assert_eq!(long.len(), MAX_GENERATED_LEN);
     expect(&pod(&long, &labels), &[]);
 }
 
@@ -306,7 +306,7 @@ fn the_queue_is_read_from_labels_and_annotations_in_order() {
         let place = if label { &mut other.annotations } else { &mut other.labels };
         place.insert(key.to_owned(), "team-a".into());
         let also = frameworks::queue_keys().any(|known| known == (key, !label));
-        assert_eq!(!told(&other).is_empty(), also, "{key}");
+        assert_eq!(!reported(&other).is_empty(), also, "{key}");
     }
     let both = [("kueue.x-k8s.io/queue-name", "lq"), ("kai.scheduler/queue", "kai")];
     expect(&pod("x", &both), &[(QUEUE, "lq")]);
@@ -317,7 +317,7 @@ fn only_the_labels_that_were_asked_for_are_told() {
     let mut meta = pod("x", &[("team", "nlp"), ("app.kubernetes.io/part-of", "chat"), ("pw", "s")]);
     meta.annotations.insert("cost-centre".into(), "4711".into());
     meta.annotations.insert("team".into(), "not a label".into());
-    meta.annotations.insert("notes".into(), "x".repeat(LONGEST_VALUE + 1));
+    meta.annotations.insert("notes".into(), "x".repeat(MAX_VALUE_LEN + 1));
     let strings = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
     let wanted = WantedLabels::new(
         &strings(&["team", "app.kubernetes.io/*", "p"]),

@@ -11,9 +11,9 @@ mod sources;
 use super::fdinfo::Clients;
 use super::files::{Files, numbered};
 use super::wire::{
-    InstanceIdentity, InstanceReading, Outcome, Place, Reading, Refusal, WireValue, push,
+    InstanceIdentity, InstanceReading, OpenErrorKind, Outcome, Place, Reading, WireValue, push,
 };
-use super::{DeviceRead, OpenError, Opened, Opening, Vendor};
+use super::{DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::catalog::device::{self as metric, Clock, Limit, MemoryState, Sensor, Task};
 use crate::catalog::{instance, wear};
 use crate::host::boot_time_ns;
@@ -94,12 +94,12 @@ fn listed(paths: &Paths) -> BTreeSet<OsString> {
     names.filter(is_device).take(MAX_DEVICES).collect()
 }
 
-fn open(opening: &Opening<'_>) -> Result<Opened, OpenError> {
+fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let paths = opening.paths.clone();
     let addresses = listed(&paths);
     if addresses.is_empty() {
         let text = format!("no device is bound to {DRIVER}");
-        return Err(OpenError { refusal: Refusal::Absent, text });
+        return Err(OpenError { refusal: OpenErrorKind::Absent, text });
     }
     let clients = Arc::new(Clients::default());
     let devices = (0..).zip(&addresses).map(|(index, address)| {
@@ -113,7 +113,7 @@ fn open(opening: &Opening<'_>) -> Result<Opened, OpenError> {
     let devices = devices.collect();
     let count = Box::new(move || u32::try_from(listed(&paths).len()).ok());
     let events = Box::new(|| Err("the driver's files have no events".to_owned()));
-    Ok(Opened { devices, count, events, close: Box::new(|| {}) })
+    Ok(OpenLibrary { devices, count, events, close: Box::new(|| {}) })
 }
 
 /// One device.

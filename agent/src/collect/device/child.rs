@@ -6,9 +6,9 @@
 //! time it was taken, and only then is the device read again: one hung device costs one thread.
 
 use super::events;
-use super::inside::{self, Inside};
+use super::in_flight::{self, InFlightCall};
 use super::wire::{Frame, Inbox, Outbox, Reading, Request, Stuck, WireError};
-use super::{Count, DeviceRead, OpenError, Opened, Opening, Vendor};
+use super::{Count, DeviceRead, OpenError, OpenLibrary, OpenOptions, Vendor};
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use crate::sys::process::{exit_now, take_stdout};
@@ -98,7 +98,7 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let stall = settings.stall;
     let count = Some(opened.count);
     let (worker, away) = (None, BTreeMap::new());
-    let mut desk = Desk { outlet, events, arriving, home, away, count, worker, stall };
+    let mut desk = ReaderServer { outlet, events, arriving, home, away, count, worker, stall };
     let ended = desk.run();
     let is_waiting = watching.is_some_and(|thread| !thread.is_finished());
     if is_waiting || desk.count.is_none() || desk.home.iter().any(Option::is_none) {
@@ -128,7 +128,7 @@ fn keep_drivers_unloaded() {
 enum Event {
     Asked(Request),
     Closed,
-    Opened(Result<Opened, OpenError>),
+    Opened(Result<OpenLibrary, OpenError>),
     Read(Box<Answer>),
     Counted(Count, Option<u32>),
 }
@@ -152,7 +152,7 @@ enum Job {
 /// A worker that is not stuck.
 struct Worker {
     jobs: Sender<Job>,
-    inside: Inside,
+    inside: InFlightCall,
 }
 
 /// The sending half of the socket.
@@ -168,7 +168,7 @@ impl Outlet {
     }
 
     /// Tells which call a thread does not come back from.
-    fn complain(&mut self, slot: Option<u32>, inside: &Inside) -> Result<(), WireError> {
+    fn complain(&mut self, slot: Option<u32>, inside: &InFlightCall) -> Result<(), WireError> {
         let Some(call) = inside.now() else { return Ok(()) };
         let lasts = u64::try_from(call.lasts.as_nanos()).unwrap_or(u64::MAX);
         let name = (self.function)(&call.name).to_owned();
@@ -178,21 +178,21 @@ impl Outlet {
 }
 
 /// The main thread's side of the reading.
-struct Desk {
+struct ReaderServer {
     outlet: Outlet,
     events: Sender<Event>,
     arriving: Receiver<Event>,
     /// Devices by position; those being read are away.
     home: Vec<Option<Box<dyn DeviceRead>>>,
     /// What the threads do that have not brought their devices back in time.
-    away: BTreeMap<u32, Inside>,
+    away: BTreeMap<u32, InFlightCall>,
     /// Away while the devices are counted.
     count: Option<Count>,
     worker: Option<Worker>,
     stall: Duration,
 }
 
-impl Desk {
+impl ReaderServer {
     /// Answers requests until the agent hangs up.
     fn run(&mut self) -> Result<(), ServeError> {
         while let Ok(event) = self.arriving.recv() {
@@ -302,16 +302,16 @@ fn open(
     events: &Sender<Event>,
     arriving: &Receiver<Event>,
     outlet: &mut Outlet,
-) -> Result<Option<Opened>, ServeError> {
+) -> Result<Option<OpenLibrary>, ServeError> {
     let (library, paths, off) =
         (settings.library.clone(), settings.paths.clone(), settings.off.clone());
     let (open, events) = (settings.vendor.open, events.clone());
-    let inside = Inside::default();
+    let inside = InFlightCall::default();
     let shown = inside.clone();
     spawn("reader:open", move || {
         shown.begin();
-        let opening = Opening { library: &library, paths: &paths, off: &off };
-        let opened = unless_panicked(|| inside::call(Open, || open(&opening)));
+        let opening = OpenOptions { library: &library, paths: &paths, off: &off };
+        let opened = unless_panicked(|| in_flight::call(Open, || open(&opening)));
         // The main thread is gone only when the process is.
         let _ = events.send(Event::Opened(opened));
     })?;
@@ -360,7 +360,7 @@ fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeErro
 
 fn start_worker(events: Sender<Event>) -> Result<Worker, ServeError> {
     let (sender, jobs) = mpsc::channel::<Job>();
-    let inside = Inside::default();
+    let inside = InFlightCall::default();
     let shown = inside.clone();
     spawn("reader:worker", move || {
         shown.begin();

@@ -7,12 +7,12 @@
 //! for it.
 
 use super::wire::{Ended, Inbox, Outbox};
-use super::{EventSource, Vendor};
+use super::{EventStream, Vendor};
 use crate::catalog::agent::SourceState;
 use crate::catalog::event::EventKind;
-use crate::collect::status::{Board, Report};
-use crate::event::desk::Desk;
-use crate::event::{Happening, Moment, Named, Place, Severity, Usage};
+use crate::collect::status::{Report, StatusRegistry};
+use crate::event::aggregator::EventAggregator;
+use crate::event::{Moment, Named, Observation, Place, Severity, Usage};
 use crate::host::boot_time_ns;
 use crate::ids::{GpuId, PciAddress};
 use serde::{Deserialize, Serialize};
@@ -26,17 +26,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Between two attempts after a failed wait: a device that is lost fails at once, again and again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long one wait lasts. Each is a wake and a call into the driver while nothing happens.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A library's events; every call may hang.
 pub trait Watch: Send {
     /// Waits for the next event, for at most this long.
-    fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String>;
+    fn wait(&mut self, patience: Duration) -> Result<Option<VendorEvent>, String>;
 }
 
 /// One event as the library gave it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct VendorEvent {
     /// PCI address of the device, as the library spells it.
     pub pci: String,
     /// Position in [`EventKind::ALL`], the same in both processes.
@@ -53,13 +53,13 @@ pub struct Seen {
 
 /// What a child tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Told {
+enum EventMessage {
     /// Events will be told from now on.
     Watching,
     /// The library has none, and why.
     Without(String),
     /// One happened, at this moment of the boot clock.
-    Seen(Seen, u64),
+    Seen(VendorEvent, u64),
 }
 
 /// Starts the child's thread; it writes to what was standard output.
@@ -69,11 +69,11 @@ pub(super) fn watch(
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("reader:events".to_owned()).spawn(move || {
         let mut outbox = Outbox::default();
-        let mut tell = |told: &Told| outbox.send(&mut out, told).is_ok();
+        let mut tell = |told: &EventMessage| outbox.send(&mut out, told).is_ok();
         // Registering may hang like any call: here it holds nobody up.
         match open() {
             Err(why) => {
-                tell(&Told::Without(why));
+                tell(&EventMessage::Without(why));
             }
             Ok(mut watch) => follow(watch.as_mut(), &mut tell),
         }
@@ -81,24 +81,24 @@ pub(super) fn watch(
 }
 
 /// Waits and tells until nobody listens.
-fn follow(watch: &mut dyn Watch, tell: &mut dyn FnMut(&Told) -> bool) {
+fn follow(watch: &mut dyn Watch, tell: &mut dyn FnMut(&EventMessage) -> bool) {
     let mut failing = true;
     loop {
         // Whether it can wait at all is told at once, not with the first event.
-        match watch.wait(if failing { Duration::ZERO } else { PATIENCE }) {
+        match watch.wait(if failing { Duration::ZERO } else { WAIT_TIMEOUT }) {
             Ok(seen) => {
                 let back = std::mem::take(&mut failing);
-                if back && !tell(&Told::Watching) {
+                if back && !tell(&EventMessage::Watching) {
                     return;
                 }
                 if let Some(seen) = seen
-                    && !tell(&Told::Seen(seen, boot_time_ns()))
+                    && !tell(&EventMessage::Seen(seen, boot_time_ns()))
                 {
                     return;
                 }
             }
             Err(why) => {
-                if !std::mem::replace(&mut failing, true) && !tell(&Told::Without(why)) {
+                if !std::mem::replace(&mut failing, true) && !tell(&EventMessage::Without(why)) {
                     return;
                 }
                 thread::sleep(AGAIN);
@@ -109,24 +109,24 @@ fn follow(watch: &mut dyn Watch, tell: &mut dyn FnMut(&Told) -> bool) {
 
 /// The agent's side: where what a child tells goes. Empty where nobody asks for events.
 #[derive(Clone, Debug)]
-pub struct Ears(Arc<Heard>);
+pub struct EventListener(Arc<ListenerState>);
 
 #[derive(Debug)]
-struct Heard {
+struct ListenerState {
     vendor: &'static Vendor,
-    to: OnceLock<(Arc<Desk>, Board)>,
+    to: OnceLock<(Arc<EventAggregator>, StatusRegistry)>,
     /// Children heard so far: the end of one that another has followed is no news.
     children: AtomicU64,
 }
 
-impl Ears {
+impl EventListener {
     /// Those of a vendor's reader.
     pub(super) fn of(vendor: &'static Vendor) -> Self {
-        Self(Arc::new(Heard { vendor, to: OnceLock::new(), children: AtomicU64::new(0) }))
+        Self(Arc::new(ListenerState { vendor, to: OnceLock::new(), children: AtomicU64::new(0) }))
     }
 
     /// From now on events go to this desk, and how they are told to this board.
-    pub fn open(&self, desk: Arc<Desk>, board: Board) {
+    pub fn open(&self, desk: Arc<EventAggregator>, board: StatusRegistry) {
         // Opened once, before the first child.
         let _ = self.0.to.set((desk, board));
     }
@@ -143,14 +143,14 @@ impl Ears {
         };
         let time = UNIX_EPOCH + Duration::from_nanos(ended.ended_ns);
         let at = Moment { time, boot_ns: ended.seen_ns };
-        desk.take(account(gpu, ended), at, source.witness, Instant::now());
+        desk.take(account(gpu, ended), at, source.source, Instant::now());
     }
 
     /// Hears a child until it ends.
-    pub(super) fn hear(&self, from: Option<impl Read + Send + 'static>) {
+    pub(super) fn receive(&self, from: Option<impl Read + Send + 'static>) {
         let (Some(from), Some(source)) = (from, &self.0.vendor.events) else { return };
         let Some((desk, board)) = self.0.to.get().cloned() else { return };
-        let to = Listener { source, desk, board };
+        let to = Listener { source, aggregator: desk, board };
         let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
         let heard = Arc::clone(&self.0);
         let name = format!("events:{}", heard.vendor.name);
@@ -168,9 +168,9 @@ impl Ears {
 
 /// Takes what the children of one vendor tell.
 struct Listener {
-    source: &'static EventSource,
-    desk: Arc<Desk>,
-    board: Board,
+    source: &'static EventStream,
+    aggregator: Arc<EventAggregator>,
+    board: StatusRegistry,
 }
 
 impl Listener {
@@ -179,7 +179,7 @@ impl Listener {
         let mut inbox = Inbox::default();
         while inbox.fill(&mut from).is_ok() {
             loop {
-                match inbox.take::<Told>() {
+                match inbox.take::<EventMessage>() {
                     Ok(Some(told)) => self.take(told),
                     Ok(None) => break,
                     Err(_) => return "its reader process tells what is no event",
@@ -189,45 +189,45 @@ impl Listener {
         "its reader process has ended"
     }
 
-    fn take(&self, told: Told) {
+    fn take(&self, told: EventMessage) {
         let _turn = self.board.turn(self.source.name, Duration::ZERO);
         match told {
-            Told::Watching => {
-                self.desk.pair(true);
+            EventMessage::Watching => {
+                self.aggregator.pair(true);
                 self.board.put(self.source.name, &Report::ready());
             }
-            Told::Without(why) => self.without(&why),
-            Told::Seen(seen, boot_ns) => {
+            EventMessage::Without(why) => self.without(&why),
+            EventMessage::Seen(seen, boot_ns) => {
                 let ago = boot_time_ns().saturating_sub(boot_ns);
                 let now = SystemTime::now();
                 let time = now.checked_sub(Duration::from_nanos(ago)).unwrap_or(now);
                 let at = Moment { time, boot_ns };
-                if let Some(what) = happening(seen) {
-                    self.desk.take(what, at, self.source.witness, Instant::now());
+                if let Some(what) = observation(seen) {
+                    self.aggregator.take(what, at, self.source.source, Instant::now());
                 }
             }
         }
     }
 
     fn without(&self, why: &str) {
-        self.desk.pair(false);
+        self.aggregator.pair(false);
         let reason = format!("{why}: events come from the kernel log only");
         self.board.put(self.source.name, &Report::of(SourceState::Absent, reason, ""));
     }
 }
 
-fn account(gpu: GpuId, ended: &Ended) -> Happening {
+fn account(gpu: GpuId, ended: &Ended) -> Observation {
     let Ended { pid, seconds, memory_peak, busy, memory_busy, .. } = *ended;
     let message = format!("process {pid} has left the device after {seconds} s");
-    Happening {
+    Observation {
         process: Some(Named::pid(pid)),
         gpu_instance: ended.place.map(|place| place.gpu_instance),
         usage: Some(Box::new(Usage { seconds, memory_peak, busy, memory_busy })),
-        ..Happening::new(EventKind::ProcessEnded, Place::Gpu(gpu), Severity::Info, message)
+        ..Observation::new(EventKind::ProcessEnded, Place::Gpu(gpu), Severity::Info, message)
     }
 }
 
-fn happening(seen: Seen) -> Option<Happening> {
+fn observation(seen: VendorEvent) -> Option<Observation> {
     let kind = EventKind::ALL.get(usize::from(seen.kind)).copied()?;
     let severity = match seen.severity {
         0 => Severity::Info,
@@ -235,11 +235,11 @@ fn happening(seen: Seen) -> Option<Happening> {
         _ => Severity::Critical,
     };
     let place = PciAddress::parse(&seen.pci).map_or(Place::Host, Place::Pci);
-    let told = Happening::new(kind, place, severity, seen.message);
-    Some(Happening { code: seen.code, gpu_instance: seen.gpu_instance, ..told })
+    let told = Observation::new(kind, place, severity, seen.message);
+    Some(Observation { code: seen.code, gpu_instance: seen.gpu_instance, ..told })
 }
 
-impl Seen {
+impl VendorEvent {
     /// An event of a device.
     pub fn new(pci: &str, kind: EventKind, severity: Severity, message: String) -> Self {
         let kind = EventKind::ALL.iter().position(|known| *known == kind).unwrap_or_default();
@@ -259,22 +259,23 @@ mod tests {
     use super::*;
     use crate::attribute::ownership::Ownership;
     use crate::collect::device::DEVICES;
-    use crate::event::desk::Sources;
+    use crate::event::aggregator::Sources;
     use crate::paths::Paths;
     use std::collections::VecDeque;
     use std::path::Path;
 
-    struct Script(VecDeque<Result<Option<Seen>, String>>);
+    struct Script(VecDeque<Result<Option<VendorEvent>, String>>);
 
     impl Watch for Script {
-        fn wait(&mut self, _patience: Duration) -> Result<Option<Seen>, String> {
+        fn wait(&mut self, _patience: Duration) -> Result<Option<VendorEvent>, String> {
             self.0.pop_front().unwrap_or(Ok(None))
         }
     }
 
-    fn seen(code: u32) -> Seen {
-        let new = Seen::new("0000:17:00.0", EventKind::Xid, Severity::Critical, String::new());
-        Seen { code: Some(code), ..new }
+    fn seen(code: u32) -> VendorEvent {
+        let new =
+            VendorEvent::new("0000:17:00.0", EventKind::Xid, Severity::Critical, String::new());
+        VendorEvent { code: Some(code), ..new }
     }
 
     #[test]
@@ -282,11 +283,11 @@ mod tests {
         let lost = || Err("GPU is lost".to_owned());
         let script = [Ok(None), Ok(Some(seen(79))), lost(), Ok(Some(seen(45)))];
         let mut told = Vec::new();
-        let mut tell = |what: &Told| {
+        let mut tell = |what: &EventMessage| {
             told.push(match what {
-                Told::Watching => "watching".to_owned(),
-                Told::Without(why) => why.clone(),
-                Told::Seen(seen, _) => format!("{:?}", seen.code),
+                EventMessage::Watching => "watching".to_owned(),
+                EventMessage::Without(why) => why.clone(),
+                EventMessage::Seen(seen, _) => format!("{:?}", seen.code),
             });
             told.len() < 5
         };
@@ -301,7 +302,7 @@ mod tests {
     }
 
     impl Watch for Idle {
-        fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String> {
+        fn wait(&mut self, patience: Duration) -> Result<Option<VendorEvent>, String> {
             self.clock += patience;
             self.waits += 1;
             Ok((self.clock >= Duration::from_hours(1)).then(|| seen(79)))
@@ -324,7 +325,7 @@ mod tests {
 
     #[test]
     fn an_event_is_the_same_on_both_sides() {
-        let what = happening(Seen { gpu_instance: Some(2), ..seen(79) }).unwrap();
+        let what = observation(VendorEvent { gpu_instance: Some(2), ..seen(79) }).unwrap();
         assert_eq!((what.kind, what.severity), (EventKind::Xid, Severity::Critical));
         let place = Place::Pci(PciAddress::parse("0000:17:00").unwrap());
         assert_eq!((what.place, what.code, what.gpu_instance), (place, Some(79), Some(2)));
@@ -333,7 +334,7 @@ mod tests {
     /// What is said of the events after a child has told this and has ended.
     fn after(told: Vec<u8>) -> (SourceState, String) {
         let paths = Paths::under(Path::new("/nonexistent"));
-        let desk = Arc::new(Desk::new(Sources {
+        let desk = Arc::new(EventAggregator::new(Sources {
             inventory: Arc::default(),
             ownership: Ownership::new(&paths),
             listed: Box::new(|_| Vec::new()),
@@ -343,9 +344,9 @@ mod tests {
         }));
         let vendor = DEVICES.iter().find(|vendor| vendor.events.is_some()).unwrap();
         let name = vendor.events.as_ref().unwrap().name;
-        let (ears, board) = (Ears::of(vendor), Board::default());
+        let (ears, board) = (EventListener::of(vendor), StatusRegistry::default());
         ears.open(desk, board.clone());
-        ears.hear(Some(io::Cursor::new(told)));
+        ears.receive(Some(io::Cursor::new(told)));
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let said = board.all().remove(name).map(|standing| standing.report);
@@ -362,7 +363,7 @@ mod tests {
     #[test]
     fn a_child_that_has_ended_or_tells_rubbish_tells_no_events() {
         let mut watching = Vec::new();
-        Outbox::default().send(&mut watching, &Told::Watching).unwrap();
+        Outbox::default().send(&mut watching, &EventMessage::Watching).unwrap();
         let tail = ": events come from the kernel log only";
         let ended = format!("its reader process has ended{tail}");
         assert_eq!(after(watching.clone()), (SourceState::Absent, ended));

@@ -1,7 +1,7 @@
 //! Small files of the kernel's that a vendor's readings come from, without trusting them: each is
 //! opened and read once, up to a bound, and what is no reading is left out and counted.
 
-use super::inside;
+use super::in_flight;
 use super::wire::Cost;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -40,7 +40,7 @@ impl Files {
     /// A file's bytes; `None` for one that is not there, empty, or too long.
     pub(super) fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
         let begun = Instant::now();
-        let read = inside::call(path, || read(path));
+        let read = in_flight::call(path, || read(path));
         let spent = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.calls += 1;
         self.cost.library_ns = self.cost.library_ns.saturating_add(spent);

@@ -63,13 +63,13 @@ pub(super) struct Link {
     socket: UnixStream,
     inbox: Inbox,
     outbox: Outbox,
-    leaving: Leaving,
+    leaving: ExitingChild,
     events: Option<ChildStdout>,
 }
 
 /// A child that was let go of.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct ExitingChild {
     child: Child,
     gone: Arc<OwnedFd>,
 }
@@ -108,7 +108,7 @@ impl Link {
         let events = child.stdout.take();
         match watch(&child) {
             Ok(gone) => {
-                let leaving = Leaving { child, gone: Arc::new(gone) };
+                let leaving = ExitingChild { child, gone: Arc::new(gone) };
                 let (inbox, outbox) = (Inbox::default(), Outbox::default());
                 Ok(Self { socket: ours, inbox, outbox, leaving, events })
             }
@@ -131,9 +131,9 @@ impl Link {
     }
 
     /// What another thread needs to make it leave.
-    pub(super) fn hangup(&self) -> Result<Hangup, LinkError> {
+    pub(super) fn hangup(&self) -> Result<CloseHandle, LinkError> {
         let socket = self.socket.try_clone().map_err(LinkError::Watch)?;
-        Ok(Hangup { socket, gone: Arc::clone(&self.leaving.gone) })
+        Ok(CloseHandle { socket, gone: Arc::clone(&self.leaving.gone) })
     }
 
     /// Asks.
@@ -156,14 +156,14 @@ impl Link {
     }
 
     /// Hangs up: the child closes the library and ends, unless a call hangs.
-    pub(super) fn close(self) -> Leaving {
+    pub(super) fn close(self) -> ExitingChild {
         // Also where a [`Hangup`] has the socket too. Fails only on one that is closed already.
         let _ = self.socket.shutdown(Shutdown::Both);
         self.leaving
     }
 }
 
-impl Leaving {
+impl ExitingChild {
     /// How it ended, if it has within the patience.
     pub(super) fn ended(&mut self, patience: Duration) -> Option<ExitStatus> {
         // On an error of the wait itself `try_wait` still gives the truth.
@@ -179,12 +179,12 @@ impl Leaving {
 
 /// Makes a child leave, from any thread.
 #[derive(Debug)]
-pub(super) struct Hangup {
+pub(super) struct CloseHandle {
     socket: UnixStream,
     gone: Arc<OwnedFd>,
 }
 
-impl Hangup {
+impl CloseHandle {
     /// Hangs up and waits; true when the child is gone, and with it every handle it held.
     pub(super) fn hang_up(self, patience: Duration) -> bool {
         // Fails only on a socket that is closed already.

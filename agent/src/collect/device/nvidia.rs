@@ -7,8 +7,8 @@
 //! changed to base units here, where the vendor's call is made.
 
 mod accounts;
-mod ask;
-mod board;
+mod cached;
+mod caller;
 mod capabilities;
 mod events;
 mod fabric;
@@ -17,22 +17,23 @@ mod functions;
 mod gpm;
 mod identity;
 mod instances;
-mod kept;
 mod links;
 mod processes;
 mod readings;
+mod static_info;
 
 use super::library::Library;
-use super::wire::{Outcome, Reading, Refusal};
-use super::{CallTimes, DeviceRead, EventSource, OpenError, Opened, Opening, Switch, Vendor};
-use crate::event::Witness;
+use super::wire::{OpenErrorKind, Outcome, Reading};
+use super::{
+    CallTimes, DeviceRead, EventStream, OpenError, OpenLibrary, OpenOptions, Switch, Vendor,
+};
+use crate::event::EventSource;
 use crate::host::boot_time_ns;
 use crate::inventory::GpuInfo;
 use crate::paths::Paths;
 use crate::sys;
 use accounts::Accounts;
-use ask::{Ask, Call};
-use board::Board;
+use caller::{Call, NvmlCaller};
 use fields::Fields;
 use gpm::Gpm;
 use instances::Instances;
@@ -42,6 +43,7 @@ use nvml_wrapper::{Device, Nvml};
 use processes::ProcessLists;
 use readings::Readings;
 use rustix::thread::CapabilitySet;
+use static_info::StaticInfo;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -94,7 +96,7 @@ pub(super) const VENDOR: Vendor = Vendor {
     listed,
     is_device_node: |node| minor(node).is_some(),
     partition_nodes: capabilities::partition_nodes,
-    events: Some(EventSource { name: "nvml_events", witness: Witness::Nvml }),
+    events: Some(EventStream { name: "nvml_events", source: EventSource::Nvml }),
     source: |def| Ok(def.source),
     function: functions::name,
     open,
@@ -113,7 +115,7 @@ const OWN_MINORS: [u32; 2] = [254, 255];
 
 /// No host has more devices: the kernel driver has room for 32 (`NV_MAX_DEVICES`). A library that
 /// counts more answers nonsense, and for each of them memory would be taken.
-const MOST_DEVICES: u32 = 256;
+const MAX_DEVICES: u32 = 256;
 
 /// The name of a device's node.
 fn node(minor: u32) -> String {
@@ -154,26 +156,26 @@ struct NvidiaDevice {
     /// What it is, as last told.
     identity: Option<GpuInfo>,
     instances: Instances,
-    ask: Ask,
+    ask: NvmlCaller,
     fields: Fields,
     readings: Readings,
     links: Links,
-    board: Board,
+    board: StaticInfo,
     processes: ProcessLists,
     gpm: Gpm,
     accounts: Accounts,
 }
 
-fn open(opening: &Opening<'_>) -> Result<Opened, OpenError> {
+fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let (gpm, by_link) = (opening.is_on(GPM), opening.is_on(BY_LINK));
     let nvml = Nvml::builder().lib_path(opening.library.as_os_str()).init();
     let nvml = nvml.map_err(|error| refusal(&error))?;
     // Lives as long as the child: devices borrow it on threads that may never come back.
     let nvml: &'static Nvml = Box::leak(Box::new(nvml));
     let count = nvml.device_count().map_err(|error| refusal(&error))?;
-    if count > MOST_DEVICES {
+    if count > MAX_DEVICES {
         let text = format!("the library counts {count} devices, more than there can be");
-        return Err(OpenError { refusal: Refusal::Failed, text });
+        return Err(OpenError { refusal: OpenErrorKind::Failed, text });
     }
     let versions = Arc::new(identity::versions(nvml));
     let devices = (0..count).map(|index| {
@@ -186,11 +188,11 @@ fn open(opening: &Opening<'_>) -> Result<Opened, OpenError> {
             device: None,
             identity: None,
             instances: Instances::default(),
-            ask: Ask::of(index),
+            ask: NvmlCaller::of(index),
             fields,
             readings: Readings::default(),
             links: Links::new(by_link),
-            board: Board::default(),
+            board: StaticInfo::default(),
             processes: ProcessLists::default(),
             gpm: Gpm::new(nvml, gpm),
             accounts: Accounts::default(),
@@ -201,17 +203,17 @@ fn open(opening: &Opening<'_>) -> Result<Opened, OpenError> {
         let _ = sys::nvml::shutdown(nvml);
     });
     let events = Box::new(move || events::watch(nvml, count));
-    let count = Box::new(|| nvml.device_count().ok().filter(|count| *count <= MOST_DEVICES));
-    Ok(Opened { devices: devices.collect(), count, events, close })
+    let count = Box::new(|| nvml.device_count().ok().filter(|count| *count <= MAX_DEVICES));
+    Ok(OpenLibrary { devices: devices.collect(), count, events, close })
 }
 
 fn refusal(error: &NvmlError) -> OpenError {
     let refusal = match error {
-        NvmlError::LibloadingError(_) => Refusal::Unloadable,
-        NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => Refusal::Absent,
-        NvmlError::LibRmVersionMismatch => Refusal::Mismatch,
-        NvmlError::NoPermission | NvmlError::OperatingSystem => Refusal::Forbidden,
-        _ => Refusal::Failed,
+        NvmlError::LibloadingError(_) => OpenErrorKind::Unloadable,
+        NvmlError::DriverNotLoaded | NvmlError::LibraryNotFound => OpenErrorKind::Absent,
+        NvmlError::LibRmVersionMismatch => OpenErrorKind::Mismatch,
+        NvmlError::NoPermission | NvmlError::OperatingSystem => OpenErrorKind::Forbidden,
+        _ => OpenErrorKind::Failed,
     };
     OpenError { refusal, text: error.to_string() }
 }
@@ -286,7 +288,7 @@ impl NvidiaDevice {
         let about = (device, &self.fields, &*self.versions);
         self.board.read(about, &mut self.ask, &mut reading.values);
         if let Some(identity) = &mut self.identity
-            && self.board.tell(about, &mut self.ask, &mut identity.facts)
+            && self.board.update(about, &mut self.ask, &mut identity.facts)
         {
             reading.identity = Some(identity.clone());
         }

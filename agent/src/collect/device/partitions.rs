@@ -4,7 +4,7 @@
 
 use super::DEVICES;
 use super::wire::Place;
-use crate::attribute::grants::DeviceName;
+use crate::attribute::allocations::DeviceName;
 use crate::inventory::{GpuInfo, node_name};
 use crate::paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,12 +13,12 @@ mod supervise;
 
 use super::Vendor;
 use super::child;
-use super::events::Ears;
-use super::link::Leaving;
-pub use super::rows::{HeldNodes, Identify, NodeHolders};
-use super::rows::{Knows, Rows};
-use super::session::Session;
+use super::connection::Connection;
+use super::events::EventListener;
+use super::link::ExitingChild;
 use super::snapshot::{Control, ReaderSnapshot};
+use super::states::{DeviceStates, ReaderContext};
+pub use super::states::{HeldNodes, Identify, NodeHolders};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
@@ -39,7 +39,7 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// How often a missing driver or device is looked for, and the devices are counted.
 const RETRY: Duration = Duration::from_secs(30);
 /// Longest pause between restarts of a child that crashes.
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// How long a child that hung up may take to end before it counts as stuck.
 const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -84,7 +84,7 @@ impl Settings {
             stall: child::Settings::stall(interval),
             deadline: DEADLINE.min(interval / 2),
             retry: RETRY,
-            longest_pause: LONGEST_PAUSE,
+            longest_pause: MAX_PAUSE,
         }
     }
 }
@@ -93,13 +93,13 @@ impl Settings {
 pub struct DeviceReader {
     vendor: &'static Vendor,
     settings: Settings,
-    knows: Knows,
+    knows: ReaderContext,
     control: Control,
     /// Where it hears what happens to the devices, if anybody wants to know.
-    pub ears: Ears,
-    rows: Rows,
-    session: Option<Session>,
-    leaving: Option<Leaving>,
+    pub listener: EventListener,
+    rows: DeviceStates,
+    session: Option<Connection>,
+    leaving: Option<ExitingChild>,
     restarts: Restarts,
     tick: u64,
     looked: bool,
@@ -124,19 +124,19 @@ impl DeviceReader {
         inventory: Arc<Inventory>,
         identify: Identify,
     ) -> Self {
-        let rows = Rows::new(vendor, &settings.paths);
+        let rows = DeviceStates::new(vendor, &settings.paths);
         let restarts = Restarts::new(settings.longest_pause);
         Self {
             vendor,
             settings,
-            knows: Knows {
+            knows: ReaderContext {
                 inventory,
                 identify,
                 nodes: Box::new(|_| Vec::new()),
                 holders: Box::new(Vec::new),
             },
             control: Control::default(),
-            ears: Ears::of(vendor),
+            listener: EventListener::of(vendor),
             rows,
             session: None,
             leaving: None,
@@ -243,7 +243,7 @@ impl DeviceReader {
 pub fn holders(vendor: &'static Vendor, ownership: Ownership) -> NodeHolders {
     let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
     Box::new(move || {
-        let holders = ownership.holders();
+        let holders = ownership.openers();
         let here = holders.iter().filter(|owner| owner.nodes.iter().any(is_on));
         here.map(|owner| owner.process.pid).collect()
     })
@@ -265,7 +265,7 @@ impl Collector for DeviceReader {
     fn collect(&mut self, out: &mut Batch) {
         if std::mem::replace(&mut self.looked, true) {
             // Not before the first look, which says more of a device than what is remembered.
-            self.rows.recall(&self.knows.inventory);
+            self.rows.load_known(&self.knows.inventory);
         }
         self.run_tick();
         self.rows.emit(out);

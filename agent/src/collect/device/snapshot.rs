@@ -1,7 +1,7 @@
 //! What the last reading showed, for `gpuwho`'s table, and the handle by which other threads ask a
 //! reader to let go of its devices.
 
-use super::link::Hangup;
+use super::link::CloseHandle;
 use super::partitions::PartitionNodes;
 use super::wire::Place;
 use crate::catalog::device::DeviceState;
@@ -94,7 +94,7 @@ pub struct Control(Arc<Mutex<Shared>>);
 struct Shared {
     snapshot: ReaderSnapshot,
     release: Release,
-    hangup: Option<Hangup>,
+    hangup: Option<CloseHandle>,
 }
 
 /// Whether the reader may hold devices.
@@ -187,7 +187,7 @@ impl Control {
     }
 
     /// Makes a new child known to those who may release it.
-    pub(super) fn hold(&self, hangup: Hangup) {
+    pub(super) fn hold(&self, hangup: CloseHandle) {
         self.lock().hangup = Some(hangup);
     }
 

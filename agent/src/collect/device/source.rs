@@ -2,7 +2,7 @@
 
 use super::reader::{self, DeviceReader};
 use super::{Vendor, vendor};
-use crate::attribute::identities::Identities;
+use crate::attribute::pid_cache::PidCache;
 use crate::catalog::agent::Stage;
 use crate::collect::Collector;
 use crate::collect::source::{Alone, Context, Source, SourceDef};
@@ -141,7 +141,7 @@ impl Source for Reader {
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let gauges = Arc::clone(&context.gauges);
-        let identities = Identities::new(&context.ownership);
+        let identities = PidCache::new(&context.ownership);
         let identify = Box::new(move |pids: &[u32], seen_at| {
             gauges.stages.time(Stage::Identify, || identities.of(pids, seen_at))
         });
@@ -161,7 +161,7 @@ impl Source for Reader {
         }
         context.readers.push(reader.control());
         if context.is_agent {
-            reader.ears.open(Arc::clone(&context.desk), context.board.clone());
+            reader.listener.open(Arc::clone(&context.aggregator), context.board.clone());
         }
         Ok(vec![Box::new(reader)])
     }

@@ -14,7 +14,7 @@ const FRAMES: usize = 3;
 
 impl Stuck {
     /// For a person: which call, for how long, and what its thread is doing in the kernel.
-    pub(super) fn words(&self, child: u32) -> String {
+    pub(super) fn describe(&self, child: u32) -> String {
         let lasts = boot_time_ns().saturating_sub(self.since_ns);
         let seconds = Duration::from_nanos(lasts).as_secs();
         let task = PathBuf::from(format!("/proc/{child}/task/{}", self.thread));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// A frame longer than this is not one of ours: 4,000 processes on one device need 300 kB.
-const LONGEST_FRAME: usize = 4 << 20;
+const MAX_FRAME_BYTES: usize = 4 << 20;
 /// Bytes of the length before each frame.
 const PREFIX: usize = 4;
 
@@ -40,7 +40,7 @@ pub enum Frame {
     /// The library cannot be used; the child ends.
     Refused {
         /// Of which kind.
-        refusal: Refusal,
+        refusal: OpenErrorKind,
         /// What the library said.
         text: String,
     },
@@ -85,7 +85,7 @@ pub struct Stuck {
 
 /// Why a library cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum OpenErrorKind {
     /// There is no library, or no driver is loaded.
     Absent,
     /// The dynamic linker does not load the library: it, or one that it needs, is missing or damaged.
@@ -337,7 +337,7 @@ impl Outbox {
         buffer.extend([0; PREFIX]);
         let mut buffer = postcard::to_extend(message, buffer)?;
         let length = buffer.len() - PREFIX;
-        if length > LONGEST_FRAME {
+        if length > MAX_FRAME_BYTES {
             return Err(WireError::TooLong(length));
         }
         let prefix = u32::try_from(length).map_err(|_| WireError::TooLong(length))?.to_le_bytes();
@@ -375,7 +375,7 @@ impl Inbox {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*prefix) as usize;
-        if length > LONGEST_FRAME {
+        if length > MAX_FRAME_BYTES {
             return Err(WireError::TooLong(length));
         }
         let Some(body) = rest.get(..length) else {

@@ -22,7 +22,7 @@ const WANTED: [&str; 5] = [ENABLE, DIRECTORY, INTERVAL, EXPOSITION, JOB];
 
 /// What an environment asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct InspectorEnv {
     /// Whether the Inspector is switched on.
     pub enabled: bool,
     /// Whether it writes while the program runs: without an interval no version writes records.
@@ -31,7 +31,7 @@ pub(super) struct Asked {
     pub directory: PathBuf,
 }
 
-impl Asked {
+impl InspectorEnv {
     /// Reads variables that end in NUL.
     pub(super) fn read(source: impl Read) -> io::Result<Self> {
         let mut values: [Option<String>; WANTED.len()] = Default::default();
@@ -116,8 +116,8 @@ fn keep(variable: &[u8], values: &mut [Option<String>; WANTED.len()]) {
 mod tests {
     use super::*;
 
-    fn asked(environment: &str) -> Asked {
-        Asked::read(environment.replace('\n', "\0").as_bytes()).unwrap()
+    fn asked(environment: &str) -> InspectorEnv {
+        InspectorEnv::read(environment.replace('\n', "\0").as_bytes()).unwrap()
     }
 
     #[test]
@@ -126,7 +126,7 @@ mod tests {
             NCCL_INSPECTOR_DUMP_DIR=/var/lib/inspector\nNCCL_INSPECTOR_DUMP_DIR=/second\n\
             NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500\n";
         let directory = "/var/lib/inspector".into();
-        assert_eq!(asked(text), Asked { enabled: true, dumps: true, directory });
+        assert_eq!(asked(text), InspectorEnv { enabled: true, dumps: true, directory });
     }
 
     #[test]

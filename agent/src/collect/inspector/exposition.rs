@@ -2,7 +2,7 @@
 //! operation, size, algorithm and protocol (2.30), or the last collective of each communicator
 //! (2.29).
 
-use super::record::{HashText, name_told, operation, speed};
+use super::record::{HashText, operation, recorded_name, speed};
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
 use gpuwho_common::nccl::MOST_RANKS;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub(super) const MAX_FILE: u64 = 1 << 20;
 /// Rows of a file: more would be more series than a device is worth.
 pub(super) const MAX_ROWS: usize = 128;
-const LONGEST_US: f64 = 86_400e6;
+const MAX_DURATION_US: f64 = 86_400e6;
 
 /// NCCL's names (`ncclAlgoToString`, `ncclProtoToString`) and ours.
 const ALGORITHMS: [&str; 7] =
@@ -23,7 +23,7 @@ const UNKNOWN: &str = "unknown";
 
 /// The communicator of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Whose {
+pub(super) struct RowCommunicator {
     /// 2.29 only, with the rank.
     pub hash: Option<HashText>,
     pub rank: Option<u32>,
@@ -35,7 +35,7 @@ pub(super) struct Whose {
 /// What a row is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Row {
-    pub whose: Whose,
+    pub whose: RowCommunicator,
     /// Position in [`Operation::ALL`].
     pub operation: u8,
     /// The least size in bytes.
@@ -102,7 +102,7 @@ fn row(line: &str) -> Result<(Row, Which, Option<f64>), LineOutcome> {
     let labels = labels_of(labels).ok_or(LineOutcome::Malformed)?;
     let (which, value) = match name {
         "nccl_collective_exec_time_microseconds" | "nccl_p2p_exec_time_microseconds" => {
-            let is_time = value > 0.0 && value <= LONGEST_US;
+            let is_time = value > 0.0 && value <= MAX_DURATION_US;
             (Which::Microseconds, is_time.then_some(value / 1e6))
         }
         "nccl_algorithm_bandwidth_gbs" => (Which::AlgorithmGbs, speed(value)),
@@ -118,10 +118,10 @@ fn row(line: &str) -> Result<(Row, Which, Option<f64>), LineOutcome> {
     let ranks = ranks.filter(|ranks| (1..=MOST_RANKS).contains(ranks));
     let size = get("message_size").and_then(least_size);
     let (Some(ranks), Some(size)) = (ranks, size) else { return Err(LineOutcome::Incomplete) };
-    let whose = Whose {
+    let whose = RowCommunicator {
         hash: get("comm_id").and_then(HashText::parse),
         rank: get("rank").and_then(|rank| rank.parse().ok()).filter(|rank| *rank < ranks),
-        name: get("comm_name").and_then(|name| name_told(name.into())).map(Cow::into_owned),
+        name: get("comm_name").and_then(|name| recorded_name(name.into())).map(Cow::into_owned),
         ranks,
     };
     Ok((Row { whose, operation: operation as u8, size, algorithm, protocol }, which, value))

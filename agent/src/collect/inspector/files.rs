@@ -9,11 +9,11 @@
 //! for, and no device is touched.
 
 use super::names::{Kind, kind};
-use super::processes::Own;
+use super::processes::ProcessNames;
 use super::sharing::MAX_OF_PROCESS;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use crate::tenant_files::{self, MOST_DESCRIPTORS, Stat, TenantFile};
+use crate::tenant_files::{self, MAX_DESCRIPTORS, Stat, TenantFile};
 use rustix::fs::{
     AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, statat,
 };
@@ -29,7 +29,7 @@ const MAX_OPEN: usize = 65_536;
 /// Entries of a directory that are looked at.
 const MAX_ENTRIES: usize = 65_536;
 /// Files of one directory that one look finds.
-const MAX_FOUND: usize = MOST_DESCRIPTORS;
+const MAX_FOUND: usize = MAX_DESCRIPTORS;
 
 /// A file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ impl FileKey {
 
 /// A plain file of a name of the Inspector's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct FoundFile {
     pub key: FileKey,
     pub kind: Kind,
     pub uid: u32,
@@ -58,19 +58,19 @@ pub(crate) struct Seen {
 /// One that was opened.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub seen: Seen,
+    pub seen: FoundFile,
     pub file: TenantFile,
 }
 
 /// Which files to open.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Wanted {
+pub(crate) struct FileFilter {
     /// Not these.
     pub known: Vec<FileKey>,
     /// Only those written since.
     pub since: Option<SystemTime>,
     /// Only those that this process wrote.
-    pub by: Option<Own>,
+    pub by: Option<ProcessNames>,
 }
 
 /// Where to look for files.
@@ -85,7 +85,7 @@ pub(crate) enum Search {
 
 /// What a look found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     pub files: Vec<Opened>,
     /// Files of the Inspector's names that are none, or cannot be opened.
     pub refused: u64,
@@ -98,7 +98,7 @@ pub(crate) struct Places {
     pub refused: u64,
 }
 
-impl Seen {
+impl FoundFile {
     pub(crate) fn new(kind: Kind, stat: &Stat) -> Self {
         let key = FileKey { device: stat.device, inode: stat.inode };
         let modified = UNIX_EPOCH + Duration::from_nanos(stat.modified_ns);
@@ -106,8 +106,8 @@ impl Seen {
     }
 }
 
-impl Wanted {
-    fn takes(&self, seen: &Seen) -> bool {
+impl FileFilter {
+    fn takes(&self, seen: &FoundFile) -> bool {
         !self.known.contains(&seen.key)
             && self.since.is_none_or(|since| seen.modified >= since)
             && self.by.is_none_or(|by| by.wrote(seen))
@@ -115,7 +115,7 @@ impl Wanted {
 }
 
 impl Places {
-    fn take(&mut self, place: Result<OwnedFd, Errno>, kind: Kind, wanted: &Wanted) {
+    fn take(&mut self, place: Result<OwnedFd, Errno>, kind: Kind, wanted: &FileFilter) {
         match place.and_then(|place| plain(place, kind, wanted)) {
             Ok(found) => self.files.extend(found),
             // Closed or removed meanwhile.
@@ -130,7 +130,7 @@ pub(crate) fn search(
     paths: &Paths,
     search: &Search,
     place: Option<BorrowedFd<'_>>,
-    wanted: &Wanted,
+    wanted: &FileFilter,
 ) -> Result<Places, Errno> {
     match search {
         Search::OpenBy { process, pid } => open_by((paths, *process, *pid), wanted),
@@ -140,7 +140,7 @@ pub(crate) fn search(
 
 fn open_by(
     (paths, process, pid): (&Paths, ProcKey, u32),
-    wanted: &Wanted,
+    wanted: &FileFilter,
 ) -> Result<Places, Errno> {
     let folder = paths.proc.join(format!("{}/fd", process.pid));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -165,7 +165,7 @@ fn open_by(
     Ok(found)
 }
 
-fn in_directory(place: BorrowedFd<'_>, wanted: &Wanted) -> Result<Places, Errno> {
+fn in_directory(place: BorrowedFd<'_>, wanted: &FileFilter) -> Result<Places, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = openat(place, ".", flags, Mode::empty())?;
     let mut found = Places::default();
@@ -212,11 +212,11 @@ fn is_written(folder: BorrowedFd<'_>, name: &std::ffi::CStr) -> bool {
 fn plain(
     place: OwnedFd,
     kind: Kind,
-    wanted: &Wanted,
+    wanted: &FileFilter,
 ) -> Result<Option<(Kind, Stat, OwnedFd)>, Errno> {
     // Without asking the server of a network file system again.
     let stat = tenant_files::regular(&place, AtFlags::STATX_DONT_SYNC)?;
-    if !wanted.takes(&Seen::new(kind, &stat)) {
+    if !wanted.takes(&FoundFile::new(kind, &stat)) {
         return Ok(None);
     }
     tenant_files::open_place(place.as_fd())?;

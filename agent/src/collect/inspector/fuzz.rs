@@ -1,7 +1,7 @@
 //! What the fuzz targets call (`tests/fuzz`): any bytes as what the Inspector, or somebody in its
 //! place, wrote.
 
-use super::environment::Asked;
+use super::environment::InspectorEnv;
 use super::exposition::{MAX_ROWS, parse};
 use super::record::Record;
 use std::io::Read;
@@ -19,5 +19,5 @@ pub fn exposition(text: &str) -> bool {
 
 /// What an environment asks for, in words.
 pub fn environment(source: impl Read) -> Option<String> {
-    Asked::read(source).ok().map(|asked| format!("{asked:?}"))
+    InspectorEnv::read(source).ok().map(|asked| format!("{asked:?}"))
 }

@@ -1,8 +1,8 @@
 //! The processes that may have the Inspector in them: those that hold a device. What each one's
 //! environment asks for is read once, its open files when that is due.
 
-use super::environment::Asked;
-use super::files::{Found, Opened, Seen, Wanted};
+use super::environment::InspectorEnv;
+use super::files::{FileFilter, FoundFile, Opened, SearchResult};
 use super::names::Kind;
 use crate::attribute::process::Living;
 use crate::attribute::quota::QuotaKey;
@@ -20,15 +20,15 @@ const RARELY: Duration = Duration::from_mins(1);
 /// every reading.
 const YOUNG: Duration = Duration::from_mins(1);
 /// How long the Inspector may take to write its first record before that is told.
-const PATIENCE: Duration = Duration::from_mins(2);
+const FIRST_RECORD_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A process.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Its number in its own PID namespace, and its user.
-    pub own: Own,
+    pub own: ProcessNames,
     /// What its environment asks for, if it could be read.
-    pub asked: Option<Asked>,
+    pub asked: Option<InspectorEnv>,
     /// It has written something.
     pub writes: bool,
     /// Its open files can be looked at.
@@ -43,7 +43,7 @@ pub(super) struct Process {
 
 /// How a process names itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Own {
+pub(crate) struct ProcessNames {
     pub pid: u32,
     pub uid: u32,
     /// The parent's number in the host's namespace.
@@ -125,7 +125,7 @@ impl Processes {
         files: &TenantFiles,
         key: ProcKey,
         now: Instant,
-        wanted: &Wanted,
+        wanted: &FileFilter,
     ) -> Vec<Opened> {
         let has_ended = self.gone.contains(&key);
         let Some(process) = self.known.get_mut(&key) else { return Vec::new() };
@@ -154,7 +154,7 @@ impl Processes {
 
     /// The process that has this number in its own PID namespace and this user: the writer of a
     /// file in a directory. One whose open files can be looked at shows its files itself.
-    pub(super) fn writer(&mut self, seen: &Seen, now: Instant) -> Option<ProcKey> {
+    pub(super) fn writer(&mut self, seen: &FoundFile, now: Instant) -> Option<ProcKey> {
         let gone = &self.gone;
         let mut alike = self.known.iter_mut().filter(|(_, process)| process.own.wrote(seen));
         let (key, process) = alike.next().filter(|_| alike.next().is_none())?;
@@ -173,7 +173,10 @@ impl Processes {
         for process in self.known.values().filter(|process| !process.writes) {
             match &process.asked {
                 Some(asked) if asked.enabled && !asked.dumps => silent[0] += 1,
-                Some(asked) if asked.enabled && now.duration_since(process.since) > PATIENCE => {
+                Some(asked)
+                    if asked.enabled
+                        && now.duration_since(process.since) > FIRST_RECORD_TIMEOUT =>
+                {
                     silent[1] += 1;
                 }
                 _ => {}
@@ -188,7 +191,7 @@ impl Process {
         let living = Living::same(files.paths(), key)?;
         let own = own(&living.read("status")?)?;
         let environment = files.proc_file(key, ProcFile::Environment);
-        let asked = environment.ok().and_then(|environment| Asked::read(environment).ok());
+        let asked = environment.ok().and_then(|environment| InspectorEnv::read(environment).ok());
         Some(Self {
             own,
             asked,
@@ -205,8 +208,8 @@ impl Process {
         &mut self,
         (files, key): (&TenantFiles, ProcKey),
         now: Instant,
-        wanted: &Wanted,
-    ) -> Option<Found> {
+        wanted: &FileFilter,
+    ) -> Option<SearchResult> {
         let asked = self.asked.as_ref().filter(|asked| asked.enabled);
         let is_awaited = asked.is_some() && !self.writes;
         let is_young = !self.writes && now.duration_since(self.since) < YOUNG;
@@ -228,29 +231,29 @@ impl Process {
     }
 
     /// What it has left where it wrote.
-    fn last_look(&mut self, wanted: &Wanted) -> Option<Found> {
+    fn last_look(&mut self, wanted: &FileFilter) -> Option<SearchResult> {
         let place = self.place.take().filter(|_| !self.writes)?;
         place.search(&self.own_of(wanted)).ok()
     }
 
-    fn own_of(&self, wanted: &Wanted) -> Wanted {
-        Wanted { by: Some(self.own), ..wanted.clone() }
+    fn own_of(&self, wanted: &FileFilter) -> FileFilter {
+        FileFilter { by: Some(self.own), ..wanted.clone() }
     }
 }
 
-impl Own {
+impl ProcessNames {
     /// Whether a file's name and user say that this process wrote it.
-    pub(super) fn wrote(self, seen: &Seen) -> bool {
+    pub(super) fn wrote(self, seen: &FoundFile) -> bool {
         seen.kind == Kind::Records { pid: self.pid } && seen.uid == self.uid
     }
 }
 
 /// From `/proc/PID/status`.
-fn own(status: &str) -> Option<Own> {
+fn own(status: &str) -> Option<ProcessNames> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let last = |text: &str| text.split_ascii_whitespace().last()?.parse().ok();
     let first = |text: &str| text.split_ascii_whitespace().next()?.parse().ok();
-    Some(Own {
+    Some(ProcessNames {
         // Without PID namespaces in the kernel there is no such line.
         pid: field("NSpid:").or_else(|| field("Pid:")).and_then(last)?,
         // Files are made for the file system's user.
@@ -266,8 +269,8 @@ mod tests {
     #[test]
     fn a_process_in_a_namespace_has_the_innermost_number_and_the_file_systems_user() {
         let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t0\t0\t0\t1000\nNSpid:\t4711\t33\t7\n";
-        assert_eq!(own(text), Some(Own { pid: 7, uid: 1000, parent: 12 }));
+        assert_eq!(own(text), Some(ProcessNames { pid: 7, uid: 1000, parent: 12 }));
         let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t5\t5\t5\t5\n";
-        assert_eq!(own(text), Some(Own { pid: 4711, uid: 5, parent: 12 }));
+        assert_eq!(own(text), Some(ProcessNames { pid: 4711, uid: 5, parent: 12 }));
     }
 }

@@ -5,7 +5,7 @@ use crate::attribute::quota::QuotaKey;
 use crate::catalog::inspector as metric;
 use crate::catalog::nccl::{Operation, SizeClass};
 use crate::communicators::{
-    CommunicatorHash, Communicators, Learned, MemberFacts, MemberId, MemberKey,
+    CommunicatorHash, CommunicatorUpdate, Communicators, MemberFacts, MemberId, MemberKey,
 };
 use crate::ids::ProcKey;
 use crate::sample::{Batch, Histogram, Recent};
@@ -45,7 +45,7 @@ pub(super) struct RankKey {
 
 /// What has completed of one operation and size.
 #[derive(Debug)]
-struct Done {
+struct CompletedWork {
     duration: Histogram,
     bytes: u64,
     bus_bytes: u64,
@@ -53,7 +53,7 @@ struct Done {
     bus_bandwidth: Histogram,
 }
 
-impl Default for Done {
+impl Default for CompletedWork {
     fn default() -> Self {
         Self {
             duration: Histogram::new(TIME_BOUNDS),
@@ -86,7 +86,7 @@ pub(super) struct Rank {
     names: u8,
     key: MemberKey,
     facts: MemberFacts,
-    done: HashMap<(Operation, SizeClass), Done>,
+    done: HashMap<(Operation, SizeClass), CompletedWork>,
     sequences: HashMap<Operation, Sequence>,
     /// The reading in which it was last heard of.
     pub heard: u64,
@@ -144,7 +144,7 @@ impl Rank {
         &mut self,
         dims: (Operation, SizeClass),
         combinations: &mut usize,
-    ) -> Option<&mut Done> {
+    ) -> Option<&mut CompletedWork> {
         let is_sized = self.done.contains_key(&dims) || *combinations < MAX_COMBINATIONS;
         let dims = if is_sized { dims } else { (dims.0, SizeClass::Unknown) };
         if !self.done.contains_key(&dims) {
@@ -196,7 +196,11 @@ impl Rank {
         if let Some(hash) = self.facts.hash {
             let (rank, ranks) = (self.facts.rank.filter(|_| is_only), self.facts.ranks);
             let name = self.facts.name.clone();
-            communicators.learn(key.process, hash, Learned { rank, ranks, name, device: None });
+            communicators.learn(
+                key.process,
+                hash,
+                CommunicatorUpdate { rank, ranks, name, device: None },
+            );
         }
         communicators.put(self.key, self.facts.clone());
     }
@@ -215,7 +219,7 @@ impl Rank {
     }
 
     /// Everything that has completed.
-    pub(super) fn tell(&self, out: &mut Batch) {
+    pub(super) fn report(&self, out: &mut Batch) {
         out.push(metric::INFO.sample(self.id, (), 1));
         for (dims, done) in &self.done {
             let (id, dims) = (self.id, *dims);

@@ -1,7 +1,7 @@
 //! The ranks that the Inspector tells of: who they are, joined to what else is known of the
 //! process's communicators, and what has completed on each since the agent began to read.
 
-use super::exposition::{Exposition, Whose};
+use super::exposition::{Exposition, RowCommunicator};
 use super::rank::{Rank, RankKey};
 use super::record::Record;
 use crate::attribute::quota::QuotaKey;
@@ -35,13 +35,13 @@ pub(super) struct Ranks {
     /// Told for the last time at the last reading.
     ended: Vec<MemberId>,
     /// What processes have used up.
-    spent: HashMap<ProcKey, Spent>,
+    spent: HashMap<ProcKey, LimitUsage>,
     refused: HashMap<(QuotaKey, OwnerLimit), u64>,
 }
 
 /// What the ranks of a process use of its limits.
 #[derive(Debug, Default)]
-struct Spent {
+struct LimitUsage {
     ranks: usize,
     combinations: usize,
     means: usize,
@@ -55,7 +55,7 @@ impl Ranks {
         self.reading += 1;
         // Only now: the enrich stage needed their names for their last points.
         for id in self.ended.drain(..) {
-            communicators.forget(id);
+            communicators.remove(id);
         }
     }
 
@@ -98,7 +98,7 @@ impl Ranks {
     ) -> Vec<(Recent, Operation, super::exposition::Levels)> {
         let mut told = Vec::new();
         for (row, levels) in exposition {
-            let Whose { hash, rank, name, ranks } = &row.whose;
+            let RowCommunicator { hash, rank, name, ranks } = &row.whose;
             let name = name.as_deref().map(Arc::from);
             let key = RankKey { process, hash: *hash, rank: *rank, name, ranks: *ranks };
             let Some(operation) = row.operation() else { continue };
@@ -136,14 +136,14 @@ impl Ranks {
     }
 
     /// Everything.
-    pub(super) fn tell(&self, out: &mut Batch) {
+    pub(super) fn report(&self, out: &mut Batch) {
         for rank in self.known.values() {
-            rank.tell(out);
+            rank.report(out);
         }
     }
 
     /// Forgets the ranks of processes that have ended, after they were told.
-    pub(super) fn forget(&mut self, gone: &HashSet<ProcKey>) {
+    pub(super) fn remove_processes(&mut self, gone: &HashSet<ProcKey>) {
         let ended = &mut self.ended;
         self.known.retain(|key, rank| {
             let stays = !gone.contains(&key.process);
@@ -169,7 +169,7 @@ impl Ranks {
         &mut self,
         (key, owner): (&RankKey, QuotaKey),
         communicators: &Communicators,
-    ) -> Option<(&mut Rank, &mut Spent)> {
+    ) -> Option<(&mut Rank, &mut LimitUsage)> {
         if !self.known.contains_key(key) {
             if !self.make_room(key.process, owner) {
                 return None;

@@ -6,16 +6,16 @@
 
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
-use crate::communicators::fit_to_tell;
+use crate::communicators::printable_name;
 use gpuwho_common::nccl::MOST_RANKS;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
 /// Longer than a day is no collective.
-const LONGEST_US: u64 = 86_400_000_000;
+const MAX_DURATION_US: u64 = 86_400_000_000;
 /// More bytes than any memory has are no message.
-const MOST_BYTES: u64 = 1 << 50;
+const MAX_MESSAGE_BYTES: u64 = 1 << 50;
 /// Faster than any link by a thousand times, in bytes a second.
 const FASTEST: f64 = 1e17;
 /// Digits of the hash that fit the Inspector's buffer of 17 bytes beside `0x` and a NUL.
@@ -164,7 +164,7 @@ impl<'a> Record<'a> {
         let ranks = header.n_ranks;
         let is_sound = (1..=MOST_RANKS).contains(&ranks)
             && header.rank < ranks
-            && measured.time_us <= LONGEST_US;
+            && measured.time_us <= MAX_DURATION_US;
         let hash = HashText::parse(&header.id).filter(|_| is_sound);
         let bytes = message_bytes(operation, measured.bytes, ranks);
         let (Some(hash), Some(bytes)) = (hash, bytes) else {
@@ -176,7 +176,7 @@ impl<'a> Record<'a> {
         let [algorithm, bus] = measured.gigabytes;
         Ok(Self {
             hash,
-            name: header.comm_name.and_then(name_told),
+            name: header.comm_name.and_then(recorded_name),
             rank: header.rank,
             ranks,
             pid: line.metadata.pid,
@@ -218,8 +218,8 @@ impl Message<'_> {
 }
 
 /// The name that a program gave; the Inspector writes `unknown` where there is none.
-pub(super) fn name_told(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
-    fit_to_tell(name).filter(|name| name != "unknown")
+pub(super) fn recorded_name(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
+    printable_name(name).filter(|name| name != "unknown")
 }
 
 /// NCCL's name of an operation (`ncclFuncToString`).
@@ -249,7 +249,7 @@ fn message_bytes(operation: Operation, part: u64, ranks: u32) -> Option<u64> {
         | Operation::Scatter => u64::from(ranks),
         _ => 1,
     };
-    part.checked_mul(parts).filter(|bytes| *bytes <= MOST_BYTES)
+    part.checked_mul(parts).filter(|bytes| *bytes <= MAX_MESSAGE_BYTES)
 }
 
 /// The factors of nccl-tests.

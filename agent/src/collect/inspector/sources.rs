@@ -28,12 +28,12 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub(super) enum Content {
     Records(Tail),
-    Exposition(Means),
+    Exposition(MeanValues),
 }
 
 /// The last exposition of a file.
 #[derive(Debug)]
-pub(super) struct Means {
+pub(super) struct MeanValues {
     file: TenantFile,
     written: Option<SystemTime>,
     /// Bytes that may be read of it, saved up until it can be read as a whole.
@@ -60,7 +60,7 @@ impl Source {
     }
 }
 
-impl Means {
+impl MeanValues {
     /// Of a file that was not read yet.
     pub(super) fn new(file: TenantFile) -> Self {
         Self { file, written: None, credit: 0, rows: Exposition::new() }

@@ -38,7 +38,7 @@ pub(super) enum Piece<'a> {
 
 /// What a reading took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Took {
+pub(super) struct ReadCost {
     /// Bytes read.
     pub bytes: u64,
     /// Bytes passed over.
@@ -66,9 +66,9 @@ impl Tail {
         &mut self,
         budget: u64,
         each: &mut dyn FnMut(Piece<'_>),
-    ) -> io::Result<Took> {
+    ) -> io::Result<ReadCost> {
         let size = self.file.stat_now()?.size;
-        let mut took = Took::default();
+        let mut took = ReadCost::default();
         if size == self.offset {
             return Ok(took);
         }

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 /// The first look after the one made at once.
 const FIRST_WAIT: Duration = Duration::from_micros(500);
 /// The slowest interval.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 /// A driver without persistence may take ten seconds to bring a device up inside `open`.
 const GIVE_UP: Duration = Duration::from_secs(30);
 /// Waiting openings at once; past this they are told unconfirmed.
-const MOST: usize = 4_096;
+const MAX_ATTEMPTS: usize = 4_096;
 
 /// An opening that waits for its proof.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Attempts(Vec<Waiting>);
 
 /// What a look at a process shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum OpenState {
     /// The device is among its open files.
     Holding,
     /// It is not, or not yet.
@@ -68,7 +68,7 @@ pub(super) struct Outcome {
 impl Attempts {
     /// Holds an attempt back; gives it back when there is no room.
     pub(super) fn hold(&mut self, attempt: Attempt, now: Instant) -> Option<Attempt> {
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_ATTEMPTS {
             return Some(attempt);
         }
         self.0.push(Waiting { attempt, since: now, next: now, wait: FIRST_WAIT });
@@ -81,7 +81,7 @@ impl Attempts {
     }
 
     /// What a process waits for: each device, and its node as it was seen.
-    pub(super) fn openings(&self, process: ProcKey) -> Vec<(Device, Arc<str>)> {
+    pub(super) fn open_nodes(&self, process: ProcKey) -> Vec<(Device, Arc<str>)> {
         let mine = self.0.iter().filter(|waiting| waiting.attempt.process == process);
         let opening = |waiting: &Waiting| match &waiting.attempt.evidence {
             Evidence::Opened(opened) => Some((waiting.attempt.device, Arc::clone(&opened.node))),
@@ -94,7 +94,7 @@ impl Attempts {
     pub(super) fn look(
         &mut self,
         now: Instant,
-        mut see: impl FnMut(ProcKey, Device) -> Seen,
+        mut see: impl FnMut(ProcKey, Device) -> OpenState,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let mut rest = Vec::with_capacity(self.0.len());
@@ -104,13 +104,13 @@ impl Attempts {
                 continue;
             }
             let seen = see(waiting.attempt.process, waiting.attempt.device);
-            if seen != Seen::Without {
+            if seen != OpenState::Without {
                 outcome.held.push(waiting.attempt);
             } else if now.duration_since(waiting.since) >= GIVE_UP {
                 outcome.refused.push(waiting.attempt);
             } else {
                 waiting.next = now + waiting.wait;
-                waiting.wait = (waiting.wait * 2).min(LONGEST_WAIT);
+                waiting.wait = (waiting.wait * 2).min(MAX_WAIT);
                 rest.push(waiting);
             }
         }
@@ -180,10 +180,10 @@ mod tests {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
-        let early = attempts.look(start, |_, _| Seen::Without);
+        let early = attempts.look(start, |_, _| OpenState::Without);
         assert_eq!((early.held.len(), early.refused.len()), (0, 0));
         assert_eq!(attempts.next(), Some(start + FIRST_WAIT));
-        let late = attempts.look(start + GIVE_UP, |_, _| Seen::Without);
+        let late = attempts.look(start + GIVE_UP, |_, _| OpenState::Without);
         assert_eq!((late.held.len(), late.refused.len()), (0, 1));
         assert_eq!(attempts.next(), None);
     }
@@ -194,11 +194,12 @@ mod tests {
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
         assert!(attempts.hold(attempt(8), start).is_none());
-        let seen = attempts
-            .look(start, |process, _| if process.pid == 8 { Seen::Holding } else { Seen::Without });
+        let seen = attempts.look(start, |process, _| {
+            if process.pid == 8 { OpenState::Holding } else { OpenState::Without }
+        });
         let pids: Vec<u32> = seen.held.iter().map(|held| held.process.pid).collect();
         assert_eq!(pids, vec![8]);
-        let waiting = attempts.openings(ProcKey { pid: 7, start_ticks: 1 });
+        let waiting = attempts.open_nodes(ProcKey { pid: 7, start_ticks: 1 });
         let devices: Vec<Device> = waiting.into_iter().map(|(device, _)| device).collect();
         assert_eq!(devices, vec![DEVICE]);
     }
@@ -208,7 +209,7 @@ mod tests {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
-        let gone = attempts.look(start, |_, _| Seen::Gone);
+        let gone = attempts.look(start, |_, _| OpenState::Gone);
         assert_eq!((gone.held.len(), gone.refused.len()), (1, 0));
         assert_eq!(attempts.next(), None);
     }

@@ -98,7 +98,7 @@ impl Default for Settings {
 
 /// How something stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum CheckState {
     /// As it should be.
     Ok,
     /// This host does not have it, and the agent does without: a fact, not a fault.
@@ -107,7 +107,7 @@ pub enum Standing {
     Degraded,
 }
 
-impl Standing {
+impl CheckState {
     /// The word `gpuwho doctor` uses.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ pub struct Finding {
     /// What was looked at.
     pub what: &'static str,
     /// How it stands.
-    pub standing: Standing,
+    pub status: CheckState,
     /// What was found, and why it matters where it is not right.
     pub detail: String,
 }
@@ -236,18 +236,18 @@ pub fn diagnose(settings: &Settings, paths: &Paths) -> Vec<Finding> {
             for (hook, why) in &loaded.declined {
                 let detail =
                     format!("this kernel does not offer {hook}, {} serves: {why}", loaded.hook);
-                let standing = Standing::Absent;
-                findings.push(Finding { what: "better open hook", standing, detail });
+                let standing = CheckState::Absent;
+                findings.push(Finding { what: "better open hook", status: standing, detail });
             }
             let detail = format!("{}, {} watched", loaded.hook, nodes.count());
-            findings.push(Finding { what: "open hook", standing: Standing::Ok, detail });
+            findings.push(Finding { what: "open hook", status: CheckState::Ok, detail });
         }
         Err(why) => {
             let detail = format!(
                 "{why}; scanning /proc every {} s instead",
                 Duration::from_secs(settings.scan_interval_s).as_secs()
             );
-            findings.push(Finding { what: "open hook", standing: Standing::Degraded, detail });
+            findings.push(Finding { what: "open hook", status: CheckState::Degraded, detail });
         }
     }
     findings
@@ -261,8 +261,8 @@ fn kernel_types(paths: &Paths) -> Finding {
     } else {
         format!("{} is missing: the kernel needs CONFIG_DEBUG_INFO_BTF", path.display())
     };
-    let standing = Standing::degraded_unless(ok);
-    Finding { what: "kernel type information", standing, detail }
+    let standing = CheckState::degraded_unless(ok);
+    Finding { what: "kernel type information", status: standing, detail }
 }
 
 fn capabilities(paths: &Paths) -> Finding {
@@ -277,6 +277,6 @@ fn capabilities(paths: &Paths) -> Finding {
     let ok = effective & SYS_ADMIN != 0 || effective & PERFMON_AND_BPF == PERFMON_AND_BPF;
     let detail =
         if ok { "enough for BPF" } else { "needs CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN" };
-    let standing = Standing::degraded_unless(ok);
-    Finding { what: "capabilities", standing, detail: detail.to_owned() }
+    let standing = CheckState::degraded_unless(ok);
+    Finding { what: "capabilities", status: standing, detail: detail.to_owned() }
 }

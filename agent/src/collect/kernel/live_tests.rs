@@ -56,7 +56,7 @@ impl Node {
 
 struct Probe {
     handle: Handle,
-    told: Receiver<Evidence>,
+    reported: Receiver<Evidence>,
     past: Vec<Evidence>,
 }
 
@@ -78,7 +78,7 @@ impl Probe {
             println!("not on this kernel: {}", handle.report().reason);
             return None;
         }
-        Some(Self { handle, told, past: Vec::new() })
+        Some(Self { handle, reported: told, past: Vec::new() })
     }
 
     fn expect<T>(&mut self, what: &str, wanted: impl Fn(&Evidence) -> Option<T>) -> T {
@@ -86,7 +86,9 @@ impl Probe {
             return found;
         }
         let end = Instant::now() + DEADLINE;
-        while let Ok(told) = self.told.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        while let Ok(told) =
+            self.reported.recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
             let found = wanted(&told);
             self.past.push(told);
             if let Some(found) = found {
@@ -344,7 +346,7 @@ fn open_that_finds_no_driver_is_not_told_of_a_living_process() {
         let mut living = sh("(: <\"$0\") 2>/dev/null; : 2>/dev/null <\"$0\"; read go", &node);
         assert!(fs::File::open(&node.path).is_err());
         let me = std::process::id();
-        let told = probe.told.recv_timeout(Duration::from_millis(300));
+        let told = probe.reported.recv_timeout(Duration::from_millis(300));
         let mine = |told: &Evidence| matches!(told, Evidence::Opened(o) if o.process.pid == me);
         assert!(!told.iter().any(mine), "{hook} {told:?}");
         probe.past.extend(told);

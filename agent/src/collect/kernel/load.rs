@@ -130,15 +130,15 @@ pub(super) struct Loaded {
     pub layout: Layout,
     pub hook: OpenHook,
     pub declined: Vec<(OpenHook, String)>,
-    pub said: EbpfLogger<Words>,
+    pub said: EbpfLogger<BpfLogger>,
     _programs: Ebpf,
 }
 
 /// The programs' own words on their way to the agent's log.
 #[derive(Debug)]
-pub(super) struct Words;
+pub(super) struct BpfLogger;
 
-impl Log for Words {
+impl Log for BpfLogger {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         true
     }
@@ -165,7 +165,7 @@ pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<L
         .map_err(|source| LoadError::Map { name: "EVENTS", source })?;
     let lost = PerCpuArray::try_from(map(&mut bpf, "LOST")?)
         .map_err(|source| LoadError::Map { name: "LOST", source })?;
-    let said = EbpfLogger::init_with_logger(&mut bpf, Words)
+    let said = EbpfLogger::init_with_logger(&mut bpf, BpfLogger)
         .map_err(|_| LoadError::Missing("map of log records"))?;
     let (holders, seen) = (hash_map(&mut bpf, "HOLDERS")?, hash_map(&mut bpf, "SEEN")?);
     for (program, tracepoint) in FOLLOWERS {

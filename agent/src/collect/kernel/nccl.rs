@@ -9,82 +9,82 @@
 mod account;
 mod arrivals;
 mod attaching;
+mod budget;
+mod budgets;
 mod change;
 mod complete;
-mod cover;
 mod denials;
 mod elf;
 mod fields;
 mod files;
 #[doc(hidden)]
 pub mod fuzz;
-mod governing;
-mod governor;
 mod host;
 mod identity;
 mod libraries;
 mod library;
-mod looks;
+mod log_limit;
 mod many;
 mod mapped;
 mod mappings;
 mod maps;
+mod members;
 mod mounts;
 mod pace;
 mod peers;
 mod probed;
 mod probes;
 mod quota;
+mod rank_status;
 mod refusals;
-mod roll;
+mod report;
+mod rescan;
 mod room;
+mod scan;
 mod shared;
-mod standing;
 mod state;
 mod stuck;
 mod tally;
 mod target;
-mod tell;
-mod waker;
+mod uptime;
 mod watch;
-mod words;
 
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{self as metric, KnownBy};
 use crate::collect::Collector;
 use crate::collect::ras;
-use crate::collect::status::{Board, Report};
+use crate::collect::status::{Report, StatusRegistry};
 use crate::communicators::Communicators;
-use crate::event::desk::Desk;
+use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;
 use crate::paths::Paths;
 use crate::sample::{Agent, Batch};
 use crate::tenant_files::TenantFiles;
-use account::{tell_coverage, tell_probes};
+use account::{report_coverage, report_probes};
+pub use budget::Patience;
 use complete::{Completion, Sources};
-use cover::EachCovered;
 use denials::Denials;
-pub use governor::Patience;
 use gpuwho_common::nccl::{
     Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE, MadeId,
 };
 use host::Host;
 pub use many::Way;
 use maps::Maps;
+use members::{Member, MemberTable, Processes as _, Reading};
 use peers::{Peers, groups};
 pub use probed::{Governed, Probed, place_of};
 use quota::EachOwner;
-use roll::{Member, Processes as _, Reading, Roll};
+use rank_status::{report_stuck, statuses};
+use report::{MemberContext, count, report};
+pub use rescan::RescanHandle;
 use shared::Shared;
-use standing::{say, standings};
 use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tell::{Beside, count, tell};
-pub use waker::Waker;
+use uptime::EachCovered;
 use watch::Running;
 
 /// The source's name: its threads are `collect:nccl` and `nccl:watch`.
@@ -137,10 +137,10 @@ pub struct Nccl {
     communicators: Arc<Communicators>,
     shared: Shared,
     maps: Option<Maps>,
-    roll: Roll,
+    members: MemberTable,
     completion: Completion,
     peers: Peers,
-    desk: Option<Arc<Desk>>,
+    aggregator: Option<Arc<EventAggregator>>,
     /// For how long the probes were there, at this reading and at the last.
     covered: [EachCovered; 2],
     denials: Denials,
@@ -155,10 +155,10 @@ pub fn start(
     (files, paths): (&TenantFiles, &Paths),
     ownership: &Ownership,
     (communicators, answers): (&Arc<Communicators>, &ras::Answers),
-    told: (Board, Option<Arc<Desk>>),
-) -> io::Result<(Nccl, Waker)> {
+    told: (StatusRegistry, Option<Arc<EventAggregator>>),
+) -> io::Result<(Nccl, RescanHandle)> {
     let table = ownership.clone();
-    let holders = move || table.holders().iter().map(|owner| owner.process).collect();
+    let holders = move || table.openers().iter().map(|owner| owner.process).collect();
     let (mut nccl, waker) =
         Nccl::start(settings, (files, paths), (ownership, communicators), Box::new(holders), told)?;
     nccl.completion.answers = answers.clone();
@@ -170,9 +170,9 @@ impl Nccl {
         settings: Settings,
         (files, paths): (&TenantFiles, &Paths),
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
-        candidates: looks::Candidates,
-        told: (Board, Option<Arc<Desk>>),
-    ) -> io::Result<(Self, Waker)> {
+        candidates: scan::Candidates,
+        told: (StatusRegistry, Option<Arc<EventAggregator>>),
+    ) -> io::Result<(Self, RescanHandle)> {
         let (shared, desk) = (Shared::default(), told.1.clone());
         let known = (candidates, ownership.clone());
         let (running, waker) =
@@ -185,10 +185,10 @@ impl Nccl {
             communicators: Arc::clone(communicators),
             shared,
             maps: None,
-            roll: Roll::default(),
+            members: MemberTable::default(),
             completion: Completion::default(),
             peers: Peers::default(),
-            desk,
+            aggregator: desk,
             covered: Default::default(),
             denials: Denials::default(),
             errors: 0,
@@ -211,9 +211,9 @@ impl Nccl {
             self.shared.with(|known| (Host::of(&self.paths, known), known.fields.clone()));
         let sources = Sources { files: &self.files, processes: &host, fields: &fields };
         self.completion.read(&mut snapshot, &sources);
-        let reading = self.roll.read(&snapshot, &host, &self.communicators);
+        let reading = self.members.read(&snapshot, &host, &self.communicators);
         for (number, calls) in &reading.gone {
-            maps.forget(*number, communicator(&snapshot, *number), calls);
+            maps.remove(*number, communicator(&snapshot, *number), calls);
         }
         reading.gone_threads.iter().for_each(|task| maps.forget_thread(*task));
         for (handle, pid, ranks) in &reading.sized {
@@ -224,21 +224,21 @@ impl Nccl {
         self.completion.take(&snapshot, members, &said);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused.len() as u64)));
-        let counted = settle(&self.shared, &taken, (&snapshot, &reading, &unused));
+        let counted = close_pending(&self.shared, &taken, (&snapshot, &reading, &unused));
         self.denials.note(&counted, &self.ownership);
         let groups = groups(members, &self.communicators);
         self.peers.compare(members, &snapshot.communicators, &groups);
-        let standings = standings(members, &groups, now_ns, self.settings.hang_after);
+        let standings = statuses(members, &groups, now_ns, self.settings.hang_after);
         for stuck in self.peers.hangs.note(members, &standings, now_ns) {
-            say(stuck, &self.ownership, self.desk.as_deref());
+            report_stuck(stuck, &self.ownership, self.aggregator.as_deref());
         }
-        let beside = Beside { standings: &standings, peers: &self.peers, now_ns };
+        let beside = MemberContext { statuses: &standings, peers: &self.peers, now_ns };
         for member in members {
-            tell(out, member, &beside);
+            report(out, member, &beside);
         }
-        tell_coverage(out, members, (&snapshot, &host), &self.covered);
+        report_coverage(out, members, (&snapshot, &host), &self.covered);
         self.peers.forget(&reading, &groups);
-        tell_known(out, members);
+        report_known(out, members);
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl Collector for Nccl {
             self.errors += 1;
             tracing::debug!(%error, "maps of collective calls cannot be read");
         }
-        self.shared.with(|known| tell_probes(out, known, &self.covered));
+        self.shared.with(|known| report_probes(out, known, &self.covered));
     }
 
     fn report(&self) -> Report {
@@ -288,11 +288,11 @@ impl Collector for Nccl {
 }
 
 /// How many communicators are known, by what tells.
-fn tell_known(out: &mut Batch, members: &[Member]) {
+fn report_known(out: &mut Batch, members: &[Member]) {
     for &one in KnownBy::ALL {
         let known = members.iter().filter(|member| member.facts.known_by == one);
         let count = known.map(|member| member.numbers.len() as u64).sum();
-        out.push(metric::COMMUNICATORS.sample(Agent, one, tell::count(count)));
+        out.push(metric::COMMUNICATORS.sample(Agent, one, report::count(count)));
     }
 }
 
@@ -318,7 +318,7 @@ fn unused_ids(
 
 /// Lets owners have again what a reading has taken out of the maps: `taken` is what they had taken when
 /// it began. Gives what they have taken and were refused so far.
-fn settle(
+fn close_pending(
     shared: &Shared,
     taken: &EachOwner,
     (snapshot, reading, ids): (&maps::Snapshot, &Reading, &[(u64, MadeId)]),
@@ -327,7 +327,7 @@ fn settle(
     let threads = reading.gone_threads.iter().copied().collect();
     shared.with(|known| {
         let held = known.quotas.held(snapshot, ids, (&gone, &threads));
-        known.quotas.settle(taken, &held);
+        known.quotas.apply(taken, &held);
         known.quotas.taken()
     })
 }

@@ -42,12 +42,12 @@ pub enum SelfTestError {
     #[error("{0}")]
     NotLoaded(String),
     /// Something expected was not told.
-    #[error("not told within {DEADLINE:?}: {expected}; told so far: {told}")]
+    #[error("not reported within {DEADLINE:?}: {expected}; reported so far: {reported}")]
     Missing {
         /// What was expected.
         expected: &'static str,
         /// What was told about the process.
-        told: String,
+        reported: String,
     },
     /// Something told is wrong.
     #[error("told wrong: {0}")]
@@ -74,7 +74,7 @@ pub fn self_test(hook: Option<OpenHook>) -> Result<String, SelfTestError> {
     let Some(used) = handle.hook() else {
         return Err(SelfTestError::NotLoaded(handle.report().reason));
     };
-    let took = Play { scene: &scene, told, past: Vec::new() }.run()?;
+    let took = Play { scene: &scene, reported: told, past: Vec::new() }.run()?;
     if let Some(lost) = handle.report().dropped.iter().find(|(_, count)| *count != 0) {
         return Err(SelfTestError::Wrong(format!("lost events: {lost:?}")));
     }
@@ -125,7 +125,7 @@ impl Drop for Scene {
 
 struct Play<'a> {
     scene: &'a Scene,
-    told: Receiver<Evidence>,
+    reported: Receiver<Evidence>,
     past: Vec<Evidence>,
 }
 
@@ -262,7 +262,7 @@ impl Play<'_> {
         }
         let end = Instant::now() + DEADLINE;
         while let Ok(evidence) =
-            self.told.recv_timeout(end.saturating_duration_since(Instant::now()))
+            self.reported.recv_timeout(end.saturating_duration_since(Instant::now()))
         {
             let found = wanted(&evidence);
             self.past.push(evidence);
@@ -270,6 +270,6 @@ impl Play<'_> {
                 return Ok(found);
             }
         }
-        Err(SelfTestError::Missing { expected, told: format!("{:?}", self.past) })
+        Err(SelfTestError::Missing { expected, reported: format!("{:?}", self.past) })
     }
 }

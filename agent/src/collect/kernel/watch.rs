@@ -1,7 +1,7 @@
 //! The loop of the source `device_users`: waits for the ring, for new nodes, for attempts that
 //! are due and for the slow rescan, and tells what it learns.
 
-use super::attempts::{Attempt, Attempts, Seen};
+use super::attempts::{Attempt, Attempts, OpenState};
 use super::device_users::{OpenHook, Settings};
 use super::load::{Loaded, fill};
 use super::nodes::{Device, Nodes, folders};
@@ -109,7 +109,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
                 }
             }
             Evidence::Forked { parent, child } => {
-                let waiting = self.attempts.openings(*parent);
+                let waiting = self.attempts.open_nodes(*parent);
                 for (device, node) in &waiting {
                     let opened = Opened { node: Arc::clone(node), ..child.clone() };
                     let evidence = Evidence::Opened(opened);
@@ -133,18 +133,18 @@ impl<E: FnMut(Evidence)> Watch<E> {
             }
             Evidence::Exited { process, .. } => {
                 for attempt in self.attempts.ended(*process) {
-                    self.tell_once(attempt.evidence);
+                    self.emit_once(attempt.evidence);
                 }
             }
             _ => {}
         }
-        self.tell(fact.evidence);
+        self.send(fact.evidence);
     }
 
     fn hold(&mut self, evidence: Evidence, process: ProcKey, start_ns: u64, device: Device) {
         let attempt = Attempt { evidence, process, start_ns, device };
         if let Some(attempt) = self.attempts.hold(attempt, Instant::now()) {
-            self.tell(attempt.evidence);
+            self.send(attempt.evidence);
         }
     }
 
@@ -152,23 +152,23 @@ impl<E: FnMut(Evidence)> Watch<E> {
         let paths = &self.paths;
         let outcome = self.attempts.look(Instant::now(), |process, device| {
             if holds(paths, process, device) {
-                Seen::Holding
+                OpenState::Holding
             } else if is_alive(paths, process) {
-                Seen::Without
+                OpenState::Without
             } else {
-                Seen::Gone
+                OpenState::Gone
             }
         });
         for attempt in outcome.held {
-            self.tell_once(attempt.evidence);
+            self.emit_once(attempt.evidence);
         }
         for attempt in outcome.refused {
-            self.forget(bpf, &attempt);
+            self.remove(bpf, &attempt);
         }
     }
 
     /// The next attempt of this process is told again. An entry that is gone already is as wanted.
-    fn forget(&self, bpf: &mut Loaded, attempt: &Attempt) {
+    fn remove(&self, bpf: &mut Loaded, attempt: &Attempt) {
         let seen = SeenKey {
             start_ns: attempt.start_ns,
             pid: attempt.process.pid,
@@ -183,13 +183,13 @@ impl<E: FnMut(Evidence)> Watch<E> {
     }
 
     /// What waited may have been found by a scan meanwhile.
-    fn tell_once(&mut self, evidence: Evidence) {
+    fn emit_once(&mut self, evidence: Evidence) {
         if !matches!(&evidence, Evidence::Opened(opened) if self.tracker.knows_node(opened)) {
-            self.tell(evidence);
+            self.send(evidence);
         }
     }
 
-    fn tell(&mut self, evidence: Evidence) {
+    fn send(&mut self, evidence: Evidence) {
         self.tracker.note(&evidence);
         (self.emit)(evidence);
     }
@@ -221,7 +221,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     /// entry is gone, the program has seen it, and the ring tells.
     fn end_if_unseen(&mut self, bpf: &mut Loaded, process: ProcKey) {
         if !is_alive(&self.paths, process) && bpf.holders.remove(&process.pid).is_ok() {
-            self.tell(Evidence::Exited { process, at_ns: boot_time_ns() });
+            self.send(Evidence::Exited { process, at_ns: boot_time_ns() });
         }
     }
 

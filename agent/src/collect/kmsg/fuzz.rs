@@ -15,4 +15,4 @@ pub fn log(text: &str) {
 }
 
 /// Any text as what `syslog(2)` gives out; what it is as records of `/dev/kmsg`.
-pub use super::syslog::told;
+pub use super::syslog::as_records;

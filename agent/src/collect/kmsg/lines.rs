@@ -20,7 +20,7 @@ mod kill;
 
 use super::record::Record;
 use crate::catalog::event::EventKind;
-use crate::event::{Happening, Named, Place, Severity, xid};
+use crate::event::{Named, Observation, Place, Severity, xid};
 use fallen::Fallen;
 use kill::Kills;
 
@@ -43,15 +43,15 @@ impl Reports {
     }
 
     /// What a line that was heeded says that is new.
-    pub(super) fn read(&mut self, record: &Record<'_>) -> Option<Happening> {
+    pub(super) fn read(&mut self, record: &Record<'_>) -> Option<Observation> {
         let mut what = read(&record.text)?;
         self.kills.place(&mut what, record);
-        (!self.fallen.is_told(&what, record.at_us)).then_some(what)
+        (!self.fallen.is_reported(&what, record.at_us)).then_some(what)
     }
 }
 
 /// What a line says, if it is about an accelerator or a killed process.
-fn read(text: &str) -> Option<Happening> {
+fn read(text: &str) -> Option<Observation> {
     if is_of_a_packet(text) {
         return None;
     }
@@ -84,8 +84,8 @@ fn is_of_a_packet(text: &str) -> bool {
 }
 
 /// Lines of the NVIDIA driver.
-fn nvrm(rest: &str, text: &str) -> Option<Happening> {
-    let critical = |kind, place| Some(Happening::new(kind, place, Severity::Critical, text));
+fn nvrm(rest: &str, text: &str) -> Option<Observation> {
+    let critical = |kind, place| Some(Observation::new(kind, place, Severity::Critical, text));
     if let Some(rest) = rest.strip_prefix("Xid (") {
         return xid_line(rest, text);
     }
@@ -94,7 +94,7 @@ fn nvrm(rest: &str, text: &str) -> Option<Happening> {
         return is_gone(rest).then(|| critical(EventKind::Lost, Place::Pci(address))).flatten();
     }
     if let Some(place) = unbound(rest) {
-        return Some(Happening::new(EventKind::DriverUnbind, place, Severity::Warning, text));
+        return Some(Observation::new(EventKind::DriverUnbind, place, Severity::Warning, text));
     }
     let named = rest.strip_prefix("GPU ").and_then(grammar::device);
     let (place, words) = match named {
@@ -172,15 +172,15 @@ fn unbound(rest: &str) -> Option<Place> {
 /// `PCI:0000:17:00): 79, pid=1234, name=python, GPU has fallen off the bus.`; older drivers write
 /// no `PCI:`, no process, or quote an unknown one; with MIG ` GPU-I:05` follows the address, in
 /// decimal (`%02u`), and behind it may be ` GPU-CI:00`.
-fn xid_line(rest: &str, text: &str) -> Option<Happening> {
+fn xid_line(rest: &str, text: &str) -> Option<Observation> {
     let (address, rest) = grammar::address(rest.strip_prefix("PCI:").unwrap_or(rest))?;
     let (gpu_instance, rest) = instance(rest)?;
     let (code, rest) = grammar::number(rest.strip_prefix("): ")?)?;
     let rest = if rest.is_empty() { rest } else { rest.strip_prefix(',')? };
     let process = process(rest.trim_start());
     let severity = xid::verdict(code, text).action.severity();
-    let event = Happening::new(EventKind::Xid, Place::Pci(address), severity, text);
-    Some(Happening { code: Some(code), process, gpu_instance, ..event })
+    let event = Observation::new(EventKind::Xid, Place::Pci(address), severity, text);
+    Some(Observation { code: Some(code), process, gpu_instance, ..event })
 }
 
 fn instance(rest: &str) -> Option<(Option<u32>, &str)> {
@@ -195,7 +195,7 @@ fn instance(rest: &str) -> Option<(Option<u32>, &str)> {
 
 /// `3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 …`. Two lines more of each fault, with
 /// the same number, have its registers.
-fn sxid(rest: &str, text: &str) -> Option<Happening> {
+fn sxid(rest: &str, text: &str) -> Option<Observation> {
     let (_, rest) = grammar::number(rest)?;
     let (address, rest) = grammar::device(rest.strip_prefix(": SXid (PCI:")?)?;
     let (code, rest) = grammar::number(rest.strip_prefix("): ")?)?;
@@ -205,12 +205,12 @@ fn sxid(rest: &str, text: &str) -> Option<Happening> {
     }
     let is_fatal = words.starts_with("Fatal, ");
     let severity = if is_fatal { Severity::Critical } else { Severity::Warning };
-    let event = Happening::new(EventKind::Sxid, Place::Pci(address), severity, text);
-    Some(Happening { code: Some(code), ..event })
+    let event = Observation::new(EventKind::Sxid, Place::Pci(address), severity, text);
+    Some(Observation { code: Some(code), ..event })
 }
 
 /// The driver's coming and going.
-fn module(rest: &str, text: &str) -> Option<Happening> {
+fn module(rest: &str, text: &str) -> Option<Observation> {
     let (words, number) = rest.split_once(", major device number ")?;
     let kind = match words {
         "Unregistered the Nvlink Core" | "Unregistered Nvlink Core" => EventKind::DriverUnloaded,
@@ -218,7 +218,7 @@ fn module(rest: &str, text: &str) -> Option<Happening> {
         _ => return None,
     };
     let (_, rest) = grammar::number(number)?;
-    rest.trim_end().is_empty().then(|| Happening::new(kind, Place::Host, Severity::Info, text))
+    rest.trim_end().is_empty().then(|| Observation::new(kind, Place::Host, Severity::Info, text))
 }
 
 /// `pid=1234, name=python, …` or `pid='<unknown>', …` at the beginning: a process without a number

@@ -24,7 +24,7 @@ struct Mark {
 pub(super) struct Position {
     path: PathBuf,
     boot_id: String,
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 impl Position {
@@ -44,17 +44,17 @@ impl Position {
         let path = paths.run.join(file);
         let mark = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let told = mark.filter(|mark: &Mark| mark.boot_id == boot_id).map(|mark| mark.sequence);
-        Self { path, boot_id, told }
+        Self { path, boot_id, reported: told }
     }
 
     /// Whether a record was told before.
-    pub(super) fn is_told(&self, sequence: u64) -> bool {
-        self.told.is_some_and(|told| sequence <= told)
+    pub(super) fn is_reported(&self, sequence: u64) -> bool {
+        self.reported.is_some_and(|told| sequence <= told)
     }
 
     /// Everything up to this record is told.
     pub(super) fn advance(&mut self, sequence: u64) -> io::Result<()> {
-        self.told = Some(sequence);
+        self.reported = Some(sequence);
         let mark = Mark { boot_id: self.boot_id.clone(), sequence };
         let text = serde_json::to_vec(&mark).map_err(io::Error::other)?;
         // Renamed into its place, so that a crash leaves the old or the new one.
@@ -77,11 +77,11 @@ mod tests {
         fs::create_dir_all(&paths.run).unwrap();
         fs::write(boot.join("boot_id"), "first\n").unwrap();
         let mut position = Position::read(&paths);
-        assert!(!position.is_told(0));
+        assert!(!position.is_reported(0));
         position.advance(41).unwrap();
         let again = Position::read(&paths);
-        assert!(again.is_told(41) && !again.is_told(42));
+        assert!(again.is_reported(41) && !again.is_reported(42));
         fs::write(boot.join("boot_id"), "second\n").unwrap();
-        assert!(!Position::read(&paths).is_told(1));
+        assert!(!Position::read(&paths).is_reported(1));
     }
 }

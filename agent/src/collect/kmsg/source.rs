@@ -24,7 +24,7 @@ struct KernelLog;
 
 impl Source for KernelLog {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        start(&context.paths, Arc::clone(&context.desk), context.board.clone())?;
+        start(&context.paths, Arc::clone(&context.aggregator), context.board.clone())?;
         Ok(Vec::new())
     }
 

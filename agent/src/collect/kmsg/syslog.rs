@@ -66,17 +66,17 @@ fn newer(last: &mut u64) -> io::Result<String> {
     for record in records(&String::from_utf8_lossy(&text)) {
         if record.at_us > before {
             *last = record.at_us.max(*last);
-            record.tell(&mut told);
+            record.write_record(&mut told);
         }
     }
     Ok(told)
 }
 
 /// A text's records in the format of `/dev/kmsg`.
-pub fn told(text: &str) -> String {
+pub fn as_records(text: &str) -> String {
     let mut out = String::new();
     for record in records(text) {
-        record.tell(&mut out);
+        record.write_record(&mut out);
     }
     out
 }
@@ -91,7 +91,7 @@ struct Record<'a> {
 
 impl Record<'_> {
     /// As `/dev/kmsg` has it.
-    fn tell(&self, out: &mut String) {
+    fn write_record(&self, out: &mut String) {
         // Writing to a string cannot fail.
         let _ = write!(out, "{},{},{},-;", self.priority, self.at_us, self.at_us);
         for (number, line) in self.lines.iter().enumerate() {
@@ -138,7 +138,7 @@ fn prefixed(line: &str) -> Option<(u32, u64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::super::record::{Line, parse};
-    use super::{ALL, kernel_log, told};
+    use super::{ALL, as_records, kernel_log};
     use rustix::fs::{Mode, OFlags, open};
     use std::collections::HashMap;
 
@@ -153,19 +153,19 @@ mod tests {
         let expected = "6,3143106335,3143106335,-;Freezing\n\
             6,3346296569,3346296569,-;x\\x0aNVRM: Fake[19226]: segfault at 10\n\
             6,3346296644,3346296644,-;Code: e1\n";
-        assert_eq!(told(CRASH), expected);
+        assert_eq!(as_records(CRASH), expected);
     }
 
     #[test]
     fn a_prefix_that_a_name_brings_stands_behind_the_kernels_own() {
         let text = "<6>[    1.000002] y\n<6>[    1.000002] <3>[    9.000000] NVRM: Xid\n";
-        assert_eq!(told(text), "6,1000002,1000002,-;y\\x0a<3>[    9.000000] NVRM: Xid\n");
-        assert_eq!(told("NVRM: Xid\n<3>[x] NVRM\n<3>NVRM\n\n"), "");
+        assert_eq!(as_records(text), "6,1000002,1000002,-;y\\x0a<3>[    9.000000] NVRM: Xid\n");
+        assert_eq!(as_records("NVRM: Xid\n<3>[x] NVRM\n<3>NVRM\n\n"), "");
     }
 
     #[test]
     fn the_thread_that_a_kernel_names_is_no_part_of_the_text() {
-        assert_eq!(told("<3>[    1.000002][  T123] a\\b\n"), "3,1000002,1000002,-;a\\x5cb\n");
+        assert_eq!(as_records("<3>[    1.000002][  T123] a\\b\n"), "3,1000002,1000002,-;a\\x5cb\n");
     }
 
     #[test]
@@ -186,7 +186,7 @@ mod tests {
             }
         }
         let mut compared = 0;
-        for line in told(&String::from_utf8_lossy(&text)).lines() {
+        for line in as_records(&String::from_utf8_lossy(&text)).lines() {
             let Line::Kernel(record) = parse(line) else { continue };
             // Those of one microsecond are one record here.
             let Some([text]) = directly.get(&record.at_us).map(Vec::as_slice) else { continue };

@@ -14,12 +14,12 @@ use std::net::IpAddr;
 
 /// Communicators and ranks that are read of one answer; one with more is refused. A rank takes
 /// about 730 bytes of JSON, so the bytes that are read end sooner (`MOST_BYTES` in `ask.rs`).
-pub(super) const MOST_ENTRIES: usize = 1 << 16;
+pub(super) const MAX_ENTRIES: usize = 1 << 16;
 /// Ranks on this node that are kept of one answer, about 200 bytes each: eight processes with 128
 /// communicators each.
-pub(super) const MOST_LOCAL: usize = 1_024;
+pub(super) const MAX_LOCAL: usize = 1_024;
 /// Devices that a process can name: NCCL has them in a mask of 64 bits.
-const MOST_DEVICES: u32 = u64::BITS;
+const MAX_DEVICES: u32 = u64::BITS;
 
 /// The names that NCCL gives its operations (`ncclFuncToString`).
 const OPERATIONS: [(&str, Operation); 13] = [
@@ -58,7 +58,7 @@ impl Process {
 /// This node's processes by the names that NCCL has for them, as far as the process that answers
 /// may speak of them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Here {
+pub(super) struct LocalNames {
     /// Those of its own owner.
     pub believed: HashMap<Process, ProcKey>,
     /// Those of others.
@@ -67,9 +67,9 @@ pub(super) struct Here {
 
 /// How much of each operation a rank has launched, by the place in [`OPERATIONS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Launched([Option<u64>; OPERATIONS.len()]);
+pub(super) struct LaunchCounts([Option<u64>; OPERATIONS.len()]);
 
-impl Launched {
+impl LaunchCounts {
     /// Takes a count; an operation that is not known here is passed over.
     pub(super) fn put(&mut self, name: &str, count: u64) {
         let place = OPERATIONS.iter().position(|(known, _)| *known == name);
@@ -96,14 +96,14 @@ pub(super) struct Rank {
     pub number: u32,
     pub process: Process,
     pub device: Option<u32>,
-    pub launched: Launched,
+    pub launched: LaunchCounts,
     /// All that it has launched, as far as the answer tells ranks apart by it.
     pub total: u64,
 }
 
 /// A rank that did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Absent {
+pub(super) struct MissingRank {
     pub rank: u32,
     pub process: Option<Process>,
     pub is_unresponsive: bool,
@@ -120,7 +120,7 @@ pub(super) struct Communicator {
     pub present: u32,
     /// Those of them on this node that are believed.
     pub ranks: Vec<Rank>,
-    pub absent: Vec<Absent>,
+    pub absent: Vec<MissingRank>,
     /// Absent ranks, also those that are not listed.
     pub missing: u32,
     /// Those of them whose processes have answered and are no members.
@@ -138,16 +138,16 @@ impl Communicator {
 
 /// A process that NCCL names apart from communicators, with its devices as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lost {
+pub(super) struct LostProcess {
     pub process: Process,
     pub devices: u64,
 }
 
-impl Lost {
+impl LostProcess {
     /// Its devices, comma-separated.
     pub(super) fn devices(&self) -> Option<Box<str>> {
         let mut text = String::new();
-        for device in (0..MOST_DEVICES).filter(|device| self.devices >> device & 1 == 1) {
+        for device in (0..MAX_DEVICES).filter(|device| self.devices >> device & 1 == 1) {
             let comma = if text.is_empty() { "" } else { "," };
             // Writing to a string cannot fail.
             let _ = write!(text, "{comma}{device}");
@@ -171,10 +171,10 @@ pub(super) struct Answer {
     /// Those with ranks that are absent or on this node.
     pub communicators: Vec<Communicator>,
     /// Processes given up, and how many there are.
-    pub dead: Vec<Lost>,
+    pub dead: Vec<LostProcess>,
     pub dead_count: u32,
     /// Processes that did not answer in time, and how many there are.
-    pub late: Vec<Lost>,
+    pub late: Vec<LostProcess>,
     pub late_count: u32,
     /// What it says of processes on this node of which it may not speak.
     pub claims: u64,

@@ -2,7 +2,7 @@
 //! closed. What listens there is part of somebody's job: everything it sends has a limit in length
 //! and in time. Between the greeting and the question there is time to find out who has answered.
 
-use super::answer::{Answer, Here, MOST_ENTRIES};
+use super::answer::{Answer, LocalNames, MAX_ENTRIES};
 use super::json::{JsonError, from_json};
 use super::text::{TextError, from_text};
 use crate::catalog::nccl::RasOutcome;
@@ -22,15 +22,15 @@ const GREETS_WITHIN: Duration = Duration::from_secs(3);
 /// For everything after: NCCL's wait, twice over, since it asks along a chain.
 const WITHIN: Duration = Duration::from_secs(12);
 /// Of one line of the handshake.
-const MOST_LINE: u64 = 512;
+const MAX_LINE_BYTES: u64 = 512;
 /// Of a document; read as it comes, so that it is never in memory. A rank takes about 730 bytes in
 /// each of its communicators: 7,000 processes with six communicators each have 31 MB. What a larger
 /// job says is not read, and counted as too long.
-const MOST_BYTES: u64 = 32 << 20;
+const MAX_BYTES: u64 = 32 << 20;
 /// After one with more, memory that is not needed again is given back.
 const BIG: u64 = 1 << 20;
 /// Of a document as text, which is short and read whole.
-const MOST_TEXT: u64 = 1 << 20;
+const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub(super) enum AskError {
     Late,
     #[error("the connection broke: {0}")]
     Broken(io::Error),
-    #[error("the answer has more than {MOST_BYTES} bytes, or more than {MOST_ENTRIES} ranks")]
+    #[error("the answer has more than {MAX_BYTES} bytes, or more than {MAX_ENTRIES} ranks")]
     TooLong,
     #[error("a process that is none of those that listen has answered")]
     UnknownServer,
@@ -92,19 +92,19 @@ pub(super) fn greet(
             connected.map_err(|source| AskError::Connect { at, source })?
         }
     };
-    Talk::begin(stream, until.min(Instant::now() + GREETS_WITHIN), MOST_BYTES)
+    Talk::begin(stream, until.min(Instant::now() + GREETS_WITHIN), MAX_BYTES)
 }
 
 impl Talk {
     fn begin(stream: TcpStream, until: Instant, left: u64) -> Result<Self, AskError> {
         let reader = BufReader::new(Limited { stream, until, left });
         let mut talk = Self { reader, is_json: false };
-        let hello = talk.say("CLIENT PROTOCOL 2")?;
+        let hello = talk.exchange("CLIENT PROTOCOL 2")?;
         if !hello.starts_with("SERVER PROTOCOL ") {
             return Err(AskError::NotNccl(shown(&hello)));
         }
-        talk.say(&format!("TIMEOUT {NCCL_WAITS}"))?;
-        talk.is_json = talk.say("SET FORMAT json")? == "OK";
+        talk.exchange(&format!("TIMEOUT {NCCL_WAITS}"))?;
+        talk.is_json = talk.exchange("SET FORMAT json")? == "OK";
         Ok(talk)
     }
 
@@ -115,7 +115,7 @@ impl Talk {
     }
 
     /// Asks how the job is; an answer that has not come at `until`, or sooner, is none.
-    pub(super) fn status(mut self, until: Instant, here: &Here) -> Result<Answer, AskError> {
+    pub(super) fn status(mut self, until: Instant, here: &LocalNames) -> Result<Answer, AskError> {
         self.reader.get_mut().until = until.min(Instant::now() + WITHIN);
         self.send("VERBOSE STATUS")?;
         if self.is_json { self.json(here) } else { self.text(here) }
@@ -128,10 +128,10 @@ impl Talk {
         sent.and_then(|()| stream.write_all(format!("{line}\n").as_bytes())).map_err(failed)
     }
 
-    fn say(&mut self, line: &str) -> Result<String, AskError> {
+    fn exchange(&mut self, line: &str) -> Result<String, AskError> {
         self.send(line)?;
         let mut answer = Vec::new();
-        let mut limited = self.reader.by_ref().take(MOST_LINE);
+        let mut limited = self.reader.by_ref().take(MAX_LINE_BYTES);
         limited.read_until(b'\n', &mut answer).map_err(failed)?;
         let text = String::from_utf8_lossy(&answer);
         let Some(line) = text.strip_suffix('\n') else {
@@ -140,7 +140,7 @@ impl Talk {
         Ok(line.trim_end().to_owned())
     }
 
-    fn json(mut self, here: &Here) -> Result<Answer, AskError> {
+    fn json(mut self, here: &LocalNames) -> Result<Answer, AskError> {
         let left = self.reader.get_ref().left;
         let read = from_json(&mut self.reader, here);
         if left - self.reader.get_ref().left > BIG {
@@ -158,10 +158,10 @@ impl Talk {
         })
     }
 
-    fn text(self, here: &Here) -> Result<Answer, AskError> {
+    fn text(self, here: &LocalNames) -> Result<Answer, AskError> {
         let mut bytes = Vec::new();
-        self.reader.take(MOST_TEXT + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > MOST_TEXT {
+        self.reader.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_TEXT_BYTES {
             return Err(AskError::TooLong);
         }
         let text = String::from_utf8_lossy(&bytes);

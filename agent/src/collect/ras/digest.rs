@@ -2,16 +2,16 @@
 //! the others; of ranks elsewhere only how many there are. Of a communicator that no process of the
 //! tenant who answers is in, nothing is kept.
 
-use super::answer::{Answer, Communicator, Launched, MOST_LOCAL, Rank, count};
+use super::answer::{Answer, Communicator, LaunchCounts, MAX_LOCAL, Rank, count};
 use super::tenant::Server;
-use super::{LocalRank, LocalRanks, ToldRanks};
+use super::{LocalRank, LocalRanks, ReportedRanks};
 use crate::communicators::{CommunicatorHash, Communicators};
 use crate::ids::ProcKey;
 use std::collections::HashSet;
 
 /// A communicator, as seen from this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct CommunicatorView {
     pub hash: CommunicatorHash,
     /// Ranks that answered; `None` where the answer does not say.
     pub present: Option<u32>,
@@ -26,7 +26,7 @@ pub(super) struct Known {
 pub(super) struct Local {
     pub process: ProcKey,
     pub rank: u32,
-    pub launched: Launched,
+    pub launched: LaunchCounts,
     /// Operations that the foremost rank has launched and this one has not.
     pub behind: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct Digest {
     pub processes: u32,
     pub unresponsive: u32,
     pub dead: u32,
-    pub communicators: Vec<Known>,
+    pub communicators: Vec<CommunicatorView>,
 }
 
 /// Looks at an answer from this node. `known` are the communicators that processes of the tenant
@@ -62,7 +62,7 @@ pub(super) fn digest(
             .communicators
             .iter()
             .filter(is_its)
-            .take(MOST_LOCAL)
+            .take(MAX_LOCAL)
             .map(|one| seen(one, server))
             .collect(),
     }
@@ -73,7 +73,7 @@ pub(super) fn hashes(server: &Server, communicators: &Communicators) -> HashSet<
     server.trusted.iter().flat_map(|process| communicators.hashes(*process)).collect()
 }
 
-fn seen(communicator: &Communicator, server: &Server) -> Known {
+fn seen(communicator: &Communicator, server: &Server) -> CommunicatorView {
     let dead = count(communicator.absent.iter().filter(|absent| absent.is_dead).count());
     let left = communicator.left;
     let local = |rank: &Rank| {
@@ -81,7 +81,7 @@ fn seen(communicator: &Communicator, server: &Server) -> Known {
         let behind = communicator.foremost.saturating_sub(rank.total);
         Some(Local { process, rank: rank.number, launched: rank.launched, behind })
     };
-    Known {
+    CommunicatorView {
         hash: communicator.hash,
         present: communicator.size.map(|_| communicator.present),
         unresponsive: communicator.missing.saturating_sub(dead.saturating_add(left)),
@@ -102,7 +102,7 @@ pub(super) fn local_ranks(answer: &Answer, server: &Server, as_of_ns: u64) -> Lo
         for rank in communicator.ranks.iter().filter(|rank| rank.number < size) {
             let Some(process) = server.here.believed.get(&rank.process) else { continue };
             let (hash, device) = (communicator.hash, rank.device);
-            let told = all.entry(*process).or_insert(ToldRanks { as_of_ns, ranks: Vec::new() });
+            let told = all.entry(*process).or_insert(ReportedRanks { as_of_ns, ranks: Vec::new() });
             told.ranks.push(LocalRank { hash, rank: rank.number, ranks: size, device });
         }
     }

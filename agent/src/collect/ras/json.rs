@@ -3,8 +3,8 @@
 //! the document: at most some 5 MB with [`MOST_ENTRIES`] ranks that are all absent.
 
 use super::answer::{
-    Absent, Answer, Communicator, Here, Launched, Lost, MOST_ENTRIES, MOST_LOCAL, Process, Rank,
-    count, device_bit, hash,
+    Answer, Communicator, LaunchCounts, LocalNames, LostProcess, MAX_ENTRIES, MAX_LOCAL,
+    MissingRank, Process, Rank, count, device_bit, hash,
 };
 use super::tokens::Tokens;
 use crate::communicators::CommunicatorHash;
@@ -16,13 +16,13 @@ use std::io::Read;
 use std::net::IpAddr;
 
 /// More devices than any process sees.
-const MOST_DEVICES: u32 = 1_024;
+const MAX_DEVICES: u32 = 1_024;
 
 /// Why a document is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JsonError {
     /// It names more communicators and ranks than are read.
-    #[error("more than {MOST_ENTRIES} communicators and ranks")]
+    #[error("more than {MAX_ENTRIES} communicators and ranks")]
     TooMany,
     /// It is not what NCCL writes, or did not come.
     #[error(transparent)]
@@ -30,7 +30,7 @@ pub(super) enum JsonError {
 }
 
 /// Reads an answer as it comes.
-pub(super) fn from_json(source: impl Read, here: &Here) -> Result<Answer, JsonError> {
+pub(super) fn from_json(source: impl Read, here: &LocalNames) -> Result<Answer, JsonError> {
     let mut reading = Reading::new(here);
     let mut deserializer = serde_json::Deserializer::from_reader(Tokens::new(source));
     let read = Seed(Document(&mut reading)).deserialize(&mut deserializer);
@@ -43,7 +43,7 @@ pub(super) fn from_json(source: impl Read, here: &Here) -> Result<Answer, JsonEr
 
 /// What was read so far.
 struct Reading<'a> {
-    here: &'a Here,
+    here: &'a LocalNames,
     /// Communicators and ranks that may still come.
     left: usize,
     local: usize,
@@ -55,10 +55,10 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(here: &'a Here) -> Self {
+    fn new(here: &'a LocalNames) -> Self {
         Self {
             here,
-            left: MOST_ENTRIES,
+            left: MAX_ENTRIES,
             local: 0,
             answer: Answer { is_whole: true, ..Answer::default() },
             processes: BTreeSet::new(),
@@ -85,13 +85,13 @@ impl<'a> Reading<'a> {
         if !self.here.believed.contains_key(&process) {
             return;
         }
-        if self.local >= MOST_LOCAL {
+        if self.local >= MAX_LOCAL {
             self.answer.claims += 1;
             return;
         }
         self.local += 1;
         let device = raw.cuda_dev.and_then(|device| u32::try_from(device).ok());
-        let device = device.filter(|device| *device < MOST_DEVICES);
+        let device = device.filter(|device| *device < MAX_DEVICES);
         let launched = raw.collective_counts;
         to.ranks.push(Rank { number: raw.rank, process, device, launched, total });
     }
@@ -102,7 +102,7 @@ impl<'a> Reading<'a> {
         if !unresponsive && !considered_dead {
             to.left = to.left.saturating_add(1);
         }
-        to.absent.push(Absent {
+        to.absent.push(MissingRank {
             rank: raw.rank,
             process,
             is_unresponsive: unresponsive,
@@ -121,8 +121,8 @@ impl<'a> Reading<'a> {
 
     /// The answer's own counts are of communicators only; those of processes come from their ranks.
     fn end(self) -> Answer {
-        let lost = |all: BTreeMap<Process, u64>| -> Vec<Lost> {
-            all.into_iter().map(|(process, devices)| Lost { process, devices }).collect()
+        let lost = |all: BTreeMap<Process, u64>| -> Vec<LostProcess> {
+            all.into_iter().map(|(process, devices)| LostProcess { process, devices }).collect()
         };
         // They are in order, so those of one node follow each other.
         let mut hosts: Vec<IpAddr> = self.processes.iter().map(|process| process.host).collect();
@@ -149,7 +149,7 @@ struct RawRank {
     #[serde(default)]
     cuda_dev: Option<i64>,
     #[serde(default)]
-    collective_counts: Launched,
+    collective_counts: LaunchCounts,
 }
 
 #[derive(serde::Deserialize)]
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for Host {
     }
 }
 
-impl<'de> Deserialize<'de> for Launched {
+impl<'de> Deserialize<'de> for LaunchCounts {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_map(Counts)
     }
@@ -221,14 +221,14 @@ impl<'de> Deserialize<'de> for Launched {
 struct Counts;
 
 impl<'de> Visitor<'de> for Counts {
-    type Value = Launched;
+    type Value = LaunchCounts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("counts by operation")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Launched, A::Error> {
-        let mut all = Launched::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LaunchCounts, A::Error> {
+        let mut all = LaunchCounts::default();
         while let Some(name) = map.next_key_seed(Seed(Text(super::answer::operation)))? {
             let count = map.next_value()?;
             if let Some(name) = name {

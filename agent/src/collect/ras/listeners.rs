@@ -22,14 +22,14 @@ const ADDRESS: &str = "NCCL_RAS_ADDR";
 /// Whether there is any.
 const ENABLE: &str = "NCCL_RAS_ENABLE";
 /// Bytes of an environment that are read, as of the other variables that the agent looks for.
-const MOST_ENVIRONMENT: u64 = 128 << 10;
+const MAX_ENVIRONMENT: u64 = 128 << 10;
 /// Addresses of a process that are kept. NCCL listens on one for each network interface it uses,
 /// and on one for its peers.
-const MOST_HOSTS: usize = 16;
+const MAX_HOSTS: usize = 16;
 
 /// Where a process is for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct RasEndpoint {
     /// Its network namespace, by inode.
     pub network: u64,
     /// Its number in its own PID namespace.
@@ -41,7 +41,7 @@ pub(super) struct Standing {
 }
 
 /// Looks at a process; `None` if it is gone or not ours to look at.
-pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<Standing> {
+pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<RasEndpoint> {
     let paths = files.paths();
     let living = Living::same(paths, process)?;
     let folder = paths.proc.join(process.pid.to_string());
@@ -59,10 +59,10 @@ pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<Standing> {
     // This very process, still: what was read is about it.
     Living::same(paths, process)?;
     let hosts = others.iter().map(|at| at.ip().to_canonical()).collect::<BTreeSet<_>>();
-    Some(Standing {
+    Some(RasEndpoint {
         network,
         inside,
-        hosts: hosts.into_iter().take(MOST_HOSTS).collect(),
+        hosts: hosts.into_iter().take(MAX_HOSTS).collect(),
         client: clients.into_iter().min().map(reachable),
     })
 }
@@ -73,7 +73,7 @@ fn wanted_port(files: &TenantFiles, process: ProcKey) -> Option<u16> {
     let mut bytes = Vec::new();
     if let Ok(file) = files.proc_file(process, ProcFile::Environment) {
         // What was read before it failed counts.
-        let _ = file.take(MOST_ENVIRONMENT).read_to_end(&mut bytes);
+        let _ = file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes);
     }
     let wanted = port(&String::from_utf8_lossy(&bytes));
     bytes.fill(0);

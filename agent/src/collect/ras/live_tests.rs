@@ -5,7 +5,7 @@ use crate::attribute::fake::FakeHost;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::proc_scan::living;
-use crate::event::desk::Sources;
+use crate::event::aggregator::Sources;
 use crate::ids::{CgroupId, Hierarchy};
 use crate::paths::Paths;
 use serde_json::json;
@@ -79,7 +79,7 @@ fn job(folder: &Path, name: &str, hash: u64, pids: &[u32]) -> PathBuf {
 }
 
 /// A desk where it is known whose these processes are: all of one user.
-fn desk(processes: &[ProcKey]) -> Arc<Desk> {
+fn aggregator(processes: &[ProcKey]) -> Arc<EventAggregator> {
     let host = FakeHost::new();
     let ownership = Ownership::with_clock(&host.paths, || u64::MAX);
     let id = CgroupId { hierarchy: Hierarchy::V2, id: 7 };
@@ -95,7 +95,7 @@ fn desk(processes: &[ProcKey]) -> Arc<Desk> {
             at_ns: 1,
         }));
     }
-    Arc::new(Desk::new(Sources {
+    Arc::new(EventAggregator::new(Sources {
         inventory: Arc::default(),
         ownership,
         listed: Box::new(|_| Vec::new()),
@@ -106,7 +106,7 @@ fn desk(processes: &[ProcKey]) -> Arc<Desk> {
 }
 
 /// Asks until every process is in an answer.
-fn told(processes: &[ProcKey]) -> (LocalRanks, Ras) {
+fn reported(processes: &[ProcKey]) -> (LocalRanks, Ras) {
     let every = Duration::from_secs(1);
     let (answers, communicators) = (Answers::default(), Arc::default());
     let all = processes.to_vec();
@@ -118,7 +118,7 @@ fn told(processes: &[ProcKey]) -> (LocalRanks, Ras) {
         &TenantFiles::direct(&Paths::default()),
         shared,
         candidates,
-        desk(processes),
+        aggregator(processes),
     )
     .unwrap();
     let end = Instant::now() + WITHIN;
@@ -149,7 +149,7 @@ fn two_jobs_that_share_a_port_are_both_heard() {
     all[2].serve(&second);
     let processes: Vec<ProcKey> = all.iter().map(Listening::process).collect();
     // The kernel chooses who answers; a round asks again, and so does the next.
-    let (ranks, mut ras) = told(&processes);
+    let (ranks, mut ras) = reported(&processes);
     let ranks: Vec<_> = processes.iter().map(|process| ranks[process].ranks.clone()).collect();
     let wanted = [vec![rank(0xabc, 0, 2)], vec![rank(0xabc, 1, 2)], vec![rank(0xdef, 0, 1)]];
     assert_eq!(ranks, wanted);
@@ -173,7 +173,7 @@ fn a_process_that_is_stopped_does_not_keep_others_from_answering() {
     let processes: Vec<ProcKey> = all.iter().map(Listening::process).collect();
     let stopped = rustix::process::Pid::from_child(&all[1].child);
     rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
-    let (ranks, _ras) = told(&processes);
+    let (ranks, _ras) = reported(&processes);
     assert_eq!(ranks[&processes[1]].ranks, vec![rank(0xabc, 1, 2)]);
 }
 
@@ -192,6 +192,6 @@ fn a_process_in_a_network_of_its_own_is_asked_there() {
     let document = job(folder.path(), "job.json", 0xabc, &[inside.child.id()]);
     inside.serve(&document);
     let process = inside.process();
-    let (ranks, _ras) = told(&[process]);
+    let (ranks, _ras) = reported(&[process]);
     assert_eq!(ranks[&process].ranks, vec![rank(0xabc, 0, 1)]);
 }

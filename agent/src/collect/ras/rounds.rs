@@ -5,20 +5,20 @@
 //! job. So where there is none in time, or local processes that listen are not in it, it is asked
 //! again, three times at most and for [`TURN`] in all.
 
-use super::answer::{Answer, Here, Process};
+use super::answer::{Answer, LocalNames, Process};
 use super::ask::{AskError, Talk, greet};
 use super::digest::{digest, hashes, local_ranks};
-use super::listeners::{Standing, look, network, own_network};
-use super::silent::{self, Names};
+use super::listeners::{RasEndpoint, look, network, own_network};
+use super::silent::{self, NcclNames};
 use super::sockets::{accepted, held};
-use super::tenant::{Accounts, Server, Tenant};
+use super::tenant::{Accounts, Server, Speaker};
 use super::turns::{Port, Turns};
 use super::{Answers, Job, Settings};
 use crate::attribute::process::Living;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::RasOutcome;
 use crate::communicators::Communicators;
-use crate::event::desk::Desk;
+use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -34,9 +34,9 @@ const BEAT: Duration = Duration::from_secs(1);
 /// Questions to a job from all its nodes come no closer than this.
 const NODES_SHARE: Duration = Duration::from_secs(10);
 /// A job of more nodes is asked as seldom as one of this many: every half day.
-const MOST_NODES: u32 = 4_320;
+const MAX_NODES: u32 = 4_320;
 /// Jobs of one user on a node beyond the first.
-const MOST_JOBS: usize = 3;
+const MAX_JOBS: usize = 3;
 /// Rounds for which an answer is told that nobody has confirmed: another job has answered.
 const ROUNDS_TOLD: u32 = 4;
 /// The first look at a process that does not listen comes again after this, then each after twice
@@ -46,16 +46,16 @@ const SOON: Duration = Duration::from_secs(1);
 /// sockets are silent.
 const TURN: Duration = Duration::from_secs(20);
 /// Processes on one port that are looked at: a node has fewer devices.
-const MOST_ON_PORT: usize = 256;
+const MAX_ON_PORT: usize = 256;
 
 /// A job's answer, whole and as told, and who gave it.
-type Heard = (Arc<Job>, Server, Answer);
+type JobAnswer = (Arc<Job>, Server, Answer);
 
 /// A process that has the library loaded.
 #[derive(Debug)]
-struct Seen {
-    tenant: Tenant,
-    standing: Option<Standing>,
+struct CandidateState {
+    tenant: Speaker,
+    endpoint: Option<RasEndpoint>,
     next_look: Instant,
     wait: Duration,
 }
@@ -67,12 +67,12 @@ pub(super) struct Rounds {
     files: TenantFiles,
     answers: Answers,
     communicators: Arc<Communicators>,
-    desk: Arc<Desk>,
+    aggregator: Arc<EventAggregator>,
     own: Option<u64>,
-    seen: HashMap<ProcKey, Seen>,
+    seen: HashMap<ProcKey, CandidateState>,
     turns: Turns,
     accounts: Accounts,
-    names: Names,
+    names: NcclNames,
 }
 
 impl Rounds {
@@ -80,11 +80,11 @@ impl Rounds {
         settings: Settings,
         files: TenantFiles,
         (answers, communicators): (Answers, Arc<Communicators>),
-        desk: Arc<Desk>,
+        desk: Arc<EventAggregator>,
     ) -> Self {
         let paths = files.paths().clone();
         let own = own_network(&paths);
-        let names = Names::new(Arc::clone(&communicators), Arc::clone(&desk), paths.clone());
+        let names = NcclNames::new(Arc::clone(&communicators), Arc::clone(&desk), paths.clone());
         let (seen, turns, accounts) = (HashMap::new(), Turns::default(), Accounts::default());
         Self {
             settings,
@@ -92,7 +92,7 @@ impl Rounds {
             files,
             answers,
             communicators,
-            desk,
+            aggregator: desk,
             own,
             seen,
             turns,
@@ -129,30 +129,30 @@ impl Rounds {
             let is_there = candidates.contains(process);
             if !is_there {
                 // What is known of it will be forgotten soon.
-                names.note(*process, seen.standing.as_ref());
+                names.note(*process, seen.endpoint.as_ref());
             }
             is_there
         });
         let apart = self.turns.of.values().map(|turn| turn.apart).max().unwrap_or_default();
-        names.forget(now, apart, |process| candidates.contains(process));
+        names.remove(now, apart, |process| candidates.contains(process));
         for process in candidates {
-            let tenant = Tenant::of(process, &self.desk);
-            let new = Seen { tenant, standing: None, next_look: now, wait: SOON };
+            let tenant = Speaker::of(process, &self.aggregator);
+            let new = CandidateState { tenant, endpoint: None, next_look: now, wait: SOON };
             let seen = self.seen.entry(process).or_insert(new);
             seen.tenant = tenant;
-            let has_socket = seen.standing.as_ref().is_some_and(|one| one.client.is_some());
+            let has_socket = seen.endpoint.as_ref().is_some_and(|one| one.client.is_some());
             if has_socket || seen.next_look > now || !self.accounts.is_free(tenant, Instant::now())
             {
                 continue;
             }
             let begun = Instant::now();
-            seen.standing = look(&self.files, process);
-            self.names.note(process, seen.standing.as_ref());
+            seen.endpoint = look(&self.files, process);
+            self.names.note(process, seen.endpoint.as_ref());
             seen.next_look = now + seen.wait;
             seen.wait = (seen.wait * 2).min(self.settings.every);
             self.accounts.charge(tenant, Instant::now(), begun.elapsed());
         }
-        let mut ports: BTreeMap<Port, Tenant> = BTreeMap::new();
+        let mut ports: BTreeMap<Port, Speaker> = BTreeMap::new();
         for (port, tenant) in
             self.seen.values().filter_map(|seen| Some((port_of(seen)?, seen.tenant)))
         {
@@ -163,7 +163,7 @@ impl Rounds {
         let next = || now + part_of(self.settings.every / 10);
         let left_out = self.turns.take(ports, next);
         self.answers.count(RasOutcome::NotAsked, left_out);
-        let there: HashSet<Tenant> = self.seen.values().map(|seen| seen.tenant).collect();
+        let there: HashSet<Speaker> = self.seen.values().map(|seen| seen.tenant).collect();
         self.accounts.retain(now, |tenant| there.contains(&tenant));
     }
 
@@ -176,7 +176,7 @@ impl Rounds {
             let standing = look(&self.files, process);
             self.names.note(process, standing.as_ref());
             if let Some(seen) = self.seen.get_mut(&process) {
-                seen.standing = standing;
+                seen.endpoint = standing;
             }
         }
         let listening: BTreeSet<ProcKey> = self.on(port).into_iter().collect();
@@ -200,17 +200,17 @@ impl Rounds {
             turn.failed = 0;
         }
         // Of several tenants on a port none decides how often the others are asked.
-        let tenants: HashSet<Tenant> =
+        let tenants: HashSet<Speaker> =
             listening.iter().filter_map(|one| Some(self.seen.get(one)?.tenant)).collect();
         let nodes = answers.iter().map(|(.., answer)| answer.nodes).fold(0, u32::saturating_add);
         let is_large = nodes > 1 && tenants.len() == 1;
-        let wait = NODES_SHARE.saturating_mul(nodes.min(MOST_NODES));
+        let wait = NODES_SHARE.saturating_mul(nodes.min(MAX_NODES));
         let wait = if is_large { every.max(wait) } else { every };
         turn.renew(answers.iter().map(|(job, ..)| Arc::clone(job)), wait * ROUNDS_TOLD);
         let wait = wait.saturating_mul(1 << turn.failed.min(4));
         turn.apart = wait;
         turn.next = Instant::now() + wait.saturating_sub(part_of(wait / 10));
-        self.tell_silent(port, &answers);
+        self.report_silent(port, &answers);
     }
 
     /// One answer a job, and why there is none.
@@ -219,11 +219,11 @@ impl Rounds {
         port: Port,
         listening: &BTreeSet<ProcKey>,
         until: Instant,
-    ) -> (Vec<Heard>, Option<AskError>) {
-        let mut answers: Vec<Heard> = Vec::new();
+    ) -> (Vec<JobAnswer>, Option<AskError>) {
+        let mut answers: Vec<JobAnswer> = Vec::new();
         let (mut missing, mut silent) = (listening.clone(), None);
         let passed_over = self.turns.of.get(&port).map(|turn| turn.elsewhere.clone());
-        for turn in 0..=MOST_JOBS {
+        for turn in 0..=MAX_JOBS {
             if turn > 0 && Instant::now() >= until {
                 break;
             }
@@ -296,13 +296,13 @@ impl Rounds {
             of(process).is_some_and(|living| held(&living).any(|one| one == inode))
         };
         let answering: Vec<ProcKey> = listening.iter().filter(holds).copied().collect();
-        let tenants: HashSet<Tenant> =
+        let tenants: HashSet<Speaker> =
             answering.iter().filter_map(|one| Some(self.seen.get(one)?.tenant)).collect();
         let mut tenants = tenants.into_iter();
         let (Some(tenant), None) = (tenants.next(), tenants.next()) else { return None };
         let mine = self.seen.iter().filter(|(_, seen)| seen.tenant == tenant);
         let trusted = mine.map(|(process, _)| *process).collect();
-        let inside = |process: &ProcKey| Some(self.seen.get(process)?.standing.as_ref()?.inside);
+        let inside = |process: &ProcKey| Some(self.seen.get(process)?.endpoint.as_ref()?.inside);
         let sees_host_pids = answering.iter().all(|one| inside(one) == Some(one.pid));
         let here = self.here(network, tenant);
         Some(Server { tenant, answering, trusted, here, sees_host_pids })
@@ -310,11 +310,11 @@ impl Rounds {
 
     /// The processes of a network by the names that NCCL has for them: those of a tenant, without
     /// those that share one, and those of others.
-    fn here(&self, network: u64, tenant: Tenant) -> Here {
+    fn here(&self, network: u64, tenant: Speaker) -> LocalNames {
         let mut mine: HashMap<Process, Option<ProcKey>> = HashMap::new();
         let mut others = HashSet::new();
         for (process, seen) in &self.seen {
-            let Some(standing) = seen.standing.as_ref().filter(|one| one.network == network) else {
+            let Some(standing) = seen.endpoint.as_ref().filter(|one| one.network == network) else {
                 continue;
             };
             for host in &standing.hosts {
@@ -329,7 +329,7 @@ impl Rounds {
         others.retain(|name| !mine.contains_key(name));
         let believed =
             mine.into_iter().filter_map(|(name, process)| Some((name, process?))).collect();
-        Here { believed, others }
+        LocalNames { believed, others }
     }
 
     /// Who listens on a port.
@@ -338,21 +338,21 @@ impl Rounds {
         let mut on: Vec<ProcKey> = on.map(|(process, _)| *process).collect();
         on.sort_unstable();
         on.retain(|process| Living::remains(&self.paths, *process));
-        on.truncate(MOST_ON_PORT);
+        on.truncate(MAX_ON_PORT);
         on
     }
 
     /// Tells of those who do not answer.
-    fn tell_silent(&mut self, port: Port, answers: &[Heard]) {
+    fn report_silent(&mut self, port: Port, answers: &[JobAnswer]) {
         let Some(turn) = self.turns.of.get_mut(&port) else { return };
-        turn.told.retain(|tenant, _| self.seen.values().any(|seen| seen.tenant == *tenant));
+        turn.reported.retain(|tenant, _| self.seen.values().any(|seen| seen.tenant == *tenant));
         for (_, server, answer) in answers {
-            let heard = silent::Heard { network: port.0, answer, server };
-            let told = turn.told.entry(server.tenant).or_default();
-            let claims = told.tell(&heard, &self.names, (&self.desk, &mut self.accounts));
+            let heard = silent::ReceivedAnswer { network: port.0, answer, server };
+            let told = turn.reported.entry(server.tenant).or_default();
+            let claims = told.report(&heard, &self.names, (&self.aggregator, &mut self.accounts));
             self.answers.claim(claims);
         }
-        for (tenant, told) in &mut turn.told {
+        for (tenant, told) in &mut turn.reported {
             let of = answers.iter().filter(|(_, server, _)| server.tenant == *tenant);
             let of: Vec<&Answer> = of.map(|(.., answer)| answer).collect();
             if !of.is_empty() {
@@ -368,7 +368,7 @@ impl Rounds {
         self.answers.with(|told| {
             told.jobs = jobs;
             if self.turns.of.is_empty() {
-                told.state = super::Told::default().state;
+                told.state = super::RasState::default().state;
             } else if !is_failing {
                 told.state = (SourceState::Ready, String::new(), String::new());
             }
@@ -376,8 +376,8 @@ impl Rounds {
     }
 }
 
-fn port_of(seen: &Seen) -> Option<Port> {
-    let standing = seen.standing.as_ref()?;
+fn port_of(seen: &CandidateState) -> Option<Port> {
+    let standing = seen.endpoint.as_ref()?;
     Some((standing.network, standing.client?))
 }
 

@@ -8,15 +8,15 @@
 //! processes of its own tenant and of those on other nodes; what it says of others on this node is
 //! counted and told nobody.
 
-use super::answer::{Answer, Lost, Process};
-use super::listeners::Standing;
-use super::tenant::{Accounts, Server, Tenant};
-use crate::attribute::Owner;
+use super::answer::{Answer, LostProcess, Process};
+use super::listeners::RasEndpoint;
+use super::tenant::{Accounts, Server, Speaker};
+use crate::attribute::ProcessAttribution;
 use crate::attribute::process::Living;
 use crate::catalog::event::EventKind;
 use crate::communicators::{CommunicatorHash, Communicators};
-use crate::event::desk::Desk;
-use crate::event::{Happening, Moment, Peer, Place, Severity, Witness};
+use crate::event::aggregator::EventAggregator;
+use crate::event::{EventSource, Moment, Observation, Peer, Place, Severity};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -28,21 +28,21 @@ use std::time::{Duration, Instant, SystemTime};
 /// At least as long as NCCL takes to give a process up, and the usual time between two questions.
 const KEPT: Duration = Duration::from_mins(5);
 /// Processes of a tenant that are remembered as told, and names that are kept of all.
-const MOST: usize = 4_096;
+const MAX_PER_HOST: usize = 4_096;
 /// Names of one tenant that are kept: more than a node has processes on devices.
-const MOST_OF_ONE: usize = 512;
+const MAX_PER_TENANT: usize = 512;
 /// Processes given up that are looked at of one answer; a node loses some hundred at once.
-const MOST_LOST: usize = 1_024;
+const MAX_LOST: usize = 1_024;
 
 /// A rank that a process is known to have: communicator, rank and ranks.
-type Known = (CommunicatorHash, Option<u32>, Option<u32>);
+type KnownRank = (CommunicatorHash, Option<u32>, Option<u32>);
 
 /// The processes of this node by the names that NCCL has for them, some minutes longer than they
 /// live.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct NcclNames {
     communicators: Arc<Communicators>,
-    desk: Arc<Desk>,
+    aggregator: Arc<EventAggregator>,
     paths: Paths,
     of: HashMap<ProcKey, Named>,
 }
@@ -51,28 +51,28 @@ pub(super) struct Names {
 struct Named {
     network: u64,
     names: BTreeSet<Process>,
-    ranks: Vec<Known>,
-    tenant: Tenant,
-    owner: Option<Arc<Owner>>,
+    ranks: Vec<KnownRank>,
+    tenant: Speaker,
+    owner: Option<Arc<ProcessAttribution>>,
     seen: Instant,
 }
 
 /// Who has been told of by a tenant, so that each is told once.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ReportedProcesses {
     dead: HashSet<Process>,
     silent: HashSet<Process>,
 }
 
 /// An answer, and who gave it.
-pub(super) struct Heard<'a> {
+pub(super) struct ReceivedAnswer<'a> {
     pub network: u64,
     pub answer: &'a Answer,
     pub server: &'a Server,
 }
 
 /// Where a process is that does not answer.
-enum Found {
+enum ProcessLocation {
     /// On this node.
     Itself(ProcKey),
     /// On another, or nobody knows.
@@ -83,30 +83,34 @@ enum Found {
 
 /// What is looked for of each process that does not answer.
 struct Search<'a> {
-    names: &'a Names,
-    heard: &'a Heard<'a>,
+    names: &'a NcclNames,
+    received: &'a ReceivedAnswer<'a>,
     by_name: HashMap<Process, Vec<ProcKey>>,
     /// Addresses of this node in the network.
     hosts: HashSet<IpAddr>,
     missing: BTreeMap<Process, (usize, u32)>,
 }
 
-impl Names {
-    pub(super) fn new(communicators: Arc<Communicators>, desk: Arc<Desk>, paths: Paths) -> Self {
-        Self { communicators, desk, paths, of: HashMap::new() }
+impl NcclNames {
+    pub(super) fn new(
+        communicators: Arc<Communicators>,
+        desk: Arc<EventAggregator>,
+        paths: Paths,
+    ) -> Self {
+        Self { communicators, aggregator: desk, paths, of: HashMap::new() }
     }
 
     /// Notes where a process is and which ranks it has. A standing that says no address is kept
     /// from before: sockets are closed before a process has ended.
-    pub(super) fn note(&mut self, process: ProcKey, standing: Option<&Standing>) {
+    pub(super) fn note(&mut self, process: ProcKey, standing: Option<&RasEndpoint>) {
         let known = standing.filter(|one| !one.hosts.is_empty());
-        let tenant = Tenant::of(process, &self.desk);
+        let tenant = Speaker::of(process, &self.aggregator);
         if !self.of.contains_key(&process) && (known.is_none() || !self.has_room(tenant)) {
             return;
         }
         let facts = self.communicators.of(process);
         let rank = |facts: &Arc<_>| known_rank(facts);
-        let ranks: Vec<Known> = facts.iter().filter_map(rank).collect();
+        let ranks: Vec<KnownRank> = facts.iter().filter_map(rank).collect();
         let seen = Instant::now();
         let (names, owner) = (BTreeSet::new(), None);
         let new = || Named { network: 0, names, ranks: Vec::new(), tenant, owner, seen };
@@ -117,7 +121,7 @@ impl Names {
         if !ranks.is_empty() {
             named.ranks = ranks;
         }
-        if let Some(owner) = self.desk.owner(process) {
+        if let Some(owner) = self.aggregator.owner(process) {
             (named.owner, named.tenant) = (Some(owner), tenant);
         }
         if let Some(standing) = known {
@@ -127,13 +131,13 @@ impl Names {
         }
     }
 
-    fn has_room(&self, tenant: Tenant) -> bool {
+    fn has_room(&self, tenant: Speaker) -> bool {
         let mine = || self.of.values().filter(|named| named.tenant == tenant).count();
-        self.of.len() < MOST && mine() < MOST_OF_ONE
+        self.of.len() < MAX_PER_HOST && mine() < MAX_PER_TENANT
     }
 
     /// Forgets who has been gone for as long as two questions are apart, some minutes at least.
-    pub(super) fn forget(
+    pub(super) fn remove(
         &mut self,
         now: Instant,
         apart: Duration,
@@ -145,7 +149,7 @@ impl Names {
         });
     }
 
-    fn search<'a>(&'a self, heard: &'a Heard<'a>) -> Search<'a> {
+    fn search<'a>(&'a self, heard: &'a ReceivedAnswer<'a>) -> Search<'a> {
         let mut by_name: HashMap<Process, Vec<ProcKey>> = HashMap::new();
         let mut hosts = HashSet::new();
         for (process, named) in &self.of {
@@ -157,26 +161,26 @@ impl Names {
             }
         }
         let missing = heard.answer.missing_from();
-        Search { names: self, heard, by_name, hosts, missing }
+        Search { names: self, received: heard, by_name, hosts, missing }
     }
 }
 
 impl Search<'_> {
     /// Where an answer says that the ranks of a process are missing, the first of several.
-    fn rank_in(&self, lost: &Process) -> Option<Known> {
+    fn rank_in(&self, lost: &Process) -> Option<KnownRank> {
         let (place, rank) = self.missing.get(lost)?;
-        let communicator = self.heard.answer.communicators.get(*place)?;
+        let communicator = self.received.answer.communicators.get(*place)?;
         Some((communicator.hash, Some(*rank), communicator.size))
     }
 
     /// The one process on this node that this can be, and the rank it is missing from.
-    fn find(&self, lost: &Process) -> (Found, Option<Known>) {
+    fn find(&self, lost: &Process) -> (ProcessLocation, Option<KnownRank>) {
         let told = self.rank_in(lost);
         let had = |named: &Named| {
             let (hash, rank, _) = told?;
             named.ranks.iter().find(|(one, is, _)| *one == hash && *is == rank).copied()
         };
-        let (network, tenant) = (self.heard.network, self.heard.server.tenant);
+        let (network, tenant) = (self.received.network, self.received.server.tenant);
         let same = self.by_name.get(lost).into_iter().flatten();
         let same = same.filter_map(|process| Some((process, self.names.of.get(process)?)));
         let (mine, strangers): (Vec<_>, Vec<_>) =
@@ -186,12 +190,12 @@ impl Search<'_> {
                 || self.is_of_another_user(lost)
         };
         if mine.is_empty() && is_strangers() {
-            return (Found::Strangers, None);
+            return (ProcessLocation::Strangers, None);
         }
         let (sure, others): (Vec<_>, Vec<_>) =
             mine.into_iter().partition(|(_, named)| had(named).is_some());
         if let [(process, named)] = sure.as_slice() {
-            return (Found::Itself(**process), had(named));
+            return (ProcessLocation::Itself(**process), had(named));
         }
         let near: Vec<_> = others.iter().filter(|(_, named)| named.network == network).collect();
         match near.as_slice() {
@@ -199,15 +203,15 @@ impl Search<'_> {
             [(process, named)] if sure.is_empty() && agrees(named, told) => {
                 let only = named.ranks.as_slice();
                 let own = if let [only] = only { Some(*only) } else { None };
-                (Found::Itself(**process), told.or(own))
+                (ProcessLocation::Itself(**process), told.or(own))
             }
-            _ => (Found::Elsewhere, told),
+            _ => (ProcessLocation::Elsewhere, told),
         }
     }
 
     /// Whether the number is that of a living process here that is another user's.
     fn is_of_another_user(&self, lost: &Process) -> bool {
-        let server = self.heard.server;
+        let server = self.received.server;
         let is_here = lost.host.is_loopback() || self.hosts.contains(&lost.host);
         let uid = || Living::find(&self.names.paths, lost.pid).and_then(|living| living.uid());
         server.sees_host_pids
@@ -218,14 +222,14 @@ impl Search<'_> {
     /// Who of the tenant is in the communicators in which it is missing, or in the answer at all,
     /// or has given it.
     fn beside(&self, lost: &Process) -> Vec<ProcKey> {
-        let server = self.heard.server;
+        let server = self.received.server;
         let is_missed = |one: &&super::answer::Communicator| {
             one.absent.iter().any(|absent| absent.process.as_ref() == Some(lost))
         };
-        let all = &self.heard.answer.communicators;
+        let all = &self.received.answer.communicators;
         let mut in_which: Vec<_> = all.iter().filter(is_missed).collect();
         if in_which.is_empty() {
-            in_which = all.iter().take(MOST_LOST).collect();
+            in_which = all.iter().take(MAX_LOST).collect();
         }
         let mut beside = BTreeSet::new();
         let communicators = &self.names.communicators;
@@ -243,12 +247,12 @@ impl Search<'_> {
         beside.into_iter().collect()
     }
 
-    fn happening(
+    fn observation(
         &self,
         kind: EventKind,
-        lost: &Lost,
-        (process, rank): (Option<ProcKey>, Option<Known>),
-    ) -> Happening {
+        lost: &LostProcess,
+        (process, rank): (Option<ProcKey>, Option<KnownRank>),
+    ) -> Observation {
         let Process { host, pid } = lost.process;
         let mut beside = self.beside(&lost.process);
         beside.retain(|one| Some(*one) != process);
@@ -269,40 +273,41 @@ impl Search<'_> {
         };
         let place = if process.is_some() { ", which is this one" } else { "" };
         let message = format!("NCCL {what} process {pid} on node {host}{place}");
-        let told = Happening::new(kind, Place::Host, Severity::Warning, message);
-        Happening { peer: Some(Box::new(peer)), ..told }
+        let told = Observation::new(kind, Place::Host, Severity::Warning, message);
+        Observation { peer: Some(Box::new(peer)), ..told }
     }
 }
 
-impl Told {
+impl ReportedProcesses {
     /// Says once of each process that NCCL has given it up, and of each of this node, once until it
     /// answers again, that it does not answer. Gives how many claims about others there were.
-    pub(super) fn tell(
+    pub(super) fn report(
         &mut self,
-        heard: &Heard<'_>,
-        names: &Names,
-        (desk, accounts): (&Desk, &mut Accounts),
+        heard: &ReceivedAnswer<'_>,
+        names: &NcclNames,
+        (desk, accounts): (&EventAggregator, &mut Accounts),
     ) -> u64 {
         let (search, tenant) = (names.search(heard), heard.server.tenant);
         let mut claims = 0;
-        let mut may_tell = |told: &mut HashSet<Process>, lost: &Lost| {
-            told.len() < MOST
-                && accounts.may_tell(tenant, Instant::now())
+        let mut may_tell = |told: &mut HashSet<Process>, lost: &LostProcess| {
+            told.len() < MAX_PER_HOST
+                && accounts.allows_event(tenant, Instant::now())
                 && told.insert(lost.process)
         };
-        let is_new = |lost: &&Lost| !self.dead.contains(&lost.process);
-        let new: Vec<&Lost> = heard.answer.dead.iter().filter(is_new).take(MOST_LOST).collect();
+        let is_new = |lost: &&LostProcess| !self.dead.contains(&lost.process);
+        let new: Vec<&LostProcess> =
+            heard.answer.dead.iter().filter(is_new).take(MAX_LOST).collect();
         for lost in new {
             let (process, rank) = match search.find(&lost.process) {
-                (Found::Itself(process), rank) => (Some(process), rank),
-                (Found::Elsewhere, rank) => (None, rank),
-                (Found::Strangers, _) => {
+                (ProcessLocation::Itself(process), rank) => (Some(process), rank),
+                (ProcessLocation::Elsewhere, rank) => (None, rank),
+                (ProcessLocation::Strangers, _) => {
                     claims += 1;
                     continue;
                 }
             };
             if may_tell(&mut self.dead, lost) {
-                take(desk, search.happening(EventKind::PeerDead, lost, (process, rank)));
+                take(desk, search.observation(EventKind::PeerDead, lost, (process, rank)));
             }
         }
         for lost in &heard.answer.late {
@@ -311,11 +316,11 @@ impl Told {
             }
             match search.find(&lost.process) {
                 // Each node tells of its own, or a thousand nodes would tell of each.
-                (Found::Itself(process), rank) if may_tell(&mut self.silent, lost) => {
+                (ProcessLocation::Itself(process), rank) if may_tell(&mut self.silent, lost) => {
                     let what = (Some(process), rank);
-                    take(desk, search.happening(EventKind::PeerSilent, lost, what));
+                    take(desk, search.observation(EventKind::PeerSilent, lost, what));
                 }
-                (Found::Strangers, _) => claims += 1,
+                (ProcessLocation::Strangers, _) => claims += 1,
                 _ => {}
             }
         }
@@ -331,17 +336,17 @@ impl Told {
     }
 }
 
-fn take(desk: &Desk, what: Happening) {
+fn take(desk: &EventAggregator, what: Observation) {
     let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
-    desk.take(what, at, Witness::Ras, Instant::now());
+    desk.take(what, at, EventSource::Ras, Instant::now());
 }
 
-fn known_rank(facts: &crate::communicators::MemberFacts) -> Option<Known> {
+fn known_rank(facts: &crate::communicators::MemberFacts) -> Option<KnownRank> {
     Some((facts.hash?, facts.rank, facts.ranks))
 }
 
 /// Whether a process may have had a rank, as far as its ranks are known.
-fn agrees(named: &Named, told: Option<Known>) -> bool {
+fn agrees(named: &Named, told: Option<KnownRank>) -> bool {
     let Some((hash, rank, _)) = told else { return true };
     let mut same = named.ranks.iter().filter(|(one, ..)| *one == hash);
     same.all(|(_, is, _)| is.is_none() || *is == rank)

@@ -10,11 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Sockets that listen of which one is looked for; the kernel lists them first. A busy node has
 /// some hundreds in a network.
-const MOST_LISTENING: usize = 1 << 16;
+const MAX_LISTENING: usize = 1 << 16;
 /// All sockets of which one is looked for: 0.3 s.
-const MOST_SOCKETS: usize = 1 << 18;
+const MAX_SOCKETS: usize = 1 << 18;
 /// Descriptors of a process that are looked at: 0.1 s.
-const MOST_DESCRIPTORS: usize = 1 << 16;
+const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// A line of the table: `0: 0100007F:6D7C 00000000:0000 0A … 0 0 12345 1 …`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ fn table(living: &Living, name: &str) -> impl Iterator<Item = Socket> + use<> {
 pub(super) fn listening(living: &Living, inodes: &HashSet<u64>) -> Vec<SocketAddr> {
     let tables = ["net/tcp", "net/tcp6"].into_iter();
     let all = tables.flat_map(|name| {
-        table(living, name).take_while(|socket| socket.listens).take(MOST_LISTENING)
+        table(living, name).take_while(|socket| socket.listens).take(MAX_LISTENING)
     });
     all.filter(|socket| inodes.contains(&socket.inode)).map(|socket| socket.local).collect()
 }
@@ -58,7 +58,7 @@ pub(super) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) 
     let name = if server.is_ipv4() { "net/tcp" } else { "net/tcp6" };
     let is_it =
         |socket: &Socket| (socket.local, socket.remote, socket.listens) == (server, client, false);
-    let found = table(living, name).take(MOST_SOCKETS).find(is_it)?;
+    let found = table(living, name).take(MAX_SOCKETS).find(is_it)?;
     (found.inode != 0).then_some(found.inode)
 }
 
@@ -66,7 +66,7 @@ pub(super) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) 
 pub(super) fn held(living: &Living) -> impl Iterator<Item = u64> + use<> {
     let folder = living.open("fd");
     let entries = folder.as_ref().and_then(|folder| Dir::read_from(folder).ok());
-    let entries = entries.into_iter().flatten().flatten().take(MOST_DESCRIPTORS);
+    let entries = entries.into_iter().flatten().flatten().take(MAX_DESCRIPTORS);
     entries.filter_map(move |entry| {
         let link = readlinkat(folder.as_ref()?, entry.file_name(), Vec::new()).ok()?;
         link.to_str().ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()

@@ -9,8 +9,8 @@
 //! proportion to the text's length.
 
 use super::answer::{
-    Absent, Answer, Communicator, Here, Lost, MOST_ENTRIES, MOST_LOCAL, Process, count, device_bit,
-    hash, sum,
+    Answer, Communicator, LocalNames, LostProcess, MAX_ENTRIES, MAX_LOCAL, MissingRank, Process,
+    count, device_bit, hash, sum,
 };
 use super::unequal::Unequal;
 use crate::communicators::CommunicatorHash;
@@ -18,9 +18,9 @@ use std::collections::{HashMap, HashSet};
 
 /// Room that 2.24 and 2.25 have for a list of ranks (`lineBuf`, with the zero at its end): what
 /// does not fit is cut off, be it within a number.
-const LONGEST_LIST: usize = 1_023;
+const MAX_LIST_LEN: usize = 1_023;
 /// No job has more.
-const MOST_PROCESSES: u32 = 1 << 18;
+const MAX_PROCESSES: u32 = 1 << 18;
 
 /// The part of the text that a line is in.
 #[derive(Default)]
@@ -57,7 +57,7 @@ struct Reading {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TextError {
     /// It names more communicators and ranks than are read.
-    #[error("more than {MOST_ENTRIES} communicators and ranks")]
+    #[error("more than {MAX_ENTRIES} communicators and ranks")]
     TooMany,
     /// It is not what NCCL writes, or was cut short.
     #[error("not a whole status")]
@@ -65,7 +65,7 @@ pub(super) enum TextError {
 }
 
 /// Reads an answer.
-pub(super) fn from_text(text: &str, here: &Here) -> Result<Answer, TextError> {
+pub(super) fn from_text(text: &str, here: &LocalNames) -> Result<Answer, TextError> {
     let (mut reading, mut is_summary) = (Reading::default(), false);
     let [mut has_summary, mut has_communicators, mut has_warnings] = [false; 3];
     for line in text.lines() {
@@ -78,7 +78,7 @@ pub(super) fn from_text(text: &str, here: &Here) -> Result<Answer, TextError> {
         has_communicators |= line.starts_with("Communicators...");
         has_warnings |= line == "Warnings";
         reading.line(line);
-        if reading.entries > MOST_ENTRIES {
+        if reading.entries > MAX_ENTRIES {
             return Err(TextError::TooMany);
         }
     }
@@ -126,11 +126,11 @@ impl Reading {
         match self.part {
             Part::Late => {
                 let Answer { late, late_count, .. } = &mut self.answer;
-                self.entries += unheard(words, late, late_count);
+                self.entries += unanswered(words, late, late_count);
             }
             Part::Dead => {
                 let Answer { dead, dead_count, .. } = &mut self.answer;
-                self.entries += unheard(words, dead, dead_count);
+                self.entries += unanswered(words, dead, dead_count);
             }
             Part::Missing(place) => {
                 if let Some(communicator) = self.answer.communicators.get_mut(place) {
@@ -190,13 +190,13 @@ impl Reading {
     }
 
     /// The answer, when all was read. A rank is dead if its process is.
-    fn end(self, here: &Here) -> Answer {
+    fn end(self, here: &LocalNames) -> Answer {
         let Self { mut answer, unequal, .. } = self;
         let mut by_place: HashMap<usize, Vec<Unequal>> = HashMap::new();
         for (place, one) in unequal {
             by_place.entry(place).or_default().push(one);
         }
-        let mut left = MOST_LOCAL;
+        let mut left = MAX_LOCAL;
         for (place, communicator) in answer.communicators.iter_mut().enumerate() {
             let Some(mine) = by_place.get(&place) else { continue };
             communicator.foremost = sum(mine.iter().map(Unequal::foremost));
@@ -240,7 +240,7 @@ fn summary(line: &str, answer: &mut Answer) -> Option<()> {
         return None;
     };
     // By its nodes a job is asked more or less often.
-    let is_a_job = nodes <= processes && processes <= MOST_PROCESSES;
+    let is_a_job = nodes <= processes && processes <= MAX_PROCESSES;
     is_a_job.then(|| (answer.nodes, answer.processes) = (nodes, processes))
 }
 
@@ -249,21 +249,21 @@ fn first_number(words: &str) -> Option<u32> {
 }
 
 /// A line about processes that are not heard; how many it names.
-fn unheard(words: &str, list: &mut Vec<Lost>, total: &mut u32) -> usize {
+fn unanswered(words: &str, list: &mut Vec<LostProcess>, total: &mut u32) -> usize {
     if let Some(process) = lost(words) {
         list.push(process);
         *total = (*total).max(count(list.len()));
         return 1;
     }
     if words.contains("job process") {
-        *total = first_number(words).unwrap_or(0).min(MOST_PROCESSES);
+        *total = first_number(words).unwrap_or(0).min(MAX_PROCESSES);
     }
     0
 }
 
 fn missing(words: &str, communicator: &mut Communicator) {
     if words.starts_with("Missing communicator data from ") {
-        communicator.missing = first_number(words).unwrap_or(0).min(MOST_PROCESSES);
+        communicator.missing = first_number(words).unwrap_or(0).min(MAX_PROCESSES);
     } else if let Some(list) = words.strip_prefix("The missing rank") {
         // 2.24 and 2.25: `The missing ranks: 3,21`.
         communicator.absent.extend(listed(list.trim_start_matches(['s', ':', ' ']), true));
@@ -278,8 +278,8 @@ fn rank(words: &str) -> Option<(&str, &str)> {
 }
 
 /// `3,21`, without the last where it may have been cut off.
-fn listed(list: &str, is_unresponsive: bool) -> impl Iterator<Item = Absent> + '_ {
-    let whole = if list.len() < LONGEST_LIST {
+fn listed(list: &str, is_unresponsive: bool) -> impl Iterator<Item = MissingRank> + '_ {
+    let whole = if list.len() < MAX_LIST_LEN {
         list
     } else {
         list.rsplit_once(',').map_or("", |(whole, _)| whole)
@@ -287,19 +287,19 @@ fn listed(list: &str, is_unresponsive: bool) -> impl Iterator<Item = Absent> + '
     whole.split(',').filter_map(move |rank| absent(rank, None, is_unresponsive))
 }
 
-fn absent(rank: &str, process: Option<Process>, is_unresponsive: bool) -> Option<Absent> {
+fn absent(rank: &str, process: Option<Process>, is_unresponsive: bool) -> Option<MissingRank> {
     let rank = rank.trim().parse().ok()?;
-    Some(Absent { rank, process, is_unresponsive, is_dead: false })
+    Some(MissingRank { rank, process, is_unresponsive, is_dead: false })
 }
 
 /// `Process 3487984 on node 172.16.64.213 managing GPUs 4,5 (NVML 6,7)`.
-fn lost(words: &str) -> Option<Lost> {
+fn lost(words: &str) -> Option<LostProcess> {
     let (pid, rest) = words.strip_prefix("Process ")?.split_once(" on node ")?;
     let (host, devices) = rest.split_once(" managing GPU")?;
     let devices = devices.trim_start_matches(['s', ' ']).split(' ').next().unwrap_or_default();
     let bits = devices.split(',').filter_map(|device| device.parse().ok()).map(device_bit);
     let process = Process::named(host, pid.parse().ok()?)?;
-    Some(Lost { process, devices: bits.fold(0, |all, bit| all | bit) })
+    Some(LostProcess { process, devices: bits.fold(0, |all, bit| all | bit) })
 }
 
 /// `GPU 5 managed by process 3487984 on node 172.16.64.213`.

@@ -5,11 +5,11 @@
 use std::io::{self, Read};
 
 /// Bytes of one string: the longest of NCCL's are two hashes, 39 bytes.
-const MOST_STRING: usize = 256;
+const MAX_STRING_LEN: usize = 256;
 /// Bytes of a number or a word; a number has 20 digits.
-const MOST_WORD: usize = 32;
+const MAX_WORD_LEN: usize = 32;
 /// Objects and lists within each other; NCCL has six.
-const MOST_DEPTH: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// Passes bytes on. A string begins only after one of `{[,:`, and where it does not, the comma is
 /// what is missing.
@@ -58,13 +58,13 @@ impl<R: Read> Tokens<R> {
         let is_word = byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let was_word = self.last.is_ascii_alphanumeric() || matches!(self.last, b'+' | b'-' | b'.');
         self.length = if self.in_string || (is_word && was_word) { self.length + 1 } else { 0 };
-        let most = if self.in_string { MOST_STRING } else { MOST_WORD };
+        let most = if self.in_string { MAX_STRING_LEN } else { MAX_WORD_LEN };
         match byte {
             b'{' | b'[' if !self.in_string => self.depth += 1,
             b'}' | b']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }
-        if self.length > most || self.depth > MOST_DEPTH {
+        if self.length > most || self.depth > MAX_DEPTH {
             let what = "longer or deeper than anything of NCCL's";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
@@ -113,10 +113,10 @@ mod tests {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         let string = |length: usize| format!("[\"{}\"]", "x".repeat(length));
         let number = |length: usize| format!("[{}]", "9".repeat(length));
-        for fits in [nested(MOST_DEPTH), string(MOST_STRING - 1), number(MOST_WORD)] {
+        for fits in [nested(MAX_DEPTH), string(MAX_STRING_LEN - 1), number(MAX_WORD_LEN)] {
             assert_eq!(passed(&fits).unwrap(), fits);
         }
-        for more in [nested(MOST_DEPTH + 1), string(MOST_STRING + 1), number(MOST_WORD + 2)] {
+        for more in [nested(MAX_DEPTH + 1), string(MAX_STRING_LEN + 1), number(MAX_WORD_LEN + 2)] {
             assert_eq!(passed(&more).unwrap_err().kind(), io::ErrorKind::InvalidData, "{more}");
         }
     }

@@ -2,8 +2,8 @@
 //! that were asked longest ago.
 
 use super::Job;
-use super::silent::Told;
-use super::tenant::{Accounts, Tenant};
+use super::silent::ReportedProcesses;
+use super::tenant::{Accounts, Speaker};
 use crate::ids::ProcKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -14,37 +14,37 @@ use std::time::{Duration, Instant};
 pub(super) type Port = (u64, SocketAddr);
 
 /// Ports of a tenant that are asked: its processes share one in each network.
-const MOST_OF_ONE: usize = 8;
+const MAX_PORTS_PER_TENANT: usize = 8;
 /// Ports that are asked: more than a node has tenants with devices. With all answers of all of them
 /// as large as they can be 50 MB.
-const MOST_PORTS: usize = 64;
+const MAX_PORTS: usize = 64;
 /// Answers of a port that are kept; processes that listen on one are seldom of more jobs.
-const MOST_ANSWERS: usize = 4;
+const MAX_ANSWERS: usize = 4;
 
 /// A port's turns.
 #[derive(Debug)]
 pub(super) struct Turn {
     /// On whose account.
-    pub tenant: Tenant,
+    pub tenant: Speaker,
     pub next: Instant,
     /// Time between two questions.
     pub apart: Duration,
     pub failed: u32,
     pub jobs: Vec<Arc<Job>>,
-    pub told: HashMap<Tenant, Told>,
+    pub reported: HashMap<Speaker, ReportedProcesses>,
     /// Who was in no answer although it was asked again.
     pub elsewhere: BTreeSet<ProcKey>,
 }
 
 impl Turn {
-    pub(super) fn new(tenant: Tenant, next: Instant) -> Self {
+    pub(super) fn new(tenant: Speaker, next: Instant) -> Self {
         Self {
             tenant,
             next,
             apart: Duration::ZERO,
             failed: 0,
             jobs: Vec::new(),
-            told: HashMap::new(),
+            reported: HashMap::new(),
             elsewhere: BTreeSet::new(),
         }
     }
@@ -54,14 +54,14 @@ impl Turn {
         let mut jobs: Vec<Arc<Job>> = new.collect();
         let heard: HashSet<ProcKey> =
             jobs.iter().flat_map(|job| job.ranks.keys().copied()).collect();
-        let tenants: HashSet<Tenant> = jobs.iter().map(|job| job.tenant).collect();
+        let tenants: HashSet<Speaker> = jobs.iter().map(|job| job.tenant).collect();
         let is_kept = |job: &Arc<Job>| {
             let is_other = !tenants.contains(&job.tenant) || !job.ranks.is_empty();
             let is_unheard = !job.ranks.keys().any(|process| heard.contains(process));
             is_other && is_unheard && job.at.elapsed() < told_for
         };
         jobs.extend(self.jobs.drain(..).filter(is_kept));
-        jobs.truncate(MOST_ANSWERS);
+        jobs.truncate(MAX_ANSWERS);
         self.jobs = jobs;
     }
 }
@@ -78,13 +78,13 @@ impl Turns {
     /// asked. Gives how many new ones are not asked.
     pub(super) fn take(
         &mut self,
-        ports: BTreeMap<Port, Tenant>,
+        ports: BTreeMap<Port, Speaker>,
         next: impl Fn() -> Instant,
     ) -> u64 {
         self.of.retain(|port, _| ports.contains_key(port));
         // A tenant's first port comes before any tenant's second.
-        let mut places: HashMap<Tenant, usize> = HashMap::new();
-        let mut order: Vec<(usize, Tenant, Port)> = Vec::new();
+        let mut places: HashMap<Speaker, usize> = HashMap::new();
+        let mut order: Vec<(usize, Speaker, Port)> = Vec::new();
         for (port, tenant) in ports {
             let place = places.entry(tenant).or_insert(0);
             order.push((*place, tenant, port));
@@ -94,7 +94,7 @@ impl Turns {
         let mut left_out = HashSet::new();
         let mut asked = 0;
         for (place, tenant, port) in order {
-            if place >= MOST_OF_ONE || asked >= MOST_PORTS {
+            if place >= MAX_PORTS_PER_TENANT || asked >= MAX_PORTS {
                 self.of.remove(&port);
                 left_out.insert(port);
                 continue;
@@ -111,7 +111,7 @@ impl Turns {
     pub(super) fn due(&self, accounts: &Accounts, now: Instant) -> Vec<Port> {
         let is_due =
             |(_, turn): &(&Port, &Turn)| turn.next <= now && accounts.is_free(turn.tenant, now);
-        let mut first: BTreeMap<Tenant, (Instant, Port)> = BTreeMap::new();
+        let mut first: BTreeMap<Speaker, (Instant, Port)> = BTreeMap::new();
         for (port, turn) in self.of.iter().filter(is_due) {
             let mine = (turn.next, *port);
             let known = first.entry(turn.tenant).or_insert(mine);
@@ -130,8 +130,8 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn tenant(number: u32) -> Tenant {
-        Tenant::Process(ProcKey { pid: number, start_ticks: 1 })
+    fn tenant(number: u32) -> Speaker {
+        Speaker::Process(ProcKey { pid: number, start_ticks: 1 })
     }
 
     fn port(number: u16) -> Port {
@@ -141,19 +141,19 @@ mod tests {
     #[test]
     fn a_tenant_with_many_ports_takes_no_others_place() {
         let (mut turns, now) = (Turns::default(), Instant::now());
-        let many: BTreeMap<Port, Tenant> = (0..200).map(|at| (port(at), tenant(1))).collect();
+        let many: BTreeMap<Port, Speaker> = (0..200).map(|at| (port(at), tenant(1))).collect();
         let mut all = many.clone();
         all.insert(port(60_000), tenant(2));
-        assert_eq!(turns.take(all.clone(), || now), 200 - MOST_OF_ONE as u64);
+        assert_eq!(turns.take(all.clone(), || now), 200 - MAX_PORTS_PER_TENANT as u64);
         assert_eq!(turns.take(all, || now), 0, "counted once");
-        assert_eq!(turns.of.len(), MOST_OF_ONE + 1);
+        assert_eq!(turns.of.len(), MAX_PORTS_PER_TENANT + 1);
         assert!(turns.of.contains_key(&port(60_000)));
         // However many tenants there are, each has its first before one has its second.
         let mut all = many;
         all.extend((2..100).map(|at| (port(50_000 + at), tenant(at.into()))));
         turns.take(all, || now);
-        let tenants: HashSet<Tenant> = turns.of.values().map(|turn| turn.tenant).collect();
-        assert_eq!((turns.of.len(), tenants.len()), (MOST_PORTS, MOST_PORTS));
+        let tenants: HashSet<Speaker> = turns.of.values().map(|turn| turn.tenant).collect();
+        assert_eq!((turns.of.len(), tenants.len()), (MAX_PORTS, MAX_PORTS));
     }
 
     #[test]

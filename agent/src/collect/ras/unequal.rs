@@ -2,7 +2,7 @@
 //! (2.26 and later) or of all together (2.24 and 2.25). Ranks are there in groups of the same count;
 //! of a group of half the ranks and more only the size is told.
 
-use super::answer::{Launched, Process, Rank, operation, sum};
+use super::answer::{LaunchCounts, Process, Rank, operation, sum};
 use super::text::manager;
 use std::collections::BTreeMap;
 
@@ -94,7 +94,7 @@ impl Unequal {
     pub(super) fn rank(all: &[Self], number: u32, process: Process) -> Option<Rank> {
         let counts: Option<Vec<u64>> = all.iter().map(|one| one.of(number)).collect();
         let counts = counts?;
-        let mut launched = Launched::default();
+        let mut launched = LaunchCounts::default();
         for (one, count) in all.iter().zip(&counts) {
             if let Some(name) = one.operation {
                 launched.put(name, *count);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// [`Report`] as it grows.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct SinkCounters {
     pub(super) accepted: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) undelivered: AtomicU64,
@@ -14,7 +14,7 @@ pub(super) struct Counts {
     pub(super) bytes: AtomicU64,
 }
 
-impl Counts {
+impl SinkCounters {
     /// The counts are independent of each other, so no order is needed.
     pub(super) fn add(count: &AtomicU64, more: u64) {
         count.fetch_add(more, Ordering::Relaxed);

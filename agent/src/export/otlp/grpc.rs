@@ -43,13 +43,13 @@ impl Grpc {
 
     pub(super) async fn send(&mut self, body: Bytes) -> Verdict {
         match self.connection.post(body, &self.headers).await {
-            Ok(answer) => judge(&answer),
+            Ok(answer) => classify(&answer),
             Err(cause) => Verdict::lost(cause),
         }
     }
 }
 
-fn judge(answer: &Answer) -> Verdict {
+fn classify(answer: &Answer) -> Verdict {
     let status = Status::from_header_map(&answer.trailers)
         .or_else(|| Status::from_header_map(&answer.headers))
         .unwrap_or_else(|| of_http(answer.status));
@@ -159,19 +159,19 @@ mod tests {
             Code::DataLoss,
         ];
         for code in (0..17).map(Code::from) {
-            let verdict = judge(&answer(code, &[]));
+            let verdict = classify(&answer(code, &[]));
             assert_eq!(matches!(verdict, Verdict::Retry { .. }), again.contains(&code), "{code:?}");
         }
     }
 
     #[test]
     fn exhausted_receiver_is_tried_again_only_when_it_says_when() {
-        let verdict = judge(&answer(Code::ResourceExhausted, &status(Some(7))));
+        let verdict = classify(&answer(Code::ResourceExhausted, &status(Some(7))));
         assert!(
             matches!(verdict, Verdict::Retry { after: Some(after), .. } if after.as_secs() == 7),
             "{verdict:?}"
         );
-        let verdict = judge(&answer(Code::ResourceExhausted, &status(None)));
+        let verdict = classify(&answer(Code::ResourceExhausted, &status(None)));
         assert!(matches!(verdict, Verdict::Refused(Cause::TooLarge { .. })), "{verdict:?}");
     }
 }

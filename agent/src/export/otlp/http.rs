@@ -30,13 +30,13 @@ impl Http {
 
     pub(super) async fn send(&mut self, body: Bytes) -> Verdict {
         match self.connection.post(body, &self.headers).await {
-            Ok(answer) => judge(&answer),
+            Ok(answer) => classify(&answer),
             Err(cause) => Verdict::lost(cause),
         }
     }
 }
 
-fn judge(answer: &Answer) -> Verdict {
+fn classify(answer: &Answer) -> Verdict {
     let status = answer.status.to_string();
     if answer.status.is_success() {
         let (rejected, message) = partial_success(&answer.body);
@@ -133,7 +133,7 @@ mod tests {
                 body: Bytes::new(),
                 trailers: HeaderMap::new(),
             };
-            let again = matches!(judge(&answer), Verdict::Retry { .. });
+            let again = matches!(classify(&answer), Verdict::Retry { .. });
             assert_eq!(again, [429, 502, 503, 504].contains(&code), "{code}");
         }
     }

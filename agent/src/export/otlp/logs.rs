@@ -7,7 +7,7 @@ use super::encode::put_attribute;
 use super::resource::Resource;
 use super::settings::Settings;
 use super::wire::{VARINT, framed_len, put_bytes, put_fixed64, put_frame, put_varint, tag};
-use super::{Lane, StartError};
+use super::{OtlpQueue, StartError};
 use crate::event::record::Record;
 use crate::export::{EnrichedBatch, Report, Sink};
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub struct LogsSink {
     resource: Box<[u8]>,
     /// `ScopeLogs.scope`, encoded.
     scope: Box<[u8]>,
-    lane: Lane,
+    queue: OtlpQueue,
 }
 
 impl LogsSink {
@@ -33,7 +33,7 @@ impl LogsSink {
         let settings =
             Settings { queue_bytes: settings.queue_bytes.min(QUEUE_BYTES), ..settings.clone() };
         let [resource, scope] = super::encode::sender(resource);
-        Ok(Self { resource, scope, lane: Lane::start("export:otlp-logs", &settings)? })
+        Ok(Self { resource, scope, queue: OtlpQueue::start("export:otlp-logs", &settings)? })
     }
 
     fn encode(&self, records: &[Record]) -> Vec<u8> {
@@ -51,19 +51,19 @@ impl LogsSink {
 
 impl Sink for LogsSink {
     /// Points go elsewhere.
-    fn accept(&mut self, _batch: &EnrichedBatch) {}
+    fn export(&mut self, _batch: &EnrichedBatch) {}
 
-    fn tell(&mut self, records: &[Record]) {
+    fn export_events(&mut self, records: &[Record]) {
         let raw = self.encode(records);
-        self.lane.push(&raw, records.len() as u64);
+        self.queue.push(&raw, records.len() as u64);
     }
 
     fn flush(&mut self, deadline: Instant) {
-        self.lane.flush(deadline);
+        self.queue.flush(deadline);
     }
 
     fn report(&self) -> Report {
-        self.lane.report(0)
+        self.queue.report(0)
     }
 }
 

@@ -7,7 +7,7 @@ use std::hash::RandomState;
 use std::time::Duration;
 
 /// The longest wait a receiver can ask for.
-const MOST_ASKED: Duration = Duration::from_mins(10);
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
 
 /// How an attempt ended.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Waits {
         let chance =
             (RandomState::new().hash_one(self.failures) >> 11) as f64 / (1_u64 << 53) as f64;
         let wait = most.div_f64(2.0) + most.div_f64(2.0).mul_f64(chance);
-        asked.map_or(wait, |asked| wait.max(asked.min(MOST_ASKED)))
+        asked.map_or(wait, |asked| wait.max(asked.min(MAX_RETRY_AFTER)))
     }
 }
 
@@ -80,6 +80,6 @@ mod tests {
     fn receiver_can_ask_for_more_but_not_for_ever() {
         let mut waits = Waits::new(BACKOFF);
         assert_eq!(waits.next(Some(Duration::from_secs(90))), Duration::from_secs(90));
-        assert_eq!(waits.next(Some(Duration::MAX)), MOST_ASKED);
+        assert_eq!(waits.next(Some(Duration::MAX)), MAX_RETRY_AFTER);
     }
 }

@@ -1,7 +1,7 @@
 //! The thread that talks to the receiver: takes requests off the queue in order, one at a time,
 //! and repeats what may be repeated until it is taken, falls out of the queue, or the agent ends.
 
-use super::counts::Counts;
+use super::counts::SinkCounters;
 use super::grpc::Grpc;
 use super::health::Health;
 use super::http::Http;
@@ -19,7 +19,7 @@ pub(super) type Closing = watch::Receiver<Option<Instant>>;
 #[derive(Debug)]
 pub(super) struct Sender {
     queue: Arc<Queue>,
-    counts: Arc<Counts>,
+    counts: Arc<SinkCounters>,
     transport: Transport,
     waits: Waits,
     health: Health,
@@ -38,7 +38,7 @@ impl Sender {
     pub(super) fn new(
         settings: &Settings,
         queue: Arc<Queue>,
-        counts: Arc<Counts>,
+        counts: Arc<SinkCounters>,
         closing: Closing,
     ) -> Self {
         let transport = match settings.protocol {
@@ -65,7 +65,7 @@ impl Sender {
         }
         let left = self.current.take().into_iter().chain(std::iter::from_fn(|| self.queue.pop()));
         let points = left.map(|request| request.points).sum();
-        Counts::add(&self.counts.undelivered, points);
+        SinkCounters::add(&self.counts.undelivered, points);
     }
 
     async fn send_all(&mut self) {
@@ -86,8 +86,8 @@ impl Sender {
 
     async fn attempt(&mut self, request: Request) {
         let body = request.body.clone();
-        Counts::add(&self.counts.requests, 1);
-        Counts::add(&self.counts.bytes, body.len() as u64);
+        SinkCounters::add(&self.counts.requests, 1);
+        SinkCounters::add(&self.counts.bytes, body.len() as u64);
         let points = request.points;
         self.current = Some(request);
         let verdict = match &mut self.transport {
@@ -99,8 +99,8 @@ impl Sender {
         match verdict {
             Verdict::Accepted { rejected, message } => {
                 let rejected = rejected.min(points);
-                Counts::add(&self.counts.accepted, points - rejected);
-                Counts::add(&self.counts.refused, rejected);
+                SinkCounters::add(&self.counts.accepted, points - rejected);
+                SinkCounters::add(&self.counts.refused, rejected);
                 self.waits.reset();
                 self.health.worked(now);
                 if rejected > 0 {
@@ -108,12 +108,12 @@ impl Sender {
                 }
             }
             Verdict::Refused(cause) => {
-                Counts::add(&self.counts.refused, points);
+                SinkCounters::add(&self.counts.refused, points);
                 self.waits.reset();
                 self.health.failed(&cause, false, now);
             }
             Verdict::Retry { cause, after } => {
-                Counts::add(&self.counts.queue_full, self.queue.put_back(request));
+                SinkCounters::add(&self.counts.queue_full, self.queue.put_back(request));
                 self.health.failed(&cause, true, now);
                 let wait = self.waits.next(after);
                 tokio::select! {

@@ -25,9 +25,9 @@ fn device(uuid: &str, pci: &str) -> GpuInfo {
     }
 }
 
-fn known(uuid: &str, pci: &str, last_seen: u64) -> Known {
+fn known(uuid: &str, pci: &str, last_seen: u64) -> KnownDevice {
     let info = device(uuid, pci);
-    Known {
+    KnownDevice {
         uuid: info.uuid,
         vendor: info.vendor,
         index: info.index,
@@ -40,15 +40,15 @@ fn known(uuid: &str, pci: &str, last_seen: u64) -> Known {
 }
 
 /// What the next agent would know.
-fn next(folder: &Path) -> Vec<Known> {
-    Register::read_only(folder).known("nvidia")
+fn next(folder: &Path) -> Vec<KnownDevice> {
+    DeviceStore::read_only(folder).known("nvidia")
 }
 
 #[test]
 fn a_device_is_known_to_the_next_agent_with_when_it_last_answered() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("made/anew");
-    let register = Register::open(&state);
+    let register = DeviceStore::open(&state);
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
     register.save(Instant::now());
     register.seen(&GpuUuid::new("GPU-1"), at(160));
@@ -63,7 +63,7 @@ fn a_file_that_cannot_be_read_is_begun_anew() {
     let endless = " ".repeat(usize::try_from(LARGEST).unwrap() + 1);
     for text in ["{\"version\":1,\"devices\":[{\"uu", "{\"version\":2,\"devices\":[]}", &endless] {
         fs::write(&file, text).unwrap();
-        let register = Register::open(folder.path());
+        let register = DeviceStore::open(folder.path());
         assert_eq!(register.known("nvidia"), []);
         register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
         drop(register);
@@ -74,11 +74,11 @@ fn a_file_that_cannot_be_read_is_begun_anew() {
 #[test]
 fn what_is_forgotten_stays_forgotten() {
     let folder = tempfile::tempdir().unwrap();
-    let register = Register::open(folder.path());
+    let register = DeviceStore::open(folder.path());
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
     let before = register.generation();
-    assert_eq!(register.forget("GPU-1"), Some(known("GPU-1", "00000000:13:00.0", 100)));
-    assert_eq!(register.forget("GPU-1"), None);
+    assert_eq!(register.remove("GPU-1"), Some(known("GPU-1", "00000000:13:00.0", 100)));
+    assert_eq!(register.remove("GPU-1"), None);
     assert_ne!(register.generation(), before);
     drop(register);
     assert_eq!(next(folder.path()), []);
@@ -86,11 +86,11 @@ fn what_is_forgotten_stays_forgotten() {
 
 #[test]
 fn another_device_at_the_same_address_replaces_it_for_a_day() {
-    let register = Register::default();
+    let register = DeviceStore::default();
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
     register.identified(&device("GPU-2", "0000:13:00.0"), at(200));
     let replaced_by = Some(GpuUuid::new("GPU-2"));
-    let old = Known { replaced_by, ..known("GPU-1", "00000000:13:00.0", 100) };
+    let old = KnownDevice { replaced_by, ..known("GPU-1", "00000000:13:00.0", 100) };
     let new = known("GPU-2", "0000:13:00.0", 200);
     assert_eq!(register.known("nvidia"), [old, new]);
     register.identified(&device("GPU-2", "0000:13:00.0"), at(90_000));
@@ -99,7 +99,7 @@ fn another_device_at_the_same_address_replaces_it_for_a_day() {
 
 #[test]
 fn a_device_that_moved_is_one_device_and_replaces_no_other() {
-    let register = Register::default();
+    let register = DeviceStore::default();
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
     register.identified(&device("GPU-1", "00000000:14:00.0"), at(200));
     assert_eq!(register.known("nvidia"), [known("GPU-1", "00000000:14:00.0", 200)]);
@@ -107,7 +107,7 @@ fn a_device_that_moved_is_one_device_and_replaces_no_other() {
 
 #[test]
 fn a_replaced_device_that_is_put_back_elsewhere_is_there_again() {
-    let register = Register::default();
+    let register = DeviceStore::default();
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
     register.identified(&device("GPU-2", "00000000:13:00.0"), at(200));
     register.identified(&device("GPU-1", "00000000:14:00.0"), at(300));
@@ -117,21 +117,21 @@ fn a_replaced_device_that_is_put_back_elsewhere_is_there_again() {
 
 #[test]
 fn the_one_not_seen_for_longest_goes_when_there_are_too_many() {
-    let register = Register::default();
-    for number in 0..=MOST {
+    let register = DeviceStore::default();
+    for number in 0..=MAX_DEVICES {
         let info = GpuInfo { pci_address: None, ..device(&format!("GPU-{number}"), "") };
         register.identified(&info, at(1000 + number as u64));
     }
     let (gone, kept) = (GpuUuid::new("GPU-0"), GpuUuid::new("GPU-1"));
     assert!(!register.knows(&gone) && register.knows(&kept));
-    assert_eq!(register.known("nvidia").len(), MOST);
+    assert_eq!(register.known("nvidia").len(), MAX_DEVICES);
 }
 
 #[test]
 fn a_folder_that_cannot_be_written_costs_the_file_only() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
-    let register = Register::open(&folder.path().join("file/below"));
+    let register = DeviceStore::open(&folder.path().join("file/below"));
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
     register.save(Instant::now());
     assert!(register.knows(&GpuUuid::new("GPU-1")));

@@ -25,7 +25,7 @@ unsafe impl Send for Sample {}
 
 /// A metric that is asked for, and the answer.
 #[derive(Debug)]
-pub struct Asked {
+pub struct GpmQuery {
     /// One of `NVML_GPM_METRIC_…`.
     pub id: u32,
     /// The value in the metric's unit, or why there is none.
@@ -88,7 +88,7 @@ impl Sample {
     }
 
     /// Answers what lies between an earlier sample and this one, all in one call.
-    pub fn since(&self, earlier: &Self, asked: &mut [Asked]) -> Result<(), NvmlError> {
+    pub fn since(&self, earlier: &Self, asked: &mut [GpmQuery]) -> Result<(), NvmlError> {
         let call = nvml_sym(self.nvml.lib().nvmlGpmMetricsGet.as_ref())?;
         // SAFETY: integers, numbers and pointers, for all of which zero is a value.
         let mut query: nvmlGpmMetricsGet_t = unsafe { std::mem::zeroed() };

@@ -19,7 +19,7 @@ layout!(nvmlProcessUtilizationSample_t, 32, timeStamp at 8, smUtil at 16, decUti
 /// Room for this many entries is asked for first; eight processes on each of eight MIG instances.
 const FIRST_ROOM: usize = 64;
 /// More entries than this are no process list.
-const MOST_ROOM: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 
 /// A list a device keeps of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,14 +76,14 @@ fn fetch<T: Copy>(
     empty: T,
     call: impl Fn(*mut c_uint, *mut T) -> nvmlReturn_t,
 ) -> Result<(), NvmlError> {
-    let mut room = to.capacity().clamp(FIRST_ROOM, MOST_ROOM);
+    let mut room = to.capacity().clamp(FIRST_ROOM, MAX_ENTRIES);
     loop {
         to.clear();
         to.resize(room, empty);
         let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
         let code = call(&raw mut count, to.as_mut_ptr());
         let told = usize::try_from(count).unwrap_or(usize::MAX);
-        if code == INSUFFICIENT_SIZE && told > room && told <= MOST_ROOM {
+        if code == INSUFFICIENT_SIZE && told > room && told <= MAX_ENTRIES {
             // Some more, for processes that start before the next call.
             room = told + 8;
             continue;

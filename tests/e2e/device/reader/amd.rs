@@ -2,7 +2,7 @@
 //! should be.
 
 use gpuwho::collect::device::wire::{Outcome, Reading, WireValue};
-use gpuwho::collect::device::{DeviceRead, Opened, Opening, vendor};
+use gpuwho::collect::device::{DeviceRead, OpenLibrary, OpenOptions, vendor};
 use gpuwho::paths::Paths;
 use gpuwho::sample::Value;
 use gpuwho_tests::amd::{self, On, Tree, address};
@@ -36,8 +36,8 @@ impl Rig {
         Paths::under(self.folder.path())
     }
 
-    fn open(&self) -> Opened {
-        let opening = Opening { library: Path::new(""), paths: &self.paths(), off: &[] };
+    fn open(&self) -> OpenLibrary {
+        let opening = OpenOptions { library: Path::new(""), paths: &self.paths(), off: &[] };
         let opened = (vendor("amd").unwrap().open)(&opening);
         opened.map_err(|error| error.to_string()).unwrap()
     }
@@ -333,6 +333,6 @@ fn the_drivers_absence_is_said_and_no_child_is_needed_to_know() {
     let amd = vendor("amd").unwrap();
     let paths = Paths::under(folder.path());
     assert!((amd.listed)(&paths).is_empty());
-    let error = (amd.open)(&Opening { library: Path::new(""), paths: &paths, off: &[] }).err();
+    let error = (amd.open)(&OpenOptions { library: Path::new(""), paths: &paths, off: &[] }).err();
     assert_eq!(error.unwrap().to_string(), "no device is bound to amdgpu");
 }

@@ -2,7 +2,7 @@
 
 use super::Options;
 use crate::report::{Row, Verdict};
-use gpuwho::collect::device::{CallTimes, Opening, vendor};
+use gpuwho::collect::device::{CallTimes, OpenOptions, vendor};
 use gpuwho::paths::Paths;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,11 @@ pub(super) fn check(options: &Options) -> Vec<Row> {
     let Some(vendor) = vendor("nvidia") else { return Vec::new() };
     let name = vendor.library.as_ref().map_or("", |library| library.name);
     let library = options.library.as_deref().unwrap_or(Path::new(name));
-    let mut opened = match (vendor.open)(&Opening { library, paths: &Paths::default(), off: &[] }) {
-        Ok(opened) => opened,
-        Err(why) => return vec![Row::fail(CHECK, why)],
-    };
+    let mut opened =
+        match (vendor.open)(&OpenOptions { library, paths: &Paths::default(), off: &[] }) {
+            Ok(opened) => opened,
+            Err(why) => return vec![Row::fail(CHECK, why)],
+        };
     let mut lines = Vec::new();
     let mut functions: BTreeMap<String, CallTimes> = BTreeMap::new();
     for (slot, device) in opened.devices.iter_mut().enumerate() {

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 const LIMIT: usize = 128 * 1024;
 
-fn environ(bytes: &[u8]) -> Claims {
-    Claims::read(bytes, 0).unwrap()
+fn environ(bytes: &[u8]) -> SlurmEnv {
+    SlurmEnv::read(bytes, 0).unwrap()
 }
 
 #[test]
@@ -20,7 +20,8 @@ fn only_wanted_names_are_kept() {
         b"SLURM_JOB_ID=1\0AWS_SECRET=x\0SLURM_JWT=secret\0XSLURM_JOB_NAME=x\0slurm_job_name=x\0\
           SLURM_JOB_NAMES=x\0SLURM_JOB_NAME\0=SLURM_JOB_NAME=x\0",
     );
-    let expected = Claims { values: vec![("SLURM_JOB_ID", "1".to_owned())], ..Claims::default() };
+    let expected =
+        SlurmEnv { values: vec![("SLURM_JOB_ID", "1".to_owned())], ..SlurmEnv::default() };
     assert_eq!(claims, expected);
 }
 
@@ -28,7 +29,7 @@ fn only_wanted_names_are_kept() {
 fn a_title_over_the_environment_says_nothing() {
     let mut bytes = vec![0; 1500];
     bytes[..12].copy_from_slice(b"ray::IDLE   ");
-    assert_eq!(environ(&bytes), Claims::default());
+    assert_eq!(environ(&bytes), SlurmEnv::default());
     // A title that overwrote the beginning of a variable.
     assert_eq!(environ(b"VLLM::Core\0JOB_ID=7\0").label(Label::JobId), None);
 }

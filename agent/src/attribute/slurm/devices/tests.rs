@@ -86,7 +86,7 @@ fn a_program_that_compares_the_other_way_round_gives_the_same_answer() {
 #[test]
 fn a_program_that_is_not_understood_grants_nothing() {
     // A call, a jump back, a jump beyond the end, no end at all.
-    let not_understood = Granted::Untold(Untold::NotUnderstood);
+    let not_understood = Granted::Untold(Undecided::NotUnderstood);
     assert_eq!(granted(&[instruction(0x85, 0, 0, 12)]), not_understood);
     let looping = [
         instruction(0x61, 4, 4, 0),
@@ -101,8 +101,8 @@ fn a_program_that_is_not_understood_grants_nothing() {
 fn a_job_without_slurms_program_or_without_a_directory_cannot_be_told() {
     let dir = tempfile::tempdir().unwrap();
     // No cgroup: the kernel refuses to look.
-    assert_eq!(read(dir.path()), Granted::Untold(Untold::Refused));
-    assert_eq!(read(&dir.path().join("gone")), Granted::Untold(Untold::Gone));
+    assert_eq!(read(dir.path()), Granted::Untold(Undecided::Refused));
+    assert_eq!(read(&dir.path().join("gone")), Granted::Untold(Undecided::Gone));
 }
 
 proptest! {

@@ -22,7 +22,7 @@ fn named(name: &str) -> Facts {
     facts
 }
 
-fn told() -> Granted {
+fn reported() -> Granted {
     Granted::Devices { allowed: Vec::new(), denied: Vec::new() }
 }
 
@@ -48,13 +48,13 @@ fn a_requeued_job_has_nothing_of_its_first_run() {
     let mut jobs = Jobs::default();
     let cgroup = id(Hierarchy::V2, 1);
     appear(&mut jobs, &[cgroup], SECOND);
-    jobs.learnt(PATH, &named("first"), told(), SECOND);
+    jobs.learnt(PATH, &named("first"), reported(), SECOND);
     jobs.removed(cgroup, 2 * SECOND);
     assert!(appear(&mut jobs, &[id(Hierarchy::V2, 9)], 3 * SECOND));
     let job = jobs.get(PATH).unwrap();
     assert_eq!((&*job.facts, job.first_seen_ns), (&Facts::default(), 3 * SECOND));
     // The end of the first run was lost: the number of the cgroup tells.
-    jobs.learnt(PATH, &named("second"), told(), 3 * SECOND);
+    jobs.learnt(PATH, &named("second"), reported(), 3 * SECOND);
     assert!(appear(&mut jobs, &[id(Hierarchy::V2, 10)], 4 * SECOND));
     assert!(jobs.get(PATH).unwrap().facts.is_empty());
 }
@@ -67,20 +67,20 @@ fn a_job_is_looked_into_until_it_is_known_or_long_enough() {
     for second in 0..200 {
         if !jobs.due(second * SECOND).is_empty() {
             looks.push(second);
-            let untold = Granted::Untold(Untold::NoProgram);
+            let untold = Granted::Untold(Undecided::NoProgram);
             jobs.learnt(PATH, &Facts::default(), untold, second * SECOND);
         }
     }
     assert_eq!(looks, [0, 1, 3, 7, 15, 31]);
     // However often its processes have it looked into besides.
     for _ in 0..100 {
-        jobs.learnt(PATH, &Facts::default(), Granted::Untold(Untold::NoProgram), 200 * SECOND);
+        jobs.learnt(PATH, &Facts::default(), Granted::Untold(Undecided::NoProgram), 200 * SECOND);
     }
     assert!(jobs.due(u64::MAX).is_empty());
     // A new step is a new chance.
     jobs.touched(PATH, 300 * SECOND);
     assert_eq!(jobs.due(300 * SECOND).len(), 1);
-    jobs.learnt(PATH, &named("a"), told(), 300 * SECOND);
+    jobs.learnt(PATH, &named("a"), reported(), 300 * SECOND);
     jobs.touched(PATH, 400 * SECOND);
     assert!(jobs.due(u64::MAX).is_empty());
 }
@@ -89,11 +89,11 @@ fn a_job_is_looked_into_until_it_is_known_or_long_enough() {
 fn what_is_known_of_a_job_stays_when_its_cgroup_is_gone() {
     let mut jobs = Jobs::default();
     appear(&mut jobs, &[id(Hierarchy::V2, 1)], 0);
-    jobs.learnt(PATH, &named("a"), told(), 0);
+    jobs.learnt(PATH, &named("a"), reported(), 0);
     assert_eq!(jobs.take_changed().len(), 1);
-    jobs.learnt(PATH, &Facts::default(), Granted::Untold(Untold::Gone), SECOND);
+    jobs.learnt(PATH, &Facts::default(), Granted::Untold(Undecided::Gone), SECOND);
     let job = jobs.get(PATH).unwrap();
-    assert_eq!((&*job.facts, &job.granted), (&named("a"), &told()));
+    assert_eq!((&*job.facts, &job.granted), (&named("a"), &reported()));
     assert!(jobs.take_changed().is_empty());
 }
 

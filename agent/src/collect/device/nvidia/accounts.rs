@@ -6,7 +6,7 @@
 //! went between two readings are looked for in the driver's buffer at every sixth: two calls, and one
 //! for each. What had ended before the first look is history.
 
-use super::ask::{Ask, Call, Pace};
+use super::caller::{Call, NvmlCaller, PollEvery};
 use super::readings::{bytes, fraction};
 use crate::catalog::process as metric;
 use crate::collect::device::wire::push;
@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Accounts that are read of a device; more processes than this have no use for single figures.
-const MOST: usize = 64;
+const MAX_ACCOUNTS: usize = 64;
 /// A process that is on no list and still runs, as the driver has it, is asked for this often.
-const MOST_TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 
 /// One device's accounts, by PID.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct Accounts {
     /// On the lists at the last reading, or waited for since.
     there: BTreeMap<u32, There>,
     /// In the driver's buffer, and told or from before the first look.
-    told: BTreeSet<u32>,
+    reported: BTreeSet<u32>,
     /// Whether that look was taken.
     looked: bool,
 }
@@ -45,18 +45,23 @@ struct There {
 
 impl Accounts {
     /// Adds what is known of the processes that the reading lists, and of those that have ended.
-    pub(super) fn read(&mut self, device: &Device<'_>, ask: &mut Ask, reading: &mut Reading) {
+    pub(super) fn read(
+        &mut self,
+        device: &Device<'_>,
+        ask: &mut NvmlCaller,
+        reading: &mut Reading,
+    ) {
         // Of a process in several instances there is one account: it goes to the first.
         let listed: BTreeMap<_, _> =
             reading.processes.iter().rev().map(|value| (value.pid, value.place)).collect();
-        let pids: BTreeSet<u32> = listed.keys().copied().take(MOST).collect();
-        let again = ask.due(Pace::Medium);
+        let pids: BTreeSet<u32> = listed.keys().copied().take(MAX_ACCOUNTS).collect();
+        let again = ask.due(PollEvery::Medium);
         self.known.retain(|pid, _| pids.contains(pid) && !again);
         self.close(device, ask, &listed, reading);
         if again {
             self.look_for_others(device, ask, reading);
         }
-        for (pid, place) in listed.into_iter().take(MOST) {
+        for (pid, place) in listed.into_iter().take(MAX_ACCOUNTS) {
             if !self.known.contains_key(&pid)
                 && let Some(account) = account(device, pid, ask)
             {
@@ -75,11 +80,11 @@ impl Accounts {
     fn close(
         &mut self,
         device: &Device<'_>,
-        ask: &mut Ask,
+        ask: &mut NvmlCaller,
         listed: &BTreeMap<u32, Option<Place>>,
         reading: &mut Reading,
     ) {
-        let told = &mut self.told;
+        let told = &mut self.reported;
         let mut left: BTreeMap<u32, There> = BTreeMap::new();
         for (pid, there) in std::mem::take(&mut self.there) {
             if listed.contains_key(&pid) {
@@ -91,14 +96,14 @@ impl Accounts {
                     told.insert(pid);
                     reading.ended.push(ended((pid, there.place), Some(there.seen_ns), &stats));
                 }
-                None if there.tries < MOST_TRIES => {
+                None if there.tries < MAX_TRIES => {
                     left.insert(pid, There { tries: there.tries + 1, ..there });
                 }
                 None => {}
             }
         }
         let seen_ns = reading.asked_ns;
-        for (pid, place) in listed.iter().take(MOST) {
+        for (pid, place) in listed.iter().take(MAX_ACCOUNTS) {
             told.remove(pid);
             left.insert(*pid, There { place: *place, seen_ns, tries: 0 });
         }
@@ -106,17 +111,23 @@ impl Accounts {
     }
 
     /// Tells the accounts of those that were on no list while they were there.
-    fn look_for_others(&mut self, device: &Device<'_>, ask: &mut Ask, reading: &mut Reading) {
+    fn look_for_others(
+        &mut self,
+        device: &Device<'_>,
+        ask: &mut NvmlCaller,
+        reading: &mut Reading,
+    ) {
         let Some(pids) = ask.ask(Call::AccountingPids, || device.accounting_pids()) else { return };
         let pids: BTreeSet<u32> = pids.into_iter().collect();
-        let told = &mut self.told;
+        let told = &mut self.reported;
         if !std::mem::replace(&mut self.looked, true) {
             *told = pids;
             return;
         }
         told.retain(|pid| pids.contains(pid));
         let new = pids.iter().filter(|pid| !self.there.contains_key(pid));
-        let new: Vec<u32> = new.filter(|pid| !told.contains(pid)).copied().take(MOST).collect();
+        let new: Vec<u32> =
+            new.filter(|pid| !told.contains(pid)).copied().take(MAX_ACCOUNTS).collect();
         for pid in new {
             let stats = ask.ask(Call::Account, || device.accounting_stats_for(pid));
             if let Some(stats) = stats.filter(|stats| !stats.is_running) {
@@ -133,7 +144,7 @@ impl Accounts {
 }
 
 /// A process that has not used the device yet has no account.
-fn account(device: &Device<'_>, pid: u32, ask: &mut Ask) -> Option<Vec<WireValue>> {
+fn account(device: &Device<'_>, pid: u32, ask: &mut NvmlCaller) -> Option<Vec<WireValue>> {
     let stats = ask.ask(Call::Account, || device.accounting_stats_for(pid))?;
     let mut values = Vec::new();
     // Of an earlier process with this number.

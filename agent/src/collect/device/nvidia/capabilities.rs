@@ -73,7 +73,7 @@ fn major(drivers: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attribute::grants::DeviceName;
+    use crate::attribute::allocations::DeviceName;
     use crate::collect::device::nvidia::node;
     use crate::ids::GpuUuid;
     use crate::inventory::GpuInfo;

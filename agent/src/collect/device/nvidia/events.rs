@@ -9,7 +9,7 @@
 //! log can be read, its line is there at once.
 
 use crate::catalog::event::EventKind;
-use crate::collect::device::events::{Seen, Watch};
+use crate::collect::device::events::{VendorEvent, Watch};
 use crate::event::{Severity, xid};
 use crate::sys::nvml::events::{
     EventSet, RawEvent, RawSystemEvent, SystemEventSet, supported_events,
@@ -28,10 +28,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// An event type, what it is, and how bad.
-type Row = (u32, EventKind, Severity, &'static str);
+type EventRow = (u32, EventKind, Severity, &'static str);
 
 /// Every type that is asked for (`nvml.h` of CUDA 13.0).
-const TYPES: &[Row] = &[
+const TYPES: &[EventRow] = &[
     (nvmlEventTypeXidCriticalError, EventKind::Xid, Severity::Critical, "XID"),
     (
         nvmlEventTypeSingleBitEccError,
@@ -98,7 +98,7 @@ const TYPES: &[Row] = &[
 ];
 
 /// Every type of system event (`nvml.h` of CUDA 13.0).
-const SYSTEM_TYPES: &[Row] = &[
+const SYSTEM_TYPES: &[EventRow] = &[
     (
         nvmlSystemEventTypeGpuDriverUnbind,
         EventKind::DriverUnbind,
@@ -121,7 +121,7 @@ struct Events {
     /// Handles and PCI addresses.
     devices: Vec<(usize, String)>,
     /// What was seen and is not told yet.
-    seen: VecDeque<Seen>,
+    seen: VecDeque<VendorEvent>,
 }
 
 /// Registers every device; why not, where there is none that has events.
@@ -151,7 +151,7 @@ pub(super) fn watch(nvml: &'static Nvml, count: u32) -> Result<Box<dyn Watch>, S
 }
 
 impl Watch for Events {
-    fn wait(&mut self, patience: Duration) -> Result<Option<Seen>, String> {
+    fn wait(&mut self, patience: Duration) -> Result<Option<VendorEvent>, String> {
         if let Some(seen) = self.seen.pop_front() {
             return Ok(Some(seen));
         }
@@ -174,26 +174,26 @@ impl Events {
         }
     }
 
-    fn seen(&self, raw: &RawEvent) -> Option<Seen> {
+    fn seen(&self, raw: &RawEvent) -> Option<VendorEvent> {
         let row = TYPES.iter().find(|row| u64::from(row.0) == raw.kind)?;
         let device = self.devices.iter().find(|(handle, _)| *handle == raw.device);
         let pci = device.map_or("", |(_, pci)| pci);
         let (_, kind, severity, words) = *row;
         if kind != EventKind::Xid {
-            return Some(Seen::new(pci, kind, severity, words.to_owned()));
+            return Some(VendorEvent::new(pci, kind, severity, words.to_owned()));
         }
         let code = u32::try_from(raw.data).ok()?;
         let message = format!("{words} {code}");
         let severity = xid::verdict(code, &message).action.severity();
         // All ones where the event is of the whole device.
         let gpu_instance = Some(raw.gpu_instance).filter(|id| *id != u32::MAX);
-        let seen = Seen::new(pci, kind, severity, message);
-        Some(Seen { code: Some(code), gpu_instance, ..seen })
+        let seen = VendorEvent::new(pci, kind, severity, message);
+        Some(VendorEvent { code: Some(code), gpu_instance, ..seen })
     }
 }
 
-fn of_system(raw: &RawSystemEvent) -> Option<Seen> {
+fn of_system(raw: &RawSystemEvent) -> Option<VendorEvent> {
     let row = SYSTEM_TYPES.iter().find(|row| u64::from(row.0) == raw.kind)?;
     let (_, kind, severity, words) = *row;
-    Some(Seen::new(&raw.device.to_string(), kind, severity, words.to_owned()))
+    Some(VendorEvent::new(&raw.device.to_string(), kind, severity, words.to_owned()))
 }

@@ -1,6 +1,6 @@
 //! The NVLink fabric a device joined: one call, in the newest of two versions that the driver knows.
 
-use super::ask::{Ask, Call};
+use super::caller::{Call, NvmlCaller};
 use crate::catalog::link::{self as metric, FabricCondition, FabricHealth, FabricState};
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
@@ -45,7 +45,7 @@ pub(super) struct Joined {
 }
 
 /// Reads it and says what of it is told as numbers.
-pub(super) fn read(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) -> Joined {
+pub(super) fn read(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Joined {
     let mut told = ask.ask(Call::Fabric, || raw::fabric(device, Version::V3));
     if ask.lacks(Call::Fabric) {
         told = ask.ask(Call::OldFabric, || raw::fabric(device, Version::V2));

@@ -10,7 +10,7 @@
 
 mod table;
 
-use super::ask::{Ask, Call, Verdict};
+use super::caller::{Call, ErrorClass, NvmlCaller};
 use crate::sys::nvml::fields::{Batch, Number};
 use nvml_wrapper::Device;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ impl Fields {
             asked: Vec::new(),
         };
         for field in Field::ALL {
-            field.row().scopes.iter().for_each(|scope| fields.want(*field, *scope));
+            field.info().scopes.iter().for_each(|scope| fields.want(*field, *scope));
         }
         fields
     }
@@ -82,7 +82,7 @@ impl Fields {
     }
 
     /// Asks for everything whose turn it is, in one call.
-    pub(super) fn read(&mut self, device: &Device<'_>, ask: &mut Ask) {
+    pub(super) fn read(&mut self, device: &Device<'_>, ask: &mut NvmlCaller) {
         self.begin(ask);
         if self.batch.is_empty() {
             return;
@@ -93,24 +93,24 @@ impl Fields {
         }
         for (place, answer) in self.asked.iter().zip(self.batch.answers()) {
             let Some(slot) = self.slots.get_mut(place) else { continue };
-            match ask.book(place, answer) {
+            match ask.record(place, answer) {
                 // All ones is what a register reads that is not there.
-                Ok(Number::U32(u32::MAX) | Number::U64(u64::MAX)) => ask.doubt(),
+                Ok(Number::U32(u32::MAX) | Number::U64(u64::MAX)) => ask.reject(),
                 Ok(value) => slot.value = Some(value),
-                Err(verdict) => slot.unsupported = verdict == Verdict::Unsupported,
+                Err(verdict) => slot.unsupported = verdict == ErrorClass::Unsupported,
             }
         }
     }
 
     /// Chooses what to ask for, and forgets what was said of it before.
-    fn begin(&mut self, ask: &Ask) {
+    fn begin(&mut self, ask: &NvmlCaller) {
         self.batch.clear();
         self.asked.clear();
         for ((field, scope), slot) in &mut self.slots {
             if ask.renewed() {
                 *slot = Slot::default();
             }
-            let due = slot.value.is_none() || ask.due(field.row().pace);
+            let due = slot.value.is_none() || ask.due(field.info().pace);
             let Some(id) = field.id(self.numbering).filter(|_| due && !slot.unsupported) else {
                 continue;
             };
@@ -128,7 +128,7 @@ impl Fields {
     /// What a field of a part said, in base units.
     pub(super) fn base_of(&self, field: Field, scope: u32) -> Option<f64> {
         let slot = self.slots.get(&(field, scope))?;
-        field.row().unit.base(slot.value?)
+        field.info().unit.base(slot.value?)
     }
 
     /// What a field of the device said, as a whole number: a count, a state, bytes.
@@ -154,7 +154,7 @@ impl Fields {
 
     /// Whether the device has a field, as far as is known: of what it lacks, an older call may
     /// tell.
-    pub(super) fn lacks(&self, field: Field, ask: &Ask) -> bool {
+    pub(super) fn lacks(&self, field: Field, ask: &NvmlCaller) -> bool {
         let slot = self.slots.get(&(field, DEVICE));
         let known =
             field.id(self.numbering).is_some() && slot.is_some_and(|slot| !slot.unsupported);
@@ -165,7 +165,7 @@ impl Fields {
 impl Field {
     /// Its number for a driver; `None` where that is not known.
     fn id(self, numbering: Option<Numbering>) -> Option<u32> {
-        match (self.row().id, numbering) {
+        match (self.info().id, numbering) {
             (251..=273, None) => None,
             (id @ 251..=255, Some(Numbering::Renumbered)) => Some(id + 18),
             (id @ 256..=273, Some(Numbering::Renumbered)) => Some(id - 5),
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn every_field_of_the_table_is_wanted_from_the_start() {
         let fields = Fields::new(Some("580.95.05"));
-        let wanted: usize = Field::ALL.iter().map(|field| field.row().scopes.len()).sum();
+        let wanted: usize = Field::ALL.iter().map(|field| field.info().scopes.len()).sum();
         assert_eq!(fields.slots.len(), wanted);
     }
 }

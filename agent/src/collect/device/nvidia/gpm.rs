@@ -14,19 +14,19 @@
 mod timing;
 mod wanted;
 
-use super::ask::{Ask, Call};
+use super::caller::{Call, NvmlCaller};
 use super::instances::Handle;
 use crate::catalog::gpm::{self as metric, CounterState};
 use crate::collect::device::wire::push;
 use crate::collect::device::wire::{Reading, WireValue};
 use crate::host::boot_time_ns;
-use crate::sys::nvml::gpm::{self, Asked, Sample};
+use crate::sys::nvml::gpm::{self, GpmQuery, Sample};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use std::collections::BTreeMap;
 use timing::{is_early, is_near_enough};
-use wanted::{Rows, WANTED, Wanted};
+use wanted::{GpmMetric, GpmMetricSet, WANTED};
 
 /// Pause before counters that somebody else has are asked for again.
 const BUSY_PAUSE_NS: u64 = 30_000_000_000;
@@ -50,7 +50,7 @@ pub(super) struct Gpm {
     is_older: bool,
     /// Of the device itself (`None`) and of its GPU instances.
     pairs: BTreeMap<Option<u32>, Pair>,
-    asked: Vec<Asked>,
+    asked: Vec<GpmQuery>,
 }
 
 /// The samples of a device or an instance: one with counters, one to read into.
@@ -68,7 +68,7 @@ struct Pair {
     /// Why it is not asked, and until when.
     pause: Option<(CounterState, u64)>,
     /// Metrics it does not have.
-    lacks: Rows,
+    lacks: GpmMetricSet,
 }
 
 /// A sample with counters in it.
@@ -122,7 +122,7 @@ impl Gpm {
     pub(super) fn read(
         &mut self,
         (device, instances): (&Device<'static>, &[Handle]),
-        ask: &mut Ask,
+        ask: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
         if !self.enabled {
@@ -140,7 +140,11 @@ impl Gpm {
     }
 
     /// Whether there is anything to read now.
-    fn ready(&mut self, device: &Device<'static>, ask: &mut Ask) -> Result<(), CounterState> {
+    fn ready(
+        &mut self,
+        device: &Device<'static>,
+        ask: &mut NvmlCaller,
+    ) -> Result<(), CounterState> {
         if self.supported.is_none() {
             self.supported = ask.ask(Call::GpmSupport, || is_supported(device));
         }
@@ -160,7 +164,7 @@ impl Gpm {
     fn read_all(
         &mut self,
         (device, instances): (&Device<'static>, &[Handle]),
-        ask: &mut Ask,
+        ask: &mut NvmlCaller,
         reading: &mut Reading,
         now_ns: u64,
     ) -> CounterState {
@@ -195,17 +199,17 @@ impl Gpm {
         &mut self,
         pair: &mut Pair,
         of_instance: bool,
-        ask: &mut Ask,
+        ask: &mut NvmlCaller,
         out: &mut Vec<WireValue>,
     ) -> CounterState {
         let (Some(last), Some(earlier)) = (&pair.last, &pair.spare) else {
             return CounterState::Waiting;
         };
-        let mut query = |is_older: bool, asked: &mut Vec<Asked>| {
+        let mut query = |is_older: bool, asked: &mut Vec<GpmQuery>| {
             asked.clear();
             asked.extend(
                 rows(pair.lacks, of_instance, is_older)
-                    .map(|(_, wanted)| Asked { id: wanted.id, answer: Err(NvmlError::NoData) }),
+                    .map(|(_, wanted)| GpmQuery { id: wanted.id, answer: Err(NvmlError::NoData) }),
             );
             ask.ask(Call::GpmMetrics, || match last.sample.since(earlier, asked) {
                 Ok(()) => Ok(true),
@@ -247,7 +251,7 @@ impl Pair {
             gap_ns: None,
             unsupported: false,
             pause: None,
-            lacks: Rows::default(),
+            lacks: GpmMetricSet::default(),
         }
     }
 
@@ -256,7 +260,7 @@ impl Pair {
         &mut self,
         source: Source<'_>,
         nvml: &'static Nvml,
-        ask: &mut Ask,
+        ask: &mut NvmlCaller,
         now_ns: u64,
     ) -> Step {
         if self.unsupported {
@@ -318,21 +322,21 @@ impl Pair {
 
 impl Source<'_> {
     /// Takes a sample; `None` on a failure.
-    fn take(self, sample: &mut Sample, ask: &mut Ask) -> Option<Result<(), CounterState>> {
+    fn take(self, sample: &mut Sample, ask: &mut NvmlCaller) -> Option<Result<(), CounterState>> {
         let Self { device, gpu_instance } = self;
         match gpu_instance {
-            None => ask.ask(Call::GpmSample, || judge(sample.take(device))),
+            None => ask.ask(Call::GpmSample, || classify(sample.take(device))),
             Some(id) => ask.ask(Call::GpmMigSample, || match sample.take_instance(device, id) {
                 // One that was destroyed since it was found.
                 Err(NvmlError::InvalidArg) => Err(NvmlError::NotFound),
-                taken => judge(taken),
+                taken => classify(taken),
             }),
         }
     }
 }
 
 /// What is a state of the counters and no failure.
-fn judge(taken: Result<(), NvmlError>) -> Result<Result<(), CounterState>, NvmlError> {
+fn classify(taken: Result<(), NvmlError>) -> Result<Result<(), CounterState>, NvmlError> {
     match taken {
         Ok(()) => Ok(Ok(())),
         Err(error) if is_lack(&error) => Ok(Err(CounterState::Unsupported)),
@@ -364,11 +368,11 @@ fn is_lack(error: &NvmlError) -> bool {
 
 /// The rows of [`WANTED`] that are asked for.
 fn rows(
-    lacks: Rows,
+    lacks: GpmMetricSet,
     of_instance: bool,
     is_older: bool,
-) -> impl Iterator<Item = (usize, &'static Wanted)> {
-    let has = move |row: usize, wanted: &Wanted| {
+) -> impl Iterator<Item = (usize, &'static GpmMetric)> {
+    let has = move |row: usize, wanted: &GpmMetric| {
         !(lacks.has(row) || of_instance && !wanted.is_of_instances() || is_older && wanted.is_newer)
     };
     WANTED.iter().enumerate().filter(move |(row, wanted)| has(*row, wanted))
@@ -400,11 +404,11 @@ fn sum_up(seen: &[CounterState]) -> CounterState {
 
 #[cfg(test)]
 mod tests {
-    use super::{CounterState, NvmlError, Rows, WANTED, judge, rows, sum_up};
+    use super::{CounterState, GpmMetricSet, NvmlError, WANTED, classify, rows, sum_up};
 
     #[test]
     fn counters_that_another_has_or_that_are_forbidden_are_no_failure() {
-        let told = |error| judge(Err(error)).ok();
+        let told = |error| classify(Err(error)).ok();
         assert_eq!(told(NvmlError::InUse), Some(Err(CounterState::Busy)));
         assert_eq!(told(NvmlError::UnexpectedVariant(23)), Some(Err(CounterState::Busy)));
         assert_eq!(told(NvmlError::NoPermission), Some(Err(CounterState::Forbidden)));
@@ -416,12 +420,14 @@ mod tests {
     #[test]
     fn an_older_driver_and_an_instance_are_asked_for_less() {
         let ids = |of_instance, is_older| -> Vec<u32> {
-            rows(Rows::default(), of_instance, is_older).map(|(_, wanted)| wanted.id).collect()
+            rows(GpmMetricSet::default(), of_instance, is_older)
+                .map(|(_, wanted)| wanted.id)
+                .collect()
         };
         assert_eq!(ids(false, false).len(), WANTED.len());
         assert_eq!(ids(false, true).iter().max(), Some(&61));
         assert!(!ids(true, false).contains(&60) && ids(true, false).contains(&20));
-        let mut lacks = Rows::default();
+        let mut lacks = GpmMetricSet::default();
         lacks.put(1);
         assert!(rows(lacks, false, false).all(|(_, wanted)| wanted.id != 2));
     }

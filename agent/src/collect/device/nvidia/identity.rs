@@ -1,6 +1,6 @@
 //! What a device is: asked once a handle, and what was not answered again until it is.
 
-use super::ask::{Ask, Call};
+use super::caller::{Call, NvmlCaller};
 use super::{MAJOR, Versions};
 use crate::ids::GpuUuid;
 use crate::inventory::GpuInfo;
@@ -20,7 +20,7 @@ pub(super) fn versions(nvml: &Nvml) -> Versions {
 pub(super) fn read(
     device: &Device<'_>,
     index: u32,
-    ask: &mut Ask,
+    ask: &mut NvmlCaller,
     versions: &Versions,
 ) -> Option<GpuInfo> {
     let uuid = ask.ask(Call::Uuid, || device.uuid())?;
@@ -33,7 +33,7 @@ pub(super) fn read(
 
 /// Asks for what is not known of a device yet, but for its MIG mode; true when that told something.
 /// Events and kernel lines find a device by its address: one call that failed must not cost it.
-pub(super) fn complete(device: &Device<'_>, ask: &mut Ask, info: &mut GpuInfo) -> bool {
+pub(super) fn complete(device: &Device<'_>, ask: &mut NvmlCaller, info: &mut GpuInfo) -> bool {
     let known = |info: &GpuInfo| {
         let words = [&info.model, &info.pci_address, &info.serial].map(Option::is_some);
         (info.minor.is_some(), words)

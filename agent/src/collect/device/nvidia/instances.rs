@@ -6,7 +6,7 @@
 //! (`nvGenerateSmcUuid`), its UUID come again when another is made at its place; so its name, which
 //! ends in the profile, is asked for with the UUID.
 
-use super::ask::{Ask, Call};
+use super::caller::{Call, NvmlCaller};
 use super::readings::bytes;
 use crate::catalog::device::MemoryState;
 use crate::catalog::instance as metric;
@@ -26,24 +26,24 @@ const PROFILE_MARK: &str = " MIG ";
 const MEGABYTE: u64 = 1 << 20;
 
 /// No device can be cut into more: seven, and twice as many where instances may be halved.
-const MOST_INSTANCES: u32 = 64;
+const MAX_INSTANCES: u32 = 64;
 
 /// One device's instances as last seen.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     /// How many there can be.
     most: Option<u32>,
-    known: Vec<Known>,
+    known: Vec<KnownInstance>,
 }
 
 /// An instance that was seen before.
 #[derive(Debug)]
-struct Known {
+struct KnownInstance {
     uuid: String,
     name: Option<String>,
     place: Place,
     /// The agent has all of its identity.
-    told: bool,
+    reported: bool,
 }
 
 /// An instance as those need it who read what is in it.
@@ -54,7 +54,7 @@ pub(super) struct Handle {
     pub(super) mark: u64,
 }
 
-impl Known {
+impl KnownInstance {
     fn mark(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.uuid, &self.name).hash(&mut hasher);
@@ -67,12 +67,12 @@ impl Instances {
     pub(super) fn read(
         &mut self,
         device: &Device<'static>,
-        ask: &mut Ask,
+        ask: &mut NvmlCaller,
         out: &mut Vec<InstanceReading>,
     ) -> Vec<Handle> {
         if self.most.is_none() {
             let most = ask.ask(Call::InstanceCount, || device.mig_device_count());
-            self.most = ask.credible(most, 0..=MOST_INSTANCES);
+            self.most = ask.in_range(most, 0..=MAX_INSTANCES);
         }
         let mut handles = Vec::new();
         let mut known = Vec::new();
@@ -100,13 +100,14 @@ impl Instances {
     fn identify(
         &self,
         handle: &Device<'_>,
-        ask: &mut Ask,
-    ) -> Option<(Known, Option<InstanceIdentity>)> {
+        ask: &mut NvmlCaller,
+    ) -> Option<(KnownInstance, Option<InstanceIdentity>)> {
         let uuid = ask.ask(Call::InstanceUuid, || there(handle.uuid()))?;
         let name = ask.ask(Call::InstanceName, || there(handle.name()));
-        let same = |known: &&Known| known.told && known.uuid == uuid && known.name == name;
+        let same =
+            |known: &&KnownInstance| known.reported && known.uuid == uuid && known.name == name;
         if let Some(known) = self.known.iter().find(same) {
-            return Some((Known { uuid, name, ..*known }, None));
+            return Some((KnownInstance { uuid, name, ..*known }, None));
         }
         let gpu_instance = ask.ask(Call::GpuInstanceId, || there(mig::gpu_instance_id(handle)))?;
         let compute_instance =
@@ -125,11 +126,11 @@ impl Instances {
         let profile = profile.map(|(_, profile)| profile.to_owned());
         let identity = InstanceIdentity { uuid: GpuUuid::new(&uuid), profile, extent };
         let place = Place { gpu_instance, compute_instance: Some(compute_instance) };
-        Some((Known { uuid, name, place, told }, Some(identity)))
+        Some((KnownInstance { uuid, name, place, reported: told }, Some(identity)))
     }
 }
 
-fn memory(instance: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+fn memory(instance: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let memory = ask.ask(Call::InstanceMemory, || there(instance.memory_info()));
     let Some(memory) = memory else { return };
     push(out, &metric::MEMORY_USAGE, MemoryState::Used, bytes(memory.used));

@@ -5,7 +5,7 @@
 //! counter stands where it was. What a link that is down does not tell is asked for again when it is
 //! back.
 
-use super::ask::Ask;
+use super::caller::NvmlCaller;
 use super::fields::{ALL_LINKS, DEVICE, Field, Fields};
 use crate::catalog::link::{
     self as metric, BitErrors, ChipLink, ChipLinkError, Corrected, Direction, Link, LinkError,
@@ -137,7 +137,7 @@ impl Links {
     }
 
     /// Says what the fields told, and asks for more when it is known how many links there are.
-    pub(super) fn read(&mut self, fields: &mut Fields, ask: &Ask, out: &mut Vec<WireValue>) {
+    pub(super) fn read(&mut self, fields: &mut Fields, ask: &NvmlCaller, out: &mut Vec<WireValue>) {
         if ask.renewed() {
             *self = Self::new(self.by_link);
         }

@@ -5,7 +5,7 @@
 //! server among the compute processes; the MPS list is asked for only where there is a server,
 //! because a list costs milliseconds.
 
-use super::ask::{Ask, Call};
+use super::caller::{Call, NvmlCaller};
 use super::instances::Handle;
 use super::readings::{bytes, fraction};
 use crate::catalog::device as device_metric;
@@ -30,7 +30,7 @@ const FIRST_LOOK_BACK: Duration = Duration::from_secs(1);
 /// No sample is of a time so far to come: where one was read, the clock has been set back since.
 const TO_COME: Duration = Duration::from_secs(10);
 /// A greater percentage is not one; drivers have been seen to hand out uninitialised slots.
-const MOST_PERCENT: u32 = 100;
+const MAX_PERCENT: u32 = 100;
 
 /// One device's lists, with buffers that are kept.
 #[derive(Debug, Default)]
@@ -65,30 +65,30 @@ struct Mean {
 }
 
 /// A list of processes: how a device is asked for it, and how an instance.
-struct Asked {
+struct ListQuery {
     list: List,
     of_device: Call,
     of_instance: Call,
 }
 
-const COMPUTE: Asked = Asked {
+const COMPUTE: ListQuery = ListQuery {
     list: List::Compute,
     of_device: Call::ComputeProcesses,
     of_instance: Call::InstanceComputeProcesses,
 };
-const GRAPHICS: Asked = Asked {
+const GRAPHICS: ListQuery = ListQuery {
     list: List::Graphics,
     of_device: Call::GraphicsProcesses,
     of_instance: Call::InstanceGraphicsProcesses,
 };
-const MPS: Asked = Asked {
+const MPS: ListQuery = ListQuery {
     list: List::Mps,
     of_device: Call::MpsProcesses,
     of_instance: Call::InstanceMpsProcesses,
 };
 
 /// A process, once for each instance it is in.
-type Who = (u32, Option<Place>);
+type ProcessPlace = (u32, Option<Place>);
 
 /// What the lists say of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl ProcessLists {
     pub(super) fn read(
         &mut self,
         (device, instances): (&Device<'_>, &[Handle]),
-        ask: &mut Ask,
+        ask: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
         let on = (device, instances);
@@ -134,10 +134,10 @@ impl ProcessLists {
     /// does.
     fn list(
         &mut self,
-        asked: &Asked,
+        asked: &ListQuery,
         (device, instances): (&Device<'_>, &[Handle]),
-        ask: &mut Ask,
-    ) -> Option<BTreeMap<Who, Option<u64>>> {
+        ask: &mut NvmlCaller,
+    ) -> Option<BTreeMap<ProcessPlace, Option<u64>>> {
         let mut found = BTreeMap::new();
         let infos = &mut self.infos;
         if ask.ask(asked.of_device, || lists::processes(device, asked.list, infos)).is_some() {
@@ -159,8 +159,8 @@ impl ProcessLists {
     fn utilization(
         &mut self,
         device: &Device<'_>,
-        ask: &mut Ask,
-        listed: &BTreeMap<Who, Listed>,
+        ask: &mut NvmlCaller,
+        listed: &BTreeMap<ProcessPlace, Listed>,
         out: &mut Vec<ProcessValue>,
     ) {
         let since_us = self.cursors.since(SystemTime::now());
@@ -190,7 +190,7 @@ impl ProcessLists {
 fn tally(
     infos: &[nvmlProcessInfo_t],
     place: impl Fn(&nvmlProcessInfo_t) -> Option<Place>,
-    found: &mut BTreeMap<Who, Option<u64>>,
+    found: &mut BTreeMap<ProcessPlace, Option<u64>>,
 ) {
     for info in infos {
         let told = Some(info.usedGpuMemory).filter(|memory| *memory != MEMORY_NOT_TOLD);
@@ -215,7 +215,7 @@ fn place(info: &nvmlProcessInfo_t, there: &[Place]) -> Option<Place> {
 }
 
 /// The instance of a process that is in one only.
-fn only_place(listed: &BTreeMap<Who, Listed>, pid: u32) -> Option<Place> {
+fn only_place(listed: &BTreeMap<ProcessPlace, Listed>, pid: u32) -> Option<Place> {
     let mut places = listed.keys().filter(|(of, _)| *of == pid);
     match (places.next(), places.next()) {
         (Some((_, place)), None) => *place,
@@ -246,10 +246,10 @@ impl Servers {
     /// it again.
     fn join(
         &self,
-        compute: &BTreeMap<Who, Option<u64>>,
-        graphics: &BTreeMap<Who, Option<u64>>,
-        mps: &BTreeMap<Who, Option<u64>>,
-    ) -> BTreeMap<Who, Listed> {
+        compute: &BTreeMap<ProcessPlace, Option<u64>>,
+        graphics: &BTreeMap<ProcessPlace, Option<u64>>,
+        mps: &BTreeMap<ProcessPlace, Option<u64>>,
+    ) -> BTreeMap<ProcessPlace, Listed> {
         let mut all = BTreeMap::new();
         let kinds = [ProcessType::Mps, ProcessType::Compute, ProcessType::Graphics];
         for (kind, list) in kinds.into_iter().zip([mps, compute, graphics]) {
@@ -320,7 +320,7 @@ impl Busy {
 
 impl Mean {
     fn add(&mut self, percent: u32) {
-        if percent <= MOST_PERCENT {
+        if percent <= MAX_PERCENT {
             self.sum += percent;
             self.count += 1;
         }
@@ -372,7 +372,7 @@ mod tests {
         Place { gpu_instance, compute_instance: Some(0) }
     }
 
-    fn listed(infos: &[nvmlProcessInfo_t]) -> BTreeMap<super::Who, Option<u64>> {
+    fn listed(infos: &[nvmlProcessInfo_t]) -> BTreeMap<super::ProcessPlace, Option<u64>> {
         let mut found = BTreeMap::new();
         tally(infos, |info| place(info, &[at(1), at(2)]), &mut found);
         found

@@ -9,9 +9,9 @@ mod pcie;
 mod power;
 mod thermal;
 
-use super::ask::{Ask, Call, Pace};
+use super::cached::CachedReadings;
+use super::caller::{Call, NvmlCaller, PollEvery};
 use super::fields::Fields;
-use super::kept::Kept;
 use crate::catalog::device::{self as metric, ApertureState, Fan, MemoryState, Task};
 use crate::collect::device::wire::{WireValue, push};
 use crate::sys::nvml::engines;
@@ -21,7 +21,7 @@ use nvml_wrapper::Device;
 /// Divides a percentage into a fraction.
 const PERCENT: f64 = 100.0;
 /// No device has a pebibyte.
-const MOST_BYTES: i64 = 1 << 50;
+const MAX_BYTES: i64 = 1 << 50;
 /// Fans may be set over their nominal speed.
 const FASTEST_FAN: u32 = 200;
 
@@ -35,11 +35,11 @@ pub(super) struct Readings {
     /// How many fans there are, where the driver tells.
     fans: Option<u32>,
     /// What never changes.
-    once: Kept,
+    once: CachedReadings,
     /// What changes seldom.
-    slow: Kept,
+    slow: CachedReadings,
     /// Counters of which a minute's delay is no loss.
-    medium: Kept,
+    medium: CachedReadings,
 }
 
 impl Default for Readings {
@@ -47,16 +47,16 @@ impl Default for Readings {
         Self {
             clocks: Clocks::default(),
             fans: None,
-            once: Kept::new(Pace::Once),
-            slow: Kept::new(Pace::Slow),
-            medium: Kept::new(Pace::Medium),
+            once: CachedReadings::new(PollEvery::Once),
+            slow: CachedReadings::new(PollEvery::Slow),
+            medium: CachedReadings::new(PollEvery::Medium),
         }
     }
 }
 
 impl Readings {
     /// Reads everything about a device but its processes.
-    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         let device = of.0;
         push(out, &metric::INFO, (), Some(1));
         utilization(device, ask, out);
@@ -83,13 +83,13 @@ impl Readings {
     }
 
     /// Each fan; of a driver that does not tell how many there are, the first.
-    fn fans(&mut self, device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    fn fans(&mut self, device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         if self.fans.is_none() {
             self.fans = ask.ask(Call::Fans, || device.num_fans());
         }
         for (number, &fan) in (0..self.fans.unwrap_or(1)).zip(Fan::ALL) {
             let speed = ask.ask(Call::Fan, || device.fan_speed(number));
-            push(out, &metric::FAN_SPEED, fan, ask.credible(speed, 0..=FASTEST_FAN).map(fraction));
+            push(out, &metric::FAN_SPEED, fan, ask.in_range(speed, 0..=FASTEST_FAN).map(fraction));
         }
     }
 }
@@ -105,11 +105,11 @@ pub(super) fn bytes(count: u64) -> Option<i64> {
 }
 
 /// A percentage as a fraction, if it is one.
-fn percentage(ask: &mut Ask, percent: Option<u32>) -> Option<f64> {
-    ask.credible(percent, 0..=100).map(fraction)
+fn percentage(ask: &mut NvmlCaller, percent: Option<u32>) -> Option<f64> {
+    ask.in_range(percent, 0..=100).map(fraction)
 }
 
-fn utilization(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+fn utilization(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let rates = ask.ask(Call::Utilization, || device.utilization_rates());
     let memory = percentage(ask, rates.as_ref().map(|rates| rates.memory));
     push(out, &metric::MEMORY_BANDWIDTH_UTILIZATION, (), memory);
@@ -127,10 +127,9 @@ fn utilization(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
     }
 }
 
-fn memory(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+fn memory(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let memory = ask.ask(Call::Memory, || device.memory_info());
-    let total =
-        ask.credible(memory.as_ref().and_then(|memory| bytes(memory.total)), 1..=MOST_BYTES);
+    let total = ask.in_range(memory.as_ref().and_then(|memory| bytes(memory.total)), 1..=MAX_BYTES);
     let (Some(memory), Some(total)) = (memory, total) else { return };
     let parts = [
         (MemoryState::Used, memory.used),
@@ -138,18 +137,18 @@ fn memory(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
         (MemoryState::Reserved, memory.reserved),
     ];
     for (state, part) in parts {
-        push(out, &metric::MEMORY_USAGE, state, ask.credible(bytes(part), 0..=total));
+        push(out, &metric::MEMORY_USAGE, state, ask.in_range(bytes(part), 0..=total));
     }
     push(out, &metric::MEMORY_LIMIT, (), Some(total));
 }
 
-fn aperture(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+fn aperture(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let Some(aperture) = ask.ask(Call::Aperture, || device.bar1_memory_info()) else { return };
-    let Some(total) = ask.credible(bytes(aperture.total), 1..=MOST_BYTES) else { return };
+    let Some(total) = ask.in_range(bytes(aperture.total), 1..=MAX_BYTES) else { return };
     for (state, part) in
         [(ApertureState::Used, aperture.used), (ApertureState::Free, aperture.free)]
     {
-        push(out, &metric::APERTURE_USAGE, state, ask.credible(bytes(part), 0..=total));
+        push(out, &metric::APERTURE_USAGE, state, ask.in_range(bytes(part), 0..=total));
     }
     push(out, &metric::APERTURE_LIMIT, (), Some(total));
 }

@@ -2,16 +2,20 @@
 
 use super::DeviceReader;
 use crate::catalog::device::DeviceState;
+use crate::collect::device::connection::{Connection, Disconnect};
 use crate::collect::device::plausible;
-use crate::collect::device::rows::Away;
-use crate::collect::device::session::{Ending, Session};
+use crate::collect::device::states::Unavailable;
 use crate::collect::device::wire::{Frame, Outcome, Reading, Request};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 impl DeviceReader {
     /// One tick with a child, of one that began a while ago.
-    pub(super) fn converse(&mut self, session: &mut Session, begun: Instant) -> Result<(), Ending> {
+    pub(super) fn converse(
+        &mut self,
+        session: &mut Connection,
+        begun: Instant,
+    ) -> Result<(), Disconnect> {
         let deadline = begun + self.settings.deadline;
         self.tick += 1;
         let patience = if session.late { Instant::now() } else { deadline };
@@ -37,7 +41,7 @@ impl DeviceReader {
         self.judge_gone(session, devices)?;
         for slot in &missing {
             let why = session.why_late(Some(*slot));
-            self.rows.silent(*slot, Away { state: DeviceState::Hung, why });
+            self.rows.silent(*slot, Unavailable { state: DeviceState::Hung, why });
         }
         self.rows.unlisted(&self.knows.inventory);
         self.slow.retain(|slot| missing.contains(slot));
@@ -47,7 +51,7 @@ impl DeviceReader {
     }
 
     /// Waits until the library is open; false at the deadline.
-    fn open(&mut self, session: &mut Session, deadline: Instant) -> Result<bool, Ending> {
+    fn open(&mut self, session: &mut Connection, deadline: Instant) -> Result<bool, Disconnect> {
         while session.devices.is_none() {
             let Some(frame) = session.link.receive(deadline)? else { return Ok(false) };
             self.handle(session, frame)?;
@@ -56,7 +60,7 @@ impl DeviceReader {
     }
 
     /// Takes what arrived since the last tick; false while the child owes an answer.
-    fn settle(&mut self, session: &mut Session) -> Result<bool, Ending> {
+    fn settle(&mut self, session: &mut Connection) -> Result<bool, Disconnect> {
         let now = Instant::now();
         while let Some(frame) = session.link.receive(now)? {
             self.handle(session, frame)?;
@@ -66,29 +70,33 @@ impl DeviceReader {
 
     /// Whether the devices are to be counted; they are not where the kernel driver has others than
     /// before, because then the library is loaded anew.
-    fn is_time_to_count(&self, session: &mut Session) -> Result<bool, Ending> {
+    fn is_time_to_count(&self, session: &mut Connection) -> Result<bool, Disconnect> {
         if session.counted.elapsed() < self.settings.retry {
             return Ok(false);
         }
         session.counted = Instant::now();
-        let roster = self.roster();
-        if roster == session.roster {
+        let roster = self.driver_devices();
+        if roster == session.driver_devices {
             return Ok(true);
         }
-        let (before, now) = (session.roster.len(), roster.len());
-        Err(Ending::Changed(format!("the kernel driver had {before}, and now others or {now}")))
+        let (before, now) = (session.driver_devices.len(), roster.len());
+        Err(Disconnect::Changed(format!("the kernel driver had {before}, and now others or {now}")))
     }
 
     /// Takes a frame; gives the device that answered this tick with it.
-    fn handle(&mut self, session: &mut Session, frame: Frame) -> Result<Option<u32>, Ending> {
+    fn handle(
+        &mut self,
+        session: &mut Connection,
+        frame: Frame,
+    ) -> Result<Option<u32>, Disconnect> {
         match frame {
-            Frame::Opened { devices: 0 } => return Err(Ending::NoDevice),
+            Frame::Opened { devices: 0 } => return Err(Disconnect::NoDevice),
             Frame::Opened { devices } => {
                 session.devices = Some(devices);
                 session.stuck.remove(&None);
                 self.rows.renumber();
             }
-            Frame::Refused { refusal, text } => return Err(Ending::Refused { refusal, text }),
+            Frame::Refused { refusal, text } => return Err(Disconnect::Refused { refusal, text }),
             Frame::Stuck { slot, call } => {
                 session.stuck.insert(slot, call);
             }
@@ -100,13 +108,13 @@ impl DeviceReader {
                 self.account(&reading, slot);
                 if let Outcome::DriverGone(why) = &reading.outcome {
                     if !std::mem::replace(&mut self.renewed, true) {
-                        return Err(Ending::DriverGone(why.clone()));
+                        return Err(Disconnect::DriverGone(why.clone()));
                     }
                     session.gone.insert(slot, why.clone());
                 }
                 plausible::keep(&mut reading, &mut self.report);
                 if let Some(gpu) = self.rows.take(slot, &reading, timely, &self.knows) {
-                    reading.ended.iter().for_each(|ended| self.ears.ended(gpu, ended));
+                    reading.ended.iter().for_each(|ended| self.listener.ended(gpu, ended));
                 }
                 return Ok(timely.then_some(slot));
             }
@@ -117,10 +125,10 @@ impl DeviceReader {
     /// What those devices make of it that said the driver was gone also after the library was loaded
     /// anew: it is gone if all of them say so. If others answer, it is the device that is lost, and no
     /// reason to load the library once more.
-    fn judge_gone(&mut self, session: &mut Session, devices: u32) -> Result<(), Ending> {
+    fn judge_gone(&mut self, session: &mut Connection, devices: u32) -> Result<(), Disconnect> {
         let gone = std::mem::take(&mut session.gone);
         if let Some(why) = gone.values().next().filter(|_| gone.len() == devices as usize) {
-            return Err(Ending::DriverGone(why.clone()));
+            return Err(Disconnect::DriverGone(why.clone()));
         }
         // While the child owes an answer, nobody knows.
         self.renewed &= session.late || !gone.is_empty();
@@ -129,13 +137,13 @@ impl DeviceReader {
 
     /// The library has as many devices as it says now. Where loading it anew has not helped before,
     /// it is not done again.
-    fn counted(&mut self, session: &Session, now: u32) -> Result<(), Ending> {
+    fn counted(&mut self, session: &Connection, now: u32) -> Result<(), Disconnect> {
         let before = session.devices.unwrap_or(now);
         if now == before || self.miscount == Some((before, now)) {
             return Ok(());
         }
         self.miscount = Some((before, now));
-        Err(Ending::Changed(format!("the library had {before}, and now {now}")))
+        Err(Disconnect::Changed(format!("the library had {before}, and now {now}")))
     }
 
     /// Books what a reading cost. A late device that was quick enough this time is waited for

@@ -3,9 +3,9 @@
 use super::{DeviceReader, EXIT_PATIENCE, RELEASED, Settings};
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
+use crate::collect::device::connection::{Connection, Disconnect};
 use crate::collect::device::library;
 use crate::collect::device::link::{Link, Program};
-use crate::collect::device::session::{Ending, Session};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 impl DeviceReader {
     /// Starts a child if it is time and no old one is left.
-    pub(super) fn start(&mut self) -> Option<Session> {
+    pub(super) fn start(&mut self) -> Option<Connection> {
         if let Some(leaving) = &mut self.leaving {
             if leaving.ended(Duration::ZERO).is_none() {
                 let reason =
@@ -46,7 +46,7 @@ impl DeviceReader {
     fn find(&self) -> Result<PathBuf, String> {
         let Settings { library, paths, .. } = &self.settings;
         let Some(known) = &self.vendor.library else {
-            let is_there = !self.roster().is_empty();
+            let is_there = !self.driver_devices().is_empty();
             let drivers = self.vendor.drivers.join(" or ");
             let why = || format!("no device is bound to the driver {drivers}");
             return is_there.then(PathBuf::new).ok_or_else(why);
@@ -54,23 +54,23 @@ impl DeviceReader {
         library::find(known, library.as_deref(), paths)
     }
 
-    fn spawn(&mut self, library: &Path) -> Option<Session> {
+    fn spawn(&mut self, library: &Path) -> Option<Connection> {
         self.report.restarts += u64::from(self.restarts.begin());
         // Before the library is loaded: what comes after is noticed.
-        let roster = self.roster();
+        let roster = self.driver_devices();
         let Settings { program: path, environment, off, paths, confined, stall, .. } =
             &self.settings;
-        let (vendor, events) = (self.vendor.name, self.ears.are_open());
+        let (vendor, events) = (self.vendor.name, self.listener.are_open());
         let (confined, stall) = (*confined, *stall);
         let program =
             Program { path, vendor, library, paths, off, environment, events, confined, stall };
         let started = Link::start(&program);
         match started.and_then(|link| Ok((link.hangup()?, link))) {
             Ok((hangup, mut link)) => {
-                self.ears.hear(link.events());
+                self.listener.receive(link.events());
                 self.control.hold(hangup);
                 self.slow.clear();
-                let session = Session::new(link, roster);
+                let session = Connection::new(link, roster);
                 // A release between the check at the tick's begin and here must not be missed.
                 if self.control.released() {
                     self.session = Some(session);
@@ -91,7 +91,7 @@ impl DeviceReader {
     }
 
     /// Ends a session and decides when the next one starts.
-    pub(super) fn end(&mut self, session: Session, ending: &Ending) {
+    pub(super) fn end(&mut self, session: Connection, ending: &Disconnect) {
         self.control.forget_child();
         let mut leaving = session.link.close();
         let status = leaving.ended(EXIT_PATIENCE);
@@ -103,12 +103,12 @@ impl DeviceReader {
         }
         let (state, remedy) = ending.verdict();
         let mut reason = ending.to_string();
-        if let (Ending::Lost(_), Some(status)) = (ending, status) {
+        if let (Disconnect::Lost(_), Some(status)) = (ending, status) {
             reason = format!("the reader process ended early: {status}");
         }
         match ending {
             // Seen once for each change: no reason to wait.
-            Ending::Changed(_) => tracing::info!(reason, "the library is loaded anew"),
+            Disconnect::Changed(_) => tracing::info!(reason, "the library is loaded anew"),
             ending if ending.is_passing() => {
                 self.report.errors += 1;
                 self.restarts.back_off();
@@ -130,7 +130,7 @@ impl DeviceReader {
     }
 
     /// The kernel driver's devices; none where it has no such list.
-    pub(super) fn roster(&self) -> BTreeSet<OsString> {
+    pub(super) fn driver_devices(&self) -> BTreeSet<OsString> {
         (self.vendor.listed)(&self.settings.paths)
     }
 }

@@ -54,7 +54,8 @@ fn the_recorded_means_of_2_30_are_read_to_the_last_figure() {
     };
     assert_eq!(sorted(figures(&rows)), sorted(expected.to_vec()));
     for row in rows.keys() {
-        let whose = Whose { hash: None, rank: None, name: Some("TP Group 0".into()), ranks: 8 };
+        let whose =
+            RowCommunicator { hash: None, rank: None, name: Some("TP Group 0".into()), ranks: 8 };
         assert_eq!(row.whose, whose);
         let is_message = matches!(row.operation(), Some(Send | Recv));
         let how = if is_message { (None, None) } else { (Some("ring"), Some("simple")) };
@@ -68,7 +69,7 @@ fn the_recorded_last_collective_of_2_29_has_its_communicator_and_rank() {
     assert_eq!(outcomes, [LineOutcome::Taken; 3]);
     let (row, levels) = rows.iter().next().unwrap();
     let hash = HashText::parse("0x1db14a8a713c2f");
-    assert_eq!(row.whose, Whose { hash, rank: Some(3), name: None, ranks: 8 });
+    assert_eq!(row.whose, RowCommunicator { hash, rank: Some(3), name: None, ranks: 8 });
     assert_eq!((row.operation(), row.size), (Some(Operation::Broadcast), 24 * MIB));
     let levels = (levels.seconds, levels.algorithm_bandwidth, levels.bus_bandwidth);
     assert_eq!(levels, (Some(0.001_152), Some(21.8453e9), Some(21.8453e9)));

@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-fn all() -> Wanted {
-    Wanted::default()
+fn all() -> FileFilter {
+    FileFilter::default()
 }
 
 fn me() -> ProcKey {

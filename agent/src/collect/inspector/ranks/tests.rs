@@ -3,7 +3,7 @@ use super::super::record::HashText;
 use super::*;
 use crate::catalog::attributes::AttrSet;
 use crate::catalog::nccl::SizeClass;
-use crate::communicators::{CommunicatorHash, Learned, MemberFacts, MemberKey, Origin};
+use crate::communicators::{CommunicatorHash, CommunicatorUpdate, MemberFacts, MemberKey, Origin};
 use crate::sample::{Histogram, Subject, Value};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -49,8 +49,8 @@ fn read_gone(
     }
     ranks.end(gone, communicators);
     let mut out = Batch::new("test", SystemTime::now());
-    ranks.tell(&mut out);
-    ranks.forget(gone);
+    ranks.report(&mut out);
+    ranks.remove_processes(gone);
     out
 }
 
@@ -127,7 +127,7 @@ fn the_whole_hash_is_told_as_soon_as_somebody_knows_it() {
         ("nccl.nranks", "8".to_owned()),
     ]);
     assert_eq!(text(&attributes(&batch, &communicators)), expected);
-    communicators.learn(PROCESS, HASH, Learned::default());
+    communicators.learn(PROCESS, HASH, CommunicatorUpdate::default());
     let batch = read(&mut ranks, &communicators, &[]);
     let expected = BTreeMap::from([
         ("nccl.communicator.id", "0x1db14a8a713c2fa5".to_owned()),
@@ -141,8 +141,8 @@ fn the_whole_hash_is_told_as_soon_as_somebody_knows_it() {
 #[test]
 fn two_hashes_that_begin_alike_are_not_guessed_between() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
-    communicators.learn(PROCESS, HASH, Learned::default());
-    communicators.learn(PROCESS, CommunicatorHash(HASH.0 + 1), Learned::default());
+    communicators.learn(PROCESS, HASH, CommunicatorUpdate::default());
+    communicators.learn(PROCESS, CommunicatorHash(HASH.0 + 1), CommunicatorUpdate::default());
     let batch = read(&mut ranks, &communicators, &[record(0)]);
     assert!(text(&attributes(&batch, &communicators)).contains_key("nccl.communicator.id_prefix"));
 }
@@ -250,14 +250,14 @@ fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() 
         }
     }
     let mut out = Batch::new("test", SystemTime::now());
-    ranks.tell(&mut out);
+    ranks.report(&mut out);
     assert!(out.samples.len() <= 3_600, "{}", out.samples.len());
     let unsized_too = u8::try_from(SizeClass::ALL.len() - 1).unwrap();
     assert!(out.samples.iter().any(|(_, sample)| sample.dims[1] == unsized_too));
     let refused = ranks.take_refused();
     assert!(refused[&(whose().1, OwnerLimit::InspectorRanks)] > 0);
     // Its end gives everything back.
-    ranks.forget(&HashSet::from([PROCESS]));
+    ranks.remove_processes(&HashSet::from([PROCESS]));
     assert_eq!((ranks.known.len(), ranks.spent.len()), (0, 0));
 }
 

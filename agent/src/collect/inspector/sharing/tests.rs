@@ -1,4 +1,4 @@
-use super::super::sources::{Content, Means};
+use super::super::sources::{Content, MeanValues};
 use super::*;
 use crate::tenant_files::TenantFile;
 
@@ -6,7 +6,7 @@ fn source(process: u32, user: u32) -> Source {
     Source {
         process: ProcKey { pid: process, start_ticks: 1 },
         owner: QuotaKey::of_user(user),
-        content: Content::Exposition(Means::new(TenantFile::direct(
+        content: Content::Exposition(MeanValues::new(TenantFile::direct(
             &tempfile::tempfile().unwrap(),
         ))),
         is_shared: false,

@@ -35,7 +35,7 @@ fn append(path: &Path, bytes: &[u8]) {
     OpenOptions::new().append(true).open(path).unwrap().write_all(bytes).unwrap();
 }
 
-fn read(tail: &mut Tail, budget: u64) -> (Vec<String>, Took) {
+fn read(tail: &mut Tail, budget: u64) -> (Vec<String>, ReadCost) {
     let mut lines = Vec::new();
     let mut take = |piece: Piece<'_>| {
         lines.push(match piece {
@@ -52,10 +52,10 @@ fn a_line_is_given_when_it_is_whole_and_once() {
     let log = Log::new();
     let mut tail = Tail::from_start(log.open());
     log.append("one\ntw");
-    assert_eq!(read(&mut tail, PLENTY), (vec!["one".into()], Took { bytes: 6, skipped: 0 }));
-    assert_eq!(read(&mut tail, PLENTY), (vec![], Took::default()));
+    assert_eq!(read(&mut tail, PLENTY), (vec!["one".into()], ReadCost { bytes: 6, skipped: 0 }));
+    assert_eq!(read(&mut tail, PLENTY), (vec![], ReadCost::default()));
     log.append("o\n");
-    assert_eq!(read(&mut tail, PLENTY), (vec!["two".into()], Took { bytes: 2, skipped: 0 }));
+    assert_eq!(read(&mut tail, PLENTY), (vec!["two".into()], ReadCost { bytes: 2, skipped: 0 }));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn what_was_there_before_is_not_read_nor_the_rest_of_its_last_line() {
     log.append("old\nhalf");
     let mut tail = Tail::from_end(log.open()).unwrap();
     log.append(" a line\nnew\n");
-    assert_eq!(read(&mut tail, PLENTY), (vec!["new".into()], Took { bytes: 12, skipped: 7 }));
+    assert_eq!(read(&mut tail, PLENTY), (vec!["new".into()], ReadCost { bytes: 12, skipped: 7 }));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_file_that_grows_too_fast_is_read_where_it_is_newest() {
     log.append(&"0123456789\n".repeat(100));
     let (lines, took) = read(&mut tail, 30);
     assert_eq!(lines, ["0123456789", "0123456789"]);
-    assert_eq!(took, Took { bytes: 30, skipped: 1_070 + 7 });
+    assert_eq!(took, ReadCost { bytes: 30, skipped: 1_070 + 7 });
 }
 
 #[test]

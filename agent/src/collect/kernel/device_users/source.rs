@@ -127,8 +127,7 @@ impl Source for Settings {
     }
 
     fn diagnose(&self, settings: &AgentSettings) -> Vec<Finding> {
-        let line =
-            |found: Found| Finding::new(found.what, found.standing.as_str(), found.detail, "");
+        let line = |found: Found| Finding::new(found.what, found.status.as_str(), found.detail, "");
         diagnose(self, &settings.paths).into_iter().map(line).collect()
     }
 }

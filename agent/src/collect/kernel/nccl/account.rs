@@ -1,18 +1,22 @@
 //! What is told of the probes themselves: for how long they were there, and how often they were hit.
 
-use super::cover::EachCovered;
 use super::host::Host;
 use super::maps::Snapshot;
-use super::roll::Member;
-use super::shared::Known;
-use super::tell::count;
+use super::members::Member;
+use super::report::count;
+use super::shared::AttachState;
+use super::uptime::EachCovered;
 use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
 use crate::sample::{Agent, Batch};
 use gpuwho_common::nccl::{HIT_ENTRY, HIT_RETURN};
 use std::collections::{HashMap, HashSet};
 
 /// What holds for the host; by the sums at this reading and at the last.
-pub(super) fn tell_probes(out: &mut Batch, known: &Known, [now, before]: &[EachCovered; 2]) {
+pub(super) fn report_probes(
+    out: &mut Batch,
+    known: &AttachState,
+    [now, before]: &[EachCovered; 2],
+) {
     out.push(metric::LIBRARIES.sample(Agent, (), count(known.files)));
     for &one in GovernorLevel::ALL {
         out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == known.level)));
@@ -36,7 +40,7 @@ pub(super) fn tell_probes(out: &mut Batch, known: &Known, [now, before]: &[EachC
 }
 
 /// What the counts of each membership are to be divided by.
-pub(super) fn tell_coverage(
+pub(super) fn report_coverage(
     out: &mut Batch,
     members: &[Member],
     (snapshot, host): (&Snapshot, &Host<'_>),

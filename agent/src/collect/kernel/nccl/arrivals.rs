@@ -1,6 +1,6 @@
 //! Who came last: the same collective on the ranks of this node, compared by its number.
 
-use super::roll::seconds;
+use super::members::seconds;
 use crate::communicators::{Group, MemberId};
 use crate::sample::Histogram;
 use gpuwho_common::nccl::{ARRIVALS, Arrival, BUCKETS, FIRST_BUCKET_NS};
@@ -21,14 +21,14 @@ const fn time_bounds() -> [f64; BUCKETS - 1] {
 
 /// A rank's latest collectives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrived<'a> {
+pub(super) struct LatestCalls<'a> {
     pub member: MemberId,
     /// Number of the last one.
     pub sequence: u64,
     pub arrivals: &'a [Arrival; ARRIVALS],
 }
 
-impl Arrived<'_> {
+impl LatestCalls<'_> {
     /// When a collective was called and what it was, if it is still there.
     pub(super) fn at(&self, sequence: u64) -> Option<(u64, u32)> {
         let place = usize::try_from(sequence).ok()? % ARRIVALS;
@@ -46,17 +46,17 @@ impl Arrived<'_> {
 
 /// What was found of a rank, since it was first seen.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Punctuality {
+pub(super) struct ArrivalSkew {
     /// On the rank that came last.
     pub spread: Histogram,
-    pub lateness_ns: u64,
+    pub skew_ns: u64,
     pub compared: u64,
     pub mismatches: u64,
 }
 
-impl Default for Punctuality {
+impl Default for ArrivalSkew {
     fn default() -> Self {
-        Self { spread: Histogram::new(&TIME_BOUNDS), lateness_ns: 0, compared: 0, mismatches: 0 }
+        Self { spread: Histogram::new(&TIME_BOUNDS), skew_ns: 0, compared: 0, mismatches: 0 }
     }
 }
 
@@ -65,14 +65,14 @@ impl Default for Punctuality {
 pub(super) struct Comparison {
     /// The last collective compared.
     done: HashMap<Group, u64>,
-    of: HashMap<MemberId, Punctuality>,
+    of: HashMap<MemberId, ArrivalSkew>,
 }
 
 impl Comparison {
     /// Compares what all ranks of a communicator on this node have called since the last time.
-    pub(super) fn compare(&mut self, group: Group, ranks: &[Arrived<'_>]) {
+    pub(super) fn compare(&mut self, group: Group, ranks: &[LatestCalls<'_>]) {
         let Some(last) = ranks.iter().map(|rank| rank.sequence).min() else { return };
-        let oldest = ranks.iter().map(Arrived::oldest).max().unwrap_or(1);
+        let oldest = ranks.iter().map(LatestCalls::oldest).max().unwrap_or(1);
         let done = self.done.insert(group, last).unwrap_or(0);
         if ranks.len() < 2 {
             return;
@@ -82,7 +82,7 @@ impl Comparison {
         }
     }
 
-    fn collective(&mut self, ranks: &[Arrived<'_>], sequence: u64) {
+    fn collective(&mut self, ranks: &[LatestCalls<'_>], sequence: u64) {
         let mut came: Vec<(u64, MemberId, u32)> = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let Some((at_ns, what)) = rank.at(sequence) else { return };
@@ -95,19 +95,19 @@ impl Comparison {
         for (at_ns, member, what) in came {
             let found = self.of.entry(member).or_default();
             found.compared += 1;
-            found.lateness_ns += at_ns - first.0;
+            found.skew_ns += at_ns - first.0;
             found.mismatches += u64::from(what != first.2);
         }
         self.of.entry(last.1).or_default().spread.observe(seconds(last.0 - first.0));
     }
 
     /// What was found of a rank.
-    pub(super) fn of(&self, member: MemberId) -> Option<&Punctuality> {
+    pub(super) fn of(&self, member: MemberId) -> Option<&ArrivalSkew> {
         self.of.get(&member)
     }
 
     /// Forgets a rank.
-    pub(super) fn forget(&mut self, member: MemberId) {
+    pub(super) fn remove(&mut self, member: MemberId) {
         self.of.remove(&member);
     }
 
@@ -137,7 +137,7 @@ const REPETITIONS: usize = 3;
 
 impl Steps {
     /// Takes what a rank has called since the last time.
-    pub(super) fn take(&mut self, rank: &Arrived<'_>) {
+    pub(super) fn take(&mut self, rank: &LatestCalls<'_>) {
         if rank.sequence == self.anchor {
             return;
         }

@@ -4,9 +4,10 @@
 
 mod wanted;
 
-use super::governor::Attach;
+use super::budget::Attach;
 use super::libraries::{FileKey, Libraries};
 use super::library::Library;
+use super::log_limit::ProcessLogLimit;
 use super::many::Way;
 use super::mapped::Stamp;
 use super::probes::{Attached, Hold, Probes, task_layout};
@@ -15,7 +16,6 @@ use super::shared::Shared;
 use super::stuck::Stuck;
 use super::tally::Tally;
 use super::target::Target;
-use super::words::Words;
 use crate::paths::Paths;
 use gpuwho_common::nccl::{COUNTERS, TaskLayout};
 use std::collections::{HashMap, HashSet};
@@ -47,7 +47,7 @@ pub(super) struct Attaching {
     detach_after: Option<Instant>,
     held_up: u32,
     stuck: Stuck,
-    words: Words,
+    words: ProcessLogLimit,
 }
 
 impl Attaching {
@@ -69,7 +69,7 @@ impl Attaching {
             detach_after: None,
             held_up: 0,
             stuck: Stuck::default(),
-            words: Words::default(),
+            words: ProcessLogLimit::default(),
         }
     }
 
@@ -112,13 +112,13 @@ impl Attaching {
         }
         self.time(libraries, wanted);
         for key in self.attach_new(libraries, wanted, now) {
-            libraries.tell_version(&key, now);
+            libraries.log_version(&key, now);
             let library = libraries.in_use().find(|(known, _)| **known == key);
             let (Some((_, attached)), Some((_, library))) = (self.attached.get(&key), library)
             else {
                 continue;
             };
-            if !self.words.may_say(library.finder, now) {
+            if !self.words.allows(library.finder, now) {
                 continue;
             }
             let (functions, returns) = (attached.functions(), attached.returns());
@@ -209,7 +209,7 @@ impl Attaching {
                 Ok(attached) => {
                     let refused = attached.refused.first();
                     if let Some((name, why)) =
-                        refused.filter(|_| self.words.may_say(library.finder, now))
+                        refused.filter(|_| self.words.allows(library.finder, now))
                     {
                         let functions = attached.refused.len();
                         tracing::warn!(%process, %path, functions, name, why, "functions cannot be probed");
@@ -223,7 +223,7 @@ impl Attaching {
                 }
                 Err(error) => {
                     let is_news = self.refusals.note(Some(*key), format!("{path}: {error}"), now);
-                    if is_news && self.words.may_say(library.finder, now) {
+                    if is_news && self.words.allows(library.finder, now) {
                         tracing::warn!(%process, %path, error, "a library's calls cannot be counted");
                     }
                 }

@@ -4,18 +4,18 @@
 use super::libraries::Libraries;
 use crate::catalog::event::EventKind;
 use crate::catalog::nccl::GovernorLevel;
-use crate::event::desk::Desk;
-use crate::event::{Governed, Happening, Moment, Named, Place, Severity, Witness};
+use crate::event::aggregator::EventAggregator;
+use crate::event::{BudgetDecision, EventSource, Moment, Named, Observation, Place, Severity};
 use crate::host::boot_time_ns;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 /// Libraries that are named; a host has one or two in use.
-const MOST_NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Change {
+pub(super) struct BudgetChange {
     pub before: GovernorLevel,
     pub level: GovernorLevel,
     /// One second with probes in so many.
@@ -29,7 +29,7 @@ pub(super) struct Change {
     pub libraries: (String, String),
 }
 
-impl Change {
+impl BudgetChange {
     /// Paths and versions of the libraries that some processes use.
     pub(super) fn names(libraries: &Libraries, is_one: impl Fn(u32) -> bool) -> (String, String) {
         let mut all: Vec<(Arc<str>, Arc<str>)> = libraries
@@ -38,14 +38,14 @@ impl Change {
             .map(|(_, library)| (library.path(), Arc::clone(&library.exports.version)))
             .collect();
         all.sort_unstable();
-        all.truncate(MOST_NAMED);
+        all.truncate(MAX_NAMED);
         let (paths, mut versions): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         versions.dedup();
         (paths.join(", "), versions.join(", "))
     }
 
     /// Says it.
-    pub(super) fn say(self, desk: Option<&Desk>) {
+    pub(super) fn log(self, desk: Option<&EventAggregator>) {
         let (level, budget) = (self.level.as_str(), self.budget);
         let (before, cycle, rate) = (self.before.as_str(), self.cycle, self.rate);
         let libraries = &self.libraries.0;
@@ -61,11 +61,11 @@ impl Change {
         );
         if let Some(desk) = desk {
             let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
-            desk.take(self.happening(), at, Witness::Governor, Instant::now());
+            desk.take(self.observation(), at, EventSource::Governor, Instant::now());
         }
     }
 
-    fn happening(self) -> Happening {
+    fn observation(self) -> Observation {
         let seen = match self.level {
             GovernorLevel::Full | GovernorLevel::Off => "calls are counted and timed".to_owned(),
             GovernorLevel::Entries => "calls are counted, durations are not seen".to_owned(),
@@ -78,7 +78,7 @@ impl Change {
         let message = format!("{seen}: {rate} hits a second and process, {budget} allowed");
         let less = what_is_left(self.level) < what_is_left(self.before);
         let severity = if less { Severity::Warning } else { Severity::Info };
-        let governed = Governed {
+        let governed = BudgetDecision {
             before: self.before,
             level: self.level,
             cycle: self.cycle,
@@ -87,9 +87,9 @@ impl Change {
             libraries: self.libraries.0.into(),
             versions: self.libraries.1.into(),
         };
-        let told = Happening::new(EventKind::GovernorChange, Place::Host, severity, message);
+        let told = Observation::new(EventKind::GovernorChange, Place::Host, severity, message);
         let process = self.busiest.map(Named::pid);
-        Happening { process, governed: Some(Box::new(governed)), ..told }
+        Observation { process, governed: Some(Box::new(governed)), ..told }
     }
 }
 
@@ -107,8 +107,8 @@ pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
 mod tests {
     use super::*;
 
-    fn change(before: GovernorLevel, level: GovernorLevel) -> Change {
-        Change {
+    fn change(before: GovernorLevel, level: GovernorLevel) -> BudgetChange {
+        BudgetChange {
             before,
             level,
             cycle: 4,
@@ -121,12 +121,12 @@ mod tests {
 
     #[test]
     fn an_event_names_library_step_rate_and_budget() {
-        let told = change(GovernorLevel::Entries, GovernorLevel::Cycled).happening();
+        let told = change(GovernorLevel::Entries, GovernorLevel::Cycled).observation();
         assert_eq!(
             told,
-            Happening {
+            Observation {
                 process: Some(Named::pid(77)),
-                governed: Some(Box::new(Governed {
+                governed: Some(Box::new(BudgetDecision {
                     before: GovernorLevel::Entries,
                     level: GovernorLevel::Cycled,
                     cycle: 4,
@@ -135,7 +135,7 @@ mod tests {
                     libraries: "/usr/lib/libnccl.so.2".into(),
                     versions: "2.29.7".into(),
                 })),
-                ..Happening::new(
+                ..Observation::new(
                     EventKind::GovernorChange,
                     Place::Host,
                     Severity::Warning,
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_no_warning() {
-        let back = change(GovernorLevel::Detached, GovernorLevel::Entries).happening();
+        let back = change(GovernorLevel::Detached, GovernorLevel::Entries).observation();
         assert_eq!(back.severity, Severity::Info);
     }
 }

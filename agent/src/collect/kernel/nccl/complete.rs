@@ -9,7 +9,7 @@
 
 use super::fields::Fields;
 use super::maps::Snapshot;
-use super::roll::{Member, Processes, known};
+use super::members::{Member, Processes, known};
 use crate::catalog::nccl::KnownBy;
 use crate::collect::ras::{Answers, LocalRanks};
 use crate::communicators::CommunicatorHash;
@@ -19,11 +19,11 @@ use gpuwho_common::nccl::{Communicator, MADE, UNKNOWN};
 use std::collections::{HashMap, HashSet};
 
 /// More ranks than any communicator has.
-const MOST_RANKS: u32 = 1 << 20;
+const MAX_RANKS: u32 = 1 << 20;
 /// More devices than any process sees.
-const MOST_DEVICES: u32 = 1_024;
+const MAX_DEVICES: u32 = 1_024;
 /// Bytes between the first and the last field; they are neighbours in every version.
-const MOST_SPAN: u32 = 4_096;
+const MAX_SPAN: u32 = 4_096;
 /// Readings at which a communicator that is not ready yet is tried.
 const TRIES: u8 = 5;
 /// What addresses of a process are below; a hash has such a value once in 65,536 times.
@@ -204,7 +204,7 @@ fn read(files: &TenantFiles, process: ProcKey, handle: u64, fields: &Fields) -> 
     let places = [Some(fields.rank), Some(fields.ranks), fields.device, fields.hash];
     let places = || places.iter().flatten().copied();
     let (first, last) = (places().min()?, places().max()?);
-    let length = last.checked_sub(first).filter(|span| *span <= MOST_SPAN)? + 8;
+    let length = last.checked_sub(first).filter(|span| *span <= MAX_SPAN)? + 8;
     let address = handle.checked_add(first.into())?;
     let bytes = files.memory(process, address, usize::try_from(length).ok()?).ok()?;
     let at = |place: u32| bytes.get(usize::try_from(place - first).ok()?..);
@@ -212,7 +212,7 @@ fn read(files: &TenantFiles, process: ProcKey, handle: u64, fields: &Fields) -> 
     let (rank, ranks) = (number(fields.rank)?, number(fields.ranks)?);
     let device = fields.device.and_then(number);
     let is_sound =
-        rank < ranks && ranks <= MOST_RANKS && device.is_none_or(|device| device < MOST_DEVICES);
+        rank < ranks && ranks <= MAX_RANKS && device.is_none_or(|device| device < MAX_DEVICES);
     let hash = fields.hash.and_then(|place| Some(u64::from_le_bytes(*at(place)?.first_chunk()?)));
     let hash = hash.filter(|hash| *hash >= ADDRESSES).map(CommunicatorHash);
     is_sound.then_some(Completed { hash, rank, ranks, device, by: KnownBy::Memory })

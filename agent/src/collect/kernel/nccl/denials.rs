@@ -2,8 +2,8 @@
 //! `gpuwho.owner.refused` and in words.
 
 use super::quota::{ByKind, EachOwner};
+use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
-use crate::attribute::party::PartyId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::OwnerLimit;
 use gpuwho_common::nccl::{EVERYBODY, PLACES, STRANGERS};
@@ -43,7 +43,7 @@ impl Denials {
                 most = (sum, Some((*owner, new)));
             }
             if sum > 0 && self.said.insert(*owner) {
-                let (owner, refused) = (name(ownership, *owner), words(new));
+                let (owner, refused) = (name(ownership, *owner), describe(new));
                 tracing::warn!(owner, refused, "an owner holds all places of the maps that it may");
             }
         }
@@ -53,7 +53,7 @@ impl Denials {
             format!(
                 "{} holds all places that it may: refused {}",
                 name(ownership, owner),
-                words(new)
+                describe(new)
             )
         });
     }
@@ -65,12 +65,12 @@ impl Denials {
 }
 
 fn key(ownership: &Ownership, owner: u32) -> QuotaKey {
-    let id = PartyId::numbered(owner);
-    let key = ownership.party(id).and_then(|facts| QuotaKey::of_party(id, &facts.party));
+    let id = OwnerId::numbered(owner);
+    let key = ownership.owner_facts(id).and_then(|facts| QuotaKey::of_owner(id, &facts.owner));
     key.unwrap_or(QuotaKey::UNKNOWN)
 }
 
-fn words(refused: ByKind) -> String {
+fn describe(refused: ByKind) -> String {
     let kinds = refused.iter().zip(KINDS).filter(|(count, _)| **count > 0);
     kinds.map(|(count, kind)| format!("{count} {}", kind.as_str())).collect::<Vec<_>>().join(", ")
 }
@@ -80,7 +80,7 @@ pub(super) fn name(ownership: &Ownership, owner: u32) -> String {
     if owner == STRANGERS {
         return "processes that hold no device".to_owned();
     }
-    let facts = ownership.party(PartyId::numbered(owner));
+    let facts = ownership.owner_facts(OwnerId::numbered(owner));
     let Some(facts) = facts else { return format!("owner {owner}") };
     let words = facts.attributes.iter().map(|(_, value)| value.to_string());
     words.collect::<Vec<_>>().join(" ").escape_debug().to_string()

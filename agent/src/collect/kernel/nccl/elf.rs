@@ -30,18 +30,18 @@ const PREFIXES: [&str; 2] = ["nccl", "pnccl"];
 /// The symbol without which a file is no collective library.
 const MARK: &str = "AllReduce";
 /// Program headers, entries of the dynamic section and sections that any real file has fewer of.
-const MOST_HEADERS: u64 = 4_096;
+const MAX_HEADERS: u64 = 4_096;
 /// Names in one chain of the hash table.
-const MOST_CHAINED: u32 = 4_096;
+const MAX_CHAINED: u32 = 4_096;
 /// Bytes of a file that are read for its functions: for those of a library of half a gigabyte one
 /// and a half megabytes, mostly of its code.
-const MOST_READ: u64 = 8 << 20;
+const MAX_READ: u64 = 8 << 20;
 /// Constants that are searched for the version: a library has some megabytes of them.
-const MOST_CONSTANTS: u64 = 16 << 20;
+const MAX_CONSTANTS: u64 = 16 << 20;
 /// Constants, or names, read at once.
 const CHUNK: usize = 1 << 20;
 /// Code that is read of one function.
-const MOST_CODE: u64 = 16 << 10;
+const MAX_CODE: u64 = 16 << 10;
 
 /// What this program's own file says of its processor. An emulator maps libraries for another one,
 /// and a trap for this one in their code would be nonsense there.
@@ -62,7 +62,7 @@ pub(super) struct Exports {
 
 /// Looks for the functions; `None` where the file has none, or is no file of this machine's kind.
 pub(super) fn exports(file: &dyn ReadAt) -> io::Result<Option<Exports>> {
-    let file = Content::new(file, MOST_READ)?;
+    let file = Content::new(file, MAX_READ)?;
     let Some(image) = Image::open(&file)?.filter(|image| image.machine == OWN_MACHINE) else {
         return Ok(None);
     };
@@ -91,7 +91,7 @@ pub(super) fn exports(file: &dyn ReadAt) -> io::Result<Option<Exports>> {
 
 /// The functions that the file exports: rows, and places in the file.
 fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
-    let Some(names) = Names::find(image)? else { return Ok(Vec::new()) };
+    let Some(names) = SymbolNames::find(image)? else { return Ok(Vec::new()) };
     let has = |prefix: &&&str| {
         names.offset(image, &format!("{prefix}{MARK}")).is_ok_and(|found| found.is_some())
     };
@@ -107,7 +107,7 @@ fn exported(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
 
 /// The version that the file's constants tell: reads them, some megabytes.
 pub(super) fn version(file: &dyn ReadAt) -> io::Result<Option<Arc<str>>> {
-    let file = Content::new(file, MOST_CONSTANTS + MOST_READ)?;
+    let file = Content::new(file, MAX_CONSTANTS + MAX_READ)?;
     let Some(image) = Image::open(&file)? else { return Ok(None) };
     Ok(image.version()?.map(Arc::from))
 }
@@ -115,15 +115,15 @@ pub(super) fn version(file: &dyn ReadAt) -> io::Result<Option<Arc<str>>> {
 /// The code of functions, in the order of their names without prefix, and for which machine it
 /// is, as the header numbers them; of a function that the file does not have, none.
 pub(super) fn code(file: &dyn ReadAt, names: &[&str]) -> io::Result<Option<(u16, Vec<Vec<u8>>)>> {
-    let file = Content::new(file, MOST_READ)?;
+    let file = Content::new(file, MAX_READ)?;
     let Some(image) = Image::open(&file)? else { return Ok(None) };
-    let Some(symbols) = Names::find(&image)? else { return Ok(None) };
+    let Some(symbols) = SymbolNames::find(&image)? else { return Ok(None) };
     let mut all = Vec::new();
     for name in names {
         let mut code = Vec::new();
         for prefix in PREFIXES {
             if let Some((at, size)) = symbols.function(&image, &format!("{prefix}{name}"))? {
-                let size = usize::try_from(size.min(MOST_CODE)).unwrap_or(0);
+                let size = usize::try_from(size.min(MAX_CODE)).unwrap_or(0);
                 code = file.bytes(at, size)?;
                 break;
             }
@@ -156,7 +156,7 @@ impl<'a> Image<'a> {
         if ident.magic != ELFMAG || (ident.class, ident.data) != (2, 1) {
             return Ok(None);
         }
-        let count = u64::from(header.e_phnum.get(LE)).min(MOST_HEADERS);
+        let count = u64::from(header.e_phnum.get(LE)).min(MAX_HEADERS);
         let mut segments = file.read_all(header.e_phoff.get(LE), count)?;
         // What the file does not have as a whole is no segment of it.
         segments.retain(|segment: &ProgramHeader64<LE>| {
@@ -194,7 +194,7 @@ impl<'a> Image<'a> {
         const BUILD_ID: u32 = 3;
         for segment in self.of_kind(PT_NOTE) {
             let (mut at, size) = (segment.p_offset.get(LE), segment.p_filesz.get(LE));
-            let end = at.saturating_add(size.min(MOST_HEADERS));
+            let end = at.saturating_add(size.min(MAX_HEADERS));
             while at < end {
                 let Some(note) = self.file.read::<[U32<LE>; 4]>(at)? else { break };
                 let [name, length, kind, text] = note.map(|word| word.get(LE));
@@ -216,7 +216,7 @@ impl<'a> Image<'a> {
     /// is only read.
     fn version(&self) -> io::Result<Option<String>> {
         let (at, count) = self.sections;
-        let sections = self.file.read_all::<SectionHeader64<LE>>(at, count.min(MOST_HEADERS))?;
+        let sections = self.file.read_all::<SectionHeader64<LE>>(at, count.min(MAX_HEADERS))?;
         let is_constant = |section: &&SectionHeader64<LE>| {
             let (kind, flags) = (section.sh_type.get(LE), section.sh_flags.get(LE));
             // Contents that are in memory, not written and not run.
@@ -236,7 +236,7 @@ impl<'a> Image<'a> {
         }
         // The text constants are small beside the code for the devices.
         places.sort_by_key(|(_, size)| *size);
-        let mut left = MOST_CONSTANTS;
+        let mut left = MAX_CONSTANTS;
         for (at, size) in places {
             if size > left {
                 break;
@@ -251,7 +251,7 @@ impl<'a> Image<'a> {
 }
 
 /// The file's dynamic symbols, by name.
-struct Names {
+struct SymbolNames {
     hash: u64,
     symbols: u64,
     strings: u64,
@@ -261,13 +261,13 @@ struct Names {
     shift: u32,
 }
 
-impl Names {
+impl SymbolNames {
     fn find(image: &Image<'_>) -> io::Result<Option<Self>> {
         const STRTAB: u64 = 5;
         const SYMTAB: u64 = 6;
         const GNU_HASH: u64 = 0x6fff_fef5;
         let Some(segment) = image.of_kind(PT_DYNAMIC).next() else { return Ok(None) };
-        let count = (segment.p_filesz.get(LE) / 16).min(MOST_HEADERS);
+        let count = (segment.p_filesz.get(LE) / 16).min(MAX_HEADERS);
         let tags = image.file.read_all::<Dyn64<LE>>(segment.p_offset.get(LE), count)?;
         let place = |wanted: u64| {
             let tag = tags.iter().find(|tag| u64::try_from(tag.d_tag.get(LE)) == Ok(wanted))?;
@@ -308,7 +308,7 @@ impl Names {
         let Some(begin) = image.file.word(bucket)? else {
             return Ok(None);
         };
-        for step in 0..MOST_CHAINED {
+        for step in 0..MAX_CHAINED {
             let Some(chained) = begin.checked_add(step).filter(|index| *index >= self.first) else {
                 return Ok(None);
             };

@@ -19,9 +19,9 @@ const READERS: [&str; 4] = ["AllReduce", "AllGather", "ReduceScatter", "Broadcas
 /// How far from the rank the hash may be: it is the neighbour in every version.
 const NEAR: u32 = 64;
 /// Larger than the structure of any version, by ten times.
-const MOST: u32 = 16 << 20;
+const MAX_OFFSET: u32 = 16 << 20;
 /// Instructions between the two halves of a pair.
-const MOST_BETWEEN: usize = 2;
+const MAX_BETWEEN: usize = 2;
 
 /// Byte offsets into a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) fn fields(file: &dyn ReadAt) -> io::Result<Option<Fields>> {
     let hash = only(by_all.into_iter().filter(is_other).collect());
     let all = [Some(rank), Some(ranks), device];
     let told: BTreeSet<u32> = all.into_iter().flatten().collect();
-    let is_sound = told.iter().all(|at| *at < MOST && at.is_multiple_of(4))
+    let is_sound = told.iter().all(|at| *at < MAX_OFFSET && at.is_multiple_of(4))
         && told.len() == all.iter().flatten().count();
     Ok(is_sound.then_some(Fields { rank, ranks, device, hash }))
 }
@@ -118,7 +118,7 @@ fn x86_64_answer(code: &[u8]) -> BTreeSet<u32> {
     let pair = |at: usize| {
         let load = x86_64_move(code.get(at..)?).filter(|load| load.is_load && !load.is_wide)?;
         let mut rest = code.get(at + load.length..)?;
-        for _ in 0..=MOST_BETWEEN {
+        for _ in 0..=MAX_BETWEEN {
             if let Some(store) = x86_64_move(rest) {
                 let is_answer = !store.is_load
                     && !store.is_wide
@@ -159,7 +159,7 @@ const LOAD_WIDE: u32 = 0x3e5;
 
 /// What was added to a register before an instruction: `add xN, xM, #imm, lsl #12`.
 fn aarch64_added(code: &[u32], at: usize, base: u32) -> u32 {
-    let before = code.get(at.saturating_sub(MOST_BETWEEN)..at).unwrap_or_default();
+    let before = code.get(at.saturating_sub(MAX_BETWEEN)..at).unwrap_or_default();
     let added = before.iter().rev().find(|one| **one & 31 == base && **one >> 22 == 0x245);
     added.map_or(0, |add| (add >> 10 & 0xfff) << 12)
 }
@@ -168,7 +168,7 @@ fn aarch64_answer(code: &[u8]) -> BTreeSet<u32> {
     let code = instructions(code);
     let pair = |at: usize| {
         let (base, register, offset) = aarch64_move(*code.get(at)?, LOAD, 2)?;
-        let after = code.get(at + 1..)?.iter().take(MOST_BETWEEN + 1);
+        let after = code.get(at + 1..)?.iter().take(MAX_BETWEEN + 1);
         let mut stores = after.filter_map(|next| aarch64_move(*next, STORE, 2));
         let (to, stored, place) = stores.next()?;
         let is_answer = stored == register && place == 0 && to != base;

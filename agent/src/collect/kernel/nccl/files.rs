@@ -12,7 +12,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 /// Bytes of a path that are told.
-pub(super) const MOST_PATH: usize = 512;
+pub(super) const MAX_PATH_LEN: usize = 512;
 
 /// A file as the list of mappings shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +89,7 @@ pub(super) struct New {
 
 impl New {
     pub(super) fn of(mapping: &Mapping<'_>) -> Self {
-        let path = mapping.path.get(..MOST_PATH).unwrap_or(mapping.path);
+        let path = mapping.path.get(..MAX_PATH_LEN).unwrap_or(mapping.path);
         let clean = |one: char| if one.is_control() { char::REPLACEMENT_CHARACTER } else { one };
         let path: String = String::from_utf8_lossy(path).chars().map(clean).collect();
         Self {

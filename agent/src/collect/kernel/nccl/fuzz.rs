@@ -41,10 +41,10 @@ pub fn maps(bytes: &[u8]) -> bool {
     let read = mappings::read(bytes, |mapping| {
         count += 1;
         is_file &= mapping.path.starts_with(b"/") && mapping.key.inode != 0;
-        is_file &= mapping.path.len() <= mappings::MOST_LINE;
+        is_file &= mapping.path.len() <= mappings::MAX_LINE_BYTES;
     });
     let lines = bytes.split(|byte| *byte == b'\n').count();
-    read.is_ok() && is_file && count <= lines.min(mappings::MOST_LINES as usize)
+    read.is_ok() && is_file && count <= lines.min(mappings::MAX_LINES as usize)
 }
 
 /// Any bytes as a process's list of mounts; whether what is said of the mount is one word.

@@ -1,9 +1,9 @@
 //! The host's processes and what they have loaded, as membership in communicators asks for them.
 
-use super::cover::Covers;
-use super::library::Told;
-use super::roll::Processes;
-use super::shared::Known;
+use super::library::VersionAndPath;
+use super::members::Processes;
+use super::shared::AttachState;
+use super::uptime::UptimeByUse;
 use crate::collect::proc_scan::{is_alive, living};
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -14,16 +14,16 @@ use std::collections::HashMap;
 /// This host's processes.
 pub(super) struct Host<'a> {
     paths: &'a Paths,
-    libraries: HashMap<ProcKey, Told>,
-    files: HashMap<(ProcKey, u32), Told>,
+    libraries: HashMap<ProcKey, VersionAndPath>,
+    files: HashMap<(ProcKey, u32), VersionAndPath>,
     only: HashMap<ProcKey, u32>,
-    covers: Covers,
+    covers: UptimeByUse,
     owners: HashMap<u32, u32>,
 }
 
 impl<'a> Host<'a> {
     /// As far as they are known at this moment.
-    pub(super) fn of(paths: &'a Paths, known: &Known) -> Self {
+    pub(super) fn of(paths: &'a Paths, known: &AttachState) -> Self {
         Self {
             paths,
             libraries: known.libraries.clone(),
@@ -61,7 +61,7 @@ impl Processes for Host<'_> {
         is_alive(self.paths, process)
     }
 
-    fn library(&self, process: ProcKey, file: u32) -> Option<Told> {
+    fn library(&self, process: ProcKey, file: u32) -> Option<VersionAndPath> {
         let told = self.files.get(&(process, file));
         told.or_else(|| self.libraries.get(&process)).cloned()
     }

@@ -4,7 +4,7 @@
 
 use super::complete::Completed;
 use super::maps::Snapshot;
-use super::roll::{Processes, known};
+use super::members::{Processes, known};
 use crate::catalog::nccl::KnownBy;
 use crate::communicators::{CommunicatorHash, MemberFacts, MemberKey, Origin, name_of};
 use crate::ids::ProcKey;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// A communicator of the maps, with its identity.
 #[derive(Debug)]
-pub(super) struct Identified {
+pub(super) struct IdentifiedCommunicator {
     pub number: u64,
     pub communicator: Communicator,
     pub key: MemberKey,
@@ -27,7 +27,7 @@ pub(super) struct Identified {
 
 /// What a communicator's birth tells of it, beside its rank and size.
 #[derive(Debug, Default)]
-struct Born {
+struct BirthRecord {
     hash: Option<CommunicatorHash>,
     /// What the hashes of its grown children come from.
     base: Option<u64>,
@@ -46,12 +46,12 @@ struct Place {
     /// Rank and size, from the colors and keys of all ranks.
     divided: Option<(u32, u32)>,
     /// What its process's memory or NCCL tells.
-    told: Option<Completed>,
+    reported: Option<Completed>,
 }
 
 /// What births have told so far, by number.
 #[derive(Debug, Default)]
-pub(super) struct Lineage(HashMap<u64, Born>);
+pub(super) struct Lineage(HashMap<u64, BirthRecord>);
 
 impl Lineage {
     /// Identifies everything in a snapshot, parents first; and the numbers of those whose process
@@ -60,7 +60,7 @@ impl Lineage {
         &mut self,
         snapshot: &Snapshot,
         processes: &dyn Processes,
-    ) -> (Vec<Identified>, Vec<u64>) {
+    ) -> (Vec<IdentifiedCommunicator>, Vec<u64>) {
         let born = snapshot.communicators.iter().filter(|(_, c)| c.identity.born_ns != 0);
         let mut born: Vec<&(u64, Communicator)> = born.collect();
         born.sort_by_key(|(number, c)| (c.identity.born_ns, *number));
@@ -89,7 +89,7 @@ impl Lineage {
             let place = Place {
                 parent: self.known(communicator.identity.parent, &snapshot.completed),
                 divided: divided.get(number).copied(),
-                told: told(number),
+                reported: told(number),
             };
             match self.identified((*number, communicator), &place, processes) {
                 Some(one) => found.push(one),
@@ -100,7 +100,7 @@ impl Lineage {
     }
 
     /// Forgets one; its children keep their own hashes.
-    pub(super) fn forget(&mut self, number: u64) {
+    pub(super) fn remove(&mut self, number: u64) {
         self.0.remove(&number);
     }
 
@@ -157,12 +157,12 @@ impl Lineage {
         (number, communicator): (u64, &Communicator),
         place: &Place,
         processes: &dyn Processes,
-    ) -> Option<Identified> {
+    ) -> Option<IdentifiedCommunicator> {
         let identity = &communicator.identity;
         let process = processes.find(identity.pid, identity.start_ns)?;
         let known_at_birth = self.0.get(&number);
         let born = known_at_birth.and_then(|born| born.hash);
-        let hash = born.or(place.told.and_then(|told| told.hash));
+        let hash = born.or(place.reported.and_then(|told| told.hash));
         let nameless = nameless((process, identity.library), processes);
         let mut facts = MemberFacts { hash, ..nameless };
         if hash.is_some() {
@@ -170,14 +170,14 @@ impl Lineage {
         }
         let mut newly_sized = None;
         // Several without hash and rank are one membership, of which all else means nothing.
-        if hash.is_some() || place.told.is_some() {
+        if hash.is_some() || place.reported.is_some() {
             let (rank, ranks) = place.divided.unzip();
-            facts.rank = known(identity.rank).or(rank).or(place.told.map(|told| told.rank));
-            facts.ranks = known(identity.ranks).or(ranks).or(place.told.map(|told| told.ranks));
-            facts.device = known(identity.device).or(place.told.and_then(|told| told.device));
+            facts.rank = known(identity.rank).or(rank).or(place.reported.map(|told| told.rank));
+            facts.ranks = known(identity.ranks).or(ranks).or(place.reported.map(|told| told.ranks));
+            facts.device = known(identity.device).or(place.reported.and_then(|told| told.device));
             facts.parent = place.parent;
             facts.origin = origin(identity.origin);
-            facts.known_by = match place.told {
+            facts.known_by = match place.reported {
                 Some(told) if born.is_none() => told.by,
                 _ => KnownBy::Birth,
             };
@@ -192,7 +192,13 @@ impl Lineage {
             (None, None) => 0,
         };
         let key = MemberKey { process, number: number_of };
-        Some(Identified { number, communicator: *communicator, key, facts, newly_sized })
+        Some(IdentifiedCommunicator {
+            number,
+            communicator: *communicator,
+            key,
+            facts,
+            newly_sized,
+        })
     }
 }
 
@@ -200,7 +206,7 @@ impl Lineage {
 /// has been split by all of them, by number.
 fn divided(
     born: &[&(u64, Communicator)],
-    known_at_birth: &HashMap<u64, Born>,
+    known_at_birth: &HashMap<u64, BirthRecord>,
 ) -> HashMap<u64, (u32, u32)> {
     let hash = |number: &u64| known_at_birth.get(number)?.hash;
     let mut families: HashMap<CommunicatorHash, Vec<&(u64, Communicator)>> = HashMap::new();

@@ -18,18 +18,18 @@ use super::files::{Files, Found, MapsKey, New};
 use super::library::{Library, User};
 use super::mapped::{Mapped, NotRead, Opener};
 use super::mappings;
-use super::pace::{Meter, Pace};
+use super::pace::{Meter, ScanBudget};
 use super::room;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use crate::tenant_files::{ProcFile, Refused, Tenant, TenantFiles};
+use crate::tenant_files::{FileOwner, ProcFile, ReadError, TenantFiles};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Files with code that a process maps: Python programs have some hundreds.
-const MOST_FILES: usize = 2_048;
+const MAX_FILES: usize = 2_048;
 /// Before a file that was refused is tried again: at first, and at last.
 const SOON: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_mins(5);
@@ -37,7 +37,7 @@ const SELDOM: Duration = Duration::from_mins(5);
 /// when the size of the code changes.
 const GONE_TRIES: u32 = 5;
 /// Users of a library whose memory is asked for.
-const MOST_ASKED: usize = 3;
+const MAX_MEMORY_READERS: usize = 3;
 
 /// A file by device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,7 +48,7 @@ pub(super) struct FileKey {
 
 /// What came of a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Looked {
+pub(super) struct ScanOutcome {
     /// Whether somebody maps a library that did not, or the other way round.
     pub changed: bool,
     /// Not all was seen: to be looked at again after so long, whatever it maps then.
@@ -68,7 +68,7 @@ pub(super) struct Libraries {
     processes: HashMap<ProcKey, Files>,
     /// How often something was refused or left out.
     pub refused: u64,
-    pace: Pace,
+    pace: ScanBudget,
 }
 
 impl Libraries {
@@ -81,19 +81,19 @@ impl Libraries {
             others: HashMap::new(),
             processes: HashMap::new(),
             refused: 0,
-            pace: Pace::default(),
+            pace: ScanBudget::default(),
         }
     }
 
     /// Looks at a process's mappings.
-    pub(super) fn look(&mut self, process: ProcKey, now: Instant) -> Looked {
+    pub(super) fn look(&mut self, process: ProcKey, now: Instant) -> ScanOutcome {
         let Ok(tenant) = self.files.tenant(process) else {
-            return Looked { changed: self.forget(process), again: None };
+            return ScanOutcome { changed: self.remove(process), again: None };
         };
         self.pace.belongs(process, &tenant, now);
         let allowed = self.pace.allowed(process, now);
         if allowed.is_zero() {
-            return Looked { changed: false, again: Some(SOON) };
+            return ScanOutcome { changed: false, again: Some(SOON) };
         }
         let meter = Meter::start(allowed);
         let looked = self.look_within(&meter, (process, &tenant));
@@ -101,11 +101,15 @@ impl Libraries {
         looked
     }
 
-    fn look_within(&mut self, meter: &Meter, (process, tenant): (ProcKey, &Tenant)) -> Looked {
+    fn look_within(
+        &mut self,
+        meter: &Meter,
+        (process, tenant): (ProcKey, &FileOwner),
+    ) -> ScanOutcome {
         let maps = match self.files.proc_file(process, ProcFile::Maps) {
             Ok(maps) => maps,
-            Err(Refused::Failed(_)) => {
-                return Looked { changed: self.forget(process), again: None };
+            Err(ReadError::Failed(_)) => {
+                return ScanOutcome { changed: self.remove(process), again: None };
             }
             Err(refused) => return self.put_off(process, refused.to_string()),
         };
@@ -116,7 +120,7 @@ impl Libraries {
                 return;
             }
             let key = of.key_of(&mapping);
-            is_full |= mapped.len() >= MOST_FILES && !mapped.contains(&key);
+            is_full |= mapped.len() >= MAX_FILES && !mapped.contains(&key);
             if !is_full && mapped.insert(key) && !of.found.contains_key(&key) {
                 new.push(New::of(&mapping));
             }
@@ -139,13 +143,13 @@ impl Libraries {
     fn identify_all(
         &mut self,
         meter: &Meter,
-        (process, tenant): (ProcKey, &Tenant),
+        (process, tenant): (ProcKey, &FileOwner),
         new: &[New],
-    ) -> Looked {
-        let (mut looked, mut is_any_gone) = (Looked::default(), false);
+    ) -> ScanOutcome {
+        let (mut looked, mut is_any_gone) = (ScanOutcome::default(), false);
         for file in new {
             if meter.is_over() {
-                return Looked { again: Some(SOON), ..looked };
+                return ScanOutcome { again: Some(SOON), ..looked };
             }
             let found = &self.processes.entry(process).or_default().found;
             if found.contains_key(&MapsKey::exact(file.key)) {
@@ -177,7 +181,7 @@ impl Libraries {
     /// What a new file of a process is, and whether the list of mappings shows its own key.
     fn identify(
         &mut self,
-        (process, tenant): (ProcKey, &Tenant),
+        (process, tenant): (ProcKey, &FileOwner),
         file: &New,
     ) -> Result<(Found, bool), NotRead> {
         if let Some(mappers) = self.others.get_mut(&file.key) {
@@ -226,7 +230,7 @@ impl Libraries {
     }
 
     /// Makes room for one more library, or says why there is none.
-    fn make_room(&mut self, process: ProcKey, tenant: &Tenant) -> Result<(), String> {
+    fn make_room(&mut self, process: ProcKey, tenant: &FileOwner) -> Result<(), String> {
         let Some(victim) = room::one_more(&self.known, (process, tenant))? else { return Ok(()) };
         let library = self.known.remove(&victim);
         for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
@@ -237,14 +241,14 @@ impl Libraries {
     }
 
     /// A process is looked at again later, each time after a longer while.
-    fn put_off(&mut self, process: ProcKey, why: String) -> Looked {
+    fn put_off(&mut self, process: ProcKey, why: String) -> ScanOutcome {
         let of = self.processes.entry(process).or_default();
         let wait = SOON.saturating_mul(1 << of.refused.min(16)).min(SELDOM);
         of.refused = of.refused.saturating_add(1);
         tracing::debug!(%process, why, ?wait, "what a process maps is looked at again later");
         of.put_off = Some(why);
         self.refused += 1;
-        Looked { changed: false, again: Some(wait) }
+        ScanOutcome { changed: false, again: Some(wait) }
     }
 
     /// A file of a process is left out for good.
@@ -264,7 +268,7 @@ impl Libraries {
     }
 
     /// Reads a library's version, which takes longer than to attach to it.
-    pub(super) fn tell_version(&mut self, key: &FileKey, now: Instant) {
+    pub(super) fn log_version(&mut self, key: &FileKey, now: Instant) {
         let Some(library) = self.known.get_mut(key) else { return };
         let meter = Meter::start(Duration::MAX);
         library.read_version();
@@ -272,9 +276,9 @@ impl Libraries {
     }
 
     /// A process has ended; true if it mapped a library.
-    pub(super) fn forget(&mut self, process: ProcKey) -> bool {
+    pub(super) fn remove(&mut self, process: ProcKey) -> bool {
         let found = self.processes.remove(&process).unwrap_or_default().found;
-        self.pace.forget(process, Instant::now());
+        self.pace.remove(process, Instant::now());
         self.let_go(process, found)
     }
 
@@ -313,10 +317,11 @@ impl Libraries {
     /// Whether the code in a user's memory is not the code in the file.
     fn is_probed(&self, library: &Library) -> bool {
         let Some((_, offset)) = library.exports.entries.first() else { return false };
-        let in_memory = library.users.iter().take(MOST_ASKED).find_map(|(process, user)| {
-            let address = user.base.wrapping_add(*offset);
-            self.files.memory(*process, address, library.begins.len()).ok()
-        });
+        let in_memory =
+            library.users.iter().take(MAX_MEMORY_READERS).find_map(|(process, user)| {
+                let address = user.base.wrapping_add(*offset);
+                self.files.memory(*process, address, library.begins.len()).ok()
+            });
         in_memory.is_some_and(|found| found != library.begins)
     }
 

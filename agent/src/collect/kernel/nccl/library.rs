@@ -4,7 +4,7 @@ use super::elf::{Exports, ReadAt as _, exports, version};
 use super::fields::{Fields, fields};
 use super::mapped::{Mapped, NotRead, Stamp};
 use crate::ids::ProcKey;
-use crate::tenant_files::Tenant;
+use crate::tenant_files::FileOwner;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ pub(super) struct User {
     pub path: Arc<str>,
     /// Address of the file's first byte, were it mapped like its code.
     pub base: u64,
-    pub tenant: Tenant,
+    pub tenant: FileOwner,
 }
 
 /// Version and path, as they are told.
-pub(super) type Told = (Arc<str>, Arc<str>);
+pub(super) type VersionAndPath = (Arc<str>, Arc<str>);
 
 impl Library {
     /// Reads the functions of a file; `None` where it is no library.
@@ -69,7 +69,7 @@ impl Library {
     }
 
     /// Version and path, as they are told of one of its users.
-    pub(super) fn told(&self, process: ProcKey) -> Told {
+    pub(super) fn version_and_path(&self, process: ProcKey) -> VersionAndPath {
         let version = self.exports.version.split('+').next().unwrap_or_default();
         let path = self.users.get(&process).map(|user| Arc::clone(&user.path));
         (version.into(), path.unwrap_or_else(|| self.path()))
@@ -92,7 +92,7 @@ impl Library {
     }
 
     /// The tenant that alone uses it.
-    pub(super) fn only_tenant(&self) -> Option<&Tenant> {
+    pub(super) fn only_tenant(&self) -> Option<&FileOwner> {
         let first = &self.users.values().next()?.tenant;
         self.users.values().all(|user| user.tenant == *first).then_some(first)
     }

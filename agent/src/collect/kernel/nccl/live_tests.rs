@@ -2,25 +2,25 @@
 //! uprobes, exact figures. Every test needs root and BPF, and says so where it is skipped.
 
 use super::attaching::Attaching;
-use super::governor::Attach;
-use super::libraries::{Libraries, Looked};
+use super::budget::Attach;
+use super::libraries::{Libraries, ScanOutcome};
 use super::many::Way;
 use super::maps::Maps;
 use super::maps::Snapshot;
 use super::probes::{Attached, Probes, task_layout};
 use super::quota::Quotas;
+use super::rescan::{RescanHandle, locked};
 use super::shared::Shared;
 use super::target::Target;
-use super::waker::{Waker, locked};
 use super::{Nccl, Patience, Settings, elf};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{GovernorLevel, KnownBy};
 use crate::collect::Collector as _;
 use crate::collect::proc_scan::is_alive;
-use crate::collect::status::Board;
+use crate::collect::status::StatusRegistry;
 use crate::communicators::{Communicators, MemberFacts, Origin};
-use crate::event::desk::{self, Desk};
+use crate::event::aggregator::{self, EventAggregator};
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -140,7 +140,7 @@ fn looked_at(paths: &Paths, processes: &[ProcKey]) -> Libraries {
         let (mut now, mut changed) = (Instant::now(), false);
         // A slow machine needs more than a process is given at once.
         let is_whole = (0..60).any(|_| {
-            let Looked { changed: more, again } = libraries.look(*process, now);
+            let ScanOutcome { changed: more, again } = libraries.look(*process, now);
             changed |= more;
             now += again.unwrap_or_default();
             again.is_none()
@@ -168,7 +168,7 @@ impl Bare {
         let paths = Paths::default();
         let mut libraries = looked_at(&paths, &[rank.process()]);
         let key = *libraries.in_use().next().unwrap().0;
-        libraries.tell_version(&key, Instant::now());
+        libraries.log_version(&key, Instant::now());
         let library = libraries.in_use().next().unwrap().1;
         assert_eq!(&*library.exports.version, "2.29.7+cuda13.0");
         assert!(library.exports.build_id.is_some());
@@ -331,11 +331,11 @@ fn a_session_leaves_out_the_returns_that_say_nothing() {
 struct Source {
     nccl: Nccl,
     ownership: Ownership,
-    waker: Waker,
+    waker: RescanHandle,
     communicators: Arc<Communicators>,
     holders: Arc<Mutex<Vec<ProcKey>>>,
-    board: Board,
-    desk: Arc<Desk>,
+    board: StatusRegistry,
+    aggregator: Arc<EventAggregator>,
 }
 
 /// What was told, by metric, process, communicator and dimensions.
@@ -365,8 +365,8 @@ impl Source {
         let holders: Arc<Mutex<Vec<ProcKey>>> = Arc::default();
         let listed = Arc::clone(&holders);
         let candidates = Box::new(move || locked(&listed).clone());
-        let (known, board) = ((&ownership, &communicators), Board::default());
-        let desk = Arc::new(Desk::new(desk::Sources {
+        let (known, board) = ((&ownership, &communicators), StatusRegistry::default());
+        let desk = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::default(),
             ownership: ownership.clone(),
             listed: Box::new(|_| Vec::new()),
@@ -378,10 +378,10 @@ impl Source {
         let started =
             Nccl::start(settings, (&TenantFiles::direct(&paths), &paths), known, candidates, told);
         let (nccl, waker) = started.unwrap();
-        Some(Self { nccl, ownership, waker, communicators, holders, board, desk })
+        Some(Self { nccl, ownership, waker, communicators, holders, board, aggregator: desk })
     }
 
-    fn usual() -> Option<Self> {
+    fn default() -> Option<Self> {
         Self::start(Duration::from_mins(1), 1_000_000)
     }
 
@@ -390,7 +390,7 @@ impl Source {
         let known = self.ownership.process(process.pid, boot_time_ns());
         assert!(known.is_none_or(|known| known == process), "{known:?} for {process:?}");
         locked(&self.holders).push(process);
-        self.waker.stir(process);
+        self.waker.request(process);
     }
 
     fn until(&mut self, what: &str, is_so: impl Fn(&mut Self) -> bool) {
@@ -505,7 +505,7 @@ fn world(source: &mut Source, scene: &Scene, size: usize) -> (Vec<Rank>, u64) {
 
 #[test]
 fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, world) = world(&mut source, &scene, 3);
     let began = Instant::now();
@@ -647,7 +647,7 @@ fn a_rank_that_waits_for_others_to_make_a_communicator_is_told() {
 
 #[test]
 fn split_shrink_and_destroy_are_followed() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, world) = world(&mut source, &scene, 4);
     for (number, rank) in ranks.iter_mut().enumerate() {
@@ -690,7 +690,7 @@ fn split_shrink_and_destroy_are_followed() {
 
 #[test]
 fn a_library_under_another_name_that_is_loaded_late_is_followed_and_let_go() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let mut rank = Rank::idle();
     source.hold(rank.process());
@@ -719,7 +719,7 @@ fn a_library_under_another_name_that_is_loaded_late_is_followed_and_let_go() {
 
 #[test]
 fn a_library_that_is_linked_into_a_program_is_followed() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let mut rank = Rank::run(&mut Command::new(built("nccl-static")));
     let id = rank.order("id");
     source.hold(rank.process());
@@ -736,7 +736,7 @@ fn a_library_that_is_linked_into_a_program_is_followed() {
 
 #[test]
 fn a_library_that_only_a_container_sees_is_followed() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let folder = tempfile::tempdir().unwrap();
     let script = "mount -t tmpfs none \"$0\" && cp \"$1\" \"$0/libnccl.so.2\" && exec \"$2\"";
     let mut command = Command::new("unshare");
@@ -772,7 +772,7 @@ fn contained(merged: &Path, below: &Path) -> Rank {
 
 #[test]
 fn a_file_under_two_overlay_mounts_is_probed_once() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let folder = tempfile::tempdir().unwrap();
     let below = folder.path().join("below");
     let merged = folder.path().join("merged");
@@ -846,7 +846,7 @@ fn identities(process: ProcKey, path: &Path) -> [(u32, u32, u64); 2] {
 
 #[test]
 fn libraries_on_an_overlay_over_two_file_systems_are_probed_each() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let folder = tempfile::tempdir().unwrap();
     // The first file of each layer: both have the same number there.
     let script = "mount -t tmpfs none \"$0\" && cd \"$0\" && mkdir one two merged && \
@@ -891,7 +891,7 @@ fn libraries_on_an_overlay_over_two_file_systems_are_probed_each() {
 
 #[test]
 fn communicators_of_one_process_have_the_hash_of_the_id_that_was_made_inside() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let mut rank = Rank::with(&scene.library());
     source.hold(rank.process());
@@ -916,7 +916,7 @@ fn communicators_of_one_process_have_the_hash_of_the_id_that_was_made_inside() {
 
 #[test]
 fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];
@@ -951,7 +951,7 @@ fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
 /// does.
 #[test]
 fn wild_registers_kill_their_own_process_and_leave_nothing() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     ranks[0].order("call 3 ncclAllReduce world 16 7");
@@ -992,7 +992,7 @@ fn wild_registers_kill_their_own_process_and_leave_nothing() {
 
 #[test]
 fn an_owner_of_ten_thousand_communicators_has_half_of_the_places_until_its_process_ends() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let many = 10_000;
@@ -1037,7 +1037,7 @@ fn an_owner_of_ten_thousand_communicators_has_half_of_the_places_until_its_proce
 
 #[test]
 fn a_group_is_timed_once_at_its_end() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];
@@ -1055,7 +1055,7 @@ fn a_group_is_timed_once_at_its_end() {
 
 #[test]
 fn errors_are_counted_and_the_asynchronous_one_is_told() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];
@@ -1107,7 +1107,7 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
 
 /// The governor's steps since the last time: from which level to which.
 fn governor_steps(source: &Source) -> Vec<(GovernorLevel, GovernorLevel)> {
-    let events = source.desk.drain().into_iter().filter_map(|event| event.what.governed);
+    let events = source.aggregator.drain().into_iter().filter_map(|event| event.what.governed);
     events.map(|governed| (governed.before, governed.level)).collect()
 }
 
@@ -1219,7 +1219,7 @@ fn the_real_library_is_read_without_a_device() {
 
 #[test]
 fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memory() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let mut ranks: Vec<Rank> = (0..2).map(|_| Rank::with(&scene.library())).collect();
     let id = ranks[0].order("id");
@@ -1288,7 +1288,7 @@ mod names;
 
 #[test]
 fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, world) = world(&mut source, &scene, 2);
     ranks.push(Rank::with(&scene.library()));
@@ -1341,7 +1341,7 @@ fn first_word(id: &str) -> u64 {
 
 #[test]
 fn calls_with_a_configuration_are_the_same_operations_counted_once() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 2);
     // Ten floats, and whether they are one rank's part of two.
@@ -1372,7 +1372,7 @@ fn calls_with_a_configuration_are_the_same_operations_counted_once() {
 
 #[test]
 fn a_group_that_is_only_simulated_ends_as_well() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];
@@ -1386,7 +1386,7 @@ fn a_group_that_is_only_simulated_ends_as_well() {
 
 #[test]
 fn a_communicator_is_there_until_it_is_destroyed_or_aborted_whatever_it_is_told_before() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];
@@ -1406,7 +1406,7 @@ fn a_communicator_is_there_until_it_is_destroyed_or_aborted_whatever_it_is_told_
 
 #[test]
 fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
-    if Source::usual().is_none() {
+    if Source::default().is_none() {
         return;
     }
     let scenes = [Scene::new(), Scene::new()];
@@ -1442,7 +1442,7 @@ fn what_was_refused_is_tried_again_and_keeps_no_other_file_from_being_probed() {
 
 #[test]
 fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_more_seldom() {
-    if Source::usual().is_none() {
+    if Source::default().is_none() {
         return;
     }
     let scene = Scene::new();
@@ -1459,7 +1459,7 @@ fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_mo
     assert_eq!((attaching.refused(), attaching.is_idle()), (None, false));
     // From now on he maps it, and is stuck.
     std::fs::write(&maps, mapping).unwrap();
-    assert!(libraries.forget(rank.process()));
+    assert!(libraries.remove(rank.process()));
     attach_all(&mut attaching, &mut libraries, &shared, now);
     let links = attaching.detaching();
     let mut waits = Vec::new();
@@ -1480,7 +1480,7 @@ fn probes_that_somebody_holds_up_are_taken_off_when_he_goes_on_and_tried_ever_mo
 
 #[test]
 fn an_overlay_over_a_file_system_that_shows_nothing_is_probed_where_the_host_sees_its_layers() {
-    if Source::usual().is_none() {
+    if Source::default().is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -1593,10 +1593,10 @@ fn a_library_is_the_file_that_was_opened_until_nobody_maps_it() {
     std::fs::write(scene.library(), "another").unwrap();
     ranks[0].child.kill().unwrap();
     ranks[0].child.wait().unwrap();
-    assert!(libraries.forget(processes[0]));
+    assert!(libraries.remove(processes[0]));
     let place = only(libraries.in_use()).1.place();
     assert_eq!(std::fs::metadata(&place).unwrap().ino(), inode);
-    assert!(libraries.forget(processes[1]));
+    assert!(libraries.remove(processes[1]));
     assert_eq!(libraries.in_use().count(), 0);
     let is_it = std::fs::metadata(&place).is_ok_and(|found| found.ino() == inode);
     assert!(!is_it, "still open");
@@ -1604,7 +1604,7 @@ fn a_library_is_the_file_that_was_opened_until_nobody_maps_it() {
 
 #[test]
 fn probes_go_into_the_file_that_was_read_whatever_is_mapped_there_now() {
-    if Source::usual().is_none() {
+    if Source::default().is_none() {
         return;
     }
     let scenes = [Scene::new(), Scene::new()];

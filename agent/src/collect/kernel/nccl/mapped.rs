@@ -12,7 +12,7 @@ use super::libraries::FileKey;
 use super::mounts::may_hang;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
-use crate::tenant_files::{Link, Refused, TenantFile, TenantFiles, let_go, read_no_further};
+use crate::tenant_files::{Link, ReadError, TenantFile, TenantFiles, let_go, read_no_further};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags, openat, statx,
 };
@@ -56,7 +56,7 @@ pub(super) enum NotRead {
     NoFile,
     /// It cannot be read now: its lease is somebody's, or its file system does not answer.
     #[error("{0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] ReadError),
     /// Its file system is a process, or may be one.
     #[error("its file system ({0}) may never answer, and the host would wait with it")]
     UserSpace(String),
@@ -89,7 +89,7 @@ impl Mapped {
     ) -> Result<Self, NotRead> {
         let file = match opener.files.open(process, &Link::Mapping { begin, end }) {
             Ok(file) => file,
-            Err(Refused::Failed(Errno::NOENT | Errno::INVAL | Errno::SRCH)) => {
+            Err(ReadError::Failed(Errno::NOENT | Errno::INVAL | Errno::SRCH)) => {
                 return Err(NotRead::Gone);
             }
             Err(refused) => return Err(refused.into()),

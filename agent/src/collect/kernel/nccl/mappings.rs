@@ -5,11 +5,11 @@ use super::libraries::FileKey;
 use std::io::{self, BufRead as _, BufReader, Read};
 
 /// A line; the path is its end and is cut. A path can be longer than `PATH_MAX`.
-pub(super) const MOST_LINE: usize = 8 << 10;
+pub(super) const MAX_LINE_BYTES: usize = 8 << 10;
 /// Lines: what a process may map by default (`vm.max_map_count`, 65,530).
-pub(super) const MOST_LINES: u32 = 65_536;
+pub(super) const MAX_LINES: u32 = 65_536;
 /// Bytes of all lines: of a process with so many mappings, at 512 each.
-const MOST_BYTES: u64 = 32 << 20;
+const MAX_BYTES: u64 = 32 << 20;
 
 /// A part of a file that a process maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +43,9 @@ impl Cut {
 
 /// Gives the mappings of files to `each`, in the order of their addresses, as far as the bounds allow.
 pub(super) fn read(maps: impl Read, mut each: impl FnMut(Mapping<'_>)) -> io::Result<Option<Cut>> {
-    let mut maps = BufReader::with_capacity(MOST_LINE, maps);
+    let mut maps = BufReader::with_capacity(MAX_LINE_BYTES, maps);
     let (mut line, mut bytes) = (Vec::with_capacity(256), 0);
-    for _ in 0..MOST_LINES {
+    for _ in 0..MAX_LINES {
         line.clear();
         let mut has_ended = false;
         while !has_ended {
@@ -60,13 +60,13 @@ pub(super) fn read(maps: impl Read, mut each: impl FnMut(Mapping<'_>)) -> io::Re
             }
             let end = buffer.iter().position(|byte| *byte == b'\n');
             let part = buffer.get(..end.unwrap_or(buffer.len())).unwrap_or_default();
-            let room = MOST_LINE.saturating_sub(line.len());
+            let room = MAX_LINE_BYTES.saturating_sub(line.len());
             line.extend(part.iter().take(room));
             let taken = part.len() + usize::from(end.is_some());
             maps.consume(taken);
             has_ended = end.is_some();
             bytes += taken as u64;
-            if bytes > MOST_BYTES {
+            if bytes > MAX_BYTES {
                 return Ok(Some(Cut::Bytes));
             }
         }
@@ -140,7 +140,7 @@ mod tests {
         let found = all(&maps);
         let lengths: Vec<_> = found.iter().map(|(inode, _, path)| (*inode, path.len())).collect();
         let whole = "/lib/libnccl.so.2".len();
-        let cut = MOST_LINE - (LINE.len() - whole);
+        let cut = MAX_LINE_BYTES - (LINE.len() - whole);
         assert_eq!(lengths, [(1234, cut), (77, whole), (1234, whole)]);
     }
 
@@ -166,12 +166,12 @@ mod tests {
         let line = format!("{LINE}\n");
         let mut maps = Endless { line: line.as_bytes(), given: 0 };
         assert_eq!(read(&mut maps, |_| found += 1).unwrap(), Some(Cut::Lines));
-        assert_eq!(found, MOST_LINES);
+        assert_eq!(found, MAX_LINES);
         let text: String = iter::once(LINE).chain(iter::repeat_n("/deep", 100_000)).collect();
         let line = format!("{text}\n");
         let mut maps = Endless { line: line.as_bytes(), given: 0 };
         assert_eq!(read(&mut maps, |_| ()).unwrap(), Some(Cut::Bytes));
-        let most = usize::try_from(MOST_BYTES).unwrap() + MOST_LINE;
+        let most = usize::try_from(MAX_BYTES).unwrap() + MAX_LINE_BYTES;
         assert!(maps.given <= most, "{}", maps.given);
         // Without the end of a line as well.
         let mut maps = Endless { line: b"x", given: 0 };

@@ -82,7 +82,7 @@ impl Maps {
     }
 
     /// Takes out a communicator, its name, its counts and what its handle stands for.
-    pub(super) fn forget(&mut self, number: u64, gone: Option<&Communicator>, calls: &[CallKey]) {
+    pub(super) fn remove(&mut self, number: u64, gone: Option<&Communicator>, calls: &[CallKey]) {
         // An entry that is gone already is as wanted; a handle may stand for a later one.
         if let Some(identity) = gone.map(|gone| &gone.identity)
             && let Ok(mut handles) = typed::<HandleKey, Handle>(&mut self.handles)

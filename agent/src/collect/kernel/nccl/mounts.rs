@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the list of a process's mounts: it may make as many as `fs.mount-max`.
-const MOST_MOUNTS: u64 = 8 << 20;
+const MAX_MOUNTS_BYTES: u64 = 8 << 20;
 
 /// A mount, as `/proc/PID/mountinfo` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ fn read(paths: &Paths, process: &str) -> Vec<Mount> {
 
 fn find(paths: &Paths, process: &str, is_it: impl FnMut(&Mount) -> bool) -> Option<Mount> {
     let list = File::open(paths.proc.join(process).join("mountinfo")).ok()?;
-    find_in(BufReader::new(list.take(MOST_MOUNTS)), is_it)
+    find_in(BufReader::new(list.take(MAX_MOUNTS_BYTES)), is_it)
 }
 
 fn find_in(list: impl BufRead, mut is_it: impl FnMut(&Mount) -> bool) -> Option<Mount> {

@@ -7,7 +7,7 @@
 
 use crate::ids::ProcKey;
 use crate::sys::clock::ThreadClock;
-use crate::tenant_files::Tenant;
+use crate::tenant_files::FileOwner;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ const TENANT_LATER: Duration = Duration::from_millis(10);
 
 /// What was spent on whom.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
-    processes: HashMap<ProcKey, (Tenant, Spent)>,
-    tenants: HashMap<Tenant, Spent>,
+pub(super) struct ScanBudget {
+    processes: HashMap<ProcKey, (FileOwner, Spent)>,
+    tenants: HashMap<FileOwner, Spent>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl Spent {
     }
 }
 
-impl Pace {
+impl ScanBudget {
     /// How long may be spent on a process now; nothing where it must wait.
     pub(super) fn allowed(&self, process: ProcKey, now: Instant) -> Duration {
         let Some((tenant, spent)) = self.processes.get(&process) else { return PROCESS_AT_ONCE };
@@ -62,7 +62,7 @@ impl Pace {
     }
 
     /// A process is the tenant's.
-    pub(super) fn belongs(&mut self, process: ProcKey, tenant: &Tenant, now: Instant) {
+    pub(super) fn belongs(&mut self, process: ProcKey, tenant: &FileOwner, now: Instant) {
         let new = || (tenant.clone(), Spent::nothing(now));
         self.processes.entry(process).or_insert_with(new);
     }
@@ -77,7 +77,7 @@ impl Pace {
 
     /// It has ended. What its tenant has spent stays until it is forgotten: else one process after
     /// the other would be as new.
-    pub(super) fn forget(&mut self, process: ProcKey, now: Instant) {
+    pub(super) fn remove(&mut self, process: ProcKey, now: Instant) {
         self.processes.remove(&process);
         let processes = &self.processes;
         self.tenants.retain(|tenant, spent| {
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn who_has_spent_what_is_allowed_waits_until_enough_is_forgotten() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
-        pace.belongs(process(1), &Tenant::named("one"), now);
+        let (mut pace, now) = (ScanBudget::default(), Instant::now());
+        pace.belongs(process(1), &FileOwner::named("one"), now);
         assert_eq!(pace.allowed(process(1), now), PROCESS_AT_ONCE);
         pace.spend(process(1), PROCESS_AT_ONCE + PROCESS_LATER, now);
         let allowed = |after| pace.allowed(process(1), now + Duration::from_secs(after));
@@ -132,20 +132,20 @@ mod tests {
 
     #[test]
     fn a_tenant_with_many_processes_one_after_the_other_waits_and_no_other_tenant_does() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
+        let (mut pace, now) = (ScanBudget::default(), Instant::now());
         for pid in 0..4 {
-            pace.belongs(process(pid), &Tenant::named("greedy"), now);
+            pace.belongs(process(pid), &FileOwner::named("greedy"), now);
             pace.spend(process(pid), PROCESS_AT_ONCE, now);
-            pace.forget(process(pid), now);
+            pace.remove(process(pid), now);
         }
-        pace.belongs(process(9), &Tenant::named("greedy"), now);
+        pace.belongs(process(9), &FileOwner::named("greedy"), now);
         assert_eq!(pace.allowed(process(9), now), Duration::ZERO);
-        pace.belongs(process(10), &Tenant::named("other"), now);
+        pace.belongs(process(10), &FileOwner::named("other"), now);
         assert_eq!(pace.allowed(process(10), now), PROCESS_AT_ONCE);
         // And nothing is kept of those who have paid.
         let later = now + Duration::from_hours(1);
         for pid in [9, 10] {
-            pace.forget(process(pid), later);
+            pace.remove(process(pid), later);
         }
         assert_eq!((pace.processes.len(), pace.tenants.len()), (0, 0));
     }

@@ -1,8 +1,8 @@
 //! What each rank is found to be among its peers: late, out of step, hung.
 
-use super::arrivals::{Arrived, Comparison, Steps};
-use super::roll::{Member, Reading};
-use super::standing::Hangs;
+use super::arrivals::{Comparison, LatestCalls, Steps};
+use super::members::{Member, Reading};
+use super::rank_status::Hangs;
 use crate::communicators::{Communicators, Group, MemberId};
 use gpuwho_common::nccl::Communicator;
 use std::collections::{HashMap, HashSet};
@@ -32,7 +32,7 @@ impl Peers {
         communicators: &[(u64, Communicator)],
         groups: &Groups,
     ) {
-        let mut ranks: HashMap<_, Vec<Arrived<'_>>> = HashMap::new();
+        let mut ranks: HashMap<_, Vec<LatestCalls<'_>>> = HashMap::new();
         for member in members {
             let (Some(sequence), [number]) = (member.sequence, member.numbers.as_slice()) else {
                 continue;
@@ -40,7 +40,7 @@ impl Peers {
             let found = communicators.iter().find(|(one, _)| one == number);
             let Some((_, communicator)) = found else { continue };
             let arrivals = &communicator.arrivals;
-            let arrived = Arrived { member: member.id, sequence, arrivals };
+            let arrived = LatestCalls { member: member.id, sequence, arrivals };
             self.steps.entry(member.id).or_default().take(&arrived);
             if let Some(group) = groups.get(&member.id) {
                 ranks.entry(*group).or_default().push(arrived);
@@ -54,15 +54,15 @@ impl Peers {
     /// Forgets who has been told for the last time.
     pub(super) fn forget(&mut self, reading: &Reading, groups: &Groups) {
         for member in reading.members.iter().filter(|member| member.has_ended) {
-            self.comparison.forget(member.id);
+            self.comparison.remove(member.id);
             self.steps.remove(&member.id);
-            self.hangs.forget(member.id);
+            self.hangs.remove(member.id);
         }
         let there: HashSet<_> = groups.values().collect();
         self.comparison.retain(|group| there.contains(&group));
         for member in &reading.vanished {
             self.steps.remove(member);
-            self.hangs.forget(*member);
+            self.hangs.remove(*member);
         }
     }
 }

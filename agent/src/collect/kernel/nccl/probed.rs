@@ -1,8 +1,8 @@
 //! What benchmarks measure: the probes on one file without anybody who looks for libraries, and the
 //! whole source on processes that it is given.
 
+use super::budget::Attach;
 use super::elf::exports;
-use super::governor::Attach;
 use super::many::Way;
 use super::maps::Maps;
 use super::probes::{Attached, Probes, task_layout};
@@ -12,7 +12,7 @@ use super::{NAME, Nccl, Settings};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::Collector as _;
-use crate::collect::status::Board;
+use crate::collect::status::StatusRegistry;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -81,7 +81,7 @@ impl Governed {
             (&TenantFiles::direct(&paths), &paths),
             (&ownership, &communicators),
             Box::new(move || processes.clone()),
-            (Board::default(), None),
+            (StatusRegistry::default(), None),
         )?;
         Ok(Self(nccl))
     }

@@ -11,7 +11,7 @@ use super::many::{Many, Way};
 use super::maps::{Maps, second_fd};
 use super::quota::QuotaMaps;
 use super::tally::Tally;
-use super::target::{Row, Target, is_about_communicators, is_timed, places, rows};
+use super::target::{ProbedFunction, Target, is_about_communicators, is_timed, places, rows};
 use crate::paths::Paths;
 use crate::sys::bpf::entries;
 use crate::sys::uprobes::Place;
@@ -100,7 +100,7 @@ pub(super) struct Attached {
 
 impl Attached {
     /// Whether the programs know which library and what kind of instruction they are at.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn has_ids(&self) -> bool {
         self.entries.iter().any(|hold| matches!(hold, Hold::Many(_)))
     }
 
@@ -243,7 +243,7 @@ impl Probes {
     pub(super) fn time_calls(&mut self, target: &Target<'_>, attached: &mut Attached) {
         match &self.many {
             // A link for all functions tells, or is missed by, every one of them.
-            Some(many) if attached.is_told() => {
+            Some(many) if attached.has_ids() => {
                 if let Err(error) = time_all(many, target, attached) {
                     attached.refused.push((RETURNED, error.to_string()));
                 }
@@ -268,7 +268,7 @@ impl Probes {
         &mut self,
         program: &'static str,
         file: &Path,
-        (_, symbol, offset): Row,
+        (_, symbol, offset): ProbedFunction,
         attached: &mut Attached,
     ) -> Option<Hold> {
         match self.one(program, file, offset) {

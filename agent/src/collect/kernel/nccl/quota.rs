@@ -6,7 +6,7 @@
 //! to a process can make the two drift apart. That of an owner that has taken a place during the
 //! reading stays as it was until the next one.
 
-use super::governor::Attach;
+use super::budget::Attach;
 use super::maps::Snapshot;
 use crate::ids::ProcKey;
 use aya::maps::{HashMap as KernelMap, MapData};
@@ -45,7 +45,7 @@ pub(super) struct Quotas {
     /// What was last allowed to an owner, and how often that has changed; to others everything.
     levels: HashMap<u32, (Attach, u32)>,
     /// What the programs were told.
-    told: HashMap<u32, Tenant>,
+    reported: HashMap<u32, Tenant>,
     /// What of each owner's places is free again; owners that are not in here have no row in the maps.
     freed: HashMap<u32, ByKind>,
     /// The same of all together.
@@ -63,7 +63,7 @@ impl Quotas {
         };
         self.admit(EVERYBODY);
         self.freed.remove(&EVERYBODY);
-        self.tell();
+        self.write_maps();
     }
 
     /// Takes the processes that hold a device, with their owners. A process stays with its first owner:
@@ -85,7 +85,7 @@ impl Quotas {
                 self.processes.insert(process.pid, (process, owner));
             }
         }
-        self.tell();
+        self.write_maps();
     }
 
     /// The owner that a process counts for.
@@ -116,7 +116,7 @@ impl Quotas {
             }
         }
         if !changed.is_empty() {
-            self.tell();
+            self.write_maps();
         }
         changed
     }
@@ -148,7 +148,7 @@ impl Quotas {
     }
 
     /// Tells the programs what has changed. A row that is refused leaves a process with the strangers.
-    fn tell(&mut self) {
+    fn write_maps(&mut self) {
         let processes = self.processes.iter().map(|(pid, (_, owner))| (*pid, *owner));
         let all: Vec<(u32, u32)> = processes.chain([(STRANGERS, STRANGERS)]).collect();
         let mut wanted = HashMap::new();
@@ -158,7 +158,7 @@ impl Quotas {
             }
         }
         let Some(maps) = &mut self.maps else { return };
-        self.told.retain(|pid, _| {
+        self.reported.retain(|pid, _| {
             let stays = wanted.contains_key(pid);
             if !stays {
                 // Gone already is as wanted.
@@ -167,8 +167,10 @@ impl Quotas {
             stays
         });
         for (pid, tenant) in wanted {
-            if self.told.get(&pid) != Some(&tenant) && maps.tenants.insert(pid, tenant, 0).is_ok() {
-                self.told.insert(pid, tenant);
+            if self.reported.get(&pid) != Some(&tenant)
+                && maps.tenants.insert(pid, tenant, 0).is_ok()
+            {
+                self.reported.insert(pid, tenant);
             }
         }
     }
@@ -182,7 +184,7 @@ impl Quotas {
 
     /// Frees what owners have taken and hold no more: `before` is what they had taken when the reading
     /// began that has shown what they hold.
-    pub(super) fn settle(&mut self, before: &EachOwner, held: &HashMap<u32, ByKind>) {
+    pub(super) fn apply(&mut self, before: &EachOwner, held: &HashMap<u32, ByKind>) {
         self.ended.retain(|_, (_, readings)| {
             *readings -= 1;
             *readings > 0

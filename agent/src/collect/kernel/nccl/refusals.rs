@@ -12,10 +12,10 @@ const SELDOM: Duration = Duration::from_mins(5);
 
 /// All refusals: of probes on a file, or, without one, of the programs themselves.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(HashMap<Option<FileKey>, Refusal>);
+pub(super) struct Refusals(HashMap<Option<FileKey>, ProbeRefusal>);
 
 #[derive(Debug)]
-struct Refusal {
+struct ProbeRefusal {
     why: String,
     wait: Duration,
     again: Instant,
@@ -27,7 +27,7 @@ impl Refusals {
         let before = self.0.get(&what);
         let wait = before.map_or(SOON, |before| (before.wait * 2).min(SELDOM));
         let is_news = before.is_none_or(|before| before.why != why);
-        self.0.insert(what, Refusal { why, wait, again: now + wait });
+        self.0.insert(what, ProbeRefusal { why, wait, again: now + wait });
         is_news
     }
 

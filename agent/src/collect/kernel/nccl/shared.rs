@@ -1,10 +1,10 @@
 //! What the thread that attaches and the collector that reads know of each other.
 
-use super::cover::Covers;
 use super::fields::Fields;
-use super::library::Told;
+use super::library::VersionAndPath;
 use super::maps::Maps;
 use super::quota::Quotas;
+use super::uptime::UptimeByUse;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 use crate::collect::status::Report;
@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Shared by both; each holds the lock only to copy.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shared(Arc<Mutex<Known>>);
+pub(super) struct Shared(Arc<Mutex<AttachState>>);
 
 /// What the thread that attaches has found.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct AttachState {
     pub state: (SourceState, String, String),
     /// What the governor allows the owner that it allows least.
     pub level: GovernorLevel,
@@ -33,9 +33,9 @@ pub(super) struct Known {
     /// How often something of what processes map was refused or left out.
     pub refused: u64,
     /// Version and file of each process's library.
-    pub libraries: HashMap<ProcKey, Told>,
+    pub libraries: HashMap<ProcKey, VersionAndPath>,
     /// The same by the number of the file.
-    pub files_by_number: HashMap<(ProcKey, u32), Told>,
+    pub files_by_number: HashMap<(ProcKey, u32), VersionAndPath>,
     /// The number of each process's library, where it maps one only.
     pub only: HashMap<ProcKey, u32>,
     /// Where each process's library keeps what a communicator is.
@@ -43,14 +43,14 @@ pub(super) struct Known {
     pub counts: [u64; COUNTERS as usize],
     /// For how long calls, and their returns, were seen of each owner in each file, and should have
     /// been.
-    pub covers: Covers,
+    pub covers: UptimeByUse,
     /// Whose each process is, and what it may take and is allowed.
     pub quotas: Quotas,
     /// The maps, once, when they are there.
     pub maps: Option<Maps>,
 }
 
-impl Default for Known {
+impl Default for AttachState {
     fn default() -> Self {
         Self {
             state: (SourceState::Absent, String::new(), String::new()),
@@ -65,7 +65,7 @@ impl Default for Known {
             only: HashMap::new(),
             fields: HashMap::new(),
             counts: [0; COUNTERS as usize],
-            covers: Covers::default(),
+            covers: UptimeByUse::default(),
             quotas: Quotas::default(),
             maps: None,
         }
@@ -74,7 +74,7 @@ impl Default for Known {
 
 impl Shared {
     /// Looks at or changes what is known.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut AttachState) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,6 +1,6 @@
 //! What the source says of itself, with its reason and what can be done.
 
-use super::governor::Governor;
+use super::budget::ProbeBudget;
 use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::GovernorLevel;
 
@@ -9,7 +9,7 @@ use crate::catalog::nccl::GovernorLevel;
 pub(super) fn of(
     refused: Option<&str>,
     trouble: Option<String>,
-    (files, governed): (u64, Option<(&Governor, String)>),
+    (files, governed): (u64, Option<(&ProbeBudget, String)>),
 ) -> (SourceState, String, String) {
     if let Some(why) = refused {
         let remedy = "run gpuwho doctor to see what the kernel refuses";

@@ -18,7 +18,7 @@ use super::mapped::{Mapped, NotRead, Opener, Stamp};
 use super::mappings;
 use crate::collect::proc_scan::living;
 use crate::paths::Paths;
-use crate::tenant_files::{ProcFile, Refused};
+use crate::tenant_files::{ProcFile, ReadError};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Threads that are not the kernel's: with more, nobody can be sure in a reasonable time.
-const MOST_LOOKED_AT: usize = 131_072;
+const MAX_THREADS: usize = 131_072;
 /// `PF_KTHREAD` (`linux/sched.h`): it has no mappings.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// After so long who waited for a disk has gone on.
@@ -38,7 +38,7 @@ const LOOKS_FOR: Duration = Duration::from_secs(1);
 /// Where the parent of a `vfork` waits, uninterrupted and with nothing locked.
 const VFORK: [&str; 4] = ["wait_for_vfork_done", "kernel_clone", "_do_fork", "do_fork"];
 /// How long a process's mappings are waited for: one whose mappings are locked does not give them.
-const PATIENCE: Duration = Duration::from_millis(250);
+const MAPS_TIMEOUT: Duration = Duration::from_millis(250);
 /// Before it is tried again, at first and at last: a try is a look at all threads of the host.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 const AGAIN_AT_LAST: Duration = Duration::from_mins(1);
@@ -76,7 +76,7 @@ impl Stuck {
         }
         let (_, found) = self.looked.as_ref()?;
         let Some(found) = found else {
-            return Some(format!("more than {MOST_LOOKED_AT} threads may be stuck in the kernel"));
+            return Some(format!("more than {MAX_THREADS} threads may be stuck in the kernel"));
         };
         let mut asked = HashMap::new();
         let mut suspects = found.clone();
@@ -105,7 +105,7 @@ fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool
     let opener = libraries.opener();
     let Some(process) = living(opener.paths, pid) else { return false };
     // Whether its tenant's file systems answer says nothing of its mappings.
-    let files = opener.files.within(PATIENCE).of_mappings();
+    let files = opener.files.within(MAPS_TIMEOUT).of_mappings();
     let opener = Opener { files: &files, ..opener };
     let is_over = || began.elapsed() > LOOKS_FOR;
     if is_over() {
@@ -113,7 +113,7 @@ fn may_map(pid: u32, file: Stamp, libraries: &Libraries, began: Instant) -> bool
     }
     let maps = match files.proc_file(process, ProcFile::Maps) {
         Ok(maps) => maps,
-        Err(Refused::Failed(_)) => return false,
+        Err(ReadError::Failed(_)) => return false,
         Err(_) => return true,
     };
     // Two files of an overlay may show one device and inode.
@@ -145,7 +145,7 @@ fn waiting(paths: &Paths) -> Option<Vec<Waiting>> {
         let threads = fs::read_dir(process.path().join("task")).into_iter().flatten().flatten();
         for folder in threads.map(|thread| thread.path()) {
             looked_at += 1;
-            if looked_at > MOST_LOOKED_AT {
+            if looked_at > MAX_THREADS {
                 return None;
             }
             if is_waiting(&folder)

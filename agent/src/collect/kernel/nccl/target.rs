@@ -25,10 +25,10 @@ impl Target<'_> {
 }
 
 /// A function of a file: its place in the table, what it is, and its place in the file.
-pub(super) type Row = (usize, &'static Symbol, u64);
+pub(super) type ProbedFunction = (usize, &'static Symbol, u64);
 
 /// The functions of a file.
-pub(super) fn rows(exports: &Exports) -> impl Iterator<Item = Row> {
+pub(super) fn rows(exports: &Exports) -> impl Iterator<Item = ProbedFunction> {
     let entries = exports.entries.iter();
     entries.filter_map(|(row, offset)| Some((*row, SYMBOLS.get(*row)?, *offset)))
 }

@@ -3,18 +3,18 @@
 //! use, a second at the longest (`governing`).
 
 use super::attaching::Attaching;
+use super::budgets::ProbeBudgets;
 use super::denials::name;
-use super::governing::Governing;
-use super::library::Told;
-use super::looks::{Candidates, Looks, OLD_EVERY};
+use super::library::VersionAndPath;
+use super::rescan::{PendingRescans, RescanHandle, locked};
+use super::scan::{Candidates, OLD_EVERY, ProcessScan};
 use super::shared::Shared;
-use super::waker::{Stirred, Waker, locked};
 use super::{Settings, state};
 use crate::attribute::ownership::{Ownership, Version};
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::nccl::GovernorLevel;
-use crate::collect::status::Board;
-use crate::event::desk::Desk;
+use crate::collect::status::StatusRegistry;
+use crate::event::aggregator::EventAggregator;
 use crate::host::boot_time_ns;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
@@ -57,29 +57,29 @@ pub(super) fn start(
     (files, paths): (&TenantFiles, &Paths),
     (candidates, ownership): (Candidates, Ownership),
     shared: Shared,
-    (board, desk): (Board, Option<Arc<Desk>>),
-) -> io::Result<(Running, Waker)> {
+    (board, desk): (StatusRegistry, Option<Arc<EventAggregator>>),
+) -> io::Result<(Running, RescanHandle)> {
     let now = Instant::now();
-    let mut looks = Looks::new((files.clone(), paths), candidates, now);
+    let mut looks = ProcessScan::new((files.clone(), paths), candidates, now);
     looks.libraries.trusted.clone_from(&settings.trusted_mounts);
     let watch = Watch {
         paths: paths.clone(),
         shared,
         looks,
         attaching: Attaching::new(settings.timed_rate),
-        governing: Governing::new(settings, now),
+        budgets: ProbeBudgets::new(settings, now),
         ownership,
         known: (Version::default(), HashSet::new()),
         numbers: HashMap::new(),
-        desk,
-        stirred: Stirred::default(),
+        aggregator: desk,
+        pending: PendingRescans::default(),
     };
-    let stirred = Arc::clone(&watch.stirred);
+    let stirred = Arc::clone(&watch.pending);
     let (woken, wake) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let thread =
         thread::Builder::new().name(THREAD.into()).spawn(move || watch.run(&woken, &board))?;
     let wake = Arc::new(wake);
-    let waker = Waker { wake: Arc::downgrade(&wake), stirred };
+    let waker = RescanHandle { wake: Arc::downgrade(&wake), pending: stirred };
     Ok((Running { wake: Some(wake), thread: Some(thread) }, waker))
 }
 
@@ -87,20 +87,20 @@ pub(super) fn start(
 struct Watch {
     paths: Paths,
     shared: Shared,
-    looks: Looks,
+    looks: ProcessScan,
     attaching: Attaching,
-    governing: Governing,
+    budgets: ProbeBudgets,
     ownership: Ownership,
     /// Who held a device when the programs were told of it last.
     known: (Version, HashSet<ProcKey>),
     numbers: HashMap<QuotaKey, u32>,
-    desk: Option<Arc<Desk>>,
-    stirred: Stirred,
+    aggregator: Option<Arc<EventAggregator>>,
+    pending: PendingRescans,
 }
 
 impl Watch {
     /// Runs until nobody can wake it any more.
-    fn run(mut self, woken: &OwnedFd, board: &Board) {
+    fn run(mut self, woken: &OwnedFd, board: &StatusRegistry) {
         // Now, because a job that loads a library uses it within a moment.
         self.attaching.prepare(&self.paths);
         memory::give_back();
@@ -108,9 +108,9 @@ impl Watch {
         loop {
             let now = Instant::now();
             let turn = board.turn(THREAD, OLD_EVERY);
-            let stirred = std::mem::take(&mut *locked(&self.stirred));
+            let stirred = std::mem::take(&mut *locked(&self.pending));
             for process in stirred {
-                self.looks.stir(process, now);
+                self.looks.request_rescan(process, now);
             }
             let is_due = self.attaching.due().is_some_and(|due| due <= now);
             let has_news = self.looks.look(now);
@@ -132,13 +132,13 @@ impl Watch {
     fn pause(&self, now: Instant) -> Duration {
         let longest = now + OLD_EVERY;
         let looks = self.looks.due().into_iter().chain(self.attaching.detaching_due());
-        let due = looks.chain(self.governing.due()).chain(self.attaching.due());
+        let due = looks.chain(self.budgets.due()).chain(self.attaching.due());
         due.fold(longest, Instant::min).saturating_duration_since(Instant::now())
     }
 
     /// Tells the programs whose processes hold a device, where that has changed.
     fn introduce(&mut self) {
-        let now = (self.ownership.version(), self.looks.holders());
+        let now = (self.ownership.version(), self.looks.openers());
         if self.known == now {
             return;
         }
@@ -148,7 +148,7 @@ impl Watch {
         // A tenant has one number, that of the first of its owners.
         self.numbers.retain(|key, _| present.contains(key));
         let numbers = &mut self.numbers;
-        let mut number = |key: QuotaKey| match (numbers.get(&key), key.party().number()) {
+        let mut number = |key: QuotaKey| match (numbers.get(&key), key.owner().number()) {
             (Some(known), _) => *known,
             // Not attributed yet: the tenant's next process, or this one a moment later, may be.
             (None, STRANGERS) => STRANGERS,
@@ -175,8 +175,8 @@ impl Watch {
     /// Lets the governors judge, and does what they say.
     fn govern(&mut self, now: Instant) {
         let libraries = &self.looks.libraries;
-        for change in self.governing.look(now, &self.attaching, libraries, &self.shared) {
-            change.say(self.desk.as_deref());
+        for change in self.budgets.look(now, &self.attaching, libraries, &self.shared) {
+            change.log(self.aggregator.as_deref());
         }
         self.enforce(now, false);
     }
@@ -185,7 +185,7 @@ impl Watch {
     /// attached, and more when more is there: what is said to be covered is so from the first call to
     /// the last.
     fn enforce(&mut self, now: Instant, must_follow: bool) {
-        let all = self.governing.all();
+        let all = self.budgets.all();
         let lowered = self.shared.with(|known| {
             let less = all.iter().filter(|(owner, attach)| *attach < known.quotas.allowed(*owner));
             let less: Vec<_> = less.copied().collect();
@@ -197,7 +197,7 @@ impl Watch {
         let owners = self.shared.with(|known| known.quotas.owners());
         let owner_of = |process: ProcKey| owners.get(&process.pid).copied().unwrap_or(STRANGERS);
         let libraries = &mut self.looks.libraries;
-        let wanted = self.attaching.wanted(libraries, |user| self.governing.attach(owner_of(user)));
+        let wanted = self.attaching.wanted(libraries, |user| self.budgets.attach(owner_of(user)));
         let must_follow = must_follow || self.attaching.differs(&wanted);
         if must_follow {
             self.attaching.follow(libraries, &wanted, &self.shared, now);
@@ -205,19 +205,19 @@ impl Watch {
         let waits = |owner| self.attaching.must_wait(libraries, |user| owner_of(user) == owner);
         let ready: Vec<_> = all.into_iter().filter(|(owner, _)| !waits(*owner)).collect();
         let raised = self.shared.with(|known| known.quotas.allow(ready));
-        self.governing.enforced(&raised, &owners);
+        self.budgets.enforced(&raised, &owners);
         if must_follow || !raised.is_empty() {
             self.note();
         }
     }
 
     /// Each process's files by number, and the number of each process that maps one only.
-    fn numbered(&self) -> (HashMap<(ProcKey, u32), Told>, HashMap<ProcKey, u32>) {
+    fn numbered(&self) -> (HashMap<(ProcKey, u32), VersionAndPath>, HashMap<ProcKey, u32>) {
         let (mut files, mut of): (HashMap<_, _>, HashMap<_, _>) = Default::default();
         for (key, library) in self.looks.libraries.in_use() {
             let Some(number) = self.attaching.number_of(key) else { continue };
             for process in library.users.keys() {
-                files.insert((*process, number), library.told(*process));
+                files.insert((*process, number), library.version_and_path(*process));
                 let only = of.entry(*process).or_insert(Some(number));
                 *only = only.filter(|other| *other == number);
             }
@@ -230,20 +230,20 @@ impl Watch {
         let (mut libraries, mut fields) = (HashMap::new(), HashMap::new());
         for process in found.users() {
             if let Some(library) = found.of(process) {
-                libraries.insert(process, library.told(process));
+                libraries.insert(process, library.version_and_path(process));
                 fields.extend(found.fields_of(process).map(|fields| (process, fields)));
             }
         }
         let (files_by_number, only) = self.numbered();
         let files = self.attaching.files(found);
-        let least = self.governing.least();
+        let least = self.budgets.least();
         let level = least.map_or(GovernorLevel::Full, |(_, governor)| governor.level());
         let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
         let level = if is_off { GovernorLevel::Off } else { level };
         let governed = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
         let state = state::of(self.attaching.refused(), found.trouble(), (files, governed));
         let detaching = self.attaching.detaching();
-        let budget = if self.attaching.is_loaded() { self.governing.budget() } else { 0 };
+        let budget = if self.attaching.is_loaded() { self.budgets.budget() } else { 0 };
         self.shared.with(|known| {
             known.detaching = detaching;
             known.budget = budget;

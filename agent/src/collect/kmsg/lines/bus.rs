@@ -8,7 +8,7 @@
 
 use super::grammar;
 use crate::catalog::event::EventKind;
-use crate::event::{Happening, Place, Severity};
+use crate::event::{Observation, Place, Severity};
 
 /// Drivers of accelerators, as their lines begin, and of the ports above them.
 const DRIVERS: &[&str] = &["nvidia", "amdgpu", "nouveau", "xe", "i915", "habanalabs", PORT];
@@ -16,7 +16,7 @@ const DRIVERS: &[&str] = &["nvidia", "amdgpu", "nouveau", "xe", "i915", "habanal
 const PORT: &str = "pcieport";
 
 /// What such a line says.
-pub(super) fn read(text: &str) -> Option<Happening> {
+pub(super) fn read(text: &str) -> Option<Observation> {
     let job = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring ";
     if let Some(rest) = text.strip_prefix(job) {
         // Linux 6.1: which device it was, the line does not say. In 6.12 it does.
@@ -30,7 +30,7 @@ pub(super) fn read(text: &str) -> Option<Happening> {
     let place = if driver == PORT { Place::Port(port) } else { Place::Pci(port.address) };
     let rest = rest.strip_prefix(": ")?;
     if let Some(severity) = bus_error(rest) {
-        return Some(Happening::new(EventKind::PcieError, place, severity, text));
+        return Some(Observation::new(EventKind::PcieError, place, severity, text));
     }
     if driver != "amdgpu" {
         return None;
@@ -59,7 +59,7 @@ fn bus_error(rest: &str) -> Option<Severity> {
 }
 
 /// AMD's words. Other lines of the driver have names of processes in them.
-fn amdgpu(rest: &str, place: Place, text: &str) -> Option<Happening> {
+fn amdgpu(rest: &str, place: Place, text: &str) -> Option<Observation> {
     let ras = after_place(rest);
     let (kind, severity) = if let Some(severity) = counted(ras).or_else(|| memory(ras)) {
         (EventKind::Ecc, severity)
@@ -70,7 +70,7 @@ fn amdgpu(rest: &str, place: Place, text: &str) -> Option<Happening> {
     } else {
         return None;
     };
-    Some(Happening::new(kind, place, severity, text))
+    Some(Observation::new(kind, place, severity, text))
 }
 
 /// What follows the event's number and the place on the board, `{7}socket: 0, die: 0, `.
@@ -136,6 +136,6 @@ fn is_hang(rest: &str) -> bool {
     ring.is_some_and(|(_, words)| words.starts_with("timeout, signaled seq="))
 }
 
-fn hang(place: Place, text: &str) -> Happening {
-    Happening::new(EventKind::DriverTimeout, place, Severity::Warning, text)
+fn hang(place: Place, text: &str) -> Observation {
+    Observation::new(EventKind::DriverTimeout, place, Severity::Warning, text)
 }

@@ -3,7 +3,7 @@
 //! where the driver squashes it, the second line is alone.
 
 use crate::catalog::event::EventKind;
-use crate::event::{Happening, Place};
+use crate::event::{Observation, Place};
 
 /// The XID of such a device, to know the line behind it.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ impl Fallen {
     const CODE: u32 = 79;
 
     /// Whether the line before has told this.
-    pub(super) fn is_told(&mut self, what: &Happening, at_us: u64) -> bool {
+    pub(super) fn is_reported(&mut self, what: &Observation, at_us: u64) -> bool {
         if what.kind == EventKind::Xid && what.code == Some(Self::CODE) {
             self.0 = Some((what.place, at_us));
         }

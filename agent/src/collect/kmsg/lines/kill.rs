@@ -16,7 +16,7 @@
 use super::grammar;
 use crate::catalog::event::EventKind;
 use crate::collect::kmsg::record::Record;
-use crate::event::{Happening, Named, Place, Severity};
+use crate::event::{Named, Observation, Place, Severity};
 use std::collections::VecDeque;
 
 /// What comes before `Killed process`; the last is of 5.0 and before.
@@ -27,10 +27,10 @@ const REASONS: &[&str] = &[
     "",
 ];
 /// Bytes of a command name (`TASK_COMM_LEN`, without the end).
-const LONGEST_COMM: usize = 15;
+const MAX_COMM_LEN: usize = 15;
 
 /// The kill itself.
-pub(super) fn read(text: &str) -> Option<Happening> {
+pub(super) fn read(text: &str) -> Option<Observation> {
     let rest =
         REASONS.iter().find_map(|why| text.strip_prefix(why)?.strip_prefix("Killed process "));
     let (pid, rest) = grammar::number(rest?)?;
@@ -38,13 +38,13 @@ pub(super) fn read(text: &str) -> Option<Happening> {
     let (comm, rest) = rest.strip_prefix(" (")?.rsplit_once(") total-vm:")?;
     let (_, memory) = grammar::number(rest)?;
     let (_, memory) = grammar::number(memory.strip_prefix("kB, anon-rss:")?)?;
-    if comm.chars().count() > LONGEST_COMM || !memory.starts_with("kB") {
+    if comm.chars().count() > MAX_COMM_LEN || !memory.starts_with("kB") {
         return None;
     }
     let uid = rest.split_once(", UID:").and_then(|(_, rest)| Some(grammar::number(rest)?.0));
     let process = Some(Named { pid, comm: Some(comm.into()), uid });
-    let event = Happening::new(EventKind::OomKill, Place::Host, Severity::Warning, text);
-    Some(Happening { process, ..event })
+    let event = Observation::new(EventKind::OomKill, Place::Host, Severity::Warning, text);
+    Some(Observation { process, ..event })
 }
 
 /// The summary before the kill: `…,oom_memcg=/a,task_memcg=/a/b,task=python,pid=4321,uid=0`, or
@@ -152,7 +152,7 @@ impl Kills {
     }
 
     /// Gives a kill the cgroup that the lines before it name.
-    pub(super) fn place(&mut self, what: &mut Happening, record: &Record<'_>) {
+    pub(super) fn place(&mut self, what: &mut Observation, record: &Record<'_>) {
         let killed = what.process.as_ref().filter(|_| what.kind == EventKind::OomKill);
         let Some(pid) = killed.map(|process| process.pid) else { return };
         let is_near = |then: u64| record.at_us.saturating_sub(then) <= Self::APART_US;

@@ -11,7 +11,7 @@ fn pci(text: &str) -> Place {
 /// Kind, place, code, severity, process and MIG instance.
 type Read = (EventKind, Place, Option<u32>, Severity, Option<(u32, Option<String>)>, Option<u32>);
 
-fn told(text: &str) -> Option<Read> {
+fn reported(text: &str) -> Option<Read> {
     let what = read(text)?;
     assert_eq!(&*what.message, text);
     let process = what.process.map(|named| (named.pid, named.comm.map(String::from)));
@@ -44,7 +44,7 @@ fn an_xid_with_its_process() {
             xid_of("0000:10:1c", 63, Severity::Info, Some((1896, None))),
         ),
     ] {
-        assert_eq!(told(text), Some(read), "{text}");
+        assert_eq!(reported(text), Some(read), "{text}");
     }
 }
 
@@ -70,7 +70,7 @@ fn an_xid_without_a_process() {
         ),
         ("NVRM: Xid (PCI:0000:17:00): 999", xid_of("0000:17:00", 999, Severity::Critical, None)),
     ] {
-        assert_eq!(told(text), Some(read), "{text}");
+        assert_eq!(reported(text), Some(read), "{text}");
     }
 }
 
@@ -88,7 +88,7 @@ fn an_xid_in_a_mig_instance_names_it() {
         let place = pci("0000:87:00");
         let read =
             (EventKind::Xid, place, Some(94), Severity::Warning, process, Some(gpu_instance));
-        assert_eq!(told(text), Some(read), "{text}");
+        assert_eq!(reported(text), Some(read), "{text}");
     }
 }
 
@@ -96,7 +96,7 @@ fn an_xid_in_a_mig_instance_names_it() {
 fn an_xid_of_a_switch_is_not_one_of_a_gpu() {
     let text = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)";
     let read = (EventKind::Sxid, pci("0000:c1:00"), Some(12028), Severity::Warning, None, None);
-    assert_eq!(told(text), Some(read));
+    assert_eq!(reported(text), Some(read));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn one_fault_of_a_switch_in_three_lines_is_one() {
         "Severity 1 Engine instance 62 Sub-engine instance 00",
         "Data {0x50610002, 0x10100030, 0x00000000, 0x10100030, 0x00000000, 0x00000000, 0x00000000, 0x00000000, 0x00000000}",
     ]
-    .map(|words| told(&line(words)));
+    .map(|words| reported(&line(words)));
     let fatal = (EventKind::Sxid, pci("0000:85:00"), Some(20034), Severity::Critical, None, None);
     assert_eq!(told, [Some(fatal), None, None]);
     // One without a fault of a link: `NVSWITCH_PRINT_SXID` of `cci_common.c`.
@@ -116,14 +116,14 @@ fn one_fault_of_a_switch_in_three_lines_is_one() {
 }
 
 fn told_of(text: &str) -> Option<Severity> {
-    told(text).map(|(_, _, _, severity, _, _)| severity)
+    reported(text).map(|(_, _, _, severity, _, _)| severity)
 }
 
 #[test]
 fn a_device_off_the_bus_is_told_once_with_an_xid_or_without() {
     let alone = "NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.";
     let lost = (EventKind::Lost, pci("0000:c1:00"), None, Severity::Critical, None, None);
-    assert_eq!(told(alone), Some(lost));
+    assert_eq!(reported(alone), Some(lost));
     let xid = "NVRM: Xid (PCI:0000:c1:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.";
     let other = "NVRM: GPU 0000:c2:00.0: GPU has fallen off the bus.";
     let kinds = |lines: &[(u64, &str)]| {
@@ -175,7 +175,7 @@ fn the_drivers_other_words() {
             Severity::Critical,
         ),
     ] {
-        assert_eq!(told(text), Some((kind, place, None, severity, None, None)), "{text}");
+        assert_eq!(reported(text), Some((kind, place, None, severity, None, None)), "{text}");
     }
 }
 
@@ -228,7 +228,7 @@ fn the_drivers_coming_and_going() {
             Severity::Info,
         ),
     ] {
-        assert_eq!(told(text), Some((kind, place, None, severity, None, None)), "{text}");
+        assert_eq!(reported(text), Some((kind, place, None, severity, None, None)), "{text}");
     }
 }
 
@@ -282,7 +282,7 @@ fn a_pcie_error_is_told_once_and_where_it_was() {
         ),
     ] {
         let read = (EventKind::PcieError, place, None, severity, None, None);
-        assert_eq!(told(text), Some(read), "{text}");
+        assert_eq!(reported(text), Some(read), "{text}");
     }
     for text in [
         "pcieport 0000:00:03.1: AER: Correctable error message received from 0000:00:00.0",
@@ -294,7 +294,7 @@ fn a_pcie_error_is_told_once_and_where_it_was() {
         "pcieport 0000:00:03.1: DPC: enabled with IRQ 27",
         "nvme 0000:05:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
     ] {
-        assert_eq!(told(text), None, "{text}");
+        assert_eq!(reported(text), None, "{text}");
     }
 }
 
@@ -353,7 +353,7 @@ fn amds_words() {
     ] {
         let text = format!("amdgpu 0000:83:00.0: amdgpu: {words}");
         let read = (kind, pci("0000:83:00"), None, severity, None, None);
-        assert_eq!(told(&text), Some(read), "{text}");
+        assert_eq!(reported(&text), Some(read), "{text}");
     }
 }
 
@@ -362,7 +362,7 @@ fn a_hang_whose_line_does_not_say_of_which_device() {
     // Linux 6.1 prints it without the device.
     let hang = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3";
     let read = (EventKind::DriverTimeout, Place::Host, None, Severity::Warning, None, None);
-    assert_eq!(told(hang), Some(read));
+    assert_eq!(reported(hang), Some(read));
 }
 
 #[test]
@@ -373,11 +373,11 @@ fn amds_totals_and_recoveries_are_nothing_new() {
         "ring gfx_0.0.0 timeout, but soft recovered",
         "GPU jobs stop begin!",
     ] {
-        assert_eq!(told(&format!("amdgpu 0000:83:00.0: amdgpu: {words}")), None, "{words}");
+        assert_eq!(reported(&format!("amdgpu 0000:83:00.0: amdgpu: {words}")), None, "{words}");
     }
     let recovered =
         "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, but soft recovered";
-    assert_eq!(told(recovered), None);
+    assert_eq!(reported(recovered), None);
 }
 
 /// Number, name, user and cgroup.
@@ -407,20 +407,20 @@ fn a_killed_process_is_named_whatever_it_calls_itself() {
         ),
     ];
     for (text, (pid, comm, uid, cgroup)) in rows {
-        let expected = Happening {
+        let expected = Observation {
             process: Some(Named { pid, comm: Some(comm.into()), uid }),
             cgroup: cgroup.map(Box::from),
-            ..Happening::new(EventKind::OomKill, Place::Host, Severity::Warning, text)
+            ..Observation::new(EventKind::OomKill, Place::Host, Severity::Warning, text)
         };
         assert_eq!(read(text), Some(expected));
     }
 }
 
-fn read_at(reports: &mut Reports, text: &str, at_us: u64) -> Option<Happening> {
+fn read_at(reports: &mut Reports, text: &str, at_us: u64) -> Option<Observation> {
     read_of(reports, (text, None), at_us)
 }
 
-fn read_of(reports: &mut Reports, line: (&str, Option<&str>), at_us: u64) -> Option<Happening> {
+fn read_of(reports: &mut Reports, line: (&str, Option<&str>), at_us: u64) -> Option<Observation> {
     let record = Record { sequence: 0, at_us, caller: line.1, text: line.0.into() };
     reports.heed(&record);
     reports.read(&record)
@@ -546,7 +546,7 @@ fn everything_else_is_nobodys_business_here() {
         "usb 1-1: new high-speed USB device",
         "amdgpu nowhere: amdgpu: GPU reset begin!",
     ] {
-        assert_eq!(told(text), None, "{text}");
+        assert_eq!(reported(text), None, "{text}");
     }
 }
 

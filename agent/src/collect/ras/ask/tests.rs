@@ -14,8 +14,9 @@ fn served(
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let server = thread::spawn(move || serve(BufReader::new(listener.accept().unwrap().0)));
-    let talk = Talk::begin(TcpStream::connect(at).unwrap(), Instant::now() + within, MOST);
-    let answer = talk.and_then(|talk| talk.status(Instant::now() + within, &Here::default()));
+    let talk =
+        Talk::begin(TcpStream::connect(at).unwrap(), Instant::now() + within, MAX_TEXT_BYTES);
+    let answer = talk.and_then(|talk| talk.status(Instant::now() + within, &LocalNames::default()));
     // A server that writes for ever ends when its client is gone.
     server.join().unwrap();
     answer
@@ -43,7 +44,7 @@ const NEW: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "OK\n"];
 const OLD: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "ERROR: Unknown command SET FORMAT json\n"];
 const LONG: Duration = Duration::from_secs(20);
 /// More than a text may have.
-const MOST: u64 = 2 << 20;
+const MAX_TEXT_BYTES: u64 = 2 << 20;
 
 #[test]
 fn a_library_that_knows_json_is_asked_for_it() {

@@ -1,6 +1,6 @@
-use super::super::answer::{Here, Process};
+use super::super::answer::{LocalNames, Process};
 use super::super::json::from_json;
-use super::super::tenant::Tenant;
+use super::super::tenant::Speaker;
 use super::super::text::from_text;
 use super::*;
 
@@ -12,10 +12,10 @@ const HERE: ProcKey = ProcKey { pid: 7, start_ticks: 70 };
 fn server(host: &str, pid: i64) -> Server {
     let believed = Process::named(host, pid).map(|name| (name, HERE)).into_iter().collect();
     Server {
-        tenant: Tenant::Process(HERE),
+        tenant: Speaker::Process(HERE),
         answering: vec![HERE],
         trusted: HashSet::from([HERE]),
-        here: Here { believed, others: HashSet::new() },
+        here: LocalNames { believed, others: HashSet::new() },
         sees_host_pids: true,
     }
 }
@@ -48,7 +48,7 @@ fn only_an_answer_that_names_everybody_names_anybody() {
     let ranks = local_ranks(&answer, &here(), 9);
     let hash = CommunicatorHash(0xae94_423c_fbb2_ef4a);
     let one = LocalRank { hash, rank: 0, ranks: 2, device: Some(0) };
-    let wanted = LocalRanks::from([(HERE, ToldRanks { as_of_ns: 9, ranks: vec![one] })]);
+    let wanted = LocalRanks::from([(HERE, ReportedRanks { as_of_ns: 9, ranks: vec![one] })]);
     assert_eq!(ranks, wanted);
     answer.is_whole = false;
     assert_eq!(local_ranks(&answer, &here(), 9), LocalRanks::new());
@@ -73,10 +73,10 @@ fn a_text_tells_how_far_behind_a_rank_is_and_who_has_left() {
     let answer = from_text(TEXT, &server.here).unwrap();
     let known = answer.communicators.iter().map(|one| one.hash).collect();
     let digest = digest(&answer, &server, &known);
-    let mut launched = Launched::default();
+    let mut launched = LaunchCounts::default();
     launched.put("Broadcast", 0);
     launched.put("AllReduce", 6_600);
-    let known = Known {
+    let known = CommunicatorView {
         hash: CommunicatorHash(0xcf26_4af5_3edb_e986),
         present: None,
         unresponsive: 1,

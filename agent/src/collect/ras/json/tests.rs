@@ -12,20 +12,20 @@ fn process(host: &str, pid: i64) -> Process {
 }
 
 /// These processes are on this node, and the answer may speak of them.
-fn here(all: &[(&str, i64)]) -> Here {
+fn here(all: &[(&str, i64)]) -> LocalNames {
     let key = |pid: i64| ProcKey { pid: pid.try_into().unwrap(), start_ticks: 1 };
     let believed = all.iter().map(|(host, pid)| (process(host, *pid), key(*pid))).collect();
-    Here { believed, others: HashSet::new() }
+    LocalNames { believed, others: HashSet::new() }
 }
 
-fn read(text: &str, here: &Here) -> Result<Answer, JsonError> {
+fn read(text: &str, here: &LocalNames) -> Result<Answer, JsonError> {
     from_json(text.as_bytes(), here)
 }
 
 #[test]
 fn the_user_guides_answer_is_read_whole() {
     let answer = read(USER_GUIDE, &here(&[("172.16.64.245", 1_524_344)])).unwrap();
-    let mut launched = Launched::default();
+    let mut launched = LaunchCounts::default();
     for name in ["AllGather", "AllReduce", "Broadcast", "Reduce", "ReduceScatter"] {
         launched.put(name, 0);
     }
@@ -36,7 +36,7 @@ fn the_user_guides_answer_is_read_whole() {
         launched,
         total: 0,
     };
-    let absent = Absent {
+    let absent = MissingRank {
         rank: 1,
         process: Some(process("172.16.64.245", 1_524_345)),
         is_unresponsive: true,
@@ -52,7 +52,7 @@ fn the_user_guides_answer_is_read_whole() {
         left: 0,
         foremost: 0,
     };
-    let late = Lost { process: absent.process.unwrap(), devices: 2 };
+    let late = LostProcess { process: absent.process.unwrap(), devices: 2 };
     let wanted = Answer {
         is_whole: true,
         nodes: 1,
@@ -74,8 +74,8 @@ fn a_dead_process_is_told_once_with_all_its_devices() {
     other["hash"] = "0x1".into();
     other["missing_ranks"][0]["cuda_dev"] = 3.into();
     let text = serde_json::json!({ "nccl_version": "2.30.7", "communicators": [one, other] });
-    let answer = read(&text.to_string(), &Here::default()).unwrap();
-    let lost = Lost { process: process("172.16.64.245", 1_524_345), devices: 10 };
+    let answer = read(&text.to_string(), &LocalNames::default()).unwrap();
+    let lost = LostProcess { process: process("172.16.64.245", 1_524_345), devices: 10 };
     assert_eq!(answer.dead, vec![lost]);
     assert_eq!(lost.devices().as_deref(), Some("1,3"));
     assert_eq!((answer.dead_count, answer.late_count, answer.processes), (1, 0, 2));
@@ -112,17 +112,17 @@ fn what_nccl_does_not_know_is_not_known() {
         .replace("\"host\": \"172.16.64.245\"", "\"host\": \"unknown\"")
         .replace("1524344", "-1")
         .replace("\"AllReduce\": 0", "\"NewOperation\": 5");
-    let answer = read(&text, &Here::default()).unwrap();
+    let answer = read(&text, &LocalNames::default()).unwrap();
     assert_eq!((answer.processes, answer.communicators[0].foremost), (0, 0));
 }
 
 #[test]
 fn what_is_no_answer_is_an_error() {
     for text in ["", "{}", "[]", "ERROR: no\n", "{\"nccl_version\": \"2.29.1\"", "\0\0"] {
-        assert!(read(text, &Here::default()).is_err(), "{text}");
+        assert!(read(text, &LocalNames::default()).is_err(), "{text}");
     }
     let text = USER_GUIDE.replace("0xae94423cfbb2ef4a", "0xnothing");
-    assert!(read(&text, &Here::default()).is_err());
+    assert!(read(&text, &LocalNames::default()).is_err());
 }
 
 /// An answer with one communicator whose ranks are these.
@@ -160,7 +160,7 @@ fn of_processes_on_this_node_only_those_that_are_believed_are_kept_and_claims_ar
 fn a_host_that_is_no_address_is_nobodys() {
     let names = ["\\u001b[2J", "\\u202egnp", "localhost", "10.0.0.1 ", "", "999.1.1.1"];
     for name in names {
-        let answer = read(&answer(&rank(0, name, 7), ""), &Here::default()).unwrap();
+        let answer = read(&answer(&rank(0, name, 7), ""), &LocalNames::default()).unwrap();
         assert_eq!((answer.processes, answer.communicators.len()), (0, 0), "{name}");
     }
     assert_eq!(process("fe80::1%ib0", 7), process("fe80::1", 7));
@@ -180,10 +180,10 @@ fn numbers_that_are_none_and_keys_that_come_twice_end_the_answer() {
             1,
         );
         assert_ne!(bad, good);
-        assert!(read(&answer(&bad, ""), &Here::default()).is_err(), "{bad}");
+        assert!(read(&answer(&bad, ""), &LocalNames::default()).is_err(), "{bad}");
     }
     let twice = good.replacen("\"rank\": 0", "\"rank\": 0, \"rank\": 1", 1);
-    assert!(read(&answer(&twice, ""), &Here::default()).is_err());
+    assert!(read(&answer(&twice, ""), &LocalNames::default()).is_err());
 }
 
 /// Documents of some MB whose trees had hundreds.
@@ -191,7 +191,7 @@ fn hostile() -> [(&'static str, String); 4] {
     let begin = r#"{"nccl_version": "2.29.7", "communicators": ["#;
     let mut empties = String::from(begin);
     let mut many = String::from(begin) + r#"{"hash": "0x1", "size": 9, "missing_ranks": ["#;
-    for number in 0..=MOST_ENTRIES {
+    for number in 0..=MAX_ENTRIES {
         empties += r#"{"hash": "0x1", "size": 0, "ranks": []},"#;
         let (a, b) = (number / 256 % 256, number % 256);
         write!(
@@ -211,8 +211,9 @@ fn hostile() -> [(&'static str, String); 4] {
 fn memory_does_not_depend_on_what_an_answer_says() {
     for (name, text) in hostile() {
         let mut outcome = None;
-        let info =
-            allocation_counter::measure(|| outcome = Some(read(&text, &Here::default()).err()));
+        let info = allocation_counter::measure(|| {
+            outcome = Some(read(&text, &LocalNames::default()).err())
+        });
         let error = outcome.flatten();
         let (bytes, length) = (info.bytes_max, text.len());
         assert!(bytes < 12 << 20, "{name}: {bytes} of {length} bytes: {error:?}");

@@ -1,4 +1,4 @@
-use super::super::answer::Here;
+use super::super::answer::LocalNames;
 use super::super::json;
 use super::super::text;
 use super::*;
@@ -6,7 +6,7 @@ use crate::attribute::fake::FakeHost;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::communicators::{MemberFacts, MemberKey};
-use crate::event::desk::Sources;
+use crate::event::aggregator::Sources;
 use crate::event::record::records;
 use crate::ids::{CgroupId, Hierarchy};
 use crate::inventory::Inventory;
@@ -27,7 +27,7 @@ const SECOND: u64 = 1_000_000_000;
 const NETWORK: u64 = 4_026_531_840;
 
 fn from_text(told: &str) -> Result<Answer, text::TextError> {
-    text::from_text(told, &Here::default())
+    text::from_text(told, &LocalNames::default())
 }
 
 /// What the thread knows, in front of a desk.
@@ -35,9 +35,9 @@ struct Office {
     host: FakeHost,
     ownership: Ownership,
     communicators: Arc<Communicators>,
-    desk: Arc<Desk>,
-    names: Names,
-    told: Told,
+    aggregator: Arc<EventAggregator>,
+    names: NcclNames,
+    reported: ReportedProcesses,
     claims: u64,
 }
 
@@ -49,7 +49,7 @@ impl Office {
     fn new() -> Self {
         let host = FakeHost::new();
         let ownership = Ownership::with_clock(&host.paths, || 100 * SECOND);
-        let desk = Arc::new(Desk::new(Sources {
+        let desk = Arc::new(EventAggregator::new(Sources {
             inventory: Arc::new(Inventory::default()),
             ownership: ownership.clone(),
             listed: Box::new(|_| Vec::new()),
@@ -59,9 +59,9 @@ impl Office {
         }));
         let communicators = Arc::<Communicators>::default();
         let paths = host.paths.clone();
-        let names = Names::new(Arc::clone(&communicators), Arc::clone(&desk), paths);
-        let told = Told::default();
-        Self { host, ownership, communicators, desk, names, told, claims: 0 }
+        let names = NcclNames::new(Arc::clone(&communicators), Arc::clone(&desk), paths);
+        let told = ReportedProcesses::default();
+        Self { host, ownership, communicators, aggregator: desk, names, reported: told, claims: 0 }
     }
 
     /// A process of a Slurm job holds a device.
@@ -93,7 +93,7 @@ impl Office {
     /// A process goes by a number in a namespace of its own, at an address of a network.
     fn stands(&mut self, pid: u32, network: u64, (host, inside): (&str, u32)) {
         let hosts = BTreeSet::from([host.parse().unwrap()]);
-        let standing = Standing { network, inside, hosts, client: None };
+        let standing = RasEndpoint { network, inside, hosts, client: None };
         self.names.note(key(pid), Some(&standing));
     }
 
@@ -103,7 +103,7 @@ impl Office {
         for hash in self.communicators.hashes(key(pid)) {
             for member in self.communicators.members(hash) {
                 if self.communicators.facts(member).unwrap().process == key(pid) {
-                    self.communicators.forget(member);
+                    self.communicators.remove(member);
                 }
             }
         }
@@ -112,19 +112,19 @@ impl Office {
 
     /// The records of an answer of this process, by name and attributes.
     fn hears(&mut self, answer: &Answer, answering: u32) -> Vec<String> {
-        let tenant = Tenant::of(key(answering), &self.desk);
+        let tenant = Speaker::of(key(answering), &self.aggregator);
         let all = (1..100).map(key);
         let server = Server {
             tenant,
             answering: vec![key(answering)],
-            trusted: all.filter(|one| Tenant::of(*one, &self.desk) == tenant).collect(),
-            here: Here::default(),
+            trusted: all.filter(|one| Speaker::of(*one, &self.aggregator) == tenant).collect(),
+            here: LocalNames::default(),
             sees_host_pids: true,
         };
-        let heard = Heard { network: NETWORK, answer, server: &server };
+        let heard = ReceivedAnswer { network: NETWORK, answer, server: &server };
         let mut accounts = Accounts::default();
-        self.claims = self.told.tell(&heard, &self.names, (&self.desk, &mut accounts));
-        let events = self.desk.drain();
+        self.claims = self.reported.report(&heard, &self.names, (&self.aggregator, &mut accounts));
+        let events = self.aggregator.drain();
         let records = events.iter().flat_map(records);
         records
             .map(|record| {
@@ -168,7 +168,7 @@ fn a_dead_process_of_this_node_is_named_with_its_owner_after_it_has_ended() {
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(72, 1007);
-    let answer = json::from_json(ONE_DEAD_JSON.as_bytes(), &Here::default()).unwrap();
+    let answer = json::from_json(ONE_DEAD_JSON.as_bytes(), &LocalNames::default()).unwrap();
     let lost = answer.dead[0].process;
     office.stands(72, NETWORK, (&lost.host.to_string(), lost.pid));
     office.ends(72);
@@ -265,11 +265,11 @@ fn a_job_that_loses_many_has_so_many_events_a_minute() {
     let mut office = Office::new();
     office.holds(70, 1007);
     let all = (1..5_000)
-        .map(|pid| Lost { process: Process::named("10.0.0.9", pid).unwrap(), devices: 0 });
+        .map(|pid| LostProcess { process: Process::named("10.0.0.9", pid).unwrap(), devices: 0 });
     let answer = Answer { dead: all.collect(), ..Answer::default() };
     // Ten of a kind are told one by one, the others as one.
     assert_eq!(office.hears(&answer, 70).len(), 10);
-    assert_eq!(office.told.dead.len(), 16);
+    assert_eq!(office.reported.dead.len(), 16);
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn of_processes_with_the_same_name_the_one_with_the_missing_rank_is_meant() {
         office.stands(pid, NETWORK, name);
     }
     let who = |office: &mut Office| {
-        office.told = Told::default();
+        office.reported = ReportedProcesses::default();
         office.hears(&from_text(ONE_DEAD).unwrap(), 70)[0].clone()
     };
     assert!(who(&mut office).starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "either");
@@ -309,7 +309,7 @@ fn a_process_in_another_network_is_meant_only_if_it_had_the_rank() {
     assert!(told[0].starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "{told:?}");
     office.is_rank(72, WORLD, 2, 3);
     office.stands(72, NETWORK + 1, ("127.0.0.1", 13_033));
-    office.told = Told::default();
+    office.reported = ReportedProcesses::default();
     let told = office.hears(&answer, 70);
     assert!(told[0].starts_with("nccl.peer.dead: 72 1007 itself 127.0.0.1"), "{told:?}");
 }
@@ -327,9 +327,9 @@ fn a_silent_process_of_this_node_is_told_again_only_after_it_has_answered() {
                   21 32 - | NCCL gets no answer from process 3487984 on node 172.16.64.213, which \
                   is this one";
     assert_eq!(office.hears(&silent, 70), [wanted]);
-    office.told.settle(&[&silent]);
+    office.reported.settle(&[&silent]);
     assert_eq!(office.hears(&silent, 70), [""; 0]);
-    office.told.settle(&[&Answer::default()]);
+    office.reported.settle(&[&Answer::default()]);
     assert_eq!(office.hears(&silent, 70), [wanted]);
 }
 
@@ -339,7 +339,7 @@ fn names_are_kept_beyond_an_end_and_not_for_ever() {
     office.stands(72, NETWORK, ("127.0.0.1", 13_033));
     let now = Instant::now();
     let is_kept = |office: &mut Office, after: Duration, apart: Duration, is_there: bool| {
-        office.names.forget(now + after, apart, |_| is_there);
+        office.names.remove(now + after, apart, |_| is_there);
         !office.names.of.is_empty()
     };
     let minutes = Duration::from_mins;

@@ -1,4 +1,4 @@
-use super::super::answer::Launched;
+use super::super::answer::LaunchCounts;
 use super::super::answer::Rank;
 use super::*;
 use crate::ids::ProcKey;
@@ -22,8 +22,8 @@ fn process(pid: u32) -> Process {
     on("172.16.64.213", pid)
 }
 
-fn absent(rank: u32, process: Option<Process>, is_dead: bool) -> Absent {
-    Absent { rank, process, is_unresponsive: true, is_dead }
+fn absent(rank: u32, process: Option<Process>, is_dead: bool) -> MissingRank {
+    MissingRank { rank, process, is_unresponsive: true, is_dead }
 }
 
 fn on(host: &str, pid: u32) -> Process {
@@ -31,7 +31,7 @@ fn on(host: &str, pid: u32) -> Process {
 }
 
 fn rank(number: u32, process: Process, counts: &[(&str, u64)]) -> Rank {
-    let mut launched = Launched::default();
+    let mut launched = LaunchCounts::default();
     for (name, count) in counts {
         launched.put(name, *count);
     }
@@ -39,11 +39,11 @@ fn rank(number: u32, process: Process, counts: &[(&str, u64)]) -> Rank {
 }
 
 /// All processes that are named are on this node, and believed.
-fn everybody(text: &str) -> Here {
+fn everybody(text: &str) -> LocalNames {
     let named = text.lines().filter_map(manager);
     let key = |process: Process| ProcKey { pid: process.pid, start_ticks: 1 };
     let believed = named.map(|process| (process, key(process))).collect();
-    Here { believed, others: HashSet::new() }
+    LocalNames { believed, others: HashSet::new() }
 }
 
 fn read(text: &str) -> Option<Answer> {
@@ -51,8 +51,8 @@ fn read(text: &str) -> Option<Answer> {
 }
 
 /// One whose process has answered and is no member.
-fn left(rank: u32, process: Option<Process>) -> Absent {
-    Absent { is_unresponsive: false, ..absent(rank, process, false) }
+fn left(rank: u32, process: Option<Process>) -> MissingRank {
+    MissingRank { is_unresponsive: false, ..absent(rank, process, false) }
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn who_is_no_member_and_who_is_behind_in_which_operation_is_told() {
 #[test]
 fn dead_and_missing_processes_are_told_with_their_ranks() {
     let answer = read(DEAD).unwrap();
-    let lost = |pid, devices| Lost { process: process(pid), devices };
+    let lost = |pid, devices| LostProcess { process: process(pid), devices };
     assert_eq!((answer.nodes, answer.processes), (4, 31));
     assert_eq!((answer.dead, answer.dead_count), (vec![lost(3_487_984, 1 << 5)], 1));
     assert_eq!((answer.late, answer.late_count), (vec![lost(3_487_985, 3 << 6)], 1));
@@ -194,7 +194,7 @@ fn a_real_librarys_dead_process_is_told() {
         nodes: 1,
         processes: 3,
         communicators: vec![communicator],
-        dead: vec![Lost { process, devices: 1 << 2 }],
+        dead: vec![LostProcess { process, devices: 1 << 2 }],
         dead_count: 1,
         ..Answer::default()
     };
@@ -249,7 +249,7 @@ fn only_believed_processes_are_kept_and_what_is_said_of_others_is_counted() {
 }
 
 /// A status whose body is this.
-fn told(body: &str) -> String {
+fn reported(body: &str) -> String {
     format!("(total)\n  1  1  1\n\nCommunicators...\n\nWarnings\n{body}\n")
 }
 
@@ -267,9 +267,10 @@ fn a_text_names_no_more_than_is_read_and_takes_time_by_its_length() {
     }
     for fits in [communicators, unequal, dead] {
         // Were it quadratic, it would take minutes here.
-        assert!(read(&told(&fits)).is_some());
+        assert!(read(&reported(&fits)).is_some());
     }
     let short = "  The missing ranks: 0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n".repeat(1 << 13);
-    let error = from_text(&told(&format!("#0-0 (1) INCOMPLETE\n{short}")), &Here::default());
+    let error =
+        from_text(&reported(&format!("#0-0 (1) INCOMPLETE\n{short}")), &LocalNames::default());
     assert!(matches!(error, Err(TextError::TooMany)), "{error:?}");
 }

@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::{
 use std::ffi::c_uint;
 
 /// MIG devices that a device with MIG can have.
-const MOST_INSTANCES: c_uint = 7;
+const MAX_INSTANCES: c_uint = 7;
 
 /// Bytes in what the library calls a megabyte.
 const MEGABYTE: u64 = 1 << 20;
@@ -22,7 +22,7 @@ fn by_index(device: Device<'_>, index: c_uint, seconds: f64) -> Result<nvmlDevic
     if device.group.mig.is_none() {
         return Err(NOT_SUPPORTED);
     }
-    if index >= MOST_INSTANCES {
+    if index >= MAX_INSTANCES {
         return Err(INVALID_ARGUMENT);
     }
     let there = |instance: &Instance| instance.index == index && instance.lives(seconds);
@@ -55,7 +55,7 @@ exports! {
     /// How many MIG devices there can be; none where there is no MIG.
     fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: *mut c_uint) |name|
         on_device(name, device, |_, device| {
-            put(count, if device.group.mig.is_some() { MOST_INSTANCES } else { 0 })
+            put(count, if device.group.mig.is_some() { MAX_INSTANCES } else { 0 })
         });
     /// The handle of an instance.
     fn nvmlDeviceGetMigDeviceHandleByIndex(device: nvmlDevice_t, index: c_uint, to: *mut nvmlDevice_t) |name|

@@ -1,7 +1,7 @@
 //! Which fields there are, with the numbers of the bindings' header.
 
 use super::{ALL_LINKS, DEVICE, MODULE};
-use crate::collect::device::nvidia::ask::Pace;
+use crate::collect::device::nvidia::caller::PollEvery;
 use crate::sys::nvml::fields::Number;
 use nvml_wrapper_sys::bindings::field_id as nvml;
 
@@ -18,10 +18,10 @@ pub(super) enum Unit {
 }
 
 /// What is known of a field.
-pub(super) struct Row {
+pub(super) struct FieldInfo {
     /// Its number before driver 580.82.
     pub(super) id: u32,
-    pub(super) pace: Pace,
+    pub(super) pace: PollEvery,
     pub(super) unit: Unit,
     /// Of which parts it is always asked for.
     pub(super) scopes: &'static [u32],
@@ -39,11 +39,11 @@ macro_rules! fields {
             pub(super) const ALL: &'static [Self] = &[$(Self::$field),+];
 
             /// What is known of it.
-            pub(super) fn row(self) -> Row {
+            pub(super) fn info(self) -> FieldInfo {
                 match self {
-                    $(Self::$field => Row {
+                    $(Self::$field => FieldInfo {
                         id: nvml::$id,
-                        pace: Pace::$pace,
+                        pace: PollEvery::$pace,
                         unit: Unit::$unit,
                         scopes: &$scopes,
                     },)+

@@ -34,15 +34,15 @@ const DMMA_TENSOR: u32 = 8;
 const PERCENT: f64 = 100.0;
 /// The driver's counters are not read in one instant, so that a full engine can be a little over;
 /// what is more over is no percentage.
-const MOST_PERCENT: f64 = 101.0;
+const MAX_PERCENT: f64 = 101.0;
 /// Bytes in a MiB, in which the driver tells rates.
 const MEBI: f64 = 1_048_576.0;
 /// No link of a device moves 16 TiB a second.
-const MOST_MEBI: f64 = 16_777_216.0;
+const MAX_MEBI: f64 = 16_777_216.0;
 
 /// One metric that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct GpmMetric {
     /// The library's number of it.
     pub(super) id: u32,
     what: What,
@@ -63,16 +63,16 @@ enum What {
     C2c(Direction),
 }
 
-const fn first(id: u32, what: What) -> Wanted {
-    Wanted { id, what, is_newer: false }
+const fn first(id: u32, what: What) -> GpmMetric {
+    GpmMetric { id, what, is_newer: false }
 }
 
-const fn newer(id: u32, what: What) -> Wanted {
-    Wanted { id, what, is_newer: true }
+const fn newer(id: u32, what: What) -> GpmMetric {
+    GpmMetric { id, what, is_newer: true }
 }
 
 /// Every metric that is asked for; no more than a [`Rows`] can tell apart.
-pub(super) const WANTED: &[Wanted] = &[
+pub(super) const WANTED: &[GpmMetric] = &[
     first(GRAPHICS, What::GrEngine),
     first(SM, What::Sm),
     first(OCCUPANCY, What::Occupancy),
@@ -118,9 +118,9 @@ pub(super) const WANTED: &[Wanted] = &[
 
 /// A set of rows of [`WANTED`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rows(u64);
+pub(super) struct GpmMetricSet(u64);
 
-impl Rows {
+impl GpmMetricSet {
     /// Adds a row.
     pub(super) fn put(&mut self, row: usize) {
         self.0 |= 1_u64.checked_shl(u32::try_from(row).unwrap_or(u32::MAX)).unwrap_or(0);
@@ -134,7 +134,7 @@ impl Rows {
     }
 }
 
-impl Wanted {
+impl GpmMetric {
     /// Whether a MIG instance can have it: links are the device's.
     pub(super) fn is_of_instances(self) -> bool {
         !matches!(self.what, What::Nvlink(_) | What::C2c(_))
@@ -175,24 +175,24 @@ impl Wanted {
 
 /// A percentage as a fraction of at most 1.
 fn fraction(percent: f64) -> Option<f64> {
-    (0.0..=MOST_PERCENT).contains(&percent).then(|| (percent / PERCENT).min(1.0))
+    (0.0..=MAX_PERCENT).contains(&percent).then(|| (percent / PERCENT).min(1.0))
 }
 
 /// MiB a second as bytes a second.
 fn rate(mebibytes: f64) -> Option<f64> {
-    (0.0..=MOST_MEBI).contains(&mebibytes).then_some(mebibytes * MEBI)
+    (0.0..=MAX_MEBI).contains(&mebibytes).then_some(mebibytes * MEBI)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Rows, WANTED, fraction, rate};
+    use super::{GpmMetricSet, WANTED, fraction, rate};
     use std::collections::BTreeSet;
 
     #[test]
     fn every_metric_is_asked_once_and_has_a_row_of_its_own() {
         let ids: BTreeSet<u32> = WANTED.iter().map(|wanted| wanted.id).collect();
         assert_eq!(ids.len(), WANTED.len());
-        let mut all = Rows::default();
+        let mut all = GpmMetricSet::default();
         (0..WANTED.len()).for_each(|row| all.put(row));
         assert_eq!(all.0.count_ones() as usize, WANTED.len());
         assert!(!all.has(WANTED.len()) && !all.has(usize::MAX));

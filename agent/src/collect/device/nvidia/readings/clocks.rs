@@ -2,7 +2,7 @@
 
 use super::Of;
 use crate::catalog::device::{self as metric, Clock, ThrottleReason};
-use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::caller::{Call, NvmlCaller};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
@@ -98,18 +98,18 @@ pub(super) struct Clocks {
 
 impl Clocks {
     /// Reads the clocks as they are now, and what holds them down.
-    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         let (device, _) = of;
         speeds(device, ask, out);
         let state = ask.ask(Call::PowerState, || device.performance_state());
         // 32 is the library's word for "unknown".
         let state = state.map(|state| i64::from(state.as_c())).filter(|state| *state != 32);
-        push(out, &metric::POWER_STATE, (), ask.credible(state, 0..=15));
+        push(out, &metric::POWER_STATE, (), ask.in_range(state, 0..=15));
         self.reasons(device, ask, out);
         times(of, ask, out);
     }
 
-    fn reasons(&mut self, device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+    fn reasons(&mut self, device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         if ask.renewed() {
             self.possible = None;
         }
@@ -117,7 +117,7 @@ impl Clocks {
         self.possible = self.possible.or_else(|| ask.ask(Call::HeldByPossible, ask_possible));
         let active = ask.ask(Call::HeldBy, || raw::event_reasons(device));
         // All ones has all reasons at once.
-        let Some(active) = ask.credible(active, 0..=u64::from(u32::MAX >> 1)) else { return };
+        let Some(active) = ask.in_range(active, 0..=u64::from(u32::MAX >> 1)) else { return };
         // Of a device that does not tell which it knows: which it has, and no zeros.
         let possible = self.possible.unwrap_or(active) | active;
         for (bit, reason) in REASONS {
@@ -130,7 +130,7 @@ impl Clocks {
     }
 }
 
-fn speeds(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+fn speeds(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::ClockGraphics, NvmlClock::Graphics, Clock::Graphics),
         (Call::ClockSm, NvmlClock::SM, Clock::Sm),
@@ -143,7 +143,7 @@ fn speeds(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
     }
 }
 
-fn times((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+fn times((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     for (field, reason) in TIMES {
         push(out, &metric::THROTTLE_TIME, *reason, fields.base(*field));
     }
@@ -157,7 +157,7 @@ fn times((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
 }
 
 /// The highest rates.
-pub(super) fn highest(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn highest(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::HighestGraphics, NvmlClock::Graphics, Clock::Graphics),
         (Call::HighestSm, NvmlClock::SM, Clock::Sm),
@@ -171,7 +171,7 @@ pub(super) fn highest(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValu
 }
 
 /// The rates a user set.
-pub(super) fn application(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn application(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::ApplicationGraphics, NvmlClock::Graphics, Clock::Graphics),
         (Call::ApplicationMemory, NvmlClock::Memory, Clock::Memory),
@@ -182,6 +182,6 @@ pub(super) fn application(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<Wire
     }
 }
 
-fn hertz(ask: &mut Ask, megahertz: Option<u32>) -> Option<f64> {
-    ask.credible(megahertz, 0..=FASTEST).map(|rate| f64::from(rate) * MEGA)
+fn hertz(ask: &mut NvmlCaller, megahertz: Option<u32>) -> Option<f64> {
+    ask.in_range(megahertz, 0..=FASTEST).map(|rate| f64::from(rate) * MEGA)
 }

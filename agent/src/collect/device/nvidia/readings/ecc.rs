@@ -4,7 +4,7 @@ use super::Of;
 use crate::catalog::wear::{
     self as metric, EccCount, EccError, EccLocation, RetirementCause, SpareRows, SramUnit,
 };
-use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::caller::{Call, NvmlCaller};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
@@ -65,7 +65,7 @@ const OLD_SRAM: [(Call, EccError, EccCount); 4] = [
 ];
 
 /// Says what the fields told, and asks where they did not.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     push(out, &metric::ECC_ENABLED, (), fields.whole(Field::EccEnabled));
     push(out, &metric::ECC_ENABLED_NEXT, (), fields.whole(Field::EccEnabledNext));
     for (field, error, count) in TOTALS {
@@ -87,7 +87,7 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireVa
     remapped_rows((device, fields), ask, out);
 }
 
-fn remapped_rows((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+fn remapped_rows((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let (mut corrected, mut uncorrected) =
         (fields.whole(Field::RemappedCorrected), fields.whole(Field::RemappedUncorrected));
     let (mut pending, mut failed) =
@@ -106,7 +106,7 @@ fn remapped_rows((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValu
 }
 
 /// The mode, of drivers without fields for it.
-pub(super) fn old_mode((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn old_mode((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     if fields.lacks(Field::EccEnabled, ask) {
         let mode = ask.ask(Call::EccMode, || device.is_ecc_enabled());
         let now = mode.as_ref().map(|mode| i64::from(mode.currently_enabled));
@@ -117,22 +117,22 @@ pub(super) fn old_mode((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<Wi
 }
 
 /// Banks by the spare rows they have left.
-pub(super) fn spare_rows(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn spare_rows(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let Some(banks) = ask.ask(Call::SpareRows, || wear::spare_rows(device)) else { return };
     for (left, banks) in SpareRows::ALL.iter().zip(banks) {
-        let banks = ask.credible(Some(banks), BANKS).map(i64::from);
+        let banks = ask.in_range(Some(banks), BANKS).map(i64::from);
         push(out, &metric::SPARE_ROWS, *left, banks);
     }
 }
 
 /// The static memories: their summary, else counter by counter.
-pub(super) fn sram(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn sram(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let Some(sram) = ask.ask(Call::SramErrors, || wear::sram_errors(device)) else {
         for (call, error, count) in OLD_SRAM {
             let (kind, counter) = (nvml_kind(error), nvml_counter(count));
             let errors =
                 ask.ask(call, || device.memory_error_counter(kind, counter, MemoryLocation::SRAM));
-            say(error, count, ask.credible(errors, ERRORS), out);
+            report(error, count, ask.in_range(errors, ERRORS), out);
         }
         return;
     };
@@ -140,18 +140,18 @@ pub(super) fn sram(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>)
         [(EccError::Corrected, sram.corrected), (EccError::Uncorrected, sram.uncorrected)]
     {
         for (count, errors) in EccCount::ALL.iter().zip(counts) {
-            say(error, *count, ask.credible(Some(errors), ERRORS), out);
+            report(error, *count, ask.in_range(Some(errors), ERRORS), out);
         }
     }
     for (unit, errors) in SramUnit::ALL.iter().zip(sram.units) {
-        let errors = ask.credible(Some(errors), ERRORS).and_then(super::bytes);
+        let errors = ask.in_range(Some(errors), ERRORS).and_then(super::bytes);
         push(out, &metric::ECC_SRAM, *unit, errors);
     }
     push(out, &metric::ECC_SRAM_EXCEEDED, (), Some(i64::from(sram.exceeded)));
 }
 
 /// Errors of the static memories.
-fn say(error: EccError, count: EccCount, errors: Option<u64>, out: &mut Vec<WireValue>) {
+fn report(error: EccError, count: EccCount, errors: Option<u64>, out: &mut Vec<WireValue>) {
     let metric = match count {
         EccCount::Volatile => &metric::ECC_VOLATILE,
         EccCount::Aggregate => &metric::ECC_AGGREGATE,

@@ -3,7 +3,7 @@
 use super::Of;
 use crate::catalog::link::Direction;
 use crate::catalog::wear::{self as metric, PcieError};
-use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::caller::{Call, NvmlCaller};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
@@ -33,12 +33,12 @@ const ERRORS: &[(Field, PcieError)] = &[
 ];
 
 /// Reads the link as it is now, and its counters.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let generation = ask.ask(Call::PcieGeneration, || device.current_pcie_link_gen());
-    let generation = ask.credible(generation, GENERATIONS).map(i64::from);
+    let generation = ask.in_range(generation, GENERATIONS).map(i64::from);
     push(out, &metric::PCIE_GENERATION, (), generation);
     let width = ask.ask(Call::PcieWidth, || device.current_pcie_link_width());
-    push(out, &metric::PCIE_WIDTH, (), ask.credible(width, WIDTHS).map(i64::from));
+    push(out, &metric::PCIE_WIDTH, (), ask.in_range(width, WIDTHS).map(i64::from));
     let replays = if fields.lacks(Field::PcieReplays, ask) {
         let replays = ask.ask(Call::PcieReplays, || device.pcie_replay_counter());
         replays.filter(|replays| *replays != u32::MAX).map(i64::from)
@@ -54,10 +54,10 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireVa
 }
 
 /// The most that device and slot have together.
-pub(super) fn highest(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn highest(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let generation = ask.ask(Call::HighestPcieGeneration, || device.max_pcie_link_gen());
-    let generation = ask.credible(generation, GENERATIONS).map(i64::from);
+    let generation = ask.in_range(generation, GENERATIONS).map(i64::from);
     push(out, &metric::PCIE_GENERATION_LIMIT, (), generation);
     let width = ask.ask(Call::HighestPcieWidth, || device.max_pcie_link_width());
-    push(out, &metric::PCIE_WIDTH_LIMIT, (), ask.credible(width, WIDTHS).map(i64::from));
+    push(out, &metric::PCIE_WIDTH_LIMIT, (), ask.in_range(width, WIDTHS).map(i64::from));
 }

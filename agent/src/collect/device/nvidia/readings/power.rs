@@ -2,7 +2,7 @@
 
 use super::Of;
 use crate::catalog::device::{self as metric, Limit};
-use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::caller::{Call, NvmlCaller};
 use crate::collect::device::nvidia::fields::{Field, MODULE};
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
@@ -14,16 +14,16 @@ const MILLI: f64 = 1000.0;
 const WATTS: RangeInclusive<f64> = 0.0..=20_000.0;
 
 /// Reads power and energy, and says the limits.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let drawn = if fields.lacks(Field::PowerInstant, ask) {
         ask.ask(Call::Power, || device.power_usage()).map(watts)
     } else {
         fields.base(Field::PowerInstant)
     };
-    push(out, &metric::POWER, (), ask.credible(drawn, WATTS));
-    let average = ask.credible(fields.base(Field::PowerAverage), WATTS);
+    push(out, &metric::POWER, (), ask.in_range(drawn, WATTS));
+    let average = ask.in_range(fields.base(Field::PowerAverage), WATTS);
     push(out, &metric::POWER_AVERAGE, (), average);
-    let module = ask.credible(fields.base_of(Field::PowerInstant, MODULE), WATTS);
+    let module = ask.in_range(fields.base_of(Field::PowerInstant, MODULE), WATTS);
     push(out, &metric::MODULE_POWER, (), module);
     let energy = if fields.lacks(Field::Energy, ask) {
         let millijoules = ask.ask(Call::Energy, || device.total_energy_consumption());
@@ -40,19 +40,19 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireVa
         (Field::PowerLimitMaximum, Limit::Maximum),
     ];
     for (field, limit) in limits {
-        push(out, &metric::POWER_LIMIT, limit, ask.credible(fields.base(field), WATTS));
+        push(out, &metric::POWER_LIMIT, limit, ask.in_range(fields.base(field), WATTS));
     }
 }
 
 /// The limits of drivers without fields for them.
-pub(super) fn old_limits((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn old_limits((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     if fields.lacks(Field::PowerLimitRequested, ask) {
         let limit = ask.ask(Call::PowerLimit, || device.power_management_limit()).map(watts);
-        push(out, &metric::POWER_LIMIT, Limit::Management, ask.credible(limit, WATTS));
+        push(out, &metric::POWER_LIMIT, Limit::Management, ask.in_range(limit, WATTS));
     }
     if fields.lacks(Field::PowerLimitEnforced, ask) {
         let limit = ask.ask(Call::EnforcedLimit, || device.enforced_power_limit()).map(watts);
-        push(out, &metric::POWER_LIMIT, Limit::Enforced, ask.credible(limit, WATTS));
+        push(out, &metric::POWER_LIMIT, Limit::Enforced, ask.in_range(limit, WATTS));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Of;
 use crate::catalog::device::{self as metric, Sensor, TemperatureLimit};
-use crate::collect::device::nvidia::ask::{Ask, Call};
+use crate::collect::device::nvidia::caller::{Call, NvmlCaller};
 use crate::collect::device::nvidia::fields::Field;
 use crate::collect::device::wire::WireValue;
 use crate::collect::device::wire::push;
@@ -17,15 +17,15 @@ const CELSIUS: RangeInclusive<f64> = 1.0..=200.0;
 const MARGIN: RangeInclusive<f64> = -200.0..=200.0;
 
 /// Reads the temperatures.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let die = ask.ask(Call::Temperature, || device.temperature(TemperatureSensor::Gpu));
-    let die = ask.credible(die.map(f64::from), CELSIUS);
+    let die = ask.in_range(die.map(f64::from), CELSIUS);
     push(out, &metric::TEMPERATURE, Sensor::Gpu, die);
     // Boards with GDDR memory answer 0 for a sensor they do not have.
     let memory = fields.base(Field::MemoryTemperature).filter(|degrees| *degrees > 0.0);
-    push(out, &metric::TEMPERATURE, Sensor::Memory, ask.credible(memory, CELSIUS));
+    push(out, &metric::TEMPERATURE, Sensor::Memory, ask.in_range(memory, CELSIUS));
     let margin = ask.ask(Call::Margin, || clocks::margin_temperature(device));
-    let margin = ask.credible(margin.map(f64::from), MARGIN);
+    let margin = ask.in_range(margin.map(f64::from), MARGIN);
     push(out, &metric::TEMPERATURE_MARGIN, (), margin);
     let limits = [
         (Field::MarginShutdown, TemperatureLimit::Shutdown),
@@ -34,13 +34,13 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut Ask, out: &mut Vec<WireVa
         (Field::MarginMemory, TemperatureLimit::MemoryOperating),
     ];
     for (field, limit) in limits {
-        let margin = ask.credible(fields.base(field), MARGIN);
+        let margin = ask.in_range(fields.base(field), MARGIN);
         push(out, &metric::TEMPERATURE_MARGIN_LIMIT, limit, margin);
     }
 }
 
 /// The limits as temperatures.
-pub(super) fn thresholds(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireValue>) {
+pub(super) fn thresholds(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     use TemperatureThreshold as Threshold;
     let limits = [
         (Call::ThresholdShutdown, Threshold::Shutdown, TemperatureLimit::Shutdown),
@@ -50,7 +50,7 @@ pub(super) fn thresholds(device: &Device<'_>, ask: &mut Ask, out: &mut Vec<WireV
     ];
     for (call, threshold, limit) in limits {
         let degrees = ask.ask(call, || device.temperature_threshold(threshold));
-        let degrees = ask.credible(degrees.map(f64::from), CELSIUS);
+        let degrees = ask.in_range(degrees.map(f64::from), CELSIUS);
         push(out, &metric::TEMPERATURE_LIMIT, limit, degrees);
     }
 }

@@ -23,8 +23,8 @@ fn ring(times: &[u64], period: u64) -> [Arrival; ARRIVALS] {
     ring
 }
 
-fn arrived<'a>(member: MemberId, times: &[u64], ring: &'a [Arrival; ARRIVALS]) -> Arrived<'a> {
-    Arrived { member, sequence: times.len() as u64, arrivals: ring }
+fn arrived<'a>(member: MemberId, times: &[u64], ring: &'a [Arrival; ARRIVALS]) -> LatestCalls<'a> {
+    LatestCalls { member, sequence: times.len() as u64, arrivals: ring }
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn the_last_rank_bears_the_spread_and_everybody_its_lateness() {
     comparison.compare(GROUP, &ranks);
     let found = |rank: usize| {
         let found = comparison.of(ids[rank]).unwrap();
-        (found.compared, found.lateness_ns, found.spread.count())
+        (found.compared, found.skew_ns, found.spread.count())
     };
     assert_eq!(
         [found(0), found(1), found(2)],

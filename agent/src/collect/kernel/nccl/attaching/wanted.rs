@@ -1,9 +1,9 @@
 //! What is wanted of each library's file by what its users are allowed, and what is seen of them.
 
-use super::super::cover::{EachPresent, Present};
-use super::super::governor::Attach;
+use super::super::budget::Attach;
 use super::super::libraries::{FileKey, Libraries};
 use super::super::quota::Quotas;
+use super::super::uptime::{EachPresent, Present};
 use super::Attaching;
 use crate::ids::ProcKey;
 use std::collections::HashMap;
@@ -88,7 +88,7 @@ impl Attaching {
     /// programs do not know it; of several, in the worst.
     pub(in super::super) fn stepped_of(&self, libraries: &Libraries, pid: u32) -> (u64, u64) {
         let is_untold =
-            |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.is_told());
+            |key| self.attached.get(key).is_some_and(|(_, attached)| !attached.has_ids());
         let mine = libraries.in_use().filter(|(key, library)| {
             is_untold(self.base(key)) && library.users.keys().any(|user| user.pid == pid)
         });

@@ -1,6 +1,6 @@
 use super::*;
 use crate::collect::proc_scan::living;
-use crate::collect::ras::{LocalRank, ToldRanks};
+use crate::collect::ras::{LocalRank, ReportedRanks};
 use crate::communicators::{MemberFacts, MemberKey};
 use crate::paths::Paths;
 use gpuwho_common::nccl::{ARRIVALS, Activity, Arrival, Identity, SEEN};
@@ -113,7 +113,7 @@ fn a_communicator_is_read_where_the_library_has_its_fields() {
 #[test]
 fn what_cannot_be_a_rank_is_left_out() {
     let no_rank = made(HASH, 8, 8);
-    let too_many = made(HASH, 0, MOST_RANKS + 1);
+    let too_many = made(HASH, 0, MAX_RANKS + 1);
     let not_ready = made(0, u32::MAX, u32::MAX);
     let refused = made(HASH, 5, 8);
     let mut refused = at(&refused);
@@ -125,7 +125,7 @@ fn what_cannot_be_a_rank_is_left_out() {
     let address = made(0x7f00_0000_1000, 1, 2);
     let wanted = completed(None, 1, 2, KnownBy::Memory);
     assert_eq!(read_all(vec![at(&address)], FIELDS), HashMap::from([(1, wanted)]));
-    let far = Fields { rank: 8, ranks: 12 + MOST_SPAN, device: None, hash: None };
+    let far = Fields { rank: 8, ranks: 12 + MAX_SPAN, device: None, hash: None };
     assert_eq!(read_all(vec![at(&made(HASH, 5, 8))], far), HashMap::new());
 }
 
@@ -158,14 +158,14 @@ fn member(
     Member { numbers: vec![id], ..Member::silent(communicators.put(key, facts.clone()), facts) }
 }
 
-fn told(as_of_ns: u64, ranks: &[(u64, u32, u32)]) -> LocalRanks {
+fn reported(as_of_ns: u64, ranks: &[(u64, u32, u32)]) -> LocalRanks {
     let ranks = ranks.iter().map(|(hash, rank, ranks)| LocalRank {
         hash: CommunicatorHash(*hash),
         rank: *rank,
         ranks: *ranks,
         device: Some(3),
     });
-    HashMap::from([(here(), ToldRanks { as_of_ns, ranks: ranks.collect() })])
+    HashMap::from([(here(), ReportedRanks { as_of_ns, ranks: ranks.collect() })])
 }
 
 /// What is taken of an answer for nameless communicators 1 to `nameless`, of which memory has told
@@ -187,26 +187,26 @@ fn taken(nameless: u64, found: &[(u64, u32, u32)], answer: &LocalRanks) -> HashM
 
 #[test]
 fn nccls_word_is_taken_where_only_one_can_be_meant() {
-    let answer = told(10, &[(HASH, 0, 2), (0xabc, 5, 8)]);
+    let answer = reported(10, &[(HASH, 0, 2), (0xabc, 5, 8)]);
     let wanted = completed(Some(0xabc), 5, 8, KnownBy::Ras);
     assert_eq!(taken(1, &[], &answer), HashMap::from([(1, wanted)]));
     // Two could be meant, on either side.
     assert_eq!(taken(2, &[], &answer), HashMap::new());
-    let two = told(10, &[(HASH, 0, 2), (0xabc, 5, 8), (0xdef, 1, 4)]);
+    let two = reported(10, &[(HASH, 0, 2), (0xabc, 5, 8), (0xdef, 1, 4)]);
     assert_eq!(taken(1, &[], &two), HashMap::new());
     // It was asked before the communicator was there.
-    assert_eq!(taken(1, &[], &told(5, &[(0xabc, 5, 8)])), HashMap::new());
+    assert_eq!(taken(1, &[], &reported(5, &[(0xabc, 5, 8)])), HashMap::new());
 }
 
 #[test]
 fn what_memory_tells_decides_which_is_meant() {
-    let answer = told(10, &[(0xabc, 5, 8), (0xdef, 1, 4)]);
+    let answer = reported(10, &[(0xabc, 5, 8), (0xdef, 1, 4)]);
     let both = taken(2, &[(1, 1, 4), (2, 5, 8)], &answer);
     let first = completed(Some(0xdef), 1, 4, KnownBy::Ras);
     let second = completed(Some(0xabc), 5, 8, KnownBy::Ras);
     assert_eq!(both, HashMap::from([(1, first), (2, second)]));
     // The same rank of two communicators of one size.
-    let alike = told(10, &[(0xabc, 5, 8), (0xdef, 5, 8)]);
+    let alike = reported(10, &[(0xabc, 5, 8), (0xdef, 5, 8)]);
     let unchanged = completed(None, 5, 8, KnownBy::Memory);
     assert_eq!(taken(1, &[(1, 5, 8)], &alike), HashMap::from([(1, unchanged)]));
 }

@@ -4,7 +4,7 @@
 //! Two passes over as much as a large program has of names and symbols, a megabyte at a time: first
 //! where the wanted names are, then who has them. Most files end after the first.
 
-use super::{CHUNK, Image, MARK, MOST_HEADERS};
+use super::{CHUNK, Image, MARK, MAX_HEADERS};
 use gpuwho_common::nccl::SYMBOLS;
 use object::LittleEndian as LE;
 use object::elf::{PF_X, SHN_UNDEF, SHT_SYMTAB, STT_FUNC, SectionHeader64, Sym64};
@@ -15,16 +15,16 @@ use std::io;
 const PREFIX: &[u8] = b"nccl";
 /// Names, and symbols, that are looked through: half of what is read of a file. A program with a
 /// library inside has some hundred kilobytes of each.
-const MOST_BYTES: u64 = super::MOST_READ / 2;
+const MAX_BYTES: u64 = super::MAX_READ / 2;
 /// A name; the longest wanted one is shorter.
-const MOST_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 /// Symbols that are read at once.
 const SYMBOLS_AT_ONCE: u64 = 32 << 10;
 
 /// Rows of the table of symbols and places in the file; nothing where the mark is missing.
 pub(super) fn functions(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
     let (at, count) = image.sections;
-    let sections = image.file.read_all::<SectionHeader64<LE>>(at, count.min(MOST_HEADERS))?;
+    let sections = image.file.read_all::<SectionHeader64<LE>>(at, count.min(MAX_HEADERS))?;
     let Some(table) = sections.iter().find(|section| section.sh_type.get(LE) == SHT_SYMTAB) else {
         return Ok(Vec::new());
     };
@@ -36,7 +36,7 @@ pub(super) fn functions(image: &Image<'_>) -> io::Result<Vec<(usize, u64)>> {
         return Ok(Vec::new());
     }
     let mut places = HashMap::new();
-    let size = table.sh_size.get(LE).min(MOST_BYTES);
+    let size = table.sh_size.get(LE).min(MAX_BYTES);
     let (mut at, end) = (table.sh_offset.get(LE), table.sh_offset.get(LE).saturating_add(size));
     while at < end {
         let symbols = image.file.read_all::<Sym64<LE>>(at, SYMBOLS_AT_ONCE.min((end - at) / 24))?;
@@ -69,15 +69,15 @@ fn wanted(image: &Image<'_>, strings: u64, size: u64) -> io::Result<HashMap<u32,
     let rows: HashMap<&str, usize> =
         SYMBOLS.iter().enumerate().map(|(row, symbol)| (symbol.name, row)).collect();
     let mut found = HashMap::new();
-    let (mut at, size) = (0, size.min(MOST_BYTES));
+    let (mut at, size) = (0, size.min(MAX_BYTES));
     while at < size {
         // A name across the border is in the next chunk as well.
-        let length = usize::try_from(size - at).unwrap_or(CHUNK).min(CHUNK + MOST_NAME);
+        let length = usize::try_from(size - at).unwrap_or(CHUNK).min(CHUNK + MAX_NAME_LEN);
         let chunk = image.file.bytes(strings.saturating_add(at), length)?;
         for (begin, _) in chunk.iter().enumerate().filter(|(_, byte)| **byte == b'n') {
             let name = chunk.get(begin..).and_then(|text| text.strip_prefix(PREFIX));
             let Some(name) = name else { continue };
-            let end = name.iter().take(MOST_NAME).position(|byte| *byte == 0);
+            let end = name.iter().take(MAX_NAME_LEN).position(|byte| *byte == 0);
             let name = end.and_then(|end| name.get(..end));
             let row = name.and_then(|name| rows.get(std::str::from_utf8(name).ok()?));
             if let (Some(row), Ok(place)) = (row, u32::try_from(at + begin as u64)) {

@@ -6,7 +6,7 @@ use std::io;
 /// The text before the version.
 const VERSION_MARKS: [&[u8]; 2] = [b"NCCL version ", b"RCCL version "];
 /// A version's text.
-const MOST_VERSION: usize = 48;
+const MAX_VERSION_LEN: usize = 48;
 
 /// Looks for it in a part of a file.
 pub(super) fn find_version(file: &Content<'_>, at: u64, size: u64) -> io::Result<Option<String>> {
@@ -22,7 +22,7 @@ pub(super) fn find_version(file: &Content<'_>, at: u64, size: u64) -> io::Result
             break;
         }
         // A text across the border is found in the next chunk.
-        at += (CHUNK - 2 * MOST_VERSION) as u64;
+        at += (CHUNK - 2 * MAX_VERSION_LEN) as u64;
     }
     Ok(None)
 }
@@ -36,7 +36,7 @@ pub(super) fn version_in(text: &[u8]) -> Option<String> {
         Some(at + mark.len())
     });
     marks.filter_map(|at| text.get(at..)).find_map(|rest| {
-        let text = rest.iter().take(MOST_VERSION).take_while(|byte| byte.is_ascii_graphic());
+        let text = rest.iter().take(MAX_VERSION_LEN).take_while(|byte| byte.is_ascii_graphic());
         let version: String = text.map(|byte| char::from(*byte)).collect();
         let is_number = version.starts_with(|first: char| first.is_ascii_digit());
         (is_number && version.contains('.')).then_some(version)

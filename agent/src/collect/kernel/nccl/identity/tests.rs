@@ -238,7 +238,7 @@ fn hash_of_a_unique_id_is_nccls_own() {
 
 #[test]
 fn numbers_of_the_programs_are_places_in_the_catalogue() {
-    let name = |code| super::super::standing::operation_of(code).map(Operation::as_str);
+    let name = |code| super::super::rank_status::operation_of(code).map(Operation::as_str);
     assert_eq!(name(operation::ALL_REDUCE), Some("all_reduce"));
     assert_eq!(name(operation::ALL_TO_ALL), Some("all_to_all"));
     assert_eq!(name(operation::WAIT_SIGNAL), Some("wait_signal"));

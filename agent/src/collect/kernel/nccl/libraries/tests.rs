@@ -1,4 +1,4 @@
-use super::super::files::MOST_PATH;
+use super::super::files::MAX_PATH_LEN;
 use super::super::mappings::Mapping;
 use super::*;
 use crate::paths::Paths;
@@ -72,7 +72,7 @@ fn nothing_is_opened_by_its_path_and_nothing_but_a_regular_file_at_all() {
     let lines = scene.line(1, &fifo, false) + &scene.line(2, &fifo, true);
     let lines = lines + &scene.line(3, &scene.library(1), false);
     let mut libraries = scene.maps(&lines);
-    let nothing = Looked { changed: false, again: Some(SOON) };
+    let nothing = ScanOutcome { changed: false, again: Some(SOON) };
     assert_eq!(libraries.look(PROCESS, Instant::now()), nothing);
     assert_eq!((libraries.in_use().count(), libraries.trouble()), (0, None));
 }
@@ -85,11 +85,11 @@ fn a_mapping_that_is_gone_when_it_is_opened_is_tried_a_few_times_and_found_when_
     let now = Instant::now();
     for _ in 0..GONE_TRIES {
         let looked = libraries.look(PROCESS, now);
-        assert_eq!(looked, Looked { changed: false, again: Some(SOON) });
+        assert_eq!(looked, ScanOutcome { changed: false, again: Some(SOON) });
     }
-    assert_eq!(libraries.look(PROCESS, now), Looked::default(), "not for ever");
+    assert_eq!(libraries.look(PROCESS, now), ScanOutcome::default(), "not for ever");
     scene.line(1, &library, true);
-    assert_eq!(libraries.look(PROCESS, now), Looked { changed: true, again: None });
+    assert_eq!(libraries.look(PROCESS, now), ScanOutcome { changed: true, again: None });
     assert_eq!(libraries.in_use().count(), 1);
 }
 
@@ -129,10 +129,10 @@ fn a_process_has_a_bounded_number_of_libraries_and_says_so() {
     while libraries.look(PROCESS, now).again.is_some() {
         now += Duration::from_mins(10);
     }
-    assert_eq!(libraries.in_use().count(), room::MOST_OF_PROCESS);
+    assert_eq!(libraries.in_use().count(), room::MAX_PER_PROCESS);
     let why = "process 11: it maps more than 64 collective libraries";
     assert_eq!(libraries.trouble().as_deref(), Some(why));
-    assert!(libraries.forget(PROCESS));
+    assert!(libraries.remove(PROCESS));
     assert_eq!((libraries.in_use().count(), libraries.trouble()), (0, None));
 }
 
@@ -158,5 +158,5 @@ fn a_path_is_told_as_text_that_harms_no_terminal() {
     let mapping = Mapping { range: (0, 1), offset: 0, key, is_code: true, path: &path };
     let told = New::of(&mapping).path;
     assert!(told.starts_with("/tmp/\u{fffd}[2J\u{fffd}xxx"), "{told}");
-    assert_eq!(told.chars().count(), MOST_PATH);
+    assert_eq!(told.chars().count(), MAX_PATH_LEN);
 }

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::catalog::event::EventKind;
-use crate::event::{Governed, Severity};
+use crate::event::{BudgetDecision, Severity};
 use aya::maps::HashMap;
 use gpuwho_common::nccl::{LOST_THREAD, PLACE_THREAD, STRANGERS_ROOM, Thread};
 
 /// Everything that the governor told, whole.
-fn told(source: &Source) -> Vec<(Severity, Governed)> {
-    let events = source.desk.drain().into_iter().map(|event| event.what);
+fn reported(source: &Source) -> Vec<(Severity, BudgetDecision)> {
+    let events = source.aggregator.drain().into_iter().map(|event| event.what);
     let events = events.filter(|what| what.kind == EventKind::GovernorChange);
     events.map(|what| (what.severity, *what.governed.unwrap())).collect()
 }
@@ -46,7 +46,7 @@ fn each_step_of_the_governor_is_an_event_with_library_rate_and_budget() {
     until_level(&mut source, &mut ranks, "pace 1000 4000 ncclAllReduce world 16 7", Cycled);
     until_level(&mut source, &mut ranks, "storm 200 ncclAllReduce world 16 7", Detached);
     until_level(&mut source, &mut ranks, "pace 20 50 ncclAllReduce world 16 7", Full);
-    let told = told(&source);
+    let told = reported(&source);
     // At the border of the budget a level may come twice; each begins where the one before has ended.
     assert!(told.windows(2).all(|pair| pair[0].1.level == pair[1].1.before), "{told:?}");
     for level in [Entries, Cycled, Detached, Full] {
@@ -178,7 +178,7 @@ fn a_group_whose_end_was_not_seen_is_no_group_for_later_calls() {
 
 #[test]
 fn what_finds_no_room_is_counted_by_what_was_full() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, _) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];
@@ -225,7 +225,7 @@ fn a_thread_that_finds_no_room_is_counted_and_its_calls_are_not() {
     // As many of strangers as may be.
     let taken = bare.quotas.taken();
     let held = [0, 0, STRANGERS_ROOM[PLACE_THREAD], 0];
-    bare.quotas.settle(&taken, &[(STRANGERS, held)].into());
+    bare.quotas.apply(&taken, &[(STRANGERS, held)].into());
     rank.order("call 7 ncclAllReduce world 16 7");
     let lost = bare.probes.counts.get(&LOST_THREAD, 0).unwrap().iter().sum::<u64>();
     let snapshot = bare.read();

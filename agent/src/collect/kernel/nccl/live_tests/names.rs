@@ -1,7 +1,7 @@
 //! What programs call their communicators, and who grows: as their arguments tell it.
 
 use super::*;
-use crate::communicators::{LONGEST_NAME, name_of};
+use crate::communicators::{MAX_NAME_LEN, name_of};
 use gpuwho_common::nccl::{CONFIG_MAGIC, LOST_UNREADABLE};
 use std::fmt::Write as _;
 
@@ -110,7 +110,7 @@ fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
     assert_eq!(make("config endless 656e646c657373"), "0");
     assert_eq!(unreadable(&bare), 3);
     assert_eq!(make(&format!("config endless {}", "78".repeat(200))), "0");
-    assert_eq!(make(&config(&[b'x'; LONGEST_NAME])), "0");
+    assert_eq!(make(&config(&[b'x'; MAX_NAME_LEN])), "0");
     assert_eq!(make(&config(b"\xff\x1b[0m\xc3")), "0");
     assert_eq!(make("config name 00"), "0");
     let told = |name: &str| Some(name.to_owned());
@@ -121,8 +121,8 @@ fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
         None,
         None,
         None,
-        told(&("x".repeat(LONGEST_NAME - 3) + "…")),
-        told(&"x".repeat(LONGEST_NAME)),
+        told(&("x".repeat(MAX_NAME_LEN - 3) + "…")),
+        told(&"x".repeat(MAX_NAME_LEN)),
         told("\u{fffd}\u{fffd}[0m\u{fffd}"),
         None,
     ];
@@ -132,7 +132,7 @@ fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
 
 #[test]
 fn a_name_is_on_the_info_of_every_rank_also_of_those_whose_program_gave_none() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let mut ranks: Vec<Rank> = (0..2).map(|_| Rank::with(&scene.library())).collect();
     for rank in &ranks {
@@ -201,7 +201,7 @@ fn a_communicator_that_is_still_being_made_has_its_name_and_what_grows_its_hash(
 
 #[test]
 fn what_grew_is_known_from_its_birth_on_all_ranks() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, world) = world(&mut source, &scene, 2);
     ranks.push(Rank::with(&scene.library()));
@@ -248,7 +248,7 @@ fn what_grew_is_known_from_its_birth_on_all_ranks() {
 
 #[test]
 fn children_after_one_that_failed_are_known_from_memory_and_not_by_a_number() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scene = Scene::new();
     let (mut ranks, world) = world(&mut source, &scene, 1);
     let rank = &mut ranks[0];

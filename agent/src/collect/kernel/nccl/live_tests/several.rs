@@ -1,8 +1,8 @@
 //! Several libraries, and several processes: whose hits are whose, for how many each counts, and for
 //! how long each library was probed.
 
-use super::super::cover::{Covers, EachCovered};
 use super::super::elf::exports;
+use super::super::uptime::{EachCovered, UptimeByUse};
 use super::*;
 use crate::host::boot_time_ns;
 use std::fs::File;
@@ -52,7 +52,7 @@ fn init_in(rank: &mut Rank, scene: &Scene, name: &str) -> String {
 
 #[test]
 fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_coverage() {
-    let Some(mut source) = Source::usual() else { return };
+    let Some(mut source) = Source::default() else { return };
     let scenes = [Scene::new(), Scene::new()];
     let mut rank = Rank::with(&scenes[0].library());
     source.hold(rank.process());
@@ -60,7 +60,7 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     let first = init_in(&mut rank, &scenes[0], "first");
     assert_eq!(rank.order("call 3 ncclAllReduce first 16 7"), "0");
     assert_eq!(rank.order(&format!("load {}", scenes[1].library().display())), "ok");
-    source.waker.stir(rank.process());
+    source.waker.request(rank.process());
     source.until_ready(2);
     let second = init_in(&mut rank, &scenes[1], "second");
     assert_eq!(rank.order("call 5 ncclAllReduce second 16 7"), "0");
@@ -99,7 +99,7 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
 /// Two processes with a library each, one of which somebody else keeps locked for a while.
 #[test]
 fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_coverage() {
-    if Source::usual().is_none() {
+    if Source::default().is_none() {
         return;
     }
     let scenes = [Scene::new(), Scene::new()];
@@ -112,7 +112,7 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
     let mut libraries = looked_at(&paths, &ranks.each_ref().map(Rank::process));
     let stuck = Stuck::on(&folder, &scenes[0]);
     let (mut attaching, shared, mut covers) =
-        (Attaching::new(0), Shared::default(), Covers::default());
+        (Attaching::new(0), Shared::default(), UptimeByUse::default());
     let mut at = Instant::now();
     let mut note = |attaching: &Attaching, libraries: &Libraries, at| {
         covers.note(at, boot_time_ns(), &attaching.present(libraries, &Quotas::default()));
@@ -150,8 +150,8 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
 }
 
 /// What the governor told when it first gave something up.
-fn first_step(source: &Source) -> crate::event::Happening {
-    let events = source.desk.drain().into_iter().map(|event| event.what);
+fn first_step(source: &Source) -> crate::event::Observation {
+    let events = source.aggregator.drain().into_iter().map(|event| event.what);
     let mut events = events.filter(|what| what.governed.is_some());
     events.next().unwrap_or_else(|| panic!("nothing was told"))
 }

@@ -52,12 +52,12 @@ fn who_takes_all_that_he_may_leaves_a_part_to_the_next_and_has_it_again_when_it_
     let snapshot = bare.read();
     let gone = of_pid(&snapshot, ranks[0].child.id());
     for (number, communicator) in &gone {
-        bare.maps.forget(*number, Some(communicator), &[]);
+        bare.maps.remove(*number, Some(communicator), &[]);
     }
     let numbers: HashSet<u64> = gone.iter().map(|(number, _)| *number).collect();
     let left = bare.quotas.held(&snapshot, &[], (&numbers, &HashSet::new()));
     assert_eq!(left[&OTHER][PLACE_COMMUNICATOR], 256);
-    bare.quotas.settle(&before, &left);
+    bare.quotas.apply(&before, &left);
     make(&mut ranks[0], "again", 600);
     // Fewer than are free beside those of the other.
     assert_eq!(held(&bare, &ranks), [(1_024 - 256) / 2, 256, 0]);
@@ -70,7 +70,7 @@ fn what_is_taken_during_a_reading_is_free_for_nobody() {
     let (before, snapshot) = (bare.quotas.taken(), bare.read());
     make(&mut ranks[0], "late", 5);
     let left = bare.quotas.held(&snapshot, &[], (&HashSet::new(), &HashSet::new()));
-    bare.quotas.settle(&before, &left);
+    bare.quotas.apply(&before, &left);
     make(&mut ranks[0], "more", 100);
     assert_eq!(held(&bare, &ranks), [512, 0, 0]);
 }
@@ -147,7 +147,7 @@ fn a_process_stays_with_its_first_owner_until_its_last_counts_are_read() {
     quotas.follow(Vec::new());
     assert_eq!(quotas.owner_of(5), GREEDY, "its last counts");
     for _ in 0..2 {
-        quotas.settle(&HashMap::new(), &HashMap::new());
+        quotas.apply(&HashMap::new(), &HashMap::new());
     }
     assert_eq!(quotas.owner_of(5), STRANGERS);
     quotas.follow(vec![(process(2), OTHER)]);

@@ -1,0 +1,280 @@
+//! What was granted to whom on each device, and what the owner did with it.
+//!
+//! Grants are bound to the devices of the inventory when either changes, which is rare; a batch
+//! costs one look at the device's processes for each grant.
+
+use super::accounts::NANO;
+use super::instances::GpuInstance;
+use super::presence::DeviceOpeners;
+use super::reading::{Occupancy, Reading};
+use crate::attribute::allocations::{Allocation, AllocationId, AllocationRegistry, DeviceName};
+use crate::attribute::owner::{Owner, OwnerId};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
+use crate::ids::{GpuId, InstanceId};
+use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
+use crate::sample::{Batch, GpuGrant, GpuParty};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A grant on a device there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) owner: OwnerId,
+    /// The MIG instance of the device that was granted.
+    pub(super) instance: Option<InstanceId>,
+    source: GrantSource,
+    kind: GrantKind,
+    words: Option<AllocationId>,
+}
+
+/// Every grant by device, and how long it was in which state.
+#[derive(Debug, Default)]
+pub(super) struct Allocations {
+    lists: Vec<Arc<[Allocation]>>,
+    devices: Vec<(GpuId, Arc<GpuInfo>)>,
+    instances: Vec<(InstanceId, Arc<InstanceInfo>)>,
+    bound: BTreeMap<GpuId, Vec<Bound>>,
+    unbound: i64,
+    offered: Arc<[DeviceName]>,
+    /// Parts of each device that are offered, of vendors of whose devices there are any.
+    parts: BTreeMap<GpuId, i64>,
+    /// When each device was last accounted for.
+    seen: BTreeMap<GpuId, SystemTime>,
+    spent: BTreeMap<(GpuId, OwnerId), Spent>,
+}
+
+/// Nanoseconds in each state, by its place in [`AllocationState::ALL`].
+type Spent = [u128; AllocationState::ALL.len()];
+
+impl Allocations {
+    /// Takes the grants as they are now.
+    pub(super) fn bind(&mut self, grants: &AllocationRegistry, inventory: &Inventory) {
+        let (lists, devices) = (grants.all(), inventory.all());
+        let (instances, offered) = (inventory.instances(), grants.offered());
+        if Arc::ptr_eq(&offered, &self.offered)
+            && same(&lists, &self.lists, Arc::ptr_eq)
+            && same(&devices, &self.devices, |a, b| Arc::ptr_eq(&a.1, &b.1))
+            && same(&instances, &self.instances, |a, b| Arc::ptr_eq(&a.1, &b.1))
+        {
+            return;
+        }
+        (self.lists, self.devices, self.instances) = (lists, devices, instances);
+        self.offered = offered;
+        self.count_parts();
+        self.bound.clear();
+        self.unbound = 0;
+        for grant in self.lists.iter().flat_map(|list| list.iter()) {
+            match find(&grant.device, &self.devices, &self.instances) {
+                Some((gpu, instance)) => {
+                    let Allocation { owner: party, source, kind, .. } = *grant;
+                    let words = grants.id(grant);
+                    let bound = Bound { owner: party, instance, source, kind, words };
+                    self.bound.entry(gpu).or_default().push(bound);
+                }
+                None => self.unbound += 1,
+            }
+        }
+        let bound = &self.bound;
+        self.spent.retain(|(gpu, party), _| {
+            bound.get(gpu).is_some_and(|grants| grants.iter().any(|grant| grant.owner == *party))
+        });
+    }
+
+    fn count_parts(&mut self) {
+        let Self { offered, devices, instances, parts, .. } = self;
+        parts.clear();
+        for name in offered.iter() {
+            if let Some((gpu, _)) = find(name, devices, instances) {
+                *parts.entry(gpu).or_default() += 1;
+            }
+        }
+        let vendor = |gpu| devices.iter().find(|(of, _)| *of == gpu).map(|(_, info)| &info.vendor);
+        let vendors: BTreeSet<_> = parts.keys().filter_map(|gpu| vendor(*gpu)).collect();
+        for (gpu, info) in devices.iter() {
+            if vendors.contains(&info.vendor) {
+                parts.entry(*gpu).or_default();
+            }
+        }
+    }
+
+    /// The grants on a device; one for each part of it that was granted.
+    pub(super) fn on(&self, gpu: GpuId) -> &[Bound] {
+        self.bound.get(&gpu).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many grants name no device there is.
+    pub(super) fn unbound(&self) -> i64 {
+        self.unbound
+    }
+
+    /// Whether anything is granted to a party.
+    pub(super) fn names(&self, party: OwnerId) -> bool {
+        let grants = self.lists.iter().flat_map(|list| list.iter());
+        grants.into_iter().any(|grant| grant.owner == party)
+    }
+
+    /// Books the time since the last batch on the state of each grant of a device.
+    pub(super) fn account(
+        &mut self,
+        (reading, presences): (&Reading, &DeviceOpeners),
+        longest: Duration,
+        ownership: &Ownership,
+        out: &mut Batch,
+    ) {
+        let gpu = reading.gpu;
+        let last = self.seen.insert(gpu, out.time);
+        let since = last.and_then(|last| out.time.duration_since(last).ok());
+        let since_ns = since.filter(|since| *since <= longest).unwrap_or_default().as_nanos();
+        if let Some(parts) = self.parts.get(&gpu) {
+            out.push(metric::ALLOCATABLE_PARTS.sample(gpu, (), *parts));
+        }
+        let Some(grants) = self.bound.get(&gpu) else { return };
+        for (place, grant) in grants.iter().enumerate() {
+            let earlier = || grants.iter().take(place);
+            let subject = GpuParty { gpu, owner: grant.owner };
+            if !earlier().any(|other| other == grant) {
+                let Bound { owner: party, instance, source, kind, words } = *grant;
+                let of = GpuGrant { gpu, instance, owner: party, words };
+                out.push(metric::ALLOCATION_INFO.sample(of, (source, kind), 1));
+            }
+            if earlier().any(|other| other.owner == grant.owner) {
+                continue;
+            }
+            let state = state(grant.owner, reading, presences, ownership);
+            // What was not granted at the last batch was not granted since.
+            let spent = self.spent.entry((gpu, grant.owner));
+            let spent = spent
+                .and_modify(|spent| {
+                    if let Some(spent) = spent.get_mut(state as usize) {
+                        *spent += since_ns;
+                    }
+                })
+                .or_default();
+            for (&state, &ns) in AllocationState::ALL.iter().zip(spent.iter()) {
+                let seconds = ns as f64 / NANO;
+                out.push(metric::ALLOCATION_TIME.sample(subject, state, seconds));
+            }
+        }
+    }
+}
+
+/// What a party does with a device it was granted.
+fn state(
+    party: OwnerId,
+    reading: &Reading,
+    presences: &DeviceOpeners,
+    ownership: &Ownership,
+) -> AllocationState {
+    if reading.at.is_none() {
+        return AllocationState::Unknown;
+    }
+    let mine = || reading.processes.iter().filter(|on| on.owner == party);
+    let is_listed = mine().next().is_some();
+    if mine().any(|on| on.busy() > 0) {
+        return AllocationState::Active;
+    }
+    if !is_listed && !presences.has_opened(reading.gpu, party) {
+        let hides = reading.unidentified() > 0 || may_hide(party, reading, ownership);
+        return if hides { AllocationState::Unknown } else { AllocationState::Unused };
+    }
+    match (reading.busy, reading.occupancy()) {
+        (Some(0), _) => AllocationState::Idle,
+        (Some(_), Occupancy::One(only)) if only == party => AllocationState::Active,
+        // Somebody else keeps it busy.
+        (Some(_), Occupancy::One(_)) => AllocationState::Idle,
+        (Some(_), Occupancy::Several) if reading.sampled() > 0 && !reading.is_served() => {
+            AllocationState::Idle
+        }
+        (None, _) => state_in_instances(party, reading),
+        _ => AllocationState::Unknown,
+    }
+}
+
+/// The same on a device in MIG mode: what the instances did that the party is in.
+fn state_in_instances(party: OwnerId, reading: &Reading) -> AllocationState {
+    let Some(instances) = reading.gpu_instances() else { return AllocationState::Unknown };
+    let mut busy = instances.iter().filter(|instance| instance.busy > 0);
+    if busy.clone().any(|instance| instance.occupancy == Occupancy::One(party)) {
+        return AllocationState::Active;
+    }
+    let may_be = |instance: &GpuInstance| {
+        instance.occupancy == Occupancy::Strangers || instance.owners.contains(&party)
+    };
+    if busy.any(may_be) { AllocationState::Unknown } else { AllocationState::Idle }
+}
+
+/// Whether a process on the device may be a party's though it is on another account: one whose
+/// owner is not known yet, or one of the same pod whose container is not.
+fn may_hide(party: OwnerId, reading: &Reading, ownership: &Ownership) -> bool {
+    let pod = |party| match &ownership.owner_facts(party)?.owner {
+        Owner::Pod { uid, container, within } => {
+            Some(((uid.clone(), within.clone()), container.is_some()))
+        }
+        _ => None,
+    };
+    let granted = pod(party);
+    reading.processes.iter().any(|on| {
+        let is_pod = |(pod_of, _): &(_, bool)| {
+            pod(on.owner).is_some_and(|(other, is_named)| other == *pod_of && !is_named)
+        };
+        on.owner == OwnerId::UNATTRIBUTED || granted.as_ref().is_some_and(is_pod)
+    })
+}
+
+/// The device of a name, if it is one and only one, and the MIG instance if it is that of one.
+fn find(
+    name: &DeviceName,
+    devices: &[(GpuId, Arc<GpuInfo>)],
+    instances: &[(InstanceId, Arc<InstanceInfo>)],
+) -> Option<(GpuId, Option<InstanceId>)> {
+    let is_numbered =
+        |info: &GpuInfo, number: &u32| info.index == *number || info.minor == Some(*number);
+    let is_it = |info: &InstanceInfo| match name {
+        DeviceName::Uuid(uuid) => info.uuid == *uuid,
+        DeviceName::Part(number, part) => {
+            let mut on = devices.iter().filter(|(_, device)| is_numbered(device, number));
+            let is_on = on.next().is_some_and(|(gpu, _)| info.gpu == *gpu);
+            info.gpu_instance == *part && is_on && on.next().is_none()
+        }
+        DeviceName::Instance { device, gpu_instance, compute_instance } => {
+            let on = devices.iter().find(|(gpu, _)| info.gpu == *gpu);
+            on.is_some_and(|(_, whole)| whole.has_node(device))
+                && info.gpu_instance == *gpu_instance
+                && (compute_instance.is_none() || info.compute_instance == *compute_instance)
+        }
+        _ => false,
+    };
+    let mut parts = instances.iter().filter(|(_, info)| is_it(info));
+    if let Some((instance, info)) = parts.next() {
+        return parts.next().is_none().then_some((info.gpu, Some(*instance)));
+    }
+    let mut named = devices.iter().filter(|(_, info)| match name {
+        DeviceName::Uuid(uuid) => info.uuid == *uuid,
+        DeviceName::Minor(minor) => info.minor == Some(*minor),
+        DeviceName::Node(node) => info.has_node(node),
+        DeviceName::Index(index) => info.index == *index,
+        DeviceName::Number(number) => is_numbered(info, number),
+        DeviceName::Part(..) | DeviceName::Instance { .. } => false,
+        DeviceName::Serial(serial) => info.serial.as_deref() == Some(&**serial),
+        DeviceName::Pci(address) => {
+            info.pci_address.as_deref().is_some_and(|known| bare(known) == bare(address))
+        }
+    });
+    let (gpu, _) = named.next()?;
+    named.next().is_none().then_some((*gpu, None))
+}
+
+/// A PCI address without the zeros before its domain: drivers write four digits or eight.
+fn bare(address: &str) -> &str {
+    address.trim_start_matches('0')
+}
+
+fn same<T>(a: &[T], b: &[T], equal: impl Fn(&T, &T) -> bool) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "whole seconds and joules, which a double holds exactly")]
+mod tests;

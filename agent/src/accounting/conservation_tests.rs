@@ -1,0 +1,275 @@
+//! Random days of two devices: whatever comes and goes, the shares add up, no counter falls, and no
+//! time is claimed in which a device was not read.
+
+use super::fixture::{Read, Rig, TICK, push, time};
+use crate::attribute::allocations::DeviceName;
+use crate::catalog::NO_DIM;
+use crate::catalog::device::{self, DeviceState};
+use crate::ids::{GpuId, ProcKey};
+use crate::sample::{Batch, GpuParty, Subject, Value};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+/// Processes there are; those above the known ones have no owner.
+const PIDS: u32 = 12;
+const KNOWN: u32 = 9;
+
+/// The MIG instances of a device.
+const SLICES: [u32; 3] = [4, 2, 1];
+
+/// What one device does in one tick.
+#[derive(Clone, Debug)]
+enum Step {
+    Missed,
+    Read(Reads),
+}
+
+#[derive(Clone, Debug)]
+struct Reads {
+    busy: Option<f64>,
+    used: Option<i64>,
+    joules: Option<f64>,
+    processes: Vec<(u32, Option<i64>, Option<f64>)>,
+    unidentified: i64,
+    /// In MIG mode: what each of [`SLICES`] counted; a process is in the one its number leads to.
+    cut: Option<Vec<Option<f64>>>,
+}
+
+/// One tick: how long after the last, what each device does, and to whom the first is granted.
+#[derive(Clone, Debug)]
+struct Tick {
+    seconds: i64,
+    devices: [Step; 2],
+    allocations: Vec<u32>,
+}
+
+fn fraction() -> impl Strategy<Value = f64> {
+    prop_oneof![8 => 0.0..=1.0, 2 => Just(0.0), 1 => Just(1.7), 1 => Just(f64::NAN)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let process = (
+        1..=PIDS,
+        prop::option::weighted(0.9, 0_i64..90_000_000_000),
+        prop::option::weighted(0.7, fraction()),
+    );
+    let reads = (
+        prop::option::weighted(0.9, fraction()),
+        prop::option::weighted(0.9, 0_i64..90_000_000_000),
+        // What was used since, or a counter that begins anew.
+        prop::option::weighted(
+            0.9,
+            prop_oneof![9 => 0.0..7000.0, 1 => Just(-1e6), 1 => Just(f64::NAN)],
+        ),
+        prop::collection::vec(process, 0..6),
+        0_i64..2,
+        prop::option::weighted(
+            0.3,
+            prop::collection::vec(prop::option::weighted(0.9, fraction()), SLICES.len()),
+        ),
+    );
+    let reads = reads.prop_map(|(busy, used, joules, mut processes, strangers, cut)| {
+        processes.sort_by_key(|(pid, ..)| *pid);
+        processes.dedup_by_key(|(pid, ..)| *pid);
+        let busy = busy.filter(|_| cut.is_none());
+        Step::Read(Reads { busy, used, joules, processes, unidentified: strangers, cut })
+    });
+    prop_oneof![8 => reads, 1 => Just(Step::Missed)]
+}
+
+fn tick() -> impl Strategy<Value = Tick> {
+    let seconds = prop_oneof![8 => 1..15_i64, 1 => Just(0), 1 => Just(-100), 1 => Just(5000)];
+    let grants = prop::collection::vec(1..=4_u32, 0..4);
+    (seconds, [step(), step()], grants).prop_map(|(seconds, devices, grants)| Tick {
+        seconds,
+        devices,
+        allocations: grants,
+    })
+}
+
+/// A series: metric, subject, dimensions.
+type Series = (&'static str, Subject, [u8; 2]);
+
+/// What was told, and what may be told.
+struct Model {
+    rig: Rig,
+    known: Vec<ProcKey>,
+    now: i64,
+    round: usize,
+    joules: [f64; 2],
+    /// When each device was read, if it was at the last tick.
+    read_at: [Option<i64>; 2],
+    /// Pauses between readings that follow each other: the most that may be claimed.
+    pauses: [f64; 2],
+    /// The last value of every device's series, and all increases of every owner's.
+    sums: HashMap<Series, f64>,
+    /// The last value of each owner's series and its round.
+    reported: HashMap<Series, (f64, usize)>,
+    /// The last round in which each device was read.
+    emitted: HashMap<GpuId, usize>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let rig = Rig::new();
+        let known = (1..=KNOWN).map(|pid| rig.process(pid, 1 + pid % 4)).collect();
+        Self {
+            rig,
+            known,
+            now: 100_000,
+            round: 0,
+            joules: [0.0; 2],
+            read_at: [None; 2],
+            pauses: [0.0; 2],
+            sums: HashMap::new(),
+            reported: HashMap::new(),
+            emitted: HashMap::new(),
+        }
+    }
+
+    fn play(&mut self, tick: &Tick) -> Result<(), TestCaseError> {
+        self.now += tick.seconds;
+        self.round += 1;
+        let grants = tick.allocations.iter().map(|job| (DeviceName::Index(0), *job));
+        self.rig.allocation(&grants.collect::<Vec<_>>());
+        let at = time(u64::try_from(self.now).unwrap());
+        let mut batch = Batch::new("nvidia", at);
+        for (index, step) in tick.devices.iter().enumerate() {
+            let gpu = self.gpu(index);
+            match step {
+                Step::Missed => {
+                    batch.push(device::STATE.sample(gpu, DeviceState::Hung, 1));
+                    self.read_at[index] = None;
+                }
+                Step::Read(reads) => push(&mut batch, gpu, at, &self.reading(index, reads)),
+            }
+        }
+        let batch = self.rig.account(batch);
+        self.note(&batch)?;
+        self.shares_add_up()
+    }
+
+    fn reading(&mut self, index: usize, reads: &Reads) -> Read {
+        let pause = self.read_at[index].map_or(0, |before| self.now - before);
+        if (1..=i64::try_from(TICK * 3).unwrap()).contains(&pause) {
+            self.pauses[index] += pause as f64;
+        }
+        self.read_at[index] = Some(self.now);
+        let counter = reads.joules.map(|more| {
+            self.joules[index] = (self.joules[index] + more).max(0.0);
+            if more.is_nan() { more } else { self.joules[index] }
+        });
+        let key = |pid: u32| {
+            let known = self.known.iter().find(|known| known.pid == pid);
+            known.copied().unwrap_or(ProcKey { pid, start_ticks: 1 })
+        };
+        let processes = reads.processes.iter();
+        let gpu = self.gpu(index);
+        let instances =
+            SLICES.map(|slices| self.rig.instance(&format!("MIG-{index}-{slices}"), gpu, slices));
+        let places = || processes.clone().map(|(pid, ..)| instances[*pid as usize % SLICES.len()]);
+        let counted = reads.cut.iter().flat_map(|counted| instances.into_iter().zip(counted));
+        Read {
+            // The last process may be without a place.
+            inside: reads.cut.iter().flat_map(|_| places()).take(4).collect(),
+            instances: reads.cut.iter().flat_map(|_| instances).collect(),
+            counted: counted.filter_map(|(on, busy)| Some((on, (*busy)?))).collect(),
+            busy: reads.busy,
+            used: reads.used,
+            joules: counter,
+            processes: processes
+                .clone()
+                .map(|(pid, memory, sm)| (key(*pid), *memory, *sm))
+                .collect(),
+            unidentified: reads.unidentified,
+            ..Read::default()
+        }
+    }
+
+    fn note(&mut self, batch: &Batch) -> Result<(), TestCaseError> {
+        for (_, sample) in &batch.samples {
+            let series = (sample.metric.name, sample.subject, sample.dims);
+            let Value::Double(value) = sample.value else { continue };
+            let Subject::Party(GpuParty { gpu, .. }) = sample.subject else {
+                self.sums.insert(series, value);
+                continue;
+            };
+            if !sample.metric.name.starts_with("gpu.owner.") {
+                continue;
+            }
+            let (before, round) = self.reported.get(&series).copied().unwrap_or_default();
+            prop_assert!(round != self.round, "{:?} twice", sample);
+            // An account that was forgotten begins anew; what it had stays in the sum.
+            let goes_on = self.emitted.get(&gpu) == Some(&round);
+            prop_assert!(value >= before || !goes_on, "{:?} fell from {}", sample, before);
+            let increase = if goes_on { value - before } else { value };
+            *self.sums.entry(series).or_default() += increase;
+            self.reported.insert(series, (value, self.round));
+        }
+        for (_, sample) in &batch.samples {
+            if let Subject::Gpu(gpu) = sample.subject
+                && sample.metric.name == "gpu.accounted.time"
+            {
+                self.emitted.insert(gpu, self.round);
+            }
+        }
+        Ok(())
+    }
+
+    fn shares_add_up(&self) -> Result<(), TestCaseError> {
+        for gpu in [self.gpu(0), self.gpu(1)] {
+            for (total, share) in [
+                ("gpu.busy.time", "gpu.owner.busy.time"),
+                ("gpu.memory.time", "gpu.owner.memory.time"),
+                ("gpu.accounted.energy", "gpu.owner.energy"),
+            ] {
+                let total = self.of(gpu, total);
+                let on = |subject| matches!(subject, Subject::Party(on) if on.gpu == gpu);
+                let shares =
+                    self.sums.iter().filter(|((name, on_it, _), _)| *name == share && on(*on_it));
+                let sum: f64 = shares.map(|(_, value)| value).sum();
+                prop_assert!(
+                    (sum - total).abs() <= total * 1e-9,
+                    "{}: {} of {}",
+                    share,
+                    sum,
+                    total
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn claims_no_more_than_was_read(&self) -> Result<(), TestCaseError> {
+        for (index, most) in self.pauses.into_iter().enumerate() {
+            let of = |name| self.of(self.gpu(index), name);
+            let (accounted, busy) = (of("gpu.accounted.time"), of("gpu.busy.time"));
+            prop_assert!(accounted <= most + 1e-6, "{} of {} s", accounted, most);
+            prop_assert!(busy <= accounted + 1e-6, "{} of {} s", busy, accounted);
+            prop_assert!(of("gpu.unattributed.time") <= busy + 1e-6);
+        }
+        Ok(())
+    }
+
+    fn gpu(&self, index: usize) -> GpuId {
+        self.rig.gpu(u16::try_from(index).unwrap())
+    }
+
+    fn of(&self, gpu: GpuId, metric: &'static str) -> f64 {
+        let series = (metric, Subject::Gpu(gpu), [NO_DIM; 2]);
+        self.sums.get(&series).copied().unwrap_or(0.0)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn shares_add_up_to_their_device_whatever_happens(ticks in prop::collection::vec(tick(), 1..25)) {
+        let mut model = Model::new();
+        for tick in &ticks {
+            model.play(tick)?;
+        }
+        model.claims_no_more_than_was_read()?;
+    }
+}

@@ -1,0 +1,230 @@
+//! A host of files and devices in memory, for the tests of the ledger: samples in, counters out.
+
+use super::Accounting;
+use crate::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
+use crate::attribute::fake::FakeHost;
+use crate::attribute::owner::{Owner, OwnerId};
+use crate::attribute::ownership::Ownership;
+use crate::attribute::{Evidence, Opened, Workload};
+use crate::catalog::device::{self, DeviceState, MemoryState, Task};
+use crate::catalog::process::{self, ProcessTask, ProcessType};
+use crate::catalog::share::{GrantKind, GrantSource};
+use crate::catalog::{NO_DIM, gpm, instance};
+use crate::ids::{GpuId, GpuUuid, InstanceId, ProcKey, SlurmJobId};
+use crate::inventory::facts::Facts;
+use crate::inventory::{GpuInfo, InstanceExtent, InstanceInfo, Inventory};
+use crate::sample::{Batch, GpuProcess, Subject, Value};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Seconds between readings.
+pub(super) const TICK: u64 = 10;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Everything the ledger sees.
+pub(super) struct Rig {
+    pub(super) host: FakeHost,
+    pub(super) ownership: Ownership,
+    pub(super) inventory: Inventory,
+    pub(super) accounting: Accounting,
+}
+
+/// What a device reads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Read {
+    pub(super) busy: Option<f64>,
+    pub(super) used: Option<i64>,
+    pub(super) joules: Option<f64>,
+    /// Process, bytes, fraction of time.
+    pub(super) processes: Vec<(ProcKey, Option<i64>, Option<f64>)>,
+    /// The instance of the process at the same place, and the instances there are.
+    pub(super) inside: Vec<InstanceId>,
+    pub(super) instances: Vec<InstanceId>,
+    /// Fraction of time of the instances whose counters tell.
+    pub(super) counted: Vec<(InstanceId, f64)>,
+    /// Those of the processes that are MPS servers.
+    pub(super) servers: Vec<ProcKey>,
+    /// Processes on the driver's list that nobody knows.
+    pub(super) unidentified: i64,
+}
+
+/// What is told of a metric: by owner and dimension.
+pub(super) type Told = BTreeMap<(String, String), f64>;
+
+pub(super) fn time(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
+}
+
+pub(super) fn gpu(index: u32) -> GpuInfo {
+    GpuInfo {
+        uuid: GpuUuid::new(&format!("GPU-{index}")),
+        vendor: "nvidia".into(),
+        index,
+        // Not the index: a host where the two are the other way round.
+        minor: Some(7 - index),
+        nodes: vec![format!("nvidia{}", 7 - index), format!("195:{}", 7 - index)],
+        model: Some("H100".into()),
+        pci_address: Some(format!("00000000:1{index}:00.0")),
+        serial: None,
+        driver_version: None,
+        cuda_version: None,
+        mig: None,
+        facts: Facts::default(),
+    }
+}
+
+impl Rig {
+    /// Two devices, nobody on them.
+    pub(super) fn new() -> Self {
+        let host = FakeHost::new();
+        let ownership = Ownership::with_clock(&host.paths, || 10 * SECOND_NS);
+        let inventory = Inventory::default();
+        inventory.put(gpu(0));
+        inventory.put(gpu(1));
+        let ledger = Accounting::new(Duration::from_secs(TICK));
+        Self { host, ownership, inventory, accounting: ledger }
+    }
+
+    pub(super) fn gpu(&self, index: u16) -> GpuId {
+        self.inventory.all()[usize::from(index)].0
+    }
+
+    /// A process of a job that the driver lists.
+    pub(super) fn process(&self, pid: u32, job: u32) -> ProcKey {
+        self.process_at(pid, &format!("/system.slice/slurmstepd.scope/job_{job}/step_0/task_0"))
+    }
+
+    pub(super) fn process_at(&self, pid: u32, path: &str) -> ProcKey {
+        let key = ProcKey { pid, start_ticks: 100 };
+        self.host.start(key, "python3", &format!("0::{path}\n"));
+        self.ownership.process(pid, 10 * SECOND_NS).unwrap()
+    }
+
+    /// A process of a job opens a device's node.
+    pub(super) fn opens(&self, process: ProcKey, node: &str) {
+        self.ownership.observe(Evidence::Opened(Opened {
+            node: node.into(),
+            ..crate::attribute::fake::opened(process, 5, 9 * SECOND_NS)
+        }));
+    }
+
+    pub(super) fn job(&self, job: u32) -> OwnerId {
+        let party = Owner::Job(SlurmJobId::new(&job.to_string()));
+        self.ownership.grantee(party, &Workload::default())
+    }
+
+    pub(super) fn allocation(&self, grants: &[(DeviceName, u32)]) {
+        let grant = |(device, job): &(DeviceName, u32)| Allocation {
+            device: device.clone(),
+            owner: self.job(*job),
+            source: GrantSource::Slurm,
+            kind: GrantKind::Exclusive,
+            words: AllocationDetails::default(),
+        };
+        self.ownership.allocations().replace("slurm", grants.iter().map(grant).collect());
+    }
+
+    pub(super) fn instance(&self, uuid: &str, on: GpuId, slices: u32) -> InstanceId {
+        self.inventory.put_instance(InstanceInfo {
+            uuid: GpuUuid::new(uuid),
+            gpu: on,
+            gpu_instance: slices,
+            compute_instance: Some(0),
+            profile: None,
+            extent: InstanceExtent {
+                device_slices: Some(7),
+                gpu_slices: Some(slices),
+                ..InstanceExtent::default()
+            },
+        })
+    }
+
+    /// The first device is read, alone, at a moment.
+    pub(super) fn read(&mut self, seconds: u64, read: &Read) -> Batch {
+        let mut batch = Batch::new("nvidia", time(seconds));
+        push(&mut batch, self.gpu(0), time(seconds), read);
+        self.account(batch)
+    }
+
+    /// The first device does not answer.
+    pub(super) fn miss(&mut self, seconds: u64) -> Batch {
+        let mut batch = Batch::new("nvidia", time(seconds));
+        batch.push(device::STATE.sample(self.gpu(0), DeviceState::Hung, 1));
+        self.account(batch)
+    }
+
+    pub(super) fn account(&mut self, mut batch: Batch) -> Batch {
+        self.accounting.account(&mut batch, &self.ownership, &self.inventory);
+        batch
+    }
+
+    /// What a batch tells of a metric.
+    pub(super) fn reported(&self, batch: &Batch, metric: &str) -> Told {
+        let of = batch.samples.iter().filter(|(_, sample)| sample.metric.name == metric);
+        let rows = of.map(|(_, sample)| {
+            let who = match sample.subject {
+                Subject::Party(on) => self.who(on.owner),
+                Subject::Grant(of) => self.who(of.owner),
+                _ => String::new(),
+            };
+            let dims = sample.metric.dims.iter().zip(sample.dims);
+            let dims = dims.filter(|(_, index)| *index != NO_DIM);
+            let words: Vec<_> = dims.map(|(dim, index)| dim.values[usize::from(index)]).collect();
+            let number = match &sample.value {
+                Value::Int(number) => *number as f64,
+                Value::Double(number) => *number,
+                Value::Histogram(_) => f64::NAN,
+            };
+            ((who, words.join(" ")), number)
+        });
+        let rows: Vec<_> = rows.collect();
+        let told: Told = rows.iter().cloned().collect();
+        assert_eq!(told.len(), rows.len(), "one series twice in a batch: {rows:?}");
+        told
+    }
+
+    fn who(&self, party: OwnerId) -> String {
+        match &self.ownership.owner_facts(party).unwrap().owner {
+            Owner::Job(job) => format!("job {job}"),
+            other => other.kind().to_owned(),
+        }
+    }
+}
+
+/// A device's reading as its reader says it.
+pub(super) fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
+    batch.push(device::STATE.sample(gpu, DeviceState::Ok, 1));
+    batch.at(at, device::INFO.sample(gpu, (), 1));
+    let busy = read.busy.map(|busy| device::UTILIZATION.sample(gpu, Task::General, busy));
+    let used = read.used.map(|used| device::MEMORY_USAGE.sample(gpu, MemoryState::Used, used));
+    let joules = read.joules.map(|joules| device::ENERGY.sample(gpu, (), joules));
+    let listed = read.processes.iter().filter(|(_, memory, _)| memory.is_some()).count();
+    let listed = i64::try_from(listed).unwrap() + read.unidentified;
+    let count = Some(device::PROCESS_COUNT.sample(gpu, (), listed));
+    for sample in [busy, used, joules, count].into_iter().flatten() {
+        batch.at(at, sample);
+    }
+    for instance in &read.instances {
+        batch.at(at, instance::INFO.sample(*instance, (), 1));
+        let counted = read.counted.iter().filter(|(counted, _)| counted == instance);
+        for (_, busy) in counted {
+            batch.at(at, gpm::INSTANCE_GR_ENGINE_ACTIVE.sample(*instance, (), *busy));
+        }
+    }
+    for (place, (process, memory, sampled)) in read.processes.iter().enumerate() {
+        let on = GpuProcess { gpu, process: *process, instance: read.inside.get(place).copied() };
+        let serves = read.servers.contains(process);
+        let kind = if serves { ProcessType::MpsServer } else { ProcessType::Compute };
+        let memory = memory.map(|bytes| process::MEMORY_USAGE.sample(on, kind, bytes));
+        let sampled = sampled.map(|busy| process::UTILIZATION.sample(on, ProcessTask::Sm, busy));
+        for sample in memory.into_iter().chain(sampled) {
+            batch.at(at, sample);
+        }
+        batch.at(at, process::INFO.sample(on, (), 1));
+    }
+}
+
+/// Rows of [`Told`].
+pub(super) fn rows<const N: usize>(rows: [(&str, &str, f64); N]) -> Told {
+    rows.into_iter().map(|(who, dim, value)| ((who.to_owned(), dim.to_owned()), value)).collect()
+}

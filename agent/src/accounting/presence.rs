@@ -1,0 +1,95 @@
+//! Who is on a device, by two kinds of evidence: the driver's list, and the device nodes that
+//! processes were seen to open. One pass over the living rows of the ownership table a batch.
+
+use super::accounts::MAX_ACCOUNTS;
+use super::reading::Reading;
+use crate::attribute::owner::OwnerId;
+use crate::attribute::ownership::Ownership;
+use crate::catalog::share::{self as metric, Presence};
+use crate::ids::GpuId;
+use crate::inventory::{GpuInfo, Inventory, node_name};
+use crate::sample::{Batch, GpuParty};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The openings of devices; the buffers are kept.
+#[derive(Debug, Default)]
+pub(super) struct DeviceOpeners {
+    /// One for each living process that opened a device, sorted.
+    opened: Vec<(GpuId, OwnerId)>,
+    /// The devices' nodes, sorted, of a version of the inventory.
+    by_node: (u64, Vec<(String, GpuId)>),
+    /// The parties of one device's processes, sorted.
+    counted: Vec<OwnerId>,
+}
+
+impl DeviceOpeners {
+    /// Looks at every process that holds a device.
+    pub(super) fn look(&mut self, ownership: &Ownership, inventory: &Inventory) {
+        let version = inventory.version();
+        if self.by_node.0 != version {
+            let nodes = |(gpu, info): &(GpuId, Arc<GpuInfo>)| {
+                let gpu = *gpu;
+                info.nodes.iter().map(move |node| (node.clone(), gpu)).collect::<Vec<_>>()
+            };
+            let mut nodes: Vec<_> = inventory.all().iter().flat_map(nodes).collect();
+            nodes.sort_unstable();
+            self.by_node = (version, nodes);
+        }
+        self.opened.clear();
+        let nodes = &self.by_node.1;
+        ownership.open_nodes(|party, held| {
+            let first = self.opened.len();
+            for node in held {
+                let name = node_name(node);
+                let place = nodes.binary_search_by(|(known, _)| known.as_str().cmp(name));
+                let device = place.ok().and_then(|place| nodes.get(place));
+                let device = device.map(|(_, gpu)| (*gpu, party));
+                // Several nodes of a device are one opening of it: its partitions' are.
+                let device = device
+                    .filter(|on| !self.opened.iter().skip(first).any(|before| *before == *on));
+                self.opened.extend(device);
+            }
+        });
+        self.opened.sort_unstable();
+    }
+
+    /// Whether a process of a party opened a device.
+    pub(super) fn has_opened(&self, gpu: GpuId, party: OwnerId) -> bool {
+        self.opened.binary_search(&(gpu, party)).is_ok()
+    }
+
+    /// The number of processes of each party on a device.
+    pub(super) fn emit(&mut self, reading: &Reading, at: SystemTime, out: &mut Batch) {
+        let gpu = reading.gpu;
+        self.counted.clear();
+        let living = reading.processes.iter().filter(|on| !on.ended);
+        self.counted.extend(living.map(|on| on.owner));
+        self.counted.sort_unstable();
+        emit((gpu, Presence::Listed), &self.counted, at, out);
+        self.counted.clear();
+        let first = self.opened.partition_point(|(on, _)| *on < gpu);
+        let here = self.opened.iter().skip(first).take_while(|(on, _)| *on == gpu);
+        self.counted.extend(here.map(|(_, party)| *party));
+        emit((gpu, Presence::Opened), &self.counted, at, out);
+    }
+}
+
+/// Counts equal neighbours; those beyond [`MAX_ACCOUNTS`] together.
+fn emit((gpu, presence): (GpuId, Presence), parties: &[OwnerId], at: SystemTime, out: &mut Batch) {
+    let mut other = 0;
+    for (place, same) in parties.chunk_by(PartialEq::eq).enumerate() {
+        let count = i64::try_from(same.len()).unwrap_or(i64::MAX);
+        match same.first() {
+            Some(&party) if place < MAX_ACCOUNTS => {
+                let subject = GpuParty { gpu, owner: party };
+                out.at(at, metric::OWNER_PROCESSES.sample(subject, presence, count));
+            }
+            _ => other += count,
+        }
+    }
+    if other > 0 {
+        let subject = GpuParty { gpu, owner: OwnerId::OTHER };
+        out.at(at, metric::OWNER_PROCESSES.sample(subject, presence, other));
+    }
+}

@@ -1,0 +1,362 @@
+//! What was granted to whom: the devices that the kubelet or Slurm has allocated on this node, used
+//! or not. Each source replaces its own list as a whole; one that is down leaves its last.
+
+use super::owner::OwnerId;
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::catalog::share::{GrantKind, GrantSource};
+use crate::ids::GpuUuid;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A device as an allocator names it; it is bound to a device of the inventory where it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceName {
+    /// The vendor's UUID of a device or of a part of one (`GPU-…`, `MIG-…`).
+    Uuid(GpuUuid),
+    /// Minor number of its device node (Slurm's device program).
+    Minor(u32),
+    /// Index in the driver's order.
+    Index(u32),
+    /// PCI address, lower case.
+    Pci(Arc<str>),
+    /// Serial number.
+    Serial(Arc<str>),
+    /// A number that may be its index or its node's minor (a site's mapping files): it names a
+    /// device only where both readings of it name no other.
+    Number(u32),
+    /// The MIG part of a device: the device's number as above, and the GPU instance's id.
+    Part(u32, u32),
+    /// The device of a node, by its name below `/dev` or its number (Slurm's device program).
+    Node(Arc<str>),
+    /// The partition behind nodes of its own (Slurm's device program).
+    Instance {
+        /// The node of the whole device.
+        device: Arc<str>,
+        /// GPU instance id.
+        gpu_instance: u32,
+        /// Compute instance id, where its node is there as well.
+        compute_instance: Option<u32>,
+    },
+}
+
+impl DeviceName {
+    /// The device after which a mapping file is named: `0`, `0.3` for a MIG instance, or a UUID.
+    pub fn of_map(name: &str) -> Option<Self> {
+        if name.starts_with("GPU-") || name.starts_with("MIG-") {
+            return Some(Self::Uuid(GpuUuid::new(name)));
+        }
+        match name.split_once('.') {
+            Some((device, part)) => Some(Self::Part(device.parse().ok()?, part.parse().ok()?)),
+            None => name.parse().ok().map(Self::Number),
+        }
+    }
+
+    /// Whether it names a MIG instance.
+    pub fn is_part(&self) -> bool {
+        match self {
+            Self::Uuid(uuid) => uuid.as_str().starts_with("MIG-"),
+            Self::Part(..) | Self::Instance { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// One device granted to one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// What.
+    pub device: DeviceName,
+    /// To whom.
+    pub owner: OwnerId,
+    /// By whom.
+    pub source: GrantSource,
+    /// Alone or with others.
+    pub kind: GrantKind,
+    /// What else the allocator says of it.
+    pub words: AllocationDetails,
+}
+
+/// What a grant was asked for by, which part of the device it is, and what came with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AllocationDetails {
+    /// The name it was asked for by: `nvidia.com/gpu`, a claim, a gres.
+    pub resource: Option<Arc<str>>,
+    /// Which part, where several owners were granted the same device: the replica's number.
+    pub replica: Option<Arc<str>>,
+    /// What the driver of a claim calls the device.
+    pub claimed: Option<Arc<DraDevice>>,
+    /// What was set aside on the host with it.
+    pub beside: Option<Arc<PinnedResources>>,
+}
+
+/// A device of a claim of dynamic resource allocation, as its driver names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DraDevice {
+    /// `gpu.nvidia.com`, ….
+    pub driver: String,
+    /// The pool of the driver's devices: the node's, as a rule.
+    pub pool: String,
+    /// Its name in the pool.
+    pub device: String,
+    /// CDI names by which the runtime found it.
+    pub cdi: Vec<String>,
+}
+
+/// What a container has for itself on the host, beside its device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PinnedResources {
+    /// NUMA nodes of the device, as its plugin says.
+    pub numa: BTreeSet<i64>,
+    /// CPUs that are its alone (the kubelet's CPU manager).
+    pub cpus: BTreeSet<i64>,
+    /// Bytes of memory that are its alone (the kubelet's memory manager).
+    pub memory: u64,
+    /// NUMA nodes of that memory.
+    pub memory_numa: BTreeSet<i64>,
+}
+
+/// A grant's words by number, which no other words get; meaningless outside this process of the
+/// agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AllocationId(u32);
+
+/// Every grant, by source, and what there is to grant.
+#[derive(Clone, Debug, Default)]
+pub struct AllocationRegistry(Arc<Mutex<AllocationIndex>>);
+
+#[derive(Debug, Default)]
+struct AllocationIndex {
+    lists: BTreeMap<&'static str, Arc<[Allocation]>>,
+    allocatable: Arc<[DeviceName]>,
+    ids: HashMap<AllocationDetails, AllocationId>,
+    words: HashMap<AllocationId, Arc<AllocationDetails>>,
+    /// Words in no list when one was last replaced; their series end meanwhile.
+    idle: HashSet<AllocationId>,
+    next: u32,
+}
+
+impl AllocationDetails {
+    /// Everything that is told, for `gpu.allocation.info`.
+    pub fn describe(&self, set: &mut AttrSet) {
+        set.set_some(&attr::GRANT_RESOURCE, self.resource.clone());
+        set.set_some(&attr::GRANT_REPLICA, self.replica.clone());
+        if let Some(claimed) = &self.claimed {
+            let cdi = claimed.cdi.join(",");
+            for (key, text) in [
+                (&attr::CLAIM_DRIVER, &claimed.driver),
+                (&attr::CLAIM_POOL, &claimed.pool),
+                (&attr::CLAIM_DEVICE, &claimed.device),
+                (&attr::CLAIM_CDI, &cdi),
+            ] {
+                set.set_some(key, Some(text.as_str()).filter(|text| !text.is_empty()));
+            }
+        }
+        if let Some(beside) = &self.beside {
+            set.set_some(&attr::GRANT_NUMA, ranges(&beside.numa));
+            set.set_some(&attr::GRANT_CPUS, ranges(&beside.cpus));
+            let memory = i64::try_from(beside.memory).unwrap_or(i64::MAX);
+            set.set_some(&attr::GRANT_MEMORY, Some(memory).filter(|memory| *memory > 0));
+            set.set_some(&attr::GRANT_MEMORY_NUMA, ranges(&beside.memory_numa));
+        }
+    }
+}
+
+/// Numbers as the kernel lists CPUs: `0-3,8`.
+fn ranges(numbers: &BTreeSet<i64>) -> Option<Arc<str>> {
+    let mut ranges: Vec<(i64, i64)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let words = ranges.iter().map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    let words: Vec<_> = words.collect();
+    (!words.is_empty()).then(|| words.join(",").into())
+}
+
+impl AllocationRegistry {
+    /// A source's whole list, in place of its last.
+    pub fn replace(&self, source: &'static str, grants: Vec<Allocation>) {
+        let mut known = self.lock();
+        if known.lists.get(source).is_some_and(|list| **list == *grants) {
+            return;
+        }
+        known.lists.insert(source, grants.into());
+        known.number();
+    }
+
+    /// Everything that the node's allocator has to grant, one for each part; nothing where it does
+    /// not tell.
+    pub fn offer(&self, devices: Vec<DeviceName>) {
+        let mut known = self.lock();
+        if *known.allocatable != *devices {
+            known.allocatable = devices.into();
+        }
+    }
+
+    /// What was offered last.
+    pub fn offered(&self) -> Arc<[DeviceName]> {
+        Arc::clone(&self.lock().allocatable)
+    }
+
+    /// How many a source has listed.
+    pub fn count(&self, source: &str) -> usize {
+        self.lock().lists.get(source).map_or(0, |list| list.len())
+    }
+
+    /// Every source's list.
+    pub fn all(&self) -> Vec<Arc<[Allocation]>> {
+        self.lock().lists.values().map(Arc::clone).collect()
+    }
+
+    /// The number of a listed grant's words.
+    pub fn id(&self, grant: &Allocation) -> Option<AllocationId> {
+        self.lock().ids.get(&grant.words).copied()
+    }
+
+    /// The words of a number; the `Arc` never changes.
+    pub fn details(&self, id: AllocationId) -> Option<Arc<AllocationDetails>> {
+        self.lock().words.get(&id).map(Arc::clone)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AllocationIndex> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AllocationIndex {
+    /// Numbers new words, and forgets those that no list has had for two changes.
+    fn number(&mut self) {
+        let Self { lists, ids, words, idle, next, .. } = self;
+        let listed = lists.values().flat_map(|list| list.iter()).map(|grant| &grant.words);
+        let mut used = HashSet::new();
+        for told in listed {
+            let id = *ids.entry(told.clone()).or_insert_with(|| {
+                let id = AllocationId(*next);
+                *next = next.wrapping_add(1);
+                words.insert(id, Arc::new(told.clone()));
+                id
+            });
+            used.insert(id);
+        }
+        let is_over = |id: &AllocationId| !used.contains(id) && idle.contains(id);
+        ids.retain(|_, id| !is_over(id));
+        words.retain(|id, _| !is_over(id));
+        *idle = words.keys().filter(|id| !used.contains(id)).copied().collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::attributes::AttrValue;
+
+    #[test]
+    fn a_mapping_file_is_named_after_its_device() {
+        let uuid = |text| DeviceName::Uuid(GpuUuid::new(text));
+        for (name, expected) in [
+            ("10", Some(DeviceName::Number(10))),
+            ("0.3", Some(DeviceName::Part(0, 3))),
+            ("GPU-4e1a", Some(uuid("GPU-4e1a"))),
+            ("MIG-4e1a", Some(uuid("MIG-4e1a"))),
+            ("-1", None),
+            ("0.", None),
+            ("0.3.1", None),
+            ("README", None),
+        ] {
+            assert_eq!(DeviceName::of_map(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn everything_an_allocator_says_is_told_and_what_it_does_not_say_is_not() {
+        let text = |text: &str| AttrValue::from(text);
+        let words = AllocationDetails {
+            resource: Some("one-gpu".into()),
+            replica: None,
+            claimed: Some(Arc::new(DraDevice {
+                driver: "gpu.nvidia.com".into(),
+                pool: "node-a".into(),
+                device: "gpu-3".into(),
+                cdi: vec!["a/b=c".into(), "a/b=d".into()],
+            })),
+            beside: Some(Arc::new(PinnedResources {
+                numa: [1].into(),
+                cpus: [2, 3, 4, 8, 10, 11].into(),
+                memory: 1 << 30,
+                memory_numa: [0, 1].into(),
+            })),
+        };
+        let mut told = AttrSet::new();
+        words.describe(&mut told);
+        let mut expected = AttrSet::new();
+        for (key, value) in [
+            (&attr::GRANT_RESOURCE, text("one-gpu")),
+            (&attr::CLAIM_DRIVER, text("gpu.nvidia.com")),
+            (&attr::CLAIM_POOL, text("node-a")),
+            (&attr::CLAIM_DEVICE, text("gpu-3")),
+            (&attr::CLAIM_CDI, text("a/b=c,a/b=d")),
+            (&attr::GRANT_NUMA, text("1")),
+            (&attr::GRANT_CPUS, text("2-4,8,10-11")),
+            (&attr::GRANT_MEMORY, AttrValue::from(1_i64 << 30)),
+            (&attr::GRANT_MEMORY_NUMA, text("0-1")),
+        ] {
+            expected.set(key, value);
+        }
+        assert_eq!(told, expected);
+        let mut told = AttrSet::new();
+        let nothing = AllocationDetails {
+            claimed: Some(Arc::default()),
+            beside: Some(Arc::default()),
+            ..AllocationDetails::default()
+        };
+        nothing.describe(&mut told);
+        assert_eq!(told, AttrSet::new());
+    }
+
+    #[test]
+    fn a_source_replaces_its_own_list_only() {
+        let grant = |index| Allocation {
+            device: DeviceName::Index(index),
+            owner: OwnerId::UNATTRIBUTED,
+            source: GrantSource::Slurm,
+            kind: GrantKind::Exclusive,
+            words: AllocationDetails::default(),
+        };
+        let grants = AllocationRegistry::default();
+        grants.replace("kubelet", vec![grant(0)]);
+        grants.replace("slurm", vec![grant(1), grant(2)]);
+        grants.replace("slurm", vec![grant(3)]);
+        let all: Vec<Allocation> = grants.all().iter().flat_map(|list| list.to_vec()).collect();
+        assert_eq!(all, [grant(0), grant(3)]);
+    }
+
+    #[test]
+    fn words_keep_their_number_while_they_are_listed_and_for_one_change_more() {
+        let grant = |replica: &str| Allocation {
+            device: DeviceName::Index(0),
+            owner: OwnerId::UNATTRIBUTED,
+            source: GrantSource::Kubelet,
+            kind: GrantKind::Replica,
+            words: AllocationDetails {
+                resource: Some("nvidia.com/gpu.shared".into()),
+                replica: Some(replica.into()),
+                ..AllocationDetails::default()
+            },
+        };
+        let grants = AllocationRegistry::default();
+        grants.replace("kubelet", vec![grant("0"), grant("1")]);
+        let [zero, one] = ["0", "1"].map(|replica| grants.id(&grant(replica)).unwrap());
+        assert_ne!(zero, one);
+        grants.replace("kubelet", vec![grant("1")]);
+        assert_eq!(grants.id(&grant("1")), Some(one));
+        assert_eq!(grants.details(zero).as_deref(), Some(&grant("0").words));
+        grants.replace("kubelet", vec![grant("1"), grant("2")]);
+        assert_eq!((grants.details(zero), grants.id(&grant("0"))), (None, None));
+        grants.replace("kubelet", vec![grant("0")]);
+        assert!(![zero, one].contains(&grants.id(&grant("0")).unwrap()));
+    }
+}

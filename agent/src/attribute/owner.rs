@@ -1,0 +1,298 @@
+//! Whose account a process's use of a device goes on: the pod's container, the Slurm job, the
+//! service, the user. Many processes are one party; a party outlives each of them.
+//!
+//! Numbered, so that a sample stays small; the names behind a number are replaced as a whole when
+//! they change. One lookup a use.
+
+use super::slurm::SlurmTask;
+use super::{Method, ProcessAttribution, Workload};
+use crate::catalog::attributes::{self as attr, AttrSet};
+use crate::ids::{ContainerId, PodUid, SlurmJobId};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// What makes an owner one owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// A container of a pod; the pod alone while the container's name is not known.
+    Pod {
+        /// The pod.
+        uid: PodUid,
+        /// The container's name: the same after a restart, unlike its id.
+        container: Option<Arc<str>>,
+        /// Whose a kubelet that is not the host's own is: its pods are not those of other clusters
+        /// on this host, whatever UIDs they have.
+        within: Option<Box<Owner>>,
+    },
+    /// A Slurm job, with all its steps and tasks.
+    Job(SlurmJobId),
+    /// The unit of work of another scheduler.
+    Allocation {
+        /// `nomad`, `htcondor` or `ecs`.
+        scheduler: &'static str,
+        /// Its name there.
+        id: Arc<str>,
+    },
+    /// A container outside pods.
+    Container(ContainerId),
+    /// An LXC, nspawn or libvirt machine.
+    Machine(Arc<str>),
+    /// A system service.
+    Service(Arc<str>),
+    /// A user's own processes: all in the user's slice, else by their real user id.
+    User(u32),
+    /// Owners that were not told apart, because there were too many on a device.
+    Other,
+    /// Nobody that is known.
+    Unattributed,
+}
+
+/// A party by number; meaningless outside this process of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId(u32);
+
+impl OwnerId {
+    /// The number of [`Party::Unattributed`].
+    pub const UNATTRIBUTED: Self = Self(0);
+    /// The number of [`Party::Other`].
+    pub const OTHER: Self = Self(1);
+
+    /// As the kernel's maps know it.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The one that the kernel's maps know so.
+    pub(crate) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+/// A party and its names.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OwnerFacts {
+    /// Who.
+    pub owner: Owner,
+    /// The small identity that is on every point of its account.
+    pub attributes: AttrSet,
+    /// Everything known, for `gpu.allocation.info`.
+    pub details: AttrSet,
+}
+
+/// Every party seen since the agent started, up to a bound.
+#[derive(Debug)]
+pub(crate) struct OwnerRegistry(RwLock<OwnerIndex>);
+
+#[derive(Debug, Default)]
+struct OwnerIndex {
+    ids: HashMap<Owner, OwnerId>,
+    facts: HashMap<OwnerId, Arc<OwnerFacts>>,
+    /// Those that were in no use when [`Parties::retain`] last looked.
+    idle: HashSet<OwnerId>,
+    next: u32,
+    /// Counts changes of what [`Parties::facts`] gives.
+    version: u64,
+}
+
+/// Parties kept: a busy node sees some hundred a day, and one takes less than a kilobyte. When
+/// there are more, later ones are unattributed until [`Parties::retain`] makes room.
+const MAX_PARTIES: usize = 32_768;
+
+impl Default for OwnerRegistry {
+    fn default() -> Self {
+        let mut known = OwnerIndex::default();
+        known.insert(Owner::Unattributed, &Workload::default(), None);
+        known.insert(Owner::Other, &Workload::default(), None);
+        Self(RwLock::new(known))
+    }
+}
+
+impl OwnerRegistry {
+    /// The number of a process's party, with its names as they are known now; `name` knows users.
+    pub(crate) fn of(
+        &self,
+        owner: &ProcessAttribution,
+        name: impl FnOnce(u32) -> Option<Arc<str>>,
+    ) -> OwnerId {
+        let party = Owner::of(owner);
+        let user = match party {
+            Owner::User(uid) if uid == owner.uid => Some(owner.user_text()),
+            Owner::User(uid) => Some(name(uid).unwrap_or_else(|| Arc::from(uid.to_string()))),
+            _ => None,
+        };
+        self.put(party, &owner.workload, user)
+    }
+
+    /// The number of a party, with the names of a workload of its.
+    pub(crate) fn put(&self, party: Owner, workload: &Workload, user: Option<Arc<str>>) -> OwnerId {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(party, workload, user)
+    }
+
+    /// The number of a party that was granted something. Its processes may have told more of it:
+    /// that stays, or its names would change to and fro.
+    pub(crate) fn granted(&self, party: Owner, workload: &Workload) -> OwnerId {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let granted = OwnerFacts::new(party.clone(), workload, None);
+        let named = known.ids.get(&party).and_then(|id| known.facts.get(id).map(|f| (*id, f)));
+        match named {
+            Some((id, facts)) if facts.details.holds(&granted.details) => id,
+            _ => known.insert(party, workload, None),
+        }
+    }
+
+    /// Who that is; the `Arc` changes when the names do.
+    pub(crate) fn facts(&self, id: OwnerId) -> Option<Arc<OwnerFacts>> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.facts.get(&id).map(Arc::clone)
+    }
+
+    /// While it is the same, so are the names of every party.
+    pub(crate) fn version(&self) -> u64 {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).version
+    }
+
+    /// Forgets those that are in no use, now and when this was called before: one that was given a
+    /// number a moment ago may not be in use yet.
+    pub(crate) fn retain(&self, in_use: impl Fn(OwnerId) -> bool) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let OwnerIndex { ids, facts, idle, version, .. } = &mut *known;
+        let unused = facts.keys().copied().filter(|id| *id > OwnerId::OTHER && !in_use(*id));
+        let unused: HashSet<OwnerId> = unused.collect();
+        let is_over = |id: &OwnerId| unused.contains(id) && idle.contains(id);
+        ids.retain(|_, id| !is_over(id));
+        let before = facts.len();
+        facts.retain(|id, _| !is_over(id));
+        *version += u64::from(facts.len() != before);
+        *idle = unused;
+    }
+}
+
+impl OwnerIndex {
+    fn insert(&mut self, party: Owner, workload: &Workload, user: Option<Arc<str>>) -> OwnerId {
+        let id = match self.ids.get(&party) {
+            Some(id) => *id,
+            None if self.ids.len() >= MAX_PARTIES => return OwnerId::UNATTRIBUTED,
+            None => {
+                let id = OwnerId(self.next);
+                self.next += 1;
+                self.ids.insert(party.clone(), id);
+                id
+            }
+        };
+        self.idle.remove(&id);
+        let mut facts = OwnerFacts::new(party, workload, user);
+        if let Some(known) = self.facts.get(&id) {
+            facts.keep(known);
+        }
+        if self.facts.get(&id).is_none_or(|known| **known != facts) {
+            self.facts.insert(id, Arc::new(facts));
+            self.version += 1;
+        }
+        id
+    }
+}
+
+impl Owner {
+    /// The account of a process: the innermost unit of work that the host's own schedulers named.
+    pub fn of(owner: &ProcessAttribution) -> Self {
+        let workload = &owner.workload;
+        if owner.method == Method::Pending {
+            return Self::Unattributed;
+        }
+        // A user's slice is the user's, whatever number sudo or a user namespace gave the process.
+        let user = workload.uid.unwrap_or(owner.uid);
+        if let Some(pod) = &workload.pod {
+            let (uid, container) = (pod.uid.clone(), pod.container.clone());
+            // Where a nested pod's kubelet runs.
+            let within = workload
+                .nested
+                .then(|| Box::new(Self::place(workload, workload.node.as_ref(), user)));
+            return Self::Pod { uid, container, within };
+        }
+        if let Some(slurm) = &workload.slurm {
+            return Self::Job(slurm.job.clone());
+        }
+        if let Some(allocation) = &workload.allocation {
+            let (scheduler, id) = (allocation.scheduler, Arc::clone(&allocation.id));
+            return Self::Allocation { scheduler, id };
+        }
+        Self::place(workload, workload.container.as_ref(), user)
+    }
+
+    /// The outermost that the host itself has made.
+    fn place(workload: &Workload, container: Option<&ContainerId>, uid: u32) -> Self {
+        // Before the container: what is in a machine is named by the machine's own root, and what
+        // is in a unit by the unit.
+        if let Some(machine) = &workload.machine {
+            return Self::Machine(Arc::clone(machine));
+        }
+        let is_named_inside = workload.user_slice || workload.is_in_unit();
+        if let Some(container) = container.filter(|_| !is_named_inside) {
+            return Self::Container(container.clone());
+        }
+        match &workload.unit {
+            Some(unit) if !workload.user_slice && !is_session(unit) => {
+                Self::Service(Arc::clone(unit))
+            }
+            _ => Self::User(uid),
+        }
+    }
+
+    /// The word for `gpuwho.owner.kind`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Pod { .. } => "pod",
+            Self::Job(_) => "slurm_job",
+            Self::Allocation { .. } => "allocation",
+            Self::Container(_) => "container",
+            Self::Machine(_) => "machine",
+            Self::Service(_) => "service",
+            Self::User(_) => "user",
+            Self::Other => "other",
+            Self::Unattributed => "unattributed",
+        }
+    }
+}
+
+/// A login of somebody, not a service of the host.
+fn is_session(unit: &str) -> bool {
+    unit.starts_with("session-") || unit.starts_with("user@")
+}
+
+impl OwnerFacts {
+    fn new(party: Owner, workload: &Workload, user: Option<Arc<str>>) -> Self {
+        let mut attributes = AttrSet::new();
+        attributes.set(&attr::OWNER_KIND, party.kind());
+        match &party {
+            Owner::User(_) | Owner::Other | Owner::Unattributed => {}
+            Owner::Container(id) => {
+                attributes.set(&attr::CONTAINER_ID, id.as_str());
+                workload.name(&mut attributes);
+            }
+            Owner::Machine(name) => attributes.set(&attr::MACHINE_NAME, Arc::clone(name)),
+            Owner::Service(unit) => attributes.set(&attr::SYSTEMD_UNIT, Arc::clone(unit)),
+            _ => workload.name(&mut attributes),
+        }
+        // A job's is the job's own user: slurmstepd and sudo in it are root's.
+        let job = workload.slurm.as_ref().filter(|_| matches!(party, Owner::Job(_)));
+        attributes.set_some(&attr::PROCESS_OWNER, user.or_else(|| job.and_then(SlurmTask::user)));
+        let mut details = attributes.clone();
+        workload.detail(&mut details);
+        Self { owner: party, attributes, details }
+    }
+
+    /// Keeps what was known and is not told now: an allocator and a process each tell a part, and
+    /// a source that is down never blanks an owner.
+    fn keep(&mut self, known: &Self) {
+        for (new, old) in
+            [(&mut self.attributes, &known.attributes), (&mut self.details, &known.details)]
+        {
+            let told = std::mem::replace(new, old.clone());
+            new.extend(&told);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

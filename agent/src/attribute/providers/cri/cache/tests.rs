@@ -1,0 +1,276 @@
+use super::super::wire::{ContainerMetadata, ContainerStatus, PodSandboxMetadata, SandboxStatus};
+use super::*;
+use crate::attribute::names::{MetadataCache, Provider};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const UID: &str = "d0d0d0d0-1111-4222-8333-444455556666";
+
+fn sandbox(id: &str, uid: &str, attempt: u32, app: &str) -> PodSandbox {
+    PodSandbox {
+        id: id.to_owned(),
+        metadata: Some(PodSandboxMetadata {
+            name: format!("pod-{uid}"),
+            uid: uid.to_owned(),
+            namespace: "ml".to_owned(),
+            attempt,
+        }),
+        created_at: 0,
+        labels: [("statefulset.kubernetes.io/pod-name".to_owned(), app.to_owned())].into(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+fn container(id: &str, sandbox: &str, uid: &str, name: &str) -> Container {
+    Container {
+        id: id.to_owned(),
+        pod_sandbox_id: sandbox.to_owned(),
+        metadata: Some(ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+        image: Some(ImageSpec { image: "lab.local/gpuload:1".into(), ..ImageSpec::default() }),
+        image_ref: format!("sha256:{}", "c".repeat(64)),
+        labels: [(POD_UID.to_owned(), uid.to_owned())].into(),
+    }
+}
+
+fn book() -> PodCache {
+    let mut book = PodCache::new(WantedLabels::default(), None);
+    book.is_about("containerd");
+    book
+}
+
+/// Pods and containers with their names, in the order they were told.
+fn named(told: &[MetadataUpdate]) -> Vec<String> {
+    let line = |told: &MetadataUpdate| match told {
+        MetadataUpdate::Pod(pod) => format!("pod {} is {}/{}", pod.uid, pod.namespace, pod.name),
+        MetadataUpdate::Container(one) => {
+            let pod = one.pod.as_ref().unwrap();
+            format!("{} is {:?} of {pod}", one.id, one.name.as_deref())
+        }
+        MetadataUpdate::Gone(Change::Pod(uid)) => format!("pod {uid} ended"),
+        MetadataUpdate::Gone(Change::Container(id)) => format!("{id} ended"),
+    };
+    told.iter().map(line).collect()
+}
+
+#[test]
+fn a_list_tells_pods_their_containers_and_the_sandbox_itself() {
+    let told = book().list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
+    let pod = format!("pod {UID} is ml/pod-{UID}");
+    let expected = [pod, format!("s is None of {UID}"), format!("c is Some(\"main\") of {UID}")];
+    assert_eq!(named(&told), expected);
+    let Some(MetadataUpdate::Container(facts)) = told.last() else { panic!("{told:?}") };
+    let image = facts.image.as_deref();
+    assert_eq!((image, facts.runtime), (Some("lab.local/gpuload:1"), "containerd"));
+}
+
+#[test]
+fn a_container_listed_without_its_sandbox_is_its_label_s_pod_s() {
+    let told = book().some(Vec::new(), vec![container("c", "s", UID, "main")]);
+    assert_eq!(named(&told), [format!("c is Some(\"main\") of {UID}")]);
+}
+
+#[test]
+fn a_container_that_nothing_ties_to_a_pod_is_not_told() {
+    let stray = Container { labels: BTreeMap::new(), ..container("c", "s", UID, "main") };
+    assert_eq!(named(&book().some(Vec::new(), vec![stray])), [""; 0]);
+}
+
+#[test]
+fn a_container_whose_label_and_sandbox_differ_is_not_told() {
+    let mut book = book();
+    book.some(vec![sandbox("s", UID, 0, "")], Vec::new());
+    let told = book.some(Vec::new(), vec![container("c", "s", "another", "main")]);
+    assert_eq!(named(&told), [""; 0]);
+}
+
+#[test]
+fn init_and_ephemeral_containers_have_the_names_the_pod_gives_them() {
+    let containers = [("i", "copy-model"), ("d", "debugger-x7b9k")]
+        .map(|(id, name)| container(id, "s", UID, name))
+        .to_vec();
+    let told = book().some(vec![sandbox("s", UID, 0, "")], containers);
+    let expected = ["i is Some(\"copy-model\")", "d is Some(\"debugger-x7b9k\")"];
+    assert_eq!(named(&told)[2..], expected.map(|line| format!("{line} of {UID}")));
+}
+
+#[test]
+fn a_static_pod_keeps_its_uid_of_32_digits() {
+    let uid = "0123456789abcdef0123456789abcdef";
+    let told = book().some(vec![sandbox("s", uid, 0, "")], Vec::new());
+    assert_eq!(named(&told)[0], format!("pod {uid} is ml/pod-{uid}"));
+}
+
+#[test]
+fn of_a_pod_s_sandboxes_the_last_attempt_describes_it() {
+    let pods = vec![sandbox("new", UID, 1, "b-1"), sandbox("old", UID, 0, "a-0")];
+    let told = book().some(pods, Vec::new());
+    let expected = [
+        format!("pod {UID} is ml/pod-{UID}"),
+        format!("new is None of {UID}"),
+        format!("old is None of {UID}"),
+    ];
+    assert_eq!(named(&told), expected);
+}
+
+#[test]
+fn a_pod_outlives_its_sandbox_until_the_last_one_is_gone() {
+    let mut book = book();
+    book.list(vec![sandbox("old", UID, 0, ""), sandbox("new", UID, 1, "")], Vec::new());
+    let told = book.list(vec![sandbox("new", UID, 1, "")], Vec::new());
+    assert_eq!(named(&told)[2..], ["old ended"]);
+    let told = book.list(Vec::new(), Vec::new());
+    assert_eq!(named(&told), [format!("pod {UID} ended"), "new ended".to_owned()]);
+}
+
+#[test]
+fn an_incomplete_list_ends_nothing() {
+    let mut book = book();
+    book.list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
+    assert_eq!(named(&book.some(Vec::new(), Vec::new())), [""; 0]);
+}
+
+#[test]
+fn an_event_tells_what_it_carries_and_a_deletion_what_it_is_about() {
+    let PodSandbox { id, metadata, created_at, labels, annotations } = sandbox("s", UID, 0, "");
+    let status = SandboxStatus { id, metadata, created_at, labels, annotations };
+    let metadata = ContainerMetadata { name: "main".into(), attempt: 2 };
+    let running =
+        ContainerStatus { id: "c".into(), metadata: Some(metadata), ..ContainerStatus::default() };
+    let event = |kind, about: &str| Event {
+        container_id: about.into(),
+        kind,
+        sandbox: Some(status.clone()),
+        containers: vec![running.clone()],
+    };
+    let mut book = book();
+    let told = named(&book.event(event(1, "c")));
+    let expected = [
+        format!("pod {UID} is ml/pod-{UID}"),
+        format!("s is None of {UID}"),
+        format!("c is Some(\"main\") of {UID}"),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(named(&book.event(event(DELETED, "c"))).last().unwrap(), "c ended");
+    let bare = Event { kind: DELETED, container_id: "s".into(), ..Event::default() };
+    assert_eq!(named(&book.event(bare)), [format!("pod {UID} ended"), "s ended".to_owned()]);
+}
+
+#[test]
+fn an_image_has_the_name_a_person_gave_it() {
+    let digest = || format!("sha256:{}", "c".repeat(64));
+    let spec = |image: &str, asked: &str| {
+        Some(ImageSpec { image: image.into(), user_specified_image: asked.into() })
+    };
+    let named = |spec: Option<ImageSpec>, reference: String| {
+        image(spec.as_ref(), &reference).map(|name| name.to_string())
+    };
+    assert_eq!(named(spec(&digest(), "vllm:1"), digest()).as_deref(), Some("vllm:1"));
+    assert_eq!(named(spec("vllm:2", ""), digest()).as_deref(), Some("vllm:2"));
+    let repo = format!("registry.example/vllm@{}", digest());
+    assert_eq!(named(spec(&digest(), ""), repo.clone()), Some(repo));
+    assert_eq!(named(spec(&digest(), ""), digest()), None);
+}
+
+#[test]
+fn an_image_known_by_its_digest_alone_has_the_tag_of_the_runtime_s_list() {
+    let digest = format!("sha256:{}", "c".repeat(64));
+    let spec = ImageSpec { image: digest.clone(), ..ImageSpec::default() };
+    let containers = [Container { image: Some(spec), ..container("c", "s", UID, "main") }];
+    let mut book = book();
+    assert!(book.lacks_tags(&containers));
+    let images = vec![Image { id: digest, repo_tags: vec!["lab.local/gpuload:1".into()] }];
+    book.tags(images, &containers);
+    assert!(!book.lacks_tags(&containers));
+    let told = book.some(Vec::new(), containers.to_vec());
+    let [MetadataUpdate::Container(facts)] = &*told else { panic!("{told:?}") };
+    assert_eq!(facts.image.as_deref(), Some("lab.local/gpuload:1"));
+}
+
+/// What can be told of the world of the property test.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A complete list of those pods.
+    List(Vec<usize>),
+    /// The containers of a pod, without its sandbox.
+    Containers(usize),
+    /// A pod's sandbox, without its containers.
+    Sandbox(usize),
+    Event(usize, i32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        proptest::sample::subsequence((0..PODS).collect::<Vec<_>>(), 0..=PODS).prop_map(Step::List),
+        (0..PODS).prop_map(Step::Containers),
+        (0..PODS).prop_map(Step::Sandbox),
+        (0..PODS, 0..4).prop_map(|(pod, kind)| Step::Event(pod, kind)),
+    ]
+}
+
+const PODS: usize = 5;
+
+/// Pod `n`'s sandbox and two containers; pods 0 and 1 are attempts of one.
+fn world(pod: usize) -> (PodSandbox, Vec<Container>) {
+    let uid = format!("uid-{}", pod.max(1));
+    let id = format!("s{pod}");
+    let attempt = u32::try_from(pod.min(1)).unwrap();
+    let containers = ["a", "b"].map(|name| container(&format!("{name}{pod}"), &id, &uid, name));
+    (sandbox(&id, &uid, attempt, "app-0"), containers.to_vec())
+}
+
+fn say(book: &mut PodCache, step: &Step) -> Vec<MetadataUpdate> {
+    match step {
+        Step::List(pods) => {
+            let (sandboxes, containers): (Vec<_>, Vec<_>) = pods.iter().map(|n| world(*n)).unzip();
+            book.list(sandboxes, containers.concat())
+        }
+        Step::Containers(pod) => book.some(Vec::new(), world(*pod).1),
+        Step::Sandbox(pod) => book.some(vec![world(*pod).0], Vec::new()),
+        Step::Event(pod, kind) => {
+            let (sandbox, containers) = world(*pod);
+            let PodSandbox { id, metadata, created_at, labels, annotations } = sandbox;
+            let sandbox = SandboxStatus { id, metadata, created_at, labels, annotations };
+            let status = |one: Container| ContainerStatus {
+                id: one.id,
+                metadata: one.metadata,
+                image: one.image,
+                image_ref: one.image_ref,
+                labels: one.labels,
+            };
+            let container_id = format!("a{pod}");
+            let containers = containers.into_iter().map(status).collect();
+            book.event(Event { container_id, kind: *kind, sandbox: Some(sandbox), containers })
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_order_of_lists_events_and_questions_gives_a_container_another_pod_s_name(
+        steps in proptest::collection::vec(step(), 0..40),
+    ) {
+        let (mut book, names) = (book(), MetadataCache::default());
+        for step in &steps {
+            for told in say(&mut book, step) {
+                match told {
+                    MetadataUpdate::Pod(facts) => drop(names.put_pod(Provider::Cri, facts)),
+                    MetadataUpdate::Container(facts) => drop(names.put_container(Provider::Cri, facts)),
+                    MetadataUpdate::Gone(what) => names.gone(Provider::Cri, &what, 0),
+                }
+            }
+            for (pod, name) in (0..PODS).flat_map(|pod| ["a", "b", "s"].map(|name| (pod, name))) {
+                let uid = PodUid::new(&format!("uid-{}", pod.max(1)));
+                if let Some(facts) = names.container(&ContainerId::new(&format!("{name}{pod}"))) {
+                    let expected = (Some(&uid), (name != "s").then_some(name));
+                    prop_assert_eq!((facts.pod.as_ref(), facts.name.as_deref()), expected);
+                }
+                if let Some(facts) = names.pod(&uid) {
+                    prop_assert_eq!(&*facts.name, &*format!("pod-{uid}"));
+                }
+            }
+        }
+        let everything = Step::List((0..PODS).collect());
+        prop_assert!(say(&mut book, &everything).iter().all(|told| !matches!(told, MetadataUpdate::Gone(_))));
+        prop_assert_eq!(book.containers(), PODS * 3);
+    }
+}

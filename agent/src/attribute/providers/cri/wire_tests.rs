@@ -1,0 +1,121 @@
+//! The messages against bytes that Kubernetes' own Go types write (`tests/kubernetes`).
+
+use super::wire::*;
+use crate::attribute::providers::fake_kubelet::written;
+use prost::Message as _;
+use std::collections::BTreeMap;
+
+/// A map with one entry, whose key is the field's name.
+fn map(field: &str, value: &str) -> BTreeMap<String, String> {
+    [(field.to_owned(), value.to_owned())].into()
+}
+
+fn pod_metadata() -> PodSandboxMetadata {
+    PodSandboxMetadata {
+        name: "PodSandboxMetadata.name".into(),
+        uid: "PodSandboxMetadata.uid".into(),
+        namespace: "PodSandboxMetadata.namespace".into(),
+        attempt: 1004,
+    }
+}
+
+fn metadata() -> ContainerMetadata {
+    ContainerMetadata { name: "ContainerMetadata.name".into(), attempt: 1002 }
+}
+
+fn image() -> ImageSpec {
+    ImageSpec {
+        image: "ImageSpec.image".into(),
+        user_specified_image: "ImageSpec.user_specified_image".into(),
+    }
+}
+
+#[test]
+fn a_version_is_read_as_kubernetes_writes_it() {
+    let told = VersionResponse::decode(&*written("cri-version")).unwrap();
+    let expected = VersionResponse {
+        runtime_name: "VersionResponse.runtime_name".into(),
+        runtime_version: "VersionResponse.runtime_version".into(),
+    };
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn sandboxes_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
+    let told = ListPodSandboxResponse::decode(&*written("cri-sandboxes")).unwrap();
+    let whole = PodSandbox {
+        id: "PodSandbox.id".into(),
+        metadata: Some(pod_metadata()),
+        created_at: 1004,
+        labels: map("PodSandbox.labels", "LabelsEntry.value"),
+        annotations: map("PodSandbox.annotations", "AnnotationsEntry.value"),
+    };
+    assert_eq!(told.items, [whole, PodSandbox::default()]);
+}
+
+#[test]
+fn containers_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
+    let told = ListContainersResponse::decode(&*written("cri-containers")).unwrap();
+    let whole = Container {
+        id: "Container.id".into(),
+        pod_sandbox_id: "Container.pod_sandbox_id".into(),
+        metadata: Some(metadata()),
+        image: Some(image()),
+        image_ref: "Container.image_ref".into(),
+        labels: map("Container.labels", "LabelsEntry.value"),
+    };
+    assert_eq!(told.containers, [whole, Container::default()]);
+}
+
+#[test]
+fn images_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
+    let told = ListImagesResponse::decode(&*written("cri-images")).unwrap();
+    let tag = "Image.repo_tags".to_owned();
+    let whole = Image { id: "Image.id".into(), repo_tags: vec![tag.clone(), tag] };
+    assert_eq!(told.images, [whole, Image::default()]);
+}
+
+#[test]
+fn an_event_is_read_as_kubernetes_writes_it() {
+    let told = Event::decode(&*written("cri-event")).unwrap();
+    let sandbox = SandboxStatus {
+        id: "PodSandboxStatus.id".into(),
+        metadata: Some(pod_metadata()),
+        created_at: 1004,
+        labels: map("PodSandboxStatus.labels", "LabelsEntry.value"),
+        annotations: map("PodSandboxStatus.annotations", "AnnotationsEntry.value"),
+    };
+    let container = ContainerStatus {
+        id: "ContainerStatus.id".into(),
+        metadata: Some(metadata()),
+        image: Some(image()),
+        image_ref: "ContainerStatus.image_ref".into(),
+        labels: map("ContainerStatus.labels", "LabelsEntry.value"),
+    };
+    let expected = Event {
+        container_id: "ContainerEventResponse.container_id".into(),
+        kind: DELETED,
+        sandbox: Some(sandbox),
+        containers: vec![container, ContainerStatus::default()],
+    };
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn questions_are_what_kubernetes_writes() {
+    let version = VersionRequest { version: "v1".into() };
+    assert_eq!(version.encode_to_vec(), written("cri-ask-version"));
+    let label_selector = map("io.kubernetes.pod.uid", "u1");
+    let filter = Some(PodSandboxFilter { id: "s1".into(), label_selector });
+    let sandbox = ListPodSandboxRequest { filter };
+    assert_eq!(sandbox.encode_to_vec(), written("cri-ask-sandbox"));
+    let filter = Some(ContainerFilter { id: "c1".into() });
+    assert_eq!(ListContainersRequest { filter }.encode_to_vec(), written("cri-ask-container"));
+}
+
+#[test]
+fn an_answer_without_a_byte_is_an_empty_list() {
+    assert_eq!(ListPodSandboxResponse::decode(&[][..]).unwrap().items, []);
+    assert_eq!(ListContainersResponse::decode(&[][..]).unwrap().containers, []);
+    assert_eq!(ListImagesResponse::decode(&[][..]).unwrap().images, []);
+}

@@ -1,0 +1,284 @@
+//! What device plugins and drivers of dynamic resource allocation call their devices, in words
+//! that the inventory knows. Each has its own way, and the same text means different things to
+//! different ones: a table by resource and by driver. What is of no known form is not guessed at.
+
+use super::wire::{ClaimResource, ContainerDevices, TopologyInfo};
+use crate::attribute::allocations::{AllocationDetails, DeviceName, DraDevice};
+use crate::catalog::share::GrantKind;
+use crate::ids::GpuUuid;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An accelerator that was granted, as far as its name tells which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Granted {
+    /// Which, or why that cannot be said.
+    pub(super) device: Result<DeviceName, Unnamed>,
+    pub(super) kind: GrantKind,
+    pub(super) words: AllocationDetails,
+    /// NUMA nodes of the device.
+    pub(super) numa: BTreeSet<i64>,
+    /// The name as the kubelet has it: two that are the same are the same grant.
+    pub(super) id: String,
+}
+
+/// Why a granted device cannot be found by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Unnamed {
+    /// A place for a MIG instance, named by profile and start.
+    MigPlace,
+    /// Handed to a virtual machine.
+    Passthrough,
+    /// A part of a device that has no PCI address of its own.
+    Partition,
+    /// Nothing that is known.
+    Form,
+}
+
+impl Unnamed {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::MigPlace => "named by their place on the device",
+            Self::Passthrough => "passed to a virtual machine",
+            Self::Partition => "partitions",
+            Self::Form => "of an unknown form",
+        }
+    }
+}
+
+/// A plugin's or driver's way of naming: from an id to a device and the replica of it.
+type Naming = fn(&NameContext<'_>, &str) -> Named;
+type Named = (Result<DeviceName, Unnamed>, GrantKind, Option<Arc<str>>);
+
+/// What is asked of the host to tell names.
+pub(super) struct NameContext<'a> {
+    /// sysfs.
+    pub(super) sys: &'a Path,
+    /// Further resources that the operator says are accelerators; a `*` at the end fits any end.
+    pub(super) extra: &'a [String],
+}
+
+/// Resources of device plugins that are accelerators, by the start of their names.
+const RESOURCES: &[(&str, Naming)] = &[
+    // NVIDIA/k8s-device-plugin internal/rm: the UUID of the GPU or MIG device, `::N` for a replica
+    // (time slicing and MPS). GKE's (container-engine-accelerators pkg/gpu/nvidia): `nvidiaMINOR`,
+    // `/giN` for a MIG instance, `/vgpuN` for a replica.
+    ("nvidia.com/", nvidia),
+    // ROCm/k8s-device-plugin internal/pkg/amdgpu: the PCI address, or `amdgpu_xcp_N`.
+    ("amd.com/", amd),
+    // HabanaAI/habanalabs-k8s-device-plugin habanalabs.go: the serial number.
+    ("habana.ai/", habana),
+    // intel-device-plugins-for-kubernetes cmd/gpu_plugin: `cardN-REPLICA`.
+    ("gpu.intel.com/", intel),
+    // Google's plugin for TPUs and Tenstorrent's count devices.
+    ("google.com/tpu", plain),
+    ("tenstorrent.com/", plain),
+];
+
+/// Drivers of dynamic resource allocation whose devices are accelerators, by the start of their
+/// devices' full names, `DRIVER/DEVICE`.
+const DRIVERS: &[(&str, Naming)] = &[
+    // NVIDIA/k8s-dra-driver-gpu cmd/gpu-kubelet-plugin/deviceinfo.go CanonicalName: `gpu-MINOR`,
+    // `gpu-MINOR-mig-PROFILE-…`, `gpu-vfio-N`.
+    ("gpu.nvidia.com/", nvidia_claim),
+    // ROCm/k8s-gpu-dra-driver cmd/gpu-kubeletplugin/deviceinfo.go: `gpu-CARD-RENDER`.
+    ("gpu.amd.com/", amd_claim),
+    // intel/intel-resource-drivers-for-kubernetes: `0000-0f-00-0-0x56c0`, PCI address and model.
+    ("gpu.intel.com/", intel_claim),
+    ("gaudi.intel.com/", intel_claim),
+];
+
+impl NameContext<'_> {
+    /// The devices that a plugin granted; nothing for what is no accelerator.
+    pub(super) fn plugin(&self, devices: &ContainerDevices) -> Vec<Granted> {
+        let resource = devices.resource_name.as_str();
+        let known = RESOURCES.iter().find(|(start, _)| resource.starts_with(start));
+        let Some(naming) = known.map(|(_, naming)| *naming).or_else(|| self.extra(resource)) else {
+            return Vec::new();
+        };
+        let resource: Arc<str> = resource.into();
+        let granted = |id: &String| {
+            let (device, kind, replica) = naming(self, id);
+            let resource = Some(Arc::clone(&resource));
+            let words = AllocationDetails { resource, replica, ..AllocationDetails::default() };
+            let numa = devices.topology.as_ref().map(TopologyInfo::ids).unwrap_or_default();
+            Granted { device, kind, words, numa, id: id.clone() }
+        };
+        devices.device_ids.iter().map(granted).collect()
+    }
+
+    /// The device of a claim; nothing for what is no accelerator.
+    pub(super) fn claim(&self, claim: &str, granted: &ClaimResource) -> Option<Granted> {
+        let driver = granted.driver_name.as_str();
+        let id = format!("{driver}/{}", granted.device_name);
+        let known = DRIVERS.iter().find(|(start, _)| id.starts_with(start));
+        let naming = known.map(|(_, naming)| *naming).or_else(|| self.extra(driver))?;
+        let (mut device, _, _) = naming(self, &granted.device_name);
+        if device == Err(Unnamed::Form) {
+            let cdi = granted.cdi_devices.iter().find_map(|device| by_cdi(&device.name));
+            device = cdi.ok_or(Unnamed::Form);
+        }
+        let claimed = DraDevice {
+            driver: granted.driver_name.clone(),
+            pool: granted.pool_name.clone(),
+            device: granted.device_name.clone(),
+            cdi: granted.cdi_devices.iter().map(|device| device.name.clone()).collect(),
+        };
+        let words = AllocationDetails {
+            resource: Some(claim.into()),
+            replica: granted.share_id.as_deref().map(Into::into),
+            claimed: Some(Arc::new(claimed)),
+            ..AllocationDetails::default()
+        };
+        Some(Granted { device, kind: GrantKind::Claim, words, numa: BTreeSet::new(), id })
+    }
+
+    fn extra(&self, resource: &str) -> Option<Naming> {
+        let fits = |wanted: &String| match wanted.strip_suffix('*') {
+            Some(start) => resource.starts_with(start),
+            None => resource == wanted,
+        };
+        self.extra.iter().any(fits).then_some(plain as Naming)
+    }
+
+    /// The PCI address of a DRM node, where it is a whole PCI device's.
+    fn drm(&self, node: &str) -> Result<DeviceName, Unnamed> {
+        let link = self.sys.join("class/drm").join(node).join("device");
+        let device = std::fs::read_link(link).map_err(|_| Unnamed::Form)?;
+        let device = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        pci(device).ok_or(Unnamed::Partition)
+    }
+}
+
+fn nvidia(_: &NameContext<'_>, id: &str) -> Named {
+    let (id, replica) = match id.split_once("::").or_else(|| id.split_once("/vgpu")) {
+        Some((device, replica)) => (device, Some(replica)),
+        None => (id, None),
+    };
+    let device = match id.strip_prefix("nvidia") {
+        Some(minor) if minor.contains("/gi") => Err(Unnamed::MigPlace),
+        Some(minor) => number(minor).map(DeviceName::Minor).ok_or(Unnamed::Form),
+        None => uuid(id).ok_or(Unnamed::Form),
+    };
+    let kind = match &device {
+        _ if replica.is_some() => GrantKind::Replica,
+        Ok(DeviceName::Uuid(uuid)) if uuid.as_str().starts_with("MIG-") => GrantKind::Instance,
+        Err(Unnamed::MigPlace) => GrantKind::Instance,
+        _ => GrantKind::Exclusive,
+    };
+    (device, kind, replica.map(Into::into))
+}
+
+fn amd(_: &NameContext<'_>, id: &str) -> Named {
+    let partition = id.starts_with("amdgpu_xcp_");
+    let why = if partition { Unnamed::Partition } else { Unnamed::Form };
+    let kind = if partition { GrantKind::Instance } else { GrantKind::Exclusive };
+    (pci(id).ok_or(why), kind, None)
+}
+
+fn habana(_: &NameContext<'_>, id: &str) -> Named {
+    let serial = (!id.is_empty()).then(|| DeviceName::Serial(id.into()));
+    (serial.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
+}
+
+fn intel(names: &NameContext<'_>, id: &str) -> Named {
+    let Some((card, replica)) = id.rsplit_once('-').filter(|(card, _)| is_node("card", card))
+    else {
+        return (Err(Unnamed::Form), GrantKind::Exclusive, None);
+    };
+    // The plugin has replicas of every card where it has any; it does not say of how many.
+    (names.drm(card), GrantKind::Replica, Some(replica.into()))
+}
+
+/// A name that says by its form what it is.
+fn plain(_: &NameContext<'_>, id: &str) -> Named {
+    let counted = || number(id).map(DeviceName::Index);
+    let device = uuid(id).or_else(|| pci(id)).or_else(counted);
+    (device.ok_or(Unnamed::Form), GrantKind::Exclusive, None)
+}
+
+fn nvidia_claim(_: &NameContext<'_>, name: &str) -> Named {
+    let device = match name.strip_prefix("gpu-") {
+        Some(rest) if rest.starts_with("vfio-") => Err(Unnamed::Passthrough),
+        Some(rest) if rest.contains("-mig-") => Err(Unnamed::MigPlace),
+        Some(minor) => number(minor).map(DeviceName::Minor).ok_or(Unnamed::Form),
+        None => Err(Unnamed::Form),
+    };
+    (device, GrantKind::Claim, None)
+}
+
+fn amd_claim(names: &NameContext<'_>, name: &str) -> Named {
+    let render = name.strip_prefix("gpu-").and_then(|rest| rest.split_once('-'));
+    let render = render.and_then(|(card, render)| number(card).and(number(render)));
+    let device = render.ok_or(Unnamed::Form).and_then(|n| names.drm(&format!("renderD{n}")));
+    (device, GrantKind::Claim, None)
+}
+
+fn intel_claim(_: &NameContext<'_>, name: &str) -> Named {
+    let parts: Vec<_> = name.split('-').collect();
+    let device = match parts.as_slice() {
+        [domain, bus, slot, function, model] if model.starts_with("0x") => {
+            pci(&format!("{domain}:{bus}:{slot}.{function}"))
+        }
+        _ => None,
+    };
+    (device.ok_or(Unnamed::Form), GrantKind::Claim, None)
+}
+
+/// What a CDI name tells of itself: a UUID anywhere; NVIDIA's minor numbers in the specifications
+/// of its driver, and its indexes in those that nvidia-ctk writes.
+fn by_cdi(qualified: &str) -> Option<DeviceName> {
+    let (kind, name) = qualified.split_once('=')?;
+    let minor = || name.strip_prefix("gpu-").and_then(number).map(DeviceName::Minor);
+    uuid(name).or_else(|| match kind {
+        "k8s.gpu.nvidia.com/device" => minor(),
+        "nvidia.com/gpu" => number(name).map(DeviceName::Index),
+        _ => None,
+    })
+}
+
+/// NVIDIA's UUID of a GPU or a MIG device, all of it and nothing beside: other plugins (HAMi) count
+/// their own shares behind it, and grant other devices than the kubelet is told.
+fn uuid(id: &str) -> Option<DeviceName> {
+    let rest = id.strip_prefix("GPU-").or_else(|| id.strip_prefix("MIG-"))?;
+    // Drivers before 470 name a MIG device by its GPU and two numbers.
+    let (digits, instances) = match rest.strip_prefix("GPU-") {
+        Some(old) => old.split_once('/').map(|(uuid, instances)| (uuid, Some(instances)))?,
+        None => (rest, None),
+    };
+    let instances = instances.is_none_or(|text| {
+        text.split_once('/').is_some_and(|(gi, ci)| number(gi).and(number(ci)).is_some())
+    });
+    let shaped = digits.len() == 36
+        && digits.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        });
+    (shaped && instances).then(|| DeviceName::Uuid(GpuUuid::new(id)))
+}
+
+/// `0000:19:00.0`.
+fn pci(id: &str) -> Option<DeviceName> {
+    let (domain, rest) = id.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (slot, function) = rest.split_once('.')?;
+    let hex = |text: &str, length| {
+        text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let shaped =
+        (hex(domain, 4) || hex(domain, 8)) && hex(bus, 2) && hex(slot, 2) && hex(function, 1);
+    shaped.then(|| DeviceName::Pci(id.to_ascii_lowercase().into()))
+}
+
+fn number(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+fn is_node(kind: &str, node: &str) -> bool {
+    node.strip_prefix(kind).and_then(number).is_some()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+use super::super::wire::CdiDevice;
+use super::*;
+
+const GPU: &str = "GPU-11111111-2222-3333-4444-555555555555";
+const MIG: &str = "MIG-0f3a1b2c-3d4e-5f60-7182-93a4b5c6d7e8";
+
+fn plugin(resource: &str, id: &str) -> Option<Named> {
+    let dir = tempfile::tempdir().unwrap();
+    drm(dir.path(), "card1", "0000:4d:00.0");
+    let names =
+        NameContext { sys: dir.path(), extra: &["example.com/npu".into(), "corp/*".into()] };
+    let devices = ContainerDevices {
+        resource_name: resource.into(),
+        device_ids: vec![id.into()],
+        topology: None,
+    };
+    let granted = names.plugin(&devices).pop()?;
+    assert_eq!((granted.words.resource.as_deref(), granted.id.as_str()), (Some(resource), id));
+    Some((granted.device, granted.kind, granted.words.replica))
+}
+
+fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, Unnamed>> {
+    let dir = tempfile::tempdir().unwrap();
+    drm(dir.path(), "renderD128", "0000:c1:00.0");
+    drm(dir.path(), "renderD129", "amdgpu_xcp_3");
+    let names = NameContext { sys: dir.path(), extra: &["npu.example.com".into()] };
+    let resource = ClaimResource {
+        cdi_devices: cdi.iter().map(|name| CdiDevice { name: (*name).into() }).collect(),
+        driver_name: driver.into(),
+        pool_name: "node-a".into(),
+        device_name: device.into(),
+        share_id: None,
+    };
+    let granted = names.claim("my-claim", &resource)?;
+    let claimed = DraDevice {
+        driver: driver.into(),
+        pool: "node-a".into(),
+        device: device.into(),
+        cdi: cdi.iter().map(|name| (*name).to_owned()).collect(),
+    };
+    let words = AllocationDetails {
+        resource: Some("my-claim".into()),
+        claimed: Some(Arc::new(claimed)),
+        ..AllocationDetails::default()
+    };
+    assert_eq!((&granted.words, granted.kind), (&words, GrantKind::Claim));
+    Some(granted.device)
+}
+
+/// A DRM node of a device, as sysfs links them.
+fn drm(sys: &Path, node: &str, device: &str) {
+    let dir = sys.join("class/drm").join(node);
+    std::fs::create_dir_all(&dir).unwrap();
+    std::os::unix::fs::symlink(format!("../../../{device}"), dir.join("device")).unwrap();
+}
+
+fn by_uuid(uuid: &str) -> DeviceName {
+    DeviceName::Uuid(GpuUuid::new(uuid))
+}
+
+fn by_pci(address: &str) -> DeviceName {
+    DeviceName::Pci(address.into())
+}
+
+#[test]
+fn every_plugins_ids_are_read_in_its_own_way() {
+    use GrantKind::{Exclusive, Instance, Replica};
+    let replica = |number: &str| Some(Arc::<str>::from(number));
+    let old_mig = "MIG-GPU-11111111-2222-3333-4444-555555555555/1/0";
+    for (resource, id, wanted) in [
+        ("nvidia.com/gpu", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
+        ("nvidia.com/gpu.shared", &format!("{GPU}::3"), (Ok(by_uuid(GPU)), Replica, replica("3"))),
+        ("nvidia.com/mig-1g.10gb", MIG, (Ok(by_uuid(MIG)), Instance, None)),
+        ("nvidia.com/mig-1g.10gb", &format!("{MIG}::0"), (Ok(by_uuid(MIG)), Replica, replica("0"))),
+        ("nvidia.com/mig-1g.5gb", old_mig, (Ok(by_uuid(old_mig)), Instance, None)),
+        ("nvidia.com/gpu", "nvidia2", (Ok(DeviceName::Minor(2)), Exclusive, None)),
+        ("nvidia.com/gpu", "nvidia2/vgpu1", (Ok(DeviceName::Minor(2)), Replica, replica("1"))),
+        ("nvidia.com/gpu", "nvidia0/gi7", (Err(Unnamed::MigPlace), Instance, None)),
+        ("nvidia.com/gpu", "nvidia0/gi7/vgpu0", (Err(Unnamed::MigPlace), Replica, replica("0"))),
+        ("amd.com/gpu", "0000:C1:00.0", (Ok(by_pci("0000:c1:00.0")), Exclusive, None)),
+        ("amd.com/cpx_nps4", "amdgpu_xcp_30", (Err(Unnamed::Partition), Instance, None)),
+        ("habana.ai/gaudi", "AN12345", (Ok(DeviceName::Serial("AN12345".into())), Exclusive, None)),
+        ("gpu.intel.com/xe", "card1-0", (Ok(by_pci("0000:4d:00.0")), Replica, replica("0"))),
+        ("gpu.intel.com/i915", "card7-0", (Err(Unnamed::Form), Replica, replica("0"))),
+        ("google.com/tpu", "3", (Ok(DeviceName::Index(3)), Exclusive, None)),
+        ("tenstorrent.com/n150", "0", (Ok(DeviceName::Index(0)), Exclusive, None)),
+        ("example.com/npu", "1", (Ok(DeviceName::Index(1)), Exclusive, None)),
+        ("corp/any-thing", GPU, (Ok(by_uuid(GPU)), Exclusive, None)),
+    ] {
+        assert_eq!(plugin(resource, id), Some(wanted), "{resource} {id}");
+    }
+}
+
+#[test]
+fn a_name_of_no_known_form_is_not_guessed_at() {
+    for (resource, id) in [
+        // NVIDIA's plugin never counts; another's number would be another order.
+        ("nvidia.com/gpu", "0"),
+        // HAMi's shares: what the kubelet was told is not what the pod got.
+        ("nvidia.com/gpu", &format!("{GPU}-3")),
+        ("nvidia.com/gpu", "GPU-11111111"),
+        ("nvidia.com/gpu", "nvidia"),
+        ("nvidia.com/gpu", "tegra"),
+        ("amd.com/gpu", "1"),
+        ("amd.com/gpu", "0000:c1:00"),
+        ("gpu.intel.com/xe", "cardx-1"),
+        ("tenstorrent.com/n150", "n150-a"),
+    ] {
+        let (device, _, _) = plugin(resource, id).unwrap();
+        assert_eq!(device, Err(Unnamed::Form), "{resource} {id}");
+    }
+}
+
+#[test]
+fn what_is_no_accelerator_is_left_out() {
+    for resource in ["rdma/hca_shared", "intel.com/sriov", "example.com/nic", "cpu", "corpse/x"] {
+        assert_eq!(plugin(resource, "0"), None, "{resource}");
+    }
+    assert_eq!(claim("dra.net", "eth1", &[]), None);
+    assert_eq!(claim("compute-domain.nvidia.com", "channel-0", &[]), None);
+}
+
+#[test]
+fn every_drivers_devices_are_read_in_its_own_way() {
+    let nvidia = "gpu.nvidia.com";
+    let cdi = "k8s.gpu.nvidia.com/claim=8f4b6d1c-0000-0000-0000-000000000000-gpu-1";
+    for (driver, device, wanted) in [
+        (nvidia, "gpu-1", Ok(DeviceName::Minor(1))),
+        (nvidia, "gpu-0-mig-1g10gb-19-0", Err(Unnamed::MigPlace)),
+        (nvidia, "gpu-0-mig-19-4-1", Err(Unnamed::MigPlace)),
+        (nvidia, "gpu-vfio-0", Err(Unnamed::Passthrough)),
+        ("gpu.amd.com", "gpu-0-128", Ok(by_pci("0000:c1:00.0"))),
+        ("gpu.amd.com", "gpu-1-129", Err(Unnamed::Partition)),
+        ("gpu.intel.com", "0000-0f-00-0-0x56c0", Ok(by_pci("0000:0f:00.0"))),
+        ("gaudi.intel.com", "0000-9a-00-0-0x1020", Ok(by_pci("0000:9a:00.0"))),
+        ("npu.example.com", "2", Ok(DeviceName::Index(2))),
+        ("npu.example.com", "left", Err(Unnamed::Form)),
+    ] {
+        assert_eq!(claim(driver, device, &[cdi]), Some(wanted), "{driver} {device}");
+    }
+}
+
+#[test]
+fn a_cdi_name_tells_where_the_drivers_does_not() {
+    let driver = "npu.example.com";
+    for (cdi, wanted) in [
+        (format!("nvidia.com/gpu={GPU}"), Ok(by_uuid(GPU))),
+        ("nvidia.com/gpu=1".to_owned(), Ok(DeviceName::Index(1))),
+        ("k8s.gpu.nvidia.com/device=gpu-1".to_owned(), Ok(DeviceName::Minor(1))),
+        ("nvidia.com/gpu=all".to_owned(), Err(Unnamed::Form)),
+        ("nvidia.com/gpu=gpu-1".to_owned(), Err(Unnamed::Form)),
+        ("other.com/thing=1".to_owned(), Err(Unnamed::Form)),
+    ] {
+        assert_eq!(claim(driver, "left", &[&cdi]), Some(wanted), "{cdi}");
+    }
+}

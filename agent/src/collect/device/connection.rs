@@ -1,0 +1,123 @@
+//! What a reader remembers of its running child, and the ways in which that ends.
+
+use super::link::{Link, LinkError};
+use super::wire::{OpenErrorKind, Stuck};
+use crate::catalog::agent::SourceState;
+use crate::catalog::device::DeviceState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::time::Instant;
+
+/// A running child and what it owes.
+pub(super) struct Connection {
+    pub(super) link: Link,
+    /// Number of devices, once the library is open.
+    pub(super) devices: Option<u32>,
+    /// The request it has not ended yet.
+    pub(super) owed: Option<u64>,
+    /// It missed a deadline altogether.
+    pub(super) late: bool,
+    /// Calls that have not come back, by device; without one while the library opens.
+    pub(super) stuck: BTreeMap<Option<u32>, Stuck>,
+    /// Devices that said in this tick that the driver is gone, and their words.
+    pub(super) gone: BTreeMap<u32, String>,
+    /// The kernel driver's devices when the library was loaded.
+    pub(super) driver_devices: BTreeSet<OsString>,
+    /// When the devices were last counted.
+    pub(super) counted: Instant,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Disconnect {
+    /// The child crashed or talks nonsense.
+    #[error(transparent)]
+    Lost(#[from] LinkError),
+    /// The library cannot be used.
+    #[error("{text}")]
+    Refused {
+        /// Of which kind.
+        refusal: OpenErrorKind,
+        /// What the library said.
+        text: String,
+    },
+    /// There is nothing to read.
+    #[error("the driver lists no device")]
+    NoDevice,
+    /// The driver was unloaded or replaced.
+    #[error("the driver went away: {0}")]
+    DriverGone(String),
+    /// Devices were added or taken away: the library must be loaded anew to see them.
+    #[error("the devices changed: {0}")]
+    Changed(String),
+}
+
+impl Connection {
+    pub(super) fn new(link: Link, roster: BTreeSet<OsString>) -> Self {
+        Self {
+            link,
+            devices: None,
+            owed: None,
+            late: false,
+            stuck: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            driver_devices: roster,
+            counted: Instant::now(),
+        }
+    }
+
+    /// Why a device, or the library, does not answer.
+    pub(super) fn why_late(&self, slot: Option<u32>) -> String {
+        let told = self.stuck.get(&slot).map(|stuck| stuck.describe(self.link.pid()));
+        let otherwise = || match slot {
+            Some(_) => "a call into the driver has not returned".to_owned(),
+            None => "its reader process does not answer".to_owned(),
+        };
+        told.unwrap_or_else(otherwise)
+    }
+}
+
+impl Disconnect {
+    /// The source's state after it, and what the operator can do.
+    pub(super) fn verdict(&self) -> (SourceState, &'static str) {
+        match self {
+            Self::Refused { refusal: OpenErrorKind::Absent, .. } => {
+                (SourceState::Absent, "load the kernel driver")
+            }
+            Self::Refused { refusal: OpenErrorKind::Unloadable, .. } => (
+                SourceState::Failed,
+                "install the library that is named here, or mount it into the container",
+            ),
+            Self::Refused { refusal: OpenErrorKind::Mismatch, .. } => (
+                SourceState::Failed,
+                "reload the kernel driver or reboot: the library is of another version",
+            ),
+            Self::Refused { refusal: OpenErrorKind::Forbidden, .. } => {
+                (SourceState::Failed, "run as root or allow the device nodes")
+            }
+            Self::Refused { refusal: OpenErrorKind::Failed, .. } => {
+                (SourceState::Failed, "check the driver with the vendor's tool")
+            }
+            Self::NoDevice => (SourceState::Absent, "check the devices with the vendor's tool"),
+            Self::Lost(_) | Self::DriverGone(_) | Self::Changed(_) => (SourceState::Failed, ""),
+        }
+    }
+
+    /// What every device is after it.
+    pub(super) fn devices(&self) -> DeviceState {
+        match self {
+            Self::DriverGone(_)
+            | Self::Refused {
+                refusal: OpenErrorKind::Absent | OpenErrorKind::Unloadable | OpenErrorKind::Mismatch,
+                ..
+            } => DeviceState::NoDriver,
+            Self::NoDevice => DeviceState::Missing,
+            Self::Lost(_) | Self::Changed(_) | Self::Refused { .. } => DeviceState::Failing,
+        }
+    }
+
+    /// Whether a new child may do better at once.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::DriverGone(_) | Self::Changed(_))
+    }
+}

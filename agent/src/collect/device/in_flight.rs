@@ -1,0 +1,110 @@
+//! Which call into the library a thread is in, and since when: told by the child of a thread that
+//! does not come back, because the call's name is where a person begins to look.
+//!
+//! Costs a lock nobody else holds, and a few formatted bytes, around each call.
+
+use std::cell::OnceCell;
+use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+thread_local! {
+    static HERE: OnceCell<InFlightCall> = const { OnceCell::new() };
+}
+
+/// What one thread is doing, for other threads to see.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InFlightCall(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The thread's number in the kernel; 0 before it has begun.
+    thread: AtomicU32,
+    doing: Mutex<Doing>,
+}
+
+#[derive(Debug, Default)]
+struct Doing {
+    /// Kept between calls, so that it is allocated once.
+    call: String,
+    since: Option<Instant>,
+}
+
+/// A call that has not come back yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) name: String,
+    pub(super) thread: u32,
+    pub(super) lasts: Duration,
+}
+
+/// Makes a call that is seen.
+pub(super) fn call<T>(name: impl fmt::Debug, question: impl FnOnce() -> T) -> T {
+    HERE.with(|here| here.get().inspect(|inside| inside.enter(name)).is_some());
+    let answer = question();
+    HERE.with(|here| here.get().inspect(|inside| inside.lock().since = None).is_some());
+    answer
+}
+
+impl InFlightCall {
+    /// Lets this thread's calls be seen in it.
+    pub(super) fn begin(&self) {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        self.0.thread.store(thread, Ordering::Relaxed);
+        // Set once a thread, when it begins.
+        let _ = HERE.with(|here| here.set(self.clone()));
+    }
+
+    /// The call its thread is in.
+    pub(super) fn now(&self) -> Option<Call> {
+        let doing = self.lock();
+        let lasts = doing.since?.elapsed();
+        let thread = self.0.thread.load(Ordering::Relaxed);
+        Some(Call { name: doing.call.clone(), thread, lasts })
+    }
+
+    fn enter(&self, name: impl fmt::Debug) {
+        let mut doing = self.lock();
+        doing.call.clear();
+        // Writing to a string cannot fail.
+        let _ = write!(doing.call, "{name:?}");
+        doing.since = Some(Instant::now());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Doing> {
+        self.0.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InFlightCall, call};
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[derive(Debug)]
+    struct Power;
+
+    #[test]
+    fn a_call_is_seen_from_outside_until_it_returns() {
+        let inside = InFlightCall::default();
+        let shown = inside.clone();
+        let (say, said) = channel();
+        let (go, gone) = channel::<()>();
+        let worker = thread::spawn(move || {
+            shown.begin();
+            call(Power, || {
+                say.send(()).unwrap();
+                gone.recv().unwrap();
+            });
+        });
+        said.recv().unwrap();
+        let seen = inside.now().unwrap();
+        assert_eq!(seen.name, "Power");
+        assert_ne!(seen.thread, 0);
+        go.send(()).unwrap();
+        worker.join().unwrap();
+        assert_eq!(inside.now(), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! Readings that change seldom: asked in a slow turn, and said at every reading as they were then.
+
+use super::caller::{NvmlCaller, PollEvery};
+use crate::collect::device::wire::WireValue;
+
+/// So often a group is asked again at once when something in it failed; then it waits for its turn.
+const RETRIES: u32 = 3;
+
+/// A group of readings, as last read.
+#[derive(Debug)]
+pub(super) struct CachedReadings {
+    pace: PollEvery,
+    values: Vec<WireValue>,
+    /// Something failed, and is missing: the group is asked again at the next readings.
+    retries: u32,
+}
+
+impl CachedReadings {
+    /// Nothing read yet.
+    pub(super) fn new(pace: PollEvery) -> Self {
+        Self { pace, values: Vec::new(), retries: 0 }
+    }
+
+    /// Reads the group if it is its turn, and adds what was last read.
+    pub(super) fn read(
+        &mut self,
+        ask: &mut NvmlCaller,
+        out: &mut Vec<WireValue>,
+        body: impl FnOnce(&mut NvmlCaller, &mut Vec<WireValue>),
+    ) {
+        let due = ask.due(self.pace);
+        if due || self.retries > 0 {
+            self.values.clear();
+            let failed = ask.cost().failed;
+            body(ask, &mut self.values);
+            let left = if due { RETRIES } else { self.retries - 1 };
+            self.retries = if ask.cost().failed == failed { 0 } else { left };
+        }
+        out.extend_from_slice(&self.values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CachedReadings, NvmlCaller, PollEvery};
+    use crate::catalog::device as metric;
+    use crate::collect::device::nvidia::caller::Call;
+    use crate::collect::device::wire::push;
+    use nvml_wrapper::error::NvmlError;
+
+    /// How often a reading is asked and how often it is said in a number of turns, when it fails
+    /// some times first.
+    fn play(turns: u32, mut failures: u32) -> (u32, usize) {
+        let (mut ask, mut kept) = (NvmlCaller::of(0), CachedReadings::new(PollEvery::Slow));
+        let (mut asked, mut said) = (0, Vec::new());
+        for turn in 0..turns {
+            ask.begin(turn == 0);
+            kept.read(&mut ask, &mut said, |ask, out| {
+                asked += 1;
+                let answer = if failures == 0 { Ok(7) } else { Err(NvmlError::Unknown) };
+                failures = failures.saturating_sub(1);
+                push(out, &metric::POWER_STATE, (), ask.ask(Call::PowerState, || answer));
+            });
+        }
+        (asked, said.len())
+    }
+
+    #[test]
+    fn it_is_asked_seldom_and_said_at_every_reading() {
+        assert_eq!(play(30, 0), (1, 30));
+        assert_eq!(play(31, 0), (2, 31));
+    }
+
+    #[test]
+    fn a_failure_is_not_said_and_asked_again_at_once() {
+        assert_eq!(play(30, 3), (4, 27));
+    }
+
+    #[test]
+    fn what_fails_for_good_is_not_asked_at_every_reading() {
+        assert_eq!(play(60, 99), (8, 0));
+    }
+}

@@ -1,0 +1,323 @@
+//! Asking the library, and the difference between *unsupported* (remembered, asked once),
+//! *failed* (counted, asked again) and *absent* (nothing there now).
+
+pub(super) use super::functions::Call;
+use crate::collect::device::CallTimes;
+use crate::collect::device::in_flight;
+use crate::collect::device::wire::{Cost, Outcome};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+/// Argument version mismatch: the driver is too old for this version of a structure.
+const ARGUMENT_VERSION: nvmlReturn_t = 25;
+/// The driver no longer lists the device.
+const GPU_NOT_FOUND: nvmlReturn_t = 28;
+
+impl Call {
+    fn bit(self) -> u128 {
+        1 << (self as u8)
+    }
+}
+
+/// Readings between two turns of what changes seldom: five minutes at 10 s.
+const SLOW: u32 = 30;
+/// Readings between two turns of what is much to ask: a minute at 10 s.
+const MEDIUM: u32 = 6;
+
+/// How often something is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PollEvery {
+    /// At every reading.
+    EveryTick,
+    /// At every sixth, not of all devices at once.
+    Medium,
+    /// At every thirtieth, not of all devices at once.
+    Slow,
+    /// Once a handle.
+    Once,
+}
+
+/// What one device's calls came to.
+#[derive(Debug, Default)]
+pub(super) struct NvmlCaller {
+    /// One bit for each [`Call`]; forgotten with the handle.
+    unsupported: u128,
+    /// Readings since the device was opened, or became another one by its MIG mode.
+    turn: u32,
+    /// Where in the round of slow turns this device has its own.
+    offset: u32,
+    cost: Cost,
+    answered: u32,
+    refused_handle: bool,
+    last_failure: String,
+    end: Option<Outcome>,
+    /// What the calls took, where somebody wants to know.
+    times: Option<Vec<CallTimes>>,
+}
+
+/// What an error means for what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ErrorClass {
+    Unsupported,
+    Absent,
+    Lost,
+    DriverGone,
+    Failed,
+}
+
+fn classify(error: &NvmlError) -> ErrorClass {
+    match error {
+        NvmlError::NotSupported
+        | NvmlError::FunctionNotFound
+        | NvmlError::FailedToLoadSymbol(_)
+        | NvmlError::UnexpectedVariant(ARGUMENT_VERSION) => ErrorClass::Unsupported,
+        NvmlError::NotFound | NvmlError::NoData => ErrorClass::Absent,
+        NvmlError::GpuLost
+        | NvmlError::ResetRequired
+        | NvmlError::UnexpectedVariant(GPU_NOT_FOUND) => ErrorClass::Lost,
+        NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch | NvmlError::Uninitialized => {
+            ErrorClass::DriverGone
+        }
+        _ => ErrorClass::Failed,
+    }
+}
+
+impl NvmlCaller {
+    /// Of the device at an index.
+    pub(super) fn of(index: u32) -> Self {
+        Self { offset: index, ..Self::default() }
+    }
+
+    /// Begins a reading; a new handle forgets what was unsupported.
+    pub(super) fn begin(&mut self, new_handle: bool) {
+        let turn = self.turn.wrapping_add(1);
+        let (unsupported, turn) = if new_handle { (0, 0) } else { (self.unsupported, turn) };
+        let times = self.times.take();
+        *self = Self { unsupported, turn, times, ..Self::of(self.offset) };
+    }
+
+    /// Forgets what was unsupported: MIG on is another device than MIG off.
+    pub(super) fn forget(&mut self) {
+        self.unsupported = 0;
+        self.turn = 0;
+    }
+
+    /// Whether this is the turn of what is asked at a pace. The first reading of a handle is.
+    pub(super) fn due(&self, pace: PollEvery) -> bool {
+        let turn = |round| self.turn.wrapping_add(self.offset).is_multiple_of(round);
+        self.turn == 0
+            || match pace {
+                PollEvery::EveryTick => true,
+                PollEvery::Medium => turn(MEDIUM),
+                PollEvery::Slow => turn(SLOW),
+                PollEvery::Once => false,
+            }
+    }
+
+    /// Whether nothing that was learnt of the device before holds any more.
+    pub(super) fn renewed(&self) -> bool {
+        self.turn == 0
+    }
+
+    /// Keeps, from now on, how long each function takes.
+    pub(super) fn time_calls(&mut self) {
+        self.times.get_or_insert_default();
+    }
+
+    /// What was kept.
+    pub(super) fn times(&self) -> &[CallTimes] {
+        self.times.as_deref().unwrap_or_default()
+    }
+
+    fn keep_time(&mut self, call: Call, took: Duration) {
+        let Some(times) = &mut self.times else { return };
+        let function = call.function();
+        let at = times.iter().position(|row| row.function == function).unwrap_or_else(|| {
+            times.push(CallTimes { function: function.to_owned(), ..CallTimes::default() });
+            times.len() - 1
+        });
+        if let Some(row) = times.get_mut(at) {
+            row.calls += 1;
+            row.total += took;
+            row.longest = row.longest.max(took);
+        }
+    }
+
+    /// Makes a call unless the device does not support it or is known to be lost.
+    pub(super) fn ask<T>(
+        &mut self,
+        call: Call,
+        question: impl FnOnce() -> Result<T, NvmlError>,
+    ) -> Option<T> {
+        if self.end.is_some() || self.lacks(call) {
+            return None;
+        }
+        let begun = Instant::now();
+        let answer = in_flight::call(call, question);
+        let took = begun.elapsed();
+        self.cost.calls += 1;
+        self.cost.library_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.keep_time(call, took);
+        match answer {
+            Ok(value) => {
+                // A handle says nothing about the device behind it; fields answer for themselves.
+                self.answered += u32::from(!matches!(call, Call::Handle | Call::Fields));
+                Some(value)
+            }
+            Err(error) => {
+                if self.note(&call, &error) == ErrorClass::Unsupported {
+                    self.unsupported |= call.bit();
+                }
+                None
+            }
+        }
+    }
+
+    /// Books one of the answers that came with one call; of what is unsupported the asker keeps
+    /// account.
+    pub(super) fn record<T>(
+        &mut self,
+        what: &impl Debug,
+        answer: Result<T, NvmlError>,
+    ) -> Result<T, ErrorClass> {
+        match answer {
+            Ok(value) => {
+                self.answered += 1;
+                Ok(value)
+            }
+            // A field, or a part of the device, that this driver does not know.
+            Err(NvmlError::InvalidArg) => Err(ErrorClass::Unsupported),
+            Err(error) => Err(self.note(what, &error)),
+        }
+    }
+
+    /// Counts an answer that cannot be true.
+    pub(super) fn reject(&mut self) {
+        self.cost.implausible += 1;
+    }
+
+    /// A value that can be true; another is counted and is none.
+    pub(super) fn in_range<T: PartialOrd>(
+        &mut self,
+        value: Option<T>,
+        range: RangeInclusive<T>,
+    ) -> Option<T> {
+        let value = value?;
+        if range.contains(&value) {
+            return Some(value);
+        }
+        self.reject();
+        None
+    }
+
+    /// Whether a call was not supported.
+    pub(super) fn lacks(&self, call: Call) -> bool {
+        self.unsupported & call.bit() != 0
+    }
+
+    /// Whether nothing was answered although nothing failed: a device that supports none of it.
+    pub(super) fn is_silent(&self) -> bool {
+        self.end.is_none() && self.answered == 0 && self.last_failure.is_empty()
+    }
+
+    /// How the reading ended.
+    pub(super) fn outcome(&mut self) -> Outcome {
+        match self.end.take() {
+            Some(end) => end,
+            None if self.answered > 0 => Outcome::Ok,
+            None if self.refused_handle => Outcome::Lost(self.last_failure.clone()),
+            None => Outcome::Failing(self.last_failure.clone()),
+        }
+    }
+
+    /// What the reading cost.
+    pub(super) fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    fn note(&mut self, what: &impl Debug, error: &NvmlError) -> ErrorClass {
+        let verdict = classify(error);
+        match verdict {
+            ErrorClass::Unsupported => {}
+            // An answer too: there is nothing.
+            ErrorClass::Absent => self.answered += 1,
+            ErrorClass::Lost => self.end = Some(Outcome::Lost(error.to_string())),
+            ErrorClass::DriverGone => self.end = Some(Outcome::DriverGone(error.to_string())),
+            ErrorClass::Failed => {
+                self.cost.failed += 1;
+                self.refused_handle |= matches!(error, NvmlError::InvalidArg);
+                self.last_failure = format!("{what:?}: {error}");
+            }
+        }
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Call, NvmlCaller, Outcome, PollEvery};
+    use nvml_wrapper::error::NvmlError;
+
+    #[test]
+    fn unsupported_is_asked_once_until_the_handle_changes() {
+        let mut ask = NvmlCaller::default();
+        let mut asked = 0;
+        for new_handle in [true, false, false, true] {
+            ask.begin(new_handle);
+            let _none: Option<()> = ask.ask(Call::Fan, || {
+                asked += 1;
+                Err(NvmlError::NotSupported)
+            });
+        }
+        assert_eq!(asked, 2);
+    }
+
+    #[test]
+    fn what_changes_seldom_has_its_turn_at_once_and_then_every_thirtieth_time() {
+        let turns = |index, pace| {
+            let mut ask = NvmlCaller::of(index);
+            let due = (0..61).filter(|turn| {
+                ask.begin(*turn == 0);
+                ask.due(pace)
+            });
+            due.collect::<Vec<u32>>()
+        };
+        assert_eq!(turns(0, PollEvery::Slow), [0, 30, 60]);
+        assert_eq!(turns(4, PollEvery::Medium)[..3], [0, 2, 8]);
+        assert_eq!(
+            turns(7, PollEvery::Slow),
+            [0, 23, 53],
+            "not when the first device has its turn"
+        );
+        assert_eq!(turns(7, PollEvery::Once), [0]);
+        assert_eq!(turns(7, PollEvery::EveryTick).len(), 61);
+    }
+
+    #[test]
+    fn failed_is_counted_and_asked_again() {
+        let mut ask = NvmlCaller::default();
+        for _ in 0..2 {
+            ask.begin(false);
+            let none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::Unknown));
+            assert_eq!((none, ask.cost().calls, ask.cost().failed), (None, 1, 1));
+        }
+    }
+
+    #[test]
+    fn a_lost_device_is_asked_nothing_more() {
+        let mut ask = NvmlCaller::default();
+        let _none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::GpuLost));
+        assert_eq!(ask.ask(Call::Fan, || Ok(1)), None);
+        assert!(matches!(ask.outcome(), Outcome::Lost(_)));
+    }
+
+    #[test]
+    fn a_handle_the_library_does_not_know_is_a_lost_device() {
+        let mut ask = NvmlCaller::default();
+        let _none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::InvalidArg));
+        assert!(matches!(ask.outcome(), Outcome::Lost(_)));
+    }
+}

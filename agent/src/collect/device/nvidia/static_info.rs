@@ -1,0 +1,264 @@
+//! What a board is, how it is set up, and the fabric it joined: about twenty calls once a handle,
+//! of which four are asked again every thirtieth reading (modes and video sessions) and one every
+//! sixth (the fabric). The InfoROM's flash memory is never read: the checksum of its configuration,
+//! which the driver has, is.
+
+use super::cached::CachedReadings;
+use super::caller::{Call, NvmlCaller, PollEvery};
+use super::fields::{Field, Fields};
+use super::links::Links;
+use super::{Versions, fabric};
+use crate::catalog::board::{self as metric, ComputeMode, Mode, Protection, RecoveryAction, Video};
+use crate::collect::device::wire::WireValue;
+use crate::collect::device::wire::push;
+use crate::inventory::facts::{Fact, Facts};
+use crate::sys::nvml::board::{self as raw, Confidential};
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, InfoRom};
+use nvml_wrapper::error::NvmlError;
+
+/// Bytes of a KiB.
+const KIB: u64 = 1024;
+/// Divides microseconds.
+const MICRO: f64 = 1e6;
+
+/// What is kept of one board between readings.
+#[derive(Debug)]
+pub(super) struct StaticInfo {
+    /// Something of what it is was not told; it is asked again at the next reading.
+    again: bool,
+    /// Accounting is on.
+    accounting: bool,
+    /// The checksum of the InfoROM's configuration.
+    checksum: Option<u32>,
+    inforom: CachedReadings,
+    modes: CachedReadings,
+    video: CachedReadings,
+    fabric: CachedReadings,
+    fabric_facts: fabric::Joined,
+}
+
+impl Default for StaticInfo {
+    fn default() -> Self {
+        Self {
+            again: true,
+            accounting: false,
+            checksum: None,
+            inforom: CachedReadings::new(PollEvery::Once),
+            modes: CachedReadings::new(PollEvery::Slow),
+            video: CachedReadings::new(PollEvery::Medium),
+            fabric: CachedReadings::new(PollEvery::Medium),
+            fabric_facts: fabric::Joined::default(),
+        }
+    }
+}
+
+impl StaticInfo {
+    /// Reads how the board is; its fields are read already.
+    pub(super) fn read(
+        &mut self,
+        (device, fields, versions): (&Device<'_>, &Fields, &Versions),
+        ask: &mut NvmlCaller,
+        out: &mut Vec<WireValue>,
+    ) {
+        recovery_action(fields, out);
+        let checksum = &mut self.checksum;
+        self.inforom.read(ask, out, |ask, out| *checksum = inforom(device, ask, out));
+        let accounting = &mut self.accounting;
+        self.modes.read(ask, out, |ask, out| {
+            *accounting = modes(device, ask, out);
+            confidential((device, versions), ask, out);
+        });
+        self.video.read(ask, out, |ask, out| video(device, ask, out));
+        let joined = &mut self.fabric_facts;
+        self.fabric.read(ask, out, |ask, out| *joined = fabric::read(device, ask, out));
+    }
+
+    /// Whether the driver keeps accounts of processes.
+    pub(super) fn keeps_accounts(&self) -> bool {
+        self.accounting
+    }
+
+    /// Brings what is known of the board up to date; true when that changed something.
+    pub(super) fn update(
+        &mut self,
+        (device, fields, versions): (&Device<'_>, &Fields, &Versions),
+        ask: &mut NvmlCaller,
+        facts: &mut Facts,
+    ) -> bool {
+        let mut changed = false;
+        if self.again || ask.due(PollEvery::Once) {
+            let failed = ask.cost().failed;
+            changed |= what_it_is(device, ask, facts);
+            changed |= confidential_facts(versions.confidential, facts);
+            self.again = ask.cost().failed != failed;
+        }
+        let checksum = self.checksum.map(|checksum| format!("{checksum:08x}"));
+        changed |= facts.set(Fact::InforomChecksum, checksum);
+        changed |= facts.set(Fact::NvLink, Links::version(fields).map(str::to_owned));
+        changed |= facts.set(Fact::FabricCluster, self.fabric_facts.cluster.clone());
+        changed |= facts.set(Fact::FabricClique, self.fabric_facts.clique.clone());
+        changed
+    }
+}
+
+fn what_it_is(device: &Device<'_>, ask: &mut NvmlCaller, facts: &mut Facts) -> bool {
+    // Some say "N/A" of what they do not have.
+    let word = |told: Option<String>| told.filter(|text| !text.is_empty() && text != "N/A");
+    let texts = [
+        (Fact::Vbios, ask.ask(Call::Vbios, || device.vbios_version())),
+        (Fact::Part, ask.ask(Call::BoardPart, || device.board_part_number())),
+        (Fact::GspFirmware, ask.ask(Call::GspVersion, || device.gsp_firmware_version())),
+        (Fact::InforomImage, ask.ask(Call::InforomImage, || device.info_rom_image_version())),
+        (Fact::InforomOem, ask.ask(Call::InforomOem, || device.info_rom_version(InfoRom::OEM))),
+        (Fact::InforomEcc, ask.ask(Call::InforomEcc, || device.info_rom_version(InfoRom::ECC))),
+        (
+            Fact::InforomPower,
+            ask.ask(Call::InforomPower, || device.info_rom_version(InfoRom::Power)),
+        ),
+        (Fact::Module, ask.ask(Call::ModuleId, || raw::module_id(device)).map(decimal)),
+        (
+            Fact::Addressing,
+            ask.ask(Call::Addressing, || raw::addressing_mode(device)).and_then(addressing),
+        ),
+    ];
+    let mut changed = false;
+    for (fact, text) in texts {
+        changed |= facts.set(fact, word(text));
+    }
+    let place = ask.ask(Call::Platform, || raw::platform(device));
+    changed | place.is_some_and(|place| platform(&place, facts))
+}
+
+fn platform(place: &raw::Platform, facts: &mut Facts) -> bool {
+    let chassis = Some(place.chassis.clone()).filter(|serial| !serial.is_empty());
+    let peer = match place.peer {
+        0 => Some("direct".to_owned()),
+        1 => Some("switch".to_owned()),
+        _ => None,
+    };
+    let told = [
+        (Fact::Chassis, chassis),
+        (Fact::Slot, Some(place.slot.to_string())),
+        (Fact::Tray, Some(place.tray.to_string())),
+        (Fact::Host, Some(place.host.to_string())),
+        (Fact::Peer, peer),
+    ];
+    // Each must be set, whatever the ones before it were.
+    told.into_iter().fold(false, |changed, (fact, text)| facts.set(fact, text) | changed)
+}
+
+fn confidential_facts(told: Option<Confidential>, facts: &mut Facts) -> bool {
+    let mode = told.map(|told| match (told.on, told.devtools) {
+        (false, _) => "off",
+        (true, false) => "on",
+        (true, true) => "devtools",
+    });
+    let environment = told.and_then(|told| match told.environment {
+        0 => Some("unavailable"),
+        1 => Some("simulation"),
+        2 => Some("production"),
+        _ => None,
+    });
+    facts.set(Fact::Confidential, mode.map(str::to_owned))
+        | facts.set(Fact::ConfidentialEnvironment, environment.map(str::to_owned))
+}
+
+fn decimal(number: u32) -> String {
+    number.to_string()
+}
+
+fn addressing(mode: u32) -> Option<String> {
+    let words = ["none", "hmm", "ats"];
+    words.get(usize::try_from(mode).ok()?).map(|word| (*word).to_owned())
+}
+
+fn recovery_action(fields: &Fields, out: &mut Vec<WireValue>) {
+    let told = fields.whole(Field::RecoveryAction).and_then(|told| usize::try_from(told).ok());
+    // An action that a newer driver has is none of these, and not "nothing to do".
+    let Some(told) = told.filter(|told| *told < RecoveryAction::ALL.len()) else { return };
+    for (place, action) in RecoveryAction::ALL.iter().enumerate() {
+        push(out, &metric::RECOVERY_ACTION, *action, Some(i64::from(place == told)));
+    }
+}
+
+/// Whether the InfoROM is what its checksum says, and that of its configuration if so.
+fn inforom(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Option<u32> {
+    let told = ask.ask(Call::InforomChecksum, || match device.config_checksum() {
+        Ok(checksum) => Ok(Some(checksum)),
+        Err(NvmlError::CorruptedInfoROM) => Ok(None),
+        Err(error) => Err(error),
+    })?;
+    push(out, &metric::INFOROM_VALID, (), Some(i64::from(told.is_some())));
+    told
+}
+
+/// Reads what is on and what is off; true when accounting is on.
+fn modes(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> bool {
+    let persistence = ask.ask(Call::PersistenceMode, || device.is_in_persistent_mode());
+    let accounting = ask.ask(Call::AccountingMode, || device.is_accounting_enabled());
+    let firmware = ask.ask(Call::GspMode, || device.gsp_firmware_mode()).map(|mode| mode.enabled);
+    let chip_links = ask.ask(Call::ChipLinkMode, || raw::chip_links_are_on(device));
+    let told = [
+        (Mode::Persistence, persistence),
+        (Mode::Accounting, accounting),
+        (Mode::Gsp, firmware),
+        (Mode::ChipLinks, chip_links),
+    ];
+    for (mode, on) in told {
+        push(out, &metric::MODE, mode, on.map(i64::from));
+    }
+    if accounting == Some(true) {
+        let limit = ask.ask(Call::AccountingBuffer, || device.accounting_buffer_size());
+        push(out, &metric::ACCOUNTING_LIMIT, (), limit.map(i64::from));
+    }
+    compute_mode(device, ask, out);
+    accounting == Some(true)
+}
+
+fn compute_mode(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let Some(told) = ask.ask(Call::ComputeMode, || device.compute_mode()) else { return };
+    let told = match told {
+        NvmlComputeMode::Default => ComputeMode::Default,
+        NvmlComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
+        NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
+        NvmlComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
+    };
+    for mode in ComputeMode::ALL {
+        push(out, &metric::COMPUTE_MODE, *mode, Some(i64::from(*mode == told)));
+    }
+}
+
+/// Nothing where confidential computing is off.
+fn confidential(
+    (device, versions): (&Device<'_>, &Versions),
+    ask: &mut NvmlCaller,
+    out: &mut Vec<WireValue>,
+) {
+    if !versions.confidential.is_some_and(|told| told.on) {
+        return;
+    }
+    let ready = ask.ask(Call::ConfidentialReady, || raw::confidential_ready(device.nvml()));
+    push(out, &metric::CONFIDENTIAL_READY, (), ready.map(i64::from));
+    let memory = ask.ask(Call::ConfidentialMemory, || raw::confidential_memory(device));
+    let bytes = |kib: u64| kib.checked_mul(KIB).and_then(|bytes| i64::try_from(bytes).ok());
+    for (place, protection) in Protection::ALL.iter().enumerate() {
+        let kib = memory.as_ref().and_then(|memory| memory.get(place));
+        push(out, &metric::CONFIDENTIAL_MEMORY, *protection, kib.and_then(|kib| bytes(*kib)));
+    }
+}
+
+fn video(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let encoder = ask.ask(Call::EncoderSessions, || device.encoder_stats());
+    let encoder = encoder.map(|told| (told.session_count, told.average_fps, told.average_latency));
+    let capture = ask.ask(Call::CaptureSessions, || device.fbc_stats());
+    let capture = capture.map(|told| (told.sessions_count, told.average_fps, told.average_latency));
+    for (video, told) in [(Video::Encoder, encoder), (Video::Capture, capture)] {
+        let Some((sessions, frames, microseconds)) = told else { continue };
+        push(out, &metric::VIDEO_SESSIONS, video, Some(i64::from(sessions)));
+        if sessions > 0 {
+            push(out, &metric::VIDEO_FRAME_RATE, video, Some(f64::from(frames)));
+            push(out, &metric::VIDEO_LATENCY, video, Some(f64::from(microseconds) / MICRO));
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What the agent knows of each device of one reader: turns readings into samples, and keeps the
+//! status and the age of every device going whatever happens to it, also of one that is remembered
+//! from before and that the driver does not list.
+
+mod absence;
+mod row;
+
+use super::Vendor;
+use super::partitions::PartitionNodes;
+use super::snapshot::DeviceSnapshot;
+use super::wire::{Outcome, Reading};
+use crate::attribute::pid_cache::ProcessesByPid;
+use crate::catalog::device::{self as metric, DeviceState};
+use crate::catalog::gpm::CounterState;
+use crate::host::boot_time_ns;
+use crate::ids::{GpuId, ProcKey};
+use crate::inventory::Inventory;
+use crate::paths::Paths;
+use crate::sample::Batch;
+use absence::absence;
+use row::DeviceRow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
+pub type Identify = Box<dyn Fn(&[u32], u64) -> ProcessesByPid + Send>;
+
+/// Tells which device nodes a process was seen to open.
+pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
+
+/// Tells which processes hold nodes of the vendor's.
+pub type NodeHolders = Box<dyn Fn() -> Vec<u32> + Send>;
+
+/// What the agent knows beside the readings.
+pub(super) struct ReaderContext {
+    pub(super) inventory: Arc<Inventory>,
+    pub(super) identify: Identify,
+    pub(super) nodes: HeldNodes,
+    pub(super) holders: NodeHolders,
+}
+
+/// What a device is that does not answer.
+#[derive(Clone, Debug)]
+pub(super) struct Unavailable {
+    pub(super) state: DeviceState,
+    pub(super) why: String,
+}
+
+/// Every device of a reader.
+pub(super) struct DeviceStates {
+    vendor: &'static Vendor,
+    by_gpu: BTreeMap<GpuId, DeviceRow>,
+    /// Devices by position in the library's order, as far as they told who they are.
+    slots: BTreeMap<u32, GpuId>,
+    /// Positions whose devices never told it, and why.
+    unnamed: BTreeMap<u32, Unavailable>,
+    /// Processes left out of the last readings, because nothing says who they are.
+    pub(super) unidentified: usize,
+    /// The nodes of partitions, read when the set of partitions changes.
+    partitions: Arc<PartitionNodes>,
+    paths: Paths,
+    /// The register's, when it was last looked into.
+    generation: Option<u64>,
+}
+
+impl DeviceStates {
+    /// No device yet.
+    pub(super) fn new(vendor: &'static Vendor, paths: &Paths) -> Self {
+        Self {
+            vendor,
+            by_gpu: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
+            unidentified: 0,
+            partitions: Arc::default(),
+            paths: paths.clone(),
+            generation: None,
+        }
+    }
+
+    /// Forgets what the last tick read.
+    pub(super) fn begin(&mut self) {
+        self.unidentified = 0;
+        for row in self.by_gpu.values_mut() {
+            row.samples.clear();
+            row.counters = None;
+            row.settled = false;
+        }
+    }
+
+    /// A library was loaded: its order of devices is its own.
+    pub(super) fn renumber(&mut self) {
+        self.slots.clear();
+        self.unnamed.clear();
+    }
+
+    /// Sets the state of a device that did not answer this tick.
+    pub(super) fn silent(&mut self, slot: u32, away: Unavailable) {
+        let row = self.slots.get(&slot).and_then(|gpu| self.by_gpu.get_mut(gpu));
+        match row {
+            Some(row) => row.set(away.state, &away.why),
+            None => {
+                self.unnamed.insert(slot, away);
+            }
+        }
+    }
+
+    /// Sets the state of every device of which nothing is known this tick.
+    pub(super) fn rest(&mut self, state: DeviceState, reason: &str) {
+        for row in self.by_gpu.values_mut().filter(|row| !row.settled) {
+            row.set(state, reason);
+        }
+    }
+
+    /// Sets the state of every device that is known from before and is not at any position now.
+    pub(super) fn unlisted(&mut self, inventory: &Inventory) {
+        let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
+        let known = inventory.register().known(self.vendor.name);
+        for (gpu, row) in self.by_gpu.iter_mut().filter(|(gpu, _)| !listed.contains(gpu)) {
+            if row.settled {
+                continue;
+            }
+            let info = inventory.get(*gpu);
+            let index = info.as_ref().map_or(u32::MAX, |info| info.index);
+            let unnamed = self.unnamed.get(&index).or_else(|| self.unnamed.values().next());
+            let known =
+                known.iter().find(|known| info.as_ref().is_some_and(|i| i.uuid == known.uuid));
+            let away = absence((known, self.vendor.drivers), unnamed, &self.paths);
+            row.set(away.state, &away.why);
+        }
+    }
+
+    /// Takes a reading. One that answers an earlier tick brings its values, with their own time,
+    /// but says nothing about how the device is now. Gives the device, if it is known.
+    pub(super) fn take(
+        &mut self,
+        slot: u32,
+        reading: &Reading,
+        timely: bool,
+        knows: &ReaderContext,
+    ) -> Option<GpuId> {
+        let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
+        let told = reading.identity.clone().map(|info| {
+            knows.inventory.register().identified(&info, time);
+            knows.inventory.put(info)
+        });
+        let Some(gpu) = told.or_else(|| self.slots.get(&slot).copied()) else {
+            let (state, why) = (state(&reading.outcome), why(&reading.outcome).to_owned());
+            self.unnamed.insert(slot, Unavailable { state, why });
+            return None;
+        };
+        self.unnamed.remove(&slot);
+        self.slots.insert(slot, gpu);
+        let row = self.by_gpu.entry(gpu).or_insert_with(|| DeviceRow::new(gpu));
+        if reading.outcome == Outcome::Ok {
+            let changed = row.recut(&reading.instances, &knows.inventory);
+            if changed {
+                self.partitions = Arc::new((self.vendor.partition_nodes)(&self.paths));
+            }
+            self.unidentified += row.fill(reading, knows, &self.partitions);
+            if let Some(info) = knows.inventory.get(gpu) {
+                knows.inventory.register().seen(&info.uuid, time);
+            }
+        }
+        if timely {
+            row.set(state(&reading.outcome), why(&reading.outcome));
+        }
+        Some(gpu)
+    }
+
+    /// Brings in the devices that are remembered and leaves out those that were forgotten. Cheap
+    /// where nothing has changed.
+    pub(super) fn load_known(&mut self, inventory: &Inventory) {
+        let register = inventory.register();
+        let generation = Some(register.generation());
+        if std::mem::replace(&mut self.generation, generation) == generation {
+            return;
+        }
+        let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
+        self.by_gpu.retain(|gpu, _| {
+            let info = || inventory.get(*gpu);
+            listed.contains(gpu) || info().is_some_and(|info| register.knows(&info.uuid))
+        });
+        for known in register.known(self.vendor.name) {
+            let gpu = inventory.find(&known.uuid).unwrap_or_else(|| inventory.put((&known).into()));
+            self.by_gpu.entry(gpu).or_insert_with(|| {
+                let mut row = DeviceRow::new(gpu);
+                row.last_good_ns = Some(on_boot_clock(known.last_seen));
+                row
+            });
+        }
+    }
+
+    /// Moves everything into the batch.
+    pub(super) fn emit(&mut self, out: &mut Batch) {
+        let now = boot_time_ns().cast_signed();
+        for (&gpu, row) in &mut self.by_gpu {
+            let current = row.snapshot.state;
+            for &state in DeviceState::ALL {
+                out.push(metric::STATE.sample(gpu, state, i64::from(state == current)));
+            }
+            if let Some(up) = up(current) {
+                out.push(metric::UP.sample(gpu, (), i64::from(up)));
+            }
+            let since = |at: i64| now.saturating_sub(at).max(0).unsigned_abs();
+            let age = row.last_good_ns.map(|at| Duration::from_nanos(since(at)));
+            row.snapshot.age = age;
+            if let Some(age) = age {
+                out.push(metric::READ_AGE.sample(gpu, (), age.as_secs_f64()));
+            }
+            if row.samples.is_empty() {
+                // Who looks for the board needs its address and its number.
+                out.push(metric::INFO.sample(gpu, (), 1));
+            }
+            out.samples.append(&mut row.samples);
+        }
+    }
+
+    /// What the last tick showed.
+    pub(super) fn snapshots(&self) -> Vec<DeviceSnapshot> {
+        self.by_gpu.values().map(|row| row.snapshot.clone()).collect()
+    }
+
+    /// What the nodes of partitions grant.
+    pub(super) fn partitions(&self) -> Arc<PartitionNodes> {
+        Arc::clone(&self.partitions)
+    }
+
+    /// How many devices are in a state.
+    pub(super) fn count(&self, state: DeviceState) -> usize {
+        self.by_gpu.values().filter(|row| row.snapshot.state == state).count()
+    }
+
+    /// One clause for each device that is not well, for a person to read.
+    pub(super) fn troubles(&self, inventory: &Inventory) -> Vec<String> {
+        let mut troubles = Vec::new();
+        for (slot, gpu) in &self.slots {
+            let Some(row) = self.by_gpu.get(gpu) else { continue };
+            let DeviceSnapshot { state, reason, .. } = &row.snapshot;
+            if *state != DeviceState::Ok {
+                troubles.push(format!("device {slot} is {}: {reason}", state.as_str()));
+            }
+        }
+        for (slot, away) in &self.unnamed {
+            troubles.push(format!("device {slot} has no identity: {}", away.why));
+        }
+        let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
+        let is_gone = |row: &&DeviceRow| {
+            row.snapshot.state == DeviceState::Missing && !listed.contains(&row.snapshot.gpu)
+        };
+        for row in self.by_gpu.values().filter(is_gone) {
+            if let Some(info) = inventory.get(row.snapshot.gpu) {
+                troubles.push(format!("{} is missing: {}", info.uuid, row.snapshot.reason));
+            }
+        }
+        troubles
+    }
+
+    /// One clause for each device that is well but does not tell all it could.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let remarks = self.slots.iter().filter_map(|(slot, gpu)| {
+            let why = match self.by_gpu.get(gpu)?.counters? {
+                CounterState::Busy => "another program, a profiler perhaps, has them",
+                CounterState::Forbidden => "this user may not read them",
+                CounterState::Failing => "reading them failed",
+                CounterState::Ok | CounterState::Waiting | CounterState::Unsupported => {
+                    return None;
+                }
+            };
+            Some(format!("device {slot} has no performance counters now: {why}"))
+        });
+        remarks.collect()
+    }
+
+    /// Whether any device answers.
+    pub(super) fn any_ok(&self) -> bool {
+        self.count(DeviceState::Ok) > 0
+    }
+}
+
+/// Whether a device in a state is up; nothing is said of one that nobody expects to answer.
+fn up(state: DeviceState) -> Option<bool> {
+    match state {
+        DeviceState::Ok => Some(true),
+        DeviceState::Released | DeviceState::Replaced => None,
+        DeviceState::Lost
+        | DeviceState::Hung
+        | DeviceState::Failing
+        | DeviceState::Missing
+        | DeviceState::NoDriver => Some(false),
+    }
+}
+
+/// A time in seconds since the epoch on the boot clock, in nanoseconds: before zero if it was
+/// before the boot.
+fn on_boot_clock(seconds: u64) -> i64 {
+    let then = UNIX_EPOCH + Duration::from_secs(seconds);
+    let ago = SystemTime::now().duration_since(then).unwrap_or_default();
+    let ago = i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX);
+    boot_time_ns().cast_signed().saturating_sub(ago)
+}
+
+fn state(outcome: &Outcome) -> DeviceState {
+    match outcome {
+        Outcome::Ok => DeviceState::Ok,
+        Outcome::Lost(_) | Outcome::DriverGone(_) => DeviceState::Lost,
+        Outcome::Failing(_) => DeviceState::Failing,
+    }
+}
+
+fn why(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Ok => "",
+        Outcome::Lost(why) | Outcome::Failing(why) | Outcome::DriverGone(why) => why,
+    }
+}

@@ -1,0 +1,200 @@
+//! One device as the agent knows it: a reading becomes samples, and a summary for `gpuwho`'s table.
+
+use super::ReaderContext;
+use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
+use crate::catalog::gpm::{self as gpm_metric, CounterState};
+use crate::catalog::instance as instance_metric;
+use crate::catalog::process::{self as process_metric, ProcessTask, ProcessType};
+use crate::collect::device::partitions::PartitionNodes;
+use crate::collect::device::snapshot::{DeviceSnapshot, InstanceSnapshot, ProcessSnapshot};
+use crate::collect::device::wire::{InstanceReading, Place, ProcessValue, Reading, WireValue};
+use crate::ids::{GpuId, InstanceId, ProcKey};
+use crate::inventory::{InstanceInfo, Inventory};
+use crate::sample::{GpuProcess, Sample, Subject};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A device.
+pub(super) struct DeviceRow {
+    pub(super) snapshot: DeviceSnapshot,
+    instances: BTreeMap<Place, InstanceId>,
+    /// When it was last read, on the boot clock: before zero if it was before the boot.
+    pub(super) last_good_ns: Option<i64>,
+    /// How its performance counters stand.
+    pub(super) counters: Option<CounterState>,
+    pub(super) samples: Vec<(SystemTime, Sample)>,
+    /// Something is known of it this tick.
+    pub(super) settled: bool,
+}
+
+impl DeviceRow {
+    pub(super) fn new(gpu: GpuId) -> Self {
+        let snapshot = DeviceSnapshot {
+            gpu,
+            state: DeviceState::Ok,
+            reason: String::new(),
+            age: None,
+            utilization: None,
+            memory_used: None,
+            memory_limit: None,
+            power: None,
+            temperature: None,
+            instances: Vec::new(),
+            processes: Vec::new(),
+        };
+        let instances = BTreeMap::new();
+        Self {
+            snapshot,
+            instances,
+            last_good_ns: None,
+            counters: None,
+            samples: Vec::new(),
+            settled: false,
+        }
+    }
+
+    pub(super) fn set(&mut self, state: DeviceState, reason: &str) {
+        self.settled = true;
+        self.snapshot.state = state;
+        reason.clone_into(&mut self.snapshot.reason);
+    }
+
+    /// Takes the partitions there are now; true when they are not those of the last reading.
+    pub(super) fn recut(&mut self, now: &[InstanceReading], inventory: &Inventory) -> bool {
+        let gpu = self.snapshot.gpu;
+        let ids = now.iter().filter_map(|read| {
+            let new = read.identity.clone().map(|identity| {
+                inventory.put_instance(InstanceInfo {
+                    uuid: identity.uuid,
+                    gpu,
+                    gpu_instance: read.place.gpu_instance,
+                    compute_instance: read.place.compute_instance,
+                    profile: identity.profile,
+                    extent: identity.extent,
+                })
+            });
+            Some((read.place, new.or_else(|| self.instances.get(&read.place).copied())?))
+        });
+        let instances = ids.collect();
+        let changed = self.instances != instances;
+        self.instances = instances;
+        changed
+    }
+
+    /// Where a process is by the nodes it holds, for one of which the driver's list does not say.
+    fn by_nodes(
+        &self,
+        process: ProcKey,
+        knows: &ReaderContext,
+        partitions: &PartitionNodes,
+    ) -> Option<InstanceId> {
+        if self.instances.is_empty() {
+            return None;
+        }
+        let info = knows.inventory.get(self.snapshot.gpu)?;
+        let place = partitions.only_one_of(&(knows.nodes)(process), &info)?;
+        self.snapshot.instance_at(place)
+    }
+
+    /// Turns a good reading into samples; gives the number of processes nobody knows.
+    pub(super) fn fill(
+        &mut self,
+        reading: &Reading,
+        knows: &ReaderContext,
+        partitions: &PartitionNodes,
+    ) -> usize {
+        let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
+        self.last_good_ns = Some(reading.asked_ns.cast_signed());
+        self.samples.clear();
+        let gpu = self.snapshot.gpu;
+        self.samples
+            .extend(reading.values.iter().filter_map(|value| sampled(time, gpu.into(), value)));
+        self.summarise(&reading.values);
+        let is_in = |state: &&CounterState| {
+            let on = |value: &WireValue| value.int(&gpm_metric::STATUS, **state) == Some(1);
+            reading.values.iter().any(on)
+        };
+        self.counters = CounterState::ALL.iter().find(is_in).copied();
+        self.fill_instances(time, &reading.instances);
+        let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        let who = (knows.identify)(&pids, reading.asked_ns);
+        let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
+        for ProcessValue { pid, place, value } in &reading.processes {
+            let known = processes.entry((*pid, *place)).or_insert_with(|| {
+                let process = who.get(pid).copied();
+                let by_nodes = || self.by_nodes(process?, knows, partitions);
+                let instance =
+                    place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
+                ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
+            });
+            known.note(value);
+            // Said below of everybody, once.
+            let is_info = value.int(&process_metric::INFO, ()).is_some();
+            if let Some(process) = known.process.filter(|_| !is_info) {
+                let subject = GpuProcess { gpu, process, instance: known.instance }.into();
+                self.samples.extend(sampled(time, subject, value));
+            }
+        }
+        let identified = processes.values().filter_map(|known| {
+            Some(GpuProcess { gpu, process: known.process?, instance: known.instance })
+        });
+        let identified: BTreeSet<GpuProcess> = identified.collect();
+        self.samples.extend(
+            identified.into_iter().map(|on| (time, process_metric::INFO.sample(on, (), 1))),
+        );
+        self.snapshot.processes = processes.into_values().collect();
+        let unknown = self.snapshot.processes.iter().filter(|process| process.process.is_none());
+        unknown.count()
+    }
+
+    fn fill_instances(&mut self, time: SystemTime, readings: &[InstanceReading]) {
+        self.snapshot.instances.clear();
+        for read in readings {
+            let Some(&instance) = self.instances.get(&read.place) else { continue };
+            let values = &read.values;
+            let (usage, limit) = (&instance_metric::MEMORY_USAGE, &instance_metric::MEMORY_LIMIT);
+            self.snapshot.instances.push(InstanceSnapshot {
+                instance,
+                place: read.place,
+                memory_used: values.iter().find_map(|value| value.int(usage, MemoryState::Used)),
+                memory_limit: values.iter().find_map(|value| value.int(limit, ())),
+            });
+            let samples = values.iter().filter_map(|value| sampled(time, instance.into(), value));
+            self.samples.extend(samples);
+        }
+    }
+
+    fn summarise(&mut self, values: &[WireValue]) {
+        let snapshot = &mut self.snapshot;
+        let int = |metric, dims| values.iter().find_map(|value| value.int(metric, dims));
+        snapshot.utilization =
+            values.iter().find_map(|value| value.double(&metric::UTILIZATION, Task::General));
+        snapshot.memory_used = int(&metric::MEMORY_USAGE, MemoryState::Used);
+        snapshot.memory_limit =
+            values.iter().find_map(|value| value.int(&metric::MEMORY_LIMIT, ()));
+        snapshot.power = values.iter().find_map(|value| value.double(&metric::POWER, ()));
+        snapshot.temperature =
+            values.iter().find_map(|value| value.double(&metric::TEMPERATURE, Sensor::Gpu));
+    }
+}
+
+impl ProcessSnapshot {
+    fn note(&mut self, value: &WireValue) {
+        for kind in ProcessType::ALL {
+            if let Some(memory) = value.int(&process_metric::MEMORY_USAGE, *kind) {
+                self.memory = Some(memory);
+                self.kind = Some(*kind);
+            }
+        }
+        let busy = value.double(&process_metric::UTILIZATION, ProcessTask::Sm);
+        self.utilization = busy.or(self.utilization);
+    }
+}
+
+/// A value as a sample; parent and child are one build, so the catalogue knows every one.
+fn sampled(time: SystemTime, subject: Subject, value: &WireValue) -> Option<(SystemTime, Sample)> {
+    let (metric, dims, value) = (value.metric()?, value.dims(), value.value());
+    Some((time, Sample { metric, subject, dims, labels: None, value }))
+}

@@ -1,0 +1,190 @@
+//! Whose work an event affects: of a device all who are on it, or the process that the source names.
+//!
+//! A name in the kernel log is believed only of a process that held the device at that moment, or had
+//! just ended. Those who only look at devices are affected by nothing: the agent's own processes, and
+//! known monitors without a context on the device, as the driver lists them. A tenant who takes a
+//! monitor's name hides only himself, and only until he computes.
+
+use super::{EventAggregator, Sources};
+use crate::attribute::ProcessAttribution;
+use crate::attribute::ownership::killed::Killed;
+use crate::catalog::event::EventKind;
+use crate::event::xid::{self, Affects};
+use crate::event::{Affected, AffectedOwner, Moment, Named, Observation, Peer, Place};
+use crate::ids::{GpuId, ProcKey};
+use crate::inventory::node_name;
+use std::sync::Arc;
+
+/// Command names (15 bytes at most) of programs that open devices to look at them.
+const MONITORS: &[&str] = &[
+    "amd-smi",
+    "dcgm-exporter",
+    "device-metrics-",
+    "gpu-feature-dis",
+    "gpud",
+    "gpuwho",
+    "nv-fabricmanage",
+    "nv-hostengine",
+    "nvidia-device-p",
+    "nvidia-persiste",
+    "nvidia-smi",
+    "nvidia_gpu_expo",
+    "nvitop",
+    "nvtop",
+    "rocm-smi",
+];
+
+impl EventAggregator {
+    /// Whose work it affects, an owner once; `None` when it is no business of a device.
+    pub(super) fn affected_owners(
+        &self,
+        what: &Observation,
+        at: Moment,
+    ) -> Option<Vec<AffectedOwner>> {
+        let ownership = &self.sources.ownership;
+        if what.kind == EventKind::OomKill {
+            return self.killed(what, at).map(|owner| by_owner(vec![owner], None));
+        }
+        let is_of_process =
+            matches!(what.kind, EventKind::ProcessEnded | EventKind::GovernorChange);
+        if let (true, Some(Named { pid, .. })) = (is_of_process, &what.process) {
+            let owner = ownership.known(*pid, at.boot_ns);
+            return Some(by_owner(owner.into_iter().collect(), None));
+        }
+        if let Some(stuck) = &what.stuck {
+            return Some(by_owner(self.owner(stuck.process).into_iter().collect(), None));
+        } else if let Some(peer) = &what.peer {
+            return Some(self.peers(peer));
+        }
+        let Place::Gpu(gpu) = what.place else { return Some(Vec::new()) };
+        Some(self.on_device(what, gpu, at))
+    }
+
+    fn on_device(&self, what: &Observation, gpu: GpuId, at: Moment) -> Vec<AffectedOwner> {
+        let holders = Holders::of(&self.sources, gpu);
+        let named = what.process.as_ref().map(|named| holders.named(named.pid, at));
+        let code = what.code.filter(|_| what.kind == EventKind::Xid);
+        let affects =
+            code.map_or(Affects::Device, |code| xid::verdict(code, &what.message).affects);
+        match (affects, named) {
+            (Affects::Process, Some(owner)) => {
+                by_owner(owner.into_iter().collect(), Some(Affected::Named))
+            }
+            (Affects::Process, None) => {
+                by_owner(holders.at(what.gpu_instance, at), Some(Affected::Candidate))
+            }
+            (Affects::Device, named) => {
+                let mut on = holders.at(what.gpu_instance, at);
+                let named = named.flatten();
+                if let Some(named) = &named {
+                    // First, so that it stands for its owner.
+                    on.retain(|owner| owner.process != named.process);
+                    on.insert(0, Arc::clone(named));
+                }
+                let mut victims = by_owner(on, Some(Affected::Device));
+                if let Some(victim) = victims.first_mut().filter(|_| named.is_some()) {
+                    victim.affected = Some(Affected::Named);
+                }
+                victims
+            }
+        }
+    }
+
+    /// Whose the process was that the kernel killed. Most of what it kills never touched a device,
+    /// and a process that goes on was not killed, whatever the log says.
+    fn killed(&self, what: &Observation, at: Moment) -> Option<Arc<ProcessAttribution>> {
+        let ownership = &self.sources.ownership;
+        let Named { pid, comm, uid } = what.process.as_ref()?;
+        let by_cgroup = || {
+            let (cgroup, comm) = (what.cgroup.as_deref()?, comm.as_deref()?);
+            ownership.killed(&Killed { cgroup, pid: *pid, comm, uid: *uid })
+        };
+        let owner = ownership.known(*pid, at.boot_ns).or_else(by_cgroup)?;
+        (!ownership.goes_on(*pid, at.boot_ns)).then_some(owner)
+    }
+
+    /// The process itself, though it may have ended long before; where it is not known here, the
+    /// others of its job.
+    fn peers(&self, peer: &Peer) -> Vec<AffectedOwner> {
+        let itself = peer.process.and_then(|process| self.owner(process));
+        let beside = || peer.beside.iter().filter_map(|process| self.owner(*process)).collect();
+        let owners = itself.or(peer.owner.clone()).map_or_else(beside, |owner| vec![owner]);
+        by_owner(owners, None)
+    }
+}
+
+/// Who is on a device, by its open nodes or the driver's list.
+struct Holders<'a> {
+    sources: &'a Sources,
+    listed: Vec<(ProcKey, Option<u32>)>,
+    nodes: Vec<String>,
+}
+
+impl<'a> Holders<'a> {
+    fn of(sources: &'a Sources, gpu: GpuId) -> Self {
+        let nodes = sources.inventory.get(gpu).map_or_else(Vec::new, |info| info.nodes.clone());
+        Self { sources, listed: (sources.listed)(gpu), nodes }
+    }
+
+    /// The process that had this number at a moment or had just ended, if it held the device.
+    fn named(&self, pid: u32, at: Moment) -> Option<Arc<ProcessAttribution>> {
+        let owner = self.sources.ownership.known(pid, at.boot_ns)?;
+        let holds = self.lists(owner.process) || self.has_opened(&owner);
+        (holds && !self.only_looks(&owner)).then_some(owner)
+    }
+
+    /// Every process that was there at a moment; of a MIG instance those that the list has in it,
+    /// because the node is the whole device's.
+    fn at(&self, instance: Option<u32>, at: Moment) -> Vec<Arc<ProcessAttribution>> {
+        let is_on = |owner: &Arc<ProcessAttribution>| match instance {
+            Some(_) => self.listed.contains(&(owner.process, instance)),
+            None => self.lists(owner.process) || self.has_opened(owner),
+        };
+        let was_there = |owner: &Arc<ProcessAttribution>| {
+            owner.started_ns() <= at.boot_ns
+                && owner.exited_ns.is_none_or(|ended| ended >= at.boot_ns)
+        };
+        let ownership = &self.sources.ownership;
+        let all = ownership.openers().into_iter().chain(ownership.ended());
+        let on = all.filter(|owner| was_there(owner) && is_on(owner));
+        let mut on: Vec<_> = on.filter(|owner| !self.only_looks(owner)).collect();
+        // Whoever the driver lists first: they are surely told where there are too many.
+        on.sort_by_key(|owner| (!self.lists(owner.process), owner.process));
+        on.dedup_by_key(|owner| owner.process);
+        on
+    }
+
+    fn lists(&self, process: ProcKey) -> bool {
+        self.listed.iter().any(|(listed, _)| *listed == process)
+    }
+
+    fn has_opened(&self, owner: &ProcessAttribution) -> bool {
+        owner.nodes.iter().any(|held| self.nodes.iter().any(|node| node == node_name(held)))
+    }
+
+    /// Whether a process holds the device to look at it: nothing of its runs there.
+    fn only_looks(&self, owner: &ProcessAttribution) -> bool {
+        let own = std::process::id();
+        // Only of our own user: however many processes others have, none of theirs is read.
+        let is_child = || {
+            owner.uid == rustix::process::geteuid().as_raw()
+                && self.sources.ownership.parent(owner.process) == Some(own)
+        };
+        let is_own = || owner.process.pid == own || is_child();
+        !self.lists(owner.process) && (MONITORS.contains(&&*owner.comm) || is_own())
+    }
+}
+
+fn by_owner(
+    owners: Vec<Arc<ProcessAttribution>>,
+    affected: Option<Affected>,
+) -> Vec<AffectedOwner> {
+    let mut victims: Vec<AffectedOwner> = Vec::new();
+    for owner in owners {
+        match victims.iter_mut().find(|victim| victim.owner.owner == owner.owner) {
+            Some(victim) => victim.processes += 1,
+            None => victims.push(AffectedOwner { owner, processes: 1, affected }),
+        }
+    }
+    victims
+}
