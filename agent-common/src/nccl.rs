@@ -21,7 +21,7 @@ pub use counters::{
 };
 pub use hash::{Hash, UNIQUE_ID_WORDS};
 pub use measure::{
-    BUCKETS, CLASS_BOUNDS, FIRST_BUCKET_NS, MOST_ELEMENTS, MOST_RANKS, UNSIZED, bucket,
+    BUCKETS, CLASS_BOUNDS, FIRST_BUCKET_NS, MAX_ELEMENTS, MAX_RANKS, UNSIZED, bucket,
     element_bytes, message_bytes, signature, size_class,
 };
 pub use quota::{

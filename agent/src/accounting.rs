@@ -101,9 +101,9 @@ impl Accounting {
     fn clear(&mut self, ownership: &Ownership) {
         self.batches += 1;
         if self.batches.is_multiple_of(CLEAR_EVERY) {
-            ownership.retain_owners(|party| {
-                self.allocations.names(party)
-                    || self.devices.values().any(|device| device.knows(party))
+            ownership.retain_owners(|owner| {
+                self.allocations.names(owner)
+                    || self.devices.values().any(|device| device.knows(owner))
             });
         }
     }

@@ -307,8 +307,8 @@ impl Common {
             libraries: self.nvidia_library.iter().map(|path| ("nvidia", path.clone())).collect(),
             sinks: output.map_or_else(Vec::new, |output| output.sink.clone()),
         };
-        let usual = PathBuf::from(USUAL_FILE);
-        let file = self.config.clone().or_else(|| usual.exists().then_some(usual));
+        let default = PathBuf::from(USUAL_FILE);
+        let file = self.config.clone().or_else(|| default.exists().then_some(default));
         // A variable that is not Unicode is not one of ours.
         let env: Vec<(String, String)> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

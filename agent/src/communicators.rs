@@ -286,8 +286,8 @@ impl Communicators {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let made = known.facts.values().filter(|(key, _)| key.process == process);
         let made = made.filter_map(|(_, facts)| facts.hash);
-        let told = known.learned.keys().filter(|(of, _)| *of == process).map(|(_, hash)| *hash);
-        let mut hashes: Vec<_> = made.chain(told).collect();
+        let reported = known.learned.keys().filter(|(of, _)| *of == process).map(|(_, hash)| *hash);
+        let mut hashes: Vec<_> = made.chain(reported).collect();
         hashes.sort_unstable();
         hashes.dedup();
         hashes
@@ -374,8 +374,8 @@ impl MembershipIndex {
             *name = Some(Arc::clone(known));
             return false;
         }
-        let Some(told) = name else { return false };
-        self.names.insert(group, Arc::clone(told));
+        let Some(reported) = name else { return false };
+        self.names.insert(group, Arc::clone(reported));
         true
     }
 }
@@ -484,11 +484,11 @@ mod tests {
     #[test]
     fn a_name_is_fit_to_be_told() {
         let name = |text: &[u8]| name_of(text).as_deref().map(str::to_owned);
-        let told = |text: &str| Some(text.to_owned());
-        assert_eq!(name(b"default_pg"), told("default_pg"));
+        let reported = |text: &str| Some(text.to_owned());
+        assert_eq!(name(b"default_pg"), reported("default_pg"));
         assert_eq!((name(b""), name(b" \t")), (None, None));
-        assert_eq!(name(b"a\xff\xfeb"), told("a\u{fffd}\u{fffd}b"));
-        assert_eq!(name(b"a\x1b[31mb\nc"), told("a\u{fffd}[31mb\u{fffd}c"));
+        assert_eq!(name(b"a\xff\xfeb"), reported("a\u{fffd}\u{fffd}b"));
+        assert_eq!(name(b"a\x1b[31mb\nc"), reported("a\u{fffd}[31mb\u{fffd}c"));
         let exact = "x".repeat(MAX_NAME_LEN);
         assert_eq!(name(exact.as_bytes()), Some(exact));
         assert_eq!(name("x".repeat(65).as_bytes()), Some("x".repeat(61) + "…"));

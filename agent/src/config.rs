@@ -226,9 +226,9 @@ fn telemetry_settings(
 pub(crate) fn duration(
     key: &str,
     text: Option<String>,
-    usual: Duration,
+    default: Duration,
 ) -> Result<Duration, ConfigError> {
-    let Some(text) = text else { return Ok(usual) };
+    let Some(text) = text else { return Ok(default) };
     humantime::parse_duration(&text).map_err(|error| ConfigError::Value {
         key: key.into(),
         problem: format!("`{text}` is not a duration: {error}"),

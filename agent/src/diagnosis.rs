@@ -101,7 +101,7 @@ fn slurm(settings: &Settings) -> Finding {
     if jobs.is_empty() {
         return Finding::new("slurm", "absent", "no job has a cgroup on this host", "");
     }
-    let told = jobs.iter().filter(|job| matches!(job.granted, Granted::Devices { .. })).count();
+    let reported = jobs.iter().filter(|job| matches!(job.granted, Granted::Devices { .. })).count();
     let files = settings.attribution.slurm.jobs.display();
     let (names, remedy) = if settings.attribution.slurm.jobs.is_dir() {
         (format!("names from {files}"), "")
@@ -109,7 +109,8 @@ fn slurm(settings: &Settings) -> Finding {
         (format!("{files} is not there: names from the jobs' own environment"), PROLOG)
     };
     let count = jobs.len();
-    let facts = format!("{count} jobs, of {told} the kernel tells the granted devices; {names}");
+    let facts =
+        format!("{count} jobs, of {reported} the kernel tells the granted devices; {names}");
     Finding::new("slurm", "ok", facts, remedy)
 }
 

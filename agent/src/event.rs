@@ -196,7 +196,7 @@ pub struct Observation {
     /// The rank it is about.
     pub stuck: Option<Box<StuckRank>>,
     /// What was decided of the agent's own probes.
-    pub governed: Option<Box<BudgetDecision>>,
+    pub decision: Option<Box<BudgetDecision>>,
     /// The MIG GPU instance it was in.
     pub gpu_instance: Option<u32>,
     /// The cgroup of that process, as the memory controller's hierarchy has it.
@@ -223,7 +223,7 @@ impl Observation {
             process: None,
             peer: None,
             stuck: None,
-            governed: None,
+            decision: None,
             gpu_instance: None,
             cgroup: None,
             usage: None,

@@ -487,9 +487,13 @@ mod tests {
         };
         let (power, energy) = (POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0));
         let crowd = || vec![on(1), on(2), power.clone(), on(3), energy.clone()];
-        let told = ["gpu.process.info", "gpu.power", "gpu.energy"];
-        assert_eq!(tick(&mut enricher, 10, crowd()), told, "the devices' and the first process");
-        assert_eq!(tick(&mut enricher, 20, crowd()), told, "the same ones go on");
+        let reported = ["gpu.process.info", "gpu.power", "gpu.energy"];
+        assert_eq!(
+            tick(&mut enricher, 10, crowd()),
+            reported,
+            "the devices' and the first process"
+        );
+        assert_eq!(tick(&mut enricher, 20, crowd()), reported, "the same ones go on");
         let report = enricher.report().unwrap();
         assert_eq!(report.state, SourceState::Degraded);
         let reason = "2 series are left out: there are 3 and may be 3 (agent.series_limit); the \
@@ -500,7 +504,7 @@ mod tests {
         let report = enricher.report().unwrap();
         assert_eq!((report.state, report.dropped[0].1), (SourceState::Ready, 4));
         let next = tick(&mut enricher, 40, vec![on(2), power, energy]);
-        assert_eq!(next, told, "the room of one that ended is another's");
+        assert_eq!(next, reported, "the room of one that ended is another's");
         assert_eq!(enricher.alive(), 3);
     }
 

@@ -256,8 +256,8 @@ impl Source {
 
     /// Whether a person who asks who is on the devices should hear of it.
     fn is_amiss(&self) -> bool {
-        let is_usual = self.state == "absent" && providers::is_provider(&self.name);
-        self.state != "ready" && !is_usual
+        let is_default = self.state == "absent" && providers::is_provider(&self.name);
+        self.state != "ready" && !is_default
     }
 }
 

@@ -107,19 +107,20 @@ fn old_records_are_told_once_with_their_own_time_and_not_by_the_next_agent() {
         kmsg.said(&line(31), Duration::from_hours(1)).unwrap();
         kmsg.said(&line(43), Duration::from_mins(5)).unwrap();
     });
-    let told = scene.wait_for_events(1);
-    assert_eq!(told[0]["attributes"]["gpu.xid.code"], 43, "an hour ago is history");
-    let told_at = text(&told[0]["time"]);
-    assert!(told_at < text(&told[0]["observed"]), "{told:#?}");
+    let reported = scene.wait_for_events(1);
+    assert_eq!(reported[0]["attributes"]["gpu.xid.code"], 43, "an hour ago is history");
+    let told_at = text(&reported[0]["time"]);
+    assert!(told_at < text(&reported[0]["observed"]), "{reported:#?}");
     scene.restart();
     scene.kmsg.say(&line(13)).unwrap();
     let codes = |events: &[Value]| {
         let codes = events.iter().map(|event| event["attributes"]["gpu.xid.code"].clone());
         codes.filter_map(|code| code.as_u64()).collect::<Vec<_>>()
     };
-    let told = until(WITHIN, || Some(scene.events()).filter(|told| codes(told).contains(&13)));
-    let told = told.expect("the new record");
-    assert_eq!(codes(&told), [43, 13], "{told:#?}");
+    let reported =
+        until(WITHIN, || Some(scene.events()).filter(|reported| codes(reported).contains(&13)));
+    let reported = reported.expect("the new record");
+    assert_eq!(codes(&reported), [43, 13], "{reported:#?}");
 }
 
 #[test]
@@ -135,17 +136,21 @@ fn a_killed_process_on_a_device_is_told_with_its_pod_and_others_are_not() {
     scene.kmsg.say(&killed(std::process::id())).unwrap();
     scene.kmsg.say(&killed(pid)).unwrap();
     scene.kmsg.say(&format!("NVRM: Xid (PCI:{PCI}): 63, Row Remapper: New row marked")).unwrap();
-    let told = scene.wait_for_events(1);
-    assert_eq!((told.len(), &told[0]["event"]), (1, &Value::from("gpu.xid")), "{told:#?}");
+    let reported = scene.wait_for_events(1);
+    assert_eq!(
+        (reported.len(), &reported[0]["event"]),
+        (1, &Value::from("gpu.xid")),
+        "{reported:#?}"
+    );
     let worker = Pid::from_raw(pid.cast_signed()).unwrap();
     kill_process(worker, Signal::KILL).unwrap();
     scene.kmsg.say(&killed(pid)).unwrap();
-    let kills = |told: Vec<Value>| {
-        let kills = told.into_iter().filter(|event| event["event"] == "gpu.process.oom_kill");
+    let kills = |reported: Vec<Value>| {
+        let kills = reported.into_iter().filter(|event| event["event"] == "gpu.process.oom_kill");
         Some(kills.collect::<Vec<_>>()).filter(|kills| !kills.is_empty())
     };
-    let told = until(WITHIN, || kills(scene.events())).unwrap();
-    let [event] = &told[..] else { panic!("one event: {told:#?}") };
+    let reported = until(WITHIN, || kills(scene.events())).unwrap();
+    let [event] = &reported[..] else { panic!("one event: {reported:#?}") };
     for (key, value) in scene.of_the_pod() {
         assert_eq!(text(&event["attributes"][key]), value, "{event:#}");
     }
@@ -170,8 +175,8 @@ fn a_killed_process_that_the_agent_never_saw_is_told_with_the_pod_whose_cgroup_t
     };
     killed(stranger, "/system.slice/other.service");
     killed(loader, &scene.cgroup.clone());
-    let told = scene.wait_for_events(1);
-    let [event] = &told[..] else { panic!("one event: {told:#?}") };
+    let reported = scene.wait_for_events(1);
+    let [event] = &reported[..] else { panic!("one event: {reported:#?}") };
     let attributes = &event["attributes"];
     assert_eq!(event["event"], "gpu.process.oom_kill");
     assert_eq!(attributes["process.pid"], loader, "{event:#}");

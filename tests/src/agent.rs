@@ -118,8 +118,8 @@ impl Config {
             ("cgroup", self.sys.as_ref().map(|_| "/sys/fs/cgroup".into())),
         ];
         section(&mut text, "paths", &paths);
-        let usual = || vec!["/dev/nvidia*".to_owned()];
-        let nodes = self.nodes.clone().unwrap_or_else(usual);
+        let default = || vec!["/dev/nvidia*".to_owned()];
+        let nodes = self.nodes.clone().unwrap_or_else(default);
         let devices = [
             ("nodes", Some(nodes.into())),
             ("bpf", self.bpf.map(Value::from)),

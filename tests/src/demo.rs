@@ -146,8 +146,8 @@ fn configuration(options: &Options, scenery: &Scenery) -> Result<(String, Config
         passwd: Some(passwd),
         ..Config::default()
     };
-    let usual = || std::env::temp_dir().join("gpuwho-demo.jsonl").display().to_string();
-    let target = options.otlp.clone().unwrap_or_else(usual);
+    let default = || std::env::temp_dir().join("gpuwho-demo.jsonl").display().to_string();
+    let target = options.otlp.clone().unwrap_or_else(default);
     let sink = if target.contains("://") {
         config.otlp = Some(Otlp { endpoint: target.clone(), protocol: None });
         format!("OTLP to {target}")

@@ -25,10 +25,10 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Comma
     // What cargo told this program of itself: a build script that asks for it (ring's does) would
     // run again whenever cargo is called by hand in between, and all that is built upon it.
     for (name, _) in env::vars_os() {
-        let told = name
+        let reported = name
             .to_str()
             .is_some_and(|name| TOLD_BY_CARGO.iter().any(|start| name.starts_with(start)));
-        if told {
+        if reported {
             command.env_remove(&name);
         }
     }

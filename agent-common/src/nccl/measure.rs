@@ -8,9 +8,9 @@ pub const CLASS_BOUNDS: [u64; 6] = [1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28,
 /// unknown size.
 pub const UNSIZED: u32 = 7;
 /// More elements than this are no message but a damaged or hostile argument.
-pub const MOST_ELEMENTS: u64 = 1 << 40;
+pub const MAX_ELEMENTS: u64 = 1 << 40;
 /// More ranks than this are no communicator.
-pub const MOST_RANKS: u32 = 1 << 20;
+pub const MAX_RANKS: u32 = 1 << 20;
 
 /// Upper bound of the first time bucket in nanoseconds; each next one is four times wider.
 pub const FIRST_BUCKET_NS: u64 = 1_000;
@@ -37,7 +37,7 @@ pub const fn element_bytes(datatype: u32) -> u64 {
 #[inline(always)]
 pub const fn message_bytes(count: u64, datatype: u32, ranks: u32) -> Option<u64> {
     let element = element_bytes(datatype);
-    if element == 0 || count > MOST_ELEMENTS || ranks > MOST_RANKS {
+    if element == 0 || count > MAX_ELEMENTS || ranks > MAX_RANKS {
         return None;
     }
     // At most 2^40 elements of 8 bytes for each of 2^20 ranks: 2^63.

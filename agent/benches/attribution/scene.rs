@@ -136,10 +136,10 @@ pub(crate) fn tell(ownership: &Ownership) {
     }
     let grants = (0..PARTIES).map(|number| {
         let uid = PodUid::new(&Place::of(number).uid);
-        let party = Owner::Pod { uid, container: Some("train".into()), within: None };
+        let owner_id = Owner::Pod { uid, container: Some("train".into()), within: None };
         Allocation {
             device: DeviceName::Uuid(GpuUuid::new(&format!("GPU-{}", number % DEVICES))),
-            owner: ownership.grantee(party, &Workload::default()),
+            owner: ownership.grantee(owner_id, &Workload::default()),
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
             words: AllocationDetails {

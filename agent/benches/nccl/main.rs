@@ -105,7 +105,7 @@ fn spent(arm: &Arm) -> f64 {
 
 fn arms(folder: &Path, processes: usize) -> std::io::Result<Vec<(&'static str, Arm, Ranks)>> {
     let mut arms = Vec::new();
-    let usual = Settings::default().timed_rate;
+    let default = Settings::default().timed_rate;
     for name in table::ARMS {
         let library = ranks::library(folder, name)?;
         let arm = match name {
@@ -113,7 +113,7 @@ fn arms(folder: &Path, processes: usize) -> std::io::Result<Vec<(&'static str, A
             table::FLOOR_ENTRY => Arm::Nothing(Nothing::on(&library, false)?),
             table::FLOOR_BOTH => Arm::Nothing(Nothing::on(&library, true)?),
             table::FLOOR_SESSION => Arm::NothingThrough(NothingThrough::on(&library)?),
-            table::OURS => ours(&library, Way::Session, Some(usual))?,
+            table::OURS => ours(&library, Way::Session, Some(default))?,
             table::ALL => ours(&library, Way::Session, Some(0))?,
             table::ENTRIES => ours(&library, Way::Session, None)?,
             table::EACH => ours(&library, Way::Each, Some(0))?,

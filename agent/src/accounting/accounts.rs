@@ -68,32 +68,32 @@ impl Accounts {
     /// Books an amount, which may be nothing, of the reading that began last.
     pub(super) fn add(
         &mut self,
-        (party, method): (OwnerId, ShareMethod),
+        (owner_id, method): (OwnerId, ShareMethod),
         resource: Resource,
         amount: u128,
     ) {
         let [Some(at), _] = self.readings else { return };
-        if let Some(account) = self.by_owner.get_mut(&party) {
+        if let Some(account) = self.by_owner.get_mut(&owner_id) {
             return account.add(at, (method, resource), amount);
         }
-        let party = self.slot(party);
-        let account = self.by_owner.entry(party).or_insert_with(|| Account::new(at));
+        let owner_id = self.slot(owner_id);
+        let account = self.by_owner.entry(owner_id).or_insert_with(|| Account::new(at));
         account.add(at, (method, resource), amount);
     }
 
     /// Forgets those who were away for long.
     pub(super) fn expire(&mut self) {
         let [Some(at), _] = self.readings else { return };
-        self.by_owner.retain(|party, account| {
-            *party <= OwnerId::OTHER
+        self.by_owner.retain(|owner_id, account| {
+            *owner_id <= OwnerId::OTHER
                 || at.duration_since(account.last).is_ok_and(|away| away < KEEP)
                 || account.last >= at
         });
     }
 
     /// Whether a party has an account.
-    pub(super) fn knows(&self, party: OwnerId) -> bool {
-        self.by_owner.contains_key(&party)
+    pub(super) fn knows(&self, owner_id: OwnerId) -> bool {
+        self.by_owner.contains_key(&owner_id)
     }
 
     /// How many shares went on `other` since this was last asked.
@@ -110,8 +110,8 @@ impl Accounts {
 
     /// Every number as a sample.
     pub(super) fn emit(&self, gpu: GpuId, at: SystemTime, out: &mut Batch) {
-        for (&party, account) in &self.by_owner {
-            let subject = GpuParty { gpu, owner: party };
+        for (&owner_id, account) in &self.by_owner {
+            let subject = GpuParty { gpu, owner: owner_id };
             for (&method, [busy, memory, energy]) in ShareMethod::ALL.iter().zip(&account.amounts) {
                 if let Some(sum) = busy {
                     let seconds = *sum as f64 / NANO;
@@ -130,20 +130,20 @@ impl Accounts {
     }
 
     /// A newcomer itself, or `other` where it finds no place.
-    fn slot(&mut self, party: OwnerId) -> OwnerId {
-        if party <= OwnerId::OTHER {
-            return party;
+    fn slot(&mut self, owner_id: OwnerId) -> OwnerId {
+        if owner_id <= OwnerId::OTHER {
+            return owner_id;
         }
-        let others = self.by_owner.iter().filter(|(party, _)| **party > OwnerId::OTHER);
+        let others = self.by_owner.iter().filter(|(owner_id, _)| **owner_id > OwnerId::OTHER);
         if others.clone().count() < MAX_ACCOUNTS {
-            return party;
+            return owner_id;
         }
         let readings = self.readings;
         let away = others.filter(|(_, account)| !readings.contains(&Some(account.last)));
-        let longest = away.min_by_key(|(_, account)| account.last).map(|(party, _)| *party);
+        let longest = away.min_by_key(|(_, account)| account.last).map(|(owner_id, _)| *owner_id);
         if let Some(longest) = longest {
             self.by_owner.remove(&longest);
-            return party;
+            return owner_id;
         }
         self.folded += 1;
         OwnerId::OTHER

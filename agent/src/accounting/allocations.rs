@@ -65,20 +65,22 @@ impl Allocations {
         self.count_parts();
         self.bound.clear();
         self.unbound = 0;
-        for grant in self.lists.iter().flat_map(|list| list.iter()) {
-            match find(&grant.device, &self.devices, &self.instances) {
+        for allocation in self.lists.iter().flat_map(|list| list.iter()) {
+            match find(&allocation.device, &self.devices, &self.instances) {
                 Some((gpu, instance)) => {
-                    let Allocation { owner: party, source, kind, .. } = *grant;
-                    let words = grants.id(grant);
-                    let bound = Bound { owner: party, instance, source, kind, words };
+                    let Allocation { owner: owner_id, source, kind, .. } = *allocation;
+                    let words = grants.id(allocation);
+                    let bound = Bound { owner: owner_id, instance, source, kind, words };
                     self.bound.entry(gpu).or_default().push(bound);
                 }
                 None => self.unbound += 1,
             }
         }
         let bound = &self.bound;
-        self.spent.retain(|(gpu, party), _| {
-            bound.get(gpu).is_some_and(|grants| grants.iter().any(|grant| grant.owner == *party))
+        self.spent.retain(|(gpu, owner_id), _| {
+            bound
+                .get(gpu)
+                .is_some_and(|grants| grants.iter().any(|allocation| allocation.owner == *owner_id))
         });
     }
 
@@ -110,9 +112,9 @@ impl Allocations {
     }
 
     /// Whether anything is granted to a party.
-    pub(super) fn names(&self, party: OwnerId) -> bool {
+    pub(super) fn names(&self, owner_id: OwnerId) -> bool {
         let grants = self.lists.iter().flat_map(|list| list.iter());
-        grants.into_iter().any(|grant| grant.owner == party)
+        grants.into_iter().any(|allocation| allocation.owner == owner_id)
     }
 
     /// Books the time since the last batch on the state of each grant of a device.
@@ -131,20 +133,20 @@ impl Allocations {
             out.push(metric::ALLOCATABLE_PARTS.sample(gpu, (), *parts));
         }
         let Some(grants) = self.bound.get(&gpu) else { return };
-        for (place, grant) in grants.iter().enumerate() {
+        for (place, allocation) in grants.iter().enumerate() {
             let earlier = || grants.iter().take(place);
-            let subject = GpuParty { gpu, owner: grant.owner };
-            if !earlier().any(|other| other == grant) {
-                let Bound { owner: party, instance, source, kind, words } = *grant;
-                let of = GpuGrant { gpu, instance, owner: party, words };
+            let subject = GpuParty { gpu, owner: allocation.owner };
+            if !earlier().any(|other| other == allocation) {
+                let Bound { owner: owner_id, instance, source, kind, words } = *allocation;
+                let of = GpuGrant { gpu, instance, owner: owner_id, words };
                 out.push(metric::ALLOCATION_INFO.sample(of, (source, kind), 1));
             }
-            if earlier().any(|other| other.owner == grant.owner) {
+            if earlier().any(|other| other.owner == allocation.owner) {
                 continue;
             }
-            let state = state(grant.owner, reading, presences, ownership);
+            let state = state(allocation.owner, reading, presences, ownership);
             // What was not granted at the last batch was not granted since.
-            let spent = self.spent.entry((gpu, grant.owner));
+            let spent = self.spent.entry((gpu, allocation.owner));
             let spent = spent
                 .and_modify(|spent| {
                     if let Some(spent) = spent.get_mut(state as usize) {
@@ -162,7 +164,7 @@ impl Allocations {
 
 /// What a party does with a device it was granted.
 fn state(
-    party: OwnerId,
+    owner_id: OwnerId,
     reading: &Reading,
     presences: &DeviceOpeners,
     ownership: &Ownership,
@@ -170,51 +172,51 @@ fn state(
     if reading.at.is_none() {
         return AllocationState::Unknown;
     }
-    let mine = || reading.processes.iter().filter(|on| on.owner == party);
+    let mine = || reading.processes.iter().filter(|on| on.owner == owner_id);
     let is_listed = mine().next().is_some();
     if mine().any(|on| on.busy() > 0) {
         return AllocationState::Active;
     }
-    if !is_listed && !presences.has_opened(reading.gpu, party) {
-        let hides = reading.unidentified() > 0 || may_hide(party, reading, ownership);
+    if !is_listed && !presences.has_opened(reading.gpu, owner_id) {
+        let hides = reading.unidentified() > 0 || may_hide(owner_id, reading, ownership);
         return if hides { AllocationState::Unknown } else { AllocationState::Unused };
     }
     match (reading.busy, reading.occupancy()) {
         (Some(0), _) => AllocationState::Idle,
-        (Some(_), Occupancy::One(only)) if only == party => AllocationState::Active,
+        (Some(_), Occupancy::One(only)) if only == owner_id => AllocationState::Active,
         // Somebody else keeps it busy.
         (Some(_), Occupancy::One(_)) => AllocationState::Idle,
         (Some(_), Occupancy::Several) if reading.sampled() > 0 && !reading.is_served() => {
             AllocationState::Idle
         }
-        (None, _) => state_in_instances(party, reading),
+        (None, _) => state_in_instances(owner_id, reading),
         _ => AllocationState::Unknown,
     }
 }
 
 /// The same on a device in MIG mode: what the instances did that the party is in.
-fn state_in_instances(party: OwnerId, reading: &Reading) -> AllocationState {
+fn state_in_instances(owner_id: OwnerId, reading: &Reading) -> AllocationState {
     let Some(instances) = reading.gpu_instances() else { return AllocationState::Unknown };
     let mut busy = instances.iter().filter(|instance| instance.busy > 0);
-    if busy.clone().any(|instance| instance.occupancy == Occupancy::One(party)) {
+    if busy.clone().any(|instance| instance.occupancy == Occupancy::One(owner_id)) {
         return AllocationState::Active;
     }
     let may_be = |instance: &GpuInstance| {
-        instance.occupancy == Occupancy::Strangers || instance.owners.contains(&party)
+        instance.occupancy == Occupancy::Strangers || instance.owners.contains(&owner_id)
     };
     if busy.any(may_be) { AllocationState::Unknown } else { AllocationState::Idle }
 }
 
 /// Whether a process on the device may be a party's though it is on another account: one whose
 /// owner is not known yet, or one of the same pod whose container is not.
-fn may_hide(party: OwnerId, reading: &Reading, ownership: &Ownership) -> bool {
-    let pod = |party| match &ownership.owner_facts(party)?.owner {
+fn may_hide(owner_id: OwnerId, reading: &Reading, ownership: &Ownership) -> bool {
+    let pod = |owner_id| match &ownership.owner_facts(owner_id)?.owner {
         Owner::Pod { uid, container, within } => {
             Some(((uid.clone(), within.clone()), container.is_some()))
         }
         _ => None,
     };
-    let granted = pod(party);
+    let granted = pod(owner_id);
     reading.processes.iter().any(|on| {
         let is_pod = |(pod_of, _): &(_, bool)| {
             pod(on.owner).is_some_and(|(other, is_named)| other == *pod_of && !is_named)

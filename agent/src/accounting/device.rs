@@ -125,8 +125,8 @@ impl Device {
     }
 
     /// Whether a party has an account here.
-    pub(super) fn knows(&self, party: OwnerId) -> bool {
-        self.accounts.knows(party)
+    pub(super) fn knows(&self, owner_id: OwnerId) -> bool {
+        self.accounts.knows(owner_id)
     }
 
     /// How many shares went on `other` since this was last asked.

@@ -19,10 +19,10 @@ pub(super) struct Part {
 
 impl Part {
     /// A part; that of an owner who is not known is nobody's, however it was found.
-    fn new(party: OwnerId, method: ShareMethod, weight: impl Into<u128>) -> Self {
-        let is_known = party != OwnerId::UNATTRIBUTED || method == ShareMethod::Unsplittable;
+    fn new(owner_id: OwnerId, method: ShareMethod, weight: impl Into<u128>) -> Self {
+        let is_known = owner_id != OwnerId::UNATTRIBUTED || method == ShareMethod::Unsplittable;
         let method = if is_known { method } else { ShareMethod::Nobody };
-        Self { owner: party, method, weight: weight.into() }
+        Self { owner: owner_id, method, weight: weight.into() }
     }
 
     /// What nobody is known for.
@@ -61,7 +61,7 @@ pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
     parts.clear();
     match reading.occupancy() {
         Occupancy::Nobody | Occupancy::Strangers => parts.push(Part::idle(1_u8)),
-        Occupancy::One(party) => parts.push(Part::new(party, ShareMethod::Exclusive, 1_u8)),
+        Occupancy::One(owner_id) => parts.push(Part::new(owner_id, ShareMethod::Exclusive, 1_u8)),
         Occupancy::Several if reading.sampled() == 0 => {
             // Those who are there keep their series.
             let zero = reading.processes.iter().filter(|on| !on.serves);
@@ -92,7 +92,7 @@ pub(super) fn busy_instances(reading: &Reading, parts: &mut Vec<Part>) -> Option
     parts.clear();
     let instances = reading.gpu_instances()?;
     parts.extend(instances.iter().map(|instance| match instance.occupancy {
-        Occupancy::One(party) => Part::new(party, ShareMethod::Instance, instance.busy),
+        Occupancy::One(owner_id) => Part::new(owner_id, ShareMethod::Instance, instance.busy),
         Occupancy::Nobody => Part::idle(instance.busy),
         Occupancy::Strangers | Occupancy::Several => Part::unsplittable(instance.busy),
     }));
@@ -104,12 +104,12 @@ pub(super) fn busy_instances(reading: &Reading, parts: &mut Vec<Part>) -> Option
 pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
     parts.clear();
     let crew = reading.occupancy();
-    let is_told = reading.processes.iter().all(|on| on.memory.is_some() || on.ended);
-    if let Occupancy::One(party) = crew
-        && !is_told
+    let is_reported = reading.processes.iter().all(|on| on.memory.is_some() || on.ended);
+    if let Occupancy::One(owner_id) = crew
+        && !is_reported
     {
         // Virtual GPUs and confidential computing: the driver tells the device's only.
-        return parts.push(Part::new(party, ShareMethod::Exclusive, used));
+        return parts.push(Part::new(owner_id, ShareMethod::Exclusive, used));
     }
     let method = |on: &OnDevice| match crew {
         _ if on.instance.is_some() => ShareMethod::Instance,
@@ -120,7 +120,7 @@ pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
     parts.extend(held.filter_map(|on| Some(Part::new(on.owner, method(on), on.memory?))));
     let sum: u128 = parts.iter().map(|part| part.weight).sum();
     match u128::from(used).checked_sub(sum) {
-        Some(rest) if is_told => parts.push(Part::idle(rest)),
+        Some(rest) if is_reported => parts.push(Part::idle(rest)),
         Some(rest) => parts.push(Part::unsplittable(rest)),
         None => scale(used.into(), parts),
     }
@@ -144,16 +144,18 @@ pub(super) fn energy(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>)
 fn idle(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
     parts.clear();
     match reading.occupancy() {
-        Occupancy::One(party) => parts.push(Part::new(party, ShareMethod::Exclusive, 1_u8)),
+        Occupancy::One(owner_id) => parts.push(Part::new(owner_id, ShareMethod::Exclusive, 1_u8)),
         Occupancy::Strangers => parts.push(Part::idle(1_u8)),
         Occupancy::Nobody if grants.is_empty() => parts.push(Part::idle(1_u8)),
         Occupancy::Nobody => {
-            let granted = grants.iter().map(|grant| grant.owner);
-            parts.extend(granted.map(|party| Part::new(party, ShareMethod::Allocated, 1_u8)));
+            let granted = grants.iter().map(|allocation| allocation.owner);
+            parts.extend(granted.map(|owner_id| Part::new(owner_id, ShareMethod::Allocated, 1_u8)));
         }
         Occupancy::Several => {
             let held = reading.processes.iter().filter_map(|on| Some((on.owner, on.memory?)));
-            parts.extend(held.map(|(party, held)| Part::new(party, ShareMethod::Allocated, held)));
+            parts.extend(
+                held.map(|(owner_id, held)| Part::new(owner_id, ShareMethod::Allocated, held)),
+            );
             let sum: u128 = parts.iter().map(|part| part.weight).sum();
             if reading.unidentified() > 0 {
                 let used = u128::from(reading.memory.unwrap_or(0));
@@ -171,13 +173,14 @@ fn idle(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
 fn instances(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
     parts.clear();
     for slice in &reading.instances {
-        let mut granted = grants.iter().filter(|grant| grant.instance == Some(slice.instance));
+        let mut granted =
+            grants.iter().filter(|allocation| allocation.instance == Some(slice.instance));
         parts.push(match reading.occupancy_of(|instance| instance == slice.instance) {
-            Occupancy::One(party) => Part::new(party, ShareMethod::Instance, slice.size),
+            Occupancy::One(owner_id) => Part::new(owner_id, ShareMethod::Instance, slice.size),
             Occupancy::Strangers | Occupancy::Several => Part::unsplittable(slice.size),
             Occupancy::Nobody => match granted.next() {
-                Some(grant) if granted.all(|other| other.owner == grant.owner) => {
-                    Part::new(grant.owner, ShareMethod::Allocated, slice.size)
+                Some(allocation) if granted.all(|other| other.owner == allocation.owner) => {
+                    Part::new(allocation.owner, ShareMethod::Allocated, slice.size)
                 }
                 _ => Part::idle(slice.size),
             },

@@ -109,8 +109,8 @@ impl Rig {
     }
 
     pub(super) fn job(&self, job: u32) -> OwnerId {
-        let party = Owner::Job(SlurmJobId::new(&job.to_string()));
-        self.ownership.grantee(party, &Workload::default())
+        let owner_id = Owner::Job(SlurmJobId::new(&job.to_string()));
+        self.ownership.grantee(owner_id, &Workload::default())
     }
 
     pub(super) fn allocation(&self, grants: &[(DeviceName, u32)]) {
@@ -183,8 +183,8 @@ impl Rig {
         told
     }
 
-    fn who(&self, party: OwnerId) -> String {
-        match &self.ownership.owner_facts(party).unwrap().owner {
+    fn who(&self, owner_id: OwnerId) -> String {
+        match &self.ownership.owner_facts(owner_id).unwrap().owner {
             Owner::Job(job) => format!("job {job}"),
             other => other.kind().to_owned(),
         }

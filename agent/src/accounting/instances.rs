@@ -65,11 +65,13 @@ impl Reading {
         let is_placed = self.processes.iter().all(|on| on.instance.is_some());
         let hides = !is_placed || self.unidentified() > 0;
         let inside = self.processes.iter().filter(|on| on.instance.is_some_and(&is_in));
-        let mut parties = inside.map(|on| on.owner);
-        match (parties.next(), hides) {
+        let mut owner_ids = inside.map(|on| on.owner);
+        match (owner_ids.next(), hides) {
             (None, false) => Occupancy::Nobody,
             (None, true) => Occupancy::Strangers,
-            (Some(first), false) if parties.all(|party| party == first) => Occupancy::One(first),
+            (Some(first), false) if owner_ids.all(|owner_id| owner_id == first) => {
+                Occupancy::One(first)
+            }
             _ => Occupancy::Several,
         }
     }
@@ -89,11 +91,11 @@ impl Reading {
                 (None, _) => return None,
             };
             let inside = self.processes.iter().filter(|on| on.instance.is_some_and(is_in));
-            let parties = inside.map(|on| on.owner).collect();
+            let owner_ids = inside.map(|on| on.owner).collect();
             Some(GpuInstance {
                 busy: u64::try_from(busy).unwrap_or(WHOLE),
                 occupancy: crew,
-                owners: parties,
+                owners: owner_ids,
             })
         });
         instances.collect::<Option<Vec<_>>>().filter(|instances| !instances.is_empty())

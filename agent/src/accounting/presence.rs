@@ -38,13 +38,13 @@ impl DeviceOpeners {
         }
         self.opened.clear();
         let nodes = &self.by_node.1;
-        ownership.open_nodes(|party, held| {
+        ownership.open_nodes(|owner_id, held| {
             let first = self.opened.len();
             for node in held {
                 let name = node_name(node);
                 let place = nodes.binary_search_by(|(known, _)| known.as_str().cmp(name));
                 let device = place.ok().and_then(|place| nodes.get(place));
-                let device = device.map(|(_, gpu)| (*gpu, party));
+                let device = device.map(|(_, gpu)| (*gpu, owner_id));
                 // Several nodes of a device are one opening of it: its partitions' are.
                 let device = device
                     .filter(|on| !self.opened.iter().skip(first).any(|before| *before == *on));
@@ -55,8 +55,8 @@ impl DeviceOpeners {
     }
 
     /// Whether a process of a party opened a device.
-    pub(super) fn has_opened(&self, gpu: GpuId, party: OwnerId) -> bool {
-        self.opened.binary_search(&(gpu, party)).is_ok()
+    pub(super) fn has_opened(&self, gpu: GpuId, owner_id: OwnerId) -> bool {
+        self.opened.binary_search(&(gpu, owner_id)).is_ok()
     }
 
     /// The number of processes of each party on a device.
@@ -70,19 +70,19 @@ impl DeviceOpeners {
         self.counted.clear();
         let first = self.opened.partition_point(|(on, _)| *on < gpu);
         let here = self.opened.iter().skip(first).take_while(|(on, _)| *on == gpu);
-        self.counted.extend(here.map(|(_, party)| *party));
+        self.counted.extend(here.map(|(_, owner_id)| *owner_id));
         emit((gpu, Presence::Opened), &self.counted, at, out);
     }
 }
 
 /// Counts equal neighbours; those beyond [`MAX_ACCOUNTS`] together.
-fn emit((gpu, presence): (GpuId, Presence), parties: &[OwnerId], at: SystemTime, out: &mut Batch) {
+fn emit((gpu, presence): (GpuId, Presence), owners: &[OwnerId], at: SystemTime, out: &mut Batch) {
     let mut other = 0;
-    for (place, same) in parties.chunk_by(PartialEq::eq).enumerate() {
+    for (place, same) in owners.chunk_by(PartialEq::eq).enumerate() {
         let count = i64::try_from(same.len()).unwrap_or(i64::MAX);
         match same.first() {
-            Some(&party) if place < MAX_ACCOUNTS => {
-                let subject = GpuParty { gpu, owner: party };
+            Some(&owner_id) if place < MAX_ACCOUNTS => {
+                let subject = GpuParty { gpu, owner: owner_id };
                 out.at(at, metric::OWNER_PROCESSES.sample(subject, presence, count));
             }
             _ => other += count,

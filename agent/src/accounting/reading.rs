@@ -114,11 +114,11 @@ impl Reading {
 
     /// Who is on it.
     pub(super) fn occupancy(&self) -> Occupancy {
-        let mut parties = self.processes.iter().map(|on| on.owner);
-        match (parties.next(), self.unidentified()) {
+        let mut owners = self.processes.iter().map(|on| on.owner);
+        match (owners.next(), self.unidentified()) {
             (None, 0) => Occupancy::Nobody,
             (None, _) => Occupancy::Strangers,
-            (Some(first), 0) if parties.all(|party| party == first) => Occupancy::One(first),
+            (Some(first), 0) if owners.all(|owner_id| owner_id == first) => Occupancy::One(first),
             _ => Occupancy::Several,
         }
     }

@@ -136,13 +136,13 @@ fn memory_that_processes_share_is_scaled_to_what_is_used() {
 fn memory_that_the_driver_does_not_tell_is_the_only_owner_s_or_nobody_s() {
     let mut rig = Rig::new();
     let (a, b) = (rig.process(1, 7), rig.process(2, 8));
-    let untold = |processes| Read { processes, unidentified: 0, ..read(&[]) };
-    let alone = Read { unidentified: 1, ..untold(vec![(a, None, None)]) };
+    let undecided = |processes| Read { processes, unidentified: 0, ..read(&[]) };
+    let alone = Read { unidentified: 1, ..undecided(vec![(a, None, None)]) };
     assert_eq!(interval(&mut rig, &alone, MEMORY), rows([("job 7", "exclusive", 10_000.0)]));
     let mut rig = Rig::new();
     rig.process(1, 7);
     rig.process(2, 8);
-    let both = Read { unidentified: 2, ..untold(vec![(a, None, None), (b, None, None)]) };
+    let both = Read { unidentified: 2, ..undecided(vec![(a, None, None), (b, None, None)]) };
     let expected = rows([("unattributed", "unsplittable", 10_000.0)]);
     assert_eq!(interval(&mut rig, &both, MEMORY), expected);
 }

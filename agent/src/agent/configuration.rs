@@ -127,9 +127,9 @@ mod tests {
             let all = load(text);
             all.to_start().map(|(def, _)| def.name).collect::<Vec<_>>()
         };
-        let usual = started("");
-        assert_eq!(usual.len(), sources::all().len());
-        let place = |name| usual.iter().position(|started| *started == name);
+        let default = started("");
+        assert_eq!(default.len(), sources::all().len());
+        let place = |name| default.iter().position(|started| *started == name);
         assert!(place("nccl") < place("device_users") && place("nccl") < place("nccl-ras"));
         let vendors = DEVICES.iter().map(|vendor| format!("[{}]\nenabled = false\n", vendor.name));
         let vendors: String = vendors.collect();

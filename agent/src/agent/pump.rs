@@ -57,15 +57,15 @@ pub(super) fn tick_loop(
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
         let _turn = context.board.turn(THREAD, context.interval);
-        let told = if going {
+        let reported = if going {
             context.aggregator.drain()
         } else {
             enricher.end_all(&mut out);
             context.aggregator.finish()
         };
-        let told: Vec<Record> = told.iter().flat_map(records).collect();
-        if !told.is_empty() {
-            sinks::tell(sinks, &told);
+        let reported: Vec<Record> = reported.iter().flat_map(records).collect();
+        if !reported.is_empty() {
+            sinks::tell(sinks, &reported);
         }
         stages.time(Stage::Sinks, || send(sinks, &mut out));
         if let Some(report) = enricher.report() {

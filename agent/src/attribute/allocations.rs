@@ -179,12 +179,12 @@ fn ranges(numbers: &BTreeSet<i64>) -> Option<Arc<str>> {
 
 impl AllocationRegistry {
     /// A source's whole list, in place of its last.
-    pub fn replace(&self, source: &'static str, grants: Vec<Allocation>) {
+    pub fn replace(&self, source: &'static str, allocations: Vec<Allocation>) {
         let mut known = self.lock();
-        if known.lists.get(source).is_some_and(|list| **list == *grants) {
+        if known.lists.get(source).is_some_and(|list| **list == *allocations) {
             return;
         }
-        known.lists.insert(source, grants.into());
+        known.lists.insert(source, allocations.into());
         known.number();
     }
 
@@ -213,8 +213,8 @@ impl AllocationRegistry {
     }
 
     /// The number of a listed grant's words.
-    pub fn id(&self, grant: &Allocation) -> Option<AllocationId> {
-        self.lock().ids.get(&grant.words).copied()
+    pub fn id(&self, allocation: &Allocation) -> Option<AllocationId> {
+        self.lock().ids.get(&allocation.words).copied()
     }
 
     /// The words of a number; the `Arc` never changes.
@@ -231,13 +231,14 @@ impl AllocationIndex {
     /// Numbers new words, and forgets those that no list has had for two changes.
     fn number(&mut self) {
         let Self { lists, ids, words, idle, next, .. } = self;
-        let listed = lists.values().flat_map(|list| list.iter()).map(|grant| &grant.words);
+        let listed =
+            lists.values().flat_map(|list| list.iter()).map(|allocation| &allocation.words);
         let mut used = HashSet::new();
-        for told in listed {
-            let id = *ids.entry(told.clone()).or_insert_with(|| {
+        for reported in listed {
+            let id = *ids.entry(reported.clone()).or_insert_with(|| {
                 let id = AllocationId(*next);
                 *next = next.wrapping_add(1);
-                words.insert(id, Arc::new(told.clone()));
+                words.insert(id, Arc::new(reported.clone()));
                 id
             });
             used.insert(id);
@@ -290,8 +291,8 @@ mod tests {
                 memory_numa: [0, 1].into(),
             })),
         };
-        let mut told = AttrSet::new();
-        words.describe(&mut told);
+        let mut reported = AttrSet::new();
+        words.describe(&mut reported);
         let mut expected = AttrSet::new();
         for (key, value) in [
             (&attr::GRANT_RESOURCE, text("one-gpu")),
@@ -306,37 +307,38 @@ mod tests {
         ] {
             expected.set(key, value);
         }
-        assert_eq!(told, expected);
-        let mut told = AttrSet::new();
+        assert_eq!(reported, expected);
+        let mut reported = AttrSet::new();
         let nothing = AllocationDetails {
             claimed: Some(Arc::default()),
             beside: Some(Arc::default()),
             ..AllocationDetails::default()
         };
-        nothing.describe(&mut told);
-        assert_eq!(told, AttrSet::new());
+        nothing.describe(&mut reported);
+        assert_eq!(reported, AttrSet::new());
     }
 
     #[test]
     fn a_source_replaces_its_own_list_only() {
-        let grant = |index| Allocation {
+        let allocation = |index| Allocation {
             device: DeviceName::Index(index),
             owner: OwnerId::UNATTRIBUTED,
             source: GrantSource::Slurm,
             kind: GrantKind::Exclusive,
             words: AllocationDetails::default(),
         };
-        let grants = AllocationRegistry::default();
-        grants.replace("kubelet", vec![grant(0)]);
-        grants.replace("slurm", vec![grant(1), grant(2)]);
-        grants.replace("slurm", vec![grant(3)]);
-        let all: Vec<Allocation> = grants.all().iter().flat_map(|list| list.to_vec()).collect();
-        assert_eq!(all, [grant(0), grant(3)]);
+        let allocations = AllocationRegistry::default();
+        allocations.replace("kubelet", vec![allocation(0)]);
+        allocations.replace("slurm", vec![allocation(1), allocation(2)]);
+        allocations.replace("slurm", vec![allocation(3)]);
+        let all: Vec<Allocation> =
+            allocations.all().iter().flat_map(|list| list.to_vec()).collect();
+        assert_eq!(all, [allocation(0), allocation(3)]);
     }
 
     #[test]
     fn words_keep_their_number_while_they_are_listed_and_for_one_change_more() {
-        let grant = |replica: &str| Allocation {
+        let allocation = |replica: &str| Allocation {
             device: DeviceName::Index(0),
             owner: OwnerId::UNATTRIBUTED,
             source: GrantSource::Kubelet,
@@ -347,16 +349,16 @@ mod tests {
                 ..AllocationDetails::default()
             },
         };
-        let grants = AllocationRegistry::default();
-        grants.replace("kubelet", vec![grant("0"), grant("1")]);
-        let [zero, one] = ["0", "1"].map(|replica| grants.id(&grant(replica)).unwrap());
+        let allocations = AllocationRegistry::default();
+        allocations.replace("kubelet", vec![allocation("0"), allocation("1")]);
+        let [zero, one] = ["0", "1"].map(|replica| allocations.id(&allocation(replica)).unwrap());
         assert_ne!(zero, one);
-        grants.replace("kubelet", vec![grant("1")]);
-        assert_eq!(grants.id(&grant("1")), Some(one));
-        assert_eq!(grants.details(zero).as_deref(), Some(&grant("0").words));
-        grants.replace("kubelet", vec![grant("1"), grant("2")]);
-        assert_eq!((grants.details(zero), grants.id(&grant("0"))), (None, None));
-        grants.replace("kubelet", vec![grant("0")]);
-        assert!(![zero, one].contains(&grants.id(&grant("0")).unwrap()));
+        allocations.replace("kubelet", vec![allocation("1")]);
+        assert_eq!(allocations.id(&allocation("1")), Some(one));
+        assert_eq!(allocations.details(zero).as_deref(), Some(&allocation("0").words));
+        allocations.replace("kubelet", vec![allocation("1"), allocation("2")]);
+        assert_eq!((allocations.details(zero), allocations.id(&allocation("0"))), (None, None));
+        allocations.replace("kubelet", vec![allocation("0")]);
+        assert!(![zero, one].contains(&allocations.id(&allocation("0")).unwrap()));
     }
 }

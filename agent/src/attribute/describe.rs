@@ -74,7 +74,7 @@ impl Workload {
         {
             self.reconsider();
         }
-        let told = self.facts.is_some();
+        let reported = self.facts.is_some();
         if self.container.is_some() && self.container == before.container {
             self.facts = self.facts.take().or_else(|| before.facts.clone());
         }
@@ -93,7 +93,7 @@ impl Workload {
         pod.name = pod.name.take().or_else(|| known.name.clone());
         pod.namespace = pod.namespace.take().or_else(|| known.namespace.clone());
         pod.facts = pod.facts.take().or_else(|| known.facts.clone());
-        if self.container == before.container && !told {
+        if self.container == before.container && !reported {
             pod.container = pod.container.take().or_else(|| known.container.clone());
         }
     }

@@ -237,12 +237,12 @@ impl MetadataCache {
     }
 
     /// Takes what a supplier says of a pod; whether that is news.
-    pub(super) fn put_pod(&self, supplier: Provider, facts: PodFacts) -> bool {
+    pub(super) fn put_pod(&self, provider: Provider, facts: PodFacts) -> bool {
         let mut index = self.lock();
         let name = (Arc::clone(&facts.namespace), Arc::clone(&facts.name));
         let uid = facts.uid.clone();
         let is_known = index.pods.has(&uid);
-        let news = index.pods.put(supplier, uid.clone(), facts);
+        let news = index.pods.put(provider, uid.clone(), facts);
         let arrived = (news && !is_known).then(|| uid.clone());
         if news {
             index.named.insert(name, uid);
@@ -258,18 +258,18 @@ impl MetadataCache {
     }
 
     /// Takes what a supplier says of a container; whether that is news.
-    pub(super) fn put_container(&self, supplier: Provider, facts: ContainerFacts) -> bool {
-        let news = self.lock().containers.put(supplier, facts.id.clone(), facts);
+    pub(super) fn put_container(&self, provider: Provider, facts: ContainerFacts) -> bool {
+        let news = self.lock().containers.put(provider, facts.id.clone(), facts);
         self.changed(news)
     }
 
     /// A supplier says that a pod or container has ended. One that a better supplier still tells
     /// of has not: a runtime's sandbox may be replaced under a living pod.
-    pub(super) fn gone(&self, supplier: Provider, what: &LookupKey, now_ns: u64) {
+    pub(super) fn gone(&self, provider: Provider, what: &LookupKey, now_ns: u64) {
         let mut index = self.lock();
         match what {
             LookupKey::Pod(uid) => {
-                if !index.pods.gone(supplier, uid, now_ns) {
+                if !index.pods.gone(provider, uid, now_ns) {
                     return;
                 }
                 if let Some(facts) = index.pods.get(uid) {
@@ -277,7 +277,7 @@ impl MetadataCache {
                 }
             }
             LookupKey::Container(id) => {
-                index.containers.gone(supplier, id, now_ns);
+                index.containers.gone(provider, id, now_ns);
             }
         }
         drop(index);
@@ -363,8 +363,8 @@ fn is_elsewhere(workload: &Workload) -> bool {
 
 /// Whether the index knows something of the owner's pod or container that the owner does not have.
 pub(crate) fn is_behind(host: &Host, owner: &ProcessAttribution) -> bool {
-    fn differ<T>(told: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
-        told.is_some_and(|told| !has.is_some_and(|has| Arc::ptr_eq(&told, has)))
+    fn differ<T>(reported: Option<Arc<T>>, has: Option<&Arc<T>>) -> bool {
+        reported.is_some_and(|reported| !has.is_some_and(|has| Arc::ptr_eq(&reported, has)))
     }
     let workload = &owner.workload;
     if is_elsewhere(workload) {

@@ -114,30 +114,35 @@ impl OwnerRegistry {
         owner: &ProcessAttribution,
         name: impl FnOnce(u32) -> Option<Arc<str>>,
     ) -> OwnerId {
-        let party = Owner::of(owner);
-        let user = match party {
+        let owner_id = Owner::of(owner);
+        let user = match owner_id {
             Owner::User(uid) if uid == owner.uid => Some(owner.user_text()),
             Owner::User(uid) => Some(name(uid).unwrap_or_else(|| Arc::from(uid.to_string()))),
             _ => None,
         };
-        self.put(party, &owner.workload, user)
+        self.put(owner_id, &owner.workload, user)
     }
 
     /// The number of a party, with the names of a workload of its.
-    pub(crate) fn put(&self, party: Owner, workload: &Workload, user: Option<Arc<str>>) -> OwnerId {
+    pub(crate) fn put(
+        &self,
+        owner_id: Owner,
+        workload: &Workload,
+        user: Option<Arc<str>>,
+    ) -> OwnerId {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        known.insert(party, workload, user)
+        known.insert(owner_id, workload, user)
     }
 
     /// The number of a party that was granted something. Its processes may have told more of it:
     /// that stays, or its names would change to and fro.
-    pub(crate) fn granted(&self, party: Owner, workload: &Workload) -> OwnerId {
+    pub(crate) fn granted(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let granted = OwnerFacts::new(party.clone(), workload, None);
-        let named = known.ids.get(&party).and_then(|id| known.facts.get(id).map(|f| (*id, f)));
+        let granted = OwnerFacts::new(owner_id.clone(), workload, None);
+        let named = known.ids.get(&owner_id).and_then(|id| known.facts.get(id).map(|f| (*id, f)));
         match named {
             Some((id, facts)) if facts.details.holds(&granted.details) => id,
-            _ => known.insert(party, workload, None),
+            _ => known.insert(owner_id, workload, None),
         }
     }
 
@@ -169,19 +174,19 @@ impl OwnerRegistry {
 }
 
 impl OwnerIndex {
-    fn insert(&mut self, party: Owner, workload: &Workload, user: Option<Arc<str>>) -> OwnerId {
-        let id = match self.ids.get(&party) {
+    fn insert(&mut self, owner_id: Owner, workload: &Workload, user: Option<Arc<str>>) -> OwnerId {
+        let id = match self.ids.get(&owner_id) {
             Some(id) => *id,
             None if self.ids.len() >= MAX_PARTIES => return OwnerId::UNATTRIBUTED,
             None => {
                 let id = OwnerId(self.next);
                 self.next += 1;
-                self.ids.insert(party.clone(), id);
+                self.ids.insert(owner_id.clone(), id);
                 id
             }
         };
         self.idle.remove(&id);
-        let mut facts = OwnerFacts::new(party, workload, user);
+        let mut facts = OwnerFacts::new(owner_id, workload, user);
         if let Some(known) = self.facts.get(&id) {
             facts.keep(known);
         }
@@ -261,10 +266,10 @@ fn is_session(unit: &str) -> bool {
 }
 
 impl OwnerFacts {
-    fn new(party: Owner, workload: &Workload, user: Option<Arc<str>>) -> Self {
+    fn new(owner_id: Owner, workload: &Workload, user: Option<Arc<str>>) -> Self {
         let mut attributes = AttrSet::new();
-        attributes.set(&attr::OWNER_KIND, party.kind());
-        match &party {
+        attributes.set(&attr::OWNER_KIND, owner_id.kind());
+        match &owner_id {
             Owner::User(_) | Owner::Other | Owner::Unattributed => {}
             Owner::Container(id) => {
                 attributes.set(&attr::CONTAINER_ID, id.as_str());
@@ -275,11 +280,11 @@ impl OwnerFacts {
             _ => workload.name(&mut attributes),
         }
         // A job's is the job's own user: slurmstepd and sudo in it are root's.
-        let job = workload.slurm.as_ref().filter(|_| matches!(party, Owner::Job(_)));
+        let job = workload.slurm.as_ref().filter(|_| matches!(owner_id, Owner::Job(_)));
         attributes.set_some(&attr::PROCESS_OWNER, user.or_else(|| job.and_then(SlurmTask::user)));
         let mut details = attributes.clone();
         workload.detail(&mut details);
-        Self { owner: party, attributes, details }
+        Self { owner: owner_id, attributes, details }
     }
 
     /// Keeps what was known and is not told now: an allocator and a process each tell a part, and
@@ -288,8 +293,8 @@ impl OwnerFacts {
         for (new, old) in
             [(&mut self.attributes, &known.attributes), (&mut self.details, &known.details)]
         {
-            let told = std::mem::replace(new, old.clone());
-            new.extend(&told);
+            let reported = std::mem::replace(new, old.clone());
+            new.extend(&reported);
         }
     }
 }

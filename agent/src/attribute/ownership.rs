@@ -244,24 +244,24 @@ impl Ownership {
     }
 
     /// Takes what a supplier says of a pod, and names its processes again if it is news.
-    pub fn put_pod(&self, supplier: Provider, facts: PodFacts) {
+    pub fn put_pod(&self, provider: Provider, facts: PodFacts) {
         let change = Change::Pod(facts.uid.clone());
-        if self.names().put_pod(supplier, facts) {
+        if self.names().put_pod(provider, facts) {
             self.learned(&change);
         }
     }
 
     /// Takes what a supplier says of a container, and names its processes again if it is news.
-    pub fn put_container(&self, supplier: Provider, facts: ContainerFacts) {
+    pub fn put_container(&self, provider: Provider, facts: ContainerFacts) {
         let change = Change::Container(facts.id.clone());
-        if self.names().put_container(supplier, facts) {
+        if self.names().put_container(provider, facts) {
             self.learned(&change);
         }
     }
 
     /// A supplier says that a pod or a container has ended: forgotten some minutes later.
-    pub fn gone(&self, supplier: Provider, what: &Change) {
-        self.names().gone(supplier, what, self.0.clock.now());
+    pub fn gone(&self, provider: Provider, what: &Change) {
+        self.names().gone(provider, what, self.0.clock.now());
     }
 
     /// Who a party is: one lookup. The `Arc` changes when its names do.
@@ -270,14 +270,14 @@ impl Ownership {
     }
 
     /// The number of a party that was granted something, with the names of `workload`.
-    pub fn grantee(&self, party: Owner, workload: &Workload) -> OwnerId {
-        self.0.host.owners.granted(party, workload)
+    pub fn grantee(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
+        self.0.host.owners.granted(owner_id, workload)
     }
 
     /// Forgets parties that no process is of and that `in_use` does not name.
     pub fn retain_owners(&self, in_use: impl Fn(OwnerId) -> bool) {
         let live = self.read().owners();
-        self.0.host.owners.retain(|party| live.contains(&party) || in_use(party));
+        self.0.host.owners.retain(|owner_id| live.contains(&owner_id) || in_use(owner_id));
     }
 
     /// Names the processes of a pod or a container again.

@@ -70,8 +70,8 @@ fn ended(handles: &HashMap<ProcKey, OwnedFd>) -> HashSet<ProcKey> {
     if poll(&mut asked, Some(&Timespec::default())).is_err() {
         return HashSet::new();
     }
-    let told = handles.keys().zip(&asked).filter(|(_, one)| !one.revents().is_empty());
-    told.map(|(process, _)| *process).collect()
+    let reported = handles.keys().zip(&asked).filter(|(_, one)| !one.revents().is_empty());
+    reported.map(|(process, _)| *process).collect()
 }
 
 /// Whether `/proc` numbers processes as we do.

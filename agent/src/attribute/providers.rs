@@ -47,11 +47,11 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Every supplier, by its name on the board.
 const SUPPLIERS: &[(&str, ProviderFn)] = &[
-    ("pods_api", |desk, wants| Box::pin(pods_api::supply(desk, wants))),
-    ("cri", |desk, wants| Box::pin(cri::supply(desk, wants))),
-    ("docker", |desk, wants| Box::pin(engine::docker(desk, wants))),
-    ("podman", |desk, wants| Box::pin(engine::podman(desk, wants))),
-    ("pod_resources", |desk, wants| Box::pin(pod_resources::supply(desk, wants))),
+    ("pods_api", |context, wants| Box::pin(pods_api::supply(context, wants))),
+    ("cri", |context, wants| Box::pin(cri::supply(context, wants))),
+    ("docker", |context, wants| Box::pin(engine::docker(context, wants))),
+    ("podman", |context, wants| Box::pin(engine::podman(context, wants))),
+    ("pod_resources", |context, wants| Box::pin(pod_resources::supply(context, wants))),
 ];
 
 /// Whether a source on the board is one of these: that one is absent is what most hosts are like.
@@ -159,7 +159,7 @@ impl MetadataProviders {
         let settings = Arc::new(settings);
         let busy = Arc::new(AtomicUsize::new(SUPPLIERS.len()));
         let hire = |(name, supply): &(&'static str, ProviderFn)| {
-            let desk = ProviderContext {
+            let context = ProviderContext {
                 name,
                 settings: Arc::clone(&settings),
                 ownership: ownership.clone(),
@@ -169,7 +169,7 @@ impl MetadataProviders {
             };
             let wants =
                 LookupQueue { questions: ownership.names().wants(), busy: Arc::clone(&busy) };
-            (desk, wants, *supply)
+            (context, wants, *supply)
         };
         let hired = SUPPLIERS.iter().map(hire).collect();
         Self { names: ownership.names().clone(), board: board.clone(), busy, hired }
@@ -183,8 +183,8 @@ impl MetadataProviders {
             board.clock(THREAD);
             let tasks = LocalSet::new();
             tasks.spawn_local(pulse(board));
-            for (desk, wants, supply) in hired {
-                tasks.spawn_local(supply(desk, wants));
+            for (context, wants, supply) in hired {
+                tasks.spawn_local(supply(context, wants));
             }
             tasks.block_on(&runtime, std::future::pending::<()>());
         };

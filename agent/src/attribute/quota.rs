@@ -44,8 +44,8 @@ impl QuotaKey {
     }
 
     /// An owner's; `None` where it is nobody's.
-    pub fn of_owner(id: OwnerId, party: &Owner) -> Option<Self> {
-        Some(Self { tenant: OutermostOwner::of(party)?, owner: id })
+    pub fn of_owner(id: OwnerId, owner_id: &Owner) -> Option<Self> {
+        Some(Self { tenant: OutermostOwner::of(owner_id)?, owner: id })
     }
 
     /// The owner that refusals are counted for.
@@ -55,9 +55,9 @@ impl QuotaKey {
 }
 
 impl OutermostOwner {
-    fn of(party: &Owner) -> Option<Self> {
+    fn of(owner_id: &Owner) -> Option<Self> {
         let mut digest = DefaultHasher::new();
-        match party {
+        match owner_id {
             Owner::Pod { within: Some(outer), .. } => return Self::of(outer),
             Owner::User(uid) => return Some(Self::User(*uid)),
             Owner::Other | Owner::Unattributed => return None,
@@ -91,11 +91,11 @@ type Counts = [u64; OwnerLimit::ALL.len()];
 
 impl Refusals {
     /// Counts what an owner was refused.
-    pub(super) fn add(&self, party: OwnerId, limit: OwnerLimit, count: u64) {
+    pub(super) fn add(&self, owner_id: OwnerId, limit: OwnerLimit, count: u64) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_place = counts.len() < MAX_OWNERS || counts.contains_key(&party);
-        let party = if has_place { party } else { OwnerId::OTHER };
-        if let Some(sum) = counts.entry(party).or_default().get_mut(limit as usize) {
+        let has_place = counts.len() < MAX_OWNERS || counts.contains_key(&owner_id);
+        let owner_id = if has_place { owner_id } else { OwnerId::OTHER };
+        if let Some(sum) = counts.entry(owner_id).or_default().get_mut(limit as usize) {
             *sum += count;
         }
     }
@@ -106,14 +106,16 @@ impl Refusals {
         is_known: impl Fn(OwnerId) -> bool,
     ) -> Vec<(OwnerId, OwnerLimit, u64)> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let forgotten: Vec<_> = counts.keys().copied().filter(|party| !is_known(*party)).collect();
-        let gone: Vec<Counts> = forgotten.iter().filter_map(|party| counts.remove(party)).collect();
+        let forgotten: Vec<_> =
+            counts.keys().copied().filter(|owner_id| !is_known(*owner_id)).collect();
+        let gone: Vec<Counts> =
+            forgotten.iter().filter_map(|owner_id| counts.remove(owner_id)).collect();
         for gone in gone {
             let other = counts.entry(OwnerId::OTHER).or_default();
             other.iter_mut().zip(gone).for_each(|(sum, more)| *sum += more);
         }
-        let each = counts.iter().flat_map(|(party, counts)| {
-            OwnerLimit::ALL.iter().zip(counts).map(|(limit, count)| (*party, *limit, *count))
+        let each = counts.iter().flat_map(|(owner_id, counts)| {
+            OwnerLimit::ALL.iter().zip(counts).map(|(limit, count)| (*owner_id, *limit, *count))
         });
         each.filter(|(_, _, count)| *count > 0).collect()
     }
@@ -131,7 +133,7 @@ mod tests {
             container: Some(container.into()),
             within: within.map(Box::new),
         };
-        let key = |party: Owner| QuotaKey::of_owner(OwnerId::OTHER, &party);
+        let key = |owner_id: Owner| QuotaKey::of_owner(OwnerId::OTHER, &owner_id);
         let (one, two) =
             ("11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555");
         assert_eq!(key(pod(one, "a", None)), key(pod(one, "b", None)));
@@ -152,30 +154,31 @@ mod tests {
     #[test]
     fn beyond_the_owners_counted_apart_the_others_are_counted_together() {
         let refusals = Refusals::default();
-        let parties = owners(35);
-        for party in &parties {
-            refusals.add(*party, OwnerLimit::Series, 2);
+        let owner_ids = owners(35);
+        for owner_id in &owner_ids {
+            refusals.add(*owner_id, OwnerLimit::Series, 2);
         }
-        refusals.add(parties[0], OwnerLimit::Events, 1);
+        refusals.add(owner_ids[0], OwnerLimit::Events, 1);
         let mut all = refusals.all(|_| true);
-        all.sort_by_key(|(party, limit, _)| (*party, *limit as usize));
+        all.sort_by_key(|(owner_id, limit, _)| (*owner_id, *limit as usize));
         assert_eq!(all.len(), MAX_OWNERS + 2, "{all:?}");
         assert_eq!(all[0], (OwnerId::OTHER, OwnerLimit::Series, 6));
         assert_eq!(
             all[1..3],
-            [(parties[0], OwnerLimit::Series, 2), (parties[0], OwnerLimit::Events, 1)]
+            [(owner_ids[0], OwnerLimit::Series, 2), (owner_ids[0], OwnerLimit::Events, 1)]
         );
     }
 
     #[test]
     fn what_a_forgotten_owner_was_refused_stays_counted() {
         let refusals = Refusals::default();
-        let parties = owners(2);
-        refusals.add(parties[0], OwnerLimit::LogLines, 5);
-        refusals.add(parties[1], OwnerLimit::LogLines, 7);
-        let mut all = refusals.all(|party| party == parties[1] || party <= OwnerId::OTHER);
-        all.sort_unstable_by_key(|(party, ..)| *party);
+        let owner_ids = owners(2);
+        refusals.add(owner_ids[0], OwnerLimit::LogLines, 5);
+        refusals.add(owner_ids[1], OwnerLimit::LogLines, 7);
+        let mut all =
+            refusals.all(|owner_id| owner_id == owner_ids[1] || owner_id <= OwnerId::OTHER);
+        all.sort_unstable_by_key(|(owner_id, ..)| *owner_id);
         let other = (OwnerId::OTHER, OwnerLimit::LogLines, 5);
-        assert_eq!(all, [other, (parties[1], OwnerLimit::LogLines, 7)]);
+        assert_eq!(all, [other, (owner_ids[1], OwnerLimit::LogLines, 7)]);
     }
 }

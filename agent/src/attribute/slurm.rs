@@ -7,13 +7,13 @@
 //! missing; the process that is asked about costs one read of its environment. The tick costs
 //! nothing while no job comes or goes.
 
+mod allocations;
 mod claims;
 mod devices;
 mod dropfiles;
 mod facts;
 #[doc(hidden)]
 pub mod fuzz;
-mod grants;
 mod inspect;
 mod jobs;
 mod node;
@@ -22,10 +22,10 @@ mod sluid;
 mod stepd;
 mod trust;
 
+pub use allocations::JobGrants;
 pub use claims::SlurmEnv;
 pub use devices::{DeviceNumber, Granted, Undecided};
 pub use facts::{Fact, Facts, Label, Source};
-pub use grants::JobGrants;
 pub use jobs::Job;
 pub(crate) use node::Slurm;
 pub use sluid::Sluid;
@@ -179,8 +179,8 @@ fn label(host: &Host, owner: &mut ProcessAttribution) {
         _ => None,
     };
     let claims = living.as_ref().and_then(|living| slurm.environment(living));
-    let witness = ProcessEvidence { claims: claims.as_ref(), uid: owner.uid };
-    slurm.hear(host, path, &witness);
+    let source = ProcessEvidence { claims: claims.as_ref(), uid: owner.uid };
+    slurm.hear(host, path, &source);
     let Some(job) = lock(&slurm.jobs).get(path).map(Arc::clone) else { return };
     let known = trust::JobIdentity { name: &task.job, facts: &job.facts };
     let believed =

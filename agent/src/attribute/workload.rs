@@ -217,7 +217,7 @@ fn stateful_set_of(meta: &PodMeta) -> Option<&str> {
     let label = |name: &str| meta.labels.get(name).map(String::as_str);
     let (set, index) = meta.name.rsplit_once('-')?;
     let named = label(STATEFUL_POD_NAME) == Some(meta.name.as_str());
-    let indexed = label(POD_INDEX).is_none_or(|told| told == index);
+    let indexed = label(POD_INDEX).is_none_or(|reported| reported == index);
     let number = !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
     let revised = label(REVISION)?.strip_prefix(set)?.starts_with('-');
     (named && indexed && number && revised && !set.is_empty()).then_some(set)

@@ -129,7 +129,7 @@ impl RawNccl {
 
 /// What is counted by probes.
 fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
-    let usual = nccl::Settings::default();
+    let default = nccl::Settings::default();
     if raw.hooks.is_some() {
         tracing::warn!("nccl.hooks has no effect any more: remove it");
     }
@@ -141,15 +141,15 @@ fn probes(raw: RawNccl) -> Result<nccl::Settings, ConfigError> {
         });
     }
     let enabled = raw.is_enabled();
-    let trusted_mounts = raw.trusted_mounts.unwrap_or(usual.trusted_mounts);
+    let trusted_mounts = raw.trusted_mounts.unwrap_or(default.trusted_mounts);
     trusted_mounts.iter().try_for_each(|path| trusted_mount(path))?;
     Ok(nccl::Settings {
         trusted_mounts,
         enabled,
-        budget: raw.budget.unwrap_or(usual.budget),
-        patience: usual.patience,
-        timed_rate: raw.timed_rate.unwrap_or(usual.timed_rate),
-        hang_after: duration("nccl.hang_after", raw.hang_after, usual.hang_after)?,
+        budget: raw.budget.unwrap_or(default.budget),
+        patience: default.patience,
+        timed_rate: raw.timed_rate.unwrap_or(default.timed_rate),
+        hang_after: duration("nccl.hang_after", raw.hang_after, default.hang_after)?,
     })
 }
 
@@ -170,7 +170,7 @@ fn trusted_mount(path: &Path) -> Result<(), ConfigError> {
 
 /// What is read of the Inspector's files.
 fn inspector(raw: &RawNccl) -> Result<inspector::Settings, ConfigError> {
-    let usual = inspector::Settings::default();
+    let default = inspector::Settings::default();
     if raw.inspector_rate == Some(0) {
         return Err(ConfigError::Value {
             key: "nccl.inspector_rate".into(),
@@ -178,7 +178,7 @@ fn inspector(raw: &RawNccl) -> Result<inspector::Settings, ConfigError> {
             remedy: "set nccl.inspector = false instead; 524288 is the default".into(),
         });
     }
-    let directories = raw.inspector_dirs.clone().unwrap_or(usual.directories);
+    let directories = raw.inspector_dirs.clone().unwrap_or(default.directories);
     if let Some(relative) = directories.iter().find(|path| !path.is_absolute()) {
         return Err(ConfigError::Value {
             key: "nccl.inspector_dirs".into(),
@@ -187,16 +187,16 @@ fn inspector(raw: &RawNccl) -> Result<inspector::Settings, ConfigError> {
         });
     }
     Ok(inspector::Settings {
-        enabled: raw.inspector.unwrap_or(usual.enabled),
+        enabled: raw.inspector.unwrap_or(default.enabled),
         directories,
-        rate: raw.inspector_rate.unwrap_or(usual.rate),
+        rate: raw.inspector_rate.unwrap_or(default.rate),
     })
 }
 
 /// What NCCL is asked itself.
 fn ras(raw: &RawNccl) -> Result<ras::Settings, ConfigError> {
-    let usual = ras::Settings::default();
-    let every = duration("nccl.ras_interval", raw.ras_interval.clone(), usual.every)?;
+    let default = ras::Settings::default();
+    let every = duration("nccl.ras_interval", raw.ras_interval.clone(), default.every)?;
     if every < SHORTEST_ROUND {
         return Err(ConfigError::Value {
             key: "nccl.ras_interval".into(),
@@ -204,7 +204,7 @@ fn ras(raw: &RawNccl) -> Result<ras::Settings, ConfigError> {
             remedy: "an answer comes from all processes of a job; 1m is the default".into(),
         });
     }
-    Ok(ras::Settings { enabled: raw.ras.unwrap_or(usual.enabled), every })
+    Ok(ras::Settings { enabled: raw.ras.unwrap_or(default.enabled), every })
 }
 
 impl Source for nccl::Settings {
@@ -215,8 +215,9 @@ impl Source for nccl::Settings {
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
         let (files, others) =
             ((&context.files, &context.paths), (&context.communicators, &context.answers));
-        let told = (context.board.clone(), Some(Arc::clone(&context.aggregator)));
-        let (source, waker) = nccl::start(self.clone(), files, &context.ownership, others, told)?;
+        let reported = (context.board.clone(), Some(Arc::clone(&context.aggregator)));
+        let (source, waker) =
+            nccl::start(self.clone(), files, &context.ownership, others, reported)?;
         context.nccl_processes.push(source.loaded());
         context.processes.push(Box::new(move |change| match change {
             ProcessChange::Active(process) => waker.request(process),
@@ -330,8 +331,8 @@ mod tests {
 
     #[test]
     fn nccls_own_status_is_read_seldom_or_never() {
-        let usual = ras(&raw("")).unwrap();
-        assert_eq!((usual.enabled, usual.every), (true, Duration::from_mins(1)));
+        let default = ras(&raw("")).unwrap();
+        assert_eq!((default.enabled, default.every), (true, Duration::from_mins(1)));
         let set = ras(&raw("ras = false\nras_interval = \"5m\"\n")).unwrap();
         assert_eq!((set.enabled, set.every), (false, Duration::from_mins(5)));
         let error = ras(&raw("ras_interval = \"10ms\"\n")).unwrap_err().to_string();

@@ -303,8 +303,8 @@ impl Inspector {
     }
 
     fn report_means(&mut self, whose: (ProcKey, QuotaKey), means: &MeanValues, out: &mut Batch) {
-        let told = self.ranks.levels(whose, &means.rows, &self.communicators);
-        for (recent, operation, levels) in told {
+        let reported = self.ranks.levels(whose, &means.rows, &self.communicators);
+        for (recent, operation, levels) in reported {
             for (metric, value) in [
                 (&metric::RECENT_DURATION, levels.seconds),
                 (&metric::RECENT_ALGORITHM_BANDWIDTH, levels.algorithm_bandwidth),

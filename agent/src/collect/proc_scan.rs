@@ -239,16 +239,16 @@ impl Tracker {
     /// Scans, and gives what differs from what is known.
     pub fn scan(&mut self, paths: &Paths, nodes: &Nodes) -> Vec<Evidence> {
         let at_ns = boot_time_ns();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for holder in holders(paths, nodes) {
-            told.extend(self.news(&holder, nodes, at_ns));
+            reported.extend(self.news(&holder, nodes, at_ns));
         }
         let gone = self.0.keys().filter(|process| !is_alive(paths, **process));
-        told.extend(gone.map(|process| Evidence::Exited { process: *process, at_ns }));
-        for evidence in &told {
+        reported.extend(gone.map(|process| Evidence::Exited { process: *process, at_ns }));
+        for evidence in &reported {
             self.note(evidence);
         }
-        told
+        reported
     }
 
     fn add(&mut self, opened: &Opened) {
@@ -411,8 +411,8 @@ mod tests {
     fn process_that_is_exiting_is_not_told_to_have_moved_to_the_root() {
         let (host, nodes) = job_that_holds();
         let mut tracker = Tracker::default();
-        let told = tracker.scan(&host.paths, &nodes);
-        let [Evidence::Opened(opened)] = told.as_slice() else { panic!("{told:?}") };
+        let reported = tracker.scan(&host.paths, &nodes);
+        let [Evidence::Opened(opened)] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!(opened.cgroups, place(&host, "job"));
         // So the kernel shows it from the moment it begins to exit.
         host.write(LEADER, "cgroup", "4:memory:/\n");
@@ -443,10 +443,10 @@ mod tests {
         let mut tracker = Tracker::default();
         let gone = ProcKey { pid: u32::MAX - 1, start_ticks: 1 };
         tracker.0.insert(gone, ScannedProcess::default());
-        let told = tracker.scan(&Paths::default(), &Nodes::default());
+        let reported = tracker.scan(&Paths::default(), &Nodes::default());
         assert!(
-            matches!(told.as_slice(), [Evidence::Exited { process, .. }] if *process == gone),
-            "{told:?}"
+            matches!(reported.as_slice(), [Evidence::Exited { process, .. }] if *process == gone),
+            "{reported:?}"
         );
         assert!(!tracker.knows(gone));
     }

@@ -127,11 +127,11 @@ impl Answers {
     }
 
     fn count(&self, outcome: RasOutcome, times: u64) {
-        self.with(|told| *told.outcomes.entry(outcome).or_insert(0) += times);
+        self.with(|reported| *reported.outcomes.entry(outcome).or_insert(0) += times);
     }
 
     fn claim(&self, claims: u64) {
-        self.with(|told| told.claims = told.claims.saturating_add(claims));
+        self.with(|reported| reported.claims = reported.claims.saturating_add(claims));
     }
 
     fn fail(&self, error: &AskError) {
@@ -140,13 +140,13 @@ impl Answers {
             _ => "set nccl.ras = false to stop asking",
         };
         let state = (SourceState::Degraded, error.to_string(), remedy.into());
-        self.with(|told| told.state = state);
+        self.with(|reported| reported.state = state);
     }
 
     /// The ranks of this node's processes.
     pub fn local_ranks(&self) -> LocalRanks {
-        self.with(|told| {
-            let all = told.jobs.iter().flat_map(|job| &job.ranks);
+        self.with(|reported| {
+            let all = reported.jobs.iter().flat_map(|job| &job.ranks);
             all.map(|(process, ranks)| (*process, ranks.clone())).collect()
         })
     }
@@ -225,8 +225,9 @@ impl Collector for Ras {
     }
 
     fn collect(&mut self, out: &mut Batch) {
-        let (jobs, outcomes, claims) =
-            self.answers.with(|told| (told.jobs.clone(), told.outcomes.clone(), told.claims));
+        let (jobs, outcomes, claims) = self
+            .answers
+            .with(|reported| (reported.jobs.clone(), reported.outcomes.clone(), reported.claims));
         for (outcome, count) in outcomes {
             out.push(metric::RAS_QUERIES.sample(Agent, outcome, number(count)));
         }
@@ -245,11 +246,11 @@ impl Collector for Ras {
     }
 
     fn report(&self) -> Report {
-        self.answers.with(|told| {
-            let (state, reason, remedy) = told.state.clone();
+        self.answers.with(|reported| {
+            let (state, reason, remedy) = reported.state.clone();
             let is_error =
                 |is: RasOutcome| !matches!(is, RasOutcome::Answered | RasOutcome::NotAsked);
-            let failed = told.outcomes.iter().filter(|(is, _)| is_error(**is));
+            let failed = reported.outcomes.iter().filter(|(is, _)| is_error(**is));
             let errors = failed.map(|(_, count)| count).sum();
             Report { errors, ..Report::of(state, reason, remedy) }
         })

@@ -240,7 +240,7 @@ mod tests {
         thread.join().unwrap();
         drop(scheduler);
         let replica = SourcePart { source: "engine", part: 7 };
-        let told: Vec<_> = received
+        let reported: Vec<_> = received
             .iter()
             .map(|event| match event {
                 Event::Batch(batch) => (batch.of, "batch"),
@@ -248,7 +248,7 @@ mod tests {
                 other => panic!("{other:?}"),
             })
             .collect();
-        assert_eq!(told, [(replica, "batch"), (replica, "batch"), (replica, "ended")]);
+        assert_eq!(reported, [(replica, "batch"), (replica, "batch"), (replica, "ended")]);
     }
 
     #[test]

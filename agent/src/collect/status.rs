@@ -110,13 +110,13 @@ impl StatusRegistry {
         let mut is_new = false;
         let change = {
             let mut board = self.lock();
-            let standing = board.entry(source).or_insert_with(|| {
+            let status = board.entry(source).or_insert_with(|| {
                 is_new = true;
                 SourceStatus::new(report.clone())
             });
-            let before = std::mem::replace(&mut standing.report, report.clone()).state;
+            let before = std::mem::replace(&mut status.report, report.clone()).state;
             let has_changed = is_new || before != report.state;
-            standing.hangs += u64::from(has_changed && report.state == SourceState::Hung);
+            status.hangs += u64::from(has_changed && report.state == SourceState::Hung);
             has_changed.then_some((!is_new).then_some(before))
         };
         if let Some(before) = change {
@@ -137,17 +137,17 @@ impl StatusRegistry {
 
     /// Adds one reading's duration, and the thread's CPU time so far.
     pub fn measured(&self, source: &'static str, took: Duration, cpu_seconds: f64) {
-        if let Some(standing) = self.lock().get_mut(source) {
-            standing.durations.observe(took.as_secs_f64());
-            standing.cpu_seconds = Some(cpu_seconds);
+        if let Some(status) = self.lock().get_mut(source) {
+            status.durations.observe(took.as_secs_f64());
+            status.cpu_seconds = Some(cpu_seconds);
         }
     }
 
     /// From now on tells what the calling thread has used, under a name of its own.
     pub fn clock(&self, thread: &'static str) {
         let mut board = self.lock();
-        let standing = board.entry(thread).or_insert_with(|| SourceStatus::new(Report::ready()));
-        standing.clock = ThreadClock::here();
+        let status = board.entry(thread).or_insert_with(|| SourceStatus::new(Report::ready()));
+        status.clock = ThreadClock::here();
     }
 
     /// Every source's standing. One whose turn lasts too long is hung, whatever it said last.
@@ -159,22 +159,22 @@ impl StatusRegistry {
         let mut found = Vec::new();
         let all = {
             let mut board = self.lock();
-            for (source, standing) in board.iter_mut() {
+            for (source, status) in board.iter_mut() {
                 // A thread that has ended leaves what it had used.
-                if let Some(spent) = standing.clock.and_then(ThreadClock::spent) {
-                    standing.cpu_seconds = Some(spent.as_secs_f64());
+                if let Some(spent) = status.clock.and_then(ThreadClock::spent) {
+                    status.cpu_seconds = Some(spent.as_secs_f64());
                 }
-                if standing.finds_hang(now) {
-                    found.push((*source, standing.report.state));
+                if status.finds_hang(now) {
+                    found.push((*source, status.report.state));
                 }
             }
             let now_is =
-                |(source, standing): (&&'static str, &SourceStatus)| (*source, standing.seen(now));
+                |(source, status): (&&'static str, &SourceStatus)| (*source, status.seen(now));
             board.iter().map(now_is).collect::<BTreeMap<_, _>>()
         };
         for (source, before) in found {
-            if let Some(standing) = all.get(source) {
-                log_change(source, Some(before), &standing.report);
+            if let Some(status) = all.get(source) {
+                log_change(source, Some(before), &status.report);
             }
         }
         all
@@ -188,14 +188,14 @@ impl StatusRegistry {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut board = self.board.lock();
-        let Some(standing) = board.get_mut(self.source) else { return };
-        let hung = standing.turn.take().filter(|turn| turn.is_hung);
+        let Some(status) = board.get_mut(self.source) else { return };
+        let hung = status.turn.take().filter(|turn| turn.is_hung);
         if std::thread::panicking() {
             let reason = "a bug made this source's thread panic; it has ended";
             let remedy = "restart the agent, and report it with the log lines before it";
-            standing.report = Report::of(SourceState::Failed, reason, remedy);
+            status.report = Report::of(SourceState::Failed, reason, remedy);
         }
-        let report = hung.map(|_| standing.report.clone());
+        let report = hung.map(|_| status.report.clone());
         drop(board);
         if let Some(report) = report {
             log_change(self.source, Some(SourceState::Hung), &report);
@@ -262,9 +262,9 @@ mod tests {
         board.put("nvidia", &Report::ready());
         board.measured("nvidia", Duration::from_millis(2), 0.5);
         board.put("nvidia", &Report::of(SourceState::Hung, "late", ""));
-        let standing = board.all().remove("nvidia").unwrap();
-        assert_eq!(standing.report.state, SourceState::Hung);
-        assert_eq!((standing.cpu_seconds, standing.durations.count()), (Some(0.5), 1));
+        let status = board.all().remove("nvidia").unwrap();
+        assert_eq!(status.report.state, SourceState::Hung);
+        assert_eq!((status.cpu_seconds, status.durations.count()), (Some(0.5), 1));
     }
 
     #[test]
@@ -286,8 +286,8 @@ mod tests {
         let turn = board.turn("nccl:watch", Duration::from_secs(20));
         let after = |seconds: u64| {
             let now = Instant::now() + Duration::from_secs(seconds);
-            let standing = board.all_at(now).remove("nccl:watch").unwrap();
-            (standing.report.state, standing.hangs, standing.report.reason)
+            let status = board.all_at(now).remove("nccl:watch").unwrap();
+            (status.report.state, status.hangs, status.report.reason)
         };
         assert_eq!(after(59).0, SourceState::Ready, "three intervals");
         let reason = "its thread has not come back from a read for 61 s".to_owned();
@@ -328,7 +328,7 @@ mod tests {
         let board = StatusRegistry::default();
         board.put("names", &Report::ready());
         board.clock("names");
-        let used = || board.all().remove("names").and_then(|standing| standing.cpu_seconds);
+        let used = || board.all().remove("names").and_then(|status| status.cpu_seconds);
         let before = used().unwrap();
         while used().unwrap() < before + 0.002 {}
         assert_eq!(board.all().len(), 1);

@@ -171,12 +171,12 @@ mod tests {
         let control = settings.settings.control;
         assert_eq!((control.mode, control.show_others), (0o660, true));
         assert!(settings.settings.attribution.nested);
-        let usual = check("").unwrap();
+        let default = check("").unwrap();
         assert_eq!(
-            (usual.settings.control.mode, usual.settings.control.show_others),
+            (default.settings.control.mode, default.settings.control.show_others),
             (0o666, false)
         );
-        assert!(!usual.settings.attribution.nested);
+        assert!(!default.settings.attribution.nested);
     }
 
     #[test]

@@ -86,13 +86,13 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_named_with_what_to_do_about_it() {
         let folder = tempfile::tempdir().unwrap();
-        let told = |path: &Path| Configuration::check(path).unwrap_err().to_string();
-        let missing = told(&folder.path().join("no.toml"));
+        let reported = |path: &Path| Configuration::check(path).unwrap_err().to_string();
+        let missing = reported(&folder.path().join("no.toml"));
         assert!(
             missing.ends_with("; `gpuwho config sample` prints one to begin with"),
             "{missing}"
         );
-        let is_folder = told(folder.path());
+        let is_folder = reported(folder.path());
         assert!(is_folder.ends_with("; name a file of text with --config"), "{is_folder}");
     }
 }

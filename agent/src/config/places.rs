@@ -73,25 +73,25 @@ impl RawPaths {
 
 /// What was typed over the usual places.
 pub(super) fn paths(raw: RawPaths) -> Result<Paths, ConfigError> {
-    let usual = Paths::under(raw.root.as_deref().unwrap_or(Path::new("/")));
+    let default = Paths::under(raw.root.as_deref().unwrap_or(Path::new("/")));
     checks::absolute(raw.each())?;
     Ok(Paths {
-        proc: raw.proc.unwrap_or(usual.proc),
+        proc: raw.proc.unwrap_or(default.proc),
         cgroup: match (raw.cgroup, &raw.sys) {
             (Some(cgroup), _) => cgroup,
             (None, Some(sys)) => sys.join("fs/cgroup"),
-            (None, None) => usual.cgroup,
+            (None, None) => default.cgroup,
         },
-        sys: raw.sys.unwrap_or(usual.sys),
+        sys: raw.sys.unwrap_or(default.sys),
         kmsg: match (raw.kmsg, &raw.dev) {
             (Some(kmsg), _) => kmsg,
             (None, Some(dev)) => dev.join("kmsg"),
-            (None, None) => usual.kmsg,
+            (None, None) => default.kmsg,
         },
-        dev: raw.dev.unwrap_or(usual.dev),
-        pod_logs: raw.pod_logs.unwrap_or(usual.pod_logs),
-        passwd: raw.passwd.unwrap_or(usual.passwd),
-        run: raw.run.unwrap_or(usual.run),
-        state: raw.state.unwrap_or(usual.state),
+        dev: raw.dev.unwrap_or(default.dev),
+        pod_logs: raw.pod_logs.unwrap_or(default.pod_logs),
+        passwd: raw.passwd.unwrap_or(default.passwd),
+        run: raw.run.unwrap_or(default.run),
+        state: raw.state.unwrap_or(default.state),
     })
 }

@@ -85,7 +85,7 @@ pub(super) fn kubernetes(
 ) -> Result<Kubernetes, ConfigError> {
     let sockets = raw.cri.iter().flatten();
     checks::absolute(sockets.map(|socket| ("kubernetes.cri", socket.as_path())))?;
-    let usual = || CRI.iter().map(|socket| root.join(socket)).collect();
+    let default = || CRI.iter().map(|socket| root.join(socket)).collect();
     let keys = |keys: Option<Vec<String>>| keys.unwrap_or_default();
     let wanted = |key: &str, wanted: Result<WantedLabels, PatternError>| {
         wanted.map_err(|error| ConfigError::Value {
@@ -98,7 +98,7 @@ pub(super) fn kubernetes(
     wanted("labels", WantedLabels::new(&labels, &[]))?;
     let named = || NODE_NAMES.iter().find_map(|name| env(name).filter(|name| !name.is_empty()));
     Ok(Kubernetes {
-        cri: raw.cri.unwrap_or_else(usual),
+        cri: raw.cri.unwrap_or_else(default),
         pods_api: socket(raw.pods_api, root.join(PODS_API)),
         pod_resources: socket(raw.pod_resources, root.join(POD_RESOURCES)),
         resources: keys(raw.resources),
@@ -115,8 +115,8 @@ pub(super) fn containers(raw: RawContainers, root: &Path) -> Containers {
 }
 
 /// An empty path switches a socket off.
-fn socket(set: Option<PathBuf>, usual: PathBuf) -> Option<PathBuf> {
-    Some(set.unwrap_or(usual)).filter(|socket| !socket.as_os_str().is_empty())
+fn socket(set: Option<PathBuf>, default: PathBuf) -> Option<PathBuf> {
+    Some(set.unwrap_or(default)).filter(|socket| !socket.as_os_str().is_empty())
 }
 
 #[cfg(test)]
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn the_kubelets_sockets_are_below_the_hosts_root() {
-        let usual = resolved(RawKubernetes::default(), &[]).unwrap();
-        let sockets = [usual.pods_api, usual.pod_resources].map(Option::unwrap);
+        let default = resolved(RawKubernetes::default(), &[]).unwrap();
+        let sockets = [default.pods_api, default.pod_resources].map(Option::unwrap);
         let wanted = [
             "/host/var/lib/kubelet/pods-api/pods-api.sock",
             "/host/var/lib/kubelet/pod-resources/kubelet.sock",

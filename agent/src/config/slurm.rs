@@ -36,7 +36,7 @@ pub(super) struct RawSlurm {
 
 /// What was typed over the usual places.
 pub(super) fn settings(raw: RawSlurm, paths: &Paths) -> Result<Settings, ConfigError> {
-    let usual = Settings::default_settings(paths);
+    let default = Settings::default_settings(paths);
     let set = [
         ("slurm.jobs", &raw.jobs),
         ("slurm.gpu_map", &raw.gpu_map),
@@ -44,10 +44,10 @@ pub(super) fn settings(raw: RawSlurm, paths: &Paths) -> Result<Settings, ConfigE
     ];
     checks::absolute(set.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?))))?;
     Ok(Settings {
-        jobs: raw.jobs.unwrap_or(usual.jobs),
-        gpu_map: raw.gpu_map.or(usual.gpu_map),
-        gpustat: raw.gpustat.unwrap_or(usual.gpustat),
-        environment: raw.environment.unwrap_or(usual.environment),
-        pod_namespaces: raw.pod_namespaces.unwrap_or(usual.pod_namespaces),
+        jobs: raw.jobs.unwrap_or(default.jobs),
+        gpu_map: raw.gpu_map.or(default.gpu_map),
+        gpustat: raw.gpustat.unwrap_or(default.gpustat),
+        environment: raw.environment.unwrap_or(default.environment),
+        pod_namespaces: raw.pod_namespaces.unwrap_or(default.pod_namespaces),
     })
 }

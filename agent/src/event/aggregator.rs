@@ -84,7 +84,7 @@ impl EventAggregator {
     }
 
     /// Takes what a source saw. `now` is the agent's clock.
-    pub fn take(&self, what: Observation, at: Moment, witness: EventSource, now: Instant) {
+    pub fn take(&self, what: Observation, at: Moment, event_source: EventSource, now: Instant) {
         let mut what = what;
         let known = self.device(what.place);
         if let Some((gpu, info)) = &known {
@@ -92,11 +92,11 @@ impl EventAggregator {
             // Some libraries leave 0 there where a device is not cut.
             what.gpu_instance = what.gpu_instance.filter(|_| info.mig == Some(true));
         }
-        let Some(struck) = self.affected_owners(&what, at) else { return };
+        let Some(with_affected) = self.affected_owners(&what, at) else { return };
         let is_unbinding = what.kind == EventKind::DriverUnbind;
         // Looked for and held in one go: the other source's telling may come at this very moment.
         let mut state = self.state();
-        if state.merge((&what, &struck), witness, now) {
+        if state.merge((&what, &with_affected), event_source, now) {
             return;
         }
         state.next_id += 1;
@@ -104,14 +104,14 @@ impl EventAggregator {
             what,
             at,
             seen: SystemTime::now(),
-            source: witness,
+            source: event_source,
             gpu: known.map(|(_, info)| info),
             affected_owners: Vec::new(),
             owners: 0,
             count: 1,
             id: state.next_id,
         };
-        event.set_affected(&struck);
+        event.set_affected(&with_affected);
         state.hold(event, now);
         drop(state);
         if is_unbinding {
@@ -220,9 +220,9 @@ impl EventAggregator {
 
 impl Event {
     /// Sets whom it struck.
-    fn set_affected(&mut self, victims: &[AffectedOwner]) {
-        self.owners = victims.len() as u64;
-        self.affected_owners = victims.iter().take(MAX_AFFECTED).cloned().collect();
+    fn set_affected(&mut self, all_affected: &[AffectedOwner]) {
+        self.owners = all_affected.len() as u64;
+        self.affected_owners = all_affected.iter().take(MAX_AFFECTED).cloned().collect();
     }
 }
 

@@ -33,10 +33,10 @@ pub fn records(event: &Event) -> Vec<Record> {
     device(event, &mut common);
     peer(event, &mut common);
     stuck(event, &mut common);
-    governed(event, &mut common);
+    decision(event, &mut common);
     facts(event, &mut common);
     usage(event, &mut common);
-    let told = |attributes| Record {
+    let reported = |attributes| Record {
         name: event.what.kind.as_str(),
         severity: event.what.severity.number(),
         severity_text: event.what.severity.as_str(),
@@ -47,10 +47,10 @@ pub fn records(event: &Event) -> Vec<Record> {
     };
     if event.affected_owners.is_empty() {
         named(event, &mut common);
-        return vec![told(common)];
+        return vec![reported(common)];
     }
-    let whose = |victim| affected(&common, victim, event.what.peer.as_deref());
-    event.affected_owners.iter().map(|victim| told(whose(victim))).collect()
+    let whose = |affected_owner| affected(&common, affected_owner, event.what.peer.as_deref());
+    event.affected_owners.iter().map(|affected_owner| reported(whose(affected_owner))).collect()
 }
 
 fn device(event: &Event, set: &mut AttrSet) {
@@ -102,16 +102,16 @@ fn usage(event: &Event, set: &mut AttrSet) {
     set.set_some(&attr::GPU_PROCESS_LIFETIME_MEMORY, usage.memory_busy);
 }
 
-fn governed(event: &Event, set: &mut AttrSet) {
-    let Some(governed) = &event.what.governed else { return };
+fn decision(event: &Event, set: &mut AttrSet) {
+    let Some(decision) = &event.what.decision else { return };
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    set.set(&attr::NCCL_GOVERNOR_BEFORE, governed.before.as_str());
-    set.set(&attr::NCCL_GOVERNOR_LEVEL, governed.level.as_str());
-    set.set(&attr::NCCL_GOVERNOR_CYCLE, i64::from(governed.cycle));
-    set.set(&attr::NCCL_GOVERNOR_RATE, number(governed.rate));
-    set.set(&attr::NCCL_GOVERNOR_BUDGET, number(governed.budget));
-    set.set_some(&attr::NCCL_LIBRARY, Some(&*governed.libraries).filter(|one| !one.is_empty()));
-    set.set_some(&attr::NCCL_VERSION, Some(&*governed.versions).filter(|one| !one.is_empty()));
+    set.set(&attr::NCCL_GOVERNOR_BEFORE, decision.before.as_str());
+    set.set(&attr::NCCL_GOVERNOR_LEVEL, decision.level.as_str());
+    set.set(&attr::NCCL_GOVERNOR_CYCLE, i64::from(decision.cycle));
+    set.set(&attr::NCCL_GOVERNOR_RATE, number(decision.rate));
+    set.set(&attr::NCCL_GOVERNOR_BUDGET, number(decision.budget));
+    set.set_some(&attr::NCCL_LIBRARY, Some(&*decision.libraries).filter(|one| !one.is_empty()));
+    set.set_some(&attr::NCCL_VERSION, Some(&*decision.versions).filter(|one| !one.is_empty()));
 }
 
 fn facts(event: &Event, set: &mut AttrSet) {
@@ -139,16 +139,19 @@ fn facts(event: &Event, set: &mut AttrSet) {
     }
 }
 
-fn affected(common: &AttrSet, victim: &AffectedOwner, peer: Option<&Peer>) -> AttrSet {
+fn affected(common: &AttrSet, affected_owner: &AffectedOwner, peer: Option<&Peer>) -> AttrSet {
     let mut set = common.clone();
-    set.extend(&victim.owner.attributes());
-    set.set_some(&attr::EVENT_AFFECTED, victim.affected.map(Affected::as_str));
+    set.extend(&affected_owner.owner.attributes());
+    set.set_some(&attr::EVENT_AFFECTED, affected_owner.affected.map(Affected::as_str));
     if let Some(peer) = peer {
-        let is_its_own = peer.process == Some(victim.owner.process);
+        let is_its_own = peer.process == Some(affected_owner.owner.process);
         set.set(&attr::NCCL_PEER_RECORD, if is_its_own { "itself" } else { "peer" });
     }
-    if victim.processes > 1 {
-        set.set(&attr::EVENT_PROCESSES, i64::try_from(victim.processes).unwrap_or(i64::MAX));
+    if affected_owner.processes > 1 {
+        set.set(
+            &attr::EVENT_PROCESSES,
+            i64::try_from(affected_owner.processes).unwrap_or(i64::MAX),
+        );
     }
     set
 }

@@ -118,15 +118,15 @@ mod tests {
 
     #[test]
     fn facts_have_one_order_whatever_order_they_are_told_in() {
-        let told = |order: [Fact; 3]| {
+        let reported = |order: [Fact; 3]| {
             let mut facts = Facts::default();
             for fact in order {
                 facts.set(fact, Some(format!("{fact:?}")));
             }
             facts
         };
-        let facts = told([Fact::Module, Fact::Vbios, Fact::Chassis]);
-        assert_eq!(facts, told([Fact::Chassis, Fact::Module, Fact::Vbios]));
+        let facts = reported([Fact::Module, Fact::Vbios, Fact::Chassis]);
+        assert_eq!(facts, reported([Fact::Chassis, Fact::Module, Fact::Vbios]));
         assert_eq!(facts.get(Fact::Vbios), Some("Vbios"));
     }
 }

@@ -30,8 +30,8 @@ impl SubjectKind for GpuParty {
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
         identity.describe_device(set);
-        if let Some(party) = &identity.owner {
-            set.extend(&party.attributes);
+        if let Some(owner_id) = &identity.owner {
+            set.extend(&owner_id.attributes);
         }
     }
 }
@@ -65,8 +65,8 @@ impl SubjectKind for GpuGrant {
         if let Some(words) = &identity.grant {
             words.describe(set);
         }
-        if let Some(party) = &identity.owner {
-            set.extend(&party.details);
+        if let Some(owner_id) = &identity.owner {
+            set.extend(&owner_id.details);
         }
     }
 }
@@ -85,8 +85,8 @@ impl SubjectKind for OwnerId {
     }
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
-        if let Some(party) = &identity.owner {
-            set.extend(&party.attributes);
+        if let Some(owner_id) = &identity.owner {
+            set.extend(&owner_id.attributes);
         }
     }
 }

@@ -49,17 +49,17 @@ fn without_bpf_a_number_used_again_is_the_later_processs_at_the_next_reading() {
         let group = stage.pod(&PodSpec { name, ..TRAINER }).unwrap();
         (name, group)
     });
-    let mut told = watch(&stage, false);
+    let mut reported = watch(&stage, false);
     let pid = free_pid(30_000..32_000);
-    told.nvml.set_processes(0, &[Some(pid)]).unwrap();
+    reported.nvml.set_processes(0, &[Some(pid)]).unwrap();
     for (name, group) in pods.iter().cycle().take(TURNS) {
         let script = Script { gpus: vec![0], opener: Opener::Number(pid), ..Script::default() };
         let worker = Worker::start(Some(group), &script).unwrap();
         let since_ns = now_ns();
-        told.wait(&format!("{name}'s points"), |points| {
+        reported.wait(&format!("{name}'s points"), |points| {
             told_since(points, pid, since_ns).iter().any(|pod| pod == name).then_some(())
         });
-        let named = told_since(told.points(), pid, since_ns);
+        let named = told_since(reported.points(), pid, since_ns);
         assert!(named.iter().all(|pod| pod == name), "{named:?} since {name} has {pid}");
         worker.stop();
     }
@@ -70,15 +70,15 @@ fn a_node_handed_over_is_its_takers_once_the_driver_lists_it() {
     let mut stage = or_skip!(Stage::new());
     let broker = stage.service("broker").unwrap();
     let pod = stage.pod(&TRAINER).unwrap();
-    let mut told = watch(&stage, true);
+    let mut reported = watch(&stage, true);
     let (giver, taker) = hand_over(&stage, &broker, &pod, 0);
-    assert_eq!(owner(&wait_for_holder(&told.agent, giver.pid())), broker.expected);
+    assert_eq!(owner(&wait_for_holder(&reported.agent, giver.pid())), broker.expected);
     // No hook sees it, and the next scan is minutes away.
-    told.wait_for_readings(2);
-    let seen = told.who();
-    if without_kernel(&told.agent).is_none() {
+    reported.wait_for_readings(2);
+    let seen = reported.who();
+    if without_kernel(&reported.agent).is_none() {
         assert_eq!(holder(&seen, taker.pid()), None, "{seen:#}");
     }
-    told.nvml.set_processes(0, &[Some(taker.pid())]).unwrap();
-    wait_for_names(&mut told, "who was given the node", taker.pid(), &pod.expected);
+    reported.nvml.set_processes(0, &[Some(taker.pid())]).unwrap();
+    wait_for_names(&mut reported, "who was given the node", taker.pid(), &pod.expected);
 }

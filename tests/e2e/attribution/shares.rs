@@ -194,8 +194,8 @@ fn the_work_in_a_mig_instance_is_its_only_owner_s_by_its_part_of_the_device() {
     let expected = owners.iter().zip([0.4, 0.5].map(|busy| busy * 3.0 / 7.0));
     assert_eq!(found.len(), 2, "{found:?}");
     for (owner, part) in expected {
-        let told = found[&(owner.clone(), "instance".to_owned())] / seconds;
-        assert!((told - part).abs() < 1e-6, "{owner}: {told} is not {part}");
+        let reported = found[&(owner.clone(), "instance".to_owned())] / seconds;
+        assert!((reported - part).abs() < 1e-6, "{owner}: {reported} is not {part}");
     }
 }
 

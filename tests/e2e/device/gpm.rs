@@ -92,9 +92,9 @@ fn an_instance_made_at_anothers_place_never_tells_the_others_work() {
     assert_eq!(before.iter().filter(|point| point.ended()).count(), 1, "{before:#?}");
     // The same UUID, cut as a half first and then as four sevenths.
     for (points, value) in [(before, 0.505), (after, 0.655)] {
-        let told: Vec<f64> = points.iter().filter_map(ReceivedPoint::number).collect();
-        let wrong = told.iter().find(|told| (**told - value).abs() > 1e-9);
-        assert_eq!(wrong, None, "not {value}: {told:?}");
+        let reported: Vec<f64> = points.iter().filter_map(ReceivedPoint::number).collect();
+        let wrong = reported.iter().find(|reported| (**reported - value).abs() > 1e-9);
+        assert_eq!(wrong, None, "not {value}: {reported:?}");
     }
 }
 

@@ -19,13 +19,13 @@ const UNLOADED: &str = "\n[[driver_change]]\nat = 0\nkernel = \"\"\n";
 
 /// Waits until the reader gives a reason with a text in it.
 fn wait_for_reason(agent: &Agent, text: &str) {
-    let told = agent.wait_for(text, WITHIN, |who| {
+    let reported = agent.wait_for(text, WITHIN, |who| {
         let sources = who["sources"].as_array()?;
         let nvidia = sources.iter().find(|source| source["name"] == "nvidia")?;
         let is_so = nvidia["state"] == "absent" && nvidia["reason"].as_str()?.contains(text);
         is_so.then_some(())
     });
-    told.unwrap();
+    reported.unwrap();
 }
 
 fn now() -> f64 {
@@ -64,8 +64,8 @@ fn a_driver_that_is_installed_and_loaded_later_is_read_from_then_on() {
     let arrived = |points: &[ReceivedPoint]| (states(points) == ["absent"]).then_some(());
     assert_eq!(collector.wait_for(WITHIN, arrived).unwrap(), Some(()), "absent is a state");
     let before = collector.points().unwrap();
-    let told: Vec<_> = before.iter().filter(|point| point.metric.starts_with("gpu.")).collect();
-    assert_eq!(told, [] as [&ReceivedPoint; 0], "no driver, no device");
+    let reported: Vec<_> = before.iter().filter(|point| point.metric.starts_with("gpu.")).collect();
+    assert_eq!(reported, [] as [&ReceivedPoint; 0], "no driver, no device");
 
     let loaded = now();
     nvml.play("h100x8").unwrap();

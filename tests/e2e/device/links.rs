@@ -51,8 +51,8 @@ fn every_link_and_mode_arrives() {
 fn at_rest(points: &[ReceivedPoint], last: u32) -> Option<Vec<ReceivedPoint>> {
     let last = last.to_string();
     let completed = [("gpu.index", last.as_str()), ("gpu.fabric.state", "completed")];
-    let told = of(points, "gpu.fabric.status", &completed);
-    let over = told.iter().filter(|point| point.number() == Some(1.0)).count();
+    let reported = of(points, "gpu.fabric.status", &completed);
+    let over = reported.iter().filter(|point| point.number() == Some(1.0)).count();
     (over >= 5).then(|| points.to_vec())
 }
 
@@ -96,8 +96,8 @@ fn bytes_grow_as_the_links_carry(points: &[ReceivedPoint]) {
     for gpu in 0..8_u32 {
         let index = gpu.to_string();
         let attrs = [("gpu.index", index.as_str()), ("network.io.direction", "transmit")];
-        let told = of(points, "gpu.nvlink.io", &attrs);
-        let (first, last) = (told[0], told[told.len() - 1]);
+        let reported = of(points, "gpu.nvlink.io", &attrs);
+        let (first, last) = (reported[0], reported[reported.len() - 1]);
         let bytes = last.number().unwrap() - first.number().unwrap();
         let seconds = (last.time - first.time) as f64 / 1e9;
         let rate = 18.0 * (1e9 + f64::from(gpu) * 1e8) + 153.0 * 1e7;
@@ -117,6 +117,6 @@ fn facts_are_on_the_info(points: &[ReceivedPoint]) {
     ];
     assert!(!of(points, "gpu.info", &known).is_empty());
     let elsewhere = points.iter().filter(|point| point.metric != "gpu.info");
-    let told = elsewhere.filter(|point| point.attrs.contains_key("gpu.vbios.version"));
-    assert_eq!(told.count(), 0, "on the info series only");
+    let reported = elsewhere.filter(|point| point.attrs.contains_key("gpu.vbios.version"));
+    assert_eq!(reported.count(), 0, "on the info series only");
 }

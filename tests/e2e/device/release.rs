@@ -135,13 +135,13 @@ fn a_call_that_hangs_keeps_no_device() {
 #[test]
 fn a_thread_that_sleeps_uninterruptibly_is_told_with_its_call_and_keeps_no_device() {
     let host = Host::stuck("uninterruptible");
-    let told = until(WITHIN, || {
+    let reported = until(WITHIN, || {
         let said = host.wait(5, "hung");
         said.contains("uninterruptible").then_some(said)
     });
-    let told = told.unwrap_or_else(|| host.wait(5, "hung"));
-    assert!(told.starts_with("nvmlDeviceGetMemoryInfo_v2 has not returned for "), "{told}");
-    assert!(told.contains("is in uninterruptible sleep in "), "{told}");
+    let reported = reported.unwrap_or_else(|| host.wait(5, "hung"));
+    assert!(reported.starts_with("nvmlDeviceGetMemoryInfo_v2 has not returned for "), "{reported}");
+    assert!(reported.contains("is in uninterruptible sleep in "), "{reported}");
     host.release("10m");
     assert_eq!(host.held(), Vec::<PathBuf>::new());
 }
@@ -190,8 +190,8 @@ fn a_thread_that_nothing_ends_is_said_and_no_second_reader_is_started_beside_it(
     let said = host.release("1s");
     assert!(said.contains("still inside a driver call"), "{said}");
     let why = format!("reader process {reader} is still inside");
-    let told = until(WITHIN, || host.wait(5, "hung").contains(&why).then_some(()));
-    assert!(told.is_some(), "{}", host.wait(5, "hung"));
+    let reported = until(WITHIN, || host.wait(5, "hung").contains(&why).then_some(()));
+    assert!(reported.is_some(), "{}", host.wait(5, "hung"));
     assert!(!host.held().is_empty());
     frozen.thaw();
     host.wait(0, "ok");

@@ -54,9 +54,9 @@ fn a_driver_upgrade_needs_no_restart_and_brings_no_wrong_value() {
         energy_only_grows(&points, &index);
     }
     let gone = of(&points, "gpu.status", &[("gpu.index", "0"), ("gpu.state", "no_driver")]);
-    let told = gone.iter().filter(|p| p.number() == Some(1.0)).map(|p| seconds(p));
-    let told: Vec<f64> = told.filter(|at| *at < BACK).collect();
-    assert!(told.len() > 8, "{told:?}");
+    let reported = gone.iter().filter(|p| p.number() == Some(1.0)).map(|p| seconds(p));
+    let reported: Vec<f64> = reported.filter(|at| *at < BACK).collect();
+    assert!(reported.len() > 8, "{reported:?}");
     no_series_twice(&points);
     assert!(fs::exists(agent.socket()).unwrap(), "the same agent");
 }

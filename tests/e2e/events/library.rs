@@ -26,11 +26,11 @@ fn the_drivers_event_and_the_log_line_of_one_xid_are_one_event() {
     fs::write(scene.nvml.scenario(), scenario + happens).unwrap();
     let line = format!("NVRM: Xid (PCI:{PCI}): 79, GPU has fallen off the bus.");
     scene.kmsg.say(&line).unwrap();
-    let told = scene.wait_for_events(1);
-    assert_eq!(told[0]["attributes"]["gpuwho.event.source"], "nvml+kmsg", "{told:#?}");
-    assert_eq!(told[0]["body"], line);
+    let reported = scene.wait_for_events(1);
+    assert_eq!(reported[0]["attributes"]["gpuwho.event.source"], "nvml+kmsg", "{reported:#?}");
+    assert_eq!(reported[0]["body"], line);
     for (key, value) in scene.of_the_pod() {
-        assert_eq!(text(&told[0]["attributes"][key]), value, "{told:#?}");
+        assert_eq!(text(&reported[0]["attributes"][key]), value, "{reported:#?}");
     }
     scene.wait_for_xids(79, 1);
     assert_eq!(scene.events().len(), 1);
@@ -45,8 +45,8 @@ fn what_the_library_prints_is_no_event_and_costs_none() {
     });
     scene.watching();
     scene.nvml.edit(|text| text + "\n[[event]]\ndevice = 0\ndata = 79\n").unwrap();
-    let told = scene.wait_for_events(1);
-    assert_eq!(told[0]["attributes"]["gpuwho.event.source"], "nvml", "{told:#?}");
+    let reported = scene.wait_for_events(1);
+    assert_eq!(reported[0]["attributes"]["gpuwho.event.source"], "nvml", "{reported:#?}");
 }
 
 #[test]
@@ -65,7 +65,8 @@ fn a_device_that_the_driver_says_it_loses_is_let_go_of_without_the_kernel_log() 
     let agent = scene.agent.as_ref().unwrap();
     agent.wait_for("its release", WITHIN, released).unwrap();
     assert_eq!(agent.reader(), None, "nothing holds it");
-    let unbound = || scene.events().into_iter().find(|told| told["event"] == "gpu.driver.unbind");
+    let unbound =
+        || scene.events().into_iter().find(|reported| reported["event"] == "gpu.driver.unbind");
     let event = until(WITHIN, unbound).unwrap_or_else(|| panic!("{:#?}", scene.events()));
     assert_eq!(event["attributes"]["gpuwho.event.source"], "nvml", "{event:#}");
     assert_eq!(event["attributes"]["gpu.uuid"], UUID, "{event:#}");
@@ -87,13 +88,13 @@ fn a_process_that_has_ended_is_told_once_with_its_account_where_the_driver_keeps
     let until_now = format!("[[device.process]]\nuntil = {}\n", now - scene.nvml.epoch().unwrap());
     scene.nvml.edit(|text| text.replace("[[device.process]]\n", &until_now) + brief).unwrap();
     let ended = |pid: u32, gpu: &str| {
-        let told = scene.lines("event").into_iter().filter(|line| {
+        let reported = scene.lines("event").into_iter().filter(|line| {
             let attributes = &line["attributes"];
             line["event"] == "gpu.process.ended"
                 && attributes["process.pid"] == pid
                 && attributes["gpu.index"] == gpu
         });
-        told.collect::<Vec<_>>()
+        reported.collect::<Vec<_>>()
     };
     let pid = scene.worker.pid();
     let both = || {
@@ -163,11 +164,11 @@ fn an_old_driver_without_system_events_tells_what_happens_to_its_devices() {
     };
     agent.wait_for("the driver's events", WITHIN, is_watching).unwrap();
     nvml.edit(|text| text + "\n[[event]]\ndevice = 1\ndata = 79\n").unwrap();
-    let told = || {
+    let reported = || {
         let text = fs::read_to_string(&file).ok()?;
         let mut lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.find(|line| line["event"] == "gpu.xid")
     };
-    let xid = until(WITHIN, told).expect("the XID");
+    let xid = until(WITHIN, reported).expect("the XID");
     assert_eq!(xid["attributes"]["gpu.index"], "1", "{xid:#}");
 }

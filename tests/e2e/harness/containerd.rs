@@ -258,11 +258,11 @@ fn a_kubelet_can_be_told_what_the_runtime_made() {
         }],
         ..fake_kubelet::Pod::new("research", "trainer-0", &pod.uid)
     };
-    let told = pod.as_kubelets(&[&container]);
-    assert_eq!(told, expected);
+    let reported = pod.as_kubelets(&[&container]);
+    assert_eq!(reported, expected);
     let kubelet = Kubelet::start(containerd.scratch()).unwrap();
-    kubelet.set_pod(told.clone());
-    assert_eq!(kubelet.remove_pod(&pod.uid), Some(told));
+    kubelet.set_pod(reported.clone());
+    assert_eq!(kubelet.remove_pod(&pod.uid), Some(reported));
 }
 
 #[test]

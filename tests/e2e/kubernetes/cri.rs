@@ -144,7 +144,7 @@ fn a_process_s_points_have_its_pod_container_workload_and_image() {
     let container = start(&pod, "train", 2);
     scene.nvml.set_processes(2, &[Some(container.pid)]).unwrap();
     let usage = scene.wait_for_attributes("gpu.process.memory.usage", container.pid);
-    let told = |attributes: &Value, keys: &[&str]| {
+    let reported = |attributes: &Value, keys: &[&str]| {
         let text = |key: &&str| attributes[*key].as_str().unwrap_or("-").to_owned();
         keys.iter().map(text).collect::<Vec<_>>()
     };
@@ -157,11 +157,11 @@ fn a_process_s_points_have_its_pod_container_workload_and_image() {
         "k8s.job.name",
     ];
     let names = ["research", "trainer-0", &pod.uid, "train", &container.id, "finetune"];
-    assert_eq!(told(&usage, &keys), names);
+    assert_eq!(reported(&usage, &keys), names);
     let info = scene.wait_for_attributes("gpu.process.info", container.pid);
-    assert_eq!(told(&info, &keys), names);
+    assert_eq!(reported(&info, &keys), names);
     let details = ["container.image.name", "container.runtime.name", "k8s.pod.label.app"];
-    assert_eq!(told(&info, &details), [scene.containerd.image(), "containerd", "vllm"]);
+    assert_eq!(reported(&info, &details), [scene.containerd.image(), "containerd", "vllm"]);
 }
 
 #[test]

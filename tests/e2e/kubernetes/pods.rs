@@ -42,15 +42,15 @@ pub(crate) fn names(of: &Expected) -> BTreeMap<String, String> {
 }
 
 /// Waits until a process's last point has the names of a container, and none of Slurm's.
-pub(crate) fn wait_for_names(told: &mut Told, what: &str, pid: u32, of: &Expected) {
+pub(crate) fn wait_for_names(reported: &mut Told, what: &str, pid: u32, of: &Expected) {
     let wanted = names(of);
     let starts = ["k8s.namespace", "k8s.pod.name", "k8s.pod.uid", "k8s.container", "container.id"];
-    told.wait(&format!("{what} ({pid}): {wanted:#?}"), |points| {
+    reported.wait(&format!("{what} ({pid}): {wanted:#?}"), |points| {
         let own = of_process(points, USAGE, pid);
         (words(own.last()?, &starts) == wanted).then_some(())
     });
     // No other owner's before that either.
-    let other = of_process(told.points(), USAGE, pid).into_iter().find(|point| {
+    let other = of_process(reported.points(), USAGE, pid).into_iter().find(|point| {
         let found = words(point, &["k8s.", "container.id", "slurm."]);
         found.iter().any(|(key, value)| wanted.get(key).is_some_and(|name| name != value))
             || found.keys().any(|key| key.starts_with("slurm."))
@@ -66,14 +66,14 @@ fn start(pod: &Pod, gpu: u32, spec: &ContainerSpec<'_>) -> Container {
 #[test]
 fn init_main_and_debugging_containers_are_told_apart() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
-    let mut told = watch(&containerd, ["", ""], "");
+    let mut reported = watch(&containerd, ["", ""], "");
     let pod = containerd.pod(&PodSpec::default()).unwrap();
     let script = Script { gpus: vec![0], hold: Hold::For(INIT_RUNS), ..Script::default() };
     let run = Run::Worker(script);
     let init = ContainerSpec { name: "fetch", run, gpus: &[0], ..ContainerSpec::default() };
     let init = pod.container(&init).unwrap();
-    told.nvml.set_processes(0, &[Some(init.pid)]).unwrap();
-    wait_for_names(&mut told, "an init container", init.pid, &init.expected);
+    reported.nvml.set_processes(0, &[Some(init.pid)]).unwrap();
+    wait_for_names(&mut reported, "an init container", init.pid, &init.expected);
     let ended = until(INIT_RUNS * 5, || (!init.runs().unwrap()).then_some(()));
     assert_eq!(ended, Some(()), "the init container runs on");
 
@@ -81,19 +81,19 @@ fn init_main_and_debugging_containers_are_told_apart() {
     // As `kubectl debug --target` does it: it sees the other's processes.
     let spec = ContainerSpec { name: "debugger", target: Some(&main), ..ContainerSpec::default() };
     let debugger = start(&pod, 1, &spec);
-    told.nvml.set_processes(0, &[Some(main.pid)]).unwrap();
-    told.nvml.set_processes(1, &[Some(debugger.pid)]).unwrap();
-    wait_for_names(&mut told, "a container", main.pid, &main.expected);
-    wait_for_names(&mut told, "an ephemeral container", debugger.pid, &debugger.expected);
+    reported.nvml.set_processes(0, &[Some(main.pid)]).unwrap();
+    reported.nvml.set_processes(1, &[Some(debugger.pid)]).unwrap();
+    wait_for_names(&mut reported, "a container", main.pid, &main.expected);
+    wait_for_names(&mut reported, "an ephemeral container", debugger.pid, &debugger.expected);
     let inside = debugger.start(&Script { gpus: vec![1], ..Script::default() }).unwrap();
-    told.nvml.set_processes(1, &[Some(debugger.pid), Some(inside.pid)]).unwrap();
-    wait_for_names(&mut told, "what runs beside it", inside.pid, &debugger.expected);
+    reported.nvml.set_processes(1, &[Some(debugger.pid), Some(inside.pid)]).unwrap();
+    wait_for_names(&mut reported, "what runs beside it", inside.pid, &debugger.expected);
 }
 
 #[test]
 fn pods_in_the_nodes_pid_namespace_and_clusters_in_pods_are_the_outer_pods() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
-    let mut told = watch(&containerd, ["", ""], "");
+    let mut reported = watch(&containerd, ["", ""], "");
     let spec = PodSpec { name: "profiler", host_pid: true, ..PodSpec::default() };
     let host_pid = containerd.pod(&spec).unwrap();
     let profiler = start(&host_pid, 0, &ContainerSpec::default());
@@ -119,23 +119,28 @@ fn pods_in_the_nodes_pid_namespace_and_clusters_in_pods_are_the_outer_pods() {
     let nested = Worker::start(Some(&inside), &script).unwrap();
     let text = fs::read_to_string(format!("/proc/{}/cgroup", nested.pid())).unwrap();
     assert!(text.contains(&format!("{}{path}\n", inside.path)), "{text}");
-    told.nvml.set_processes(0, &[Some(profiler.pid)]).unwrap();
-    told.nvml.set_processes(1, &[Some(real.pid)]).unwrap();
-    told.nvml.set_processes(2, &[Some(nested.pid())]).unwrap();
-    wait_for_names(&mut told, "a pod without a PID namespace", profiler.pid, &profiler.expected);
-    wait_for_names(&mut told, "a pod", real.pid, &real.expected);
-    wait_for_names(&mut told, "a nested pod", nested.pid(), &node.expected);
+    reported.nvml.set_processes(0, &[Some(profiler.pid)]).unwrap();
+    reported.nvml.set_processes(1, &[Some(real.pid)]).unwrap();
+    reported.nvml.set_processes(2, &[Some(nested.pid())]).unwrap();
+    wait_for_names(
+        &mut reported,
+        "a pod without a PID namespace",
+        profiler.pid,
+        &profiler.expected,
+    );
+    wait_for_names(&mut reported, "a pod", real.pid, &real.expected);
+    wait_for_names(&mut reported, "a nested pod", nested.pid(), &node.expected);
 }
 
 #[test]
 fn a_pod_of_the_systemd_driver_is_named_where_containerd_puts_it() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
-    let mut told = watch(&containerd, ["", ""], "");
+    let mut reported = watch(&containerd, ["", ""], "");
     let spec = PodSpec { driver: Driver::Systemd, ..PodSpec::default() };
     let pod = containerd.pod(&spec).unwrap();
     let container = start(&pod, 0, &ContainerSpec::default());
-    told.nvml.set_processes(0, &[Some(container.pid)]).unwrap();
-    wait_for_names(&mut told, "its container", container.pid, &container.expected);
+    reported.nvml.set_processes(0, &[Some(container.pid)]).unwrap();
+    wait_for_names(&mut reported, "its container", container.pid, &container.expected);
     // Asked for one by one, and counted as they come.
-    told.wait_for_source("cri", "ready", "2 containers and sandboxes");
+    reported.wait_for_source("cri", "ready", "2 containers and sandboxes");
 }

@@ -186,7 +186,7 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
     for rank in &mut ranks {
         assert_eq!(rank.order(&format!("ras {}", document.display())).unwrap(), "ok");
     }
-    let mut told = |metric: &str, attrs: &[(&str, &str)]| {
+    let mut reported = |metric: &str, attrs: &[(&str, &str)]| {
         let mut all = attrs.to_vec();
         all.push(("nccl.communicator.id", hash.as_str()));
         let value = || {
@@ -208,7 +208,7 @@ fn nccls_own_word_of_a_dead_peer_arrives_as_an_event_and_as_numbers() {
         ("nccl.rank.behind", ("nccl.nranks", "2"), "0", 0.0),
     ];
     for (metric, attr, rank, wanted) in checks {
-        let value = told(metric, &[attr, ("nccl.rank", rank)]);
+        let value = reported(metric, &[attr, ("nccl.rank", rank)]);
         assert!(is_near(value, wanted), "{metric} {attr:?} of rank {rank}: {value:?}");
     }
     let dead = || told_of(&collector, "nccl.peer.dead", ("nccl.communicator.id", &hash));
@@ -298,7 +298,7 @@ fn a_rank_that_hangs_arrives_as_an_event_with_its_owner_operation_and_size() {
     let record = until(WITHIN, hung).expect("the event");
     let attr = |name: &str| record.attrs.get(name).map_or("", String::as_str);
     let pid = ranks[1].pid().to_string();
-    let told = [
+    let reported = [
         "process.pid",
         "nccl.communicator.id",
         "nccl.rank",
@@ -308,7 +308,7 @@ fn a_rank_that_hangs_arrives_as_an_event_with_its_owner_operation_and_size() {
         "nccl.call.state",
     ];
     let wanted = [pid.as_str(), &hash, "1", "2", "broadcast", "16384", "open"];
-    assert_eq!(told.map(attr), wanted, "{record:?}");
+    assert_eq!(reported.map(attr), wanted, "{record:?}");
     assert!(record.attrs.contains_key("gpuwho.owner.method"), "{record:?}");
     // Two readings, half a second apart, after it has become old enough; a second for a busy host.
     let age: u64 = attr("nccl.call.age").parse().unwrap();

@@ -61,11 +61,11 @@ fn a_rank_that_calls_without_a_pause_is_let_go_with_word_of_it_and_counted_again
     agent.wait_for_log("counting collective calls", WITHIN).unwrap();
     let id = rank.order("id").unwrap();
     assert_eq!(rank.order(&format!("init world 1 0 {id}")).unwrap(), "0");
-    let told = || {
+    let reported = || {
         rank.order("storm 500 ncclAllReduce world 16 7").unwrap();
         steps(&collector).into_iter().next()
     };
-    let first = until(WITHIN, told).expect("word of the governor");
+    let first = until(WITHIN, reported).expect("word of the governor");
     let pid = rank.pid().to_string();
     assert_eq!(attr(&first, "nccl.governor.state.before"), "full", "{first:?}");
     assert_ne!(attr(&first, "nccl.governor.state"), "full", "{first:?}");

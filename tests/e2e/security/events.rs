@@ -81,11 +81,11 @@ fn a_crash_tells_nothing_whatever_its_names_are_and_a_true_kill_is_told() {
     let nvml = FakeNvml::install(stage.folder(), "h100x8").unwrap().from_now();
     let victim = Worker::on(&pod, &[0]).unwrap();
     nvml.set_processes(0, &[Some(victim.pid())]).unwrap();
-    let told = stage.folder().join("told.jsonl");
+    let reported = stage.folder().join("told.jsonl");
     let config = Config {
         interval: Some("500ms".to_owned()),
         pod_logs: Some(stage.pod_logs()),
-        file: Some(told.clone()),
+        file: Some(reported.clone()),
         ..Config::default()
     };
     let agent = Agent::start(stage.folder(), &config, Some(&nvml)).unwrap();
@@ -99,14 +99,14 @@ fn a_crash_tells_nothing_whatever_its_names_are_and_a_true_kill_is_told() {
     // The kernel says this after all of that: what the agent tells of it comes last.
     let killed = eat(&pod);
     let events = until(TOLD_WITHIN, || {
-        let events = events(&told);
+        let events = events(&reported);
         let is_killed = |event: &Value| {
             event["event"] == "gpu.process.oom_kill" && event["attributes"]["process.pid"] == killed
         };
         events.iter().any(is_killed).then_some(events)
     });
     let events =
-        events.unwrap_or_else(|| panic!("no kill of {killed}: {:#?}", self::events(&told)));
+        events.unwrap_or_else(|| panic!("no kill of {killed}: {:#?}", self::events(&reported)));
     let forged = events.iter().filter(|event| FORGED.iter().any(|name| event["event"] == *name));
     assert_eq!(forged.collect::<Vec<_>>(), [&Value::Null; 0]);
     let of_victim =
@@ -180,8 +180,8 @@ fn eat(group: &Group) -> u32 {
 }
 
 /// The file sink's events so far.
-fn events(told: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(told).unwrap_or_default();
+fn events(reported: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(reported).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.filter(|line| line["event"].is_string()).collect()

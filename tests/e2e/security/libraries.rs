@@ -182,12 +182,12 @@ fn leases_on_libraries_keep_the_agent_from_nobody_else() {
 fn a_list_of_mappings_of_hundreds_of_megabytes_is_not_read_to_its_end_and_that_is_said() {
     let host = or_skip!(Host::start());
     let _attacker = host.attack("deep-mappings", Path::new("/"), "mapped");
-    let told = || {
+    let reported = || {
         let memory = host.memory_kb();
         assert!(memory.iter().all(|peak| *peak < MAX_MEMORY_KB), "{memory:?} kB");
         Some(host.reason()).filter(|why| why.contains("longer than 32 MiB"))
     };
-    assert!(until(WITHIN, told).is_some(), "{}", host.reason());
+    assert!(until(WITHIN, reported).is_some(), "{}", host.reason());
     let _rank = host.counts_a_rank();
     println!("peak memory: {:?} kB", host.memory_kb());
 }

@@ -104,8 +104,8 @@ impl Scene {
         let counted = || self.values("nccl.collective.calls", of.clone()).last().copied();
         let all = || counted().filter(|counted| *counted >= f64::from(made));
         let found = until(WITHIN, all);
-        let told = || format!("{:?}: {:#?}", counted(), self.agent.log());
-        assert_eq!(found, Some(f64::from(made)), "{}", told());
+        let reported = || format!("{:?}: {:#?}", counted(), self.agent.log());
+        assert_eq!(found, Some(f64::from(made)), "{}", reported());
     }
 
     /// The least part of the time in which a process's calls were seen.

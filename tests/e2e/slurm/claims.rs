@@ -61,7 +61,7 @@ fn of_slurm(point: &Value) -> bool {
 fn a_container_that_plays_a_slurm_step_stays_its_pods() {
     let mut containerd = or_skip!(containerd::available()).start().unwrap();
     let (victim, task) = Victim::new(containerd.stage(), 1);
-    let mut told = watch(&containerd, ["", ""], &prolog(containerd.scratch()));
+    let mut reported = watch(&containerd, ["", ""], &prolog(containerd.scratch()));
     let spec = PodSpec { namespace: "mallory", name: "miner-0", ..PodSpec::default() };
     let pod = containerd.pod(&spec).unwrap();
     let comm = "slurmstepd".to_owned();
@@ -80,18 +80,18 @@ fn a_container_that_plays_a_slurm_step_stays_its_pods() {
     let container = pod.container(&spec).unwrap();
     // The agent sees its own child too, which has a forged step for a parent.
     let child = container.start(&Script { gpus: vec![0], ..Script::default() }).unwrap();
-    told.nvml.set_processes(0, &[Some(container.pid), Some(child.pid)]).unwrap();
-    told.nvml.set_processes(1, &[Some(task)]).unwrap();
-    wait_for_names(&mut told, "the container", container.pid, &container.expected);
-    wait_for_names(&mut told, "its child", child.pid, &container.expected);
+    reported.nvml.set_processes(0, &[Some(container.pid), Some(child.pid)]).unwrap();
+    reported.nvml.set_processes(1, &[Some(task)]).unwrap();
+    wait_for_names(&mut reported, "the container", container.pid, &container.expected);
+    wait_for_names(&mut reported, "its child", child.pid, &container.expected);
     let title = fs::read_to_string(format!("/proc/{}/cmdline", container.pid)).unwrap();
     assert!(title.starts_with(&format!("slurmstepd: [{}.0]\0", victim.id)), "{title}");
-    told.wait("the job's account", |points| {
+    reported.wait("the job's account", |points| {
         let own = of_process(points, USAGE, task);
         (own.last()?["attributes"]["slurm.job.account"] == "rich").then_some(())
     });
-    told.wait_for_readings(READINGS);
-    let points = told.points();
+    reported.wait_for_readings(READINGS);
+    let points = reported.points();
     // Where the driver lists only the container, nobody ever speaks of Slurm. Other tests' jobs on
     // this host may open the device as well, or be granted it.
     let listed = ["gpu.owner.busy.time", "gpu.owner.memory.time"];
@@ -109,7 +109,7 @@ fn a_container_that_plays_a_slurm_step_stays_its_pods() {
         .collect();
     assert!(slurm.is_empty(), "{slurm:#?}");
     for pid in [container.pid, child.pid] {
-        let found = wait_for_holder(&told.agent, pid);
+        let found = wait_for_holder(&reported.agent, pid);
         assert_eq!(owner(&found), container.expected, "{found:#}");
         assert_eq!(found["method"], "cgroup", "{found:#}");
     }
@@ -122,11 +122,16 @@ fn session(stage: &mut Stage) -> Group {
 }
 
 /// A process of the user with this in its environment; its number and what is said of its job.
-fn plays(told: &Told, group: &Group, gpu: u32, environment: &[(&str, &str)]) -> (Worker, Value) {
+fn plays(
+    reported: &Told,
+    group: &Group,
+    gpu: u32,
+    environment: &[(&str, &str)],
+) -> (Worker, Value) {
     let script = Script { uid: Some(USER), gpus: vec![gpu], ..Script::default() };
     let worker = Worker::start_with(Some(group), &script, environment).unwrap();
-    told.nvml.set_processes(gpu, &[Some(worker.pid())]).unwrap();
-    let found = wait_for_holder(&told.agent, worker.pid());
+    reported.nvml.set_processes(gpu, &[Some(worker.pid())]).unwrap();
+    let found = wait_for_holder(&reported.agent, worker.pid());
     (worker, found)
 }
 
@@ -135,9 +140,9 @@ fn a_users_own_process_that_names_a_job_is_charged_to_its_user() {
     let mut stage = or_skip!(Stage::new());
     let (victim, task) = Victim::new(&mut stage, 4);
     let config = Config { more: prolog(stage.folder()) + ALONE, ..Config::default() };
-    let mut told = Told::start(stage.folder(), "h100x8", config);
-    told.nvml.set_processes(4, &[Some(task)]).unwrap();
-    assert_eq!(wait_for_holder(&told.agent, task)["slurm_job"], victim.id.as_str());
+    let mut reported = Told::start(stage.folder(), "h100x8", config);
+    reported.nvml.set_processes(4, &[Some(task)]).unwrap();
+    assert_eq!(wait_for_holder(&reported.agent, task)["slurm_job"], victim.id.as_str());
     let group = session(&mut stage);
     let (user, others) = (USER.to_string(), VICTIM.to_string());
     let id = victim.id.as_str();
@@ -149,22 +154,22 @@ fn a_users_own_process_that_names_a_job_is_charged_to_its_user() {
     ];
     let mut workers = Vec::new();
     for (gpu, environment) in (1..).zip(&forged) {
-        let (worker, found) = plays(&told, &group, gpu, environment);
+        let (worker, found) = plays(&reported, &group, gpu, environment);
         let said = (&found["slurm_job"], &found["user"]);
         assert_eq!(said, (&Value::Null, &user.as_str().into()), "{environment:?}: {found:#}");
         workers.push(worker);
     }
     // One that nobody knows is a claim like the others.
     let own = [("SLURM_JOB_ID", "77"), ("SLURM_JOB_UID", user.as_str())];
-    let (worker, found) = plays(&told, &group, 5, &own);
+    let (worker, found) = plays(&reported, &group, 5, &own);
     let claimed = &found["claims"]["gpuwho.claimed.slurm.job.id"];
     let said = (&found["slurm_job"], claimed, &found["user"]);
     assert_eq!(said, (&Value::Null, &"77".into(), &user.as_str().into()), "{found:#}");
     workers.push(worker);
 
-    let from = told.wait_for_readings(READINGS);
+    let from = reported.wait_for_readings(READINGS);
     let mut charged: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for point in &told.points()[from..] {
+    for point in &reported.points()[from..] {
         let is_listed = point["attributes"]["gpuwho.presence"] == "listed";
         if point["metric"] == PROCESSES && is_listed && point["value"].as_i64() > Some(0) {
             let index = point["attributes"]["gpu.index"].as_str().unwrap();

@@ -92,7 +92,7 @@ fn four(slurm: &Slurm) -> FakeNvml {
 fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     // A device that a job of another test has too would be a part for each of them.
     let slurm = or_skip!(cluster(Setup { alone: true, ..Setup::of(Plugin::V2) }));
-    let mut told = watch(&slurm, four(&slurm));
+    let mut reported = watch(&slurm, four(&slurm));
     // Opens its only GPU and never computes; there is no context on it.
     let spec = JobSpec { user: BOB, account: "chem", ..JobSpec::default() };
     let lazy = slurm.sbatch(&spec).unwrap();
@@ -104,7 +104,7 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     let mut tasks = slurm.wait_started(&wasteful, 1).unwrap();
     assert_eq!(tasks[0].held(), [] as [u32; 0]);
     tasks[0].open(1).unwrap().unwrap();
-    told.nvml.set_processes(1, &[Some(tasks[0].pid())]).unwrap();
+    reported.nvml.set_processes(1, &[Some(tasks[0].pid())]).unwrap();
     let (lazy_id, wasteful_id) = (lazy.id.to_string(), wasteful.id.to_string());
     let ids = [lazy_id.as_str(), wasteful_id.as_str()];
     let grant = |gpu: &str, id: &str, account: &str| -> Row {
@@ -119,13 +119,13 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     let first = grant("0", &lazy_id, "chem");
     let both = ["1", "2"].map(|gpu| grant(gpu, &wasteful_id, "ml"));
     let wanted: BTreeSet<Row> = both.into_iter().chain([first.clone()]).collect();
-    told.wait(&format!("the grants {wanted:#?}"), |points| {
+    reported.wait(&format!("the grants {wanted:#?}"), |points| {
         (granted_still(points, &ids) == wanted).then_some(())
     });
     // The process is listed, and its job known, by now.
-    told.wait_for_readings(1);
-    let from = told.wait_for_readings(READINGS);
-    let points = &told.points()[from..];
+    reported.wait_for_readings(1);
+    let from = reported.wait_for_readings(READINGS);
+    let points = &reported.points()[from..];
     assert_eq!(granted(points, &ids), wanted);
     let states = rows([
         ["0", &lazy_id, "idle"],
@@ -134,12 +134,12 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
     ]);
     assert_eq!(grown(points, &ids), states);
 
-    told.nvml.set_processes(1, &[None]).unwrap();
+    reported.nvml.set_processes(1, &[None]).unwrap();
     drop(tasks);
     slurm.wait_ended(&wasteful).unwrap();
-    told.wait_for_readings(2);
-    let from = told.wait_for_readings(READINGS);
-    let points = &told.points()[from..];
+    reported.wait_for_readings(2);
+    let from = reported.wait_for_readings(READINGS);
+    let points = &reported.points()[from..];
     assert_eq!(granted(points, &ids), BTreeSet::from([first]));
     assert_eq!(grown(points, &ids), rows([["0", &lazy_id, "idle"]]));
 }
@@ -147,12 +147,12 @@ fn each_gpu_of_a_v2_job_is_granted_to_it_used_or_not_until_it_ends() {
 #[test]
 fn nothing_is_said_to_be_granted_to_a_v1_job_whose_use_is_its_own() {
     let slurm = or_skip!(cluster(Setup::of(Plugin::V1)));
-    let mut told = watch(&slurm, four(&slurm));
+    let mut reported = watch(&slurm, four(&slurm));
     let job = slurm.sbatch(&JobSpec { gpus: 2, ..JobSpec::default() }).unwrap();
     let tasks = slurm.wait_started(&job, 1).unwrap();
-    told.nvml.set_processes(1, &[Some(tasks[0].pid())]).unwrap();
+    reported.nvml.set_processes(1, &[Some(tasks[0].pid())]).unwrap();
     let id = job.id.to_string();
-    told.wait("the job's busy time", |points| {
+    reported.wait("the job's busy time", |points| {
         let is_it = |point: &&Value| {
             point["metric"] == "gpu.owner.busy.time"
                 && point["attributes"]["slurm.job.id"] == id
@@ -160,7 +160,7 @@ fn nothing_is_said_to_be_granted_to_a_v1_job_whose_use_is_its_own() {
         };
         points.iter().any(|point| is_it(&point)).then_some(())
     });
-    told.wait_for_readings(READINGS);
-    assert_eq!(granted(told.points(), &[&id]), BTreeSet::new());
-    assert_eq!(grown(told.points(), &[&id]), BTreeSet::new());
+    reported.wait_for_readings(READINGS);
+    assert_eq!(granted(reported.points(), &[&id]), BTreeSet::new());
+    assert_eq!(grown(reported.points(), &[&id]), BTreeSet::new());
 }

@@ -70,16 +70,16 @@ struct Named<'a> {
 const STARTS: [&str; 3] = ["slurm.", "process.owner", "gpuwho.owner.method"];
 
 /// Waits until the last point of each has its names, and none of another job ever.
-fn wait_for_names(told: &mut Told, all: &[Named<'_>]) {
+fn wait_for_names(reported: &mut Told, all: &[Named<'_>]) {
     for task in all {
         let wanted = names(task);
-        told.wait(&format!("the names of {}: {wanted:#?}", task.what), |points| {
+        reported.wait(&format!("the names of {}: {wanted:#?}", task.what), |points| {
             let own = of_process(points, USAGE, task.pid);
             (words(own.last()?, &STARTS) == wanted).then_some(())
         });
     }
     for task in all {
-        let ids = of_process(told.points(), USAGE, task.pid).into_iter().filter_map(|point| {
+        let ids = of_process(reported.points(), USAGE, task.pid).into_iter().filter_map(|point| {
             point["attributes"]["slurm.job.id"].as_str().filter(|id| *id != task.job.to_string())
         });
         assert_eq!(ids.collect::<Vec<_>>(), [] as [&str; 0], "{}", task.what);
@@ -100,7 +100,7 @@ fn names_stay(points: &[Value], all: &[Named<'_>]) {
 fn points_have_the_names_of_their_job(plugin: Plugin) {
     let slurm = or_skip!(cluster(Setup::of(plugin)));
     let nvml = FakeNvml::install(slurm.folder(), "h100x8").unwrap();
-    let mut told = watch(&slurm, nvml);
+    let mut reported = watch(&slurm, nvml);
     let spec = JobSpec { tasks: 2, name: "pretrain", ..JobSpec::default() };
     let step = slurm.srun(&spec).unwrap();
     let array = JobSpec {
@@ -116,7 +116,7 @@ fn points_have_the_names_of_their_job(plugin: Plugin) {
     tasks.sort_by_key(Task::rank);
     tasks.extend(slurm.wait_started(&array, 1).unwrap());
     let pids: Vec<_> = tasks.iter().map(|task| Some(task.pid())).collect();
-    told.nvml.set_processes(0, &pids).unwrap();
+    reported.nvml.set_processes(0, &pids).unwrap();
 
     let number = array.id.to_string();
     let of_step = |rank: usize| Named {
@@ -147,12 +147,12 @@ fn points_have_the_names_of_their_job(plugin: Plugin) {
         ],
     };
     let all = [of_step(0), of_step(1), of_array];
-    wait_for_names(&mut told, &all);
+    wait_for_names(&mut reported, &all);
 
     // Nothing asks slurmctld: it may as well be dead.
     slurm.pause_controller().unwrap();
-    let from = told.wait_for_readings(READINGS);
-    let points = &told.points()[from..];
+    let from = reported.wait_for_readings(READINGS);
+    let points = &reported.points()[from..];
     names_stay(points, &all);
     let gap = longest_gap(points);
     assert!(gap < INTERVAL * 2, "{gap:?} between two readings");
@@ -173,7 +173,7 @@ fn points_have_the_names_of_their_v2_job_while_slurmctld_is_stopped() {
 fn environments_change_nothing(plugin: Plugin) {
     let slurm = or_skip!(cluster(Setup::of(plugin)));
     let nvml = FakeNvml::install(slurm.folder(), "h100x8").unwrap();
-    let mut told = watch(&slurm, nvml);
+    let mut reported = watch(&slurm, nvml);
     let victim = slurm.sbatch(&JobSpec { account: "rich", ..JobSpec::default() }).unwrap();
     let rich = slurm.wait_started(&victim, 1).unwrap();
     let id = format!("SLURM_JOB_ID={}", victim.id);
@@ -195,7 +195,7 @@ fn environments_change_nothing(plugin: Plugin) {
     tasks.extend(slurm.wait_started(&hidden, 1).unwrap());
     assert_eq!((tasks[0].job(), tasks[1].job()), (Some(victim.id.0), None));
     let pids: Vec<_> = rich.iter().chain(&tasks).map(|task| Some(task.pid())).collect();
-    told.nvml.set_processes(0, &pids).unwrap();
+    reported.nvml.set_processes(0, &pids).unwrap();
     let poor = |what, pid, job| Named {
         what,
         pid,
@@ -211,9 +211,9 @@ fn environments_change_nothing(plugin: Plugin) {
         poor("a forged environment", tasks[0].pid(), forged.id),
         poor("an empty environment", tasks[1].pid(), hidden.id),
     ];
-    wait_for_names(&mut told, &all);
-    let from = told.wait_for_readings(READINGS);
-    let points = &told.points()[from..];
+    wait_for_names(&mut reported, &all);
+    let from = reported.wait_for_readings(READINGS);
+    let points = &reported.points()[from..];
     names_stay(points, &all);
     for task in &all {
         let info = of_process(points, INFO, task.pid);
@@ -252,7 +252,7 @@ fn a_forged_or_empty_environment_takes_a_v2_job_no_names_and_gives_it_none() {
 fn a_component_of_a_heterogeneous_job_says_which_one_it_is() {
     let slurm = or_skip!(cluster(Setup { nodes: 2, ..Setup::of(Plugin::V2) }));
     let nvml = FakeNvml::install(slurm.folder(), "h100x8").unwrap();
-    let mut told = watch(&slurm, nvml);
+    let mut reported = watch(&slurm, nvml);
     let second = Component { gpus: 1, tasks: 1, partition: "debug" };
     let spec = JobSpec { het: &[second], step: Some(&[]), ..JobSpec::default() };
     let leader = slurm.sbatch(&spec).unwrap();
@@ -261,7 +261,7 @@ fn a_component_of_a_heterogeneous_job_says_which_one_it_is() {
     // Both say in their environment that they are the leader's.
     assert!(tasks.iter().all(|task| task.job() == Some(leader.id.0)));
     let pids: Vec<_> = tasks.iter().map(|task| Some(task.pid())).collect();
-    told.nvml.set_processes(0, &pids).unwrap();
+    reported.nvml.set_processes(0, &pids).unwrap();
     let (first, follower) = (leader.id.to_string(), (leader.id.0 + 1).to_string());
     for (task, id, offset, partition) in
         [(&tasks[0], &first, "0", "gpu"), (&tasks[1], &follower, "1", "debug")]
@@ -275,7 +275,7 @@ fn a_component_of_a_heterogeneous_job_says_which_one_it_is() {
             ("slurm.job.user", "alice"),
         ]);
         let starts: Vec<_> = wanted.keys().map(String::as_str).collect();
-        told.wait(&format!("component {offset}: {wanted:#?}"), |points| {
+        reported.wait(&format!("component {offset}: {wanted:#?}"), |points| {
             let info = of_process(points, INFO, task.pid());
             let mut found = words(info.last()?, &starts);
             found.retain(|key, _| wanted.contains_key(key));

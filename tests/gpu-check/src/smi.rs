@@ -43,8 +43,9 @@ pub fn gpus(fields: &[&'static str]) -> Result<Vec<Fields>, SmiError> {
 fn rows(fields: &[&'static str], text: &str) -> Vec<Fields> {
     let row = |line: &str| {
         let values = line.split(',').map(str::trim);
-        let told = fields.iter().copied().zip(values).filter(|(_, value)| !value.starts_with('['));
-        told.map(|(field, value)| (field, value.to_owned())).collect()
+        let reported =
+            fields.iter().copied().zip(values).filter(|(_, value)| !value.starts_with('['));
+        reported.map(|(field, value)| (field, value.to_owned())).collect()
     };
     text.lines().filter(|line| !line.trim().is_empty()).map(row).collect()
 }
@@ -55,10 +56,10 @@ mod tests {
 
     #[test]
     fn a_field_that_a_gpu_does_not_have_is_left_out() {
-        let told = rows(&["name", "fan.speed"], "NVIDIA H200, [N/A]\nNVIDIA A10, 30\n\n");
+        let reported = rows(&["name", "fan.speed"], "NVIDIA H200, [N/A]\nNVIDIA A10, 30\n\n");
         let first = Fields::from([("name", "NVIDIA H200".to_owned())]);
         let second =
             Fields::from([("name", "NVIDIA A10".to_owned()), ("fan.speed", "30".to_owned())]);
-        assert_eq!(told, [first, second]);
+        assert_eq!(reported, [first, second]);
     }
 }

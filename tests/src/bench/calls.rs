@@ -154,12 +154,12 @@ mod tests {
         assert_eq!(nominal(&asked, &latencies), 4_500_000 + 2 * 12_000);
         let table = render(&by_time(&asked, 1));
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let told: Vec<_> = table.lines().skip(2).map(words).collect();
+        let reported: Vec<_> = table.lines().skip(2).map(words).collect();
         let expected = [
             "| nvmlB | 1.0 calls, 9.000 ms | | |",
             "| nvmlA | 2.0 calls, 2.000 ms | | |",
             "| 0 other functions | 0.0 calls, 0.000 ms | | |",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 }

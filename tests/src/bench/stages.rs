@@ -73,9 +73,9 @@ struct Passing {
 impl Passing {
     fn start(group: Group) -> Result<Self, BenchError> {
         let end = Arc::<AtomicBool>::default();
-        let told = Arc::clone(&end);
+        let reported = Arc::clone(&end);
         let pass = move || {
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 if let Err(error) = Worker::flash(&group, &[0], PASSES) {
                     eprintln!("bench: {error}");
                 }
@@ -119,9 +119,9 @@ fn stages(body: &[u8]) -> Result<BTreeMap<String, f64>, BenchError> {
     unpacked.map_err(BenchError::os("the agent's request"))?;
     let request = ExportMetricsServiceRequest::decode(&*plain)?;
     let scopes = request.resource_metrics.iter().flat_map(|resource| &resource.scope_metrics);
-    let told = scopes.flat_map(|scope| &scope.metrics);
+    let reported = scopes.flat_map(|scope| &scope.metrics);
     let mut found = BTreeMap::new();
-    for metric in told.filter(|metric| metric.name == "gpuwho.stage.cpu.time") {
+    for metric in reported.filter(|metric| metric.name == "gpuwho.stage.cpu.time") {
         let Some(metric::Data::Sum(sum)) = &metric.data else { continue };
         found.extend(sum.data_points.iter().filter_map(stage_of));
     }

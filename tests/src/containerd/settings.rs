@@ -54,9 +54,9 @@ impl Programs {
     }
 
     fn find_with(first: Option<PathBuf>) -> Result<Self, Unavailable> {
-        let usual = env::var_os("PATH").unwrap_or_default();
+        let default = env::var_os("PATH").unwrap_or_default();
         let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-        let folders = first.into_iter().chain(env::split_paths(&usual)).chain(system);
+        let folders = first.into_iter().chain(env::split_paths(&default)).chain(system);
         let folders: Vec<_> = folders.collect();
         let find = |name: &str| {
             let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
@@ -72,7 +72,7 @@ impl Programs {
             let what = "containerd with a static busybox (cargo xtask setup containerd)";
             return Err(Unavailable(what.to_owned()));
         }
-        let path = env::join_paths(&folders).unwrap_or(usual);
+        let path = env::join_paths(&folders).unwrap_or(default);
         Ok(Self { containerd, ctr: find("ctr")?, busybox, path })
     }
 }

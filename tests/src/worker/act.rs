@@ -163,13 +163,13 @@ fn in_child(script: &Script, prepare: impl FnOnce() -> io::Result<()>) -> io::Re
         // The number in the host's namespace, whatever namespace this is.
         let own = fs::read_link("/proc/self").ok();
         let own = own.and_then(|own| own.to_str()?.parse::<i32>().ok()).unwrap_or(0);
-        let told = opened.and_then(|open| {
+        let reported = opened.and_then(|open| {
             rustix::io::write(&say, &own.to_ne_bytes())?;
             wait(script)?;
             drop(open);
             Ok(())
         });
-        sys::quit(i32::from(told.is_err()));
+        sys::quit(i32::from(reported.is_err()));
     };
     drop(say);
     let mut number = [0; 4];

@@ -320,7 +320,7 @@ mod tests {
         let script = script(&[check("a", "3"), check("b", "0")]);
         let script = script.replace("/program", "sh -c 'exit $0'");
         let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
-        assert_eq!((output.status.code(), told.as_str()), (Some(3), "@@PASSED b\n"));
+        let reported = String::from_utf8(output.stdout).unwrap();
+        assert_eq!((output.status.code(), reported.as_str()), (Some(3), "@@PASSED b\n"));
     }
 }

@@ -43,12 +43,12 @@ struct Pass {
 
 /// Why the whole matrix is due; `None` where the oldest and the newest kernel are enough.
 pub(super) fn why_all() -> Option<String> {
-    let told = || -> Result<Option<String>> {
+    let reported = || -> Result<Option<String>> {
         let text = fs::read_to_string(place::root().join(FILE)).unwrap_or_default();
         Ok(due(Pass::read(&text).as_ref(), &sources()?, SystemTime::now()))
     };
     // Without git nobody knows what has changed.
-    told().unwrap_or_else(|error| Some(format!("{error:#}")))
+    reported().unwrap_or_else(|error| Some(format!("{error:#}")))
 }
 
 /// Notes that every kernel has passed with today's sources.

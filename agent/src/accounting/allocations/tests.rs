@@ -195,12 +195,12 @@ fn a_pod_s_process_whose_container_is_not_named_yet_is_not_another_s() {
     let process = rig.process_at(1, &format!("/kubepods/pod{uid}/{}", "a".repeat(64)));
     let pod =
         Owner::Pod { uid: PodUid::new(uid), container: Some(Arc::from("main")), within: None };
-    let party = rig.ownership.grantee(pod, &Workload::default());
+    let owner_id = rig.ownership.grantee(pod, &Workload::default());
     let mut grant = {
         rig.allocation(&[(index(0), 7)]);
         rig.ownership.allocations().all()[0][0].clone()
     };
-    grant.owner = party;
+    grant.owner = owner_id;
     rig.ownership.allocations().replace("slurm", vec![grant]);
     let read = Read { processes: vec![(process, Some(10), None)], ..quiet() };
     rig.read(0, &read);

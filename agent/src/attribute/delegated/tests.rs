@@ -141,7 +141,7 @@ fn a_container_in_a_machine_and_its_units_are_its_roots_words() {
 
 #[test]
 fn a_job_of_flux_is_its_own_users_and_nobody_else_gains_by_its_units_name() {
-    for (slice, below, uid, party) in [
+    for (slice, below, uid, owner_id) in [
         (901, "imp-shell-0-f2xQ9.service", 54_321, 54_321),
         (901, "app.slice/imp-shell-0-f2xQ9.service/deeper", 54_321, 54_321),
         // What is the Flux account's own stays its own.
@@ -162,6 +162,6 @@ fn a_job_of_flux_is_its_own_users_and_nobody_else_gains_by_its_units_name() {
         let place = format!("/user.slice/user-{slice}.slice/user@{slice}.service/{below}");
         let owner = placed(&host, &table, &place, uid);
         let found = &table.owner_facts(owner.owner).unwrap().owner;
-        assert_eq!(*found, Owner::User(party), "{place} of {uid}");
+        assert_eq!(*found, Owner::User(owner_id), "{place} of {uid}");
     }
 }

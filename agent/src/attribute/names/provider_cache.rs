@@ -32,18 +32,18 @@ impl<K: Clone + Eq + Hash, F: PartialEq> ProviderCache<K, F> {
         self.known.get(key).map(|(_, facts)| Arc::clone(facts))
     }
 
-    pub(super) fn put(&mut self, supplier: Provider, key: K, facts: F) -> bool {
+    pub(super) fn put(&mut self, provider: Provider, key: K, facts: F) -> bool {
         // Told again by anybody: it has not ended.
         self.gone.remove(&key);
         if let Some((by, known)) = self.known.get(&key) {
-            if *by < supplier || **known == facts {
+            if *by < provider || **known == facts {
                 return false;
             }
         } else if self.known.len() >= MAX_FACTS {
             let Some(oldest) = self.pop_gone(u64::MAX) else { return false };
             self.known.remove(&oldest);
         }
-        self.known.insert(key, (supplier, Arc::new(facts)));
+        self.known.insert(key, (provider, Arc::new(facts)));
         true
     }
 
@@ -65,8 +65,8 @@ impl<K: Clone + Eq + Hash, F: PartialEq> ProviderCache<K, F> {
     }
 
     /// Whether it has ended.
-    pub(super) fn gone(&mut self, supplier: Provider, key: &K, now_ns: u64) -> bool {
-        if self.known.get(key).is_some_and(|(by, _)| *by < supplier) {
+    pub(super) fn gone(&mut self, provider: Provider, key: &K, now_ns: u64) -> bool {
+        if self.known.get(key).is_some_and(|(by, _)| *by < provider) {
             return false;
         }
         if !self.gone.contains_key(key) {

@@ -232,13 +232,13 @@ fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
         host.start(key(n), "python3", &format!("0::{}\n", place(n)));
     }
     let mut wants = table.names().wants();
-    let supplier = table.clone();
+    let provider = table.clone();
     let telling = std::thread::spawn(move || {
         let mut told = 0;
         while told < 200 {
             if let Ok(Some(LookupKey::Container(id))) = wants.blocking_recv() {
                 let facts = ContainerFacts { id, ..container('a', "main", Some(UID), None) };
-                supplier.put_container(Provider::Cri, facts);
+                provider.put_container(Provider::Cri, facts);
                 told += 1;
             }
         }

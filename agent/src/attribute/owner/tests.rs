@@ -62,8 +62,8 @@ fn pods_of_one_uid_in_different_clusters_of_a_host_are_different_parties() {
         "/user.slice/user-8.slice/user@8.service".to_owned(),
         "/system.slice/theirs.service".to_owned(),
     ];
-    let party = |above: &String| Owner::of(&owner(&format!("{above}/kubepods/pod{UID}/{id}")));
-    let within = |party: Owner| match party {
+    let owner_id = |above: &String| Owner::of(&owner(&format!("{above}/kubepods/pod{UID}/{id}")));
+    let within = |owner_id: Owner| match owner_id {
         Owner::Pod { within, .. } => within.map(|within| *within),
         other => panic!("{other:?}"),
     };
@@ -77,12 +77,12 @@ fn pods_of_one_uid_in_different_clusters_of_a_host_are_different_parties() {
         Some(Owner::User(8)),
         Some(Owner::Service(Arc::from("theirs.service"))),
     ];
-    assert_eq!(paths.each_ref().map(|above| within(party(above))), expected);
+    assert_eq!(paths.each_ref().map(|above| within(owner_id(above))), expected);
 }
 
 #[test]
 fn what_runs_in_a_users_slice_is_the_users_whoever_it_runs_as() {
-    let parties = OwnerRegistry::default();
+    let owners = OwnerRegistry::default();
     let session = "/user.slice/user-1001.slice/session-3.scope";
     let id = container('a');
     let rootless = format!("/user.slice/user-1001.slice/user@1001.service/user.slice/{id}");
@@ -96,7 +96,7 @@ fn what_runs_in_a_users_slice_is_the_users_whoever_it_runs_as() {
     ] {
         let process = ProcessAttribution { uid, user: user.map(Arc::from), ..owner(path) };
         assert_eq!(Owner::of(&process), Owner::User(1001), "{uid}");
-        let facts = parties.facts(parties.of(&process, eve)).unwrap();
+        let facts = owners.facts(owners.of(&process, eve)).unwrap();
         let said = facts.attributes.get(&attr::PROCESS_OWNER).map(ToString::to_string);
         assert_eq!(said.as_deref(), Some("eve"), "{uid}");
     }
@@ -106,15 +106,15 @@ fn what_runs_in_a_users_slice_is_the_users_whoever_it_runs_as() {
 
 #[test]
 fn steps_of_a_job_and_restarts_of_a_container_are_one_party() {
-    let parties = OwnerRegistry::default();
+    let owners = OwnerRegistry::default();
     let scope = "/system.slice/slurmstepd.scope/job_7";
-    let task = |task: &str| parties.of(&owner(&format!("{scope}/{task}")), |_| None);
+    let task = |task: &str| owners.of(&owner(&format!("{scope}/{task}")), |_| None);
     assert_eq!(task("step_0/user/task_0"), task("step_batch/user/task_0"));
 
     let named = |digit| {
         let mut owner = owner(&format!("/kubepods/pod{UID}/{}", container(digit)));
         owner.workload.pod.as_mut().unwrap().container = Some(Arc::from("main"));
-        parties.of(&owner, |_| None)
+        owners.of(&owner, |_| None)
     };
     assert_eq!(named('a'), named('b'));
     assert_ne!(named('a'), task("step_0/user/task_0"));
@@ -122,16 +122,16 @@ fn steps_of_a_job_and_restarts_of_a_container_are_one_party() {
 
 #[test]
 fn names_that_change_are_replaced_and_equal_ones_keep_their_pointer() {
-    let parties = OwnerRegistry::default();
+    let owners = OwnerRegistry::default();
     let mut owner = owner(&format!("/kubepods/pod{UID}/{}", container('a')));
-    let id = parties.of(&owner, |_| None);
-    let before = parties.facts(id).unwrap();
-    parties.of(&owner, |_| None);
-    assert!(Arc::ptr_eq(&before, &parties.facts(id).unwrap()));
+    let id = owners.of(&owner, |_| None);
+    let before = owners.facts(id).unwrap();
+    owners.of(&owner, |_| None);
+    assert!(Arc::ptr_eq(&before, &owners.facts(id).unwrap()));
 
     owner.workload.pod.as_mut().unwrap().name = Some(Arc::from("train-0"));
-    assert_eq!(parties.of(&owner, |_| None), id);
-    let named = parties.facts(id).unwrap();
+    assert_eq!(owners.of(&owner, |_| None), id);
+    let named = owners.facts(id).unwrap();
     let text = |key| named.attributes.get(key).map(ToString::to_string);
     assert_eq!(text(&attr::K8S_POD_NAME).as_deref(), Some("train-0"));
     assert_eq!(text(&attr::OWNER_KIND).as_deref(), Some("pod"));
@@ -140,38 +140,38 @@ fn names_that_change_are_replaced_and_equal_ones_keep_their_pointer() {
 
 #[test]
 fn a_party_without_room_is_unattributed_until_others_are_forgotten() {
-    let parties = OwnerRegistry::default();
+    let owners = OwnerRegistry::default();
     for uid in 2..u32::try_from(MAX_PARTIES).unwrap() {
-        parties.put(Owner::User(uid), &Workload::default(), None);
+        owners.put(Owner::User(uid), &Workload::default(), None);
     }
-    let late = |parties: &OwnerRegistry| parties.put(Owner::User(0), &Workload::default(), None);
-    assert_eq!(late(&parties), OwnerId::UNATTRIBUTED);
-    parties.retain(|_| false);
-    assert_eq!(late(&parties), OwnerId::UNATTRIBUTED);
-    parties.retain(|_| false);
-    assert_ne!(late(&parties), OwnerId::UNATTRIBUTED);
+    let late = |owners: &OwnerRegistry| owners.put(Owner::User(0), &Workload::default(), None);
+    assert_eq!(late(&owners), OwnerId::UNATTRIBUTED);
+    owners.retain(|_| false);
+    assert_eq!(late(&owners), OwnerId::UNATTRIBUTED);
+    owners.retain(|_| false);
+    assert_ne!(late(&owners), OwnerId::UNATTRIBUTED);
 }
 
 #[test]
 fn a_party_that_was_just_numbered_is_not_forgotten_before_it_is_used() {
-    let parties = OwnerRegistry::default();
-    let user = |uid| parties.put(Owner::User(uid), &Workload::default(), None);
+    let owners = OwnerRegistry::default();
+    let user = |uid| owners.put(Owner::User(uid), &Workload::default(), None);
     let (idle, taken, numbered_again) = (user(1), user(2), user(3));
-    parties.retain(|_| false);
+    owners.retain(|_| false);
     user(3);
-    parties.retain(|party| party == taken);
-    let is_known = [idle, taken, numbered_again].map(|party| parties.facts(party).is_some());
+    owners.retain(|owner_id| owner_id == taken);
+    let is_known = [idle, taken, numbered_again].map(|owner_id| owners.facts(owner_id).is_some());
     assert_eq!(is_known, [false, true, true]);
 }
 
 #[test]
 fn an_allocator_that_tells_less_than_a_process_blanks_nothing() {
-    let parties = OwnerRegistry::default();
+    let owners = OwnerRegistry::default();
     let job = owner("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0");
-    let id = parties.of(&job, |_| None);
-    let before = parties.facts(id).unwrap();
+    let id = owners.of(&job, |_| None);
+    let before = owners.facts(id).unwrap();
     let job = Owner::Job(SlurmJobId::new("7"));
     let workload = parse_path("/system.slice/slurmstepd.scope/job_7");
-    assert_eq!(parties.put(job, &workload, None), id);
-    assert!(Arc::ptr_eq(&before, &parties.facts(id).unwrap()));
+    assert_eq!(owners.put(job, &workload, None), id);
+    assert!(Arc::ptr_eq(&before, &owners.facts(id).unwrap()));
 }

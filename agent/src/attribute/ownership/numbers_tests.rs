@@ -176,9 +176,9 @@ fn an_ended_process_is_forgotten_after_five_minutes() {
 fn a_storm_of_ended_processes_costs_bounded_memory_and_its_own_owners_rows() {
     let mut table = Table::default();
     let key = |index: usize| ProcKey { pid: u32::try_from(index).unwrap(), start_ticks: 1 };
-    let mut end = |index: usize, party: u32| {
+    let mut end = |index: usize, owner_id: u32| {
         let mut case = table.opened(&opened(key(index), 5, SECOND), &[]).unwrap();
-        (case.owner.owner, case.owner.method) = (OwnerId::numbered(party), Method::Proc);
+        (case.owner.owner, case.owner.method) = (OwnerId::numbered(owner_id), Method::Proc);
         table.apply(case);
         table.exited(key(index), 2 * SECOND);
     };

@@ -35,6 +35,6 @@ impl Ownership {
 
     /// What owners were refused since the agent started.
     pub fn refused(&self) -> Vec<(OwnerId, OwnerLimit, u64)> {
-        self.0.refusals.all(|party| self.owner_facts(party).is_some())
+        self.0.refusals.all(|owner_id| self.owner_facts(owner_id).is_some())
     }
 }

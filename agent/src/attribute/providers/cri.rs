@@ -236,11 +236,11 @@ impl Runtime {
     }
 
     fn learn(&mut self, say: impl FnOnce(&mut PodCache) -> Vec<MetadataUpdate>) {
-        for told in say(&mut self.book) {
-            match told {
+        for reported in say(&mut self.book) {
+            match reported {
                 MetadataUpdate::Pod(facts) => self.ownership.put_pod(Provider::Cri, facts),
                 MetadataUpdate::Container(facts) => {
-                    self.ownership.put_container(Provider::Cri, facts)
+                    self.ownership.put_container(Provider::Cri, facts);
                 }
                 MetadataUpdate::Gone(what) => self.ownership.gone(Provider::Cri, &what),
             }

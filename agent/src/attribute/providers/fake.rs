@@ -50,7 +50,7 @@ impl Node {
     }
 
     pub(super) fn report(&self, source: &str) -> Option<Report> {
-        self.board.all().remove(source).map(|standing| standing.report)
+        self.board.all().remove(source).map(|state| state.report)
     }
 
     /// Waits until the source's report is as wanted.

@@ -364,7 +364,11 @@ impl Outcome {
     /// How it stands, in one sentence.
     fn details(&self, socket: &std::path::Path, allocatable: Option<usize>) -> String {
         // Claims are not counted among what device plugins have.
-        let claims = self.allocations.iter().filter(|grant| grant.kind == GrantKind::Claim).count();
+        let claims = self
+            .allocations
+            .iter()
+            .filter(|allocation| allocation.kind == GrantKind::Claim)
+            .count();
         let plugins = self.allocations.len() - claims;
         let of = allocatable.map_or_else(String::new, |all| format!(" of {all}"));
         let mut words = vec![format!("{}: {plugins} devices granted{of}", socket.display())];

@@ -147,8 +147,8 @@ impl Kubelet {
                     }
                 }
                 () = sleep_until(settled), if self.book.is_doubted() => {
-                    let told = self.book.settle();
-                    self.learn(told);
+                    let reported = self.book.settle();
+                    self.learn(reported);
                     self.ready("watched");
                 }
                 asked = self.wants.next() => self.answer(&grpc, &asked.questions).await?,
@@ -165,8 +165,8 @@ impl Kubelet {
             let event = events.next().await?;
             let event = event.ok_or_else(|| Trouble::Ended(self.socket.clone()))?;
             if event.kind == INITIAL_SYNC_COMPLETE {
-                let told = self.book.synced();
-                self.learn(told);
+                let reported = self.book.synced();
+                self.learn(reported);
                 return Ok(());
             }
             if event.kind == UNSPECIFIED {
@@ -184,12 +184,12 @@ impl Kubelet {
     /// Kinds of tomorrow are skipped.
     fn event(&mut self, event: &WatchPodsEvent) {
         let Some(pod) = self.read(&event.pod) else { return };
-        let told = match event.kind {
+        let reported = match event.kind {
             ADDED | MODIFIED => self.book.pod(pod),
             DELETED => self.book.deleted(&pod),
             _ => Vec::new(),
         };
-        self.learn(told);
+        self.learn(reported);
     }
 
     /// Where there is no watch.
@@ -202,18 +202,18 @@ impl Kubelet {
             self.book.begin_sync();
             for pod in answer.pods {
                 if let Some(pod) = self.read(&pod) {
-                    let told = self.book.pod(pod);
-                    self.learn(told);
+                    let reported = self.book.pod(pod);
+                    self.learn(reported);
                 }
             }
-            let mut told = self.book.synced();
+            let mut reported = self.book.synced();
             let since = *doubted.get_or_insert(listed);
             if !self.book.is_doubted() {
                 doubted = None;
             } else if since.elapsed() >= self.pace.doubt {
-                told = self.book.settle();
+                reported = self.book.settle();
             }
-            self.learn(told);
+            self.learn(reported);
             self.retry = self.pace.first_retry;
             self.ready("listed");
             tokio::select! {
@@ -240,8 +240,8 @@ impl Kubelet {
                 grpc.unary(GET_POD, question, self.pace.deadline).await;
             match answer {
                 Ok(answer) => {
-                    let told = self.read(&answer.pod).map(|pod| self.book.pod(pod));
-                    self.learn(told.unwrap_or_default());
+                    let reported = self.read(&answer.pod).map(|pod| self.book.pod(pod));
+                    self.learn(reported.unwrap_or_default());
                 }
                 // Refused is this question; the connection is well.
                 Err(error) if is_refusal(&error.cause) => {}
@@ -257,12 +257,12 @@ impl Kubelet {
         pod
     }
 
-    fn learn(&self, told: Vec<MetadataUpdate>) {
-        for told in told {
-            match told {
+    fn learn(&self, reported: Vec<MetadataUpdate>) {
+        for reported in reported {
+            match reported {
                 MetadataUpdate::Pod(facts) => self.ownership.put_pod(Provider::PodsApi, facts),
                 MetadataUpdate::Container(facts) => {
-                    self.ownership.put_container(Provider::PodsApi, facts)
+                    self.ownership.put_container(Provider::PodsApi, facts);
                 }
                 MetadataUpdate::Gone(what) => self.ownership.gone(Provider::PodsApi, &what),
             }

@@ -49,7 +49,7 @@ pub(super) struct ProcessEvidence<'a> {
 
 impl JobInspector<'_> {
     /// What is known now, `before` included.
-    pub(super) fn facts(&self, before: &Facts, witness: Option<&ProcessEvidence<'_>>) -> Facts {
+    pub(super) fn facts(&self, before: &Facts, evidence: Option<&ProcessEvidence<'_>>) -> Facts {
         let mut facts = before.clone();
         let Some((_, workload)) = job_directory(self.path) else { return facts };
         let Some(task) = workload.slurm else { return facts };
@@ -58,8 +58,8 @@ impl JobInspector<'_> {
             facts.put(Label::Uid, &uid.to_string(), Source::Cgroup);
         }
         self.drop_files(&task.job, &mut facts);
-        if let Some(witness) = witness {
-            witness.add_claims(&task.job, &mut facts);
+        if let Some(evidence) = evidence {
+            evidence.add_claims(&task.job, &mut facts);
         }
         if !is_labelled(&facts) {
             self.ask_processes(&task.job, &mut facts);
@@ -69,10 +69,10 @@ impl JobInspector<'_> {
     }
 
     /// What one process adds, without reading anything else.
-    pub(super) fn heard(&self, before: &Facts, witness: &ProcessEvidence<'_>) -> Facts {
+    pub(super) fn heard(&self, before: &Facts, evidence: &ProcessEvidence<'_>) -> Facts {
         let mut facts = before.clone();
         if let Some(task) = job_directory(self.path).and_then(|(_, workload)| workload.slurm) {
-            witness.add_claims(&task.job, &mut facts);
+            evidence.add_claims(&task.job, &mut facts);
             name_user(self.users, &mut facts);
         }
         facts

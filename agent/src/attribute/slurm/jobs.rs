@@ -129,10 +129,11 @@ impl Jobs {
     /// Takes what a look at a job has found.
     pub(super) fn learnt(&mut self, path: &str, facts: &Facts, granted: Granted, now_ns: u64) {
         let Some(entry) = self.entries.get_mut(path) else { return };
-        let was_told = matches!(entry.job.granted, Granted::Devices { .. });
-        let is_told = matches!(granted, Granted::Devices { .. });
+        let was_reported = matches!(entry.job.granted, Granted::Devices { .. });
+        let is_reported = matches!(granted, Granted::Devices { .. });
         // What was read of a job stays known when its cgroup is gone.
-        let granted = if was_told && !is_told { entry.job.granted.clone() } else { granted };
+        let granted =
+            if was_reported && !is_reported { entry.job.granted.clone() } else { granted };
         if entry.take(facts) {
             self.changed.insert(Arc::clone(&entry.job.path));
         }
@@ -252,11 +253,11 @@ impl Entry {
 
 /// Whether another look could tell nothing more that is wanted.
 fn is_complete(job: &Job) -> bool {
-    let is_told = !matches!(
+    let is_reported = !matches!(
         job.granted,
         Granted::Untold(Undecided::NotRead | Undecided::NoProgram | Undecided::Gone)
     );
-    is_told && job.facts.number().is_some() && super::inspect::is_labelled(&job.facts)
+    is_reported && job.facts.number().is_some() && super::inspect::is_labelled(&job.facts)
 }
 
 #[cfg(test)]

@@ -197,13 +197,13 @@ impl Slurm {
         hierarchies: &Hierarchies,
         users: &Users,
         path: &str,
-        witness: Option<&ProcessEvidence<'_>>,
+        source: Option<&ProcessEvidence<'_>>,
     ) {
         let before = lock(&self.jobs).get(path).map(|job| Arc::clone(&job.facts));
         let Some(before) = before else { return };
         let directories = directories(hierarchies, path);
         let study = JobInspector { slurm: self, users, path, directories };
-        let (facts, granted) = (study.facts(&before, witness), study.granted());
+        let (facts, granted) = (study.facts(&before, source), study.granted());
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         lock(&self.jobs).learnt(path, &facts, granted, now_ns);
     }
@@ -221,7 +221,7 @@ impl Slurm {
 
     /// What a process of a job adds to what is known of it: all is read of a job that is due, else
     /// only the process is heard while something is missing.
-    pub(super) fn hear(&self, host: &Host, path: &str, witness: &ProcessEvidence<'_>) {
+    pub(super) fn hear(&self, host: &Host, path: &str, source: &ProcessEvidence<'_>) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let (is_due, facts) = {
             let jobs = lock(&self.jobs);
@@ -229,12 +229,12 @@ impl Slurm {
         };
         let Some(facts) = facts else { return };
         if is_due || facts.is_empty() {
-            return self.look_into(&host.hierarchies, &host.users, path, Some(witness));
+            return self.look_into(&host.hierarchies, &host.users, path, Some(source));
         }
         if !inspect::is_labelled(&facts) {
             let study =
                 JobInspector { slurm: self, users: &host.users, path, directories: Vec::new() };
-            let heard = study.heard(&facts, witness);
+            let heard = study.heard(&facts, source);
             lock(&self.jobs).heard(path, &heard);
         }
     }

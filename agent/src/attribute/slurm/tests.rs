@@ -245,9 +245,9 @@ fn without_a_cgroup_the_environment_names_a_claim_and_no_job() {
         assert_eq!(said(&table, process), ["cgroup"], "{environ:?}");
         let owner = table.owner(process).unwrap();
         assert_eq!(table.owner_facts(owner.owner).unwrap().owner, Owner::User(1000), "{environ:?}");
-        let told = owner.details();
-        let told = told.get(&attr::CLAIMED_SLURM_JOB_ID).map(ToString::to_string);
-        assert_eq!(told.as_deref(), claimed, "{environ:?}");
+        let reported = owner.details();
+        let reported = reported.get(&attr::CLAIMED_SLURM_JOB_ID).map(ToString::to_string);
+        assert_eq!(reported.as_deref(), claimed, "{environ:?}");
         assert_eq!(owner.attributes().get(&attr::CLAIMED_SLURM_JOB_ID), None, "{environ:?}");
     }
 }
@@ -444,9 +444,9 @@ fn what_is_learnt_later_reaches_the_processes_that_are_known() {
     open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
     table.expire(2 * SECOND);
     assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
-    let party = table.owner_facts(table.owner(KEY).unwrap().owner).unwrap();
+    let owner_id = table.owner_facts(table.owner(KEY).unwrap().owner).unwrap();
     assert_eq!(
-        text(&party.attributes),
+        text(&owner_id.attributes),
         [
             "gpuwho.owner.kind=slurm_job",
             "slurm.job.id=42",

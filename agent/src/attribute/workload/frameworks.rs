@@ -146,8 +146,8 @@ impl Kind {
         match self {
             Self::Is(kind) => Some(kind),
             Self::Told(key, kinds) => {
-                let told = label(meta, key)?;
-                kinds.iter().find(|(value, _)| *value == told).map(|(_, kind)| *kind)
+                let reported = label(meta, key)?;
+                kinds.iter().find(|(value, _)| *value == reported).map(|(_, kind)| *kind)
             }
         }
     }

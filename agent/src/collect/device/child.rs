@@ -98,16 +98,17 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let stall = settings.stall;
     let count = Some(opened.count);
     let (worker, away) = (None, BTreeMap::new());
-    let mut desk = ReaderServer { outlet, events, arriving, home, away, count, worker, stall };
-    let ended = desk.run();
+    let mut aggregator =
+        ReaderServer { outlet, events, arriving, home, away, count, worker, stall };
+    let ended = aggregator.run();
     let is_waiting = watching.is_some_and(|thread| !thread.is_finished());
-    if is_waiting || desk.count.is_none() || desk.home.iter().any(Option::is_none) {
+    if is_waiting || aggregator.count.is_none() || aggregator.home.iter().any(Option::is_none) {
         // A call hangs, or waits for events: closing the library would wait for it. The wait is a
         // sleep in `poll`, which the end of the process ends, and the kernel closes every handle.
         exit_now(0);
     }
     // What the devices hold of the library is given back before it is closed.
-    desk.home.clear();
+    aggregator.home.clear();
     (opened.close)();
     match ended {
         // Noticed while an answer was sent, not while the next request was awaited.
@@ -213,7 +214,7 @@ impl ReaderServer {
     fn count(&mut self) -> Result<bool, ServeError> {
         let Some(count) = self.count.take() else { return Ok(true) };
         self.hand_out(Job::Count(count))?;
-        self.wait(None, |desk| desk.count.is_some())
+        self.wait(None, |aggregator| aggregator.count.is_some())
     }
 
     /// Reads every device that is at home; false when the agent hung up.
@@ -228,7 +229,7 @@ impl ReaderServer {
             };
             let holders = Arc::clone(holders);
             self.hand_out(Job::Read { tick, slot, device, holders })?;
-            let is_home = |desk: &Self| desk.home.get(slot).is_none_or(Option::is_some);
+            let is_home = |aggregator: &Self| aggregator.home.get(slot).is_none_or(Option::is_some);
             if !self.wait(u32::try_from(slot).ok(), is_home)? {
                 return Ok(false);
             }

@@ -68,12 +68,12 @@ impl Connection {
 
     /// Why a device, or the library, does not answer.
     pub(super) fn why_late(&self, slot: Option<u32>) -> String {
-        let told = self.stuck.get(&slot).map(|stuck| stuck.describe(self.link.pid()));
+        let reported = self.stuck.get(&slot).map(|stuck| stuck.describe(self.link.pid()));
         let otherwise = || match slot {
             Some(_) => "a call into the driver has not returned".to_owned(),
             None => "its reader process does not answer".to_owned(),
         };
-        told.unwrap_or_else(otherwise)
+        reported.unwrap_or_else(otherwise)
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) fn watch(
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("reader:events".to_owned()).spawn(move || {
         let mut outbox = Outbox::default();
-        let mut tell = |told: &EventMessage| outbox.send(&mut out, told).is_ok();
+        let mut tell = |reported: &EventMessage| outbox.send(&mut out, reported).is_ok();
         // Registering may hang like any call: here it holds nobody up.
         match open() {
             Err(why) => {
@@ -152,15 +152,15 @@ impl EventListener {
         let Some((desk, board)) = self.0.to.get().cloned() else { return };
         let to = Listener { source, aggregator: desk, board };
         let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
-        let heard = Arc::clone(&self.0);
-        let name = format!("events:{}", heard.vendor.name);
-        let heard = thread::Builder::new().name(name).spawn(move || {
+        let received = Arc::clone(&self.0);
+        let name = format!("events:{}", received.vendor.name);
+        let received = thread::Builder::new().name(name).spawn(move || {
             let why = to.listen(from);
-            if heard.children.load(Ordering::Relaxed) == child {
+            if received.children.load(Ordering::Relaxed) == child {
                 to.without(why);
             }
         });
-        if let Err(error) = heard {
+        if let Err(error) = received {
             tracing::warn!(%error, "cannot hear the library's events");
         }
     }
@@ -180,7 +180,7 @@ impl Listener {
         while inbox.fill(&mut from).is_ok() {
             loop {
                 match inbox.take::<EventMessage>() {
-                    Ok(Some(told)) => self.take(told),
+                    Ok(Some(reported)) => self.take(reported),
                     Ok(None) => break,
                     Err(_) => return "its reader process tells what is no event",
                 }
@@ -189,9 +189,9 @@ impl Listener {
         "its reader process has ended"
     }
 
-    fn take(&self, told: EventMessage) {
+    fn take(&self, reported: EventMessage) {
         let _turn = self.board.turn(self.source.name, Duration::ZERO);
-        match told {
+        match reported {
             EventMessage::Watching => {
                 self.aggregator.pair(true);
                 self.board.put(self.source.name, &Report::ready());
@@ -235,8 +235,8 @@ fn observation(seen: VendorEvent) -> Option<Observation> {
         _ => Severity::Critical,
     };
     let place = PciAddress::parse(&seen.pci).map_or(Place::Host, Place::Pci);
-    let told = Observation::new(kind, place, severity, seen.message);
-    Some(Observation { code: seen.code, gpu_instance: seen.gpu_instance, ..told })
+    let reported = Observation::new(kind, place, severity, seen.message);
+    Some(Observation { code: seen.code, gpu_instance: seen.gpu_instance, ..reported })
 }
 
 impl VendorEvent {
@@ -282,17 +282,17 @@ mod tests {
     fn a_failed_wait_is_told_and_the_next_event_is_seen_all_the_same() {
         let lost = || Err("GPU is lost".to_owned());
         let script = [Ok(None), Ok(Some(seen(79))), lost(), Ok(Some(seen(45)))];
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut tell = |what: &EventMessage| {
-            told.push(match what {
+            reported.push(match what {
                 EventMessage::Watching => "watching".to_owned(),
                 EventMessage::Without(why) => why.clone(),
                 EventMessage::Seen(seen, _) => format!("{:?}", seen.code),
             });
-            told.len() < 5
+            reported.len() < 5
         };
         follow(&mut Script(script.into()), &mut tell);
-        assert_eq!(told, ["watching", "Some(79)", "GPU is lost", "watching", "Some(45)"]);
+        assert_eq!(reported, ["watching", "Some(79)", "GPU is lost", "watching", "Some(45)"]);
     }
 
     /// An hour without events, and then one; each wait lasts as long as it may.
@@ -313,13 +313,13 @@ mod tests {
     fn an_idle_hour_is_one_wake_in_five_seconds() {
         let mut idle = Idle { clock: Duration::ZERO, waits: 0 };
         let begun = Instant::now();
-        let mut told = 0;
+        let mut reported = 0;
         follow(&mut idle, &mut |_| {
-            told += 1;
-            told < 2
+            reported += 1;
+            reported < 2
         });
         // One that does not wait tells that it can.
-        assert_eq!((idle.waits, told), (1 + 3600 / 5, 2));
+        assert_eq!((idle.waits, reported), (1 + 3600 / 5, 2));
         assert!(begun.elapsed() < AGAIN, "and it sleeps nowhere else");
     }
 
@@ -332,7 +332,7 @@ mod tests {
     }
 
     /// What is said of the events after a child has told this and has ended.
-    fn after(told: Vec<u8>) -> (SourceState, String) {
+    fn after(reported: Vec<u8>) -> (SourceState, String) {
         let paths = Paths::under(Path::new("/nonexistent"));
         let desk = Arc::new(EventAggregator::new(Sources {
             inventory: Arc::default(),
@@ -344,9 +344,9 @@ mod tests {
         }));
         let vendor = DEVICES.iter().find(|vendor| vendor.events.is_some()).unwrap();
         let name = vendor.events.as_ref().unwrap().name;
-        let (ears, board) = (EventListener::of(vendor), StatusRegistry::default());
-        ears.open(desk, board.clone());
-        ears.receive(Some(io::Cursor::new(told)));
+        let (listener, board) = (EventListener::of(vendor), StatusRegistry::default());
+        listener.open(desk, board.clone());
+        listener.receive(Some(io::Cursor::new(reported)));
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let said = board.all().remove(name).map(|standing| standing.report);

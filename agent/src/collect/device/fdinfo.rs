@@ -110,14 +110,14 @@ mod tests {
     fn a_clients_memory_is_its_resident_one_in_bytes() {
         let start = "pos:\t0\nflags:\t02100002\ndrm-driver:\tamdgpu\ndrm-client-id:\t58\n\
                      drm-pdev:\t0000:05:00.0\n";
-        let told = |memory: &str| client(7, &format!("{start}{memory}"));
+        let reported = |memory: &str| client(7, &format!("{start}{memory}"));
         let of = |memory| Some(Client { pid: 7, device: "0000:05:00.0".into(), id: 58, memory });
-        assert_eq!(told("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
+        assert_eq!(reported("drm-memory-vram:\t2048 KiB\n"), of(2 << 20));
         let both = "drm-memory-vram:\t2048 KiB\ndrm-resident-vram:\t3 MiB\n";
-        assert_eq!(told(both), of(3 << 20), "one is the other's older name");
-        assert_eq!(told("drm-memory-vram:\t-1 KiB\n"), None);
-        assert_eq!(told("drm-memory-vram:\t1 bananas\n"), None);
-        assert_eq!(told(""), None, "it has none, or does not tell");
+        assert_eq!(reported(both), of(3 << 20), "one is the other's older name");
+        assert_eq!(reported("drm-memory-vram:\t-1 KiB\n"), None);
+        assert_eq!(reported("drm-memory-vram:\t1 bananas\n"), None);
+        assert_eq!(reported(""), None, "it has none, or does not tell");
         assert_eq!(client(7, "pos:\t0\n"), None, "no client");
     }
 }

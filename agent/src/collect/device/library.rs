@@ -34,8 +34,8 @@ pub(super) fn find(
     }
     let name = configured.unwrap_or(Path::new(library.name));
     let searched = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let usual = PLACES.iter().chain(library.places).map(PathBuf::from);
-    let places = env::split_paths(&searched).chain(usual);
+    let default = PLACES.iter().chain(library.places).map(PathBuf::from);
+    let places = env::split_paths(&searched).chain(default);
     let found = places.map(|place| place.join(name)).find(|path| path.exists());
     let loaded = || paths.dev.join(library.node).exists().then(|| name.to_owned());
     found.or_else(loaded).ok_or_else(|| format!("there is no {} on this host", name.display()))
@@ -58,8 +58,12 @@ mod tests {
     fn a_configured_name_is_looked_for_where_the_usual_one_is() {
         let root = tempfile::tempdir().unwrap();
         let paths = Paths::under(root.path());
-        let usual = Some(Path::new(LIBRARY.name));
-        assert_eq!(find(&LIBRARY, usual, &paths), find(&LIBRARY, None, &paths), "as in the sample");
+        let default = Some(Path::new(LIBRARY.name));
+        assert_eq!(
+            find(&LIBRARY, default, &paths),
+            find(&LIBRARY, None, &paths),
+            "as in the sample"
+        );
         let other = find(&LIBRARY, Some(Path::new("libnonsense.so.7")), &paths);
         assert_eq!(other, Err("there is no libnonsense.so.7 on this host".to_owned()));
     }

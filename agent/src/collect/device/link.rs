@@ -102,8 +102,8 @@ impl Link {
             }
         }
         command.envs(program.environment.iter().map(|(name, value)| (name, value)));
-        let told = if program.events { Stdio::piped() } else { Stdio::null() };
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(told);
+        let reported = if program.events { Stdio::piped() } else { Stdio::null() };
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(reported);
         let mut child = command.spawn().map_err(failed)?;
         let events = child.stdout.take();
         match watch(&child) {

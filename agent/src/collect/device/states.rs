@@ -141,11 +141,11 @@ impl DeviceStates {
         knows: &ReaderContext,
     ) -> Option<GpuId> {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
-        let told = reading.identity.clone().map(|info| {
+        let reported = reading.identity.clone().map(|info| {
             knows.inventory.register().identified(&info, time);
             knows.inventory.put(info)
         });
-        let Some(gpu) = told.or_else(|| self.slots.get(&slot).copied()) else {
+        let Some(gpu) = reported.or_else(|| self.slots.get(&slot).copied()) else {
             let (state, why) = (state(&reading.outcome), why(&reading.outcome).to_owned());
             self.unnamed.insert(slot, Unavailable { state, why });
             return None;

@@ -66,16 +66,16 @@ mod tests {
         let task = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(task.path().join(name), text).unwrap();
         put("stat", "71 (reader:worker) D 1 71 71 0 -1 4194368");
-        let told = || doing(task.path());
-        assert_eq!(told().unwrap(), "thread 71 is in uninterruptible sleep");
+        let reported = || doing(task.path());
+        assert_eq!(reported().unwrap(), "thread 71 is in uninterruptible sleep");
         put("wchan", "rwsem_down_write_slowpath");
         let place = " in rwsem_down_write_slowpath";
-        assert_eq!(told().unwrap(), format!("thread 71 is in uninterruptible sleep{place}"));
+        assert_eq!(reported().unwrap(), format!("thread 71 is in uninterruptible sleep{place}"));
         let stack = "[<0>] os_acquire_rwlock_write+0x35/0x50 [nvidia]\n[<0>] rmapi+0x1/0x2 [nvidia]\n\
                      [<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n[<0>] __x64_sys_ioctl+0x92/0xd0\n";
         put("stack", stack);
         let place = " in os_acquire_rwlock_write < rmapi < nvidia_ioctl";
-        assert_eq!(told().unwrap(), format!("thread 71 is in uninterruptible sleep{place}"));
+        assert_eq!(reported().unwrap(), format!("thread 71 is in uninterruptible sleep{place}"));
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl InspectorEnv {
             text.get(..end).and_then(|digits| digits.parse::<i64>().ok())
         };
         let job = number(job.as_ref());
-        let usual = || match job {
+        let default = || match job {
             Some(job) => format!("nccl-inspector-{job}"),
             None => "nccl-inspector-unknown-jobid".to_owned(),
         };
@@ -81,7 +81,7 @@ impl InspectorEnv {
         Self {
             enabled: is_on(enable.as_ref()),
             dumps: has_interval || is_on(exposition.as_ref()),
-            directory: directory.unwrap_or_else(usual).into(),
+            directory: directory.unwrap_or_else(default).into(),
         }
     }
 }
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn without_a_directory_the_jobs_number_names_it() {
-        let usual = |text| asked(text).directory.to_str().unwrap().to_owned();
-        assert_eq!(usual("SLURM_JOBID=4711\n"), "nccl-inspector-4711");
-        assert_eq!(usual("SLURM_JOBIDS=4711\n"), "nccl-inspector-unknown-jobid");
-        assert_eq!(usual(""), "nccl-inspector-unknown-jobid");
+        let default = |text| asked(text).directory.to_str().unwrap().to_owned();
+        assert_eq!(default("SLURM_JOBID=4711\n"), "nccl-inspector-4711");
+        assert_eq!(default("SLURM_JOBIDS=4711\n"), "nccl-inspector-unknown-jobid");
+        assert_eq!(default(""), "nccl-inspector-unknown-jobid");
     }
 
     #[test]

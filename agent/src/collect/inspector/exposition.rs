@@ -5,7 +5,7 @@
 use super::record::{HashText, operation, recorded_name, speed};
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
-use gpuwho_common::nccl::MOST_RANKS;
+use gpuwho_common::nccl::MAX_RANKS;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ fn row(line: &str) -> Result<(Row, Which, Option<f64>), LineOutcome> {
         operation(name.ok_or(LineOutcome::Incomplete)?).ok_or(LineOutcome::UnknownOperation)?;
     let (algorithm, protocol) = get("algo_proto").map(method).unzip();
     let ranks = get("nranks").and_then(|text| text.parse().ok());
-    let ranks = ranks.filter(|ranks| (1..=MOST_RANKS).contains(ranks));
+    let ranks = ranks.filter(|ranks| (1..=MAX_RANKS).contains(ranks));
     let size = get("message_size").and_then(least_size);
     let (Some(ranks), Some(size)) = (ranks, size) else { return Err(LineOutcome::Incomplete) };
     let whose = RowCommunicator {

@@ -176,14 +176,17 @@ fn what_a_process_writes_is_told_as_it_comes_and_half_a_line_when_it_is_whole() 
     let (path, text) = (writer.records(stage.path()), lines_of(writer.pid()));
     let half = text.len() / 2;
     append(&path, &text[..half]);
-    let told = stage.read();
-    assert_eq!(told.lines(LineOutcome::Taken), 7);
+    let reported = stage.read();
+    assert_eq!(reported.lines(LineOutcome::Taken), 7);
     append(&path, &text[half..]);
     append(&path, "rubbish\n");
-    let told = stage.read();
-    assert_eq!((told.lines(LineOutcome::Taken), told.lines(LineOutcome::Malformed)), (15, 1));
-    assert_eq!(told.of("nccl.inspector.duration", ALL_REDUCE).iter().sum::<i64>(), 3);
-    let bytes = told.of("nccl.inspector.bytes", ALL_REDUCE).iter().sum::<i64>();
+    let reported = stage.read();
+    assert_eq!(
+        (reported.lines(LineOutcome::Taken), reported.lines(LineOutcome::Malformed)),
+        (15, 1)
+    );
+    assert_eq!(reported.of("nccl.inspector.duration", ALL_REDUCE).iter().sum::<i64>(), 3);
+    let bytes = reported.of("nccl.inspector.bytes", ALL_REDUCE).iter().sum::<i64>();
     assert_eq!(bytes, 2_097_152 + 10_485_760 + 18_874_368);
     assert_eq!(stage.source.report().state, SourceState::Ready);
     assert_eq!(stage.communicators.of(writer.process()).len(), 1);
@@ -199,8 +202,8 @@ fn the_last_lines_of_a_process_are_told_and_its_file_is_let_go() {
     append(&path, &lines_of(writer.pid()));
     writer.end();
     stage.end(process);
-    let told = stage.read();
-    assert_eq!(told.lines(LineOutcome::Taken), 15);
+    let reported = stage.read();
+    assert_eq!(reported.lines(LineOutcome::Taken), 15);
     assert!(stage.source.files.is_empty());
     assert_eq!(stage.read().of("nccl.inspector.info", 0), [0; 0]);
     assert!(stage.communicators.of(process).is_empty());
@@ -246,12 +249,12 @@ fn a_file_in_a_directory_that_the_operator_named_is_its_writers_alone() {
     std::fs::write(&path, lines_of(writer.pid())).unwrap();
     std::fs::write(logs.join("node-pid1.log"), lines_of(1)).unwrap();
     // It lives, and the file is not among those it has open: anybody may have made it.
-    let told = stage.read();
-    assert_eq!((told.files(FileState::Read), told.files(FileState::Unowned)), (0, 2));
+    let reported = stage.read();
+    assert_eq!((reported.files(FileState::Read), reported.files(FileState::Unowned)), (0, 2));
     writer.end();
     stage.end(process);
-    let told = stage.read();
-    assert_eq!((told.lines(LineOutcome::Taken), told.files(FileState::Unowned)), (15, 1));
+    let reported = stage.read();
+    assert_eq!((reported.lines(LineOutcome::Taken), reported.files(FileState::Unowned)), (15, 1));
 }
 
 #[test]
@@ -260,8 +263,8 @@ fn lines_of_another_process_in_a_processs_file_are_not_believed() {
     let writer = Writer::with_records(stage.path());
     stage.hold(writer.process());
     append(&writer.records(stage.path()), &lines_of(1));
-    let told = stage.read();
-    assert_eq!((told.lines(LineOutcome::Taken), told.lines(LineOutcome::Foreign)), (0, 15));
+    let reported = stage.read();
+    assert_eq!((reported.lines(LineOutcome::Taken), reported.lines(LineOutcome::Foreign)), (0, 15));
 }
 
 #[test]
@@ -272,9 +275,9 @@ fn a_file_that_grows_faster_than_it_may_be_read_is_counted_in_part() {
     stage.read();
     let text = lines_of(writer.pid());
     append(&writer.records(stage.path()), &text);
-    let told = stage.read();
+    let reported = stage.read();
     let (taken, skipped) =
-        (told.lines(LineOutcome::Taken), told.of("nccl.inspector.skipped", 0)[0]);
+        (reported.lines(LineOutcome::Taken), reported.of("nccl.inspector.skipped", 0)[0]);
     assert!((1..15).contains(&taken), "{taken} lines");
     let read = i64::try_from(text.len()).unwrap() - skipped;
     assert!((1..=2_000 * 30).contains(&read), "{read} bytes read");
@@ -322,8 +325,9 @@ fn means_are_told_while_they_are_fresh_and_whole() {
         let file = OpenOptions::new().append(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(ago)).unwrap();
     };
-    let bandwidths = |told: &Told| {
-        let of = told.0.iter().filter(|s| s.metric.name == "nccl.inspector.recent.bus_bandwidth");
+    let bandwidths = |reported: &Told| {
+        let of =
+            reported.0.iter().filter(|s| s.metric.name == "nccl.inspector.recent.bus_bandwidth");
         of.count()
     };
     // Just written: there may be more to come.
@@ -343,8 +347,8 @@ fn means_that_two_processes_write_into_one_file_are_nobodys() {
     for writer in &writers {
         stage.hold(writer.process());
     }
-    let told = stage.read();
-    assert_eq!((told.files(FileState::Read), told.files(FileState::Shared)), (0, 1));
+    let reported = stage.read();
+    assert_eq!((reported.files(FileState::Read), reported.files(FileState::Shared)), (0, 1));
     assert_eq!(stage.source.report().state, SourceState::Degraded);
 }
 
@@ -361,10 +365,13 @@ fn files_for_which_there_is_no_room_are_told() {
     for writer in &writers {
         stage.hold(writer.process());
     }
-    let told = stage.read();
+    let reported = stage.read();
     let all = i64::try_from(writers.len() * EACH).unwrap();
     let most = i64::try_from(writers.len() * sharing::MAX_OF_PROCESS).unwrap();
-    assert_eq!([FileState::Read, FileState::Refused].map(|is| told.files(is)), [most, all - most]);
+    assert_eq!(
+        [FileState::Read, FileState::Refused].map(|is| reported.files(is)),
+        [most, all - most]
+    );
     let report = stage.source.report();
     assert_eq!(report.reason, "504 files cannot be read: no plain files, or too many");
 }

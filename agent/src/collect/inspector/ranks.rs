@@ -96,7 +96,7 @@ impl Ranks {
         exposition: &Exposition,
         communicators: &Communicators,
     ) -> Vec<(Recent, Operation, super::exposition::Levels)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (row, levels) in exposition {
             let RowCommunicator { hash, rank, name, ranks } = &row.whose;
             let name = name.as_deref().map(Arc::from);
@@ -114,9 +114,9 @@ impl Ranks {
                 continue;
             }
             spent.means += usize::from(rank.means.insert((operation, recent)));
-            told.push((recent, operation, *levels));
+            reported.push((recent, operation, *levels));
         }
-        told
+        reported
     }
 
     /// Ends a reading: what is known elsewhere is joined, ranks of processes that ended are told

@@ -7,7 +7,7 @@
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
 use crate::communicators::printable_name;
-use gpuwho_common::nccl::MOST_RANKS;
+use gpuwho_common::nccl::MAX_RANKS;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::borrow::Cow;
 use std::fmt;
@@ -162,7 +162,7 @@ impl<'a> Record<'a> {
         }
         let header = line.header;
         let ranks = header.n_ranks;
-        let is_sound = (1..=MOST_RANKS).contains(&ranks)
+        let is_sound = (1..=MAX_RANKS).contains(&ranks)
             && header.rank < ranks
             && measured.time_us <= MAX_DURATION_US;
         let hash = HashText::parse(&header.id).filter(|_| is_sound);
@@ -172,7 +172,7 @@ impl<'a> Record<'a> {
         };
         let seconds = measured.time_us as f64 / 1e6;
         let bus_bytes = bus_bytes(operation, bytes, ranks);
-        let speed = |Gigabytes(told), bytes: u64| told.unwrap_or(bytes as f64 / seconds);
+        let speed = |Gigabytes(reported), bytes: u64| reported.unwrap_or(bytes as f64 / seconds);
         let [algorithm, bus] = measured.gigabytes;
         Ok(Self {
             hash,

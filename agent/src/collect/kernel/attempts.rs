@@ -221,8 +221,8 @@ mod tests {
         let process = attempt(7).process;
         assert!(attempts.hold(attempt(7), start).is_none());
         assert!(attempts.update(process, Some(&Arc::from("worker")), None));
-        let told = attempts.ended(process);
-        let names: Vec<&str> = told
+        let reported = attempts.ended(process);
+        let names: Vec<&str> = reported
             .iter()
             .filter_map(|attempt| match &attempt.evidence {
                 Evidence::Opened(opened) => Some(&*opened.comm),

@@ -236,8 +236,8 @@ pub fn diagnose(settings: &Settings, paths: &Paths) -> Vec<Finding> {
             for (hook, why) in &loaded.declined {
                 let detail =
                     format!("this kernel does not offer {hook}, {} serves: {why}", loaded.hook);
-                let standing = CheckState::Absent;
-                findings.push(Finding { what: "better open hook", status: standing, detail });
+                let state = CheckState::Absent;
+                findings.push(Finding { what: "better open hook", status: state, detail });
             }
             let detail = format!("{}, {} watched", loaded.hook, nodes.count());
             findings.push(Finding { what: "open hook", status: CheckState::Ok, detail });
@@ -261,8 +261,8 @@ fn kernel_types(paths: &Paths) -> Finding {
     } else {
         format!("{} is missing: the kernel needs CONFIG_DEBUG_INFO_BTF", path.display())
     };
-    let standing = CheckState::degraded_unless(ok);
-    Finding { what: "kernel type information", status: standing, detail }
+    let state = CheckState::degraded_unless(ok);
+    Finding { what: "kernel type information", status: state, detail }
 }
 
 fn capabilities(paths: &Paths) -> Finding {
@@ -277,6 +277,6 @@ fn capabilities(paths: &Paths) -> Finding {
     let ok = effective & SYS_ADMIN != 0 || effective & PERFMON_AND_BPF == PERFMON_AND_BPF;
     let detail =
         if ok { "enough for BPF" } else { "needs CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN" };
-    let standing = CheckState::degraded_unless(ok);
-    Finding { what: "capabilities", status: standing, detail: detail.to_owned() }
+    let state = CheckState::degraded_unless(ok);
+    Finding { what: "capabilities", status: state, detail: detail.to_owned() }
 }

@@ -155,12 +155,17 @@ pub fn start(
     (files, paths): (&TenantFiles, &Paths),
     ownership: &Ownership,
     (communicators, answers): (&Arc<Communicators>, &ras::Answers),
-    told: (StatusRegistry, Option<Arc<EventAggregator>>),
+    reported: (StatusRegistry, Option<Arc<EventAggregator>>),
 ) -> io::Result<(Nccl, RescanHandle)> {
     let table = ownership.clone();
     let holders = move || table.openers().iter().map(|owner| owner.process).collect();
-    let (mut nccl, waker) =
-        Nccl::start(settings, (files, paths), (ownership, communicators), Box::new(holders), told)?;
+    let (mut nccl, waker) = Nccl::start(
+        settings,
+        (files, paths),
+        (ownership, communicators),
+        Box::new(holders),
+        reported,
+    )?;
     nccl.completion.answers = answers.clone();
     Ok((nccl, waker))
 }
@@ -171,12 +176,12 @@ impl Nccl {
         (files, paths): (&TenantFiles, &Paths),
         (ownership, communicators): (&Ownership, &Arc<Communicators>),
         candidates: scan::Candidates,
-        told: (StatusRegistry, Option<Arc<EventAggregator>>),
+        reported: (StatusRegistry, Option<Arc<EventAggregator>>),
     ) -> io::Result<(Self, RescanHandle)> {
-        let (shared, desk) = (Shared::default(), told.1.clone());
+        let (shared, desk) = (Shared::default(), reported.1.clone());
         let known = (candidates, ownership.clone());
         let (running, waker) =
-            watch::start(&settings, (files, paths), known, shared.clone(), told)?;
+            watch::start(&settings, (files, paths), known, shared.clone(), reported)?;
         let nccl = Self {
             settings,
             paths: paths.clone(),

@@ -36,13 +36,13 @@ pub(super) fn follow() -> io::Result<OwnedFd> {
     probe()?;
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
-    let mut told = std::fs::File::from(write);
+    let mut reported = std::fs::File::from(write);
     let mut last = 0;
     thread::Builder::new().name("kmsg:syslog".into()).spawn(move || {
         loop {
             match newer(&mut last) {
                 // Nobody reads it any more.
-                Ok(text) if told.write_all(text.as_bytes()).is_err() => return,
+                Ok(text) if reported.write_all(text.as_bytes()).is_err() => return,
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "the kernel log cannot be read by syslog(2)"),
             }
@@ -60,16 +60,16 @@ fn newer(last: &mut u64) -> io::Result<String> {
     if oldest(&text).is_some_and(|oldest| oldest > *last) {
         text = kernel_log::read_end(ALL)?;
     }
-    let mut told = String::new();
+    let mut reported = String::new();
     // Records of several processors may stand some microseconds out of order.
     let before = *last;
     for record in records(&String::from_utf8_lossy(&text)) {
         if record.at_us > before {
             *last = record.at_us.max(*last);
-            record.write_record(&mut told);
+            record.write_record(&mut reported);
         }
     }
-    Ok(told)
+    Ok(reported)
 }
 
 /// A text's records in the format of `/dev/kmsg`.

@@ -102,8 +102,9 @@ pub(super) fn local_ranks(answer: &Answer, server: &Server, as_of_ns: u64) -> Lo
         for rank in communicator.ranks.iter().filter(|rank| rank.number < size) {
             let Some(process) = server.here.believed.get(&rank.process) else { continue };
             let (hash, device) = (communicator.hash, rank.device);
-            let told = all.entry(*process).or_insert(ReportedRanks { as_of_ns, ranks: Vec::new() });
-            told.ranks.push(LocalRank { hash, rank: rank.number, ranks: size, device });
+            let reported =
+                all.entry(*process).or_insert(ReportedRanks { as_of_ns, ranks: Vec::new() });
+            reported.ranks.push(LocalRank { hash, rank: rank.number, ranks: size, device });
         }
     }
     all

@@ -347,9 +347,10 @@ impl Rounds {
         let Some(turn) = self.turns.of.get_mut(&port) else { return };
         turn.reported.retain(|tenant, _| self.seen.values().any(|seen| seen.tenant == *tenant));
         for (_, server, answer) in answers {
-            let heard = silent::ReceivedAnswer { network: port.0, answer, server };
+            let received = silent::ReceivedAnswer { network: port.0, answer, server };
             let told = turn.reported.entry(server.tenant).or_default();
-            let claims = told.report(&heard, &self.names, (&self.aggregator, &mut self.accounts));
+            let claims =
+                told.report(&received, &self.names, (&self.aggregator, &mut self.accounts));
             self.answers.claim(claims);
         }
         for (tenant, told) in &mut turn.reported {

@@ -102,8 +102,8 @@ impl NcclNames {
 
     /// Notes where a process is and which ranks it has. A standing that says no address is kept
     /// from before: sockets are closed before a process has ended.
-    pub(super) fn note(&mut self, process: ProcKey, standing: Option<&RasEndpoint>) {
-        let known = standing.filter(|one| !one.hosts.is_empty());
+    pub(super) fn note(&mut self, process: ProcKey, endpoint: Option<&RasEndpoint>) {
+        let known = endpoint.filter(|one| !one.hosts.is_empty());
         let tenant = Speaker::of(process, &self.aggregator);
         if !self.of.contains_key(&process) && (known.is_none() || !self.has_room(tenant)) {
             return;
@@ -124,10 +124,10 @@ impl NcclNames {
         if let Some(owner) = self.aggregator.owner(process) {
             (named.owner, named.tenant) = (Some(owner), tenant);
         }
-        if let Some(standing) = known {
-            let name = |host: &IpAddr| Process { host: *host, pid: standing.inside };
+        if let Some(endpoint) = known {
+            let name = |host: &IpAddr| Process { host: *host, pid: endpoint.inside };
             (named.network, named.names) =
-                (standing.network, standing.hosts.iter().map(name).collect());
+                (endpoint.network, endpoint.hosts.iter().map(name).collect());
         }
     }
 
@@ -175,9 +175,9 @@ impl Search<'_> {
 
     /// The one process on this node that this can be, and the rank it is missing from.
     fn find(&self, lost: &Process) -> (ProcessLocation, Option<KnownRank>) {
-        let told = self.rank_in(lost);
+        let reported = self.rank_in(lost);
         let had = |named: &Named| {
-            let (hash, rank, _) = told?;
+            let (hash, rank, _) = reported?;
             named.ranks.iter().find(|(one, is, _)| *one == hash && *is == rank).copied()
         };
         let (network, tenant) = (self.received.network, self.received.server.tenant);
@@ -200,12 +200,12 @@ impl Search<'_> {
         let near: Vec<_> = others.iter().filter(|(_, named)| named.network == network).collect();
         match near.as_slice() {
             // What is known of its ranks must not say that it is another one.
-            [(process, named)] if sure.is_empty() && agrees(named, told) => {
+            [(process, named)] if sure.is_empty() && agrees(named, reported) => {
                 let only = named.ranks.as_slice();
                 let own = if let [only] = only { Some(*only) } else { None };
-                (ProcessLocation::Itself(**process), told.or(own))
+                (ProcessLocation::Itself(**process), reported.or(own))
             }
-            _ => (ProcessLocation::Elsewhere, told),
+            _ => (ProcessLocation::Elsewhere, reported),
         }
     }
 
@@ -273,8 +273,8 @@ impl Search<'_> {
         };
         let place = if process.is_some() { ", which is this one" } else { "" };
         let message = format!("NCCL {what} process {pid} on node {host}{place}");
-        let told = Observation::new(kind, Place::Host, Severity::Warning, message);
-        Observation { peer: Some(Box::new(peer)), ..told }
+        let reported = Observation::new(kind, Place::Host, Severity::Warning, message);
+        Observation { peer: Some(Box::new(peer)), ..reported }
     }
 }
 
@@ -289,10 +289,10 @@ impl ReportedProcesses {
     ) -> u64 {
         let (search, tenant) = (names.search(heard), heard.server.tenant);
         let mut claims = 0;
-        let mut may_tell = |told: &mut HashSet<Process>, lost: &LostProcess| {
-            told.len() < MAX_PER_HOST
+        let mut may_tell = |reported: &mut HashSet<Process>, lost: &LostProcess| {
+            reported.len() < MAX_PER_HOST
                 && accounts.allows_event(tenant, Instant::now())
-                && told.insert(lost.process)
+                && reported.insert(lost.process)
         };
         let is_new = |lost: &&LostProcess| !self.dead.contains(&lost.process);
         let new: Vec<&LostProcess> =
@@ -346,8 +346,8 @@ fn known_rank(facts: &crate::communicators::MemberFacts) -> Option<KnownRank> {
 }
 
 /// Whether a process may have had a rank, as far as its ranks are known.
-fn agrees(named: &Named, told: Option<KnownRank>) -> bool {
-    let Some((hash, rank, _)) = told else { return true };
+fn agrees(named: &Named, reported: Option<KnownRank>) -> bool {
+    let Some((hash, rank, _)) = reported else { return true };
     let mut same = named.ranks.iter().filter(|(one, ..)| *one == hash);
     same.all(|(_, is, _)| is.is_none() || *is == rank)
 }

@@ -153,11 +153,14 @@ mod tests {
     #[test]
     fn so_many_events_of_a_tenant_are_told_each_minute() {
         let (mut accounts, now) = (Accounts::default(), Instant::now());
-        let mut told = |tenant, after| {
+        let mut reported = |tenant, after| {
             (0..100)
                 .filter(|_| accounts.allows_event(tenant, now + Duration::from_secs(after)))
                 .count()
         };
-        assert_eq!((told(ONE, 0), told(ONE, 59), told(OTHER, 59), told(ONE, 60)), (16, 0, 16, 16));
+        assert_eq!(
+            (reported(ONE, 0), reported(ONE, 59), reported(OTHER, 59), reported(ONE, 60)),
+            (16, 0, 16, 16)
+        );
     }
 }

@@ -50,15 +50,15 @@ impl Turn {
     }
 
     /// Takes new answers, and keeps those of jobs that have not been heard this time for a while.
-    pub(super) fn renew(&mut self, new: impl Iterator<Item = Arc<Job>>, told_for: Duration) {
+    pub(super) fn renew(&mut self, new: impl Iterator<Item = Arc<Job>>, reported_for: Duration) {
         let mut jobs: Vec<Arc<Job>> = new.collect();
-        let heard: HashSet<ProcKey> =
+        let received: HashSet<ProcKey> =
             jobs.iter().flat_map(|job| job.ranks.keys().copied()).collect();
         let tenants: HashSet<Speaker> = jobs.iter().map(|job| job.tenant).collect();
         let is_kept = |job: &Arc<Job>| {
             let is_other = !tenants.contains(&job.tenant) || !job.ranks.is_empty();
-            let is_unheard = !job.ranks.keys().any(|process| heard.contains(process));
-            is_other && is_unheard && job.at.elapsed() < told_for
+            let is_unanswered = !job.ranks.keys().any(|process| received.contains(process));
+            is_other && is_unanswered && job.at.elapsed() < reported_for
         };
         jobs.extend(self.jobs.drain(..).filter(is_kept));
         jobs.truncate(MAX_ANSWERS);

@@ -81,11 +81,11 @@ impl EventAggregator {
                     on.retain(|owner| owner.process != named.process);
                     on.insert(0, Arc::clone(named));
                 }
-                let mut victims = by_owner(on, Some(Affected::Device));
-                if let Some(victim) = victims.first_mut().filter(|_| named.is_some()) {
-                    victim.affected = Some(Affected::Named);
+                let mut all_affected = by_owner(on, Some(Affected::Device));
+                if let Some(affected_owner) = all_affected.first_mut().filter(|_| named.is_some()) {
+                    affected_owner.affected = Some(Affected::Named);
                 }
-                victims
+                all_affected
             }
         }
     }
@@ -179,12 +179,15 @@ fn by_owner(
     owners: Vec<Arc<ProcessAttribution>>,
     affected: Option<Affected>,
 ) -> Vec<AffectedOwner> {
-    let mut victims: Vec<AffectedOwner> = Vec::new();
+    let mut all_affected: Vec<AffectedOwner> = Vec::new();
     for owner in owners {
-        match victims.iter_mut().find(|victim| victim.owner.owner == owner.owner) {
-            Some(victim) => victim.processes += 1,
-            None => victims.push(AffectedOwner { owner, processes: 1, affected }),
+        match all_affected
+            .iter_mut()
+            .find(|affected_owner| affected_owner.owner.owner == owner.owner)
+        {
+            Some(affected_owner) => affected_owner.processes += 1,
+            None => all_affected.push(AffectedOwner { owner, processes: 1, affected }),
         }
     }
-    victims
+    all_affected
 }

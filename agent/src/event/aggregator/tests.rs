@@ -71,9 +71,9 @@ impl Room {
         self.start + Duration::from_secs(seconds)
     }
 
-    fn take(&self, what: Observation, witness: EventSource, seconds: u64) {
+    fn take(&self, what: Observation, event_source: EventSource, seconds: u64) {
         let at = Moment { time: SystemTime::UNIX_EPOCH, boot_ns: 50 * SECOND };
-        self.aggregator.take(what, at, witness, self.at(seconds));
+        self.aggregator.take(what, at, event_source, self.at(seconds));
     }
 
     fn xids(&self) -> Vec<(u16, u64)> {
@@ -91,7 +91,7 @@ fn pids(event: &Event) -> Vec<(u32, u64)> {
     event
         .affected_owners
         .iter()
-        .map(|victim| (victim.owner.process.pid, victim.processes))
+        .map(|affected_owner| (affected_owner.owner.process.pid, affected_owner.processes))
         .collect()
 }
 
@@ -99,8 +99,8 @@ fn pids(event: &Event) -> Vec<(u32, u64)> {
 fn an_xid_without_a_process_strikes_everybody_on_the_device_and_nobody_else() {
     let room = room();
     room.take(xid(79), EventSource::Kmsg, 0);
-    let told = room.aggregator.drain();
-    let [event] = &told[..] else { panic!("one event: {told:?}") };
+    let reported = room.aggregator.drain();
+    let [event] = &reported[..] else { panic!("one event: {reported:?}") };
     assert_eq!(event.what.place, Place::Gpu(room.gpu));
     assert_eq!(pids(event), [(10, 2)], "one owner's two processes");
     assert_eq!(room.wakes.load(Ordering::Relaxed), 1);
@@ -119,9 +119,9 @@ fn an_xid_of_a_mig_instance_strikes_those_in_it_and_not_the_rest_of_the_device()
     for gpu_instance in [1, 2, 3] {
         room.take(in_instance(gpu_instance), EventSource::Nvml, 0);
     }
-    let told = room.aggregator.drain();
-    let struck: Vec<_> = told.iter().map(pids).collect();
-    assert_eq!(struck, [vec![(10, 1)], vec![(12, 1)], vec![]]);
+    let reported = room.aggregator.drain();
+    let with_affected: Vec<_> = reported.iter().map(pids).collect();
+    assert_eq!(with_affected, [vec![(10, 1)], vec![(12, 1)], vec![]]);
 }
 
 #[test]
@@ -163,8 +163,12 @@ fn affected_of(
     let process = named.map(Named::pid);
     room.take(Observation { process, message: message.into(), ..xid(code) }, EventSource::Kmsg, 0);
     let event = room.aggregator.drain().remove(0);
-    let told = event.affected_owners.iter();
-    told.map(|victim| (victim.owner.process.pid, victim.affected.unwrap().as_str())).collect()
+    let reported = event.affected_owners.iter();
+    reported
+        .map(|affected_owner| {
+            (affected_owner.owner.process.pid, affected_owner.affected.unwrap().as_str())
+        })
+        .collect()
 }
 
 /// A process that opened the device at two seconds, in a container of its own.
@@ -233,8 +237,8 @@ fn the_agents_own_processes_are_not_affected_whatever_they_are_called() {
     room.take(Observation { process: Some(Named::pid(own)), ..xid(31) }, EventSource::Kmsg, 0);
     let event = room.aggregator.drain().remove(0);
     assert_eq!(pids(&event), []);
-    let told = records(&event);
-    let pid = told[0].attributes.iter().find(|(key, _)| key.name.starts_with("process."));
+    let reported = records(&event);
+    let pid = reported[0].attributes.iter().find(|(key, _)| key.name.starts_with("process."));
     assert_eq!(pid, None, "the line alone names it");
 }
 
@@ -254,9 +258,9 @@ fn a_nonfatal_error_of_a_link_is_no_critical_one_also_when_the_library_told_firs
         let event = room.aggregator.drain().remove(0);
         assert_eq!((event.source, event.what.severity), (EventSource::Both, severity));
         assert_eq!(room.aggregator.tally().xids, [(room.gpu, 145, severity, 1)]);
-        let told = records(&event).remove(0);
+        let reported = records(&event).remove(0);
         let text = |name: &str| {
-            let mut all = told.attributes.iter();
+            let mut all = reported.attributes.iter();
             all.find_map(|(key, value)| (key.name == name).then(|| value.to_string()))
         };
         assert_eq!(text("gpu.xid.unit").as_deref(), Some("RLW_REMAP"));
@@ -270,8 +274,8 @@ fn a_fatal_error_is_told_behind_a_storm_of_others_of_its_code() {
     let of = |severity| Observation { severity, ..xid(145) };
     (0..500).for_each(|_| room.take(of(Severity::Warning), EventSource::Kmsg, 0));
     room.take(of(Severity::Critical), EventSource::Kmsg, 0);
-    let told = room.aggregator.drain();
-    assert_eq!((told.len(), told[10].what.severity), (11, Severity::Critical));
+    let reported = room.aggregator.drain();
+    assert_eq!((reported.len(), reported[10].what.severity), (11, Severity::Critical));
 }
 
 #[test]
@@ -281,8 +285,8 @@ fn a_storm_of_one_owner_hides_no_event_of_another() {
     let of = |pid| Observation { process: Some(Named::pid(pid)), ..xid(31) };
     (0..500).for_each(|_| room.take(of(20), EventSource::Kmsg, 0));
     room.take(of(11), EventSource::Kmsg, 0);
-    let told = room.aggregator.drain();
-    assert_eq!((told.len(), pids(&told[10])), (11, vec![(11, 1)]));
+    let reported = room.aggregator.drain();
+    assert_eq!((reported.len(), pids(&reported[10])), (11, vec![(11, 1)]));
     room.aggregator.apply_due(room.at(60));
     let summed = room.aggregator.drain();
     assert_eq!((summed.len(), summed[0].count, pids(&summed[0])), (1, 490, vec![(20, 1)]));
@@ -347,21 +351,21 @@ fn a_process_that_goes_on_was_not_killed() {
         process: Some(Named::pid(12)),
         ..xid(0)
     };
-    let told = |change: &dyn Fn()| {
+    let reported = |change: &dyn Fn()| {
         change();
         room.take(killed.clone(), EventSource::Kmsg, 0);
         room.aggregator.drain().iter().map(pids).collect::<Vec<_>>()
     };
     let none: Vec<Vec<(u32, u64)>> = Vec::new();
-    assert_eq!(told(&|| {}), none);
+    assert_eq!(reported(&|| {}), none);
     let pending = "Tgid:\t12\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
-    assert_eq!(told(&|| host.write(process, "status", pending)), [[(12, 1)]], "not yet begun");
+    assert_eq!(reported(&|| host.write(process, "status", pending)), [[(12, 1)]], "not yet begun");
     host.start(process, "train", "0::/\n");
-    assert_eq!(told(&|| host.rewrite_stat(process, 'S', 4)), [[(12, 1)]], "it is exiting");
-    assert_eq!(told(&|| host.end(process)), [[(12, 1)]], "it has ended");
+    assert_eq!(reported(&|| host.rewrite_stat(process, 'S', 4)), [[(12, 1)]], "it is exiting");
+    assert_eq!(reported(&|| host.end(process)), [[(12, 1)]], "it has ended");
     let later = ProcKey { pid: 12, start_ticks: 5100 };
     assert_eq!(
-        told(&|| host.start(later, "other", "0::/\n")),
+        reported(&|| host.start(later, "other", "0::/\n")),
         [[(12, 1)]],
         "another has its number"
     );
@@ -401,8 +405,8 @@ fn killed(pid: u32, cgroup: &str, uid: Option<u32>) -> Observation {
 
 /// PID, user, pod and container of each victim told.
 fn whose(events: &[Event]) -> Vec<(u32, u32, Option<String>, Option<String>)> {
-    let victims = events.iter().flat_map(|event| &event.affected_owners);
-    let rows = victims.map(|AffectedOwner { owner, .. }| {
+    let all_affected = events.iter().flat_map(|event| &event.affected_owners);
+    let rows = all_affected.map(|AffectedOwner { owner, .. }| {
         let pod = owner.workload.pod.as_ref().map(|pod| pod.uid.to_string());
         let container = owner.workload.container.as_ref().map(ToString::to_string);
         (owner.process.pid, owner.uid, pod, container)
@@ -415,11 +419,11 @@ fn a_killed_process_that_nobody_knows_is_told_by_the_cgroup_of_those_on_a_device
     let room = room();
     in_pod(&room, 20, &container('a'), "/dev/nvidia3");
     room.take(killed(999, &container('a'), Some(1000)), EventSource::Kmsg, 0);
-    let told = room.aggregator.drain();
+    let reported = room.aggregator.drain();
     let pod = Some("0f0e0d0c-0b0a-4908-8706-050403020100".to_owned());
-    assert_eq!(whose(&told), [(999, 1000, pod, Some("a".repeat(64)))]);
+    assert_eq!(whose(&reported), [(999, 1000, pod, Some("a".repeat(64)))]);
     let neighbour = room.aggregator.sources.ownership.owner(ProcKey { pid: 20, start_ticks: 100 });
-    assert_eq!(told[0].affected_owners[0].owner.owner, neighbour.unwrap().owner, "one account");
+    assert_eq!(reported[0].affected_owners[0].owner.owner, neighbour.unwrap().owner, "one account");
     let counted = room.aggregator.tally().kinds;
     assert!(counted.contains(&(EventKind::OomKill, 1)), "{counted:?}");
 }
@@ -443,10 +447,14 @@ fn a_killed_process_is_told_by_its_cgroup_after_all_of_it_have_ended() {
     room.aggregator.sources.ownership.observe(Evidence::Exited { process, at_ns: 49 * SECOND });
     // An old kernel, which does not say whose it was.
     room.take(killed(999, "/slurm/uid_7/job_5/step_1", None), EventSource::Kmsg, 0);
-    let told = room.aggregator.drain();
-    assert_eq!(whose(&told), [(999, 7, None, None)]);
-    let job =
-        told[0].affected_owners[0].owner.workload.slurm.as_ref().map(|task| task.job.to_string());
+    let reported = room.aggregator.drain();
+    assert_eq!(whose(&reported), [(999, 7, None, None)]);
+    let job = reported[0].affected_owners[0]
+        .owner
+        .workload
+        .slurm
+        .as_ref()
+        .map(|task| task.job.to_string());
     assert_eq!(job.as_deref(), Some("5"));
 }
 
@@ -458,8 +466,8 @@ fn two_tellings_are_one_event_and_one_count() {
     room.take(xid(79), EventSource::Kmsg, 1);
     assert_eq!(room.aggregator.drain(), [], "the other may still come");
     room.aggregator.apply_due(room.at(2));
-    let told = room.aggregator.drain();
-    let [event] = &told[..] else { panic!("one event: {told:?}") };
+    let reported = room.aggregator.drain();
+    let [event] = &reported[..] else { panic!("one event: {reported:?}") };
     assert_eq!((event.source, &*event.what.message), (EventSource::Both, "NVRM: Xid"));
     assert_eq!(room.xids(), [(79, 1)]);
 }
@@ -472,12 +480,12 @@ fn a_process_that_the_log_names_is_the_only_victim_whoever_told_first() {
         let library = (xid(31), EventSource::Nvml);
         let log = (Observation { process: Some(Named::pid(11)), ..xid(31) }, EventSource::Kmsg);
         let tellings = if library_first { [library, log] } else { [log, library] };
-        for (what, witness) in tellings {
-            room.take(what, witness, 0);
+        for (what, event_source) in tellings {
+            room.take(what, event_source, 0);
         }
         room.aggregator.apply_due(room.at(2));
-        let told = room.aggregator.drain();
-        let [event] = &told[..] else { panic!("one event: {told:?}") };
+        let reported = room.aggregator.drain();
+        let [event] = &reported[..] else { panic!("one event: {reported:?}") };
         assert_eq!(
             (event.source, pids(event)),
             (EventSource::Both, vec![(11, 1)]),
@@ -500,8 +508,9 @@ fn an_unbinding_that_the_library_tells_seconds_after_the_log_is_one_event_and_ma
     room.aggregator.apply_due(room.at(5));
     room.take(unbind(), EventSource::Nvml, 6);
     room.aggregator.apply_due(room.at(7));
-    let told: Vec<EventSource> = room.aggregator.drain().iter().map(|event| event.source).collect();
-    assert_eq!((told, ways.load(Ordering::Relaxed)), (vec![EventSource::Both], 1));
+    let reported: Vec<EventSource> =
+        room.aggregator.drain().iter().map(|event| event.source).collect();
+    assert_eq!((reported, ways.load(Ordering::Relaxed)), (vec![EventSource::Both], 1));
 }
 
 #[test]
@@ -522,8 +531,8 @@ fn a_storm_is_told_in_ten_and_a_sum_and_counted_whole() {
         room.take(xid(63), EventSource::Kmsg, 0);
     }
     room.take(xid(64), EventSource::Kmsg, 0);
-    let counts = |told: Vec<Event>| {
-        told.iter().map(|event| (event.what.code, event.count)).collect::<Vec<_>>()
+    let counts = |reported: Vec<Event>| {
+        reported.iter().map(|event| (event.what.code, event.count)).collect::<Vec<_>>()
     };
     let mut expected = vec![(Some(63), 1); 10];
     expected.push((Some(64), 1));
@@ -580,10 +589,10 @@ fn an_error_at_a_port_is_of_the_device_below_that_port_and_not_below_the_one_bes
     };
     room.take(aer("0000:00:03.1"), EventSource::Kmsg, 0);
     room.take(aer("0000:00:03.2"), EventSource::Kmsg, 0);
-    let told = room.aggregator.drain();
-    let gpus = told.iter().map(|event| (event.gpu.is_some(), pids(event)));
+    let reported = room.aggregator.drain();
+    let gpus = reported.iter().map(|event| (event.gpu.is_some(), pids(event)));
     assert_eq!(gpus.collect::<Vec<_>>(), [(true, vec![(10, 2)]), (false, vec![])]);
-    let address = records(&told[1])[0]
+    let address = records(&reported[1])[0]
         .attributes
         .iter()
         .find_map(|(key, value)| (key.name == "gpu.pci.address").then(|| value.to_string()));
@@ -595,8 +604,8 @@ fn a_record_says_what_it_means_what_to_do_and_whose_it_was() {
     let room = room();
     room.take(xid(79), EventSource::Kmsg, 0);
     let event = room.aggregator.drain().remove(0);
-    let told = records(&event);
-    let [record] = &told[..] else { panic!("one owner, one record: {told:?}") };
+    let reported = records(&event);
+    let [record] = &reported[..] else { panic!("one owner, one record: {reported:?}") };
     let attributes: BTreeMap<_, _> = record
         .attributes
         .iter()
@@ -631,7 +640,7 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
     use crate::catalog::nccl::GovernorLevel;
     use crate::event::BudgetDecision;
     let room = room();
-    let governed = BudgetDecision {
+    let decision = BudgetDecision {
         before: GovernorLevel::Full,
         level: GovernorLevel::Entries,
         cycle: 1,
@@ -645,14 +654,14 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
         place: Place::Host,
         code: None,
         severity: Severity::Warning,
-        governed: Some(Box::new(governed)),
+        decision: Some(Box::new(decision)),
         message: "calls are counted, durations are not seen".into(),
         ..xid(0)
     };
     room.take(what, EventSource::Governor, 0);
     let event = room.aggregator.drain().remove(0);
-    let told = records(&event);
-    let [record] = &told[..] else { panic!("one record: {told:?}") };
+    let reported = records(&event);
+    let [record] = &reported[..] else { panic!("one record: {reported:?}") };
     assert_eq!((record.name, record.severity), ("nccl.governor.change", 13));
     let attributes: BTreeMap<_, _> = record
         .attributes
@@ -689,9 +698,9 @@ fn the_second_source_that_tells_while_the_first_is_still_at_it_tells_no_other_ev
     desk.pair(true);
     let desk = second.get_or_init(|| Arc::new(desk));
     desk.take(unbound(), at, EventSource::Kmsg, start);
-    let told = desk.finish();
-    let witnesses: Vec<_> = told.iter().map(|event| event.source).collect();
-    assert_eq!(witnesses, [EventSource::Both]);
+    let reported = desk.finish();
+    let event_sources: Vec<_> = reported.iter().map(|event| event.source).collect();
+    assert_eq!(event_sources, [EventSource::Both]);
 }
 
 /// A happening to a process.
@@ -707,9 +716,9 @@ fn one_owners_storm_leaves_anothers_event_whole() {
         room.take(of_process(EventKind::OomKill, 10), EventSource::Kmsg, 0);
     }
     room.take(of_process(EventKind::OomKill, 12), EventSource::Kmsg, 0);
-    let told: Vec<_> = room.aggregator.drain().iter().flat_map(pids).collect();
+    let reported: Vec<_> = room.aggregator.drain().iter().flat_map(pids).collect();
     let expected = [vec![(10, 1); 10], vec![(12, 1)]].concat();
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     room.aggregator.apply_due(room.at(61));
     let sums = room.aggregator.drain();
     let sums: Vec<_> = sums.iter().map(|event| (pids(event), event.count)).collect();
@@ -726,8 +735,8 @@ fn an_owner_whose_processes_end_without_end_leaves_places_in_the_queue() {
         room.take(of_process(EventKind::ProcessEnded, 10), EventSource::Nvml, 0);
     }
     room.take(of_process(EventKind::ProcessEnded, 12), EventSource::Nvml, 0);
-    let told: Vec<_> = room.aggregator.drain().iter().flat_map(pids).collect();
-    assert_eq!(told, [vec![(10, 1); MAX_QUEUED / 2], vec![(12, 1)]].concat());
+    let reported: Vec<_> = room.aggregator.drain().iter().flat_map(pids).collect();
+    assert_eq!(reported, [vec![(10, 1); MAX_QUEUED / 2], vec![(12, 1)]].concat());
     // Also where the pipeline takes each at once, the receiver gets some hundred a minute.
     let mut taken = 0;
     for _ in 0..500 {

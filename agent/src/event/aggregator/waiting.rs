@@ -83,28 +83,28 @@ impl State {
         }
     }
 
-    /// Whether this is the other source's telling of what waits. `struck` is whom it struck as this
+    /// Whether this is the other source's telling of what waits. `with_affected` is whom it struck as this
     /// source has it.
     pub(super) fn merge(
         &mut self,
-        (what, struck): (&Observation, &[AffectedOwner]),
-        witness: EventSource,
+        (what, with_affected): (&Observation, &[AffectedOwner]),
+        event_source: EventSource,
         now: Instant,
     ) -> bool {
         let alike = |(until, event): &&mut (Instant, Event)| {
             *until >= now
-                && event.source != witness
+                && event.source != event_source
                 && event.source != EventSource::Both
                 && key(&event.what) == key(what)
         };
         let Some((_, event)) = self.held.iter_mut().find(alike) else { return false };
         event.source = EventSource::Both;
-        if witness == EventSource::Kmsg {
+        if event_source == EventSource::Kmsg {
             // The log line says more than the event does: the process, and how bad it is. But an
             // instance that only the event names is better than the whole device.
             let is_wider = what.gpu_instance.is_none() && event.what.gpu_instance.is_some();
             if what.process.is_some() || !is_wider {
-                event.set_affected(struck);
+                event.set_affected(with_affected);
             }
             event.what.severity = what.severity;
             event.what.message = what.message.clone();
@@ -246,8 +246,8 @@ impl Event {
 
 /// Whose process the source has named.
 fn named(event: &Event) -> Option<&Arc<ProcessAttribution>> {
-    let victim = event.affected_owners.first()?;
-    (victim.affected == Some(Affected::Named)).then_some(&victim.owner)
+    let affected_owner = event.affected_owners.first()?;
+    (affected_owner.affected == Some(Affected::Named)).then_some(&affected_owner.owner)
 }
 
 fn key(what: &Observation) -> Key {

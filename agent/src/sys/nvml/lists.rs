@@ -82,16 +82,16 @@ fn fetch<T: Copy>(
         to.resize(room, empty);
         let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
         let code = call(&raw mut count, to.as_mut_ptr());
-        let told = usize::try_from(count).unwrap_or(usize::MAX);
-        if code == INSUFFICIENT_SIZE && told > room && told <= MAX_ENTRIES {
+        let reported = usize::try_from(count).unwrap_or(usize::MAX);
+        if code == INSUFFICIENT_SIZE && reported > room && reported <= MAX_ENTRIES {
             // Some more, for processes that start before the next call.
-            room = told + 8;
+            room = reported + 8;
             continue;
         }
-        to.truncate(if code == 0 { told } else { 0 });
+        to.truncate(if code == 0 { reported } else { 0 });
         nvml_try(code)?;
         // More than there was room for: which of the entries it wrote is not known.
-        if told > room {
+        if reported > room {
             to.clear();
             return Err(NvmlError::InsufficientSize(None));
         }

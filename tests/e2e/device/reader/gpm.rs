@@ -215,13 +215,13 @@ fn switched_off_nothing_is_asked_or_said() {
 fn second(rig: &mut Rig) -> (Values, BTreeMap<u32, CounterState>) {
     rig.counters();
     let begun = Instant::now();
-    let mut told = Values::new();
+    let mut reported = Values::new();
     loop {
         let read = rig.counters();
         let states = states(&read);
-        told.extend(read);
+        reported.extend(read);
         let has_told = |device: u32| {
-            told.contains_key(&("gpu.gr_engine.active".to_owned(), device, 0, String::new()))
+            reported.contains_key(&("gpu.gr_engine.active".to_owned(), device, 0, String::new()))
         };
         let is_over = |(device, state): (&u32, &CounterState)| match state {
             CounterState::Waiting => false,
@@ -229,8 +229,8 @@ fn second(rig: &mut Rig) -> (Values, BTreeMap<u32, CounterState>) {
             _ => true,
         };
         if states.iter().all(is_over) {
-            told.retain(|(name, ..), _| name != "gpu.counters.status");
-            return (told, states);
+            reported.retain(|(name, ..), _| name != "gpu.counters.status");
+            return (reported, states);
         }
         assert!(begun.elapsed() < Duration::from_secs(20), "{states:?}");
         super::breathe();
@@ -296,6 +296,6 @@ fn is_gpm(line: &serde_json::Value) -> bool {
 
 /// Samples there are in the library.
 fn alive(rig: &Rig) -> u64 {
-    let told = rig.log("gpm_samples");
-    told.last().map_or(0, |line| line["gpm_samples"].as_u64().unwrap())
+    let reported = rig.log("gpm_samples");
+    reported.last().map_or(0, |line| line["gpm_samples"].as_u64().unwrap())
 }

@@ -67,8 +67,8 @@ fn a_driver_without_fields_is_asked_call_by_call() {
     for (name, dim, value) in truth::health::at(device, 0.0) {
         // What only fields tell.
         let only = ["gpu.ecc.errors", "gpu.pcie.errors", "gpu.temperature.margin.limit"];
-        let told = !only.contains(&name) && !dim.ends_with("dram");
-        assert_eq!(of(&read, 3, name, &dim), told.then_some(value), "{name} {dim}");
+        let reported = !only.contains(&name) && !dim.ends_with("dram");
+        assert_eq!(of(&read, 3, name, &dim), reported.then_some(value), "{name} {dim}");
     }
     let ranges = truth::counters(device, before).into_iter().zip(truth::counters(device, after));
     for ((name, dim, least), (_, _, most)) in ranges {

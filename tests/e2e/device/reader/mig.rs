@@ -219,8 +219,8 @@ fn an_instance_whose_size_the_driver_does_not_tell_is_read_all_the_same() {
     rig.play_with("a100-mig-3g20", &super::failing("nvmlDeviceGetAttributes_v2", 3));
     (0..2).for_each(|_| assert_eq!(levels(rig.tick()), expected));
     assert_eq!(rig.calls("nvmlDeviceGetAttributes_v2"), 3, "once a device with MIG");
-    let told = |(_, info): &(_, Arc<InstanceInfo>)| info.extent != InstanceExtent::default();
-    assert!(!rig.inventory.instances().iter().any(told));
+    let reported = |(_, info): &(_, Arc<InstanceInfo>)| info.extent != InstanceExtent::default();
+    assert!(!rig.inventory.instances().iter().any(reported));
 }
 
 #[test]

@@ -60,14 +60,14 @@ impl Rig {
 
     /// A reader that leaves performance counters alone.
     pub(super) fn without_counters(scenario: &str) -> Self {
-        let usual = Settings::new(built("gpuwho"), Duration::from_secs(10));
-        Self::of(scenario, 1000.3, Settings { off: vec!["gpm".to_owned()], ..usual })
+        let default = Settings::new(built("gpuwho"), Duration::from_secs(10));
+        Self::of(scenario, 1000.3, Settings { off: vec!["gpm".to_owned()], ..default })
     }
 
     /// A reader that tells of all links of a device together only.
     pub(super) fn without_links(scenario: &str) -> Self {
-        let usual = Settings::new(built("gpuwho"), Duration::from_secs(10));
-        Self::of(scenario, 1000.3, Settings { off: vec!["by_link".to_owned()], ..usual })
+        let default = Settings::new(built("gpuwho"), Duration::from_secs(10));
+        Self::of(scenario, 1000.3, Settings { off: vec!["by_link".to_owned()], ..default })
     }
 
     fn with(scenario: &str, seconds: f64, interval: Duration) -> Self {

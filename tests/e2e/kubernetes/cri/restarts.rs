@@ -72,11 +72,11 @@ fn a_containerd_that_restarts_ends_no_grant_and_no_name() {
     let pod = scene.pod("trainer-0");
     let container = start(&pod, "train", 0);
     scene.nvml.set_processes(0, &[Some(container.pid)]).unwrap();
-    let mut told = pod.as_kubelets(&[&container]);
+    let mut reported = pod.as_kubelets(&[&container]);
     let gpu = "GPU-4f6b1c1e-8f0a-4c55-9d10-000000000000";
     let devices = vec![Devices::of("nvidia.com/gpu", &[gpu])];
-    told.containers[0].allocation = Allocation { devices, ..Allocation::default() };
-    kubelet.set_pod(told);
+    reported.containers[0].allocation = Allocation { devices, ..Allocation::default() };
+    kubelet.set_pod(reported);
     scene.wait_for_grants(&pod, 1);
     scene.wait_for_attributes("gpu.process.memory.usage", container.pid);
 

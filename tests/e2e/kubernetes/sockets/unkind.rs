@@ -57,8 +57,8 @@ fn device_plugins_that_register_late_are_counted_when_they_have() {
         };
         points.iter().rfind(is_it).and_then(|point| point["value"].as_i64())
     };
-    let told = until(WITHIN, || (allocatable() == Some(1)).then_some(()));
-    assert!(told.is_some(), "{:?}", allocatable());
+    let reported = until(WITHIN, || (allocatable() == Some(1)).then_some(()));
+    assert!(reported.is_some(), "{:?}", allocatable());
     scene.assert_never_ended();
 }
 

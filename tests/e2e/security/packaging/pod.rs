@@ -183,6 +183,6 @@ fn look_at_what_works(agent: &Container) {
         assert_eq!(states[ok], "ok", "{ok}: {findings:#}");
     }
     // The runtime's device rules refuse `/dev/kmsg`, whatever the capabilities.
-    let told = findings.as_array().unwrap().iter().find(|one| one["subject"] == "kernel log");
-    assert!(told.unwrap()["facts"].as_str().unwrap().contains("syslog(2)"), "{told:?}");
+    let reported = findings.as_array().unwrap().iter().find(|one| one["subject"] == "kernel log");
+    assert!(reported.unwrap()["facts"].as_str().unwrap().contains("syslog(2)"), "{reported:?}");
 }

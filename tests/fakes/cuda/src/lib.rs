@@ -101,7 +101,7 @@ exports! {
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
         match ATTRIBUTES.iter().find(|(known, _)| *known == attribute) {
             // SAFETY: the caller's promise.
-            Some((_, told)) => unsafe { answer(value, *told) },
+            Some((_, reported)) => unsafe { answer(value, *reported) },
             None => INVALID_VALUE,
         }
     }

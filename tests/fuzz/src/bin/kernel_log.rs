@@ -3,12 +3,12 @@
 
 #![no_main]
 
-use gpuwho::collect::kmsg::fuzz::{log, told};
+use gpuwho::collect::kmsg::fuzz::{log, reported};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     log(text);
-    let records = told(text);
+    let records = reported(text);
     assert!(records.lines().count() <= text.split('\n').count());
     log(&records);
 });

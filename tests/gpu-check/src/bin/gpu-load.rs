@@ -50,12 +50,12 @@ fn work(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout();
     writeln!(out, "{}", serde_json::to_string(&load.ready())?)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stop);
+    let reported = Arc::clone(&stop);
     thread::spawn(move || {
         let mut rest = Vec::new();
         // Its end, however it comes, is the sign.
         let _ = io::stdin().read_to_end(&mut rest);
-        told.store(true, Ordering::Relaxed);
+        reported.store(true, Ordering::Relaxed);
     });
     let done = load.run(&stop)?;
     writeln!(out, "{}", serde_json::to_string(&done)?)?;

@@ -67,8 +67,8 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
     let mut fields = vec!["uuid"];
     fields.extend(table.iter().map(|(field, _)| *field));
     let before = SystemTime::now();
-    let told = match smi::gpus(&fields) {
-        Ok(told) => told,
+    let reported = match smi::gpus(&fields) {
+        Ok(reported) => reported,
         Err(why) => return Ok(vec![Row::skip(CHECK, why)]),
     };
     let enough = |points: &[Point]| {
@@ -81,7 +81,7 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         .ok_or(CheckError::NoReading(metric::MEMORY_LIMIT.def().name))?;
     let points = bench.watched.since(SystemTime::UNIX_EPOCH)?;
     let (mut agree, mut differ) = (0, Vec::new());
-    for gpu in &told {
+    for gpu in &reported {
         for (field, ours) in &table {
             match compare(gpu, field, ours, &points) {
                 Some(Ok(())) => agree += 1,
@@ -91,7 +91,7 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         }
     }
     let listed: Vec<&str> =
-        told.iter().filter_map(|gpu| gpu.get("uuid").map(String::as_str)).collect();
+        reported.iter().filter_map(|gpu| gpu.get("uuid").map(String::as_str)).collect();
     differ.extend(
         bench
             .gpus
@@ -108,7 +108,7 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
     let verdict = if differ.is_empty() && agree > 0 { Verdict::Pass } else { Verdict::Fail };
     let seen = format!(
         "{agree} readings of {} GPUs agree, {} do not\n{}",
-        told.len(),
+        reported.len(),
         differ.len(),
         differ.join("\n")
     );
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn a_difference_is_told_with_both_values_and_a_silent_tool_is_no_difference() {
-        let told = [("uuid", "GPU-1"), ("name", "NVIDIA H200"), ("memory.total", "1024")];
-        let gpu = Fields::from(told.map(|(key, value)| (key, value.to_owned())));
+        let reported = [("uuid", "GPU-1"), ("name", "NVIDIA H200"), ("memory.total", "1024")];
+        let gpu = Fields::from(reported.map(|(key, value)| (key, value.to_owned())));
         let points = [
             point(metric::INFO.def().name, 1.0, "NVIDIA H200"),
             point(metric::MEMORY_LIMIT.def().name, 1e9, ""),

@@ -22,13 +22,13 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         Err(LoadError::Ended(text)) => text,
         Err(error) => return Err(error.into()),
     };
-    let told = until(TOLD_WITHIN, || {
+    let reported = until(TOLD_WITHIN, || {
         let events = bench.watched.events().ok()?;
         events
             .into_iter()
             .find(|event| attribute(event, "gpu.xid.code").and_then(Value::as_u64) == Some(FAULT))
     });
-    let Some(event) = told else {
+    let Some(event) = reported else {
         let seen =
             format!("no event within {TOLD_WITHIN:?} ({ended}); needs /dev/kmsg or NVML events");
         return Ok(vec![Row::fail(CHECK, seen)]);

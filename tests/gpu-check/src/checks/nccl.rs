@@ -45,7 +45,7 @@ pub(super) fn check(bench: &Bench<'_>) -> Checked {
         let _read = BufReader::new(out).read_line(&mut line);
     }
     let row = match serde_json::from_str::<Told>(&line) {
-        Ok(told) => compare(bench, begun, &told)?,
+        Ok(reported) => compare(bench, begun, &reported)?,
         Err(_) => Row::skip(CHECK, "python3 has no PyTorch that can use NCCL here"),
     };
     // It waits for the end of its standard input, so that it is there while it is counted.
@@ -66,19 +66,20 @@ fn counted(points: &[Point], pid: u32, name: &str) -> u64 {
     sum
 }
 
-fn compare(bench: &Bench<'_>, begun: SystemTime, told: &Told) -> Result<Row, CheckError> {
+fn compare(bench: &Bench<'_>, begun: SystemTime, reported: &Told) -> Result<Row, CheckError> {
     let calls = metric::CALLS.def().name;
-    let all = |points: &[Point]| (counted(points, told.pid, calls) >= told.calls).then_some(());
+    let all =
+        |points: &[Point]| (counted(points, reported.pid, calls) >= reported.calls).then_some(());
     let arrived = bench.watched.wait_for(begun, COUNTED_WITHIN, all);
     let points = bench.watched.since(begun)?;
-    let seen = counted(&points, told.pid, calls);
-    let bytes = counted(&points, told.pid, metric::BYTES.def().name);
+    let seen = counted(&points, reported.pid, calls);
+    let bytes = counted(&points, reported.pid, metric::BYTES.def().name);
     let text = format!(
         "NCCL {}: the rank made {} calls of {} bytes, the probes counted {seen} of {bytes}",
-        told.version, told.calls, told.bytes
+        reported.version, reported.calls, reported.bytes
     );
     if arrived.is_none() && seen == 0 {
         return Ok(Row::skip(CHECK, format!("{text}; `gpuwho doctor` says why")));
     }
-    Ok(Row::judged(CHECK, seen == told.calls && bytes == told.bytes, text))
+    Ok(Row::judged(CHECK, seen == reported.calls && bytes == reported.bytes, text))
 }

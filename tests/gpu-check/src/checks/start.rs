@@ -15,13 +15,13 @@ const OPENS_WITHIN: Duration = Duration::from_mins(1);
 pub(super) fn check(watched: &Watched) -> (Vec<String>, Vec<Row>) {
     let seen = watched.wait_for(SystemTime::UNIX_EPOCH, OPENS_WITHIN, |points| {
         let infos = points.iter().filter(|point| point.metric == metric::INFO.def().name);
-        let told: BTreeSet<(String, String)> = infos
+        let reported: BTreeSet<(String, String)> = infos
             .filter_map(|point| {
                 let text = |key| point.attribute(key).map(str::to_owned);
                 Some((text(attr::GPU_UUID.name)?, text(attr::GPU_MODEL.name).unwrap_or_default()))
             })
             .collect();
-        (!told.is_empty()).then_some(told)
+        (!reported.is_empty()).then_some(reported)
     });
     let Some(seen) = seen else {
         let log = watched.agent.log().join("\n");

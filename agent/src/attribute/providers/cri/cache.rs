@@ -106,15 +106,15 @@ impl PodCache {
         let ended: Vec<_> = ended.cloned().collect();
         let ids = containers.iter().map(|one| &one.id).chain(pods.iter().map(|one| &one.id));
         let running: HashSet<_> = ids.map(|id| ContainerId::new(id)).collect();
-        let mut told = self.some(pods, containers);
+        let mut reported = self.some(pods, containers);
         for id in ended {
-            self.end_sandbox(&id, &mut told);
+            self.end_sandbox(&id, &mut reported);
         }
         let ended: Vec<_> = self.containers.difference(&running).cloned().collect();
         for id in ended {
-            self.end_container(id, &mut told);
+            self.end_container(id, &mut reported);
         }
-        told
+        reported
     }
 
     /// An incomplete list.
@@ -123,7 +123,7 @@ impl PodCache {
         mut pods: Vec<PodSandbox>,
         containers: Vec<Container>,
     ) -> Vec<MetadataUpdate> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         // Of two pods of one name the younger is told last, whatever the runtime's order.
         pods.sort_by_key(|sandbox| sandbox.created_at);
         // Known first, all of them: which of a pod's sandboxes is the last depends on the others.
@@ -131,12 +131,12 @@ impl PodCache {
             self.note(sandbox);
         }
         for sandbox in pods {
-            self.sandbox(sandbox, &mut told);
+            self.sandbox(sandbox, &mut reported);
         }
         for container in containers {
-            self.container(&container, &mut told);
+            self.container(&container, &mut reported);
         }
-        told
+        reported
     }
 
     /// One event: what it carries is the pod's state after it.
@@ -144,12 +144,12 @@ impl PodCache {
         let sandbox = event.sandbox.map(PodSandbox::from);
         let id = sandbox.as_ref().map(|sandbox| sandbox.id.clone()).unwrap_or_default();
         let containers = event.containers.into_iter().map(|one| one.in_sandbox(&id)).collect();
-        let mut told = self.some(sandbox.into_iter().collect(), containers);
+        let mut reported = self.some(sandbox.into_iter().collect(), containers);
         if event.kind == DELETED {
-            self.end_sandbox(&event.container_id, &mut told);
-            self.end_container(ContainerId::new(&event.container_id), &mut told);
+            self.end_sandbox(&event.container_id, &mut reported);
+            self.end_container(ContainerId::new(&event.container_id), &mut reported);
         }
-        told
+        reported
     }
 
     fn note(&mut self, sandbox: &PodSandbox) {
@@ -162,7 +162,7 @@ impl PodCache {
         self.sandboxes.insert(sandbox.id.clone(), Sandbox { pod, age });
     }
 
-    fn sandbox(&mut self, sandbox: PodSandbox, told: &mut Vec<MetadataUpdate>) {
+    fn sandbox(&mut self, sandbox: PodSandbox, reported: &mut Vec<MetadataUpdate>) {
         let Some(Sandbox { pod, age }) = self.sandboxes.get(&sandbox.id) else { return };
         let Some(metadata) = sandbox.metadata else { return };
         let is_last = self.sandboxes.values().all(|other| other.pod != *pod || other.age <= *age);
@@ -181,7 +181,7 @@ impl PodCache {
             };
             let (workload, details) = describe(&meta, &self.wanted);
             let (uid, node) = (uid.clone(), self.node.clone());
-            told.push(MetadataUpdate::Pod(PodFacts {
+            reported.push(MetadataUpdate::Pod(PodFacts {
                 uid,
                 namespace,
                 name,
@@ -191,10 +191,10 @@ impl PodCache {
             }));
         }
         // The sandbox's own process is the pod's and in no container of it.
-        told.push(self.facts(ContainerId::new(&sandbox.id), uid, None, None));
+        reported.push(self.facts(ContainerId::new(&sandbox.id), uid, None, None));
     }
 
-    fn container(&mut self, container: &Container, told: &mut Vec<MetadataUpdate>) {
+    fn container(&mut self, container: &Container, reported: &mut Vec<MetadataUpdate>) {
         let sandbox = self.sandboxes.get(&container.pod_sandbox_id).map(|sandbox| &sandbox.pod);
         let label = container.labels.get(POD_UID).map(|uid| PodUid::new(uid));
         let pod = match (sandbox, label) {
@@ -212,7 +212,7 @@ impl PodCache {
         let id = ContainerId::new(&container.id);
         let tag = || digest(container).and_then(|digest| self.images.get(digest)?.clone());
         let image = image(container.image.as_ref(), &container.image_ref).or_else(tag);
-        told.push(self.facts(id, pod, Some(Arc::from(name)), image));
+        reported.push(self.facts(id, pod, Some(Arc::from(name)), image));
     }
 
     fn facts(
@@ -235,17 +235,17 @@ impl PodCache {
     }
 
     /// A pod ends with its last sandbox.
-    fn end_sandbox(&mut self, id: &str, told: &mut Vec<MetadataUpdate>) {
+    fn end_sandbox(&mut self, id: &str, reported: &mut Vec<MetadataUpdate>) {
         let Some(Sandbox { pod, .. }) = self.sandboxes.remove(id) else { return };
         if self.sandboxes.values().all(|other| other.pod != pod) {
-            told.push(MetadataUpdate::Gone(Change::Pod(pod)));
+            reported.push(MetadataUpdate::Gone(Change::Pod(pod)));
         }
-        self.end_container(ContainerId::new(id), told);
+        self.end_container(ContainerId::new(id), reported);
     }
 
-    fn end_container(&mut self, id: ContainerId, told: &mut Vec<MetadataUpdate>) {
+    fn end_container(&mut self, id: ContainerId, reported: &mut Vec<MetadataUpdate>) {
         if self.containers.remove(&id) {
-            told.push(MetadataUpdate::Gone(Change::Container(id)));
+            reported.push(MetadataUpdate::Gone(Change::Container(id)));
         }
     }
 }

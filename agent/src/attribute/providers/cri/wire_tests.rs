@@ -32,17 +32,17 @@ fn image() -> ImageSpec {
 
 #[test]
 fn a_version_is_read_as_kubernetes_writes_it() {
-    let told = VersionResponse::decode(&*written("cri-version")).unwrap();
+    let reported = VersionResponse::decode(&*written("cri-version")).unwrap();
     let expected = VersionResponse {
         runtime_name: "VersionResponse.runtime_name".into(),
         runtime_version: "VersionResponse.runtime_version".into(),
     };
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 #[test]
 fn sandboxes_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
-    let told = ListPodSandboxResponse::decode(&*written("cri-sandboxes")).unwrap();
+    let reported = ListPodSandboxResponse::decode(&*written("cri-sandboxes")).unwrap();
     let whole = PodSandbox {
         id: "PodSandbox.id".into(),
         metadata: Some(pod_metadata()),
@@ -50,12 +50,12 @@ fn sandboxes_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() 
         labels: map("PodSandbox.labels", "LabelsEntry.value"),
         annotations: map("PodSandbox.annotations", "AnnotationsEntry.value"),
     };
-    assert_eq!(told.items, [whole, PodSandbox::default()]);
+    assert_eq!(reported.items, [whole, PodSandbox::default()]);
 }
 
 #[test]
 fn containers_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
-    let told = ListContainersResponse::decode(&*written("cri-containers")).unwrap();
+    let reported = ListContainersResponse::decode(&*written("cri-containers")).unwrap();
     let whole = Container {
         id: "Container.id".into(),
         pod_sandbox_id: "Container.pod_sandbox_id".into(),
@@ -64,20 +64,20 @@ fn containers_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too()
         image_ref: "Container.image_ref".into(),
         labels: map("Container.labels", "LabelsEntry.value"),
     };
-    assert_eq!(told.containers, [whole, Container::default()]);
+    assert_eq!(reported.containers, [whole, Container::default()]);
 }
 
 #[test]
 fn images_are_read_as_kubernetes_writes_them_and_one_that_says_nothing_too() {
-    let told = ListImagesResponse::decode(&*written("cri-images")).unwrap();
+    let reported = ListImagesResponse::decode(&*written("cri-images")).unwrap();
     let tag = "Image.repo_tags".to_owned();
     let whole = Image { id: "Image.id".into(), repo_tags: vec![tag.clone(), tag] };
-    assert_eq!(told.images, [whole, Image::default()]);
+    assert_eq!(reported.images, [whole, Image::default()]);
 }
 
 #[test]
 fn an_event_is_read_as_kubernetes_writes_it() {
-    let told = Event::decode(&*written("cri-event")).unwrap();
+    let reported = Event::decode(&*written("cri-event")).unwrap();
     let sandbox = SandboxStatus {
         id: "PodSandboxStatus.id".into(),
         metadata: Some(pod_metadata()),
@@ -98,7 +98,7 @@ fn an_event_is_read_as_kubernetes_writes_it() {
         sandbox: Some(sandbox),
         containers: vec![container, ContainerStatus::default()],
     };
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl Outcome {
         let container: Arc<str> = container.into();
         // The node's own kubelet grants to its own pods.
         let (uid, name) = (facts.uid.clone(), Some(Arc::clone(&container)));
-        let party = Owner::Pod { uid, container: name, within: None };
+        let owner_id = Owner::Pod { uid, container: name, within: None };
         let runs = ownership.names().container_named(&facts.uid, &container);
         let pod = Pod {
             qos: ownership.pod_class(&facts.uid),
@@ -151,7 +151,7 @@ impl Outcome {
         }
         self.allocations.push(Allocation {
             device,
-            owner: ownership.grantee(party, &workload),
+            owner: ownership.grantee(owner_id, &workload),
             source: GrantSource::Kubelet,
             kind: granted.kind,
             words: granted.words,
@@ -163,8 +163,9 @@ impl Outcome {
     fn contest(&mut self) {
         let before = self.allocations.len();
         let alone = &self.alone;
-        self.allocations.retain(|grant| {
-            !is_alone(grant.kind) || alone.get(&grant.device).is_none_or(|pods| pods.len() == 1)
+        self.allocations.retain(|allocation| {
+            !is_alone(allocation.kind)
+                || alone.get(&allocation.device).is_none_or(|pods| pods.len() == 1)
         });
         self.contested = before - self.allocations.len();
     }

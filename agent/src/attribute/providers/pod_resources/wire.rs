@@ -203,21 +203,22 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_kubernetes_writes_it_and_a_pod_that_says_nothing_too() {
-        let told = ListPodResourcesResponse::decode(&*written("pod-resources-list")).unwrap();
-        assert_eq!(told.pod_resources, [pod(), PodResources::default()]);
+        let reported = ListPodResourcesResponse::decode(&*written("pod-resources-list")).unwrap();
+        assert_eq!(reported.pod_resources, [pod(), PodResources::default()]);
         assert_eq!(ListPodResourcesResponse::decode(&[][..]).unwrap().pod_resources, []);
     }
 
     #[test]
     fn one_pod_is_read_as_kubernetes_writes_it() {
-        let told = GetPodResourcesResponse::decode(&*written("pod-resources-get")).unwrap();
-        assert_eq!(told.pod_resources, Some(pod()));
+        let reported = GetPodResourcesResponse::decode(&*written("pod-resources-get")).unwrap();
+        assert_eq!(reported.pod_resources, Some(pod()));
     }
 
     #[test]
     fn what_the_node_has_is_read_as_kubernetes_writes_it() {
-        let told = AllocatableResourcesResponse::decode(&*written("pod-resources-all")).unwrap();
-        assert_eq!(told.devices, devices());
+        let reported =
+            AllocatableResourcesResponse::decode(&*written("pod-resources-all")).unwrap();
+        assert_eq!(reported.devices, devices());
     }
 
     #[test]

@@ -113,11 +113,11 @@ impl PodCache {
         let before =
             self.pods.insert(uid.clone(), KnownPod { mirrored, from_api, containers: now.clone() });
         let before = before.map(|known| known.containers).unwrap_or_default();
-        let mut told = vec![MetadataUpdate::Pod(self.facts(uid, metadata, node))];
-        told.extend(containers.into_iter().map(MetadataUpdate::Container));
+        let mut reported = vec![MetadataUpdate::Pod(self.facts(uid, metadata, node))];
+        reported.extend(containers.into_iter().map(MetadataUpdate::Container));
         let ended = before.into_iter().filter(|id| !now.contains(id));
-        told.extend(ended.map(|id| MetadataUpdate::Gone(Change::Container(id))));
-        told
+        reported.extend(ended.map(|id| MetadataUpdate::Gone(Change::Container(id))));
+        reported
     }
 
     /// A pod that is no more.

@@ -169,24 +169,24 @@ mod tests {
 
     #[test]
     fn a_pod_of_which_everything_is_said_is_read_as_kubernetes_writes_it() {
-        let told = GetPodResponse::decode(&*written("pods-get")).unwrap();
-        assert_eq!(Pod::decode(&*told.pod).unwrap(), pod());
+        let reported = GetPodResponse::decode(&*written("pods-get")).unwrap();
+        assert_eq!(Pod::decode(&*reported.pod).unwrap(), pod());
     }
 
     #[test]
     fn a_list_is_read_as_kubernetes_writes_it_and_a_pod_that_says_nothing_too() {
-        let told = ListPodsResponse::decode(&*written("pods-list")).unwrap();
-        let pods: Vec<_> = told.pods.iter().map(|pod| Pod::decode(&**pod).unwrap()).collect();
+        let reported = ListPodsResponse::decode(&*written("pods-list")).unwrap();
+        let pods: Vec<_> = reported.pods.iter().map(|pod| Pod::decode(&**pod).unwrap()).collect();
         assert_eq!(pods, [pod(), Pod::default()]);
         assert_eq!(ListPodsResponse::decode(&[][..]).unwrap(), ListPodsResponse::default());
     }
 
     #[test]
     fn events_are_read_as_kubernetes_writes_them() {
-        let told = WatchPodsEvent::decode(&*written("pods-watch")).unwrap();
-        assert_eq!((told.kind, Pod::decode(&*told.pod).unwrap()), (DELETED, pod()));
-        let told = WatchPodsEvent::decode(&*written("pods-watch-synced")).unwrap();
-        assert_eq!(told, WatchPodsEvent { kind: INITIAL_SYNC_COMPLETE, pod: Vec::new() });
+        let reported = WatchPodsEvent::decode(&*written("pods-watch")).unwrap();
+        assert_eq!((reported.kind, Pod::decode(&*reported.pod).unwrap()), (DELETED, pod()));
+        let reported = WatchPodsEvent::decode(&*written("pods-watch-synced")).unwrap();
+        assert_eq!(reported, WatchPodsEvent { kind: INITIAL_SYNC_COMPLETE, pod: Vec::new() });
     }
 
     #[test]

@@ -67,8 +67,8 @@ fn a_job_is_looked_into_until_it_is_known_or_long_enough() {
     for second in 0..200 {
         if !jobs.due(second * SECOND).is_empty() {
             looks.push(second);
-            let untold = Granted::Untold(Undecided::NoProgram);
-            jobs.learnt(PATH, &Facts::default(), untold, second * SECOND);
+            let undecided = Granted::Untold(Undecided::NoProgram);
+            jobs.learnt(PATH, &Facts::default(), undecided, second * SECOND);
         }
     }
     assert_eq!(looks, [0, 1, 3, 7, 15, 31]);

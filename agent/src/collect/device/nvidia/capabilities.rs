@@ -49,8 +49,8 @@ pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
 /// The minor number that an instance's file tells; one that is destroyed at this moment has none left.
 fn minor(folder: &Path) -> Option<u32> {
     let text = fs::read_to_string(folder.join("access")).ok()?;
-    let told = text.lines().find_map(|line| line.trim().strip_prefix(MINOR));
-    told?.trim().parse().ok()
+    let reported = text.lines().find_map(|line| line.trim().strip_prefix(MINOR));
+    reported?.trim().parse().ok()
 }
 
 /// Entries of a folder whose name is a prefix and a number. Without MIG there is no such folder.

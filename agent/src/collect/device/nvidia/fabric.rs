@@ -46,12 +46,14 @@ pub(super) struct Joined {
 
 /// Reads it and says what of it is told as numbers.
 pub(super) fn read(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Joined {
-    let mut told = ask.ask(Call::Fabric, || raw::fabric(device, Version::V3));
+    let mut reported = ask.ask(Call::Fabric, || raw::fabric(device, Version::V3));
     if ask.lacks(Call::Fabric) {
-        told = ask.ask(Call::OldFabric, || raw::fabric(device, Version::V2));
+        reported = ask.ask(Call::OldFabric, || raw::fabric(device, Version::V2));
     }
     // State 0 is a device that needs no fabric.
-    let Some(fabric) = told.filter(|fabric| fabric.state != 0) else { return Joined::default() };
+    let Some(fabric) = reported.filter(|fabric| fabric.state != 0) else {
+        return Joined::default();
+    };
     let state = state(&fabric);
     for word in FabricState::ALL {
         push(out, &metric::FABRIC_STATE, *word, Some(i64::from(*word == state)));

@@ -160,8 +160,11 @@ mod tests {
 
     #[test]
     fn every_call_is_told_by_a_function_and_has_a_bit_of_its_own() {
-        let told = FUNCTIONS.iter().map(|(call, _)| name(call));
-        assert_eq!(told.filter(|told| !told.starts_with("nvml")).collect::<Vec<_>>(), [""; 0]);
+        let reported = FUNCTIONS.iter().map(|(call, _)| name(call));
+        assert_eq!(
+            reported.filter(|reported| !reported.starts_with("nvml")).collect::<Vec<_>>(),
+            [""; 0]
+        );
         assert!(FUNCTIONS.len() <= 128, "{} calls do not fit in a u128", FUNCTIONS.len());
     }
 }

@@ -17,8 +17,7 @@ mod wanted;
 use super::caller::{Call, NvmlCaller};
 use super::instances::Handle;
 use crate::catalog::gpm::{self as metric, CounterState};
-use crate::collect::device::wire::push;
-use crate::collect::device::wire::{Reading, WireValue};
+use crate::collect::device::wire::{Reading, WireValue, push};
 use crate::host::boot_time_ns;
 use crate::sys::nvml::gpm::{self, GpmQuery, Sample};
 use nvml_wrapper::error::NvmlError;
@@ -294,8 +293,8 @@ impl Pair {
         };
         self.spare = Some(before.sample);
         let gap_ns = now_ns.saturating_sub(before.at_ns);
-        let usual_ns = self.gap_ns.replace(gap_ns);
-        if is_near_enough(gap_ns, usual_ns) { Step::Pair } else { Step::First }
+        let typical_ns = self.gap_ns.replace(gap_ns);
+        if is_near_enough(gap_ns, typical_ns) { Step::Pair } else { Step::First }
     }
 
     fn refused(&mut self, state: CounterState, now_ns: u64) -> Step {
@@ -408,13 +407,13 @@ mod tests {
 
     #[test]
     fn counters_that_another_has_or_that_are_forbidden_are_no_failure() {
-        let told = |error| classify(Err(error)).ok();
-        assert_eq!(told(NvmlError::InUse), Some(Err(CounterState::Busy)));
-        assert_eq!(told(NvmlError::UnexpectedVariant(23)), Some(Err(CounterState::Busy)));
-        assert_eq!(told(NvmlError::NoPermission), Some(Err(CounterState::Forbidden)));
-        assert_eq!(told(NvmlError::NotSupported), Some(Err(CounterState::Unsupported)));
-        assert_eq!(told(NvmlError::Unknown), None);
-        assert_eq!(told(NvmlError::GpuLost), None, "the device's own state");
+        let reported = |error| classify(Err(error)).ok();
+        assert_eq!(reported(NvmlError::InUse), Some(Err(CounterState::Busy)));
+        assert_eq!(reported(NvmlError::UnexpectedVariant(23)), Some(Err(CounterState::Busy)));
+        assert_eq!(reported(NvmlError::NoPermission), Some(Err(CounterState::Forbidden)));
+        assert_eq!(reported(NvmlError::NotSupported), Some(Err(CounterState::Unsupported)));
+        assert_eq!(reported(NvmlError::Unknown), None);
+        assert_eq!(reported(NvmlError::GpuLost), None, "the device's own state");
     }
 
     #[test]

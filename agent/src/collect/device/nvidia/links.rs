@@ -153,14 +153,14 @@ impl Links {
     pub(super) fn version(fields: &Fields) -> Option<&'static str> {
         // `nvmlNvlinkVersion_t` of CUDA 13.
         let versions = ["1.0", "2.0", "2.2", "3.0", "3.1", "4.0", "5.0", "6.0"];
-        let told = usize::try_from(fields.whole_of(Field::LinkVersion, 0)?).ok()?;
-        versions.get(told.checked_sub(1)?).copied()
+        let reported = usize::try_from(fields.whole_of(Field::LinkVersion, 0)?).ok()?;
+        versions.get(reported.checked_sub(1)?).copied()
     }
 
     fn want(&mut self, fields: &mut Fields) {
         let count = |fields: &Fields, field, most: usize| {
-            let told = fields.whole(field).and_then(|count| u32::try_from(count).ok());
-            told.unwrap_or(0).min(u32::try_from(most).unwrap_or(u32::MAX))
+            let reported = fields.whole(field).and_then(|count| u32::try_from(count).ok());
+            reported.unwrap_or(0).min(u32::try_from(most).unwrap_or(u32::MAX))
         };
         if self.active.is_empty() {
             let links = count(fields, Field::NvLinks, usize::from(Link::COUNT));
@@ -188,10 +188,10 @@ impl Links {
 
     fn nvlinks(&mut self, fields: &mut Fields, out: &mut Vec<WireValue>) {
         let mut states = [0; LinkState::ALL.len()];
-        let mut told = false;
+        let mut reported = false;
         for ((link, scope), was_active) in Link::all().zip(0..).zip(&mut self.active) {
             let Some(state) = fields.whole_of(Field::LinkState, scope) else { continue };
-            told = true;
+            reported = true;
             let active = state == ACTIVE;
             if active && !*was_active {
                 for field in of_link(self.by_link, fields) {
@@ -206,7 +206,7 @@ impl Links {
                 nvlink(fields, link, scope, out);
             }
         }
-        for (state, count) in LinkState::ALL.iter().zip(states).filter(|_| told) {
+        for (state, count) in LinkState::ALL.iter().zip(states).filter(|_| reported) {
             push(out, &metric::NVLINKS, *state, Some(count));
         }
     }
@@ -239,8 +239,8 @@ impl Links {
             }
             for scope in scopes() {
                 let known = of_link.iter().find(|field| !fields.refuses(**field, scope));
-                let told = known.and_then(|field| fields.whole_of(*field, scope));
-                self.unsummed.note((bin, scope), told);
+                let reported = known.and_then(|field| fields.whole_of(*field, scope));
+                self.unsummed.note((bin, scope), reported);
             }
             push(out, &metric::NVLINK_ERRORS, *error, self.unsummed.sum(bin));
         }
@@ -264,8 +264,8 @@ struct Tally {
 
 impl Tally {
     /// Takes what a link's counter of a kind says now.
-    fn note(&mut self, (bin, scope): (u8, u32), told: Option<i64>) {
-        let Some(now) = told else { return };
+    fn note(&mut self, (bin, scope): (u8, u32), reported: Option<i64>) {
+        let Some(now) = reported else { return };
         let last = self.last.insert((bin, scope), now).unwrap_or(0);
         // One that is smaller began anew.
         let grown = if now < last { now } else { now - last };
@@ -347,7 +347,7 @@ fn bit_error_rate(packed: i64) -> Option<f64> {
 }
 
 fn chip_link(fields: &Fields, link: ChipLink, scope: u32, out: &mut Vec<WireValue>) {
-    let flag = |field| fields.whole_of(field, scope).map(|told| i64::from(told != 0));
+    let flag = |field| fields.whole_of(field, scope).map(|reported| i64::from(reported != 0));
     let Some(active) = flag(Field::ChipLinkStatus) else { return };
     push(out, &metric::C2C_ACTIVE, link, Some(active));
     let speed = fields.base_of(Field::ChipLinkSpeed, scope).filter(|speed| *speed > 0.0);
@@ -377,8 +377,8 @@ mod tests {
     #[test]
     fn a_sum_over_links_never_falls() {
         let mut tally = Tally::default();
-        let mut sum_of = |told: [Option<i64>; 2]| {
-            (0..).zip(told).for_each(|(scope, told)| tally.note((0, scope), told));
+        let mut sum_of = |reported: [Option<i64>; 2]| {
+            (0..).zip(reported).for_each(|(scope, reported)| tally.note((0, scope), reported));
             tally.sum(0)
         };
         assert_eq!(sum_of([None, None]), None);

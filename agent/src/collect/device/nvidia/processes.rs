@@ -122,7 +122,9 @@ impl ProcessLists {
         reading.processes.extend(listed.iter().filter_map(|((pid, place), listed)| {
             // One whose memory the driver hides is there all the same.
             let value = match listed.memory {
-                Some(told) => WireValue::new(&metric::MEMORY_USAGE, listed.kind, bytes(told)?)?,
+                Some(reported) => {
+                    WireValue::new(&metric::MEMORY_USAGE, listed.kind, bytes(reported)?)?
+                }
                 None => WireValue::new(&metric::INFO, (), 1)?,
             };
             Some(ProcessValue { pid: *pid, place: *place, value })
@@ -193,9 +195,9 @@ fn tally(
     found: &mut BTreeMap<ProcessPlace, Option<u64>>,
 ) {
     for info in infos {
-        let told = Some(info.usedGpuMemory).filter(|memory| *memory != MEMORY_NOT_TOLD);
+        let reported = Some(info.usedGpuMemory).filter(|memory| *memory != MEMORY_NOT_TOLD);
         let sum = found.entry((info.pid, place(info))).or_insert(Some(0));
-        *sum = sum.zip(told).and_then(|(sum, more)| sum.checked_add(more));
+        *sum = sum.zip(reported).and_then(|(sum, more)| sum.checked_add(more));
     }
 }
 

@@ -104,7 +104,7 @@ impl StaticInfo {
 
 fn what_it_is(device: &Device<'_>, ask: &mut NvmlCaller, facts: &mut Facts) -> bool {
     // Some say "N/A" of what they do not have.
-    let word = |told: Option<String>| told.filter(|text| !text.is_empty() && text != "N/A");
+    let word = |reported: Option<String>| reported.filter(|text| !text.is_empty() && text != "N/A");
     let texts = [
         (Fact::Vbios, ask.ask(Call::Vbios, || device.vbios_version())),
         (Fact::Part, ask.ask(Call::BoardPart, || device.board_part_number())),
@@ -137,7 +137,7 @@ fn platform(place: &raw::Platform, facts: &mut Facts) -> bool {
         1 => Some("switch".to_owned()),
         _ => None,
     };
-    let told = [
+    let reported = [
         (Fact::Chassis, chassis),
         (Fact::Slot, Some(place.slot.to_string())),
         (Fact::Tray, Some(place.tray.to_string())),
@@ -145,16 +145,16 @@ fn platform(place: &raw::Platform, facts: &mut Facts) -> bool {
         (Fact::Peer, peer),
     ];
     // Each must be set, whatever the ones before it were.
-    told.into_iter().fold(false, |changed, (fact, text)| facts.set(fact, text) | changed)
+    reported.into_iter().fold(false, |changed, (fact, text)| facts.set(fact, text) | changed)
 }
 
-fn confidential_facts(told: Option<Confidential>, facts: &mut Facts) -> bool {
-    let mode = told.map(|told| match (told.on, told.devtools) {
+fn confidential_facts(reported: Option<Confidential>, facts: &mut Facts) -> bool {
+    let mode = reported.map(|reported| match (reported.on, reported.devtools) {
         (false, _) => "off",
         (true, false) => "on",
         (true, true) => "devtools",
     });
-    let environment = told.and_then(|told| match told.environment {
+    let environment = reported.and_then(|reported| match reported.environment {
         0 => Some("unavailable"),
         1 => Some("simulation"),
         2 => Some("production"),
@@ -174,23 +174,26 @@ fn addressing(mode: u32) -> Option<String> {
 }
 
 fn recovery_action(fields: &Fields, out: &mut Vec<WireValue>) {
-    let told = fields.whole(Field::RecoveryAction).and_then(|told| usize::try_from(told).ok());
+    let reported =
+        fields.whole(Field::RecoveryAction).and_then(|reported| usize::try_from(reported).ok());
     // An action that a newer driver has is none of these, and not "nothing to do".
-    let Some(told) = told.filter(|told| *told < RecoveryAction::ALL.len()) else { return };
+    let Some(reported) = reported.filter(|reported| *reported < RecoveryAction::ALL.len()) else {
+        return;
+    };
     for (place, action) in RecoveryAction::ALL.iter().enumerate() {
-        push(out, &metric::RECOVERY_ACTION, *action, Some(i64::from(place == told)));
+        push(out, &metric::RECOVERY_ACTION, *action, Some(i64::from(place == reported)));
     }
 }
 
 /// Whether the InfoROM is what its checksum says, and that of its configuration if so.
 fn inforom(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Option<u32> {
-    let told = ask.ask(Call::InforomChecksum, || match device.config_checksum() {
+    let reported = ask.ask(Call::InforomChecksum, || match device.config_checksum() {
         Ok(checksum) => Ok(Some(checksum)),
         Err(NvmlError::CorruptedInfoROM) => Ok(None),
         Err(error) => Err(error),
     })?;
-    push(out, &metric::INFOROM_VALID, (), Some(i64::from(told.is_some())));
-    told
+    push(out, &metric::INFOROM_VALID, (), Some(i64::from(reported.is_some())));
+    reported
 }
 
 /// Reads what is on and what is off; true when accounting is on.
@@ -199,13 +202,13 @@ fn modes(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) ->
     let accounting = ask.ask(Call::AccountingMode, || device.is_accounting_enabled());
     let firmware = ask.ask(Call::GspMode, || device.gsp_firmware_mode()).map(|mode| mode.enabled);
     let chip_links = ask.ask(Call::ChipLinkMode, || raw::chip_links_are_on(device));
-    let told = [
+    let reported = [
         (Mode::Persistence, persistence),
         (Mode::Accounting, accounting),
         (Mode::Gsp, firmware),
         (Mode::ChipLinks, chip_links),
     ];
-    for (mode, on) in told {
+    for (mode, on) in reported {
         push(out, &metric::MODE, mode, on.map(i64::from));
     }
     if accounting == Some(true) {
@@ -217,15 +220,15 @@ fn modes(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) ->
 }
 
 fn compute_mode(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let Some(told) = ask.ask(Call::ComputeMode, || device.compute_mode()) else { return };
-    let told = match told {
+    let Some(reported) = ask.ask(Call::ComputeMode, || device.compute_mode()) else { return };
+    let reported = match reported {
         NvmlComputeMode::Default => ComputeMode::Default,
         NvmlComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
         NvmlComputeMode::Prohibited => ComputeMode::Prohibited,
         NvmlComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
     };
     for mode in ComputeMode::ALL {
-        push(out, &metric::COMPUTE_MODE, *mode, Some(i64::from(*mode == told)));
+        push(out, &metric::COMPUTE_MODE, *mode, Some(i64::from(*mode == reported)));
     }
 }
 
@@ -235,7 +238,7 @@ fn confidential(
     ask: &mut NvmlCaller,
     out: &mut Vec<WireValue>,
 ) {
-    if !versions.confidential.is_some_and(|told| told.on) {
+    if !versions.confidential.is_some_and(|reported| reported.on) {
         return;
     }
     let ready = ask.ask(Call::ConfidentialReady, || raw::confidential_ready(device.nvml()));
@@ -250,11 +253,13 @@ fn confidential(
 
 fn video(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let encoder = ask.ask(Call::EncoderSessions, || device.encoder_stats());
-    let encoder = encoder.map(|told| (told.session_count, told.average_fps, told.average_latency));
+    let encoder = encoder
+        .map(|reported| (reported.session_count, reported.average_fps, reported.average_latency));
     let capture = ask.ask(Call::CaptureSessions, || device.fbc_stats());
-    let capture = capture.map(|told| (told.sessions_count, told.average_fps, told.average_latency));
-    for (video, told) in [(Video::Encoder, encoder), (Video::Capture, capture)] {
-        let Some((sessions, frames, microseconds)) = told else { continue };
+    let capture = capture
+        .map(|reported| (reported.sessions_count, reported.average_fps, reported.average_latency));
+    for (video, reported) in [(Video::Encoder, encoder), (Video::Capture, capture)] {
+        let Some((sessions, frames, microseconds)) = reported else { continue };
         push(out, &metric::VIDEO_SESSIONS, video, Some(i64::from(sessions)));
         if sessions > 0 {
             push(out, &metric::VIDEO_FRAME_RATE, video, Some(f64::from(frames)));

@@ -89,13 +89,13 @@ mod tests {
             away.why
         };
         let tail = |bus| format!(" (was at 00000000:{bus}:00.0); `gpuwho forget` ends this");
-        let told = ["17", "18", "19", "1a"].map(why);
+        let reported = ["17", "18", "19", "1a"].map(why);
         let expected = [
             "it is unbound from its driver".to_owned() + &tail("17"),
             "it is bound to the driver vfio-pci".to_owned() + &tail("18"),
             "the driver no longer lists it".to_owned() + &tail("19"),
             "the driver no longer lists it".to_owned() + &tail("1a"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 }

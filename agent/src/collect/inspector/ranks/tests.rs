@@ -206,10 +206,10 @@ fn means_are_joined_by_name_where_only_one_communicator_has_it() {
     let text = std::fs::read_to_string(format!("{folder}inspector-2.30.7-v5.1.prom")).unwrap();
     let exposition = super::super::exposition::parse(&text, &mut |_| {});
     ranks.begin(&communicators);
-    let told = ranks.levels(whose(), &exposition, &communicators);
+    let reported = ranks.levels(whose(), &exposition, &communicators);
     ranks.end(&HashSet::new(), &communicators);
-    assert_eq!(told.len(), 14);
-    let (recent, ..) = told[0];
+    assert_eq!(reported.len(), 14);
+    let (recent, ..) = reported[0];
     let facts = communicators.facts(recent.member).unwrap();
     assert_eq!(facts.attributes(), known.attributes());
     // A second of the name: whose the means are is not known any more.
@@ -264,7 +264,7 @@ fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() 
 #[test]
 fn means_of_ever_new_sizes_are_bounded() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
-    let mut told = HashSet::new();
+    let mut reported = HashSet::new();
     for turn in 0..20 {
         ranks.begin(&communicators);
         let line = |size: u32| {
@@ -277,9 +277,9 @@ fn means_of_ever_new_sizes_are_bounded() {
         let exposition = super::super::exposition::parse(&text, &mut |_| {});
         assert_eq!(exposition.len(), 40);
         let levels = ranks.levels(whose(), &exposition, &communicators);
-        told.extend(levels.into_iter().map(|(recent, ..)| recent));
+        reported.extend(levels.into_iter().map(|(recent, ..)| recent));
     }
-    assert_eq!(told.len(), MAX_MEANS);
+    assert_eq!(reported.len(), MAX_MEANS);
 }
 
 #[test]

@@ -96,11 +96,11 @@ fn a_recorded_header_says_who_it_is() {
 #[test]
 fn our_own_reckoning_is_the_inspectors() {
     for line in recorded("inspector-2.30.7-v4.0-plain.jsonl").lines() {
-        let told = Record::parse(line.as_bytes()).unwrap();
-        let ours = told.bus_bytes as f64 / told.seconds;
-        assert!((ours / told.bus_bandwidth - 1.0).abs() < 1e-6, "{ours}: {told:?}");
-        let ours = told.bytes as f64 / told.seconds;
-        assert!((ours / told.algorithm_bandwidth - 1.0).abs() < 1e-6, "{ours}: {told:?}");
+        let reported = Record::parse(line.as_bytes()).unwrap();
+        let ours = reported.bus_bytes as f64 / reported.seconds;
+        assert!((ours / reported.bus_bandwidth - 1.0).abs() < 1e-6, "{ours}: {reported:?}");
+        let ours = reported.bytes as f64 / reported.seconds;
+        assert!((ours / reported.algorithm_bandwidth - 1.0).abs() < 1e-6, "{ours}: {reported:?}");
     }
 }
 

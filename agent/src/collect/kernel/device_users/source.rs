@@ -79,21 +79,21 @@ struct RawDevices {
 /// The section, over what is usual.
 pub fn settings(tables: &Tables) -> Result<Settings, ConfigError> {
     let raw: RawDevices = tables.read(DEVICES)?;
-    let usual = Settings::default();
+    let default = Settings::default();
     checks::nodes(raw.nodes.as_deref().unwrap_or_default())?;
     let (scan, rescan) = ("devices.scan_interval", "devices.rescan_interval");
     Ok(Settings {
-        nodes: raw.nodes.unwrap_or(usual.nodes),
-        drivers: raw.drivers.unwrap_or(usual.drivers),
-        open_hook: raw.open_hook.unwrap_or(usual.open_hook),
-        bpf: raw.bpf.unwrap_or(usual.bpf),
-        scan_interval_s: seconds(scan, raw.scan_interval, usual.scan_interval_s)?,
-        rescan_interval_s: seconds(rescan, raw.rescan_interval, usual.rescan_interval_s)?,
+        nodes: raw.nodes.unwrap_or(default.nodes),
+        drivers: raw.drivers.unwrap_or(default.drivers),
+        open_hook: raw.open_hook.unwrap_or(default.open_hook),
+        bpf: raw.bpf.unwrap_or(default.bpf),
+        scan_interval_s: seconds(scan, raw.scan_interval, default.scan_interval_s)?,
+        rescan_interval_s: seconds(rescan, raw.rescan_interval, default.rescan_interval_s)?,
     })
 }
 
-fn seconds(key: &str, text: Option<String>, usual: u64) -> Result<u64, ConfigError> {
-    Ok(duration(key, text, Duration::from_secs(usual))?.as_secs().max(1))
+fn seconds(key: &str, text: Option<String>, default: u64) -> Result<u64, ConfigError> {
+    Ok(duration(key, text, Duration::from_secs(default))?.as_secs().max(1))
 }
 
 impl Source for Settings {

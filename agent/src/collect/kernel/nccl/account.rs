@@ -46,12 +46,12 @@ pub(super) fn report_coverage(
     (snapshot, host): (&Snapshot, &Host<'_>),
     [now, before]: &[EachCovered; 2],
 ) {
-    let told = snapshot.communicators.iter().map(|(number, c)| (*number, c.identity.library));
-    let told: HashMap<u64, u32> = told.collect();
+    let reported = snapshot.communicators.iter().map(|(number, c)| (*number, c.identity.library));
+    let reported: HashMap<u64, u32> = reported.collect();
     for member in members {
-        let told = |number| told.get(number).copied().unwrap_or(0);
+        let reported = |number| reported.get(number).copied().unwrap_or(0);
         let files =
-            member.numbers.iter().map(|number| host.file(member.facts.process, told(number)));
+            member.numbers.iter().map(|number| host.file(member.facts.process, reported(number)));
         let files: HashSet<Option<u32>> = files.collect();
         // Of several files no one part is right.
         let mut files = files.into_iter();

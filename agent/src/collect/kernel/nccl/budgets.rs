@@ -62,21 +62,21 @@ impl ProbeBudgets {
 
     /// What an owner's processes are to be allowed now.
     pub(super) fn attach(&self, owner: u32) -> Attach {
-        self.owners.get(&owner).map_or(Attach::Full, |governed| governed.budget.attach())
+        self.owners.get(&owner).map_or(Attach::Full, |decision| decision.budget.attach())
     }
 
     /// The same of all owners with a governor.
     pub(super) fn all(&self) -> Vec<(u32, Attach)> {
         let all = self.owners.iter();
-        all.map(|(owner, governed)| (*owner, governed.budget.attach())).collect()
+        all.map(|(owner, decision)| (*owner, decision.budget.attach())).collect()
     }
 
     /// What it says of these owners is in force from now on.
     pub(super) fn enforced(&mut self, owners: &[u32], of: &HashMap<u32, u32>) {
         let now = Instant::now();
         for owner in owners {
-            if let Some(governed) = self.owners.get_mut(owner) {
-                governed.since = now;
+            if let Some(decision) = self.owners.get_mut(owner) {
+                decision.since = now;
             }
         }
         // What was hit before is of another time.
@@ -85,7 +85,7 @@ impl ProbeBudgets {
 
     /// The owner of whose processes least is seen, and its governor.
     pub(super) fn least(&self) -> Option<(u32, &ProbeBudget)> {
-        let all = self.owners.iter().map(|(owner, governed)| (*owner, &governed.budget));
+        let all = self.owners.iter().map(|(owner, decision)| (*owner, &decision.budget));
         all.min_by_key(|(owner, governor)| {
             (what_is_left(governor.level()), u32::MAX - governor.cycle(), *owner)
         })
@@ -138,20 +138,20 @@ impl ProbeBudgets {
             self.owners.entry(*owner).or_insert_with(|| OwnerBudget::new(budget, patience, now));
         }
         // What was given up comes back first.
-        self.owners.retain(|owner, governed| {
-            present.contains(owner) || governed.budget.level() != GovernorLevel::Full
+        self.owners.retain(|owner, decision| {
+            present.contains(owner) || decision.budget.level() != GovernorLevel::Full
         });
         let mut changes = Vec::new();
-        for (owner, governed) in &mut self.owners {
-            if now < governed.due() {
+        for (owner, decision) in &mut self.owners {
+            if now < decision.due() {
                 continue;
             }
             let is_one = |pid: u32| quotas.owner_of(pid) == *owner;
             let tallies = self.tallies.take(is_one);
-            let passed = now.saturating_duration_since(governed.since);
-            governed.since = now;
+            let passed = now.saturating_duration_since(decision.since);
+            decision.since = now;
             // What it has said is not done yet.
-            if quotas.allowed(*owner) != governed.budget.attach() {
+            if quotas.allowed(*owner) != decision.budget.attach() {
                 continue;
             }
             let cost = |(pid, tally): (u32, Tally)| {
@@ -159,10 +159,10 @@ impl ProbeBudgets {
             };
             let (hits, busiest) = tallies.into_iter().map(cost).max().unzip();
             let rate = rate(hits.unwrap_or(0).into(), passed);
-            governed.budget.look(rate, now);
-            if let Some((before, level)) = governed.changed() {
+            decision.budget.look(rate, now);
+            if let Some((before, level)) = decision.changed() {
                 let libraries = BudgetChange::names(libraries, is_one);
-                let cycle = governed.budget.cycle();
+                let cycle = decision.budget.cycle();
                 changes.push(BudgetChange {
                     before,
                     level,
@@ -234,27 +234,27 @@ mod tests {
     #[test]
     fn without_a_library_there_is_nothing_to_wait_for() {
         let now = Instant::now();
-        let mut governing = ProbeBudgets::new(&Settings::default(), now);
+        let mut budgets = ProbeBudgets::new(&Settings::default(), now);
         let (attaching, libraries) = (Attaching::new(0), none());
         let shared = Shared::default();
         for second in 1..100 {
             let look = now + second * LOOK_EVERY;
-            assert_eq!(governing.look(look, &attaching, &libraries, &shared), Vec::new());
-            assert_eq!(governing.due(), None);
+            assert_eq!(budgets.look(look, &attaching, &libraries, &shared), Vec::new());
+            assert_eq!(budgets.due(), None);
         }
     }
 
     #[test]
     fn what_was_given_up_is_looked_at_each_second_also_while_nobody_uses_a_library() {
         let now = Instant::now();
-        let mut governing = ProbeBudgets::new(&Settings::default(), now);
+        let mut budgets = ProbeBudgets::new(&Settings::default(), now);
         let (attaching, libraries) = (Attaching::new(0), none());
-        let mut governed = OwnerBudget::new(10, Patience::default(), now);
-        governed.budget.look(11, now);
-        governing.owners.insert(7, governed);
-        governing.look(now, &attaching, &libraries, &Shared::default());
-        assert_eq!(governing.due(), Some(now + LOOK_EVERY));
-        assert_eq!((governing.attach(7), governing.attach(8)), (Attach::Entries, Attach::Full));
-        assert_eq!(governing.least().map(|(owner, _)| owner), Some(7));
+        let mut decision = OwnerBudget::new(10, Patience::default(), now);
+        decision.budget.look(11, now);
+        budgets.owners.insert(7, decision);
+        budgets.look(now, &attaching, &libraries, &Shared::default());
+        assert_eq!(budgets.due(), Some(now + LOOK_EVERY));
+        assert_eq!((budgets.attach(7), budgets.attach(8)), (Attach::Entries, Attach::Full));
+        assert_eq!(budgets.least().map(|(owner, _)| owner), Some(7));
     }
 }

@@ -78,7 +78,7 @@ impl BudgetChange {
         let message = format!("{seen}: {rate} hits a second and process, {budget} allowed");
         let less = what_is_left(self.level) < what_is_left(self.before);
         let severity = if less { Severity::Warning } else { Severity::Info };
-        let governed = BudgetDecision {
+        let decision = BudgetDecision {
             before: self.before,
             level: self.level,
             cycle: self.cycle,
@@ -87,9 +87,9 @@ impl BudgetChange {
             libraries: self.libraries.0.into(),
             versions: self.libraries.1.into(),
         };
-        let told = Observation::new(EventKind::GovernorChange, Place::Host, severity, message);
+        let reported = Observation::new(EventKind::GovernorChange, Place::Host, severity, message);
         let process = self.busiest.map(Named::pid);
-        Observation { process, governed: Some(Box::new(governed)), ..told }
+        Observation { process, decision: Some(Box::new(decision)), ..reported }
     }
 }
 
@@ -121,12 +121,12 @@ mod tests {
 
     #[test]
     fn an_event_names_library_step_rate_and_budget() {
-        let told = change(GovernorLevel::Entries, GovernorLevel::Cycled).observation();
+        let reported = change(GovernorLevel::Entries, GovernorLevel::Cycled).observation();
         assert_eq!(
-            told,
+            reported,
             Observation {
                 process: Some(Named::pid(77)),
-                governed: Some(Box::new(BudgetDecision {
+                decision: Some(Box::new(BudgetDecision {
                     before: GovernorLevel::Entries,
                     level: GovernorLevel::Cycled,
                     cycle: 4,

@@ -78,7 +78,7 @@ impl Completion {
     /// Takes what NCCL says of a process's ranks for those whose hash is still missing, where only
     /// one can be meant.
     pub(super) fn take(&mut self, snapshot: &Snapshot, members: &[Member], ranks: &LocalRanks) {
-        for (process, told) in ranks {
+        for (process, reported) in ranks {
             let mine = || members.iter().filter(|member| member.facts.process == *process);
             let named: HashSet<CommunicatorHash> = mine().filter_map(|m| m.facts.hash).collect();
             let nameless: HashSet<u64> = mine()
@@ -86,7 +86,7 @@ impl Completion {
                 .flat_map(|member| member.numbers.iter().copied())
                 .collect();
             let was_there = |(number, c): &&(u64, Communicator)| {
-                nameless.contains(number) && is_used(c) && c.identity.born_ns < told.as_of_ns
+                nameless.contains(number) && is_used(c) && c.identity.born_ns < reported.as_of_ns
             };
             let numbers: Vec<u64> = snapshot
                 .communicators
@@ -94,7 +94,7 @@ impl Completion {
                 .filter(was_there)
                 .map(|(number, _)| *number)
                 .collect();
-            let open: Vec<Completed> = told
+            let open: Vec<Completed> = reported
                 .ranks
                 .iter()
                 .filter(|rank| !named.contains(&rank.hash))
@@ -167,9 +167,9 @@ impl Completion {
             return;
         }
         let Some(process) = sources.processes.find(identity.pid, identity.start_ns) else { return };
-        let usual = || sources.fields.get(&process).copied();
+        let default = || sources.fields.get(&process).copied();
         let checked = self.checked.get(&process).copied();
-        let Some(fields) = checked.unwrap_or_else(usual) else { return };
+        let Some(fields) = checked.unwrap_or_else(default) else { return };
         *tried += 1;
         if let Some(read) = read(sources.files, process, identity.handle, &fields) {
             self.found.insert(number, read);

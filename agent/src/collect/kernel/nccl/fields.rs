@@ -56,9 +56,9 @@ pub(super) fn fields(file: &dyn ReadAt) -> io::Result<Option<Fields>> {
     let is_other = |at: &u32| ![rank, ranks].iter().any(|field| at / 8 == field / 8);
     let hash = only(by_all.into_iter().filter(is_other).collect());
     let all = [Some(rank), Some(ranks), device];
-    let told: BTreeSet<u32> = all.into_iter().flatten().collect();
-    let is_sound = told.iter().all(|at| *at < MAX_OFFSET && at.is_multiple_of(4))
-        && told.len() == all.iter().flatten().count();
+    let reported: BTreeSet<u32> = all.into_iter().flatten().collect();
+    let is_sound = reported.iter().all(|at| *at < MAX_OFFSET && at.is_multiple_of(4))
+        && reported.len() == all.iter().flatten().count();
     Ok(is_sound.then_some(Fields { rank, ranks, device, hash }))
 }
 

@@ -36,9 +36,9 @@ impl<'a> Host<'a> {
 
     /// The file in which a process made a communicator: the one that the programs were told, else
     /// the only one that it has loaded.
-    pub(super) fn file(&self, process: ProcKey, told: u32) -> Option<u32> {
-        let told = (told != 0).then_some(told);
-        told.or_else(|| self.only.get(&process).copied())
+    pub(super) fn file(&self, process: ProcKey, reported: u32) -> Option<u32> {
+        let reported = (reported != 0).then_some(reported);
+        reported.or_else(|| self.only.get(&process).copied())
     }
 }
 
@@ -62,8 +62,8 @@ impl Processes for Host<'_> {
     }
 
     fn library(&self, process: ProcKey, file: u32) -> Option<VersionAndPath> {
-        let told = self.files.get(&(process, file));
-        told.or_else(|| self.libraries.get(&process)).cloned()
+        let reported = self.files.get(&(process, file));
+        reported.or_else(|| self.libraries.get(&process)).cloned()
     }
 
     fn gap_ns(&self, process: ProcKey, file: u32) -> u64 {

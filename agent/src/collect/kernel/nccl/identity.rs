@@ -122,9 +122,10 @@ impl Lineage {
         told: &HashMap<u64, Completed>,
     ) -> (Option<CommunicatorHash>, Option<u64>) {
         // What others say of itself is as good as what follows from their word on its parent.
-        let is_told = told.get(&number).is_some_and(|told| told.hash.is_some());
+        let is_reported = told.get(&number).is_some_and(|told| told.hash.is_some());
         let made_from = identity.parent;
-        let parent = || if is_told { self.born(made_from) } else { self.known(made_from, told) };
+        let parent =
+            || if is_reported { self.born(made_from) } else { self.known(made_from, told) };
         let seen = |word: u64| (word != 0).then_some(word);
         let (hash, base) = match identity.origin {
             MADE => (seen(identity.hash), seen(identity.base)),

@@ -231,8 +231,8 @@ impl Libraries {
 
     /// Makes room for one more library, or says why there is none.
     fn make_room(&mut self, process: ProcKey, tenant: &FileOwner) -> Result<(), String> {
-        let Some(victim) = room::one_more(&self.known, (process, tenant))? else { return Ok(()) };
-        let library = self.known.remove(&victim);
+        let Some(affected) = room::one_more(&self.known, (process, tenant))? else { return Ok(()) };
+        let library = self.known.remove(&affected);
         for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
             let why = "one of its collective libraries had to make room for another tenant's";
             self.leave_out(process, why.to_owned());

@@ -349,8 +349,8 @@ impl Source {
 
     /// With every call timed.
     fn patient(hang_after: Duration, budget: u64, patience: Patience) -> Option<Self> {
-        let usual = Settings::default();
-        Self::of(Settings { hang_after, budget, patience, timed_rate: 0, ..usual })
+        let default = Settings::default();
+        Self::of(Settings { hang_after, budget, patience, timed_rate: 0, ..default })
     }
 
     fn of(settings: Settings) -> Option<Self> {
@@ -374,9 +374,14 @@ impl Source {
             wake: Box::new(|| {}),
             make_way: Box::new(|| {}),
         }));
-        let told = (board.clone(), Some(Arc::clone(&desk)));
-        let started =
-            Nccl::start(settings, (&TenantFiles::direct(&paths), &paths), known, candidates, told);
+        let reported = (board.clone(), Some(Arc::clone(&desk)));
+        let started = Nccl::start(
+            settings,
+            (&TenantFiles::direct(&paths), &paths),
+            known,
+            candidates,
+            reported,
+        );
         let (nccl, waker) = started.unwrap();
         Some(Self { nccl, ownership, waker, communicators, holders, board, aggregator: desk })
     }
@@ -516,32 +521,32 @@ fn the_rank_that_comes_last_is_named_with_the_time_others_waited() {
         }
     }
     let most = began.elapsed().as_secs_f64();
-    let told = source.read();
+    let reported = source.read();
     let hash = format!("{world:#x}");
     for (number, rank) in ranks.iter().enumerate() {
-        let facts = only(told.members(rank.child.id()));
+        let facts = only(reported.members(rank.child.id()));
         assert_eq!(
             (facts.rank, facts.ranks, facts.hash.map(|hash| hash.to_string()), facts.origin),
             (u32::try_from(number).ok(), Some(3), Some(hash.clone()), Origin::UniqueId)
         );
         assert_eq!(facts.version.as_deref(), Some("2.29.7"));
-        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(5));
-        assert_eq!(told.int("nccl.rank.lag", rank, ""), Some(0));
-        assert_eq!(told.int("nccl.arrival.compared", rank, ""), Some(5));
-        assert_eq!(told.int("nccl.arrival.mismatches", rank, ""), Some(0));
-        assert_eq!(told.int("nccl.collective.calls", rank, "all_reduce lt_1MiB"), Some(5));
+        assert_eq!(reported.int("nccl.rank.sequence", rank, ""), Some(5));
+        assert_eq!(reported.int("nccl.rank.lag", rank, ""), Some(0));
+        assert_eq!(reported.int("nccl.arrival.compared", rank, ""), Some(5));
+        assert_eq!(reported.int("nccl.arrival.mismatches", rank, ""), Some(0));
+        assert_eq!(reported.int("nccl.collective.calls", rank, "all_reduce lt_1MiB"), Some(5));
         assert_eq!(
-            told.int("nccl.collective.bytes", rank, "all_reduce lt_1MiB"),
+            reported.int("nccl.collective.bytes", rank, "all_reduce lt_1MiB"),
             Some(5 * 524_288)
         );
         let enqueue = "nccl.collective.enqueue.duration";
-        assert_eq!(told.histogram(enqueue, rank, "all_reduce lt_1MiB").unwrap().count(), 5);
-        let spread = told.histogram("nccl.arrival.spread", rank, "").unwrap();
+        assert_eq!(reported.histogram(enqueue, rank, "all_reduce lt_1MiB").unwrap().count(), 5);
+        let spread = reported.histogram("nccl.arrival.spread", rank, "").unwrap();
         assert_eq!(spread.count(), if number == 2 { 5 } else { 0 }, "{spread:?}");
         assert!(spread.sum < most, "{spread:?}");
-        assert_eq!(told.state(rank), Some("running"));
+        assert_eq!(reported.state(rank), Some("running"));
     }
-    let Some(Value::Double(first)) = told.of("nccl.arrival.lateness", &ranks[0], "") else {
+    let Some(Value::Double(first)) = reported.of("nccl.arrival.lateness", &ranks[0], "") else {
         panic!("no lateness")
     };
     assert!(first.abs() < f64::EPSILON);
@@ -565,20 +570,20 @@ fn a_rank_that_hangs_in_a_call_is_told_while_it_hangs_and_leaves_nothing_when_it
     ranks[1].order("hang");
     ranks[1].begin("call 1 ncclAllReduce world 1024 7");
     let end = Instant::now() + DEADLINE;
-    let told = loop {
+    let reported = loop {
         assert!(Instant::now() < end, "the open call is not told");
-        let told = source.read();
+        let reported = source.read();
         // The first reading in which the call is old enough says so.
-        match told.of("nccl.rank.open_call.age", &ranks[1], "") {
-            Some(Value::Double(age)) if age >= hang_after.as_secs_f64() => break told,
+        match reported.of("nccl.rank.open_call.age", &ranks[1], "") {
+            Some(Value::Double(age)) if age >= hang_after.as_secs_f64() => break reported,
             _ => std::thread::sleep(Duration::from_millis(20)),
         }
     };
-    assert_eq!(told.state(&ranks[1]), Some("hung"));
-    assert_eq!(told.int("nccl.rank.hangs", &ranks[1], ""), Some(1));
-    assert_eq!(told.int("nccl.rank.sequence", &ranks[1], ""), Some(4));
+    assert_eq!(reported.state(&ranks[1]), Some("hung"));
+    assert_eq!(reported.int("nccl.rank.hangs", &ranks[1], ""), Some(1));
+    assert_eq!(reported.int("nccl.rank.sequence", &ranks[1], ""), Some(4));
     // The other rank is one behind, and quiet for so long: for the node it is stuck as well.
-    assert_eq!(told.int("nccl.rank.lag", &ranks[0], ""), Some(1));
+    assert_eq!(reported.int("nccl.rank.lag", &ranks[0], ""), Some(1));
     assert_eq!(source.read().int("nccl.rank.hangs", &ranks[1], ""), Some(1));
     ranks.clear();
     source.read();
@@ -598,11 +603,11 @@ fn a_rank_that_stays_behind_its_peers_is_hung_and_they_wait() {
     loop {
         assert!(Instant::now() < end, "the rank behind is not told");
         ranks[0].order("call 1 ncclAllReduce world 1024 7");
-        let told = source.read();
-        let quiet = told.of("nccl.rank.quiet_time", &ranks[1], "");
+        let reported = source.read();
+        let quiet = reported.of("nccl.rank.quiet_time", &ranks[1], "");
         if matches!(quiet, Some(Value::Double(quiet)) if quiet >= hang_after.as_secs_f64()) {
             assert_eq!(
-                (told.state(&ranks[0]), told.state(&ranks[1])),
+                (reported.state(&ranks[0]), reported.state(&ranks[1])),
                 (Some("waiting"), Some("hung"))
             );
             break;
@@ -614,8 +619,8 @@ fn a_rank_that_stays_behind_its_peers_is_hung_and_they_wait() {
         for rank in &mut ranks {
             rank.order("call 1 ncclAllReduce world 1024 7");
         }
-        let told = source.read();
-        let states = [told.state(&ranks[0]), told.state(&ranks[1])];
+        let reported = source.read();
+        let states = [reported.state(&ranks[0]), reported.state(&ranks[1])];
         if states == [Some("running"); 2] {
             break;
         }
@@ -656,19 +661,19 @@ fn split_shrink_and_destroy_are_followed() {
         assert_eq!(rank.order(&format!("split world {color} {key} half")), "0");
         rank.order("call 2 ncclReduceScatter half 100 0");
     }
-    let children = |told: &Told, rank: &Rank| {
-        let mut of = told.members(rank.child.id());
+    let children = |reported: &Told, rank: &Rank| {
+        let mut of = reported.members(rank.child.id());
         of.retain(|facts| facts.origin != Origin::UniqueId);
         of.into_iter()
             .map(|f| (f.hash.unwrap().0, f.rank, f.ranks, f.parent.unwrap().0))
             .collect::<Vec<_>>()
     };
-    let told = source.read();
+    let reported = source.read();
     for (number, rank) in ranks.iter().enumerate() {
         let color = u32::try_from(number % 2).unwrap();
         let place = u32::try_from(1 - number / 2).unwrap();
         let child = Hash::of_child(world, 1, color);
-        assert_eq!(children(&told, rank), vec![(child, Some(place), Some(2), world)]);
+        assert_eq!(children(&reported, rank), vec![(child, Some(place), Some(2), world)]);
     }
     // From now on the size of the halves is known, and with it that of a scattered message.
     for rank in &mut ranks {
@@ -682,10 +687,10 @@ fn split_shrink_and_destroy_are_followed() {
     assert!(children(&source.read(), &ranks[0]).is_empty());
     ranks[3].order("shrink world small 1");
     ranks[0].order("shrink world small 1");
-    let told = source.read();
+    let reported = source.read();
     let small = Hash::of_child(world, 0, 0);
-    assert_eq!(children(&told, &ranks[3]), vec![(small, Some(2), Some(3), world)]);
-    assert_eq!(children(&told, &ranks[0]), vec![(small, Some(0), Some(3), world)]);
+    assert_eq!(children(&reported, &ranks[3]), vec![(small, Some(2), Some(3), world)]);
+    assert_eq!(children(&reported, &ranks[0]), vec![(small, Some(0), Some(3), world)]);
 }
 
 #[test]
@@ -706,9 +711,9 @@ fn a_library_under_another_name_that_is_loaded_late_is_followed_and_let_go() {
     let id = rank.order("id");
     rank.order(&format!("init world 1 0 {id} config"));
     rank.order("call 2 ncclAllGather world 10 8");
-    let told = source.read();
-    assert_eq!(told.int("nccl.collective.bytes", &rank, "all_gather lt_4KiB"), Some(160));
-    assert_eq!(told.all("nccl.libraries").into_values().next(), Some(Value::Int(1)));
+    let reported = source.read();
+    assert_eq!(reported.int("nccl.collective.bytes", &rank, "all_gather lt_4KiB"), Some(160));
+    assert_eq!(reported.all("nccl.libraries").into_values().next(), Some(Value::Int(1)));
     drop(rank);
     source.waker.wake();
     source.until("let go", |source| source.nccl.shared.with(|known| known.files == 0));
@@ -726,12 +731,12 @@ fn a_library_that_is_linked_into_a_program_is_followed() {
     source.until_ready(1);
     assert_eq!(rank.order(&format!("init world 1 0 {id}")), "0");
     assert_eq!(rank.order("call 4 ncclAllReduce world 1024 7"), "0");
-    let told = source.read();
-    let facts = only(told.members(rank.child.id()));
+    let reported = source.read();
+    let facts = only(reported.members(rank.child.id()));
     assert_eq!((facts.rank, facts.ranks), (Some(0), Some(1)));
     assert_eq!(facts.hash.map(|found| found.0), Some(hash(&id)));
     assert_eq!(facts.library.as_deref(), built("nccl-static").to_str());
-    assert_eq!(told.int("nccl.collective.calls", &rank, "all_reduce lt_64KiB"), Some(4));
+    assert_eq!(reported.int("nccl.collective.calls", &rank, "all_reduce lt_64KiB"), Some(4));
 }
 
 #[test]
@@ -751,13 +756,13 @@ fn a_library_that_only_a_container_sees_is_followed() {
     let id = rank.order("id");
     rank.order(&format!("init world 2 1 {id} scalable"));
     rank.order("call 3 ncclSend world 5 4");
-    let told = source.read();
-    let facts = only(told.members(rank.child.id()));
+    let reported = source.read();
+    let facts = only(reported.members(rank.child.id()));
     assert_eq!((facts.rank, facts.ranks), (Some(1), Some(2)));
     assert_eq!(facts.library.as_deref(), library.to_str());
-    assert_eq!(told.int("nccl.collective.bytes", &rank, "send lt_4KiB"), Some(120));
+    assert_eq!(reported.int("nccl.collective.bytes", &rank, "send lt_4KiB"), Some(120));
     // Sending is no collective.
-    assert_eq!(told.int("nccl.rank.sequence", &rank, ""), Some(0));
+    assert_eq!(reported.int("nccl.rank.sequence", &rank, ""), Some(0));
 }
 
 /// A rank as containers of one image have it: the same layer under a mount of its own.
@@ -808,9 +813,9 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
         assert_eq!(rank.order(&format!("init world 3 {number} {id}")), "0");
         assert_eq!(rank.order("group 5 ncclAllReduce world 10 7"), "0");
     }
-    let told = source.read();
+    let reported = source.read();
     for rank in &ranks {
-        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(5));
+        assert_eq!(reported.int("nccl.rank.sequence", rank, ""), Some(5));
     }
     // One hit a call, and one each for birth, start and end of the group.
     source.until("counted", |source| hits(source) >= before + 3 * 8);
@@ -824,9 +829,9 @@ fn a_file_under_two_overlay_mounts_is_probed_once() {
     for rank in &mut ranks {
         assert_eq!(rank.order("call 2 ncclAllReduce world 10 7"), "0");
     }
-    let told = source.read();
+    let reported = source.read();
     for rank in &ranks {
-        assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(7));
+        assert_eq!(reported.int("nccl.rank.sequence", rank, ""), Some(7));
     }
 }
 
@@ -878,12 +883,12 @@ fn libraries_on_an_overlay_over_two_file_systems_are_probed_each() {
         let id = rank.order("id");
         assert_eq!(rank.order(&format!("init {name} 1 0 {id}")), "0");
         assert_eq!(rank.order(&format!("call 3 ncclAllReduce {name} 10 7")), "0");
-        let told = source.read();
+        let reported = source.read();
         let hash = format!("{:#x}", hash(&id));
-        let calls = told.all("nccl.collective.calls");
+        let calls = reported.all("nccl.collective.calls");
         let key = (rank.child.id(), hash.clone(), "all_reduce lt_4KiB".to_owned());
         assert_eq!(calls.get(&key), Some(&Value::Int(3)), "{name}");
-        let mut mine = told.members(rank.child.id());
+        let mut mine = reported.members(rank.child.id());
         mine.retain(|facts| facts.hash.is_some_and(|found| found.to_string() == hash));
         assert_eq!(only(mine).library.as_deref(), library.to_str());
     }
@@ -928,8 +933,8 @@ fn hostile_arguments_are_counted_as_unsized_and_harm_nothing() {
     assert_eq!(none, "4");
     // Zero bytes where the mark should be.
     rank.order("call 3 ncclReduce - 16 7");
-    let told = source.read();
-    let all = told.all("nccl.collective.calls");
+    let reported = source.read();
+    let all = reported.all("nccl.collective.calls");
     let calls = |hash_known: bool, dims: &str| {
         let mut of =
             all.iter().filter(|((_, hash, d), _)| (hash != "-") == hash_known && d == dims);
@@ -981,9 +986,10 @@ fn wild_registers_kill_their_own_process_and_leave_nothing() {
     }
     // Their last words, once.
     source.read();
-    let told = source.read();
-    assert_eq!(told.int("nccl.rank.sequence", &ranks[0], ""), Some(3));
-    let pids: Vec<u32> = told.all("nccl.communicator.info").into_keys().map(|key| key.0).collect();
+    let reported = source.read();
+    assert_eq!(reported.int("nccl.rank.sequence", &ranks[0], ""), Some(3));
+    let pids: Vec<u32> =
+        reported.all("nccl.communicator.info").into_keys().map(|key| key.0).collect();
     assert_eq!(pids, [ranks[0].child.id()], "nobody else is a rank");
     assert_eq!(source.entries(), [1, 1, 1]);
     assert_eq!(ranks[0].order("call 1 ncclAllReduce world 16 7"), "0");
@@ -1008,10 +1014,10 @@ fn an_owner_of_ten_thousand_communicators_has_half_of_the_places_until_its_proce
         (DropReason::ThreadsFull, 0),
     ];
     source.until("losses counted", |source| source.nccl.report().dropped == lost);
-    let told = source.read();
+    let reported = source.read();
     let share = usize::try_from(share).unwrap();
     assert_eq!(source.entries()[0], share);
-    assert_eq!(told.members(ranks[0].child.id()).len(), share);
+    assert_eq!(reported.members(ranks[0].child.id()).len(), share);
     let report = source.nccl.report();
     assert_eq!(report.state, SourceState::Degraded);
     let refused = "holds all places that it may: refused";
@@ -1044,13 +1050,13 @@ fn a_group_is_timed_once_at_its_end() {
     rank.order("group 8 ncclSend world 1000 7");
     rank.order("group 8 ncclRecv world 1000 7");
     rank.order("call 1 ncclRecv world 1000 7");
-    let told = source.read();
+    let reported = source.read();
     let enqueue = "nccl.collective.enqueue.duration";
-    assert_eq!(told.int("nccl.collective.calls", rank, "send lt_4KiB"), Some(8));
-    assert_eq!(told.histogram(enqueue, rank, "send lt_4KiB").unwrap().count(), 1);
-    assert_eq!(told.int("nccl.collective.calls", rank, "recv lt_4KiB"), Some(9));
-    assert_eq!(told.histogram(enqueue, rank, "recv lt_4KiB").unwrap().count(), 2);
-    assert_eq!(told.of("nccl.rank.open_call.age", rank, ""), None);
+    assert_eq!(reported.int("nccl.collective.calls", rank, "send lt_4KiB"), Some(8));
+    assert_eq!(reported.histogram(enqueue, rank, "send lt_4KiB").unwrap().count(), 1);
+    assert_eq!(reported.int("nccl.collective.calls", rank, "recv lt_4KiB"), Some(9));
+    assert_eq!(reported.histogram(enqueue, rank, "recv lt_4KiB").unwrap().count(), 2);
+    assert_eq!(reported.of("nccl.rank.open_call.age", rank, ""), None);
 }
 
 #[test]
@@ -1066,9 +1072,9 @@ fn errors_are_counted_and_the_asynchronous_one_is_told() {
     assert_eq!(rank.order("call 1 ncclAllReduce world 16 7"), "7");
     rank.order("break world 6");
     assert_eq!(rank.order("error world"), "0 6");
-    let told = source.read();
-    assert_eq!(told.int("nccl.call.errors", rank, ""), Some(1));
-    assert_eq!(told.int("nccl.communicator.async_error", rank, ""), Some(6));
+    let reported = source.read();
+    assert_eq!(reported.int("nccl.call.errors", rank, ""), Some(1));
+    assert_eq!(reported.int("nccl.communicator.async_error", rank, ""), Some(6));
     assert_eq!(rank.order("abort world"), "0");
     let last = source.read();
     assert_eq!(last.int("nccl.rank.sequence", rank, ""), Some(2));
@@ -1094,11 +1100,12 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
         let why = "more than 1000 hits a second and process: calls are ";
         report.state == SourceState::Degraded && report.reason.starts_with(why)
     });
-    let told = source.read();
-    let levels = told.all("nccl.governor.level");
+    let reported = source.read();
+    let levels = reported.all("nccl.governor.level");
     let is = |level: GovernorLevel| levels[&(0, "-".into(), level.as_str().to_owned())].clone();
     assert_eq!((is(Full), is(Entries)), (Value::Int(0), Value::Int(0)));
-    let Value::Double(covered) = told.all("nccl.probe.coverage")[&(0, "-".into(), "return".into())]
+    let Value::Double(covered) =
+        reported.all("nccl.probe.coverage")[&(0, "-".into(), "return".into())]
     else {
         panic!("no coverage")
     };
@@ -1107,8 +1114,8 @@ fn above_its_budget_the_governor_gives_up_returns_then_time_and_says_so() {
 
 /// The governor's steps since the last time: from which level to which.
 fn governor_steps(source: &Source) -> Vec<(GovernorLevel, GovernorLevel)> {
-    let events = source.aggregator.drain().into_iter().filter_map(|event| event.what.governed);
-    events.map(|governed| (governed.before, governed.level)).collect()
+    let events = source.aggregator.drain().into_iter().filter_map(|event| event.what.decision);
+    events.map(|decision| (decision.before, decision.level)).collect()
 }
 
 /// Calls until the governor has come to a level.
@@ -1165,8 +1172,9 @@ fn eight_ranks_that_call_without_a_pause_are_let_go_and_counted_again_when_they_
         }
         assert!(Instant::now() < end, "a call is {ns} ns, with probes {probed_ns}");
     }
-    let told = source.read();
-    let Value::Double(covered) = told.all("nccl.probe.coverage")[&(0, "-".into(), "entry".into())]
+    let reported = source.read();
+    let Value::Double(covered) =
+        reported.all("nccl.probe.coverage")[&(0, "-".into(), "entry".into())]
     else {
         panic!("no coverage")
     };
@@ -1202,19 +1210,19 @@ fn the_real_library_is_read_without_a_device() {
     assert_eq!(rank.order("call 3 ncclAllReduce - 4096 7"), "4");
     assert_eq!(rank.order("call 2 ncclBcast - 10 1"), "4");
     assert_eq!(rank.order("call 1 ncclReduceScatter - 10 1"), "4");
-    let told = source.read();
-    let facts = only(told.members(rank.child.id()));
+    let reported = source.read();
+    let facts = only(reported.members(rank.child.id()));
     assert_eq!((facts.hash, facts.rank, facts.origin), (None, None, Origin::Unknown));
     let (path, version) = (facts.library.as_deref(), facts.version.as_deref().unwrap());
     assert_eq!(path, library.canonicalize().unwrap().to_str());
     let numbers: Vec<u32> = version.split('.').map(|number| number.parse().unwrap()).collect();
     assert!(numbers.len() == 3 && numbers[0] == 2, "{version}");
     let calls = "nccl.collective.calls";
-    assert_eq!(told.int(calls, &rank, "all_reduce lt_64KiB"), Some(3));
-    assert_eq!(told.int(calls, &rank, "broadcast lt_4KiB"), Some(2));
-    assert_eq!(told.int(calls, &rank, "reduce_scatter unknown"), Some(1));
-    assert_eq!(told.int("nccl.collective.bytes", &rank, "all_reduce lt_64KiB"), Some(49_152));
-    assert_eq!(told.int("nccl.call.errors", &rank, ""), Some(6));
+    assert_eq!(reported.int(calls, &rank, "all_reduce lt_64KiB"), Some(3));
+    assert_eq!(reported.int(calls, &rank, "broadcast lt_4KiB"), Some(2));
+    assert_eq!(reported.int(calls, &rank, "reduce_scatter unknown"), Some(1));
+    assert_eq!(reported.int("nccl.collective.bytes", &rank, "all_reduce lt_64KiB"), Some(49_152));
+    assert_eq!(reported.int("nccl.call.errors", &rank, ""), Some(6));
 }
 
 #[test]
@@ -1239,11 +1247,11 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
         assert_eq!(rank.order("call 3 ncclAllReduce world 1024 7"), "0");
         assert_eq!(rank.order("call 2 ncclBroadcast half 1024 7"), "0");
     }
-    let told = source.read();
+    let reported = source.read();
     let world = format!("{:#x}", hash(&id));
     let half = format!("{:#x}", Hash::of_child(hash(&id), 1, 5));
     for (number, rank) in ranks.iter().enumerate() {
-        let members = told.members(rank.child.id());
+        let members = reported.members(rank.child.id());
         let mut members: Vec<_> = members
             .iter()
             .map(|facts| {
@@ -1258,27 +1266,27 @@ fn communicators_from_before_the_agent_have_their_rank_from_their_processs_memor
         wanted.sort_by(|one, other| one.0.cmp(&other.0));
         assert_eq!(members, wanted);
         // How many there were before nobody knows.
-        assert_eq!(told.int("nccl.rank.sequence", rank, ""), None);
-        let calls = told.all("nccl.collective.calls");
+        assert_eq!(reported.int("nccl.rank.sequence", rank, ""), None);
+        let calls = reported.all("nccl.collective.calls");
         let of = |hash: &String, what: &str| {
             calls.get(&(rank.child.id(), hash.clone(), what.to_owned())).cloned()
         };
         assert_eq!(of(&world, "all_reduce lt_64KiB"), Some(Value::Int(3)));
         assert_eq!(of(&half, "broadcast lt_64KiB"), Some(Value::Int(2)));
     }
-    let known = told.all("nccl.communicators");
+    let known = reported.all("nccl.communicators");
     let by = |what: &str| known.get(&(0, "-".to_owned(), what.to_owned())).cloned();
     assert_eq!((by("memory"), by("unknown")), (Some(Value::Int(4)), Some(Value::Int(0))));
     // What is made now is known from its birth, beside what was there.
     assert_eq!(ranks[0].order("split world 9 0 later"), "0");
     assert_eq!(ranks[0].order("call 1 ncclAllReduce later 1024 7"), "0");
-    let told = source.read();
-    assert_eq!(told.members(ranks[0].child.id()).len(), 3);
+    let reported = source.read();
+    assert_eq!(reported.members(ranks[0].child.id()).len(), 3);
 }
 
 mod paced;
 
-mod governed;
+mod budgets;
 
 mod several;
 
@@ -1317,10 +1325,10 @@ fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
     for rank in &mut ranks {
         assert_eq!(rank.order("call 2 ncclAllGather large 100 7"), "0");
     }
-    let told = source.read();
+    let reported = source.read();
     let hash = Hash::START.item(8).word(base).item(8).word(3).digest();
     for (number, rank) in ranks.iter().enumerate() {
-        let mut grown = told.members(rank.child.id());
+        let mut grown = reported.members(rank.child.id());
         grown.retain(|facts| facts.origin == Origin::Grow);
         let facts = only(grown);
         let parent = (number < 2).then_some(world);
@@ -1328,7 +1336,7 @@ fn who_grows_keeps_its_rank_and_who_is_added_has_the_one_it_asked_for() {
             (facts.rank, facts.ranks, facts.hash.map(|hash| hash.0), facts.parent.map(|p| p.0)),
             (u32::try_from(number).ok(), Some(3), Some(hash), parent)
         );
-        let of = told.all("nccl.collective.bytes");
+        let of = reported.all("nccl.collective.bytes");
         let key = (rank.child.id(), format!("{hash:#x}"), "all_gather lt_4KiB".to_owned());
         assert_eq!(of.get(&key), Some(&Value::Int(2 * 3 * 400)));
     }
@@ -1360,14 +1368,14 @@ fn calls_with_a_configuration_are_the_same_operations_counted_once() {
         assert_eq!(rank.order(&format!("call 2 nccl{name} world 10 7")), "0");
         assert_eq!(rank.order(&format!("call 3 nccl{name}Config world 10 7")), "0");
     }
-    let told = source.read();
+    let reported = source.read();
     for (name, operation, bytes) in operations {
         let dims = format!("{operation} lt_4KiB");
-        let of = |metric: &str| told.int(metric, rank, &dims);
+        let of = |metric: &str| reported.int(metric, rank, &dims);
         let found = (of("nccl.collective.calls"), of("nccl.collective.bytes"));
         assert_eq!(found, (Some(5), Some(5 * bytes)), "{name}");
     }
-    assert_eq!(told.int("nccl.rank.sequence", rank, ""), Some(40));
+    assert_eq!(reported.int("nccl.rank.sequence", rank, ""), Some(40));
 }
 
 #[test]
@@ -1379,9 +1387,9 @@ fn a_group_that_is_only_simulated_ends_as_well() {
     assert_eq!(rank.order("simulate 2 ncclAllReduce world 10 7"), "0");
     // Outside the group again, so each is timed.
     assert_eq!(rank.order("call 3 ncclBroadcast world 10 7"), "0");
-    let told = source.read();
+    let reported = source.read();
     let enqueue = "nccl.collective.enqueue.duration";
-    assert_eq!(told.histogram(enqueue, rank, "broadcast lt_4KiB").unwrap().count(), 3);
+    assert_eq!(reported.histogram(enqueue, rank, "broadcast lt_4KiB").unwrap().count(), 3);
 }
 
 #[test]

@@ -69,11 +69,11 @@ pub(super) fn statuses(
     }
     for member in members {
         let peers_hang = group(member).is_some_and(|group| stuck.contains(group));
-        if let Some(standing) = standings.get_mut(&member.id)
+        if let Some(status) = standings.get_mut(&member.id)
             && peers_hang
-            && standing.state != RankState::Hung
+            && status.state != RankState::Hung
         {
-            standing.state = RankState::Waiting;
+            status.state = RankState::Waiting;
         }
     }
     standings
@@ -89,11 +89,11 @@ impl Hangs {
     ) -> Vec<StuckRank> {
         let mut new = Vec::new();
         for member in members {
-            let standing = standings.get(&member.id);
-            let is_hung = standing.is_some_and(|standing| standing.state == RankState::Hung);
+            let status = standings.get(&member.id);
+            let is_hung = status.is_some_and(|status| status.state == RankState::Hung);
             if is_hung && self.hung.insert(member.id) {
                 *self.count.entry(member.id).or_insert(0) += 1;
-                new.push(stuck(member, standing.and_then(|standing| standing.lag), now_ns));
+                new.push(stuck(member, status.and_then(|status| status.lag), now_ns));
             }
             if !is_hung && self.hung.remove(&member.id) {
                 let process = member.facts.process;
@@ -165,9 +165,9 @@ pub(super) fn report_stuck(
     let Some(desk) = desk else { return };
     let place = if is_open { "inside" } else { "since" };
     let message = format!("rank is hung: {seconds} s {place} a call of {operation}, {bytes} bytes");
-    let told = Observation::new(EventKind::RankHung, Place::Host, Severity::Warning, message);
+    let reported = Observation::new(EventKind::RankHung, Place::Host, Severity::Warning, message);
     let process = Some(Named::pid(process.pid));
-    let what = Observation { process, stuck: Some(Box::new(stuck)), ..told };
+    let what = Observation { process, stuck: Some(Box::new(stuck)), ..reported };
     let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
     desk.take(what, at, EventSource::Probes, Instant::now());
 }

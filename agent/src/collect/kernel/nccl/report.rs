@@ -45,11 +45,11 @@ pub(super) fn report(out: &mut Batch, member: &Member, beside: &MemberContext<'_
     if member.last_ns != 0 {
         out.push(metric::QUIET.sample(id, (), age(member.last_ns)));
     }
-    if let Some(standing) = beside.statuses.get(&id) {
+    if let Some(status) = beside.statuses.get(&id) {
         for &state in RankState::ALL {
-            out.push(metric::STATE.sample(id, state, i64::from(state == standing.state)));
+            out.push(metric::STATE.sample(id, state, i64::from(state == status.state)));
         }
-        if let Some(lag) = standing.lag {
+        if let Some(lag) = status.lag {
             out.push(metric::LAG.sample(id, (), count(lag)));
         }
     }

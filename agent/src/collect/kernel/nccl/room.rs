@@ -38,9 +38,9 @@ pub(super) fn one_more(
         return Ok(None);
     }
     let greatest = of_tenants.into_values().max_by_key(Vec::len);
-    let victim =
+    let affected =
         greatest.filter(|theirs| theirs.len() > own + 1).and_then(|mut theirs| theirs.pop());
-    victim
+    affected
         .map(Some)
         .ok_or_else(|| format!("more than {MAX_PER_HOST} collective libraries are in use"))
 }

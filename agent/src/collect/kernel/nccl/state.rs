@@ -9,7 +9,7 @@ use crate::catalog::nccl::GovernorLevel;
 pub(super) fn of(
     refused: Option<&str>,
     trouble: Option<String>,
-    (files, governed): (u64, Option<(&ProbeBudget, String)>),
+    (files, decision): (u64, Option<(&ProbeBudget, String)>),
 ) -> (SourceState, String, String) {
     if let Some(why) = refused {
         let remedy = "run gpuwho doctor to see what the kernel refuses";
@@ -23,7 +23,7 @@ pub(super) fn of(
         let reason = "no process that holds a device has NCCL or RCCL loaded";
         return (SourceState::Absent, reason.into(), String::new());
     }
-    let Some((governor, owner)) = governed else {
+    let Some((governor, owner)) = decision else {
         return (SourceState::Ready, String::new(), String::new());
     };
     let budget = governor.budget();

@@ -240,8 +240,8 @@ impl Watch {
         let level = least.map_or(GovernorLevel::Full, |(_, governor)| governor.level());
         let is_off = level == GovernorLevel::Full && self.attaching.is_idle();
         let level = if is_off { GovernorLevel::Off } else { level };
-        let governed = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
-        let state = state::of(self.attaching.refused(), found.trouble(), (files, governed));
+        let decision = least.map(|(owner, governor)| (governor, name(&self.ownership, owner)));
+        let state = state::of(self.attaching.refused(), found.trouble(), (files, decision));
         let detaching = self.attaching.detaching();
         let budget = if self.attaching.is_loaded() { self.budgets.budget() } else { 0 };
         self.shared.with(|known| {

@@ -94,9 +94,9 @@ fn a_text_tells_how_far_behind_a_rank_is_and_who_has_left() {
 fn a_job_that_tells_more_launches_than_a_number_holds_is_behind_by_no_less() {
     let most = format!("\"AllGather\": {0}, \"ReduceScatter\": {0}", u64::MAX);
     let none = "\"AllGather\": 0,\n            \"ReduceScatter\": 0";
-    let told = USER_GUIDE.replacen(none, &most, 1);
-    assert_ne!(told, USER_GUIDE);
-    let answer = read(&told);
+    let reported = USER_GUIDE.replacen(none, &most, 1);
+    assert_ne!(reported, USER_GUIDE);
+    let answer = read(&reported);
     assert_eq!(answer.communicators[0].foremost, u64::MAX);
 }
 

@@ -212,7 +212,7 @@ fn memory_does_not_depend_on_what_an_answer_says() {
     for (name, text) in hostile() {
         let mut outcome = None;
         let info = allocation_counter::measure(|| {
-            outcome = Some(read(&text, &LocalNames::default()).err())
+            outcome = Some(read(&text, &LocalNames::default()).err());
         });
         let error = outcome.flatten();
         let (bytes, length) = (info.bytes_max, text.len());

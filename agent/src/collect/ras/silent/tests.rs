@@ -93,8 +93,8 @@ impl Office {
     /// A process goes by a number in a namespace of its own, at an address of a network.
     fn stands(&mut self, pid: u32, network: u64, (host, inside): (&str, u32)) {
         let hosts = BTreeSet::from([host.parse().unwrap()]);
-        let standing = RasEndpoint { network, inside, hosts, client: None };
-        self.names.note(key(pid), Some(&standing));
+        let endpoint = RasEndpoint { network, inside, hosts, client: None };
+        self.names.note(key(pid), Some(&endpoint));
     }
 
     /// Its process is gone, and what was known of its communicators with it.
@@ -121,9 +121,10 @@ impl Office {
             here: LocalNames::default(),
             sees_host_pids: true,
         };
-        let heard = ReceivedAnswer { network: NETWORK, answer, server: &server };
+        let received = ReceivedAnswer { network: NETWORK, answer, server: &server };
         let mut accounts = Accounts::default();
-        self.claims = self.reported.report(&heard, &self.names, (&self.aggregator, &mut accounts));
+        self.claims =
+            self.reported.report(&received, &self.names, (&self.aggregator, &mut accounts));
         let events = self.aggregator.drain();
         let records = events.iter().flat_map(records);
         records

@@ -195,8 +195,8 @@ fn fabric(fabric: &Fabric, state: u8, rows: &mut Vec<Row>) {
         ("partition_unassigned", health.partitioned.map(|yes| !yes)),
         ("fabric_manager_disconnected", health.connected.map(|yes| !yes)),
     ];
-    for (word, told) in conditions {
-        rows.extend(told.map(|on| ("gpu.fabric.condition", word.to_owned(), flag(on))));
+    for (word, reported) in conditions {
+        rows.extend(reported.map(|on| ("gpu.fabric.condition", word.to_owned(), flag(on))));
     }
     let wrong = [
         "incorrect_system_guid",
@@ -214,13 +214,13 @@ fn fabric(fabric: &Fabric, state: u8, rows: &mut Vec<Row>) {
 
 fn modes(scenario: &Scenario, device: Device<'_>, seconds: f64, rows: &mut Vec<Row>) {
     let (modes, board) = (&device.group.modes, &device.group.board);
-    let told = [
+    let reported = [
         ("persistence", modes.persistence),
         ("accounting", modes.accounting),
         ("gsp_firmware", board.gsp.as_ref().map(|_| true)),
         ("c2c", device.group.c2c.as_ref().map(|_| true)),
     ];
-    for (word, on) in told {
+    for (word, on) in reported {
         rows.extend(on.map(|on| ("gpu.mode", word.to_owned(), flag(on))));
     }
     if modes.accounting == Some(true) {
@@ -238,14 +238,15 @@ fn modes(scenario: &Scenario, device: Device<'_>, seconds: f64, rows: &mut Vec<R
         "bus_reset",
         "system_reboot",
     ];
-    let told = modes.recovery.as_ref().map(|curve| device.value(curve, seconds));
-    let holds = told.map(|told| (0..8_u8).find(|n| f64::from(*n) == told).unwrap().into());
+    let reported = modes.recovery.as_ref().map(|curve| device.value(curve, seconds));
+    let holds =
+        reported.map(|reported| (0..8_u8).find(|n| f64::from(*n) == reported).unwrap().into());
     words("gpu.recovery.action", &actions, holds, rows);
     if board.inforom.is_some() {
         rows.push(("gpu.inforom.valid", String::new(), flag(!board.inforom_corrupted)));
     }
-    for (word, told) in [("encoder", modes.encoder), ("capture", modes.capture)] {
-        let Some([sessions, frames, microseconds]) = told else { continue };
+    for (word, reported) in [("encoder", modes.encoder), ("capture", modes.capture)] {
+        let Some([sessions, frames, microseconds]) = reported else { continue };
         rows.push(("gpu.video.sessions", word.to_owned(), f64::from(sessions)));
         if sessions > 0 {
             rows.push(("gpu.video.frame_rate", word.to_owned(), f64::from(frames)));
@@ -253,7 +254,7 @@ fn modes(scenario: &Scenario, device: Device<'_>, seconds: f64, rows: &mut Vec<R
             rows.push(("gpu.video.latency", word.to_owned(), seconds));
         }
     }
-    let Some(confidential) = scenario.confidential.filter(|told| told.on) else { return };
+    let Some(confidential) = scenario.confidential.filter(|reported| reported.on) else { return };
     rows.push(("gpu.confidential_compute.ready", String::new(), flag(confidential.ready)));
     for (word, kib) in ["protected", "unprotected"].iter().zip(modes.protected.iter().flatten()) {
         let bytes = *kib as f64 * 1024.0;

@@ -40,8 +40,9 @@ fn fabric(to: *mut nvmlGpuFabricInfo_v3_t, device: Device<'_>, seconds: f64) -> 
     let nvmlGpuFabricInfo_v3_t { clusterUuid, status, cliqueId, state, healthMask, .. } =
         fabric_v3(known, device, seconds);
     let version = asked;
-    let told = nvmlGpuFabricInfo_v2_t { version, clusterUuid, status, cliqueId, state, healthMask };
-    put(to.cast(), told)
+    let reported =
+        nvmlGpuFabricInfo_v2_t { version, clusterUuid, status, cliqueId, state, healthMask };
+    put(to.cast(), reported)
 }
 
 fn fabric_v3(fabric: &Fabric, device: Device<'_>, seconds: f64) -> nvmlGpuFabricInfo_v3_t {
@@ -87,11 +88,11 @@ exports! {
     fn nvmlDeviceGetGspFirmwareVersion(device: nvmlDevice_t, to: *mut c_char) |name|
         text(name, device, (to, GSP_VERSION_LENGTH), |group| group.board.gsp.as_ref());
     /// Whether there is such firmware: where its version is known, and it is the default.
-    fn nvmlDeviceGetGspFirmwareMode(device: nvmlDevice_t, on: *mut c_uint, usual: *mut c_uint) |name|
+    fn nvmlDeviceGetGspFirmwareMode(device: nvmlDevice_t, on: *mut c_uint, default: *mut c_uint) |name|
         on_device(name, device, |_, device| {
             device.group.board.gsp.as_ref().ok_or(NOT_SUPPORTED)?;
             put(on, 1)?;
-            put(usual, 1)
+            put(default, 1)
         });
     /// Version of the InfoROM's image.
     fn nvmlDeviceGetInforomImageVersion(device: nvmlDevice_t, to: *mut c_char, length: c_uint) |name|

@@ -152,8 +152,8 @@ fn kind(errors: &Errors, field: c_uint) -> Option<&Curve> {
 }
 
 /// A bit error rate in the library's packing.
-fn ber(told: Option<[u32; 2]>) -> Result<Typed, Code> {
-    let [mantissa, exponent] = told.ok_or(NOT_SUPPORTED)?;
+fn ber(reported: Option<[u32; 2]>) -> Result<Typed, Code> {
+    let [mantissa, exponent] = reported.ok_or(NOT_SUPPORTED)?;
     Ok(Typed::U64(u64::from(mantissa << 8 | exponent)))
 }
 

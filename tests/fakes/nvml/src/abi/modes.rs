@@ -49,25 +49,25 @@ exports! {
     /// Sessions of the encoder.
     fn nvmlDeviceGetEncoderStats(device: nvmlDevice_t, sessions: *mut c_uint, frames: *mut c_uint, latency: *mut c_uint) |name|
         on_device(name, device, |_, device| {
-            let told = device.group.modes.encoder.ok_or(NOT_SUPPORTED)?;
-            put(sessions, told[0])?;
-            put(frames, told[1])?;
-            put(latency, told[2])
+            let reported = device.group.modes.encoder.ok_or(NOT_SUPPORTED)?;
+            put(sessions, reported[0])?;
+            put(frames, reported[1])?;
+            put(latency, reported[2])
         });
     /// Sessions of frame buffer capture.
     fn nvmlDeviceGetFBCStats(device: nvmlDevice_t, to: *mut nvmlFBCStats_t) |name|
         on_device(name, device, |_, device| {
             let [sessions, frames, latency] = device.group.modes.capture.ok_or(NOT_SUPPORTED)?;
-            let told = nvmlFBCStats_t { sessionsCount: sessions, averageFPS: frames, averageLatency: latency };
-            put(to, told)
+            let reported = nvmlFBCStats_t { sessionsCount: sessions, averageFPS: frames, averageLatency: latency };
+            put(to, reported)
         });
     /// Confidential computing on the host.
     fn nvmlSystemGetConfComputeState(to: *mut nvmlConfComputeSystemState_t) |name| {
-        let told = confidential(name)?;
+        let reported = confidential(name)?;
         put(to, nvmlConfComputeSystemState_t {
-            environment: told.environment,
-            ccFeature: c_uint::from(told.on),
-            devToolsMode: c_uint::from(told.devtools),
+            environment: reported.environment,
+            ccFeature: c_uint::from(reported.on),
+            devToolsMode: c_uint::from(reported.devtools),
         })
     };
     /// Whether the devices accept work.

@@ -76,8 +76,8 @@ fn hand_over<T: Copy>(
     // SAFETY: not null, and by the caller's promise the length of the array at `to`.
     let room = unsafe { *count } as usize;
     let fits = room >= items.len() && (!to.is_null() || items.is_empty());
-    let told = if fits { items.len() } else { needed };
-    put(count, c_uint::try_from(told).unwrap_or(c_uint::MAX))?;
+    let reported = if fits { items.len() } else { needed };
+    put(count, c_uint::try_from(reported).unwrap_or(c_uint::MAX))?;
     if !fits {
         return Err(INSUFFICIENT_SIZE);
     }

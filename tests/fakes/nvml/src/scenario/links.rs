@@ -221,8 +221,8 @@ impl C2c {
 impl Health {
     /// Two bits for each condition (1 yes, 2 no) and four for the configuration.
     pub fn mask(self) -> u32 {
-        let bits = |told: Option<bool>, shift: u32| {
-            told.map_or(0, |yes| if yes { 1_u32 } else { 2 }) << shift
+        let bits = |reported: Option<bool>, shift: u32| {
+            reported.map_or(0, |yes| if yes { 1_u32 } else { 2 }) << shift
         };
         bits(self.degraded_bandwidth, 0)
             | bits(self.route_recovery, 2)
@@ -238,8 +238,8 @@ impl Fabric {
     /// How far the registration is.
     pub fn state_at(&self, device: Device<'_>, seconds: f64) -> u8 {
         let states = [0_u8, 1, 2, 3];
-        let told = device.value(&self.state, seconds);
-        states.into_iter().rfind(|state| f64::from(*state) <= told).unwrap_or_default()
+        let reported = device.value(&self.state, seconds);
+        states.into_iter().rfind(|state| f64::from(*state) <= reported).unwrap_or_default()
     }
 
     /// The cluster's bytes.

@@ -39,8 +39,8 @@ fn book() -> PodCache {
 }
 
 /// Pods and containers with their names, in the order they were told.
-fn named(told: &[MetadataUpdate]) -> Vec<String> {
-    let line = |told: &MetadataUpdate| match told {
+fn named(reported: &[MetadataUpdate]) -> Vec<String> {
+    let line = |reported: &MetadataUpdate| match reported {
         MetadataUpdate::Pod(pod) => format!("pod {} is {}/{}", pod.uid, pod.namespace, pod.name),
         MetadataUpdate::Container(one) => {
             let pod = one.pod.as_ref().unwrap();
@@ -49,24 +49,25 @@ fn named(told: &[MetadataUpdate]) -> Vec<String> {
         MetadataUpdate::Gone(Change::Pod(uid)) => format!("pod {uid} ended"),
         MetadataUpdate::Gone(Change::Container(id)) => format!("{id} ended"),
     };
-    told.iter().map(line).collect()
+    reported.iter().map(line).collect()
 }
 
 #[test]
 fn a_list_tells_pods_their_containers_and_the_sandbox_itself() {
-    let told = book().list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
+    let reported =
+        book().list(vec![sandbox("s", UID, 0, "")], vec![container("c", "s", UID, "main")]);
     let pod = format!("pod {UID} is ml/pod-{UID}");
     let expected = [pod, format!("s is None of {UID}"), format!("c is Some(\"main\") of {UID}")];
-    assert_eq!(named(&told), expected);
-    let Some(MetadataUpdate::Container(facts)) = told.last() else { panic!("{told:?}") };
+    assert_eq!(named(&reported), expected);
+    let Some(MetadataUpdate::Container(facts)) = reported.last() else { panic!("{reported:?}") };
     let image = facts.image.as_deref();
     assert_eq!((image, facts.runtime), (Some("lab.local/gpuload:1"), "containerd"));
 }
 
 #[test]
 fn a_container_listed_without_its_sandbox_is_its_label_s_pod_s() {
-    let told = book().some(Vec::new(), vec![container("c", "s", UID, "main")]);
-    assert_eq!(named(&told), [format!("c is Some(\"main\") of {UID}")]);
+    let reported = book().some(Vec::new(), vec![container("c", "s", UID, "main")]);
+    assert_eq!(named(&reported), [format!("c is Some(\"main\") of {UID}")]);
 }
 
 #[test]
@@ -79,8 +80,8 @@ fn a_container_that_nothing_ties_to_a_pod_is_not_told() {
 fn a_container_whose_label_and_sandbox_differ_is_not_told() {
     let mut book = book();
     book.some(vec![sandbox("s", UID, 0, "")], Vec::new());
-    let told = book.some(Vec::new(), vec![container("c", "s", "another", "main")]);
-    assert_eq!(named(&told), [""; 0]);
+    let reported = book.some(Vec::new(), vec![container("c", "s", "another", "main")]);
+    assert_eq!(named(&reported), [""; 0]);
 }
 
 #[test]
@@ -88,38 +89,38 @@ fn init_and_ephemeral_containers_have_the_names_the_pod_gives_them() {
     let containers = [("i", "copy-model"), ("d", "debugger-x7b9k")]
         .map(|(id, name)| container(id, "s", UID, name))
         .to_vec();
-    let told = book().some(vec![sandbox("s", UID, 0, "")], containers);
+    let reported = book().some(vec![sandbox("s", UID, 0, "")], containers);
     let expected = ["i is Some(\"copy-model\")", "d is Some(\"debugger-x7b9k\")"];
-    assert_eq!(named(&told)[2..], expected.map(|line| format!("{line} of {UID}")));
+    assert_eq!(named(&reported)[2..], expected.map(|line| format!("{line} of {UID}")));
 }
 
 #[test]
 fn a_static_pod_keeps_its_uid_of_32_digits() {
     let uid = "0123456789abcdef0123456789abcdef";
-    let told = book().some(vec![sandbox("s", uid, 0, "")], Vec::new());
-    assert_eq!(named(&told)[0], format!("pod {uid} is ml/pod-{uid}"));
+    let reported = book().some(vec![sandbox("s", uid, 0, "")], Vec::new());
+    assert_eq!(named(&reported)[0], format!("pod {uid} is ml/pod-{uid}"));
 }
 
 #[test]
 fn of_a_pod_s_sandboxes_the_last_attempt_describes_it() {
     let pods = vec![sandbox("new", UID, 1, "b-1"), sandbox("old", UID, 0, "a-0")];
-    let told = book().some(pods, Vec::new());
+    let reported = book().some(pods, Vec::new());
     let expected = [
         format!("pod {UID} is ml/pod-{UID}"),
         format!("new is None of {UID}"),
         format!("old is None of {UID}"),
     ];
-    assert_eq!(named(&told), expected);
+    assert_eq!(named(&reported), expected);
 }
 
 #[test]
 fn a_pod_outlives_its_sandbox_until_the_last_one_is_gone() {
     let mut book = book();
     book.list(vec![sandbox("old", UID, 0, ""), sandbox("new", UID, 1, "")], Vec::new());
-    let told = book.list(vec![sandbox("new", UID, 1, "")], Vec::new());
-    assert_eq!(named(&told)[2..], ["old ended"]);
-    let told = book.list(Vec::new(), Vec::new());
-    assert_eq!(named(&told), [format!("pod {UID} ended"), "new ended".to_owned()]);
+    let reported = book.list(vec![sandbox("new", UID, 1, "")], Vec::new());
+    assert_eq!(named(&reported)[2..], ["old ended"]);
+    let reported = book.list(Vec::new(), Vec::new());
+    assert_eq!(named(&reported), [format!("pod {UID} ended"), "new ended".to_owned()]);
 }
 
 #[test]
@@ -143,13 +144,13 @@ fn an_event_tells_what_it_carries_and_a_deletion_what_it_is_about() {
         containers: vec![running.clone()],
     };
     let mut book = book();
-    let told = named(&book.event(event(1, "c")));
+    let reported = named(&book.event(event(1, "c")));
     let expected = [
         format!("pod {UID} is ml/pod-{UID}"),
         format!("s is None of {UID}"),
         format!("c is Some(\"main\") of {UID}"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     assert_eq!(named(&book.event(event(DELETED, "c"))).last().unwrap(), "c ended");
     let bare = Event { kind: DELETED, container_id: "s".into(), ..Event::default() };
     assert_eq!(named(&book.event(bare)), [format!("pod {UID} ended"), "s ended".to_owned()]);
@@ -181,8 +182,8 @@ fn an_image_known_by_its_digest_alone_has_the_tag_of_the_runtime_s_list() {
     let images = vec![Image { id: digest, repo_tags: vec!["lab.local/gpuload:1".into()] }];
     book.tags(images, &containers);
     assert!(!book.lacks_tags(&containers));
-    let told = book.some(Vec::new(), containers.to_vec());
-    let [MetadataUpdate::Container(facts)] = &*told else { panic!("{told:?}") };
+    let reported = book.some(Vec::new(), containers.to_vec());
+    let [MetadataUpdate::Container(facts)] = &*reported else { panic!("{reported:?}") };
     assert_eq!(facts.image.as_deref(), Some("lab.local/gpuload:1"));
 }
 
@@ -251,8 +252,8 @@ proptest! {
     ) {
         let (mut book, names) = (book(), MetadataCache::default());
         for step in &steps {
-            for told in say(&mut book, step) {
-                match told {
+            for reported in say(&mut book, step) {
+                match reported {
                     MetadataUpdate::Pod(facts) => drop(names.put_pod(Provider::Cri, facts)),
                     MetadataUpdate::Container(facts) => drop(names.put_container(Provider::Cri, facts)),
                     MetadataUpdate::Gone(what) => names.gone(Provider::Cri, &what, 0),
@@ -270,7 +271,7 @@ proptest! {
             }
         }
         let everything = Step::List((0..PODS).collect());
-        prop_assert!(say(&mut book, &everything).iter().all(|told| !matches!(told, MetadataUpdate::Gone(_))));
+        prop_assert!(say(&mut book, &everything).iter().all(|reported| !matches!(reported, MetadataUpdate::Gone(_))));
         prop_assert_eq!(book.containers(), PODS * 3);
     }
 }

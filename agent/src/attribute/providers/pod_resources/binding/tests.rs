@@ -57,13 +57,14 @@ fn memory(kind: &str, size: u64, ids: &[i64]) -> ContainerMemory {
 /// Who was granted what, in words.
 fn reported(outcome: &Outcome, ownership: &Ownership) -> Vec<String> {
     let mut told = Vec::new();
-    for grant in &outcome.allocations {
-        let facts = ownership.owner_facts(grant.owner).unwrap();
+    for allocation in &outcome.allocations {
+        let facts = ownership.owner_facts(allocation.owner).unwrap();
         let Owner::Pod { uid, container, within: None } = &facts.owner else { panic!("{facts:?}") };
         let container = container.as_deref().unwrap_or_default();
-        let (kind, resource) = (grant.kind.as_str(), grant.words.resource.as_deref().unwrap());
-        let replica = grant.words.replica.as_deref().unwrap_or("-");
-        told.push(format!("{uid}/{container} {kind} {:?} {resource} {replica}", grant.device));
+        let (kind, resource) =
+            (allocation.kind.as_str(), allocation.words.resource.as_deref().unwrap());
+        let replica = allocation.words.replica.as_deref().unwrap_or("-");
+        told.push(format!("{uid}/{container} {kind} {:?} {resource} {replica}", allocation.device));
     }
     told
 }
@@ -126,7 +127,8 @@ fn what_a_container_has_for_itself_on_the_host_goes_with_its_device() {
     list[1].cpu_ids = vec![4];
     list[1].memory = vec![memory("memory", 7, &[])];
     let outcome = Binding::default().bind(list, &names(), &ownership);
-    let beside = outcome.allocations.iter().map(|grant| grant.words.beside.as_deref().cloned());
+    let beside =
+        outcome.allocations.iter().map(|allocation| allocation.words.beside.as_deref().cloned());
     let expected = [
         Some(PinnedResources {
             numa: [1].into(),
@@ -194,7 +196,7 @@ fn a_device_that_an_ended_pod_is_still_listed_for_is_contested() {
     };
     let outcome = binding.bind(list(&["done", "next"]), &names(), &ownership);
     assert_eq!((outcome.allocations.len(), outcome.contested), (2, 2));
-    assert!(outcome.allocations.iter().all(|grant| grant.kind == GrantKind::Replica));
+    assert!(outcome.allocations.iter().all(|allocation| allocation.kind == GrantKind::Replica));
     let outcome = binding.bind(list(&["next"]), &names(), &ownership);
     assert_eq!((outcome.allocations.len(), outcome.contested), (2, 0));
 }
@@ -232,7 +234,8 @@ fn a_device_that_cannot_be_named_is_counted_by_why() {
 fn a_grant_takes_no_name_away_from_the_pods_processes() {
     let ownership = ownership();
     runs(&ownership, "u1", "a");
-    let party = Owner::Pod { uid: PodUid::new("u1"), container: Some("main".into()), within: None };
+    let owner_id =
+        Owner::Pod { uid: PodUid::new("u1"), container: Some("main".into()), within: None };
     let pod = Pod {
         qos: Some("guaranteed"),
         name: Some("a".into()),
@@ -241,7 +244,7 @@ fn a_grant_takes_no_name_away_from_the_pods_processes() {
         ..Pod::unnamed(PodUid::new("u1"))
     };
     let richer = Workload { pod: Some(pod), ..Workload::default() };
-    let id = ownership.grantee(party, &richer);
+    let id = ownership.grantee(owner_id, &richer);
     let before = ownership.owner_facts(id).unwrap();
     let list = vec![line("a", &[("nvidia.com/gpu", GPU)])];
     let outcome = Binding::default().bind(list, &names(), &ownership);

@@ -62,14 +62,14 @@ fn a_pod_tells_its_containers_of_all_three_kinds() {
         init: vec![status("setup", "containerd://bb")],
         ephemeral: vec![status("debugger", "containerd://cc")],
     };
-    let told = book().pod(Pod { status: Some(status), ..pod("u1", "a") });
+    let reported = book().pod(Pod { status: Some(status), ..pod("u1", "a") });
     let wanted = [
         facts("u1", "a"),
         container("u1", "setup", "bb"),
         container("u1", "main", "aa"),
         container("u1", "debugger", "cc"),
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(reported, wanted);
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn owner_references_and_age_name_the_workload() {
         api_version: "batch/v1".into(),
         controller: true,
     });
-    let told = book().pod(meta);
-    let Some(MetadataUpdate::Pod(facts)) = told.first() else { panic!("{told:?}") };
+    let reported = book().pod(meta);
+    let Some(MetadataUpdate::Pod(facts)) = reported.first() else { panic!("{reported:?}") };
     let workload: Vec<_> =
         facts.workload.iter().map(|(key, value)| (key.name, value.to_string())).collect();
     let wanted = [
@@ -137,11 +137,11 @@ fn a_mirror_changes_nothing_of_the_static_pod_itself() {
 
 #[test]
 fn an_annotation_never_gives_a_pod_the_uid_of_another() {
-    let victim = "11111111-2222-3333-4444-555555555555";
+    let affected = "11111111-2222-3333-4444-555555555555";
     for forged in [
-        annotated(pod("u-forger", "x"), &[(HASH, victim), (MIRROR, victim)]),
+        annotated(pod("u-forger", "x"), &[(HASH, affected), (MIRROR, affected)]),
         annotated(pod("u-forger", "x"), &[(HASH, HASHED)]),
-        annotated(pod("u-forger", "x"), &[(SOURCE, "file"), (HASH, victim)]),
+        annotated(pod("u-forger", "x"), &[(SOURCE, "file"), (HASH, affected)]),
     ] {
         assert_eq!(book().pod(forged), [facts("u-forger", "x")]);
     }
@@ -169,8 +169,8 @@ fn a_pod_without_a_name_or_a_uid_is_no_pod() {
 #[test]
 fn a_digest_is_no_image_name() {
     let sum = "sha256:0123".to_owned();
-    let told = container_of(&ContainerStatus { image: sum, ..status("main", "cri-o://aa") });
-    assert_eq!(told.map(|facts| (facts.image, facts.runtime)), Some((None, "cri-o")));
+    let reported = container_of(&ContainerStatus { image: sum, ..status("main", "cri-o://aa") });
+    assert_eq!(reported.map(|facts| (facts.image, facts.runtime)), Some((None, "cri-o")));
 }
 
 fn container_of(status: &ContainerStatus) -> Option<ContainerFacts> {

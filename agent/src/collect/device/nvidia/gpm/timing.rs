@@ -11,10 +11,10 @@ pub(super) fn is_early(last_ns: u64, now_ns: u64) -> bool {
     now_ns.checked_sub(last_ns).is_some_and(|gap_ns| gap_ns < NEAREST_NS)
 }
 
-/// Whether two samples with a gap between them make a value; `usual_ns` is the gap before.
-pub(super) fn is_near_enough(gap_ns: u64, usual_ns: Option<u64>) -> bool {
+/// Whether two samples with a gap between them make a value; `typical_ns` is the gap before.
+pub(super) fn is_near_enough(gap_ns: u64, typical_ns: Option<u64>) -> bool {
     let farthest_ns =
-        usual_ns.map_or(FARTHEST_NS, |usual_ns| usual_ns.saturating_mul(2).max(FARTHEST_NS));
+        typical_ns.map_or(FARTHEST_NS, |typical_ns| typical_ns.saturating_mul(2).max(FARTHEST_NS));
     (NEAREST_NS..=farthest_ns).contains(&gap_ns)
 }
 

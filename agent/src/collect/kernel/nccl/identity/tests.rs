@@ -117,7 +117,7 @@ fn children_of_what_was_there_before_have_no_name() {
 
 #[test]
 fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
-    let told = |hash| Completed {
+    let reported = |hash| Completed {
         hash: Some(CommunicatorHash(hash)),
         rank: 1,
         ranks: 4,
@@ -134,7 +134,7 @@ fn a_parent_that_others_tell_names_its_children_and_is_named_on_them() {
     put(3, identity(9, SEEN));
     // Which child of that one it is nobody has seen, but it is told itself.
     put(4, Identity { parent: 3, child: UNKNOWN, ..child });
-    snapshot.completed = HashMap::from([(1, told(71)), (3, told(73)), (4, told(74))]);
+    snapshot.completed = HashMap::from([(1, reported(71)), (3, reported(73)), (4, reported(74))]);
     let (found, lost) = Lineage::default().identify(&snapshot, &Alive(0));
     assert_eq!(lost, Vec::<u64>::new());
     let hash = |number: u64| Some(CommunicatorHash(number));

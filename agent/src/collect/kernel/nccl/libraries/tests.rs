@@ -156,7 +156,7 @@ fn a_path_is_told_as_text_that_harms_no_terminal() {
     let path = [b"/tmp/\x1b[2J\xff", &b"x".repeat(4_000)[..]].concat();
     let key = FileKey { device: (0, 1), inode: 2 };
     let mapping = Mapping { range: (0, 1), offset: 0, key, is_code: true, path: &path };
-    let told = New::of(&mapping).path;
-    assert!(told.starts_with("/tmp/\u{fffd}[2J\u{fffd}xxx"), "{told}");
-    assert_eq!(told.chars().count(), MAX_PATH_LEN);
+    let reported = New::of(&mapping).path;
+    assert!(reported.starts_with("/tmp/\u{fffd}[2J\u{fffd}xxx"), "{reported}");
+    assert_eq!(reported.chars().count(), MAX_PATH_LEN);
 }

@@ -113,17 +113,17 @@ fn a_hostile_configuration_gives_no_name_and_harms_nothing() {
     assert_eq!(make(&config(&[b'x'; MAX_NAME_LEN])), "0");
     assert_eq!(make(&config(b"\xff\x1b[0m\xc3")), "0");
     assert_eq!(make("config name 00"), "0");
-    let told = |name: &str| Some(name.to_owned());
+    let reported = |name: &str| Some(name.to_owned());
     let wanted = [
         None,
         // How an ELF file begins.
-        told("\u{fffd}ELF\u{fffd}\u{fffd}\u{fffd}"),
+        reported("\u{fffd}ELF\u{fffd}\u{fffd}\u{fffd}"),
         None,
         None,
         None,
-        told(&("x".repeat(MAX_NAME_LEN - 3) + "…")),
-        told(&"x".repeat(MAX_NAME_LEN)),
-        told("\u{fffd}\u{fffd}[0m\u{fffd}"),
+        reported(&("x".repeat(MAX_NAME_LEN - 3) + "…")),
+        reported(&"x".repeat(MAX_NAME_LEN)),
+        reported("\u{fffd}\u{fffd}[0m\u{fffd}"),
         None,
     ];
     assert_eq!(names(&bare, &rank), wanted);
@@ -144,9 +144,9 @@ fn a_name_is_on_the_info_of_every_rank_also_of_those_whose_program_gave_none() {
     for (number, rank) in ranks.iter_mut().enumerate() {
         assert_eq!(rank.order(&format!("init world 2 {number} {id} config")), "0");
     }
-    let told = source.read();
+    let reported = source.read();
     for rank in &ranks {
-        let facts = only(told.members(rank.child.id()));
+        let facts = only(reported.members(rank.child.id()));
         assert_eq!(facts.name.as_deref(), Some("data"));
         let has_name = |set: crate::catalog::attributes::AttrSet| {
             set.iter().any(|(key, _)| key.name == "nccl.communicator.name")
@@ -220,11 +220,11 @@ fn what_grew_is_known_from_its_birth_on_all_ranks() {
         }
         assert_eq!(ranks[2].order(&format!("join {child} 3 2 {id}")), "0");
     }
-    let told = source.read();
+    let reported = source.read();
     let half = Hash::of_child(world, 1, 0);
     let mut all: Vec<Vec<u64>> = Vec::new();
     for rank in &ranks {
-        let grown = told.members(rank.child.id()).into_iter();
+        let grown = reported.members(rank.child.id()).into_iter();
         let grown = grown.filter(|facts| facts.origin == Origin::Grow);
         // No call was made on any of them, so nothing was read from memory.
         let known = grown.map(|facts| {
@@ -242,8 +242,8 @@ fn what_grew_is_known_from_its_birth_on_all_ranks() {
     for rank in &mut ranks {
         assert_eq!(rank.order("call 1 ncclAllReduce large 100 7"), "0");
     }
-    let told = source.read().all("nccl.collective.calls");
-    assert_eq!(told.keys().filter(|(_, hash, _)| hash == "-").count(), 0);
+    let reported = source.read().all("nccl.collective.calls");
+    assert_eq!(reported.keys().filter(|(_, hash, _)| hash == "-").count(), 0);
 }
 
 #[test]
@@ -257,8 +257,8 @@ fn children_after_one_that_failed_are_known_from_memory_and_not_by_a_number() {
     assert_eq!(rank.order("fail 3"), "ok");
     assert_eq!(rank.order("split world 0 0 half"), "3");
     assert_eq!(rank.order("split world 0 0 whole"), "0");
-    let child = |told: &Told, rank: &Rank| {
-        let members = told.members(rank.child.id());
+    let child = |reported: &Told, rank: &Rank| {
+        let members = reported.members(rank.child.id());
         let children = members.iter().filter(|facts| facts.hash.map(|hash| hash.0) != Some(world));
         children.map(|facts| (facts.hash.map(|hash| hash.0), facts.known_by)).collect::<Vec<_>>()
     };

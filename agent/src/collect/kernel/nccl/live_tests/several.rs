@@ -64,18 +64,18 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     source.until_ready(2);
     let second = init_in(&mut rank, &scenes[1], "second");
     assert_eq!(rank.order("call 5 ncclAllReduce second 16 7"), "0");
-    let told = source.read();
+    let reported = source.read();
     let pid = rank.child.id();
-    let files = |told: &Told| {
-        let members = told.members(pid).into_iter();
+    let files = |reported: &Told| {
+        let members = reported.members(pid).into_iter();
         members
             .map(|facts| (facts.hash.unwrap().to_string(), facts.library.clone().unwrap()))
             .collect::<BTreeMap<_, _>>()
     };
     let [one, other] = scenes.each_ref().map(|scene| scene.library().display().to_string());
     let wanted = [(first.clone(), one.into()), (second.clone(), other.into())];
-    assert_eq!(files(&told), BTreeMap::from(wanted.clone()));
-    let coverage = told.all("nccl.communicator.coverage");
+    assert_eq!(files(&reported), BTreeMap::from(wanted.clone()));
+    let coverage = reported.all("nccl.communicator.coverage");
     let of = |hash: &str, part: &str| match &coverage[&(pid, hash.to_owned(), part.to_owned())] {
         Value::Double(part) => *part,
         other => panic!("{other:?}"),
@@ -83,7 +83,7 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     for (hash, part) in [(&first, "entry"), (&first, "return"), (&second, "entry")] {
         assert!((of(hash, part) - 1.0).abs() < 0.05, "{hash} {part}: {coverage:?}");
     }
-    let counted = told.all("nccl.collective.calls");
+    let counted = reported.all("nccl.collective.calls");
     let calls =
         |hash: &String| counted[&(pid, hash.clone(), "all_reduce lt_4KiB".to_owned())].clone();
     assert_eq!((calls(&first), calls(&second)), (Value::Int(3), Value::Int(5)));
@@ -91,9 +91,9 @@ fn a_process_with_two_copies_of_the_library_has_each_communicators_file_and_cove
     drop(rank);
     source.waker.wake();
     source.until("let go", |source| source.nccl.shared.with(|known| known.files == 0));
-    let told = source.read();
-    assert_eq!(told.members(pid).len(), 2);
-    assert_eq!(told.all("nccl.communicator.coverage").len(), 4);
+    let reported = source.read();
+    assert_eq!(reported.members(pid).len(), 2);
+    assert_eq!(reported.all("nccl.communicator.coverage").len(), 4);
 }
 
 /// Two processes with a library each, one of which somebody else keeps locked for a while.
@@ -152,7 +152,7 @@ fn what_is_counted_of_a_library_that_is_attached_later_is_divided_by_its_own_cov
 /// What the governor told when it first gave something up.
 fn first_step(source: &Source) -> crate::event::Observation {
     let events = source.aggregator.drain().into_iter().map(|event| event.what);
-    let mut events = events.filter(|what| what.governed.is_some());
+    let mut events = events.filter(|what| what.decision.is_some());
     events.next().unwrap_or_else(|| panic!("nothing was told"))
 }
 
@@ -166,10 +166,10 @@ fn the_process_that_pays_most_decides_and_not_the_mean_of_all() {
     // Four times the budget of one, and a third of that of all.
     let load = "pace 1000 2000 ncclAllReduce world 16 7";
     until_level(&mut source, &mut ranks[..1], load, Cycled);
-    let told = first_step(&source);
-    assert_eq!(told.process.map(|process| process.pid), Some(ranks[0].child.id()));
-    let governed = told.governed.unwrap();
-    assert!(governed.rate > 500, "{governed:?}");
+    let reported = first_step(&source);
+    assert_eq!(reported.process.map(|process| process.pid), Some(ranks[0].child.id()));
+    let decision = reported.decision.unwrap();
+    assert!(decision.rate > 500, "{decision:?}");
 }
 
 #[test]

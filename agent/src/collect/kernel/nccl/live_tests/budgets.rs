@@ -10,7 +10,7 @@ use gpuwho_common::nccl::{LOST_THREAD, PLACE_THREAD, STRANGERS_ROOM, Thread};
 fn reported(source: &Source) -> Vec<(Severity, BudgetDecision)> {
     let events = source.aggregator.drain().into_iter().map(|event| event.what);
     let events = events.filter(|what| what.kind == EventKind::GovernorChange);
-    events.map(|what| (what.severity, *what.governed.unwrap())).collect()
+    events.map(|what| (what.severity, *what.decision.unwrap())).collect()
 }
 
 /// Attached and wanted seconds so far, and the calls counted.

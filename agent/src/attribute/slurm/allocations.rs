@@ -56,11 +56,11 @@ fn allocations(
             continue;
         }
         let workload = Workload { slurm: Some(job.task()), ..Workload::default() };
-        let party = ownership.grantee(Owner::Job(job.name.clone()), &workload);
+        let owner_id = ownership.grantee(Owner::Job(job.name.clone()), &workload);
         grants.extend(devices.into_iter().map(|device| Allocation {
             kind: if device.is_part() { GrantKind::Instance } else { GrantKind::Exclusive },
             device,
-            owner: party,
+            owner: owner_id,
             source,
             words: AllocationDetails {
                 resource: Some(Arc::from(RESOURCE)),
@@ -86,12 +86,13 @@ fn mapped(job: &Job, why: Undecided) -> Vec<DeviceName> {
 /// A device that several jobs may open is divided among them (`gres/shard`, `gres/mps`).
 fn share(grants: &mut [Allocation]) {
     let mut holders: HashMap<DeviceName, usize> = HashMap::new();
-    for grant in grants.iter() {
-        *holders.entry(grant.device.clone()).or_default() += 1;
+    for allocation in grants.iter() {
+        *holders.entry(allocation.device.clone()).or_default() += 1;
     }
-    for grant in grants.iter_mut().filter(|grant| grant.kind == GrantKind::Exclusive) {
-        if holders.get(&grant.device).is_some_and(|jobs| *jobs > 1) {
-            grant.kind = GrantKind::Replica;
+    for allocation in grants.iter_mut().filter(|allocation| allocation.kind == GrantKind::Exclusive)
+    {
+        if holders.get(&allocation.device).is_some_and(|jobs| *jobs > 1) {
+            allocation.kind = GrantKind::Replica;
         }
     }
 }
@@ -127,12 +128,17 @@ mod tests {
 
     fn granted(jobs: &[Arc<Job>]) -> Vec<(DeviceName, String, GrantKind)> {
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
-        let party = |grant: &Allocation| match &ownership.owner_facts(grant.owner).unwrap().owner {
-            Owner::Job(job) => job.to_string(),
-            other => panic!("{other:?}"),
-        };
+        let owner_id =
+            |allocation: &Allocation| match &ownership.owner_facts(allocation.owner).unwrap().owner
+            {
+                Owner::Job(job) => job.to_string(),
+                other => panic!("{other:?}"),
+            };
         let grants = allocations(jobs, &ownership, minors);
-        grants.iter().map(|grant| (grant.device.clone(), party(grant), grant.kind)).collect()
+        grants
+            .iter()
+            .map(|allocation| (allocation.device.clone(), owner_id(allocation), allocation.kind))
+            .collect()
     }
 
     /// A job with the devices that a source has told.
@@ -144,12 +150,12 @@ mod tests {
 
     #[test]
     fn a_mapping_file_grants_where_the_kernel_does_not_tell() {
-        let untold = |why| Granted::Untold(why);
+        let undecided = |why| Granted::Untold(why);
         let jobs = [
-            reported("7", untold(Undecided::CgroupV1), "2,GPU-4e1a", Source::Mapping),
-            reported("8", untold(Undecided::NoProgram), "0.3", Source::Mapping),
-            reported("9", untold(Undecided::CgroupV1), "5", Source::Environment),
-            reported("10", untold(Undecided::Gone), "6", Source::Mapping),
+            reported("7", undecided(Undecided::CgroupV1), "2,GPU-4e1a", Source::Mapping),
+            reported("8", undecided(Undecided::NoProgram), "0.3", Source::Mapping),
+            reported("9", undecided(Undecided::CgroupV1), "5", Source::Environment),
+            reported("10", undecided(Undecided::Gone), "6", Source::Mapping),
             reported("11", may_open(&[1]), "3", Source::Mapping),
         ];
         let uuid = DeviceName::Uuid(GpuUuid::new("GPU-4e1a"));
@@ -164,7 +170,7 @@ mod tests {
         );
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
         let grants = allocations(&jobs, &ownership, |_| Vec::new());
-        let sources: Vec<_> = grants.iter().map(|grant| grant.source).collect();
+        let sources: Vec<_> = grants.iter().map(|allocation| allocation.source).collect();
         assert_eq!(sources, [GrantSource::File; 3], "what is behind no number is not granted");
     }
 
