@@ -321,7 +321,7 @@ impl Communicators {
 
 impl MembershipIndex {
     fn group(&self, process: ProcKey, hash: CommunicatorHash) -> Group {
-        let owner = self.ownership.as_ref().and_then(|ownership| ownership.owner(process));
+        let owner = self.ownership.as_ref().and_then(|ownership| ownership.attribution(process));
         Group { hash, whose: owner.map(|owner| (owner.uid, owner.owner)) }
     }
 

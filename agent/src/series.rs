@@ -143,7 +143,7 @@ impl SeriesRegistry {
         }
         let worst = refused.into_iter().max_by_key(|(_, count)| *count);
         let worst = worst.and_then(|(owner, count)| {
-            let facts = self.ownership.owner_facts(owner.owner())?;
+            let facts = self.ownership.owner(owner.owner())?;
             let words: Vec<String> =
                 facts.attributes.iter().map(|(_, value)| value.to_string()).collect();
             Some((words.join(" "), count))

@@ -97,8 +97,8 @@ impl Node {
 
     fn wait_for_name(&self, process: ProcKey) {
         let end = Instant::now() + WITHIN;
-        while !self.ownership.owner(process).is_some_and(|owner| is_named(&owner)) {
-            assert!(Instant::now() < end, "{:?}", self.ownership.owner(process));
+        while !self.ownership.attribution(process).is_some_and(|owner| is_named(&owner)) {
+            assert!(Instant::now() < end, "{:?}", self.ownership.attribution(process));
             thread::yield_now();
         }
     }

@@ -195,8 +195,8 @@ fn look_up(batch: &Batch, ownership: &Ownership) {
     for same in batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject) {
         let Some((_, sample)) = same.first() else { continue };
         match sample.subject {
-            Subject::Process(on) => drop(black_box(ownership.owner(on.process))),
-            Subject::Party(on) => drop(black_box(ownership.owner_facts(on.owner))),
+            Subject::Process(on) => drop(black_box(ownership.attribution(on.process))),
+            Subject::Party(on) => drop(black_box(ownership.owner(on.owner))),
             _ => {}
         }
     }

@@ -210,7 +210,7 @@ fn state_in_instances(owner_id: OwnerId, reading: &Reading) -> AllocationState {
 /// Whether a process on the device may be a party's though it is on another account: one whose
 /// owner is not known yet, or one of the same pod whose container is not.
 fn may_hide(owner_id: OwnerId, reading: &Reading, ownership: &Ownership) -> bool {
-    let pod = |owner_id| match &ownership.owner_facts(owner_id)?.owner {
+    let pod = |owner_id| match &ownership.owner(owner_id)?.owner {
         Owner::Pod { uid, container, within } => {
             Some(((uid.clone(), within.clone()), container.is_some()))
         }

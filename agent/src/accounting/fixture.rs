@@ -184,7 +184,7 @@ impl Rig {
     }
 
     fn who(&self, owner_id: OwnerId) -> String {
-        match &self.ownership.owner_facts(owner_id).unwrap().owner {
+        match &self.ownership.owner(owner_id).unwrap().owner {
             Owner::Job(job) => format!("job {job}"),
             other => other.kind().to_owned(),
         }

@@ -176,7 +176,7 @@ impl Reading {
 
 impl OnDevice {
     fn of(on: GpuProcess, again: bool, ownership: &Ownership) -> Self {
-        let owner = ownership.owner(on.process);
+        let owner = ownership.attribution(on.process);
         Self {
             process: on.process,
             owner: owner.as_ref().map_or(OwnerId::UNATTRIBUTED, |owner| owner.owner),

@@ -326,7 +326,7 @@ fn of_pod(rig: &Rig, batch: &Batch) -> Vec<(Option<String>, f64)> {
         (Subject::Party(on), Value::Double(seconds))
             if sample.metric.name == "gpu.owner.busy.time" =>
         {
-            match &rig.ownership.owner_facts(on.owner).unwrap().owner {
+            match &rig.ownership.owner(on.owner).unwrap().owner {
                 Owner::Pod { container, .. } => {
                     Some((container.as_deref().map(str::to_owned), *seconds))
                 }

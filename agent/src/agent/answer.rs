@@ -78,7 +78,7 @@ impl Core {
     }
 
     fn process(&self, listed: &ProcessSnapshot) -> Process {
-        let owner = listed.process.and_then(|process| self.context.ownership.owner(process));
+        let owner = listed.process.and_then(|process| self.context.ownership.attribution(process));
         Process {
             owner: owner
                 .map_or_else(|| OwnerView::unknown(listed.pid), |owner| OwnerView::of(&owner)),

@@ -15,7 +15,7 @@ use super::owner::{Owner, OwnerFacts, OwnerId};
 use super::process::Living;
 use super::quota::Refusals;
 use super::slurm::Job;
-use super::table::{PendingResolution, Table, started_ns};
+use super::table::{Resolution, Table, started_ns};
 use super::{Evidence, Host, NAMES, Opened, PLACES, ProcessAttribution, Settings, Workload};
 use crate::host::{Clock, boot_time_ns};
 use crate::ids::ProcKey;
@@ -171,12 +171,12 @@ impl Ownership {
     pub fn known(&self, pid: u32, at_ns: u64) -> Option<Arc<ProcessAttribution>> {
         let table = self.read();
         let process = table.alive_at(pid, at_ns).or_else(|| table.just_ended(pid, at_ns))?;
-        table.owner(process)
+        table.attribution(process)
     }
 
     /// Whose a process is: one lookup.
-    pub fn owner(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
-        self.read().owner(process)
+    pub fn attribution(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
+        self.read().attribution(process)
     }
 
     /// While it is the same, so is what [`Ownership::owner`] and [`Ownership::party`] give: who
@@ -265,7 +265,7 @@ impl Ownership {
     }
 
     /// Who a party is: one lookup. The `Arc` changes when its names do.
-    pub fn owner_facts(&self, id: OwnerId) -> Option<Arc<OwnerFacts>> {
+    pub fn owner(&self, id: OwnerId) -> Option<Arc<OwnerFacts>> {
         self.0.host.owners.facts(id)
     }
 
@@ -327,9 +327,9 @@ impl Ownership {
         }
     }
 
-    fn forked(&self, parent: ProcKey, child: &Opened) -> Option<PendingResolution> {
+    fn forked(&self, parent: ProcKey, child: &Opened) -> Option<Resolution> {
         let mut table = self.write();
-        let nodes = table.owner(parent).map(|owner| owner.nodes.clone()).unwrap_or_default();
+        let nodes = table.attribution(parent).map(|owner| owner.nodes.clone()).unwrap_or_default();
         table.opened(child, &nodes)
     }
 
@@ -342,13 +342,13 @@ impl Ownership {
         if let Some(case) = case {
             self.resolve(case);
         }
-        self.read().owner(living.key).map(|owner| owner.process)
+        self.read().attribution(living.key).map(|owner| owner.process)
     }
 
     /// Finds the owner, and again while a supplier has told something between the look and the
     /// row's taking of it, which the supplier could not yet see in the row.
-    fn resolve(&self, case: PendingResolution) {
-        let process = case.owner.process;
+    fn resolve(&self, case: Resolution) {
+        let process = case.attribution.process;
         self.apply(case);
         for _ in 0..MAX_REPEATS {
             let is_behind = |owner: &ProcessAttribution| names::is_behind(&self.0.host, owner);
@@ -358,15 +358,16 @@ impl Ownership {
     }
 
     /// Every source in order, then the row takes what they found.
-    fn apply(&self, mut case: PendingResolution) {
+    fn apply(&self, mut case: Resolution) {
         let places = if case.placed { &[] } else { PLACES };
         for (_, source) in places.iter().chain(NAMES) {
-            source(&self.0.host, &case.cgroups, &mut case.owner);
+            source(&self.0.host, &case.cgroups, &mut case.attribution);
         }
-        if let Some(known) = self.owner(case.owner.process) {
-            case.owner.workload.keep_names(&known.workload);
+        if let Some(known) = self.attribution(case.attribution.process) {
+            case.attribution.workload.keep_names(&known.workload);
         }
-        case.owner.owner = self.0.host.owners.of(&case.owner, |uid| self.0.host.users.name(uid));
+        case.attribution.owner =
+            self.0.host.owners.of(&case.attribution, |uid| self.0.host.users.name(uid));
         let opened_ns = self.write().apply(case);
         if let Some(opened_ns) = opened_ns {
             let took_ns = self.0.clock.now().saturating_sub(opened_ns);

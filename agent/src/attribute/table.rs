@@ -12,8 +12,8 @@ mod row;
 use super::owner::OwnerId;
 use super::{KernelCgroups, Method, Opened, ProcessAttribution};
 use crate::ids::ProcKey;
-pub(crate) use row::{PendingResolution, started_ns};
 use row::{ProcessEntry, TICK_NS, unresolved};
+pub(crate) use row::{Resolution, started_ns};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::slice;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ const TEARDOWN_NS: u64 = 10_000_000_000;
 
 impl Table {
     /// One lookup.
-    pub(crate) fn owner(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
-        self.row(process).map(|row| Arc::clone(&row.owner))
+    pub(crate) fn attribution(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
+        self.row(process).map(|row| Arc::clone(&row.attribution))
     }
 
     /// While it is the same, so is every owner.
@@ -60,7 +60,7 @@ impl Table {
 
     /// Everything that has not ended.
     pub(crate) fn openers(&self) -> Vec<Arc<ProcessAttribution>> {
-        self.living.values().map(|row| Arc::clone(&row.owner)).collect()
+        self.living.values().map(|row| Arc::clone(&row.attribution)).collect()
     }
 
     /// Whether it is known and has not ended.
@@ -76,13 +76,13 @@ impl Table {
     /// Every node that a live process opened, with the process's party.
     pub(crate) fn open_nodes(&self, mut each: impl FnMut(OwnerId, &[Arc<str>])) {
         for row in self.living.values() {
-            each(row.owner.owner, &row.owner.nodes);
+            each(row.attribution.owner, &row.attribution.nodes);
         }
     }
 
     /// Everything that ended and is not forgotten yet.
     pub(crate) fn ended(&self) -> Vec<Arc<ProcessAttribution>> {
-        self.past.values().map(|row| Arc::clone(&row.owner)).collect()
+        self.past.values().map(|row| Arc::clone(&row.attribution)).collect()
     }
 
     /// How many ended and are not forgotten yet.
@@ -92,25 +92,21 @@ impl Table {
 
     /// How many there are whose owner is not known.
     pub(crate) fn pending(&self) -> usize {
-        self.rows().filter(|row| row.owner.method == Method::Pending).count()
+        self.rows().filter(|row| row.attribution.method == Method::Pending).count()
     }
 
     /// A process holds a device, with what it has from its parent; a case if its owner is to be
     /// found out.
-    pub(crate) fn opened(
-        &mut self,
-        opened: &Opened,
-        inherited: &[Arc<str>],
-    ) -> Option<PendingResolution> {
+    pub(crate) fn opened(&mut self, opened: &Opened, inherited: &[Arc<str>]) -> Option<Resolution> {
         let process = opened.process;
         if let Some(row) = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process)) {
-            let nodes = row.owner.nodes.len();
+            let nodes = row.attribution.nodes.len();
             row.note_nodes(inherited);
             row.note_nodes(slice::from_ref(&opened.node));
-            self.version += u64::from(row.owner.nodes.len() != nodes);
+            self.version += u64::from(row.attribution.nodes.len() != nodes);
             row.listed = false;
-            let moved = row.owner.exited_ns.is_none() && row.moves_to(&opened.cgroups);
-            let open = row.owner.method == Method::Pending;
+            let moved = row.attribution.exited_ns.is_none() && row.moves_to(&opened.cgroups);
+            let open = row.attribution.method == Method::Pending;
             return (moved || open).then(|| row.case(moved));
         }
         let mut owner = unresolved(process, &opened.comm, opened.uid);
@@ -127,7 +123,7 @@ impl Table {
         process: ProcKey,
         comm: &Arc<str>,
         uid: u32,
-    ) -> Option<PendingResolution> {
+    ) -> Option<Resolution> {
         if self.row(process).is_some() {
             return None;
         }
@@ -136,23 +132,15 @@ impl Table {
     }
 
     /// A process is another program now.
-    pub(crate) fn execed(
-        &mut self,
-        process: ProcKey,
-        comm: &Arc<str>,
-    ) -> Option<PendingResolution> {
+    pub(crate) fn execed(&mut self, process: ProcKey, comm: &Arc<str>) -> Option<Resolution> {
         let row = self.row_mut(process)?;
         row.epoch += 1;
-        Arc::make_mut(&mut row.owner).comm = Arc::clone(comm);
+        Arc::make_mut(&mut row.attribution).comm = Arc::clone(comm);
         Some(row.case(false))
     }
 
     /// A process is elsewhere now.
-    pub(crate) fn moved(
-        &mut self,
-        process: ProcKey,
-        cgroups: KernelCgroups,
-    ) -> Option<PendingResolution> {
+    pub(crate) fn moved(&mut self, process: ProcKey, cgroups: KernelCgroups) -> Option<Resolution> {
         let row = self.row_mut(process)?;
         row.epoch += 1;
         row.cgroups = cgroups;
@@ -161,12 +149,12 @@ impl Table {
 
     /// A process ended; of several reports the earliest counts, the later were late to notice.
     pub(crate) fn exited(&mut self, process: ProcKey, at_ns: u64) {
-        let before = self.row(process).and_then(|row| row.owner.exited_ns);
+        let before = self.row(process).and_then(|row| row.attribution.exited_ns);
         if before.is_some_and(|before| before <= at_ns) {
             return;
         }
         let Some(row) = self.row_mut(process) else { return };
-        Arc::make_mut(&mut row.owner).exited_ns = Some(at_ns);
+        Arc::make_mut(&mut row.attribution).exited_ns = Some(at_ns);
         row.end_is_late = false;
         let Some(row) = self.living.remove(&process) else { return };
         self.past.insert(process, row);
@@ -181,7 +169,7 @@ impl Table {
     fn make_room(&mut self) {
         let mut counts: HashMap<OwnerId, usize> = HashMap::new();
         for row in self.past.values() {
-            *counts.entry(row.owner.owner).or_default() += 1;
+            *counts.entry(row.attribution.owner).or_default() += 1;
         }
         let Some((most, count)) = counts.into_iter().max_by_key(|(_, count)| *count) else {
             return;
@@ -189,7 +177,7 @@ impl Table {
         let mut left = count.min(FORGOTTEN_AT_ONCE);
         let (mut kept, mut gone) = (VecDeque::with_capacity(MAX_ENDED), Vec::new());
         for process in std::mem::take(&mut self.ended) {
-            let is_of = |row: &ProcessEntry| row.owner.owner == most;
+            let is_of = |row: &ProcessEntry| row.attribution.owner == most;
             if left > 0 && self.past.get(&process).is_some_and(is_of) {
                 left -= 1;
                 gone.push(process);
@@ -214,26 +202,26 @@ impl Table {
 
     /// Takes the outcome of a case unless the row has changed since. Gives the moment of the
     /// first open when this made the owner known.
-    pub(crate) fn apply(&mut self, case: PendingResolution) -> Option<u64> {
-        let process = case.owner.process;
+    pub(crate) fn apply(&mut self, case: Resolution) -> Option<u64> {
+        let process = case.attribution.process;
         let row = self.living.get_mut(&process).or_else(|| self.past.get_mut(&process))?;
         if row.epoch != case.epoch {
             return None;
         }
-        let mut owner = case.owner;
+        let mut owner = case.attribution;
         if owner.method == Method::Pending && !case.moved {
             // Not found out this time: what is known stays.
-            owner.workload = row.owner.workload.clone();
-            owner.cgroup.clone_from(&row.owner.cgroup);
-            owner.method = row.owner.method;
-            owner.owner = row.owner.owner;
+            owner.workload = row.attribution.workload.clone();
+            owner.cgroup.clone_from(&row.attribution.cgroup);
+            owner.method = row.attribution.method;
+            owner.owner = row.attribution.owner;
         }
         row.tries = row.tries.saturating_add(u8::from(!owner.is_named()));
-        owner.nodes.clone_from(&row.owner.nodes);
-        owner.exited_ns = row.owner.exited_ns;
+        owner.nodes.clone_from(&row.attribution.nodes);
+        owner.exited_ns = row.attribution.exited_ns;
         let is_known = owner.method != Method::Pending;
-        if *row.owner != owner {
-            row.owner = Arc::new(owner);
+        if *row.attribution != owner {
+            row.attribution = Arc::new(owner);
             self.version += 1;
         }
         if row.is_open() {
@@ -247,15 +235,15 @@ impl Table {
     /// Known under this number and alive at that moment: the older of two goes first, because its
     /// end is known to the nanosecond and the younger one's start only to the tick.
     pub(crate) fn alive_at(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
-        self.of(pid).find(|row| row.is_alive(at_ns)).map(|row| row.owner.process)
+        self.of(pid).find(|row| row.is_alive(at_ns)).map(|row| row.attribution.process)
     }
 
     /// The last known under this number, if it ended so shortly before that the driver may still
     /// have it.
     pub(crate) fn just_ended(&self, pid: u32, at_ns: u64) -> Option<ProcKey> {
         let last = self.of(pid).filter(|row| row.started_by(at_ns)).last()?;
-        let ended = last.owner.exited_ns?;
-        (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.owner.process)
+        let ended = last.attribution.exited_ns?;
+        (at_ns.saturating_sub(ended) <= TEARDOWN_NS).then_some(last.attribution.process)
     }
 
     /// Forgets what ended long ago.
@@ -269,10 +257,10 @@ impl Table {
     }
 
     /// Rows whose owner or names are not complete and may yet be found, at most `limit`.
-    pub(crate) fn incomplete(&mut self, now_ns: u64, limit: usize) -> Vec<PendingResolution> {
+    pub(crate) fn incomplete(&mut self, now_ns: u64, limit: usize) -> Vec<Resolution> {
         let Self { living, past, open, .. } = self;
         let is_recent = |row: &ProcessEntry| {
-            let ended = row.owner.exited_ns;
+            let ended = row.attribution.exited_ns;
             ended.is_none_or(|ended| now_ns.saturating_sub(ended) <= RETRY_ENDED_NS)
         };
         open.retain(|process| {
@@ -280,7 +268,7 @@ impl Table {
         });
         let row = |process| living.get(process).or_else(|| past.get(process));
         let rows = open.iter().filter_map(row);
-        let case = |row: &ProcessEntry| match row.owner.method {
+        let case = |row: &ProcessEntry| match row.attribution.method {
             Method::Pending => row.case(false),
             _ => row.naming(),
         };
@@ -288,12 +276,10 @@ impl Table {
     }
 
     /// The rows that satisfy `test`, to be named again.
-    pub(crate) fn to_name(
-        &self,
-        test: impl Fn(&ProcessAttribution) -> bool,
-    ) -> Vec<PendingResolution> {
-        let known =
-            self.rows().filter(|row| row.owner.method != Method::Pending && test(&row.owner));
+    pub(crate) fn to_name(&self, test: impl Fn(&ProcessAttribution) -> bool) -> Vec<Resolution> {
+        let known = self
+            .rows()
+            .filter(|row| row.attribution.method != Method::Pending && test(&row.attribution));
         known.map(ProcessEntry::naming).collect()
     }
 
@@ -302,13 +288,13 @@ impl Table {
         &self,
         process: ProcKey,
         test: impl Fn(&ProcessAttribution) -> bool,
-    ) -> Option<PendingResolution> {
-        self.row(process).filter(|row| test(&row.owner)).map(ProcessEntry::naming)
+    ) -> Option<Resolution> {
+        self.row(process).filter(|row| test(&row.attribution)).map(ProcessEntry::naming)
     }
 
     /// The parties of all rows.
     pub(crate) fn owners(&self) -> HashSet<OwnerId> {
-        self.rows().map(|row| row.owner.owner).collect()
+        self.rows().map(|row| row.attribution.owner).collect()
     }
 
     /// Live processes whose end nobody announces; all live ones if `all`.
@@ -354,7 +340,7 @@ impl Table {
         let listed = opened.is_none();
         let owner = Arc::new(owner);
         let row = ProcessEntry {
-            owner,
+            attribution: owner,
             cgroups,
             opened_ns: opened,
             listed,
@@ -374,7 +360,7 @@ impl Table {
         let start_ns = started_ns(process);
         let older = self.by_pid.get(&process.pid).into_iter().flatten();
         let is_lost = |key: &&ProcKey| {
-            let ended = self.row(**key).and_then(|row| row.owner.exited_ns);
+            let ended = self.row(**key).and_then(|row| row.attribution.exited_ns);
             key.start_ticks < process.start_ticks
                 && ended.is_none_or(|ended| ended >= start_ns.saturating_add(TICK_NS))
         };
@@ -385,7 +371,7 @@ impl Table {
     }
 
     fn ended_before(&self, process: ProcKey, at_ns: u64) -> bool {
-        let ended = self.past.get(&process).and_then(|row| row.owner.exited_ns);
+        let ended = self.past.get(&process).and_then(|row| row.attribution.exited_ns);
         ended.is_none_or(|ended| ended < at_ns)
     }
 

@@ -209,7 +209,7 @@ impl EventAggregator {
 
     /// Whose a process is.
     pub fn owner(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
-        self.sources.ownership.owner(process)
+        self.sources.ownership.attribution(process)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

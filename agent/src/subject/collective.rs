@@ -25,7 +25,7 @@ impl SubjectKind for MemberId {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         let member = registries.communicators.facts(self);
         let process = member.as_ref().map(|member| member.process);
-        let process = process.and_then(|process| registries.ownership.owner(process));
+        let process = process.and_then(|process| registries.ownership.attribution(process));
         Identity { process, member, ..Identity::default() }
     }
 

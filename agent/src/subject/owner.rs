@@ -19,7 +19,7 @@ impl SubjectKind for GpuParty {
     fn identity(self, registries: &Registries<'_>) -> Identity {
         Identity {
             gpu: registries.inventory.get(self.gpu),
-            owner: registries.ownership.owner_facts(self.owner),
+            owner: registries.ownership.owner(self.owner),
             ..Identity::default()
         }
     }
@@ -50,7 +50,7 @@ impl SubjectKind for GpuGrant {
         Identity {
             gpu: registries.inventory.get(self.gpu),
             instance: self.instance.and_then(instance),
-            owner: registries.ownership.owner_facts(self.owner),
+            owner: registries.ownership.owner(self.owner),
             grant: self.words.and_then(|id| registries.ownership.allocations().details(id)),
             ..Identity::default()
         }
@@ -81,7 +81,7 @@ impl SubjectKind for OwnerId {
     }
 
     fn identity(self, registries: &Registries<'_>) -> Identity {
-        Identity { owner: registries.ownership.owner_facts(self), ..Identity::default() }
+        Identity { owner: registries.ownership.owner(self), ..Identity::default() }
     }
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {

@@ -21,7 +21,7 @@ impl SubjectKind for GpuProcess {
         Identity {
             gpu: registries.inventory.get(self.gpu),
             instance: self.instance.and_then(instance),
-            process: registries.ownership.owner(self.process),
+            process: registries.ownership.attribution(self.process),
             ..Identity::default()
         }
     }

@@ -21,7 +21,7 @@ fn placed(host: &FakeHost, table: &Ownership, cgroup: &str, uid: u32) -> Arc<Pro
     host.start(KEY, "python", &format!("0::{cgroup}\n"));
     host.write(KEY, "status", format!("Name:\t-\nTgid:\t7\nUid:\t{uid}\t0\t0\t0\n"));
     table.observe(Evidence::Opened(opened(KEY, 5, 1_000_000_000)));
-    table.owner(KEY).unwrap()
+    table.attribution(KEY).unwrap()
 }
 
 /// The attributes that say which work it is, on its points or on its info series.
@@ -70,7 +70,7 @@ fn a_pod_or_container_named_in_a_users_slice_is_a_claim_whatever_is_configured()
                 .map(|(key, name)| (key.name.strip_prefix("gpuwho.claimed.").unwrap(), name))
                 .collect();
             assert_eq!(claimed, claims, "{below}");
-            assert_eq!(table.owner_facts(owner.owner).unwrap().owner, Owner::User(1002), "{below}");
+            assert_eq!(table.owner(owner.owner).unwrap().owner, Owner::User(1002), "{below}");
         }
     }
 }
@@ -118,9 +118,13 @@ fn a_container_that_a_service_names_counts_once_the_hosts_runtime_confirms_it() 
         details: AttrSet::new(),
     };
     table.put_container(Provider::Engine, facts("/machine.slice/elsewhere"));
-    assert_eq!(said(&table.owner(KEY).unwrap().details()), words(&claimed), "of another place");
+    assert_eq!(
+        said(&table.attribution(KEY).unwrap().details()),
+        words(&claimed),
+        "of another place"
+    );
     table.put_container(Provider::Engine, facts(&place));
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     let known =
         [("systemd.unit", "train.service"), ("container.id", &a), ("container.name", "train")];
     assert_eq!(said(&owner.attributes()), words(&known));
@@ -161,7 +165,7 @@ fn a_job_of_flux_is_its_own_users_and_nobody_else_gains_by_its_units_name() {
         let table = nested(&host, false);
         let place = format!("/user.slice/user-{slice}.slice/user@{slice}.service/{below}");
         let owner = placed(&host, &table, &place, uid);
-        let found = &table.owner_facts(owner.owner).unwrap().owner;
+        let found = &table.owner(owner.owner).unwrap().owner;
         assert_eq!(*found, Owner::User(owner_id), "{place} of {uid}");
     }
 }

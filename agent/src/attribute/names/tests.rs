@@ -53,7 +53,7 @@ fn pod_path(uid: &str, digit: char) -> String {
 
 /// Namespace, pod, container and Deployment of [`KEY`].
 fn reported(table: &Ownership) -> [Option<String>; 4] {
-    let set = table.owner(KEY).unwrap().attributes();
+    let set = table.attribution(KEY).unwrap().attributes();
     let keys = [
         &attr::K8S_NAMESPACE_NAME,
         &attr::K8S_POD_NAME,
@@ -179,7 +179,7 @@ fn a_container_that_its_runtime_has_in_another_pod_gives_this_one_no_name() {
     let table = holder(&host, &pod_path(UID, 'a'));
     table.put_pod(Provider::Cri, pod(UID, "train-0"));
     table.put_container(Provider::Cri, container('a', "main", Some(OTHER), None));
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     let pod = owner.workload.pod.as_ref().unwrap();
     assert_eq!((pod.name.as_deref(), pod.container.as_deref()), (Some("train-0"), None));
     assert_eq!(owner.workload.facts, None);
@@ -204,7 +204,7 @@ fn a_container_outside_pods_is_named_only_at_its_own_place() {
         let host = FakeHost::new();
         let table = holder(&host, &path);
         table.put_container(Provider::Engine, facts.clone());
-        let owner = table.owner(KEY).unwrap();
+        let owner = table.attribution(KEY).unwrap();
         assert_eq!(owner.method, Method::Proc);
         let found = owner.attributes().get(&attr::CONTAINER_NAME).map(ToString::to_string);
         assert_eq!(found.as_deref(), name, "{path}");
@@ -217,7 +217,7 @@ fn a_pod_of_the_runtime_takes_a_forged_inner_name_away() {
     let table = holder(&host, &format!("/docker/{}{}", id('c'), pod_path(UID, 'a')));
     table.put_pod(Provider::Cri, pod(UID, "train-0"));
     table.observe(Evidence::Moved { process: KEY, cgroups: KernelCgroups(vec![v2(6)]) });
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     assert_eq!(owner.workload.pod, None);
     assert_eq!(owner.workload.container, Some(id('c')));
 }
@@ -247,7 +247,7 @@ fn what_is_told_while_a_process_is_looked_at_is_not_missed() {
         table.observe(Evidence::Opened(opened(key(n), 5, 9 * SECOND)));
     }
     telling.join().unwrap();
-    let is_named = |n: &u32| table.owner(key(*n)).unwrap().workload.facts.is_some();
+    let is_named = |n: &u32| table.attribution(key(*n)).unwrap().workload.facts.is_some();
     assert_eq!((0..200).filter(|n| !is_named(n)).collect::<Vec<_>>(), [0; 0]);
 }
 

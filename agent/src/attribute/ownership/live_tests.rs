@@ -129,7 +129,7 @@ fn a_real_process_in_a_pods_cgroup_is_owned_alive_and_dead() {
         (&by_driver, Method::Proc, "sleep"),
         (&dead, Method::Kernel, "early"),
     ] {
-        let owner = table.owner(process).unwrap();
+        let owner = table.attribution(process).unwrap();
         assert_eq!((&owner.workload, owner.method, &*owner.comm), (&expected, method, comm));
         assert_eq!(owner.cgroup.as_deref(), Some(group.name.as_str()));
     }
@@ -150,7 +150,7 @@ fn a_real_zombie_is_owned_by_its_jobs_cgroup() {
     }
     let table = Ownership::new(&Paths::default());
     table.observe(Evidence::Opened(opened));
-    let owner = table.owner(process).unwrap();
+    let owner = table.attribution(process).unwrap();
     child.wait().unwrap();
 
     let expected = (cgroup::parse_path(&group.name), Method::Kernel);
@@ -235,7 +235,7 @@ fn a_jobs_process_whose_first_thread_has_ended_stays_the_jobs() {
         scanned.observe(evidence);
     }
     let by_number = listed.process(process.pid, boot_time_ns());
-    let owners = [&table, &scanned, &listed].map(|table| table.owner(process));
+    let owners = [&table, &scanned, &listed].map(|table| table.attribution(process));
     end(child);
 
     assert_eq!((later, by_number), (Vec::new(), Some(process)));
@@ -257,7 +257,7 @@ fn a_real_process_that_moves_changes_its_owner() {
         fs::write(dir.join("cgroup.procs"), process.pid.to_string()).unwrap();
     }
     table.observe(Evidence::Moved { process, cgroups: second.ids() });
-    let owner = table.owner(process).unwrap();
+    let owner = table.attribution(process).unwrap();
     end(child);
     assert_eq!(of_path(&owner.workload), cgroup::parse_path(&second.name));
 }
@@ -285,7 +285,7 @@ fn odd_directory_names_come_through_proc_unescaped() {
     let table = Ownership::new(&Paths::default());
     let process = opened.process;
     table.observe(Evidence::Opened(opened));
-    let owner = table.owner(process).unwrap();
+    let owner = table.attribution(process).unwrap();
     end(child);
     // Nothing in it is anybody's; all lines are equal, so the first counts.
     assert_eq!((owner.method, owner.workload.container.as_ref()), (Method::Proc, None));

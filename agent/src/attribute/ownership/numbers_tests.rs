@@ -15,7 +15,7 @@ fn an_open_reported_after_the_end_does_not_bring_a_process_back() {
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     table.observe(Evidence::Exited { process: KEY, at_ns: 3 * SECOND });
     table.observe(Evidence::Opened(opened(KEY, 5, 2 * SECOND)));
-    assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(3 * SECOND));
+    assert_eq!(table.attribution(KEY).unwrap().exited_ns, Some(3 * SECOND));
 }
 
 #[test]
@@ -41,15 +41,15 @@ fn a_process_only_the_driver_knows_is_found_in_proc() {
     let table = table(&host);
 
     assert_eq!(table.process(7, SECOND - 1), None);
-    assert_eq!(table.owner(KEY), None);
+    assert_eq!(table.attribution(KEY), None);
     assert_eq!(table.process(7, 2 * SECOND), Some(KEY));
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     assert_eq!((owner.method, owner.user.as_deref()), (Method::Proc, Some("ada")));
 
     // Nobody announces its end: the next tick finds it.
     host.end(KEY);
     table.expire(20 * SECOND);
-    assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(20 * SECOND));
+    assert_eq!(table.attribution(KEY).unwrap().exited_ns, Some(20 * SECOND));
     assert_eq!(table.openers(), []);
 }
 
@@ -89,7 +89,7 @@ fn a_reused_number_ends_a_process_whose_end_was_lost() {
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     table.observe(Evidence::Opened(opened(ProcKey { pid: 7, start_ticks: 500 }, 6, 6 * SECOND)));
-    assert_eq!(table.owner(KEY).unwrap().exited_ns, Some(5 * SECOND - 1));
+    assert_eq!(table.attribution(KEY).unwrap().exited_ns, Some(5 * SECOND - 1));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_number_used_again_between_two_scans_is_the_later_process_at_once() {
     // The driver's list is the same, and no scan has been since.
     assert_eq!(*identities.of(&[7, 8], 12 * SECOND), BTreeMap::from([(7, later), (8, again)]));
     assert_eq!(table.process(7, 12 * SECOND), Some(later));
-    let owner = table.owner(later).unwrap();
+    let owner = table.attribution(later).unwrap();
     assert_eq!(of_path(&owner.workload), cgroup::parse_path(&job_path(2)));
 }
 
@@ -131,17 +131,17 @@ fn a_number_that_only_the_driver_named_is_looked_at_again_where_bpf_announces_en
 #[test]
 fn a_look_that_a_move_overtook_changes_nothing() {
     let mut table = Table::default();
-    let found = |case: Option<PendingResolution>, job| {
+    let found = |case: Option<Resolution>, job| {
         let mut case = case.unwrap();
-        case.owner.method = Method::Proc;
-        case.owner.workload = cgroup::parse_path(&job_path(job));
+        case.attribution.method = Method::Proc;
+        case.attribution.workload = cgroup::parse_path(&job_path(job));
         case
     };
     let before = found(table.opened(&opened(KEY, 5, SECOND), &[]), 1);
     let after = found(table.moved(KEY, KernelCgroups(vec![v2(6)])), 2);
     for case in [after, before] {
         table.apply(case);
-        assert_eq!(table.owner(KEY).unwrap().workload, cgroup::parse_path(&job_path(2)));
+        assert_eq!(table.attribution(KEY).unwrap().workload, cgroup::parse_path(&job_path(2)));
     }
 }
 
@@ -155,7 +155,7 @@ fn the_path_of_a_removed_cgroup_is_forgotten_after_five_minutes() {
     for (process, seconds, method) in [(KEY, 309, Method::Kernel), (later, 311, Method::Pending)] {
         table.expire(seconds * SECOND);
         table.observe(Evidence::Opened(opened(process, 5, SECOND)));
-        assert_eq!(table.owner(process).unwrap().method, method, "{seconds} s");
+        assert_eq!(table.attribution(process).unwrap().method, method, "{seconds} s");
     }
 }
 
@@ -166,9 +166,9 @@ fn an_ended_process_is_forgotten_after_five_minutes() {
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     table.observe(Evidence::Exited { process: KEY, at_ns: 2 * SECOND });
     table.expire(302 * SECOND);
-    assert!(table.owner(KEY).is_some());
+    assert!(table.attribution(KEY).is_some());
     table.expire(302 * SECOND + 1);
-    assert_eq!(table.owner(KEY), None);
+    assert_eq!(table.attribution(KEY), None);
     assert_eq!(table.counts(), TableCounts::default());
 }
 
@@ -178,7 +178,8 @@ fn a_storm_of_ended_processes_costs_bounded_memory_and_its_own_owners_rows() {
     let key = |index: usize| ProcKey { pid: u32::try_from(index).unwrap(), start_ticks: 1 };
     let mut end = |index: usize, owner_id: u32| {
         let mut case = table.opened(&opened(key(index), 5, SECOND), &[]).unwrap();
-        (case.owner.owner, case.owner.method) = (OwnerId::numbered(owner_id), Method::Proc);
+        (case.attribution.owner, case.attribution.method) =
+            (OwnerId::numbered(owner_id), Method::Proc);
         table.apply(case);
         table.exited(key(index), 2 * SECOND);
     };
@@ -186,8 +187,8 @@ fn a_storm_of_ended_processes_costs_bounded_memory_and_its_own_owners_rows() {
     end(0, 8);
     (1..MAX_ENDED + 10).for_each(|index| end(index, 9));
     assert!((MAX_ENDED - 200..=MAX_ENDED).contains(&table.ended_count()));
-    assert_eq!((table.owner(key(0)).is_some(), table.owner(key(9))), (true, None));
-    assert!(table.owner(key(MAX_ENDED)).is_some());
+    assert_eq!((table.attribution(key(0)).is_some(), table.attribution(key(9))), (true, None));
+    assert!(table.attribution(key(MAX_ENDED)).is_some());
 }
 
 #[test]

@@ -10,20 +10,20 @@ use crate::ids::ProcKey;
 impl Ownership {
     /// Whose share a process uses of what the host's tenants share.
     pub fn quota_key(&self, process: ProcKey) -> QuotaKey {
-        self.key_of(self.owner(process).as_deref())
+        self.key_of(self.attribution(process).as_deref())
     }
 
     /// The same for a caller that may itself hold the table's lock: [`QuotaKey::UNKNOWN`] while the
     /// table is being written.
     pub(crate) fn try_quota_key(&self, process: ProcKey) -> QuotaKey {
         let table = self.0.table.try_read().ok();
-        self.key_of(table.and_then(|table| table.owner(process)).as_deref())
+        self.key_of(table.and_then(|table| table.attribution(process)).as_deref())
     }
 
     /// That of a process with this owner.
     pub fn key_of(&self, owner: Option<&ProcessAttribution>) -> QuotaKey {
         let Some(owner) = owner else { return QuotaKey::UNKNOWN };
-        let facts = self.owner_facts(owner.owner);
+        let facts = self.owner(owner.owner);
         let key = facts.and_then(|facts| QuotaKey::of_owner(owner.owner, &facts.owner));
         key.unwrap_or_else(|| QuotaKey::of_user(owner.uid))
     }
@@ -35,6 +35,6 @@ impl Ownership {
 
     /// What owners were refused since the agent started.
     pub fn refused(&self) -> Vec<(OwnerId, OwnerLimit, u64)> {
-        self.0.refusals.all(|owner_id| self.owner_facts(owner_id).is_some())
+        self.0.refusals.all(|owner_id| self.owner(owner_id).is_some())
     }
 }

@@ -214,7 +214,7 @@ impl Storm {
     /// Every process the table has is somebody's who really owns it.
     fn check(&self) -> Result<(), TestCaseError> {
         for (process, life) in &self.lives {
-            let Some(owner) = self.table.owner(*process) else { continue };
+            let Some(owner) = self.table.attribution(*process) else { continue };
             let truth = cgroup::parse_path(&path(life.workload));
             if owner.method == Method::Pending {
                 prop_assert_eq!(&owner.workload, &Workload::default());

@@ -46,7 +46,7 @@ fn a_living_process_in_a_pod_is_owned_with_every_name() {
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, 9 * SECOND)));
 
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     assert_eq!(
         text(&owner.attributes()),
         [
@@ -81,7 +81,7 @@ fn a_process_that_is_already_gone_is_owned_by_its_kernel_cgroup() {
     table.observe(Evidence::Exited { process: KEY, at_ns: 2 * SECOND });
     table.observe(Evidence::CgroupRemoved { id: v2(5) });
 
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     assert_eq!(
         text(&owner.attributes()),
         [
@@ -108,7 +108,7 @@ fn another_process_under_the_number_lends_nothing() {
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
 
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     assert_eq!((owner.method, &owner.workload), (Method::Pending, &Workload::default()));
     assert_eq!(
         text(&owner.attributes()),
@@ -130,7 +130,7 @@ fn a_pending_owner_is_known_once_its_cgroup_is() {
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
     announce(&table, 5, &job_path(42));
     table.expire(SECOND);
-    assert_eq!(table.owner(KEY).unwrap().method, Method::Kernel);
+    assert_eq!(table.attribution(KEY).unwrap().method, Method::Kernel);
     assert_eq!(table.latency().count(), 1);
 }
 
@@ -140,18 +140,18 @@ fn a_pods_name_that_comes_later_is_added() {
     host.start(KEY, "python3", &line(&pod_path(UID, 'a')));
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    let before = table.owner(KEY).unwrap();
+    let before = table.attribution(KEY).unwrap();
     assert_eq!(before.workload.pod.as_ref().unwrap().name, None);
 
     host.pod("ml", "train-0", UID, &["a", "b"]);
     table.expire(SECOND);
-    let after = table.owner(KEY).unwrap();
+    let after = table.attribution(KEY).unwrap();
     let pod = after.workload.pod.as_ref().unwrap();
     assert_eq!((pod.name.as_deref(), pod.container.as_deref()), (Some("train-0"), None));
     assert!(!Arc::ptr_eq(&before, &after));
 
     table.expire(2 * SECOND);
-    assert!(Arc::ptr_eq(&after, &table.owner(KEY).unwrap()));
+    assert!(Arc::ptr_eq(&after, &table.attribution(KEY).unwrap()));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_moved_process_is_the_new_owners_or_nobodys() {
     let moved = |id| Evidence::Moved { process: KEY, cgroups: KernelCgroups(vec![v2(id)]) };
     table.observe(moved(6));
     let job = |table: &Ownership| {
-        let owner = table.owner(KEY).unwrap();
+        let owner = table.attribution(KEY).unwrap();
         owner.workload.slurm.as_ref().map(|slurm| slurm.job.to_string())
     };
     assert_eq!(job(&table).as_deref(), Some("2"));
@@ -173,7 +173,7 @@ fn a_moved_process_is_the_new_owners_or_nobodys() {
     host.end(KEY);
     table.observe(moved(7));
     assert_eq!(job(&table), None);
-    assert_eq!(table.owner(KEY).unwrap().method, Method::Pending);
+    assert_eq!(table.attribution(KEY).unwrap().method, Method::Pending);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn cgroups_told_in_another_order_or_in_part_are_no_move() {
     let observe = |cgroups: Vec<crate::ids::CgroupId>| {
         let cgroups = KernelCgroups(cgroups);
         table.observe(Evidence::Opened(Opened { cgroups, ..opened(KEY, 5, SECOND) }));
-        table.owner(KEY).unwrap().method
+        table.attribution(KEY).unwrap().method
     };
     assert_eq!(observe(vec![v2(5)]), Method::Proc);
     // It cannot be read again: a move would make it nobody's.
@@ -205,7 +205,7 @@ fn an_exec_changes_the_name_and_keeps_an_owner_that_cannot_be_read_again() {
     host.end(KEY);
     table.observe(Evidence::Execed { process: KEY, comm: Arc::from("train") });
 
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     let job = owner.workload.slurm.as_ref().unwrap().job.as_str();
     assert_eq!((&*owner.comm, job, owner.method), ("train", "1", Method::Proc));
 }
@@ -221,9 +221,9 @@ fn a_child_holds_what_its_parent_held() {
     fork.node = Arc::from("/dev/nvidia1");
     table.observe(Evidence::Forked { parent: KEY, child: fork });
 
-    let owner = table.owner(child).unwrap();
+    let owner = table.attribution(child).unwrap();
     assert_eq!(owner.nodes, ["/dev/nvidia0".into(), "/dev/nvidia1".into()]);
-    assert_eq!(owner.workload, table.owner(KEY).unwrap().workload);
+    assert_eq!(owner.workload, table.attribution(KEY).unwrap().workload);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_fork_that_names_no_node_adds_none() {
         let mut fork = opened(child, 5, 2 * SECOND);
         fork.node = Arc::from("");
         table.observe(Evidence::Forked { parent, child: fork });
-        table.owner(child).unwrap().nodes.clone()
+        table.attribution(child).unwrap().nodes.clone()
     };
     assert_eq!(nodes_of_fork(KEY, 8), ["/dev/nvidia0".into()]);
     let unknown = ProcKey { pid: 9, start_ticks: 1 };
@@ -250,10 +250,10 @@ fn a_repeated_open_costs_no_second_resolution() {
     host.start(KEY, "python3", &line(&job_path(1)));
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    let before = table.owner(KEY).unwrap();
+    let before = table.attribution(KEY).unwrap();
     host.start(KEY, "python3", &line(&job_path(2)));
     table.observe(Evidence::Opened(opened(KEY, 5, 2 * SECOND)));
-    assert!(Arc::ptr_eq(&before, &table.owner(KEY).unwrap()));
+    assert!(Arc::ptr_eq(&before, &table.attribution(KEY).unwrap()));
 }
 
 fn claims(pod: &str, container: &str) -> SelfClaims {
@@ -270,14 +270,14 @@ fn a_docker_container_that_names_a_pod_of_this_node_stays_a_docker_container() {
     let believing = Settings { nested: true, ..Settings::default_settings(&host.paths) };
     let table = Ownership::with_settings(&host.paths, believing);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    let kind = table.owner(KEY).unwrap();
+    let kind = table.attribution(KEY).unwrap();
     assert_eq!(kind.workload.node.as_ref().unwrap().as_str(), container('d'));
 
     host.pod("ml", "train-0", UID, &["trainer"]);
     let forger = ProcKey { pid: 8, start_ticks: 200 };
     host.start(forger, "python3", &line(&nested));
     table.observe(Evidence::Opened(opened(forger, 6, 2 * SECOND)));
-    let owner = table.owner(forger).unwrap();
+    let owner = table.attribution(forger).unwrap();
     let docker = Some(crate::ids::ContainerId::new(&container('d')));
     let claimed = claims(UID, &container('a'));
     assert_eq!(owner.workload, Workload { container: docker, claimed, ..Workload::default() });
@@ -290,7 +290,7 @@ fn a_service_that_names_a_pod_of_this_node_stays_a_service() {
     host.start(KEY, "python3", &line(&format!("/system.slice/x.service{}", pod_path(UID, 'a'))));
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     let unit = Some(Arc::from("x.service"));
     let claimed = claims(UID, &container('a'));
     assert_eq!(owner.workload, Workload { unit, claimed, ..Workload::default() });
@@ -302,7 +302,7 @@ fn an_agent_in_another_cgroup_namespace_says_so_and_claims_nothing() {
     host.start(KEY, "python3", &line(&format!("/..{}", pod_path(UID, 'a'))));
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    assert_eq!(table.owner(KEY).unwrap().method, Method::Pending);
+    assert_eq!(table.attribution(KEY).unwrap().method, Method::Pending);
     assert_eq!(table.counts().wrong_namespace, 1);
 }
 
@@ -321,13 +321,13 @@ fn a_host_process_is_known_only_if_every_hierarchy_was_captured() {
     table.observe(Evidence::CgroupMade { id: memory, path: Arc::from("/") });
 
     table.observe(Evidence::Opened(opened(KEY, 1, SECOND)));
-    assert_eq!(table.owner(KEY).unwrap().method, Method::Pending);
+    assert_eq!(table.attribution(KEY).unwrap().method, Method::Pending);
 
     let other = ProcKey { pid: 8, start_ticks: 100 };
     let mut both = opened(other, 1, SECOND);
     both.cgroups.0.push(memory);
     table.observe(Evidence::Opened(both));
-    let owner = table.owner(other).unwrap();
+    let owner = table.attribution(other).unwrap();
     assert_eq!((owner.method, &owner.workload), (Method::Kernel, &Workload::default()));
     assert_eq!(table.layout(), Layout::Hybrid);
 }
@@ -338,11 +338,11 @@ fn lookups_of_a_known_process_read_no_file() {
     host.start(KEY, "python3", &line(&job_path(1)));
     let table = table(&host);
     table.observe(Evidence::Opened(opened(KEY, 5, SECOND)));
-    let owner = table.owner(KEY).unwrap();
+    let owner = table.attribution(KEY).unwrap();
     host.end(KEY);
     std::fs::remove_dir_all(&host.paths.proc).unwrap();
     for _ in 0..1000 {
         let process = table.process(7, 2 * SECOND).unwrap();
-        assert!(Arc::ptr_eq(&owner, &table.owner(process).unwrap()));
+        assert!(Arc::ptr_eq(&owner, &table.attribution(process).unwrap()));
     }
 }

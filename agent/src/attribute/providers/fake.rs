@@ -65,7 +65,7 @@ impl Node {
         test: impl Fn(&ProcessAttribution) -> bool,
     ) -> Arc<ProcessAttribution> {
         wait_for(|| {
-            let owner = self.ownership.owner(process);
+            let owner = self.ownership.attribution(process);
             owner.clone().filter(|owner| test(owner)).ok_or(owner)
         })
     }

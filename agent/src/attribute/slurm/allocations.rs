@@ -129,8 +129,7 @@ mod tests {
     fn granted(jobs: &[Arc<Job>]) -> Vec<(DeviceName, String, GrantKind)> {
         let ownership = Ownership::new(&Paths::under(Path::new("/nonexistent")));
         let owner_id =
-            |allocation: &Allocation| match &ownership.owner_facts(allocation.owner).unwrap().owner
-            {
+            |allocation: &Allocation| match &ownership.owner(allocation.owner).unwrap().owner {
                 Owner::Job(job) => job.to_string(),
                 other => panic!("{other:?}"),
             };

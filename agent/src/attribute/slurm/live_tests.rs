@@ -108,7 +108,7 @@ fn observe(table: &Ownership, pid: u32) -> Arc<ProcessAttribution> {
         node: Arc::from("/dev/nvidia0"),
         at_ns: boot_time_ns(),
     }));
-    table.owner(living.key).unwrap()
+    table.attribution(living.key).unwrap()
 }
 
 /// `r4 = major; r5 = minor; if r4 != 240 goto +3; if r5 != MINOR goto +2; r0 = 1; exit; r0 = 0; exit`

@@ -22,7 +22,7 @@ fn text(set: &AttrSet) -> Vec<String> {
 
 /// The `slurm.*` attributes and the method, of everything that is known.
 fn said(table: &Ownership, process: ProcKey) -> Vec<String> {
-    let owner = table.owner(process).unwrap();
+    let owner = table.attribution(process).unwrap();
     let mut set = AttrSet::new();
     if let Some(task) = &owner.workload.slurm {
         set.set(&attr::SLURM_JOB_ID, task.number());
@@ -111,7 +111,7 @@ fn the_environment_labels_what_the_cgroup_names_and_the_drop_file_outranks_it() 
             "cgroup",
         ]
     );
-    let attributes = table.owner(KEY).unwrap().attributes();
+    let attributes = table.attribution(KEY).unwrap().attributes();
     assert_eq!(
         text(&attributes)[3..],
         [
@@ -243,8 +243,8 @@ fn without_a_cgroup_the_environment_names_a_claim_and_no_job() {
         let process = ProcKey { pid, start_ticks: 100 };
         open(&host, &table, process, place, &environ);
         assert_eq!(said(&table, process), ["cgroup"], "{environ:?}");
-        let owner = table.owner(process).unwrap();
-        assert_eq!(table.owner_facts(owner.owner).unwrap().owner, Owner::User(1000), "{environ:?}");
+        let owner = table.attribution(process).unwrap();
+        assert_eq!(table.owner(owner.owner).unwrap().owner, Owner::User(1000), "{environ:?}");
         let reported = owner.details();
         let reported = reported.get(&attr::CLAIMED_SLURM_JOB_ID).map(ToString::to_string);
         assert_eq!(reported.as_deref(), claimed, "{environ:?}");
@@ -325,7 +325,7 @@ fn slurm_in_a_pod_is_told_beside_the_pod_where_the_operator_says_so() {
         let table = with_slurm(&host, slurm);
         open(&host, &table, KEY, &path, &environ);
         assert_eq!(said(&table, KEY), expected);
-        let owner = table.owner(KEY).unwrap();
+        let owner = table.attribution(KEY).unwrap();
         assert_eq!(owner.workload.pod.as_ref().unwrap().name.as_deref(), Some("worker-0"));
         assert!(owner.workload.slurm.as_ref().is_none_or(|task| task.in_pod));
     }
@@ -344,7 +344,7 @@ fn a_container_below_a_step_does_not_hide_the_job() {
         let said = said(&table, process);
         assert_eq!(said[..3], ["slurm.job.id=42", "slurm.step.id=0", "slurm.task.id=0"]);
         assert!(said.contains(&"slurm.job.name=train".to_owned()), "{said:?}");
-        let owner = table.owner(process).unwrap();
+        let owner = table.attribution(process).unwrap();
         assert_eq!(owner.workload.container.as_ref().unwrap().as_str(), id);
     }
 }
@@ -444,7 +444,7 @@ fn what_is_learnt_later_reaches_the_processes_that_are_known() {
     open(&host, &table, second, &path, &["SLURM_JOB_ID=42", "SLURM_JOB_NAME=train"]);
     table.expire(2 * SECOND);
     assert!(said(&table, KEY).contains(&"slurm.job.name=train".to_owned()));
-    let owner_id = table.owner_facts(table.owner(KEY).unwrap().owner).unwrap();
+    let owner_id = table.owner(table.attribution(KEY).unwrap().owner).unwrap();
     assert_eq!(
         text(&owner_id.attributes),
         [

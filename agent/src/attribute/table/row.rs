@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// One process.
 #[derive(Debug)]
 pub(super) struct ProcessEntry {
-    pub(super) owner: Arc<ProcessAttribution>,
+    pub(super) attribution: Arc<ProcessAttribution>,
     pub(super) cgroups: KernelCgroups,
     /// When it opened its first device; `None` for one only the driver named. Taken when the
     /// owner becomes known.
@@ -25,8 +25,8 @@ pub(super) struct ProcessEntry {
 
 /// A row to resolve, outside the table's lock.
 #[derive(Clone, Debug)]
-pub(crate) struct PendingResolution {
-    pub(crate) owner: ProcessAttribution,
+pub(crate) struct Resolution {
+    pub(crate) attribution: ProcessAttribution,
     pub(crate) cgroups: KernelCgroups,
     pub(super) epoch: u32,
     /// It moved: what was known of its place is void.
@@ -58,27 +58,27 @@ impl KernelCgroups {
 
 impl ProcessEntry {
     pub(super) fn started_by(&self, at_ns: u64) -> bool {
-        started_ns(self.owner.process) <= at_ns
+        started_ns(self.attribution.process) <= at_ns
     }
 
     pub(super) fn is_alive(&self, at_ns: u64) -> bool {
-        let ended = self.owner.exited_ns;
+        let ended = self.attribution.exited_ns;
         self.started_by(at_ns) && !self.end_is_late && ended.is_none_or(|ended| at_ns <= ended)
     }
 
     /// Whether its owner or a name of its is missing and may yet be found by itself.
     pub(super) fn is_open(&self) -> bool {
         let is_tried = self.tries >= MAX_TRIES;
-        self.owner.method == Method::Pending || (!self.owner.is_named() && !is_tried)
+        self.attribution.method == Method::Pending || (!self.attribution.is_named() && !is_tried)
     }
 
-    pub(super) fn case(&self, moved: bool) -> PendingResolution {
-        PendingResolution {
-            owner: ProcessAttribution {
+    pub(super) fn case(&self, moved: bool) -> Resolution {
+        Resolution {
+            attribution: ProcessAttribution {
                 workload: Workload::default(),
                 cgroup: None,
                 method: Method::Pending,
-                ..(*self.owner).clone()
+                ..(*self.attribution).clone()
             },
             cgroups: self.cgroups.clone(),
             epoch: self.epoch,
@@ -88,11 +88,11 @@ impl ProcessEntry {
     }
 
     /// Its place stands; its names are looked up anew.
-    pub(super) fn naming(&self) -> PendingResolution {
-        let mut owner = (*self.owner).clone();
+    pub(super) fn naming(&self) -> Resolution {
+        let mut owner = (*self.attribution).clone();
         owner.workload.forget_names();
         let (cgroups, epoch) = (self.cgroups.clone(), self.epoch);
-        PendingResolution { owner, cgroups, epoch, moved: false, placed: true }
+        Resolution { attribution: owner, cgroups, epoch, moved: false, placed: true }
     }
 
     /// Takes newer cgroup numbers; whether they say that the process has moved unannounced.
@@ -115,8 +115,8 @@ impl ProcessEntry {
     pub(super) fn note_nodes(&mut self, nodes: &[Arc<str>]) {
         // The kernel's report of a fork names no node: the child has its parent's.
         for node in nodes.iter().filter(|node| !node.is_empty()) {
-            if self.owner.nodes.len() < MAX_NODES && !self.owner.nodes.contains(node) {
-                Arc::make_mut(&mut self.owner).nodes.push(Arc::clone(node));
+            if self.attribution.nodes.len() < MAX_NODES && !self.attribution.nodes.contains(node) {
+                Arc::make_mut(&mut self.attribution).nodes.push(Arc::clone(node));
             }
         }
     }

@@ -156,7 +156,7 @@ struct NvidiaDevice {
     /// What it is, as last told.
     identity: Option<GpuInfo>,
     instances: Instances,
-    ask: NvmlCaller,
+    caller: NvmlCaller,
     fields: Fields,
     readings: Readings,
     links: Links,
@@ -188,7 +188,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
             device: None,
             identity: None,
             instances: Instances::default(),
-            ask: NvmlCaller::of(index),
+            caller: NvmlCaller::of(index),
             fields,
             readings: Readings::default(),
             links: Links::new(by_link),
@@ -222,7 +222,7 @@ impl DeviceRead for NvidiaDevice {
     fn read(&mut self, _holders: &[u32]) -> Reading {
         let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
         self.read_into(&mut reading);
-        reading.outcome = self.ask.outcome();
+        reading.outcome = self.caller.outcome();
         if matches!(reading.outcome, Outcome::Lost(_) | Outcome::DriverGone(_)) {
             // The handle of a device that came back is another one, and so may its abilities be.
             self.device = None;
@@ -235,77 +235,78 @@ impl DeviceRead for NvidiaDevice {
             // What was told of them did not arrive.
             self.instances = Instances::default();
         }
-        reading.cost = self.ask.cost();
+        reading.cost = self.caller.cost();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         reading.time_ns = u64::try_from(now.as_nanos()).unwrap_or_default();
         reading
     }
 
     fn time_calls(&mut self) {
-        self.ask.time_calls();
+        self.caller.time_calls();
     }
 
     fn times(&self) -> Vec<CallTimes> {
-        self.ask.times().to_vec()
+        self.caller.times().to_vec()
     }
 }
 
 impl NvidiaDevice {
     fn read_into(&mut self, reading: &mut Reading) {
-        self.ask.begin(self.device.is_none());
+        self.caller.begin(self.device.is_none());
         let (nvml, index) = (self.nvml, self.index);
         if self.device.is_none() {
-            self.device = self.ask.ask(Call::Handle, || nvml.device_by_index(index));
+            self.device = self.caller.call(Call::Handle, || nvml.device_by_index(index));
             self.identity = None;
         }
         let Some(device) = &self.device else { return };
         if self.identity.is_none() {
-            self.identity = identity::read(device, index, &mut self.ask, &self.versions);
+            self.identity = identity::read(device, index, &mut self.caller, &self.versions);
             reading.identity.clone_from(&self.identity);
             // What was told of them before went nowhere.
             self.instances = Instances::default();
             self.gpm.forget();
         }
         if let Some(identity) = &mut self.identity
-            && identity::complete(device, &mut self.ask, identity)
+            && identity::complete(device, &mut self.caller, identity)
         {
             reading.identity = Some(identity.clone());
         }
-        let mode = self.ask.ask(Call::MigMode, || device.mig_mode()).map(|mode| mode.current != 0);
+        let mode =
+            self.caller.call(Call::MigMode, || device.mig_mode()).map(|mode| mode.current != 0);
         if let Some(identity) = &mut self.identity
             && mode.is_some()
             && mode != identity.mig
         {
             identity.mig = mode;
-            self.ask.forget();
+            self.caller.forget();
             self.instances = Instances::default();
             self.gpm.forget();
             reading.identity = Some(identity.clone());
         }
-        self.fields.read(device, &mut self.ask);
-        self.readings.read((device, &self.fields), &mut self.ask, &mut reading.values);
-        self.links.read(&mut self.fields, &self.ask, &mut reading.values);
+        self.fields.read(device, &mut self.caller);
+        self.readings.read((device, &self.fields), &mut self.caller, &mut reading.values);
+        self.links.read(&mut self.fields, &self.caller, &mut reading.values);
         let about = (device, &self.fields, &*self.versions);
-        self.board.read(about, &mut self.ask, &mut reading.values);
+        self.board.read(about, &mut self.caller, &mut reading.values);
         if let Some(identity) = &mut self.identity
-            && self.board.update(about, &mut self.ask, &mut identity.facts)
+            && self.board.update(about, &mut self.caller, &mut identity.facts)
         {
             reading.identity = Some(identity.clone());
         }
         let mut instances = Vec::new();
         if self.identity.as_ref().is_some_and(|identity| identity.mig == Some(true)) {
-            instances = self.instances.read(device, &mut self.ask, &mut reading.instances);
+            instances = self.instances.read(device, &mut self.caller, &mut reading.instances);
         }
-        self.processes.read((device, &instances), &mut self.ask, reading);
-        self.gpm.read((device, &instances), &mut self.ask, reading);
+        self.processes.read((device, &instances), &mut self.caller, reading);
+        self.gpm.read((device, &instances), &mut self.caller, reading);
         if self.board.keeps_accounts() {
-            self.accounts.read(device, &mut self.ask, reading);
+            self.accounts.read(device, &mut self.caller, reading);
         } else {
             self.accounts.forget();
         }
-        if self.ask.is_silent() {
+        if self.caller.is_silent() {
             // It supports nothing that is read: whether it is there, its name tells.
-            self.ask.ask(Call::Uuid, || device.uuid());
+            self.caller.call(Call::Uuid, || device.uuid());
         }
     }
 }

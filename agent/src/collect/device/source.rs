@@ -147,7 +147,7 @@ impl Source for Reader {
         });
         let ownership = context.ownership.clone();
         let nodes = Box::new(move |process| {
-            ownership.owner(process).map_or_else(Vec::new, |owner| owner.nodes.clone())
+            ownership.attribution(process).map_or_else(Vec::new, |owner| owner.nodes.clone())
         });
         let inventory = Arc::clone(&context.inventory);
         let mut reader = DeviceReader::new(self.vendor, self.settings.clone(), inventory, identify)

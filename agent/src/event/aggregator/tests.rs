@@ -422,7 +422,8 @@ fn a_killed_process_that_nobody_knows_is_told_by_the_cgroup_of_those_on_a_device
     let reported = room.aggregator.drain();
     let pod = Some("0f0e0d0c-0b0a-4908-8706-050403020100".to_owned());
     assert_eq!(whose(&reported), [(999, 1000, pod, Some("a".repeat(64)))]);
-    let neighbour = room.aggregator.sources.ownership.owner(ProcKey { pid: 20, start_ticks: 100 });
+    let neighbour =
+        room.aggregator.sources.ownership.attribution(ProcKey { pid: 20, start_ticks: 100 });
     assert_eq!(reported[0].affected_owners[0].owner.owner, neighbour.unwrap().owner, "one account");
     let counted = room.aggregator.tally().kinds;
     assert!(counted.contains(&(EventKind::OomKill, 1)), "{counted:?}");

@@ -169,7 +169,7 @@ fn what_runs_at_the_start_is_named_two_containers_of_a_pod_apart() {
     let (main, side) = (node.holder(7, &place(UID, 'a')), node.holder(8, &place(UID, 'b')));
     wait_for_name(&node, main, "train-0", Some("main"));
     wait_for_name(&node, side, "train-0", Some("sidecar"));
-    let facts = node.ownership.owner(main).unwrap().workload.facts.clone().unwrap();
+    let facts = node.ownership.attribution(main).unwrap().workload.facts.clone().unwrap();
     assert_eq!(
         (facts.runtime, facts.image.as_deref()),
         ("containerd", Some("registry.example/train:1"))
@@ -262,8 +262,8 @@ fn a_runtime_that_hangs_is_reported_and_takes_no_name_away() {
         "{}",
         report.reason
     );
-    assert_eq!(reported(&node.ownership.owner(process).unwrap())[1], Some("train-0"));
-    assert_eq!(reported(&node.ownership.owner(stranger).unwrap()), [None; 3]);
+    assert_eq!(reported(&node.ownership.attribution(process).unwrap())[1], Some("train-0"));
+    assert_eq!(reported(&node.ownership.attribution(stranger).unwrap()), [None; 3]);
     let mut world_now = world.lock().unwrap();
     world_now.mode = Mode::Well;
     world_now.pods.push(sandbox('2', OTHER, "serve-0"));
@@ -281,7 +281,7 @@ fn a_restarted_runtime_is_asked_again_and_nothing_is_blanked_meanwhile() {
     drop(server);
     node.wait_for_report("cri", |report| report.state == SourceState::Failed);
     let young = node.holder(8, &place(OTHER, 'c'));
-    assert_eq!(reported(&node.ownership.owner(process).unwrap())[1], Some("train-0"));
+    assert_eq!(reported(&node.ownership.attribution(process).unwrap())[1], Some("train-0"));
     world.lock().unwrap().pods.push(sandbox('2', OTHER, "serve-0"));
     world.lock().unwrap().containers.push(container('c', '2', "vllm"));
     let _server = runtime(&world, &node.sockets[0]);
@@ -346,5 +346,5 @@ fn a_look_waits_for_the_names_and_no_longer() {
     let (node, _server) = start(&world());
     let process = node.holder(7, &place(UID, 'a'));
     node.providers.wait(Duration::from_mins(1));
-    assert_eq!(reported(&node.ownership.owner(process).unwrap())[2], Some("main"));
+    assert_eq!(reported(&node.ownership.attribution(process).unwrap())[2], Some("main"));
 }

@@ -95,7 +95,7 @@ fn a_directory_that_bears_the_container_s_id_elsewhere_gets_no_name() {
     let forged = node.holder(4322, &format!("/service.slice/docker-{ID}.scope"));
     node.providers.start().unwrap();
     node.wait_for_owner(true_one, |owner| owner.workload.facts.is_some());
-    assert_eq!(name(&node.ownership.owner(forged).unwrap()), None);
+    assert_eq!(name(&node.ownership.attribution(forged).unwrap()), None);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn an_answer_whose_process_is_not_in_the_container_is_not_believed() {
     node.holder(4322, "/system.slice/other.service");
     node.providers.start().unwrap();
     node.providers.wait(Duration::from_mins(1));
-    assert_eq!(name(&node.ownership.owner(process).unwrap()), None);
+    assert_eq!(name(&node.ownership.attribution(process).unwrap()), None);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_pod_s_container_is_left_to_cri() {
     let in_pod = inspect(4321).replace(label, "\"io.kubernetes.pod.uid\": \"u\"");
     let (node, _server, process) = start(&answers(in_pod));
     node.providers.wait(Duration::from_mins(1));
-    assert_eq!(name(&node.ownership.owner(process).unwrap()), None);
+    assert_eq!(name(&node.ownership.attribution(process).unwrap()), None);
 }
 
 #[test]

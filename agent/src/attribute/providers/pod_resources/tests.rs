@@ -421,7 +421,7 @@ fn where_nobody_tells_of_pods_a_granted_one_is_named_by_its_logs_if_one_pod_has_
         std::fs::create_dir_all(logs(1)).unwrap();
         start(&office, QUICK);
         office.until("granted", |office| granted(office).len() == 1).await;
-        let owner_id = office.ownership.owner_facts(granted(&office)[0].owner).unwrap();
+        let owner_id = office.ownership.owner(granted(&office)[0].owner).unwrap();
         assert!(format!("{:?}", owner_id.owner).contains(&uid(1)), "{owner_id:?}");
         // The logs of the last pod of the name are still there.
         std::fs::create_dir(logs(2)).unwrap();

@@ -48,22 +48,22 @@ impl Accounts {
     pub(super) fn read(
         &mut self,
         device: &Device<'_>,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
         // Of a process in several instances there is one account: it goes to the first.
         let listed: BTreeMap<_, _> =
             reading.processes.iter().rev().map(|value| (value.pid, value.place)).collect();
         let pids: BTreeSet<u32> = listed.keys().copied().take(MAX_ACCOUNTS).collect();
-        let again = ask.due(PollEvery::Medium);
+        let again = caller.due(PollEvery::Medium);
         self.known.retain(|pid, _| pids.contains(pid) && !again);
-        self.close(device, ask, &listed, reading);
+        self.close(device, caller, &listed, reading);
         if again {
-            self.look_for_others(device, ask, reading);
+            self.look_for_others(device, caller, reading);
         }
         for (pid, place) in listed.into_iter().take(MAX_ACCOUNTS) {
             if !self.known.contains_key(&pid)
-                && let Some(account) = account(device, pid, ask)
+                && let Some(account) = account(device, pid, caller)
             {
                 self.known.insert(pid, account);
             }
@@ -80,7 +80,7 @@ impl Accounts {
     fn close(
         &mut self,
         device: &Device<'_>,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         listed: &BTreeMap<u32, Option<Place>>,
         reading: &mut Reading,
     ) {
@@ -90,7 +90,7 @@ impl Accounts {
             if listed.contains_key(&pid) {
                 continue;
             }
-            let stats = ask.ask(Call::Account, || device.accounting_stats_for(pid));
+            let stats = caller.call(Call::Account, || device.accounting_stats_for(pid));
             match stats.filter(|stats| !stats.is_running) {
                 Some(stats) => {
                     told.insert(pid);
@@ -114,10 +114,12 @@ impl Accounts {
     fn look_for_others(
         &mut self,
         device: &Device<'_>,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
-        let Some(pids) = ask.ask(Call::AccountingPids, || device.accounting_pids()) else { return };
+        let Some(pids) = caller.call(Call::AccountingPids, || device.accounting_pids()) else {
+            return;
+        };
         let pids: BTreeSet<u32> = pids.into_iter().collect();
         let told = &mut self.reported;
         if !std::mem::replace(&mut self.looked, true) {
@@ -129,7 +131,7 @@ impl Accounts {
         let new: Vec<u32> =
             new.filter(|pid| !told.contains(pid)).copied().take(MAX_ACCOUNTS).collect();
         for pid in new {
-            let stats = ask.ask(Call::Account, || device.accounting_stats_for(pid));
+            let stats = caller.call(Call::Account, || device.accounting_stats_for(pid));
             if let Some(stats) = stats.filter(|stats| !stats.is_running) {
                 told.insert(pid);
                 reading.ended.push(ended((pid, None), None, &stats));
@@ -144,8 +146,8 @@ impl Accounts {
 }
 
 /// A process that has not used the device yet has no account.
-fn account(device: &Device<'_>, pid: u32, ask: &mut NvmlCaller) -> Option<Vec<WireValue>> {
-    let stats = ask.ask(Call::Account, || device.accounting_stats_for(pid))?;
+fn account(device: &Device<'_>, pid: u32, caller: &mut NvmlCaller) -> Option<Vec<WireValue>> {
+    let stats = caller.call(Call::Account, || device.accounting_stats_for(pid))?;
     let mut values = Vec::new();
     // Of an earlier process with this number.
     if stats.is_running {

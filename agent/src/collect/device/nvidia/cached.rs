@@ -24,17 +24,17 @@ impl CachedReadings {
     /// Reads the group if it is its turn, and adds what was last read.
     pub(super) fn read(
         &mut self,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         out: &mut Vec<WireValue>,
         body: impl FnOnce(&mut NvmlCaller, &mut Vec<WireValue>),
     ) {
-        let due = ask.due(self.pace);
+        let due = caller.due(self.pace);
         if due || self.retries > 0 {
             self.values.clear();
-            let failed = ask.cost().failed;
-            body(ask, &mut self.values);
+            let failed = caller.cost().failed;
+            body(caller, &mut self.values);
             let left = if due { RETRIES } else { self.retries - 1 };
-            self.retries = if ask.cost().failed == failed { 0 } else { left };
+            self.retries = if caller.cost().failed == failed { 0 } else { left };
         }
         out.extend_from_slice(&self.values);
     }
@@ -51,15 +51,15 @@ mod tests {
     /// How often a reading is asked and how often it is said in a number of turns, when it fails
     /// some times first.
     fn play(turns: u32, mut failures: u32) -> (u32, usize) {
-        let (mut ask, mut kept) = (NvmlCaller::of(0), CachedReadings::new(PollEvery::Slow));
+        let (mut caller, mut kept) = (NvmlCaller::of(0), CachedReadings::new(PollEvery::Slow));
         let (mut asked, mut said) = (0, Vec::new());
         for turn in 0..turns {
-            ask.begin(turn == 0);
-            kept.read(&mut ask, &mut said, |ask, out| {
+            caller.begin(turn == 0);
+            kept.read(&mut caller, &mut said, |caller, out| {
                 asked += 1;
                 let answer = if failures == 0 { Ok(7) } else { Err(NvmlError::Unknown) };
                 failures = failures.saturating_sub(1);
-                push(out, &metric::POWER_STATE, (), ask.ask(Call::PowerState, || answer));
+                push(out, &metric::POWER_STATE, (), caller.call(Call::PowerState, || answer));
             });
         }
         (asked, said.len())

@@ -147,7 +147,7 @@ impl NvmlCaller {
     }
 
     /// Makes a call unless the device does not support it or is known to be lost.
-    pub(super) fn ask<T>(
+    pub(super) fn call<T>(
         &mut self,
         call: Call,
         question: impl FnOnce() -> Result<T, NvmlError>,
@@ -263,11 +263,11 @@ mod tests {
 
     #[test]
     fn unsupported_is_asked_once_until_the_handle_changes() {
-        let mut ask = NvmlCaller::default();
+        let mut caller = NvmlCaller::default();
         let mut asked = 0;
         for new_handle in [true, false, false, true] {
-            ask.begin(new_handle);
-            let _none: Option<()> = ask.ask(Call::Fan, || {
+            caller.begin(new_handle);
+            let _none: Option<()> = caller.call(Call::Fan, || {
                 asked += 1;
                 Err(NvmlError::NotSupported)
             });
@@ -278,10 +278,10 @@ mod tests {
     #[test]
     fn what_changes_seldom_has_its_turn_at_once_and_then_every_thirtieth_time() {
         let turns = |index, pace| {
-            let mut ask = NvmlCaller::of(index);
+            let mut caller = NvmlCaller::of(index);
             let due = (0..61).filter(|turn| {
-                ask.begin(*turn == 0);
-                ask.due(pace)
+                caller.begin(*turn == 0);
+                caller.due(pace)
             });
             due.collect::<Vec<u32>>()
         };
@@ -298,26 +298,26 @@ mod tests {
 
     #[test]
     fn failed_is_counted_and_asked_again() {
-        let mut ask = NvmlCaller::default();
+        let mut caller = NvmlCaller::default();
         for _ in 0..2 {
-            ask.begin(false);
-            let none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::Unknown));
-            assert_eq!((none, ask.cost().calls, ask.cost().failed), (None, 1, 1));
+            caller.begin(false);
+            let none: Option<()> = caller.call(Call::Power, || Err(NvmlError::Unknown));
+            assert_eq!((none, caller.cost().calls, caller.cost().failed), (None, 1, 1));
         }
     }
 
     #[test]
     fn a_lost_device_is_asked_nothing_more() {
-        let mut ask = NvmlCaller::default();
-        let _none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::GpuLost));
-        assert_eq!(ask.ask(Call::Fan, || Ok(1)), None);
-        assert!(matches!(ask.outcome(), Outcome::Lost(_)));
+        let mut caller = NvmlCaller::default();
+        let _none: Option<()> = caller.call(Call::Power, || Err(NvmlError::GpuLost));
+        assert_eq!(caller.call(Call::Fan, || Ok(1)), None);
+        assert!(matches!(caller.outcome(), Outcome::Lost(_)));
     }
 
     #[test]
     fn a_handle_the_library_does_not_know_is_a_lost_device() {
-        let mut ask = NvmlCaller::default();
-        let _none: Option<()> = ask.ask(Call::Power, || Err(NvmlError::InvalidArg));
-        assert!(matches!(ask.outcome(), Outcome::Lost(_)));
+        let mut caller = NvmlCaller::default();
+        let _none: Option<()> = caller.call(Call::Power, || Err(NvmlError::InvalidArg));
+        assert!(matches!(caller.outcome(), Outcome::Lost(_)));
     }
 }

@@ -45,10 +45,14 @@ pub(super) struct Joined {
 }
 
 /// Reads it and says what of it is told as numbers.
-pub(super) fn read(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Joined {
-    let mut reported = ask.ask(Call::Fabric, || raw::fabric(device, Version::V3));
-    if ask.lacks(Call::Fabric) {
-        reported = ask.ask(Call::OldFabric, || raw::fabric(device, Version::V2));
+pub(super) fn read(
+    device: &Device<'_>,
+    caller: &mut NvmlCaller,
+    out: &mut Vec<WireValue>,
+) -> Joined {
+    let mut reported = caller.call(Call::Fabric, || raw::fabric(device, Version::V3));
+    if caller.lacks(Call::Fabric) {
+        reported = caller.call(Call::OldFabric, || raw::fabric(device, Version::V2));
     }
     // State 0 is a device that needs no fabric.
     let Some(fabric) = reported.filter(|fabric| fabric.state != 0) else {

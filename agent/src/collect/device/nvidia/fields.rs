@@ -82,20 +82,20 @@ impl Fields {
     }
 
     /// Asks for everything whose turn it is, in one call.
-    pub(super) fn read(&mut self, device: &Device<'_>, ask: &mut NvmlCaller) {
-        self.begin(ask);
+    pub(super) fn read(&mut self, device: &Device<'_>, caller: &mut NvmlCaller) {
+        self.begin(caller);
         if self.batch.is_empty() {
             return;
         }
         let batch = &mut self.batch;
-        if ask.ask(Call::Fields, || batch.ask(device)).is_none() {
+        if caller.call(Call::Fields, || batch.ask(device)).is_none() {
             return;
         }
         for (place, answer) in self.asked.iter().zip(self.batch.answers()) {
             let Some(slot) = self.slots.get_mut(place) else { continue };
-            match ask.record(place, answer) {
+            match caller.record(place, answer) {
                 // All ones is what a register reads that is not there.
-                Ok(Number::U32(u32::MAX) | Number::U64(u64::MAX)) => ask.reject(),
+                Ok(Number::U32(u32::MAX) | Number::U64(u64::MAX)) => caller.reject(),
                 Ok(value) => slot.value = Some(value),
                 Err(verdict) => slot.unsupported = verdict == ErrorClass::Unsupported,
             }
@@ -103,14 +103,14 @@ impl Fields {
     }
 
     /// Chooses what to ask for, and forgets what was said of it before.
-    fn begin(&mut self, ask: &NvmlCaller) {
+    fn begin(&mut self, caller: &NvmlCaller) {
         self.batch.clear();
         self.asked.clear();
         for ((field, scope), slot) in &mut self.slots {
-            if ask.renewed() {
+            if caller.renewed() {
                 *slot = Slot::default();
             }
-            let due = slot.value.is_none() || ask.due(field.info().pace);
+            let due = slot.value.is_none() || caller.due(field.info().pace);
             let Some(id) = field.id(self.numbering).filter(|_| due && !slot.unsupported) else {
                 continue;
             };
@@ -154,11 +154,11 @@ impl Fields {
 
     /// Whether the device has a field, as far as is known: of what it lacks, an older call may
     /// tell.
-    pub(super) fn lacks(&self, field: Field, ask: &NvmlCaller) -> bool {
+    pub(super) fn lacks(&self, field: Field, caller: &NvmlCaller) -> bool {
         let slot = self.slots.get(&(field, DEVICE));
         let known =
             field.id(self.numbering).is_some() && slot.is_some_and(|slot| !slot.unsupported);
-        !known || ask.lacks(Call::Fields)
+        !known || caller.lacks(Call::Fields)
     }
 }
 

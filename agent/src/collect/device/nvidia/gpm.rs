@@ -11,6 +11,7 @@
 //! that somebody else has the counters, or that this user may not read them, that is a state, told
 //! and tried again later. Nothing here ever turns the counters' streaming on or off.
 
+mod errors;
 mod timing;
 mod wanted;
 
@@ -20,21 +21,17 @@ use crate::catalog::gpm::{self as metric, CounterState};
 use crate::collect::device::wire::{Reading, WireValue, push};
 use crate::host::boot_time_ns;
 use crate::sys::nvml::gpm::{self, GpmQuery, Sample};
+use errors::{classify, is_lack};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use std::collections::BTreeMap;
 use timing::{is_early, is_near_enough};
-use wanted::{GpmMetric, GpmMetricSet, WANTED};
+use wanted::{Counter, CounterSet, WANTED};
 
 /// Pause before counters that somebody else has are asked for again.
 const BUSY_PAUSE_NS: u64 = 30_000_000_000;
 /// Pause before counters that this user may not read are asked for again.
 const FORBIDDEN_PAUSE_NS: u64 = 600_000_000_000;
-/// `NVML_ERROR_INSUFFICIENT_RESOURCES`: all of the hardware's counters are taken.
-const INSUFFICIENT_RESOURCES: nvmlReturn_t = 23;
-/// Argument version mismatch: the driver knows another version of a structure.
-const ARGUMENT_VERSION: nvmlReturn_t = 25;
 
 /// One device's counters.
 pub(super) struct Gpm {
@@ -67,7 +64,7 @@ struct Pair {
     /// Why it is not asked, and until when.
     pause: Option<(CounterState, u64)>,
     /// Metrics it does not have.
-    lacks: GpmMetricSet,
+    lacks: CounterSet,
 }
 
 /// A sample with counters in it.
@@ -121,15 +118,15 @@ impl Gpm {
     pub(super) fn read(
         &mut self,
         (device, instances): (&Device<'static>, &[Handle]),
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
         if !self.enabled {
             return;
         }
         let now_ns = boot_time_ns();
-        let state = match self.ready(device, ask) {
-            Ok(()) => self.read_all((device, instances), ask, reading, now_ns),
+        let state = match self.ready(device, caller) {
+            Ok(()) => self.read_all((device, instances), caller, reading, now_ns),
             Err(state) => state,
         };
         for known in CounterState::ALL {
@@ -142,17 +139,17 @@ impl Gpm {
     fn ready(
         &mut self,
         device: &Device<'static>,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
     ) -> Result<(), CounterState> {
         if self.supported.is_none() {
-            self.supported = ask.ask(Call::GpmSupport, || is_supported(device));
+            self.supported = caller.call(Call::GpmSupport, || is_supported(device));
         }
         match self.supported {
             None => return Err(CounterState::Failing),
             Some(false) => return Err(CounterState::Unsupported),
             Some(true) => {}
         }
-        let streaming = ask.ask(Call::GpmStreaming, || gpm::is_streaming(device));
+        let streaming = caller.call(Call::GpmStreaming, || gpm::is_streaming(device));
         if streaming.is_some() && self.streaming.is_some_and(|before| Some(before) != streaming) {
             self.pairs.values_mut().for_each(Pair::begin_anew);
         }
@@ -163,7 +160,7 @@ impl Gpm {
     fn read_all(
         &mut self,
         (device, instances): (&Device<'static>, &[Handle]),
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         reading: &mut Reading,
         now_ns: u64,
     ) -> CounterState {
@@ -180,9 +177,9 @@ impl Gpm {
             };
             let known = self.pairs.remove(&gpu_instance);
             let mut pair = known.unwrap_or_else(|| Pair::of(mark));
-            let step = pair.step(Source { device, gpu_instance }, self.nvml, ask, now_ns);
+            let step = pair.step(Source { device, gpu_instance }, self.nvml, caller, now_ns);
             pair.state = match step {
-                Step::Pair => self.values(&mut pair, gpu_instance.is_some(), ask, values),
+                Step::Pair => self.values(&mut pair, gpu_instance.is_some(), caller, values),
                 Step::First => CounterState::Waiting,
                 Step::Early => pair.state,
                 Step::Refused(state) => state,
@@ -198,7 +195,7 @@ impl Gpm {
         &mut self,
         pair: &mut Pair,
         of_instance: bool,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         out: &mut Vec<WireValue>,
     ) -> CounterState {
         let (Some(last), Some(earlier)) = (&pair.last, &pair.spare) else {
@@ -210,7 +207,7 @@ impl Gpm {
                 rows(pair.lacks, of_instance, is_older)
                     .map(|(_, wanted)| GpmQuery { id: wanted.id, answer: Err(NvmlError::NoData) }),
             );
-            ask.ask(Call::GpmMetrics, || match last.sample.since(earlier, asked) {
+            caller.call(Call::GpmMetrics, || match last.sample.since(earlier, asked) {
                 Ok(()) => Ok(true),
                 // One number it does not know is reason enough for some drivers to refuse all.
                 Err(NvmlError::InvalidArg) if !is_older => Ok(false),
@@ -250,7 +247,7 @@ impl Pair {
             gap_ns: None,
             unsupported: false,
             pause: None,
-            lacks: GpmMetricSet::default(),
+            lacks: CounterSet::default(),
         }
     }
 
@@ -259,7 +256,7 @@ impl Pair {
         &mut self,
         source: Source<'_>,
         nvml: &'static Nvml,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         now_ns: u64,
     ) -> Step {
         if self.unsupported {
@@ -275,11 +272,11 @@ impl Pair {
             return Step::Early;
         }
         let spare = self.spare.take();
-        let Some(mut sample) = spare.or_else(|| ask.ask(Call::GpmAlloc, || Sample::new(nvml)))
+        let Some(mut sample) = spare.or_else(|| caller.call(Call::GpmAlloc, || Sample::new(nvml)))
         else {
             return Step::Refused(CounterState::Failing);
         };
-        let taken = source.take(&mut sample, ask);
+        let taken = source.take(&mut sample, caller);
         if taken != Some(Ok(())) {
             self.spare = Some(sample);
             return taken.and_then(Result::err).map_or(
@@ -321,29 +318,22 @@ impl Pair {
 
 impl Source<'_> {
     /// Takes a sample; `None` on a failure.
-    fn take(self, sample: &mut Sample, ask: &mut NvmlCaller) -> Option<Result<(), CounterState>> {
+    fn take(
+        self,
+        sample: &mut Sample,
+        caller: &mut NvmlCaller,
+    ) -> Option<Result<(), CounterState>> {
         let Self { device, gpu_instance } = self;
         match gpu_instance {
-            None => ask.ask(Call::GpmSample, || classify(sample.take(device))),
-            Some(id) => ask.ask(Call::GpmMigSample, || match sample.take_instance(device, id) {
-                // One that was destroyed since it was found.
-                Err(NvmlError::InvalidArg) => Err(NvmlError::NotFound),
-                taken => classify(taken),
-            }),
+            None => caller.call(Call::GpmSample, || classify(sample.take(device))),
+            Some(id) => {
+                caller.call(Call::GpmMigSample, || match sample.take_instance(device, id) {
+                    // One that was destroyed since it was found.
+                    Err(NvmlError::InvalidArg) => Err(NvmlError::NotFound),
+                    taken => classify(taken),
+                })
+            }
         }
-    }
-}
-
-/// What is a state of the counters and no failure.
-fn classify(taken: Result<(), NvmlError>) -> Result<Result<(), CounterState>, NvmlError> {
-    match taken {
-        Ok(()) => Ok(Ok(())),
-        Err(error) if is_lack(&error) => Ok(Err(CounterState::Unsupported)),
-        Err(NvmlError::InUse | NvmlError::UnexpectedVariant(INSUFFICIENT_RESOURCES)) => {
-            Ok(Err(CounterState::Busy))
-        }
-        Err(NvmlError::NoPermission) => Ok(Err(CounterState::Forbidden)),
-        Err(error) => Err(error),
     }
 }
 
@@ -354,24 +344,13 @@ fn is_supported(device: &Device<'_>) -> Result<bool, NvmlError> {
     }
 }
 
-/// Whether an error means that there is none, now and later.
-fn is_lack(error: &NvmlError) -> bool {
-    matches!(
-        error,
-        NvmlError::NotSupported
-            | NvmlError::FunctionNotFound
-            | NvmlError::FailedToLoadSymbol(_)
-            | NvmlError::UnexpectedVariant(ARGUMENT_VERSION)
-    )
-}
-
 /// The rows of [`WANTED`] that are asked for.
 fn rows(
-    lacks: GpmMetricSet,
+    lacks: CounterSet,
     of_instance: bool,
     is_older: bool,
-) -> impl Iterator<Item = (usize, &'static GpmMetric)> {
-    let has = move |row: usize, wanted: &GpmMetric| {
+) -> impl Iterator<Item = (usize, &'static Counter)> {
+    let has = move |row: usize, wanted: &Counter| {
         !(lacks.has(row) || of_instance && !wanted.is_of_instances() || is_older && wanted.is_newer)
     };
     WANTED.iter().enumerate().filter(move |(row, wanted)| has(*row, wanted))
@@ -403,7 +382,7 @@ fn sum_up(seen: &[CounterState]) -> CounterState {
 
 #[cfg(test)]
 mod tests {
-    use super::{CounterState, GpmMetricSet, NvmlError, WANTED, classify, rows, sum_up};
+    use super::{CounterSet, CounterState, NvmlError, WANTED, classify, rows, sum_up};
 
     #[test]
     fn counters_that_another_has_or_that_are_forbidden_are_no_failure() {
@@ -419,14 +398,14 @@ mod tests {
     #[test]
     fn an_older_driver_and_an_instance_are_asked_for_less() {
         let ids = |of_instance, is_older| -> Vec<u32> {
-            rows(GpmMetricSet::default(), of_instance, is_older)
+            rows(CounterSet::default(), of_instance, is_older)
                 .map(|(_, wanted)| wanted.id)
                 .collect()
         };
         assert_eq!(ids(false, false).len(), WANTED.len());
         assert_eq!(ids(false, true).iter().max(), Some(&61));
         assert!(!ids(true, false).contains(&60) && ids(true, false).contains(&20));
-        let mut lacks = GpmMetricSet::default();
+        let mut lacks = CounterSet::default();
         lacks.put(1);
         assert!(rows(lacks, false, false).all(|(_, wanted)| wanted.id != 2));
     }

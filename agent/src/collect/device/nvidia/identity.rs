@@ -20,10 +20,10 @@ pub(super) fn versions(nvml: &Nvml) -> Versions {
 pub(super) fn read(
     device: &Device<'_>,
     index: u32,
-    ask: &mut NvmlCaller,
+    caller: &mut NvmlCaller,
     versions: &Versions,
 ) -> Option<GpuInfo> {
-    let uuid = ask.ask(Call::Uuid, || device.uuid())?;
+    let uuid = caller.call(Call::Uuid, || device.uuid())?;
     Some(GpuInfo {
         driver_version: versions.driver.clone(),
         cuda_version: versions.cuda.clone(),
@@ -33,26 +33,26 @@ pub(super) fn read(
 
 /// Asks for what is not known of a device yet, but for its MIG mode; true when that told something.
 /// Events and kernel lines find a device by its address: one call that failed must not cost it.
-pub(super) fn complete(device: &Device<'_>, ask: &mut NvmlCaller, info: &mut GpuInfo) -> bool {
+pub(super) fn complete(device: &Device<'_>, caller: &mut NvmlCaller, info: &mut GpuInfo) -> bool {
     let known = |info: &GpuInfo| {
         let words = [&info.model, &info.pci_address, &info.serial].map(Option::is_some);
         (info.minor.is_some(), words)
     };
     let before = known(info);
     if info.minor.is_none() {
-        info.minor = ask.ask(Call::Minor, || device.minor_number());
+        info.minor = caller.call(Call::Minor, || device.minor_number());
         let nodes = info.minor.map(|minor| vec![super::node(minor), format!("{MAJOR}:{minor}")]);
         info.nodes = nodes.unwrap_or_default();
     }
     if info.model.is_none() {
-        info.model = ask.ask(Call::Name, || device.name());
+        info.model = caller.call(Call::Name, || device.name());
     }
     if info.pci_address.is_none() {
-        let pci = ask.ask(Call::Pci, || device.pci_info());
+        let pci = caller.call(Call::Pci, || device.pci_info());
         info.pci_address = pci.map(|pci| pci.bus_id.to_ascii_lowercase());
     }
     if info.serial.is_none() {
-        info.serial = ask.ask(Call::Serial, || device.serial());
+        info.serial = caller.call(Call::Serial, || device.serial());
     }
     known(info) != before
 }

@@ -67,20 +67,21 @@ impl Instances {
     pub(super) fn read(
         &mut self,
         device: &Device<'static>,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         out: &mut Vec<InstanceReading>,
     ) -> Vec<Handle> {
         if self.most.is_none() {
-            let most = ask.ask(Call::InstanceCount, || device.mig_device_count());
-            self.most = ask.in_range(most, 0..=MAX_INSTANCES);
+            let most = caller.call(Call::InstanceCount, || device.mig_device_count());
+            self.most = caller.in_range(most, 0..=MAX_INSTANCES);
         }
         let mut handles = Vec::new();
         let mut known = Vec::new();
         for index in 0..self.most.unwrap_or(0) {
-            let handle = ask.ask(Call::InstanceHandle, || there(device.mig_device_by_index(index)));
+            let handle =
+                caller.call(Call::InstanceHandle, || there(device.mig_device_by_index(index)));
             let Some(handle) = handle else { continue };
             // One that is destroyed at this very moment has no answers; it is not there.
-            let Some((now, identity)) = self.identify(&handle, ask) else { continue };
+            let Some((now, identity)) = self.identify(&handle, caller) else { continue };
             out.push(InstanceReading { place: now.place, identity, values: Vec::new() });
             handles.push(Handle { device: handle, place: now.place, mark: now.mark() });
             known.push(now);
@@ -90,7 +91,7 @@ impl Instances {
         for (handle, reading) in handles.iter().zip(out) {
             push(&mut reading.values, &metric::INFO, (), Some(1));
             if seen.insert(handle.place.gpu_instance) {
-                memory(&handle.device, ask, &mut reading.values);
+                memory(&handle.device, caller, &mut reading.values);
             }
         }
         handles
@@ -100,19 +101,20 @@ impl Instances {
     fn identify(
         &self,
         handle: &Device<'_>,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
     ) -> Option<(KnownInstance, Option<InstanceIdentity>)> {
-        let uuid = ask.ask(Call::InstanceUuid, || there(handle.uuid()))?;
-        let name = ask.ask(Call::InstanceName, || there(handle.name()));
+        let uuid = caller.call(Call::InstanceUuid, || there(handle.uuid()))?;
+        let name = caller.call(Call::InstanceName, || there(handle.name()));
         let same =
             |known: &&KnownInstance| known.reported && known.uuid == uuid && known.name == name;
         if let Some(known) = self.known.iter().find(same) {
             return Some((KnownInstance { uuid, name, ..*known }, None));
         }
-        let gpu_instance = ask.ask(Call::GpuInstanceId, || there(mig::gpu_instance_id(handle)))?;
+        let gpu_instance =
+            caller.call(Call::GpuInstanceId, || there(mig::gpu_instance_id(handle)))?;
         let compute_instance =
-            ask.ask(Call::ComputeInstanceId, || there(mig::compute_instance_id(handle)))?;
-        let attributes = ask.ask(Call::InstanceAttributes, || there(handle.attributes()));
+            caller.call(Call::ComputeInstanceId, || there(mig::compute_instance_id(handle)))?;
+        let attributes = caller.call(Call::InstanceAttributes, || there(handle.attributes()));
         let told = attributes.is_some() && name.is_some();
         let extent = attributes.map_or_else(InstanceExtent::default, |told| InstanceExtent {
             // As many instances as there can be: the least takes one slice.
@@ -130,8 +132,8 @@ impl Instances {
     }
 }
 
-fn memory(instance: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let memory = ask.ask(Call::InstanceMemory, || there(instance.memory_info()));
+fn memory(instance: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let memory = caller.call(Call::InstanceMemory, || there(instance.memory_info()));
     let Some(memory) = memory else { return };
     push(out, &metric::MEMORY_USAGE, MemoryState::Used, bytes(memory.used));
     push(out, &metric::MEMORY_USAGE, MemoryState::Free, bytes(memory.free));

@@ -137,8 +137,13 @@ impl Links {
     }
 
     /// Says what the fields told, and asks for more when it is known how many links there are.
-    pub(super) fn read(&mut self, fields: &mut Fields, ask: &NvmlCaller, out: &mut Vec<WireValue>) {
-        if ask.renewed() {
+    pub(super) fn read(
+        &mut self,
+        fields: &mut Fields,
+        caller: &NvmlCaller,
+        out: &mut Vec<WireValue>,
+    ) {
+        if caller.renewed() {
             *self = Self::new(self.by_link);
         }
         self.want(fields);

@@ -102,14 +102,14 @@ impl ProcessLists {
     pub(super) fn read(
         &mut self,
         (device, instances): (&Device<'_>, &[Handle]),
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
         let on = (device, instances);
-        let compute = self.list(&COMPUTE, on, ask);
-        let graphics = self.list(&GRAPHICS, on, ask);
+        let compute = self.list(&COMPUTE, on, caller);
+        let graphics = self.list(&GRAPHICS, on, caller);
         self.servers.keep(compute.iter().flat_map(BTreeMap::keys).map(|(pid, _)| *pid));
-        let mps = if self.servers.any() { self.list(&MPS, on, ask) } else { None };
+        let mps = if self.servers.any() { self.list(&MPS, on, caller) } else { None };
         let answered = compute.is_some() || graphics.is_some();
         let listed = self.servers.join(
             &compute.unwrap_or_default(),
@@ -129,7 +129,7 @@ impl ProcessLists {
             };
             Some(ProcessValue { pid: *pid, place: *place, value })
         }));
-        self.utilization(device, ask, &listed, &mut reading.processes);
+        self.utilization(device, caller, &listed, &mut reading.processes);
     }
 
     /// Reads a list; where the device does not give it, from its instances. `None` where neither
@@ -138,18 +138,20 @@ impl ProcessLists {
         &mut self,
         asked: &ListQuery,
         (device, instances): (&Device<'_>, &[Handle]),
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
     ) -> Option<BTreeMap<ProcessPlace, Option<u64>>> {
         let mut found = BTreeMap::new();
         let infos = &mut self.infos;
-        if ask.ask(asked.of_device, || lists::processes(device, asked.list, infos)).is_some() {
+        if caller.call(asked.of_device, || lists::processes(device, asked.list, infos)).is_some() {
             let there: Vec<Place> = instances.iter().map(|instance| instance.place).collect();
             tally(infos, |info| place(info, &there), &mut found);
             return Some(found);
         }
         let mut answered = false;
         for Handle { device, place, .. } in instances {
-            if ask.ask(asked.of_instance, || lists::processes(device, asked.list, infos)).is_some()
+            if caller
+                .call(asked.of_instance, || lists::processes(device, asked.list, infos))
+                .is_some()
             {
                 answered = true;
                 tally(infos, |_| Some(*place), &mut found);
@@ -161,14 +163,14 @@ impl ProcessLists {
     fn utilization(
         &mut self,
         device: &Device<'_>,
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         listed: &BTreeMap<ProcessPlace, Listed>,
         out: &mut Vec<ProcessValue>,
     ) {
         let since_us = self.cursors.since(SystemTime::now());
         let samples = &mut self.samples;
         let call = || lists::process_utilization(device, since_us, samples);
-        if ask.ask(Call::ProcessUtilization, call).is_none() {
+        if caller.call(Call::ProcessUtilization, call).is_none() {
             return;
         }
         for (pid, busy) in self.cursors.take(&self.samples) {

@@ -56,40 +56,45 @@ impl Default for Readings {
 
 impl Readings {
     /// Reads everything about a device but its processes.
-    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    pub(super) fn read(&mut self, of: Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         let device = of.0;
         push(out, &metric::INFO, (), Some(1));
-        utilization(device, ask, out);
-        memory(device, ask, out);
-        thermal::read(of, ask, out);
-        power::read(of, ask, out);
-        self.clocks.read(of, ask, out);
-        pcie::read(of, ask, out);
-        ecc::read(of, ask, out);
-        self.once.read(ask, out, |ask, out| {
-            clocks::highest(device, ask, out);
-            pcie::highest(device, ask, out);
+        utilization(device, caller, out);
+        memory(device, caller, out);
+        thermal::read(of, caller, out);
+        power::read(of, caller, out);
+        self.clocks.read(of, caller, out);
+        pcie::read(of, caller, out);
+        ecc::read(of, caller, out);
+        self.once.read(caller, out, |caller, out| {
+            clocks::highest(device, caller, out);
+            pcie::highest(device, caller, out);
         });
-        self.slow.read(ask, out, |ask, out| {
-            power::old_limits(of, ask, out);
-            thermal::thresholds(device, ask, out);
-            clocks::application(device, ask, out);
-            aperture(device, ask, out);
-            ecc::old_mode(of, ask, out);
-            ecc::spare_rows(device, ask, out);
+        self.slow.read(caller, out, |caller, out| {
+            power::old_limits(of, caller, out);
+            thermal::thresholds(device, caller, out);
+            clocks::application(device, caller, out);
+            aperture(device, caller, out);
+            ecc::old_mode(of, caller, out);
+            ecc::spare_rows(device, caller, out);
         });
-        self.medium.read(ask, out, |ask, out| ecc::sram(device, ask, out));
-        self.fans(device, ask, out);
+        self.medium.read(caller, out, |caller, out| ecc::sram(device, caller, out));
+        self.fans(device, caller, out);
     }
 
     /// Each fan; of a driver that does not tell how many there are, the first.
-    fn fans(&mut self, device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    fn fans(&mut self, device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         if self.fans.is_none() {
-            self.fans = ask.ask(Call::Fans, || device.num_fans());
+            self.fans = caller.call(Call::Fans, || device.num_fans());
         }
         for (number, &fan) in (0..self.fans.unwrap_or(1)).zip(Fan::ALL) {
-            let speed = ask.ask(Call::Fan, || device.fan_speed(number));
-            push(out, &metric::FAN_SPEED, fan, ask.in_range(speed, 0..=FASTEST_FAN).map(fraction));
+            let speed = caller.call(Call::Fan, || device.fan_speed(number));
+            push(
+                out,
+                &metric::FAN_SPEED,
+                fan,
+                caller.in_range(speed, 0..=FASTEST_FAN).map(fraction),
+            );
         }
     }
 }
@@ -105,31 +110,32 @@ pub(super) fn bytes(count: u64) -> Option<i64> {
 }
 
 /// A percentage as a fraction, if it is one.
-fn percentage(ask: &mut NvmlCaller, percent: Option<u32>) -> Option<f64> {
-    ask.in_range(percent, 0..=100).map(fraction)
+fn percentage(caller: &mut NvmlCaller, percent: Option<u32>) -> Option<f64> {
+    caller.in_range(percent, 0..=100).map(fraction)
 }
 
-fn utilization(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let rates = ask.ask(Call::Utilization, || device.utilization_rates());
-    let memory = percentage(ask, rates.as_ref().map(|rates| rates.memory));
+fn utilization(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let rates = caller.call(Call::Utilization, || device.utilization_rates());
+    let memory = percentage(caller, rates.as_ref().map(|rates| rates.memory));
     push(out, &metric::MEMORY_BANDWIDTH_UTILIZATION, (), memory);
-    let encoder = ask.ask(Call::Encoder, || device.encoder_utilization());
-    let decoder = ask.ask(Call::Decoder, || device.decoder_utilization());
+    let encoder = caller.call(Call::Encoder, || device.encoder_utilization());
+    let decoder = caller.call(Call::Decoder, || device.decoder_utilization());
     let engines = [
         (Task::General, rates.map(|rates| rates.gpu)),
         (Task::Encoder, encoder.map(|busy| busy.utilization)),
         (Task::Decoder, decoder.map(|busy| busy.utilization)),
-        (Task::Jpeg, ask.ask(Call::Jpeg, || engines::jpeg_utilization(device))),
-        (Task::OpticalFlow, ask.ask(Call::OpticalFlow, || engines::ofa_utilization(device))),
+        (Task::Jpeg, caller.call(Call::Jpeg, || engines::jpeg_utilization(device))),
+        (Task::OpticalFlow, caller.call(Call::OpticalFlow, || engines::ofa_utilization(device))),
     ];
     for (task, percent) in engines {
-        push(out, &metric::UTILIZATION, task, percentage(ask, percent));
+        push(out, &metric::UTILIZATION, task, percentage(caller, percent));
     }
 }
 
-fn memory(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let memory = ask.ask(Call::Memory, || device.memory_info());
-    let total = ask.in_range(memory.as_ref().and_then(|memory| bytes(memory.total)), 1..=MAX_BYTES);
+fn memory(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let memory = caller.call(Call::Memory, || device.memory_info());
+    let total =
+        caller.in_range(memory.as_ref().and_then(|memory| bytes(memory.total)), 1..=MAX_BYTES);
     let (Some(memory), Some(total)) = (memory, total) else { return };
     let parts = [
         (MemoryState::Used, memory.used),
@@ -137,18 +143,18 @@ fn memory(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         (MemoryState::Reserved, memory.reserved),
     ];
     for (state, part) in parts {
-        push(out, &metric::MEMORY_USAGE, state, ask.in_range(bytes(part), 0..=total));
+        push(out, &metric::MEMORY_USAGE, state, caller.in_range(bytes(part), 0..=total));
     }
     push(out, &metric::MEMORY_LIMIT, (), Some(total));
 }
 
-fn aperture(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let Some(aperture) = ask.ask(Call::Aperture, || device.bar1_memory_info()) else { return };
-    let Some(total) = ask.in_range(bytes(aperture.total), 1..=MAX_BYTES) else { return };
+fn aperture(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let Some(aperture) = caller.call(Call::Aperture, || device.bar1_memory_info()) else { return };
+    let Some(total) = caller.in_range(bytes(aperture.total), 1..=MAX_BYTES) else { return };
     for (state, part) in
         [(ApertureState::Used, aperture.used), (ApertureState::Free, aperture.free)]
     {
-        push(out, &metric::APERTURE_USAGE, state, ask.in_range(bytes(part), 0..=total));
+        push(out, &metric::APERTURE_USAGE, state, caller.in_range(bytes(part), 0..=total));
     }
     push(out, &metric::APERTURE_LIMIT, (), Some(total));
 }

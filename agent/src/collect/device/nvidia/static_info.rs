@@ -58,20 +58,20 @@ impl StaticInfo {
     pub(super) fn read(
         &mut self,
         (device, fields, versions): (&Device<'_>, &Fields, &Versions),
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         out: &mut Vec<WireValue>,
     ) {
         recovery_action(fields, out);
         let checksum = &mut self.checksum;
-        self.inforom.read(ask, out, |ask, out| *checksum = inforom(device, ask, out));
+        self.inforom.read(caller, out, |caller, out| *checksum = inforom(device, caller, out));
         let accounting = &mut self.accounting;
-        self.modes.read(ask, out, |ask, out| {
-            *accounting = modes(device, ask, out);
-            confidential((device, versions), ask, out);
+        self.modes.read(caller, out, |caller, out| {
+            *accounting = modes(device, caller, out);
+            confidential((device, versions), caller, out);
         });
-        self.video.read(ask, out, |ask, out| video(device, ask, out));
+        self.video.read(caller, out, |caller, out| video(device, caller, out));
         let joined = &mut self.fabric_facts;
-        self.fabric.read(ask, out, |ask, out| *joined = fabric::read(device, ask, out));
+        self.fabric.read(caller, out, |caller, out| *joined = fabric::read(device, caller, out));
     }
 
     /// Whether the driver keeps accounts of processes.
@@ -83,15 +83,15 @@ impl StaticInfo {
     pub(super) fn update(
         &mut self,
         (device, fields, versions): (&Device<'_>, &Fields, &Versions),
-        ask: &mut NvmlCaller,
+        caller: &mut NvmlCaller,
         facts: &mut Facts,
     ) -> bool {
         let mut changed = false;
-        if self.again || ask.due(PollEvery::Once) {
-            let failed = ask.cost().failed;
-            changed |= what_it_is(device, ask, facts);
+        if self.again || caller.due(PollEvery::Once) {
+            let failed = caller.cost().failed;
+            changed |= what_it_is(device, caller, facts);
             changed |= confidential_facts(versions.confidential, facts);
-            self.again = ask.cost().failed != failed;
+            self.again = caller.cost().failed != failed;
         }
         let checksum = self.checksum.map(|checksum| format!("{checksum:08x}"));
         changed |= facts.set(Fact::InforomChecksum, checksum);
@@ -102,31 +102,31 @@ impl StaticInfo {
     }
 }
 
-fn what_it_is(device: &Device<'_>, ask: &mut NvmlCaller, facts: &mut Facts) -> bool {
+fn what_it_is(device: &Device<'_>, caller: &mut NvmlCaller, facts: &mut Facts) -> bool {
     // Some say "N/A" of what they do not have.
     let word = |reported: Option<String>| reported.filter(|text| !text.is_empty() && text != "N/A");
     let texts = [
-        (Fact::Vbios, ask.ask(Call::Vbios, || device.vbios_version())),
-        (Fact::Part, ask.ask(Call::BoardPart, || device.board_part_number())),
-        (Fact::GspFirmware, ask.ask(Call::GspVersion, || device.gsp_firmware_version())),
-        (Fact::InforomImage, ask.ask(Call::InforomImage, || device.info_rom_image_version())),
-        (Fact::InforomOem, ask.ask(Call::InforomOem, || device.info_rom_version(InfoRom::OEM))),
-        (Fact::InforomEcc, ask.ask(Call::InforomEcc, || device.info_rom_version(InfoRom::ECC))),
+        (Fact::Vbios, caller.call(Call::Vbios, || device.vbios_version())),
+        (Fact::Part, caller.call(Call::BoardPart, || device.board_part_number())),
+        (Fact::GspFirmware, caller.call(Call::GspVersion, || device.gsp_firmware_version())),
+        (Fact::InforomImage, caller.call(Call::InforomImage, || device.info_rom_image_version())),
+        (Fact::InforomOem, caller.call(Call::InforomOem, || device.info_rom_version(InfoRom::OEM))),
+        (Fact::InforomEcc, caller.call(Call::InforomEcc, || device.info_rom_version(InfoRom::ECC))),
         (
             Fact::InforomPower,
-            ask.ask(Call::InforomPower, || device.info_rom_version(InfoRom::Power)),
+            caller.call(Call::InforomPower, || device.info_rom_version(InfoRom::Power)),
         ),
-        (Fact::Module, ask.ask(Call::ModuleId, || raw::module_id(device)).map(decimal)),
+        (Fact::Module, caller.call(Call::ModuleId, || raw::module_id(device)).map(decimal)),
         (
             Fact::Addressing,
-            ask.ask(Call::Addressing, || raw::addressing_mode(device)).and_then(addressing),
+            caller.call(Call::Addressing, || raw::addressing_mode(device)).and_then(addressing),
         ),
     ];
     let mut changed = false;
     for (fact, text) in texts {
         changed |= facts.set(fact, word(text));
     }
-    let place = ask.ask(Call::Platform, || raw::platform(device));
+    let place = caller.call(Call::Platform, || raw::platform(device));
     changed | place.is_some_and(|place| platform(&place, facts))
 }
 
@@ -186,8 +186,8 @@ fn recovery_action(fields: &Fields, out: &mut Vec<WireValue>) {
 }
 
 /// Whether the InfoROM is what its checksum says, and that of its configuration if so.
-fn inforom(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Option<u32> {
-    let reported = ask.ask(Call::InforomChecksum, || match device.config_checksum() {
+fn inforom(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Option<u32> {
+    let reported = caller.call(Call::InforomChecksum, || match device.config_checksum() {
         Ok(checksum) => Ok(Some(checksum)),
         Err(NvmlError::CorruptedInfoROM) => Ok(None),
         Err(error) => Err(error),
@@ -197,11 +197,12 @@ fn inforom(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) 
 }
 
 /// Reads what is on and what is off; true when accounting is on.
-fn modes(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) -> bool {
-    let persistence = ask.ask(Call::PersistenceMode, || device.is_in_persistent_mode());
-    let accounting = ask.ask(Call::AccountingMode, || device.is_accounting_enabled());
-    let firmware = ask.ask(Call::GspMode, || device.gsp_firmware_mode()).map(|mode| mode.enabled);
-    let chip_links = ask.ask(Call::ChipLinkMode, || raw::chip_links_are_on(device));
+fn modes(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) -> bool {
+    let persistence = caller.call(Call::PersistenceMode, || device.is_in_persistent_mode());
+    let accounting = caller.call(Call::AccountingMode, || device.is_accounting_enabled());
+    let firmware =
+        caller.call(Call::GspMode, || device.gsp_firmware_mode()).map(|mode| mode.enabled);
+    let chip_links = caller.call(Call::ChipLinkMode, || raw::chip_links_are_on(device));
     let reported = [
         (Mode::Persistence, persistence),
         (Mode::Accounting, accounting),
@@ -212,15 +213,15 @@ fn modes(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) ->
         push(out, &metric::MODE, mode, on.map(i64::from));
     }
     if accounting == Some(true) {
-        let limit = ask.ask(Call::AccountingBuffer, || device.accounting_buffer_size());
+        let limit = caller.call(Call::AccountingBuffer, || device.accounting_buffer_size());
         push(out, &metric::ACCOUNTING_LIMIT, (), limit.map(i64::from));
     }
-    compute_mode(device, ask, out);
+    compute_mode(device, caller, out);
     accounting == Some(true)
 }
 
-fn compute_mode(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let Some(reported) = ask.ask(Call::ComputeMode, || device.compute_mode()) else { return };
+fn compute_mode(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let Some(reported) = caller.call(Call::ComputeMode, || device.compute_mode()) else { return };
     let reported = match reported {
         NvmlComputeMode::Default => ComputeMode::Default,
         NvmlComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
@@ -235,15 +236,15 @@ fn compute_mode(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireVal
 /// Nothing where confidential computing is off.
 fn confidential(
     (device, versions): (&Device<'_>, &Versions),
-    ask: &mut NvmlCaller,
+    caller: &mut NvmlCaller,
     out: &mut Vec<WireValue>,
 ) {
     if !versions.confidential.is_some_and(|reported| reported.on) {
         return;
     }
-    let ready = ask.ask(Call::ConfidentialReady, || raw::confidential_ready(device.nvml()));
+    let ready = caller.call(Call::ConfidentialReady, || raw::confidential_ready(device.nvml()));
     push(out, &metric::CONFIDENTIAL_READY, (), ready.map(i64::from));
-    let memory = ask.ask(Call::ConfidentialMemory, || raw::confidential_memory(device));
+    let memory = caller.call(Call::ConfidentialMemory, || raw::confidential_memory(device));
     let bytes = |kib: u64| kib.checked_mul(KIB).and_then(|bytes| i64::try_from(bytes).ok());
     for (place, protection) in Protection::ALL.iter().enumerate() {
         let kib = memory.as_ref().and_then(|memory| memory.get(place));
@@ -251,11 +252,11 @@ fn confidential(
     }
 }
 
-fn video(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let encoder = ask.ask(Call::EncoderSessions, || device.encoder_stats());
+fn video(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let encoder = caller.call(Call::EncoderSessions, || device.encoder_stats());
     let encoder = encoder
         .map(|reported| (reported.session_count, reported.average_fps, reported.average_latency));
-    let capture = ask.ask(Call::CaptureSessions, || device.fbc_stats());
+    let capture = caller.call(Call::CaptureSessions, || device.fbc_stats());
     let capture = capture
         .map(|reported| (reported.sessions_count, reported.average_fps, reported.average_latency));
     for (video, reported) in [(Video::Encoder, encoder), (Video::Capture, capture)] {

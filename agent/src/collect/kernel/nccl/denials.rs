@@ -66,7 +66,7 @@ impl Denials {
 
 fn key(ownership: &Ownership, owner: u32) -> QuotaKey {
     let id = OwnerId::numbered(owner);
-    let key = ownership.owner_facts(id).and_then(|facts| QuotaKey::of_owner(id, &facts.owner));
+    let key = ownership.owner(id).and_then(|facts| QuotaKey::of_owner(id, &facts.owner));
     key.unwrap_or(QuotaKey::UNKNOWN)
 }
 
@@ -80,7 +80,7 @@ pub(super) fn name(ownership: &Ownership, owner: u32) -> String {
     if owner == STRANGERS {
         return "processes that hold no device".to_owned();
     }
-    let facts = ownership.owner_facts(OwnerId::numbered(owner));
+    let facts = ownership.owner(OwnerId::numbered(owner));
     let Some(facts) = facts else { return format!("owner {owner}") };
     let words = facts.attributes.iter().map(|(_, value)| value.to_string());
     words.collect::<Vec<_>>().join(" ").escape_debug().to_string()

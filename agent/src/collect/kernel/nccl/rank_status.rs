@@ -142,7 +142,7 @@ pub(super) fn report_stuck(
     ownership: &Ownership,
     desk: Option<&EventAggregator>,
 ) {
-    let owner = ownership.owner(stuck.process);
+    let owner = ownership.attribution(stuck.process);
     let workload = owner.as_ref().map(|owner| &owner.workload);
     let pod = workload.and_then(|workload| workload.pod.as_ref()?.name.clone());
     let job = workload.and_then(|workload| Some(workload.slurm.as_ref()?.job.to_string()));

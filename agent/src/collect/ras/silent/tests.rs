@@ -185,7 +185,7 @@ fn its_owner_is_named_also_when_the_table_has_forgotten_it() {
     office.stands(72, NETWORK, ("127.0.0.1", 13_033));
     office.ends(72);
     office.ownership.expire(3_600 * SECOND);
-    assert_eq!(office.ownership.owner(key(72)), None);
+    assert_eq!(office.ownership.attribution(key(72)), None);
     let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
     assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 72 1007 itself"), "{told:?}");
 }

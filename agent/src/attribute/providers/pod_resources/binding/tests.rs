@@ -58,7 +58,7 @@ fn memory(kind: &str, size: u64, ids: &[i64]) -> ContainerMemory {
 fn reported(outcome: &Outcome, ownership: &Ownership) -> Vec<String> {
     let mut told = Vec::new();
     for allocation in &outcome.allocations {
-        let facts = ownership.owner_facts(allocation.owner).unwrap();
+        let facts = ownership.owner(allocation.owner).unwrap();
         let Owner::Pod { uid, container, within: None } = &facts.owner else { panic!("{facts:?}") };
         let container = container.as_deref().unwrap_or_default();
         let (kind, resource) =
@@ -245,9 +245,9 @@ fn a_grant_takes_no_name_away_from_the_pods_processes() {
     };
     let richer = Workload { pod: Some(pod), ..Workload::default() };
     let id = ownership.grantee(owner_id, &richer);
-    let before = ownership.owner_facts(id).unwrap();
+    let before = ownership.owner(id).unwrap();
     let list = vec![line("a", &[("nvidia.com/gpu", GPU)])];
     let outcome = Binding::default().bind(list, &names(), &ownership);
     assert_eq!(outcome.allocations[0].owner, id);
-    assert!(Arc::ptr_eq(&before, &ownership.owner_facts(id).unwrap()));
+    assert!(Arc::ptr_eq(&before, &ownership.owner(id).unwrap()));
 }

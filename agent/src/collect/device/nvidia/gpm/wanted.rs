@@ -42,7 +42,7 @@ const MAX_MEBI: f64 = 16_777_216.0;
 
 /// One metric that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GpmMetric {
+pub(super) struct Counter {
     /// The library's number of it.
     pub(super) id: u32,
     what: What,
@@ -63,16 +63,16 @@ enum What {
     C2c(Direction),
 }
 
-const fn first(id: u32, what: What) -> GpmMetric {
-    GpmMetric { id, what, is_newer: false }
+const fn first(id: u32, what: What) -> Counter {
+    Counter { id, what, is_newer: false }
 }
 
-const fn newer(id: u32, what: What) -> GpmMetric {
-    GpmMetric { id, what, is_newer: true }
+const fn newer(id: u32, what: What) -> Counter {
+    Counter { id, what, is_newer: true }
 }
 
 /// Every metric that is asked for; no more than a [`Rows`] can tell apart.
-pub(super) const WANTED: &[GpmMetric] = &[
+pub(super) const WANTED: &[Counter] = &[
     first(GRAPHICS, What::GrEngine),
     first(SM, What::Sm),
     first(OCCUPANCY, What::Occupancy),
@@ -118,9 +118,9 @@ pub(super) const WANTED: &[GpmMetric] = &[
 
 /// A set of rows of [`WANTED`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct GpmMetricSet(u64);
+pub(super) struct CounterSet(u64);
 
-impl GpmMetricSet {
+impl CounterSet {
     /// Adds a row.
     pub(super) fn put(&mut self, row: usize) {
         self.0 |= 1_u64.checked_shl(u32::try_from(row).unwrap_or(u32::MAX)).unwrap_or(0);
@@ -134,7 +134,7 @@ impl GpmMetricSet {
     }
 }
 
-impl GpmMetric {
+impl Counter {
     /// Whether a MIG instance can have it: links are the device's.
     pub(super) fn is_of_instances(self) -> bool {
         !matches!(self.what, What::Nvlink(_) | What::C2c(_))
@@ -185,14 +185,14 @@ fn rate(mebibytes: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GpmMetricSet, WANTED, fraction, rate};
+    use super::{CounterSet, WANTED, fraction, rate};
     use std::collections::BTreeSet;
 
     #[test]
     fn every_metric_is_asked_once_and_has_a_row_of_its_own() {
         let ids: BTreeSet<u32> = WANTED.iter().map(|wanted| wanted.id).collect();
         assert_eq!(ids.len(), WANTED.len());
-        let mut all = GpmMetricSet::default();
+        let mut all = CounterSet::default();
         (0..WANTED.len()).for_each(|row| all.put(row));
         assert_eq!(all.0.count_ones() as usize, WANTED.len());
         assert!(!all.has(WANTED.len()) && !all.has(usize::MAX));

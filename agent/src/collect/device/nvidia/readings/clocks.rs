@@ -98,26 +98,26 @@ pub(super) struct Clocks {
 
 impl Clocks {
     /// Reads the clocks as they are now, and what holds them down.
-    pub(super) fn read(&mut self, of: Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    pub(super) fn read(&mut self, of: Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         let (device, _) = of;
-        speeds(device, ask, out);
-        let state = ask.ask(Call::PowerState, || device.performance_state());
+        speeds(device, caller, out);
+        let state = caller.call(Call::PowerState, || device.performance_state());
         // 32 is the library's word for "unknown".
         let state = state.map(|state| i64::from(state.as_c())).filter(|state| *state != 32);
-        push(out, &metric::POWER_STATE, (), ask.in_range(state, 0..=15));
-        self.reasons(device, ask, out);
-        times(of, ask, out);
+        push(out, &metric::POWER_STATE, (), caller.in_range(state, 0..=15));
+        self.reasons(device, caller, out);
+        times(of, caller, out);
     }
 
-    fn reasons(&mut self, device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-        if ask.renewed() {
+    fn reasons(&mut self, device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+        if caller.renewed() {
             self.possible = None;
         }
         let ask_possible = || raw::supported_event_reasons(device);
-        self.possible = self.possible.or_else(|| ask.ask(Call::HeldByPossible, ask_possible));
-        let active = ask.ask(Call::HeldBy, || raw::event_reasons(device));
+        self.possible = self.possible.or_else(|| caller.call(Call::HeldByPossible, ask_possible));
+        let active = caller.call(Call::HeldBy, || raw::event_reasons(device));
         // All ones has all reasons at once.
-        let Some(active) = ask.in_range(active, 0..=u64::from(u32::MAX >> 1)) else { return };
+        let Some(active) = caller.in_range(active, 0..=u64::from(u32::MAX >> 1)) else { return };
         // Of a device that does not tell which it knows: which it has, and no zeros.
         let possible = self.possible.unwrap_or(active) | active;
         for (bit, reason) in REASONS {
@@ -130,7 +130,7 @@ impl Clocks {
     }
 }
 
-fn speeds(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+fn speeds(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::ClockGraphics, NvmlClock::Graphics, Clock::Graphics),
         (Call::ClockSm, NvmlClock::SM, Clock::Sm),
@@ -138,18 +138,18 @@ fn speeds(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         (Call::ClockVideo, NvmlClock::Video, Clock::Video),
     ];
     for (call, clock, dim) in clocks {
-        let rate = ask.ask(call, || device.clock_info(clock));
-        push(out, &metric::CLOCK_SPEED, dim, hertz(ask, rate));
+        let rate = caller.call(call, || device.clock_info(clock));
+        push(out, &metric::CLOCK_SPEED, dim, hertz(caller, rate));
     }
 }
 
-fn times((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+fn times((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     for (field, reason) in TIMES {
         push(out, &metric::THROTTLE_TIME, *reason, fields.base(*field));
     }
     for (field, call, policy, reason) in OLD_TIMES {
-        if fields.lacks(*field, ask) {
-            let time = ask.ask(*call, || device.violation_status(*policy));
+        if fields.lacks(*field, caller) {
+            let time = caller.call(*call, || device.violation_status(*policy));
             let time = time.map(|time| time.violation_time).filter(|time| *time != u64::MAX);
             push(out, &metric::THROTTLE_TIME, *reason, time.map(|time| time as f64 / NANO));
         }
@@ -157,7 +157,7 @@ fn times((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue
 }
 
 /// The highest rates.
-pub(super) fn highest(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+pub(super) fn highest(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::HighestGraphics, NvmlClock::Graphics, Clock::Graphics),
         (Call::HighestSm, NvmlClock::SM, Clock::Sm),
@@ -165,23 +165,23 @@ pub(super) fn highest(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<W
         (Call::HighestVideo, NvmlClock::Video, Clock::Video),
     ];
     for (call, clock, dim) in clocks {
-        let rate = ask.ask(call, || device.max_clock_info(clock));
-        push(out, &metric::CLOCK_LIMIT, dim, hertz(ask, rate));
+        let rate = caller.call(call, || device.max_clock_info(clock));
+        push(out, &metric::CLOCK_LIMIT, dim, hertz(caller, rate));
     }
 }
 
 /// The rates a user set.
-pub(super) fn application(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+pub(super) fn application(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::ApplicationGraphics, NvmlClock::Graphics, Clock::Graphics),
         (Call::ApplicationMemory, NvmlClock::Memory, Clock::Memory),
     ];
     for (call, clock, dim) in clocks {
-        let rate = ask.ask(call, || device.applications_clock(clock));
-        push(out, &metric::CLOCK_APPLICATION, dim, hertz(ask, rate));
+        let rate = caller.call(call, || device.applications_clock(clock));
+        push(out, &metric::CLOCK_APPLICATION, dim, hertz(caller, rate));
     }
 }
 
-fn hertz(ask: &mut NvmlCaller, megahertz: Option<u32>) -> Option<f64> {
-    ask.in_range(megahertz, 0..=FASTEST).map(|rate| f64::from(rate) * MEGA)
+fn hertz(caller: &mut NvmlCaller, megahertz: Option<u32>) -> Option<f64> {
+    caller.in_range(megahertz, 0..=FASTEST).map(|rate| f64::from(rate) * MEGA)
 }

@@ -65,7 +65,7 @@ const OLD_SRAM: [(Call, EccError, EccCount); 4] = [
 ];
 
 /// Says what the fields told, and asks where they did not.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     push(out, &metric::ECC_ENABLED, (), fields.whole(Field::EccEnabled));
     push(out, &metric::ECC_ENABLED_NEXT, (), fields.whole(Field::EccEnabledNext));
     for (field, error, count) in TOTALS {
@@ -84,16 +84,16 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec
         push(out, &metric::RETIRED_PAGES, cause, fields.whole(field));
     }
     push(out, &metric::RETIREMENT_PENDING, (), fields.whole(Field::RetirementPending));
-    remapped_rows((device, fields), ask, out);
+    remapped_rows((device, fields), caller, out);
 }
 
-fn remapped_rows((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+fn remapped_rows((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let (mut corrected, mut uncorrected) =
         (fields.whole(Field::RemappedCorrected), fields.whole(Field::RemappedUncorrected));
     let (mut pending, mut failed) =
         (fields.whole(Field::RemapPending), fields.whole(Field::RemapFailure));
-    if fields.lacks(Field::RemappedCorrected, ask)
-        && let Some(rows) = ask.ask(Call::RemappedRows, || wear::remapped_rows(device))
+    if fields.lacks(Field::RemappedCorrected, caller)
+        && let Some(rows) = caller.call(Call::RemappedRows, || wear::remapped_rows(device))
     {
         corrected = Some(i64::from(rows.corrected));
         uncorrected = Some(i64::from(rows.uncorrected));
@@ -106,9 +106,13 @@ fn remapped_rows((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<W
 }
 
 /// The mode, of drivers without fields for it.
-pub(super) fn old_mode((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    if fields.lacks(Field::EccEnabled, ask) {
-        let mode = ask.ask(Call::EccMode, || device.is_ecc_enabled());
+pub(super) fn old_mode(
+    (device, fields): Of<'_>,
+    caller: &mut NvmlCaller,
+    out: &mut Vec<WireValue>,
+) {
+    if fields.lacks(Field::EccEnabled, caller) {
+        let mode = caller.call(Call::EccMode, || device.is_ecc_enabled());
         let now = mode.as_ref().map(|mode| i64::from(mode.currently_enabled));
         push(out, &metric::ECC_ENABLED, (), now);
         let next = mode.map(|mode| i64::from(mode.pending_enabled));
@@ -117,22 +121,22 @@ pub(super) fn old_mode((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut
 }
 
 /// Banks by the spare rows they have left.
-pub(super) fn spare_rows(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let Some(banks) = ask.ask(Call::SpareRows, || wear::spare_rows(device)) else { return };
+pub(super) fn spare_rows(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let Some(banks) = caller.call(Call::SpareRows, || wear::spare_rows(device)) else { return };
     for (left, banks) in SpareRows::ALL.iter().zip(banks) {
-        let banks = ask.in_range(Some(banks), BANKS).map(i64::from);
+        let banks = caller.in_range(Some(banks), BANKS).map(i64::from);
         push(out, &metric::SPARE_ROWS, *left, banks);
     }
 }
 
 /// The static memories: their summary, else counter by counter.
-pub(super) fn sram(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let Some(sram) = ask.ask(Call::SramErrors, || wear::sram_errors(device)) else {
+pub(super) fn sram(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let Some(sram) = caller.call(Call::SramErrors, || wear::sram_errors(device)) else {
         for (call, error, count) in OLD_SRAM {
             let (kind, counter) = (nvml_kind(error), nvml_counter(count));
-            let errors =
-                ask.ask(call, || device.memory_error_counter(kind, counter, MemoryLocation::SRAM));
-            report(error, count, ask.in_range(errors, ERRORS), out);
+            let errors = caller
+                .call(call, || device.memory_error_counter(kind, counter, MemoryLocation::SRAM));
+            report(error, count, caller.in_range(errors, ERRORS), out);
         }
         return;
     };
@@ -140,11 +144,11 @@ pub(super) fn sram(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<Wire
         [(EccError::Corrected, sram.corrected), (EccError::Uncorrected, sram.uncorrected)]
     {
         for (count, errors) in EccCount::ALL.iter().zip(counts) {
-            report(error, *count, ask.in_range(Some(errors), ERRORS), out);
+            report(error, *count, caller.in_range(Some(errors), ERRORS), out);
         }
     }
     for (unit, errors) in SramUnit::ALL.iter().zip(sram.units) {
-        let errors = ask.in_range(Some(errors), ERRORS).and_then(super::bytes);
+        let errors = caller.in_range(Some(errors), ERRORS).and_then(super::bytes);
         push(out, &metric::ECC_SRAM, *unit, errors);
     }
     push(out, &metric::ECC_SRAM_EXCEEDED, (), Some(i64::from(sram.exceeded)));

@@ -33,14 +33,14 @@ const ERRORS: &[(Field, PcieError)] = &[
 ];
 
 /// Reads the link as it is now, and its counters.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let generation = ask.ask(Call::PcieGeneration, || device.current_pcie_link_gen());
-    let generation = ask.in_range(generation, GENERATIONS).map(i64::from);
+pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let generation = caller.call(Call::PcieGeneration, || device.current_pcie_link_gen());
+    let generation = caller.in_range(generation, GENERATIONS).map(i64::from);
     push(out, &metric::PCIE_GENERATION, (), generation);
-    let width = ask.ask(Call::PcieWidth, || device.current_pcie_link_width());
-    push(out, &metric::PCIE_WIDTH, (), ask.in_range(width, WIDTHS).map(i64::from));
-    let replays = if fields.lacks(Field::PcieReplays, ask) {
-        let replays = ask.ask(Call::PcieReplays, || device.pcie_replay_counter());
+    let width = caller.call(Call::PcieWidth, || device.current_pcie_link_width());
+    push(out, &metric::PCIE_WIDTH, (), caller.in_range(width, WIDTHS).map(i64::from));
+    let replays = if fields.lacks(Field::PcieReplays, caller) {
+        let replays = caller.call(Call::PcieReplays, || device.pcie_replay_counter());
         replays.filter(|replays| *replays != u32::MAX).map(i64::from)
     } else {
         fields.whole(Field::PcieReplays)
@@ -54,10 +54,10 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec
 }
 
 /// The most that device and slot have together.
-pub(super) fn highest(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let generation = ask.ask(Call::HighestPcieGeneration, || device.max_pcie_link_gen());
-    let generation = ask.in_range(generation, GENERATIONS).map(i64::from);
+pub(super) fn highest(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let generation = caller.call(Call::HighestPcieGeneration, || device.max_pcie_link_gen());
+    let generation = caller.in_range(generation, GENERATIONS).map(i64::from);
     push(out, &metric::PCIE_GENERATION_LIMIT, (), generation);
-    let width = ask.ask(Call::HighestPcieWidth, || device.max_pcie_link_width());
-    push(out, &metric::PCIE_WIDTH_LIMIT, (), ask.in_range(width, WIDTHS).map(i64::from));
+    let width = caller.call(Call::HighestPcieWidth, || device.max_pcie_link_width());
+    push(out, &metric::PCIE_WIDTH_LIMIT, (), caller.in_range(width, WIDTHS).map(i64::from));
 }

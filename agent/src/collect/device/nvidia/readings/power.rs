@@ -14,19 +14,19 @@ const MILLI: f64 = 1000.0;
 const WATTS: RangeInclusive<f64> = 0.0..=20_000.0;
 
 /// Reads power and energy, and says the limits.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let drawn = if fields.lacks(Field::PowerInstant, ask) {
-        ask.ask(Call::Power, || device.power_usage()).map(watts)
+pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let drawn = if fields.lacks(Field::PowerInstant, caller) {
+        caller.call(Call::Power, || device.power_usage()).map(watts)
     } else {
         fields.base(Field::PowerInstant)
     };
-    push(out, &metric::POWER, (), ask.in_range(drawn, WATTS));
-    let average = ask.in_range(fields.base(Field::PowerAverage), WATTS);
+    push(out, &metric::POWER, (), caller.in_range(drawn, WATTS));
+    let average = caller.in_range(fields.base(Field::PowerAverage), WATTS);
     push(out, &metric::POWER_AVERAGE, (), average);
-    let module = ask.in_range(fields.base_of(Field::PowerInstant, MODULE), WATTS);
+    let module = caller.in_range(fields.base_of(Field::PowerInstant, MODULE), WATTS);
     push(out, &metric::MODULE_POWER, (), module);
-    let energy = if fields.lacks(Field::Energy, ask) {
-        let millijoules = ask.ask(Call::Energy, || device.total_energy_consumption());
+    let energy = if fields.lacks(Field::Energy, caller) {
+        let millijoules = caller.call(Call::Energy, || device.total_energy_consumption());
         millijoules.filter(|millijoules| *millijoules != u64::MAX).map(|all| all as f64 / MILLI)
     } else {
         fields.base(Field::Energy)
@@ -40,19 +40,23 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec
         (Field::PowerLimitMaximum, Limit::Maximum),
     ];
     for (field, limit) in limits {
-        push(out, &metric::POWER_LIMIT, limit, ask.in_range(fields.base(field), WATTS));
+        push(out, &metric::POWER_LIMIT, limit, caller.in_range(fields.base(field), WATTS));
     }
 }
 
 /// The limits of drivers without fields for them.
-pub(super) fn old_limits((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    if fields.lacks(Field::PowerLimitRequested, ask) {
-        let limit = ask.ask(Call::PowerLimit, || device.power_management_limit()).map(watts);
-        push(out, &metric::POWER_LIMIT, Limit::Management, ask.in_range(limit, WATTS));
+pub(super) fn old_limits(
+    (device, fields): Of<'_>,
+    caller: &mut NvmlCaller,
+    out: &mut Vec<WireValue>,
+) {
+    if fields.lacks(Field::PowerLimitRequested, caller) {
+        let limit = caller.call(Call::PowerLimit, || device.power_management_limit()).map(watts);
+        push(out, &metric::POWER_LIMIT, Limit::Management, caller.in_range(limit, WATTS));
     }
-    if fields.lacks(Field::PowerLimitEnforced, ask) {
-        let limit = ask.ask(Call::EnforcedLimit, || device.enforced_power_limit()).map(watts);
-        push(out, &metric::POWER_LIMIT, Limit::Enforced, ask.in_range(limit, WATTS));
+    if fields.lacks(Field::PowerLimitEnforced, caller) {
+        let limit = caller.call(Call::EnforcedLimit, || device.enforced_power_limit()).map(watts);
+        push(out, &metric::POWER_LIMIT, Limit::Enforced, caller.in_range(limit, WATTS));
     }
 }
 

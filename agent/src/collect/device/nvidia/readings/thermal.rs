@@ -17,15 +17,15 @@ const CELSIUS: RangeInclusive<f64> = 1.0..=200.0;
 const MARGIN: RangeInclusive<f64> = -200.0..=200.0;
 
 /// Reads the temperatures.
-pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
-    let die = ask.ask(Call::Temperature, || device.temperature(TemperatureSensor::Gpu));
-    let die = ask.in_range(die.map(f64::from), CELSIUS);
+pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+    let die = caller.call(Call::Temperature, || device.temperature(TemperatureSensor::Gpu));
+    let die = caller.in_range(die.map(f64::from), CELSIUS);
     push(out, &metric::TEMPERATURE, Sensor::Gpu, die);
     // Boards with GDDR memory answer 0 for a sensor they do not have.
     let memory = fields.base(Field::MemoryTemperature).filter(|degrees| *degrees > 0.0);
-    push(out, &metric::TEMPERATURE, Sensor::Memory, ask.in_range(memory, CELSIUS));
-    let margin = ask.ask(Call::Margin, || clocks::margin_temperature(device));
-    let margin = ask.in_range(margin.map(f64::from), MARGIN);
+    push(out, &metric::TEMPERATURE, Sensor::Memory, caller.in_range(memory, CELSIUS));
+    let margin = caller.call(Call::Margin, || clocks::margin_temperature(device));
+    let margin = caller.in_range(margin.map(f64::from), MARGIN);
     push(out, &metric::TEMPERATURE_MARGIN, (), margin);
     let limits = [
         (Field::MarginShutdown, TemperatureLimit::Shutdown),
@@ -34,13 +34,13 @@ pub(super) fn read((device, fields): Of<'_>, ask: &mut NvmlCaller, out: &mut Vec
         (Field::MarginMemory, TemperatureLimit::MemoryOperating),
     ];
     for (field, limit) in limits {
-        let margin = ask.in_range(fields.base(field), MARGIN);
+        let margin = caller.in_range(fields.base(field), MARGIN);
         push(out, &metric::TEMPERATURE_MARGIN_LIMIT, limit, margin);
     }
 }
 
 /// The limits as temperatures.
-pub(super) fn thresholds(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Vec<WireValue>) {
+pub(super) fn thresholds(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     use TemperatureThreshold as Threshold;
     let limits = [
         (Call::ThresholdShutdown, Threshold::Shutdown, TemperatureLimit::Shutdown),
@@ -49,8 +49,8 @@ pub(super) fn thresholds(device: &Device<'_>, ask: &mut NvmlCaller, out: &mut Ve
         (Call::ThresholdMemory, Threshold::MemoryMax, TemperatureLimit::MemoryOperating),
     ];
     for (call, threshold, limit) in limits {
-        let degrees = ask.ask(call, || device.temperature_threshold(threshold));
-        let degrees = ask.in_range(degrees.map(f64::from), CELSIUS);
+        let degrees = caller.call(call, || device.temperature_threshold(threshold));
+        let degrees = caller.in_range(degrees.map(f64::from), CELSIUS);
         push(out, &metric::TEMPERATURE_LIMIT, limit, degrees);
     }
 }

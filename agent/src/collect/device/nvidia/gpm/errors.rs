@@ -1,0 +1,36 @@
+//! Which of the library's errors are states of the counters, and which are failures of a call.
+
+use crate::catalog::gpm::CounterState;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
+
+/// `NVML_ERROR_INSUFFICIENT_RESOURCES`: all of the hardware's counters are taken.
+const INSUFFICIENT_RESOURCES: nvmlReturn_t = 23;
+/// Argument version mismatch: the driver knows another version of a structure.
+const ARGUMENT_VERSION: nvmlReturn_t = 25;
+
+/// What is a state of the counters and no failure.
+pub(super) fn classify(
+    taken: Result<(), NvmlError>,
+) -> Result<Result<(), CounterState>, NvmlError> {
+    match taken {
+        Ok(()) => Ok(Ok(())),
+        Err(error) if is_lack(&error) => Ok(Err(CounterState::Unsupported)),
+        Err(NvmlError::InUse | NvmlError::UnexpectedVariant(INSUFFICIENT_RESOURCES)) => {
+            Ok(Err(CounterState::Busy))
+        }
+        Err(NvmlError::NoPermission) => Ok(Err(CounterState::Forbidden)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error means that there is none, now and later.
+pub(super) fn is_lack(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::NotSupported
+            | NvmlError::FunctionNotFound
+            | NvmlError::FailedToLoadSymbol(_)
+            | NvmlError::UnexpectedVariant(ARGUMENT_VERSION)
+    )
+}
