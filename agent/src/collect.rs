@@ -1,14 +1,12 @@
 //! Sources of data: each runs on its own named thread, reads one thing, and pushes samples.
 
-pub mod collectives;
 pub mod device;
 pub mod events;
-pub mod inspector;
 pub mod kernel;
 pub mod kmsg;
+pub mod nccl;
 pub mod own;
 pub mod proc_scan;
-pub mod ras;
 pub mod schedule;
 pub mod source;
 pub mod stages;

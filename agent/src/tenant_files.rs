@@ -31,7 +31,7 @@ pub use serve::{ServeError, serve};
 pub use tenant::FileOwner;
 
 use crate::catalog::agent::{DropReason, SourceState};
-use crate::collect::inspector::files::{FileFilter, FoundFile, Opened, Search, SearchResult};
+use crate::collect::nccl::inspector::files::{FileFilter, FoundFile, Opened, Search, SearchResult};
 use crate::collect::status::Report;
 use crate::ids::ProcKey;
 use crate::paths::Paths;

@@ -53,7 +53,7 @@ impl NothingThrough {
         let code = object.functions.get(&program.function_key()).ok_or_else(missing)?;
         let program = load_as(name, &code.instructions, &program.license, Kind::Session)
             .map_err(|(error, _)| error)?;
-        let offset = gpuwho::collect::kernel::nccl::place_of(&File::open(library)?, "AllReduce")?;
+        let offset = gpuwho::collect::nccl::probe::place_of(&File::open(library)?, "AllReduce")?;
         let library = CString::new(library.as_os_str().as_bytes())?;
         let places = [Place { offset, cookie: 0 }];
         let link = attach_to(program.as_fd(), Kind::Session, false, &library, &places)?;
@@ -179,7 +179,7 @@ fn load() -> io::Result<Ebpf> {
 
 /// At `ncclAllReduce`.
 fn attach(bpf: &mut Ebpf, program: &str, library: &Path) -> io::Result<()> {
-    let offset = gpuwho::collect::kernel::nccl::place_of(&File::open(library)?, "AllReduce")?;
+    let offset = gpuwho::collect::nccl::probe::place_of(&File::open(library)?, "AllReduce")?;
     let missing = || io::Error::other("no such program");
     let program: &mut UProbe =
         bpf.program_mut(program).ok_or_else(missing)?.try_into().map_err(io::Error::other)?;

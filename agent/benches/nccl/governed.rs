@@ -4,7 +4,7 @@
 use crate::compared::process_cpu;
 use crate::ranks::{self, Ranks};
 use crate::table::{ENTRIES, Found, OURS, RING};
-use gpuwho::collect::kernel::nccl::Governed;
+use gpuwho::collect::nccl::probe::Governed;
 use std::io;
 use std::time::{Duration, Instant};
 

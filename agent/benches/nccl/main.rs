@@ -24,7 +24,7 @@ mod ranks;
 mod table;
 
 use compared::{Nothing, NothingThrough, Reader, Ring};
-use gpuwho::collect::kernel::nccl::{Probed, Settings, Way};
+use gpuwho::collect::nccl::probe::{Probed, Settings, Way};
 use ranks::Ranks;
 use std::path::Path;
 use table::Found;

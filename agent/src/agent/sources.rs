@@ -8,8 +8,8 @@ use crate::collect::source::SourceDef;
 
 /// The sources. What must start before what, each row says itself.
 pub static SOURCES: &[SourceDef] = &[
-    collect::collectives::INSPECTOR,
-    collect::collectives::RAS,
+    collect::nccl::INSPECTOR,
+    collect::nccl::RAS,
     collect::kmsg::SOURCE,
     collect::events::SOURCE,
     collect::own::SOURCE,

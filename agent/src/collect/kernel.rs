@@ -1,5 +1,6 @@
 //! BPF probes: one file a probe, of the same stem as its programs (`agent-ebpf/src/bin`) and its
-//! records (`agent-common/src`), and what they share.
+//! records (`agent-common/src`), and what they share. The probe of NCCL is in `collect/nccl`, beside
+//! the other sources of collective communication.
 
 mod attempts;
 pub mod btf;
@@ -8,16 +9,15 @@ mod layout;
 #[cfg(test)]
 mod live_tests;
 pub mod load;
-pub mod nccl;
 pub mod nodes;
 pub mod probe;
 mod records;
 pub mod self_test;
 mod watch;
 
-use super::collectives;
+use super::nccl;
 use probe::ProbeDef;
 
 /// Every probe. To add one, write its three files (here, in `agent-ebpf/src/bin` and in `agent-common`)
 /// and its row.
-pub static PROBES: &[ProbeDef] = &[device_users::source::PROBE, collectives::PROBE];
+pub static PROBES: &[ProbeDef] = &[device_users::source::PROBE, nccl::PROBE];

@@ -4,8 +4,8 @@
 use super::Collector;
 use super::device::snapshot::Control;
 use super::kernel::device_users;
+use super::nccl::ras;
 use super::own::SelfStats;
-use super::ras;
 use super::status::StatusRegistry;
 use crate::attribute::Evidence;
 use crate::attribute::ownership::Ownership;

@@ -192,8 +192,9 @@ fn one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Flags, Settings};
     use crate::agent::configuration::Configuration;
+    use crate::config::Flags;
+    use crate::config::Settings;
     use std::time::Duration;
 
     fn load(file: &str, env: &[(&str, &str)]) -> Result<Settings, String> {

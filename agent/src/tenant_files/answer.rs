@@ -6,7 +6,7 @@
 
 use super::wire::{Answer, Link, MAX_READ, Reply, Request, Stat};
 use crate::attribute::process::Living;
-use crate::collect::inspector::files;
+use crate::collect::nccl::inspector::files;
 use crate::ids::ProcKey;
 use crate::paths::Paths;
 use rustix::fs::{

@@ -2,7 +2,7 @@
 
 use super::wire::{self, Answer, Request};
 use super::{FileOwner, MAX_READ, ReadError, Stat, TenantFiles, no_answer};
-use crate::collect::inspector::files::{FileFilter, Search, SearchResult};
+use crate::collect::nccl::inspector::files::{FileFilter, Search, SearchResult};
 #[cfg(test)]
 use crate::paths::Paths;
 use std::io;

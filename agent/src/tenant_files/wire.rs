@@ -2,8 +2,8 @@
 //! (`SOCK_SEQPACKET`), descriptors beside it. Both ends are the same binary; the agent still takes
 //! nothing that is longer than [`MAX_FRAME`].
 
-use crate::collect::inspector::files::{FileFilter, Search};
-use crate::collect::inspector::names::Kind;
+use crate::collect::nccl::inspector::files::{FileFilter, Search};
+use crate::collect::nccl::inspector::names::Kind;
 use crate::ids::ProcKey;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{

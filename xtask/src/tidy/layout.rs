@@ -56,7 +56,8 @@ pub(super) fn no_mod_rs(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// A probe is three files of one name: the records, the program, the reader.
+/// A probe is three files of one name: the records, the program, the reader. A reader that has
+/// other sources of the same matter beside it is `collect/NAME/probe.rs`.
 pub(super) fn probe_triples(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let programs = tree.ending(".rs").filter_map(|(path, _)| {
@@ -65,9 +66,10 @@ pub(super) fn probe_triples(tree: &Tree) -> Vec<Finding> {
         (stem != "per_call").then_some((path, stem))
     });
     for (path, stem) in programs {
-        let others =
-            [format!("agent-common/src/{stem}.rs"), format!("agent/src/collect/kernel/{stem}.rs")];
-        for other in others.into_iter().filter(|other| tree.text(other).is_none()) {
+        let is_wing = tree.text(&format!("agent/src/collect/{stem}/probe.rs")).is_some();
+        let reader = (!is_wing).then(|| format!("agent/src/collect/kernel/{stem}.rs"));
+        let others = [format!("agent-common/src/{stem}.rs")].into_iter().chain(reader);
+        for other in others.filter(|other| tree.text(other).is_none()) {
             findings.push(Finding {
                 file: path.to_owned(),
                 line: 0,
@@ -105,6 +107,12 @@ mod tests {
             ("agent/src/collect/kernel/faults.rs", ""),
         ]);
         assert_eq!(probe_triples(&whole), []);
+        let wing = Tree::of([
+            ("agent-ebpf/src/bin/faults.rs", ""),
+            ("agent-common/src/faults.rs", ""),
+            ("agent/src/collect/faults/probe.rs", ""),
+        ]);
+        assert_eq!(probe_triples(&wing), []);
         let torn =
             Tree::of([("agent-ebpf/src/bin/faults.rs", ""), ("agent-common/src/faults.rs", "")]);
         let remedies: Vec<_> = probe_triples(&torn).into_iter().map(|found| found.remedy).collect();

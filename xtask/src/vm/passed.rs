@@ -19,6 +19,8 @@ const SOURCES: &[&str] = &[
     "agent/build.rs",
     "agent/src/collect/kernel",
     "agent/src/collect/kernel.rs",
+    "agent/src/collect/nccl/probe",
+    "agent/src/collect/nccl/probe.rs",
     "agent/src/sys",
     "rust-toolchain.toml",
     "tests/fakes/nccl",

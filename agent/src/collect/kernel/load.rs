@@ -95,7 +95,7 @@ pub enum LoadError {
 }
 
 /// The verifier's whole log follows the first line of an aya error.
-pub(super) fn first_line(error: &dyn std::error::Error) -> String {
+pub(in super::super) fn first_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -107,7 +107,7 @@ pub(super) fn first_line(error: &dyn std::error::Error) -> String {
 }
 
 /// The first line, cut where it is longer than a person reads.
-pub(super) fn shortened(text: &str) -> String {
+pub(in super::super) fn shortened(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(MAX_REASON_CHARS) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
@@ -210,7 +210,7 @@ pub(super) fn losses(lost: &PerCpuArray<MapData, u64>, reason: u32) -> u64 {
 
 /// Before 5.11 maps count against the limit of locked memory; a refusal shows as the first map's
 /// error.
-pub(super) fn allow_maps() {
+pub(in super::super) fn allow_maps() {
     let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
 }
 

@@ -4,7 +4,7 @@
 #![no_main]
 
 use gpuwho::attribute::slurm::Claims;
-use gpuwho::collect::inspector::fuzz::environment;
+use gpuwho::collect::nccl::inspector::fuzz::environment;
 use libfuzzer_sys::fuzz_target;
 use std::io::{self, Read};
 

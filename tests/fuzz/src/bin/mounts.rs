@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use gpuwho::collect::kernel::nccl::fuzz::mounts;
+use gpuwho::collect::nccl::probe::fuzz::mounts;
 use libfuzzer_sys::fuzz_target;
 
 /// One of the corpus's.

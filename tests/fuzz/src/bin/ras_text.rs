@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| gpuwho::collect::ras::fuzz::text(text));
+fuzz_target!(|text: &str| gpuwho::collect::nccl::ras::fuzz::text(text));

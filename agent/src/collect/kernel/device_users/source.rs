@@ -2,9 +2,9 @@
 
 use super::{Finding as Found, NAME, OpenHook, Settings, diagnose, start};
 use crate::collect::Collector;
-use crate::collect::kernel::nccl;
 use crate::collect::kernel::probe::{ProbeDef, SelfTest};
 use crate::collect::kernel::self_test::self_test;
+use crate::collect::nccl::probe;
 use crate::collect::source::{Alone, Context, ProcessChange, Source, SourceDef};
 use crate::config::{ConfigError, Section, Settings as AgentSettings, Tables, checks, duration};
 use crate::diagnosis::Finding;
@@ -21,7 +21,7 @@ pub const PROBE: ProbeDef = ProbeDef {
         about: "who opens a device, as the kernel tells it",
         section: Some(SECTION),
         // Whoever is told of processes, from the first one on.
-        after: &[nccl::NAME],
+        after: &[probe::NAME],
         switches: &[],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(settings(with.tables)?)),

@@ -1,0 +1,154 @@
+//! What a process's environment asks of the Inspector.
+//!
+//! Read as a stream, 4 KiB at a time: only the variables named here are kept, everything else is
+//! passed over and never stored. What a program sets after its start (`os.environ`) is not seen.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+/// The most that is read; see the reader of Slurm's variables.
+const MAX_READ: u64 = 128 * 1024;
+/// A longer value is dropped, not cut: no path is longer (`PATH_MAX`).
+const MAX_VALUE: usize = 4096;
+
+const ENABLE: &str = "NCCL_INSPECTOR_ENABLE";
+const DIRECTORY: &str = "NCCL_INSPECTOR_DUMP_DIR";
+const INTERVAL: &str = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS";
+/// Prometheus text, for which 2.29 has an interval of its own.
+const EXPOSITION: &str = "NCCL_INSPECTOR_PROM_DUMP";
+/// Names the directory where no other is asked for.
+const JOB: &str = "SLURM_JOBID";
+const WANTED: [&str; 5] = [ENABLE, DIRECTORY, INTERVAL, EXPOSITION, JOB];
+
+/// What an environment asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct InspectorEnv {
+    /// Whether the Inspector is switched on.
+    pub enabled: bool,
+    /// Whether it writes while the program runs: without an interval no version writes records.
+    pub dumps: bool,
+    /// Where it writes; relative to the directory in which the program began to communicate.
+    pub directory: PathBuf,
+}
+
+impl InspectorEnv {
+    /// Reads variables that end in NUL.
+    pub(super) fn read(source: impl Read) -> io::Result<Self> {
+        let mut values: [Option<String>; WANTED.len()] = Default::default();
+        let mut variable = Vec::new();
+        let mut is_wanted = true;
+        let mut reader = source.take(MAX_READ);
+        let mut chunk = [0_u8; 4096];
+        let outcome = loop {
+            let bytes = match reader.read(&mut chunk) {
+                Ok(0) => break Ok(()),
+                Ok(count) => chunk.get(..count).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => break Err(error),
+            };
+            for byte in bytes {
+                if *byte == 0 {
+                    if is_wanted {
+                        keep(&variable, &mut values);
+                    }
+                    variable.clear();
+                    is_wanted = true;
+                } else if is_wanted {
+                    variable.push(*byte);
+                    is_wanted = can_be_wanted(&variable);
+                }
+            }
+        };
+        chunk.fill(0);
+        outcome.map(|()| Self::of(values))
+    }
+
+    fn of(values: [Option<String>; WANTED.len()]) -> Self {
+        let [enable, directory, interval, exposition, job] = values;
+        // As `strtol`: whatever begins with a number that is not 0.
+        let number = |text: Option<&String>| {
+            let text = text.map(|text| text.trim_start()).unwrap_or_default();
+            let end = text.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(text.len());
+            text.get(..end).and_then(|digits| digits.parse::<i64>().ok())
+        };
+        let job = number(job.as_ref());
+        let default = || match job {
+            Some(job) => format!("nccl-inspector-{job}"),
+            None => "nccl-inspector-unknown-jobid".to_owned(),
+        };
+        let is_on = |text: Option<&String>| number(text).is_some_and(|number| number != 0);
+        let has_interval = number(interval.as_ref()).is_some_and(|interval| interval >= 0);
+        Self {
+            enabled: is_on(enable.as_ref()),
+            dumps: has_interval || is_on(exposition.as_ref()),
+            directory: directory.unwrap_or_else(default).into(),
+        }
+    }
+}
+
+/// Whether this is a beginning of something wanted.
+fn can_be_wanted(variable: &[u8]) -> bool {
+    WANTED.iter().any(|name| {
+        let name = name.as_bytes();
+        match variable.get(..name.len()) {
+            Some(start) => {
+                start == name
+                    && variable.get(name.len()).is_none_or(|byte| *byte == b'=')
+                    && variable.len() <= name.len() + 1 + MAX_VALUE
+            }
+            None => name.starts_with(variable),
+        }
+    })
+}
+
+/// Of several of one name the first counts, as for `getenv`.
+fn keep(variable: &[u8], values: &mut [Option<String>; WANTED.len()]) {
+    let Ok(text) = std::str::from_utf8(variable) else { return };
+    let Some((name, value)) = text.split_once('=') else { return };
+    for (wanted, kept) in WANTED.iter().zip(values) {
+        if *wanted == name && kept.is_none() {
+            *kept = Some(value.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::collect::nccl::inspector::environment::*;
+
+    fn asked(environment: &str) -> InspectorEnv {
+        InspectorEnv::read(environment.replace('\n', "\0").as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn directory_switch_and_interval_are_read_among_everything_else() {
+        let text = "PATH=/bin\nNCCL_INSPECTOR_ENABLE=1\nSECRET=NCCL_INSPECTOR_DUMP_DIR=/no\n\
+            NCCL_INSPECTOR_DUMP_DIR=/var/lib/inspector\nNCCL_INSPECTOR_DUMP_DIR=/second\n\
+            NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500\n";
+        let directory = "/var/lib/inspector".into();
+        assert_eq!(asked(text), InspectorEnv { enabled: true, dumps: true, directory });
+    }
+
+    #[test]
+    fn without_a_directory_the_jobs_number_names_it() {
+        let default = |text| asked(text).directory.to_str().unwrap().to_owned();
+        assert_eq!(default("SLURM_JOBID=4711\n"), "nccl-inspector-4711");
+        assert_eq!(default("SLURM_JOBIDS=4711\n"), "nccl-inspector-unknown-jobid");
+        assert_eq!(default(""), "nccl-inspector-unknown-jobid");
+    }
+
+    #[test]
+    fn an_inspector_that_never_dumps_is_told() {
+        let text = "NCCL_INSPECTOR_ENABLE=1\nNCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=-1\n";
+        assert!(!asked(text).dumps);
+        assert!(!asked("NCCL_INSPECTOR_ENABLE=1\n").dumps);
+        assert!(!asked("NCCL_INSPECTOR_ENABLE=0\n").enabled);
+        assert!(asked("NCCL_INSPECTOR_ENABLE=1\nNCCL_INSPECTOR_PROM_DUMP=1\n").dumps);
+    }
+
+    #[test]
+    fn a_value_without_end_is_not_kept() {
+        let long = format!("NCCL_INSPECTOR_DUMP_DIR={}\n", "x".repeat(MAX_VALUE + 1));
+        assert_eq!(asked(&long).directory, PathBuf::from("nccl-inspector-unknown-jobid"));
+    }
+}

@@ -1,0 +1,336 @@
+//! What the collective library (NCCL, RCCL) is asked to do by the processes that hold a device:
+//! calls, bytes, times, who is late and who hangs, for each rank of each communicator.
+//!
+//! The programs count in maps; once a tick this reads them, some hundreds of entries a system
+//! call, and says what the node alone can say. A thread of its own finds the libraries and keeps
+//! the probes within their budget. With eight ranks of ten communicators a tick reads about
+//! 400 kB.
+
+mod attach;
+mod budget;
+#[doc(hidden)]
+pub mod fuzz;
+mod libraries;
+mod maps;
+mod members;
+mod probed;
+mod shared;
+mod state;
+
+use crate::attribute::ownership::Ownership;
+use crate::catalog::agent::{DropReason, SourceState};
+use crate::catalog::nccl::{self as metric, KnownBy};
+use crate::collect::Collector;
+use crate::collect::nccl::ras;
+use crate::collect::status::{Report, StatusRegistry};
+use crate::communicators::Communicators;
+use crate::event::aggregator::EventAggregator;
+use crate::host::boot_time_ns;
+use crate::paths::Paths;
+use crate::sample::{Agent, Batch};
+use crate::tenant_files::TenantFiles;
+pub use attach::many::Way;
+use attach::watch::Running;
+use budget::account::{report_coverage, report_probes};
+pub use budget::controller::Patience;
+use budget::denials::Denials;
+use budget::quota::EachOwner;
+use budget::uptime::EachCovered;
+use gpuwho_common::nccl::{
+    Communicator, LOST_CALL, LOST_COMMUNICATOR, LOST_THREAD, LOST_UNREADABLE, MadeId,
+};
+pub use libraries::rescan::RescanHandle;
+use maps::Maps;
+use members::complete::{Completion, Sources};
+use members::host::Host;
+use members::peers::{Peers, groups};
+use members::rank_status::{report_stuck, statuses};
+use members::report::{MemberContext, count, report};
+use members::{Member, MemberTable, Processes as _, Reading};
+pub use probed::{Governed, Probed, place_of};
+use shared::Shared;
+use std::collections::HashSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The source's name: its threads are `collect:nccl` and `nccl:watch`.
+pub const NAME: &str = "nccl";
+
+/// What to count, and what it may cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether to count at all.
+    pub enabled: bool,
+    /// Hits of probes a second and process above which less is attached.
+    pub budget: u64,
+    /// How long less is attached.
+    pub patience: Patience,
+    /// Calls a second of a thread up to which each is timed, if the probes' return is seen at all.
+    /// Of a thread that is faster one call in sixteen is, by chance, where the kernel lets a return be
+    /// left out: it is a third of what a call pays. 0: every call is timed.
+    pub timed_rate: u32,
+    /// A rank that stays in one call for so long, or makes none for so long while its peers have
+    /// gone on, is hung.
+    pub hang_after: Duration,
+    /// Directories of the host below which FUSE mounts of root's are probed: their servers are
+    /// trusted to answer the kernel.
+    pub trusted_mounts: Vec<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            budget: budget::tally::BUDGET,
+            patience: Patience::default(),
+            // Twice what a training step of a second with 200 collectives makes.
+            timed_rate: 500,
+            // Longer than a checkpoint that one rank writes alone, shorter than the ten minutes
+            // after which PyTorch gives up.
+            hang_after: Duration::from_mins(1),
+            trusted_mounts: Vec::new(),
+        }
+    }
+}
+
+/// The collector. Dropping it detaches everything.
+#[derive(Debug)]
+pub struct Nccl {
+    settings: Settings,
+    paths: Paths,
+    files: TenantFiles,
+    ownership: Ownership,
+    communicators: Arc<Communicators>,
+    shared: Shared,
+    maps: Option<Maps>,
+    members: MemberTable,
+    completion: Completion,
+    peers: Peers,
+    aggregator: Option<Arc<EventAggregator>>,
+    /// For how long the probes were there, at this reading and at the last.
+    covered: [EachCovered; 2],
+    denials: Denials,
+    errors: u64,
+    #[expect(dead_code, reason = "kept to be dropped")]
+    running: Running,
+}
+
+/// Starts looking for libraries among the processes that hold a device.
+pub fn start(
+    settings: Settings,
+    (files, paths): (&TenantFiles, &Paths),
+    ownership: &Ownership,
+    (communicators, answers): (&Arc<Communicators>, &ras::Answers),
+    reported: (StatusRegistry, Option<Arc<EventAggregator>>),
+) -> io::Result<(Nccl, RescanHandle)> {
+    let table = ownership.clone();
+    let holders = move || table.openers().iter().map(|owner| owner.process).collect();
+    let (mut nccl, waker) = Nccl::start(
+        settings,
+        (files, paths),
+        (ownership, communicators),
+        Box::new(holders),
+        reported,
+    )?;
+    nccl.completion.answers = answers.clone();
+    Ok((nccl, waker))
+}
+
+impl Nccl {
+    fn start(
+        settings: Settings,
+        (files, paths): (&TenantFiles, &Paths),
+        (ownership, communicators): (&Ownership, &Arc<Communicators>),
+        candidates: libraries::scan::Candidates,
+        reported: (StatusRegistry, Option<Arc<EventAggregator>>),
+    ) -> io::Result<(Self, RescanHandle)> {
+        let (shared, desk) = (Shared::default(), reported.1.clone());
+        let known = (candidates, ownership.clone());
+        let (running, waker) =
+            attach::watch::start(&settings, (files, paths), known, shared.clone(), reported)?;
+        let nccl = Self {
+            settings,
+            paths: paths.clone(),
+            files: files.clone(),
+            ownership: ownership.clone(),
+            communicators: Arc::clone(communicators),
+            shared,
+            maps: None,
+            members: MemberTable::default(),
+            completion: Completion::default(),
+            peers: Peers::default(),
+            aggregator: desk,
+            covered: Default::default(),
+            denials: Denials::default(),
+            errors: 0,
+            running,
+        };
+        Ok((nccl, waker))
+    }
+
+    fn read(&mut self, out: &mut Batch) -> io::Result<()> {
+        // At the moment of the counts, since they are divided by it.
+        let covered = self.shared.with(|known| known.covers.read(Instant::now()));
+        let [last, before] = &mut self.covered;
+        *before = std::mem::replace(last, covered);
+        let Some(maps) = &mut self.maps else { return Ok(()) };
+        let taken = self.shared.with(|known| known.quotas.taken());
+        let mut snapshot = maps.read()?;
+        maps.forget_names(&snapshot);
+        let now_ns = boot_time_ns();
+        let (host, fields) =
+            self.shared.with(|known| (Host::of(&self.paths, known), known.fields.clone()));
+        let sources = Sources { files: &self.files, processes: &host, fields: &fields };
+        self.completion.read(&mut snapshot, &sources);
+        let reading = self.members.read(&snapshot, &host, &self.communicators);
+        for (number, calls) in &reading.gone {
+            maps.remove(*number, communicator(&snapshot, *number), calls);
+        }
+        reading.gone_threads.iter().for_each(|task| maps.forget_thread(*task));
+        for (handle, pid, ranks) in &reading.sized {
+            maps.size(*handle, *pid, *ranks);
+        }
+        let members = &reading.members;
+        let said = self.completion.answers.local_ranks();
+        self.completion.take(&snapshot, members, &said);
+        let unused = unused_ids(maps, members, &host)?;
+        out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused.len() as u64)));
+        let counted = close_pending(&self.shared, &taken, (&snapshot, &reading, &unused));
+        self.denials.note(&counted, &self.ownership);
+        let groups = groups(members, &self.communicators);
+        self.peers.compare(members, &snapshot.communicators, &groups);
+        let standings = statuses(members, &groups, now_ns, self.settings.hang_after);
+        for stuck in self.peers.hangs.note(members, &standings, now_ns) {
+            report_stuck(stuck, &self.ownership, self.aggregator.as_deref());
+        }
+        let beside = MemberContext { statuses: &standings, peers: &self.peers, now_ns };
+        for member in members {
+            report(out, member, &beside);
+        }
+        report_coverage(out, members, (&snapshot, &host), &self.covered);
+        self.peers.forget(&reading, &groups);
+        report_known(out, members);
+        Ok(())
+    }
+
+    /// The processes that have the library loaded, for who wants to look at them.
+    pub fn loaded(&self) -> ras::Candidates {
+        let shared = self.shared.clone();
+        Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
+    }
+}
+
+impl Collector for Nccl {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn collect(&mut self, out: &mut Batch) {
+        if let Some(maps) = self.shared.with(|known| known.maps.take()) {
+            self.maps = Some(maps);
+        }
+        if let Err(error) = self.read(out) {
+            self.errors += 1;
+            tracing::debug!(%error, "maps of collective calls cannot be read");
+        }
+        self.shared.with(|known| report_probes(out, known, &self.covered));
+    }
+
+    fn report(&self) -> Report {
+        let counts = self.shared.with(|known| known.counts);
+        let lost = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
+        let report = match (self.shared.report(), self.denials.now()) {
+            (Report { state: SourceState::Ready, .. }, Some(refused)) => {
+                let remedy = "its other calls and everybody else's are counted";
+                Report::of(SourceState::Degraded, refused, remedy)
+            }
+            (report, _) => report,
+        };
+        Report {
+            errors: self.errors + lost(LOST_UNREADABLE) + self.shared.with(|known| known.refused),
+            dropped: vec![
+                (DropReason::CommunicatorsFull, lost(LOST_COMMUNICATOR)),
+                (DropReason::OperationsFull, lost(LOST_CALL)),
+                (DropReason::ThreadsFull, lost(LOST_THREAD)),
+            ],
+            ..report
+        }
+    }
+}
+
+/// How many communicators are known, by what tells.
+fn report_known(out: &mut Batch, members: &[Member]) {
+    for &one in KnownBy::ALL {
+        let known = members.iter().filter(|member| member.facts.known_by == one);
+        let count = known.map(|member| member.numbers.len() as u64).sum();
+        out.push(metric::COMMUNICATORS.sample(Agent, one, members::report::count(count)));
+    }
+}
+
+fn communicator(snapshot: &maps::Snapshot, number: u64) -> Option<&Communicator> {
+    snapshot.communicators.iter().find(|(one, _)| *one == number).map(|(_, found)| found)
+}
+
+/// Unique ids that living processes have made and that no communicator here was made from.
+fn unused_ids(
+    maps: &mut Maps,
+    members: &[Member],
+    host: &Host<'_>,
+) -> io::Result<Vec<(u64, MadeId)>> {
+    let used: HashSet<u64> = members.iter().filter_map(|m| m.facts.hash).map(|h| h.0).collect();
+    let is_over =
+        |(hash, made): &(u64, MadeId)| used.contains(hash) || host.find(made.pid, 0).is_none();
+    let (over, unused): (Vec<_>, Vec<_>) = maps.unique_ids()?.into_iter().partition(is_over);
+    for (hash, _) in over {
+        maps.forget_id(hash);
+    }
+    Ok(unused)
+}
+
+/// Lets owners have again what a reading has taken out of the maps: `taken` is what they had taken when
+/// it began. Gives what they have taken and were refused so far.
+fn close_pending(
+    shared: &Shared,
+    taken: &EachOwner,
+    (snapshot, reading, ids): (&maps::Snapshot, &Reading, &[(u64, MadeId)]),
+) -> EachOwner {
+    let gone = reading.gone.iter().map(|(number, _)| *number).collect();
+    let threads = reading.gone_threads.iter().copied().collect();
+    shared.with(|known| {
+        let held = known.quotas.held(snapshot, ids, (&gone, &threads));
+        known.quotas.apply(taken, &held);
+        known.quotas.taken()
+    })
+}
+
+/// The kernel does not take the programs.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Refused(#[from] attach::probes::ProbeError);
+
+/// Loads every program; gives one line for a person, newline included.
+pub fn self_test(paths: &Paths) -> Result<String, Refused> {
+    let (programs, way) = attach::probes::Probes::try_all(paths)?;
+    Ok(format!("nccl: {programs} programs loaded, {}\n", way.as_str()))
+}
+
+/// What `gpuwho doctor` says: whether the kernel takes the programs.
+pub fn diagnose(settings: &Settings, paths: &Paths) -> (SourceState, String) {
+    if !settings.enabled {
+        return (SourceState::Absent, "switched off (nccl.enabled)".into());
+    }
+    match attach::probes::Probes::try_all(paths) {
+        Ok((programs, way)) => {
+            let way = way.as_str();
+            let detail =
+                format!("{programs} programs can be loaded; attached, {way}, when NCCL is in use");
+            (SourceState::Ready, detail)
+        }
+        Err(error) => (SourceState::Degraded, format!("{error}: collectives are not counted")),
+    }
+}
+
+#[cfg(test)]
+mod live_tests;

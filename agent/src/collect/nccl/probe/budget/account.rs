@@ -1,0 +1,66 @@
+//! What is told of the probes themselves: for how long they were there, and how often they were hit.
+
+use super::uptime::EachCovered;
+use crate::catalog::nccl::{self as metric, GovernorLevel, ProbePart};
+use crate::collect::nccl::probe::maps::Snapshot;
+use crate::collect::nccl::probe::members::Member;
+use crate::collect::nccl::probe::members::host::Host;
+use crate::collect::nccl::probe::members::report::count;
+use crate::collect::nccl::probe::shared::AttachState;
+use crate::sample::{Agent, Batch};
+use gpuwho_common::nccl::{HIT_ENTRY, HIT_RETURN};
+use std::collections::{HashMap, HashSet};
+
+/// What holds for the host; by the sums at this reading and at the last.
+pub(in super::super) fn report_probes(
+    out: &mut Batch,
+    known: &AttachState,
+    [now, before]: &[EachCovered; 2],
+) {
+    out.push(metric::LIBRARIES.sample(Agent, (), count(known.files)));
+    for &one in GovernorLevel::ALL {
+        out.push(metric::GOVERNOR.sample(Agent, one, i64::from(one == known.level)));
+    }
+    let hits = [HIT_ENTRY, HIT_RETURN].map(|counter| known.counts.get(counter as usize).copied());
+    let parts = now.all.since(before.all).parts();
+    out.push(metric::WANTED.sample(Agent, (), now.all.wanted.as_secs_f64()));
+    for (at, part) in ProbePart::ALL.iter().enumerate() {
+        let hits = hits.get(at).copied().flatten().unwrap_or(0);
+        out.push(metric::HITS.sample(Agent, *part, count(hits)));
+        let attached = now.all.attached.get(at).copied().unwrap_or_default();
+        out.push(metric::ATTACHED.sample(Agent, *part, attached.as_secs_f64()));
+        if let Some(coverage) = parts.and_then(|parts| parts.get(at).copied()) {
+            out.push(metric::COVERAGE.sample(Agent, *part, coverage));
+        }
+    }
+    // Before the programs are loaded nothing is hit.
+    if known.budget != 0 {
+        out.push(metric::BUDGET.sample(Agent, (), count(known.budget)));
+    }
+}
+
+/// What the counts of each membership are to be divided by.
+pub(in super::super) fn report_coverage(
+    out: &mut Batch,
+    members: &[Member],
+    (snapshot, host): (&Snapshot, &Host<'_>),
+    [now, before]: &[EachCovered; 2],
+) {
+    let reported = snapshot.communicators.iter().map(|(number, c)| (*number, c.identity.library));
+    let reported: HashMap<u64, u32> = reported.collect();
+    for member in members {
+        let reported = |number| reported.get(number).copied().unwrap_or(0);
+        let files =
+            member.numbers.iter().map(|number| host.file(member.facts.process, reported(number)));
+        let files: HashSet<Option<u32>> = files.collect();
+        // Of several files no one part is right.
+        let mut files = files.into_iter();
+        let (Some(Some(file)), None) = (files.next(), files.next()) else { continue };
+        let Some(parts) = now.parts_since(before, (file, host.owner(member.facts.process))) else {
+            continue;
+        };
+        for (part, coverage) in ProbePart::ALL.iter().zip(parts) {
+            out.push(metric::MEMBER_COVERAGE.sample(member.id, *part, coverage));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What the governor has changed for an owner, said once: in the log, and as an event to whoever
+//! scales rates by coverage or wonders where durations went.
+
+use crate::catalog::event::EventKind;
+use crate::catalog::nccl::GovernorLevel;
+use crate::collect::nccl::probe::libraries::Libraries;
+use crate::event::aggregator::EventAggregator;
+use crate::event::{BudgetDecision, EventSource, Moment, Named, Observation, Place, Severity};
+use crate::host::boot_time_ns;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+/// Libraries that are named; a host has one or two in use.
+const MAX_NAMED: usize = 4;
+
+/// A change.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) struct BudgetChange {
+    pub before: GovernorLevel,
+    pub level: GovernorLevel,
+    /// One second with probes in so many.
+    pub cycle: u32,
+    /// Hits a second and process, as measured, and as allowed.
+    pub rate: u64,
+    pub budget: u64,
+    /// The process that makes most hits, of the owner whose processes this is about.
+    pub busiest: Option<u32>,
+    /// Paths and versions.
+    pub libraries: (String, String),
+}
+
+impl BudgetChange {
+    /// Paths and versions of the libraries that some processes use.
+    pub(super) fn names(libraries: &Libraries, is_one: impl Fn(u32) -> bool) -> (String, String) {
+        let mut all: Vec<(Arc<str>, Arc<str>)> = libraries
+            .in_use()
+            .filter(|(_, library)| library.users.keys().any(|user| is_one(user.pid)))
+            .map(|(_, library)| (library.path(), Arc::clone(&library.exports.version)))
+            .collect();
+        all.sort_unstable();
+        all.truncate(MAX_NAMED);
+        let (paths, mut versions): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        versions.dedup();
+        (paths.join(", "), versions.join(", "))
+    }
+
+    /// Says it.
+    pub(in super::super) fn log(self, desk: Option<&EventAggregator>) {
+        let (level, budget) = (self.level.as_str(), self.budget);
+        let (before, cycle, rate) = (self.before.as_str(), self.cycle, self.rate);
+        let libraries = &self.libraries.0;
+        tracing::warn!(
+            before,
+            level,
+            cycle,
+            rate,
+            budget,
+            busiest = self.busiest,
+            libraries,
+            "the probes' cost is adjusted"
+        );
+        if let Some(desk) = desk {
+            let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
+            desk.take(self.observation(), at, EventSource::Governor, Instant::now());
+        }
+    }
+
+    fn observation(self) -> Observation {
+        let seen = match self.level {
+            GovernorLevel::Full | GovernorLevel::Off => "calls are counted and timed".to_owned(),
+            GovernorLevel::Entries => "calls are counted, durations are not seen".to_owned(),
+            GovernorLevel::Cycled => {
+                format!("calls are counted one second in {}", self.cycle)
+            }
+            GovernorLevel::Detached => "calls are not counted for some minutes".to_owned(),
+        };
+        let (rate, budget) = (self.rate, self.budget);
+        let message = format!("{seen}: {rate} hits a second and process, {budget} allowed");
+        let less = what_is_left(self.level) < what_is_left(self.before);
+        let severity = if less { Severity::Warning } else { Severity::Info };
+        let decision = BudgetDecision {
+            before: self.before,
+            level: self.level,
+            cycle: self.cycle,
+            rate,
+            budget,
+            libraries: self.libraries.0.into(),
+            versions: self.libraries.1.into(),
+        };
+        let reported = Observation::new(EventKind::GovernorChange, Place::Host, severity, message);
+        let process = self.busiest.map(Named::pid);
+        Observation { process, decision: Some(Box::new(decision)), ..reported }
+    }
+}
+
+/// The more, the more is seen.
+pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
+    match level {
+        GovernorLevel::Off | GovernorLevel::Detached => 0,
+        GovernorLevel::Cycled => 1,
+        GovernorLevel::Entries => 2,
+        GovernorLevel::Full => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::collect::nccl::probe::budget::change::*;
+
+    fn change(before: GovernorLevel, level: GovernorLevel) -> BudgetChange {
+        BudgetChange {
+            before,
+            level,
+            cycle: 4,
+            rate: 40_000,
+            budget: 13_333,
+            busiest: Some(77),
+            libraries: ("/usr/lib/libnccl.so.2".into(), "2.29.7".into()),
+        }
+    }
+
+    #[test]
+    fn an_event_names_library_step_rate_and_budget() {
+        let reported = change(GovernorLevel::Entries, GovernorLevel::Cycled).observation();
+        assert_eq!(
+            reported,
+            Observation {
+                process: Some(Named::pid(77)),
+                decision: Some(Box::new(BudgetDecision {
+                    before: GovernorLevel::Entries,
+                    level: GovernorLevel::Cycled,
+                    cycle: 4,
+                    rate: 40_000,
+                    budget: 13_333,
+                    libraries: "/usr/lib/libnccl.so.2".into(),
+                    versions: "2.29.7".into(),
+                })),
+                ..Observation::new(
+                    EventKind::GovernorChange,
+                    Place::Host,
+                    Severity::Warning,
+                    "calls are counted one second in 4: 40000 hits a second and process, \
+                          13333 allowed"
+                )
+            }
+        );
+    }
+
+    #[test]
+    fn what_comes_back_is_no_warning() {
+        let back = change(GovernorLevel::Detached, GovernorLevel::Entries).observation();
+        assert_eq!(back.severity, Severity::Info);
+    }
+}

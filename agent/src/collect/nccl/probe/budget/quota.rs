@@ -1,0 +1,279 @@
+//! What the programs know of processes: whose each is, which share of the maps' places its owner
+//! holds, and what the probe budget allows it.
+//!
+//! Programs count what each owner takes, user space what of it is free again, each in a map of its own.
+//! Once a reading that second number is made anew from what the maps hold, so that nothing that happens
+//! to a process can make the two drift apart. That of an owner that has taken a place during the
+//! reading stays as it was until the next one.
+
+use super::controller::Attach;
+use crate::collect::nccl::probe::maps::Snapshot;
+use crate::ids::ProcKey;
+use aya::maps::{HashMap as KernelMap, MapData};
+use gpuwho_common::nccl::{
+    CONTROL_ERA, CONTROL_PAUSED, CONTROL_TIMED, EVERYBODY, Freed, MAX_OWNERS, MAX_TENANTS, MadeId,
+    PLACE_CALL, PLACE_COMMUNICATOR, PLACE_ID, PLACE_THREAD, PLACES, Places, STRANGERS, Tenant,
+};
+use std::collections::{HashMap, HashSet};
+
+/// Places by kind.
+pub(super) type ByKind = [u64; PLACES];
+
+/// Places that owners had taken and were refused so far, by owner.
+pub(in super::super) type EachOwner = HashMap<u32, Places>;
+
+/// A process may end in the middle of a reading: its counts are told at the next.
+const LAST_READINGS: u32 = 2;
+
+/// The maps.
+#[derive(Debug)]
+pub(in super::super) struct QuotaMaps {
+    pub tenants: KernelMap<MapData, u32, Tenant>,
+    pub taken: KernelMap<MapData, u32, Places>,
+    pub freed: KernelMap<MapData, u32, Freed>,
+}
+
+/// Processes and owners.
+#[derive(Debug, Default)]
+pub(in super::super) struct Quotas {
+    maps: Option<QuotaMaps>,
+    /// Process and owner of each number.
+    processes: HashMap<u32, (ProcKey, u32)>,
+    /// Owner of each number whose process holds no device any more, and at how many readings it is
+    /// still asked for.
+    ended: HashMap<u32, (u32, u32)>,
+    /// What was last allowed to an owner, and how often that has changed; to others everything.
+    levels: HashMap<u32, (Attach, u32)>,
+    /// What the programs were told.
+    reported: HashMap<u32, Tenant>,
+    /// What of each owner's places is free again; owners that are not in here have no row in the maps.
+    freed: HashMap<u32, ByKind>,
+    /// The same of all together.
+    all_freed: ByKind,
+}
+
+impl Quotas {
+    /// From here on the programs are told.
+    pub(in super::super) fn load(&mut self, maps: QuotaMaps) {
+        *self = Self {
+            maps: Some(maps),
+            processes: std::mem::take(&mut self.processes),
+            levels: std::mem::take(&mut self.levels),
+            ..Self::default()
+        };
+        self.admit(EVERYBODY);
+        self.freed.remove(&EVERYBODY);
+        self.write_maps();
+    }
+
+    /// Takes the processes that hold a device, with their owners. A process stays with its first owner:
+    /// its counts are divided by the time in which that one's were counted.
+    pub(in super::super) fn follow(&mut self, mut holders: Vec<(ProcKey, u32)>) {
+        // Those that were there first keep their rows.
+        holders.sort_unstable_by_key(|(process, _)| (process.start_ticks, process.pid));
+        let before = std::mem::take(&mut self.processes);
+        self.ended.extend(before.iter().map(|(pid, (_, owner))| (*pid, (*owner, LAST_READINGS))));
+        let mut by_owner: HashMap<u32, usize> = HashMap::new();
+        for (process, owner) in holders {
+            let first = before.get(&process.pid).filter(|(same, _)| *same == process);
+            let owner = first.map_or(owner, |(_, first)| *first);
+            let mine = by_owner.entry(owner).or_default();
+            let free = (MAX_TENANTS as usize).saturating_sub(self.processes.len());
+            if owner != STRANGERS && *mine < free {
+                *mine += 1;
+                self.ended.remove(&process.pid);
+                self.processes.insert(process.pid, (process, owner));
+            }
+        }
+        self.write_maps();
+    }
+
+    /// The owner that a process counts for.
+    pub(in super::super) fn owner_of(&self, pid: u32) -> u32 {
+        let ended = || self.ended.get(&pid).map_or(STRANGERS, |(owner, _)| *owner);
+        self.processes.get(&pid).map_or_else(ended, |(_, owner)| *owner)
+    }
+
+    /// The owner of each process by its number; of those that are not in it, strangers.
+    pub(in super::super) fn owners(&self) -> HashMap<u32, u32> {
+        let ended = self.ended.iter().map(|(pid, (owner, _))| (*pid, *owner));
+        ended.chain(self.processes.iter().map(|(pid, (_, owner))| (*pid, *owner))).collect()
+    }
+
+    /// What an owner's processes are allowed at present.
+    pub(in super::super) fn allowed(&self, owner: u32) -> Attach {
+        self.levels.get(&owner).map_or(Attach::Full, |(attach, _)| *attach)
+    }
+
+    /// Allows owners something else; gives those for whom that is a change.
+    pub(in super::super) fn allow(&mut self, all: Vec<(u32, Attach)>) -> Vec<u32> {
+        let mut changed = Vec::new();
+        for (owner, attach) in all {
+            let level = self.levels.entry(owner).or_insert((Attach::Full, 0));
+            if level.0 != attach {
+                *level = (attach, level.1.wrapping_add(1));
+                changed.push(owner);
+            }
+        }
+        if !changed.is_empty() {
+            self.write_maps();
+        }
+        changed
+    }
+
+    fn tenant(&self, owner: u32) -> Tenant {
+        let (attach, era) = self.levels.get(&owner).copied().unwrap_or((Attach::Full, 0));
+        let word = match attach {
+            Attach::Full => CONTROL_TIMED,
+            Attach::Entries => 0,
+            Attach::Nothing => CONTROL_PAUSED,
+        };
+        Tenant { owner, control: word | era.wrapping_mul(CONTROL_ERA) }
+    }
+
+    /// Gives an owner rows in the maps; false where there are none left.
+    fn admit(&mut self, owner: u32) -> bool {
+        let Some(maps) = &mut self.maps else { return false };
+        let is_known = self.freed.contains_key(&owner);
+        if is_known || self.freed.len() > MAX_OWNERS as usize {
+            return is_known;
+        }
+        let nothing = Places { taken: [0; PLACES], refused: [0; PLACES] };
+        let is_there = maps.freed.insert(owner, Freed { places: [0; PLACES] }, 0).is_ok()
+            && maps.taken.insert(owner, nothing, 0).is_ok();
+        if is_there {
+            self.freed.insert(owner, [0; PLACES]);
+        }
+        is_there
+    }
+
+    /// Tells the programs what has changed. A row that is refused leaves a process with the strangers.
+    fn write_maps(&mut self) {
+        let processes = self.processes.iter().map(|(pid, (_, owner))| (*pid, *owner));
+        let all: Vec<(u32, u32)> = processes.chain([(STRANGERS, STRANGERS)]).collect();
+        let mut wanted = HashMap::new();
+        for (pid, owner) in all {
+            if self.admit(owner) {
+                wanted.insert(pid, self.tenant(owner));
+            }
+        }
+        let Some(maps) = &mut self.maps else { return };
+        self.reported.retain(|pid, _| {
+            let stays = wanted.contains_key(pid);
+            if !stays {
+                // Gone already is as wanted.
+                let _ = maps.tenants.remove(pid);
+            }
+            stays
+        });
+        for (pid, tenant) in wanted {
+            if self.reported.get(&pid) != Some(&tenant)
+                && maps.tenants.insert(pid, tenant, 0).is_ok()
+            {
+                self.reported.insert(pid, tenant);
+            }
+        }
+    }
+
+    /// What each owner has taken and was refused so far.
+    pub(in super::super) fn taken(&self) -> EachOwner {
+        let Some(maps) = &self.maps else { return EachOwner::new() };
+        let taken = |owner: &u32| Some((*owner, maps.taken.get(owner, 0).ok()?));
+        self.freed.keys().chain([&EVERYBODY]).filter_map(taken).collect()
+    }
+
+    /// Frees what owners have taken and hold no more: `before` is what they had taken when the reading
+    /// began that has shown what they hold.
+    pub(in super::super) fn apply(&mut self, before: &EachOwner, held: &HashMap<u32, ByKind>) {
+        self.ended.retain(|_, (_, readings)| {
+            *readings -= 1;
+            *readings > 0
+        });
+        let now = self.taken();
+        let owners: Vec<u32> = self.freed.keys().copied().collect();
+        for owner in owners {
+            let (Some(then), Some(now)) = (before.get(&owner), now.get(&owner)) else { continue };
+            if then.taken != now.taken {
+                continue;
+            }
+            let held = held.get(&owner).copied().unwrap_or_default();
+            self.free(owner, less(now.taken, held));
+            let is_used = self.processes.values().any(|(_, of)| *of == owner);
+            if owner != STRANGERS && !is_used && held == [0; PLACES] {
+                self.dismiss(owner);
+            }
+        }
+        // Owners come and go: where nobody has taken anything, what all hold is known by itself.
+        if let (Some(then), Some(now)) = (before.get(&EVERYBODY), now.get(&EVERYBODY))
+            && then.taken == now.taken
+        {
+            self.all_freed = held.values().fold(now.taken, |left, held| less(left, *held));
+        }
+        if let Some(maps) = &mut self.maps {
+            // Refused only where the map is gone, and with it everything.
+            let _ = maps.freed.insert(EVERYBODY, Freed { places: self.all_freed }, 0);
+        }
+    }
+
+    fn free(&mut self, owner: u32, places: ByKind) {
+        let before = self.freed.insert(owner, places).unwrap_or_default();
+        for (all, (now, before)) in self.all_freed.iter_mut().zip(places.iter().zip(before)) {
+            *all = all.wrapping_add(now.wrapping_sub(before));
+        }
+        if let Some(maps) = &mut self.maps
+            && before != places
+        {
+            // As above.
+            let _ = maps.freed.insert(owner, Freed { places }, 0);
+        }
+    }
+
+    /// An owner that holds nothing and has no process needs no row.
+    fn dismiss(&mut self, owner: u32) {
+        self.freed.remove(&owner);
+        self.levels.remove(&owner);
+        if let Some(maps) = &mut self.maps {
+            // Gone already is as wanted.
+            let _ = maps.taken.remove(&owner);
+            let _ = maps.freed.remove(&owner);
+        }
+    }
+
+    /// What each owner holds of what a reading has left in the maps.
+    pub(in super::super) fn held(
+        &self,
+        snapshot: &Snapshot,
+        ids: &[(u64, MadeId)],
+        (gone, gone_threads): (&HashSet<u64>, &HashSet<u64>),
+    ) -> HashMap<u32, ByKind> {
+        let mut held: HashMap<u32, ByKind> = HashMap::new();
+        let mut hold = |pid: u32, kind: usize| {
+            let places = held.entry(self.owner_of(pid)).or_default();
+            places.iter_mut().skip(kind).take(1).for_each(|place| *place += 1);
+        };
+        let mut makers = HashMap::new();
+        for (number, communicator) in &snapshot.communicators {
+            if !gone.contains(number) {
+                hold(communicator.identity.pid, PLACE_COMMUNICATOR);
+                makers.insert(*number, communicator.identity.pid);
+            }
+        }
+        for (key, _) in snapshot.calls.iter().filter(|(key, _)| !gone.contains(&key.communicator)) {
+            hold(makers.get(&key.communicator).copied().unwrap_or(STRANGERS), PLACE_CALL);
+        }
+        for (task, _) in snapshot.threads.iter().filter(|(task, _)| !gone_threads.contains(task)) {
+            hold(u32::try_from(task >> 32).unwrap_or(STRANGERS), PLACE_THREAD);
+        }
+        for (_, made) in ids {
+            hold(made.pid, PLACE_ID);
+        }
+        held
+    }
+}
+
+/// So many places less.
+fn less(places: ByKind, by: ByKind) -> ByKind {
+    let mut left = places;
+    left.iter_mut().zip(by).for_each(|(left, by)| *left = left.wrapping_sub(by));
+    left
+}

@@ -1,0 +1,386 @@
+//! Which mapped files are collective libraries, and who maps them.
+//!
+//! A file is what the descriptor is of through which it was opened (`mapped`): names, links,
+//! containers and copies do not matter, and what the process maps later does not either. Device and
+//! inode as its list of mappings shows them only save opening it again. Where they are those of the
+//! descriptor, they are of one file for all processes; on overlays and Btrfs they differ, and then
+//! each process has its own.
+//!
+//! Overlay mounts show one file below them each as a file of its own, while the kernel's probes are
+//! on the one below. Such twins agree in size, times and build id, and the memory of a process that
+//! maps the second has the probes of the first in it.
+//!
+//! All of it is a tenant's: what a process, a tenant and the host may have is bounded, what looking
+//! costs too (`pace`).
+
+pub(super) mod elf;
+pub(super) mod fields;
+pub(super) mod files;
+pub(super) mod library;
+pub(super) mod log_limit;
+pub(super) mod mapped;
+pub(super) mod mappings;
+pub(super) mod mounts;
+mod pace;
+pub(super) mod rescan;
+mod room;
+pub(super) mod scan;
+
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use crate::tenant_files::{FileOwner, ProcFile, ReadError, TenantFiles};
+use fields::Fields;
+use files::{Files, Found, MapsKey, New};
+use library::{Library, User};
+use mapped::{Mapped, NotRead, Opener};
+use pace::{Meter, ScanBudget};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Files with code that a process maps: Python programs have some hundreds.
+const MAX_FILES: usize = 2_048;
+/// Before a file that was refused is tried again: at first, and at last.
+const SOON: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_mins(5);
+/// Looks in a row at which a mapping was gone before it could be opened, until the next is made only
+/// when the size of the code changes.
+const GONE_TRIES: u32 = 5;
+/// Users of a library whose memory is asked for.
+const MAX_MEMORY_READERS: usize = 3;
+
+/// A file by device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct FileKey {
+    pub device: (u32, u32),
+    pub inode: u64,
+}
+
+/// What came of a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ScanOutcome {
+    /// Whether somebody maps a library that did not, or the other way round.
+    pub changed: bool,
+    /// Not all was seen: to be looked at again after so long, whatever it maps then.
+    pub again: Option<Duration>,
+}
+
+/// All mapped files that were looked at.
+#[derive(Debug)]
+pub(super) struct Libraries {
+    files: TenantFiles,
+    paths: Paths,
+    /// Directories below which FUSE mounts are trusted.
+    pub trusted: Vec<PathBuf>,
+    known: HashMap<FileKey, Library>,
+    /// Files that are none, by a key that holds for all processes, and how many map them.
+    others: HashMap<FileKey, usize>,
+    processes: HashMap<ProcKey, Files>,
+    /// How often something was refused or left out.
+    pub refused: u64,
+    pace: ScanBudget,
+}
+
+impl Libraries {
+    pub(super) fn new(files: TenantFiles, paths: &Paths) -> Self {
+        Self {
+            files,
+            paths: paths.clone(),
+            trusted: Vec::new(),
+            known: HashMap::new(),
+            others: HashMap::new(),
+            processes: HashMap::new(),
+            refused: 0,
+            pace: ScanBudget::default(),
+        }
+    }
+
+    /// Looks at a process's mappings.
+    pub(super) fn look(&mut self, process: ProcKey, now: Instant) -> ScanOutcome {
+        let Ok(tenant) = self.files.tenant(process) else {
+            return ScanOutcome { changed: self.remove(process), again: None };
+        };
+        self.pace.belongs(process, &tenant, now);
+        let allowed = self.pace.allowed(process, now);
+        if allowed.is_zero() {
+            return ScanOutcome { changed: false, again: Some(SOON) };
+        }
+        let meter = Meter::start(allowed);
+        let looked = self.look_within(&meter, (process, &tenant));
+        self.pace.spend(process, meter.spent(), now);
+        looked
+    }
+
+    fn look_within(
+        &mut self,
+        meter: &Meter,
+        (process, tenant): (ProcKey, &FileOwner),
+    ) -> ScanOutcome {
+        let maps = match self.files.proc_file(process, ProcFile::Maps) {
+            Ok(maps) => maps,
+            Err(ReadError::Failed(_)) => {
+                return ScanOutcome { changed: self.remove(process), again: None };
+            }
+            Err(refused) => return self.put_off(process, refused.to_string()),
+        };
+        let of = self.processes.entry(process).or_default();
+        let (mut mapped, mut new, mut is_full) = (HashSet::new(), Vec::new(), false);
+        let read = mappings::read(maps, |mapping| {
+            if !mapping.is_code {
+                return;
+            }
+            let key = of.key_of(&mapping);
+            is_full |= mapped.len() >= MAX_FILES && !mapped.contains(&key);
+            if !is_full && mapped.insert(key) && !of.found.contains_key(&key) {
+                new.push(New::of(&mapping));
+            }
+        });
+        let cut = match read {
+            Ok(cut) => cut.map(mappings::Cut::as_str),
+            Err(error) => return self.put_off(process, error.to_string()),
+        };
+        let cut = cut.or(is_full.then_some("it maps code of more than 2048 files"));
+        self.refused += u64::from(cut.is_some() && of.cut != cut);
+        of.cut = cut;
+        let mut looked = self.identify_all(meter, (process, tenant), &new);
+        // Afterwards: a library that goes by another path now is not let go in between.
+        mapped.extend(new.iter().map(|file| MapsKey::exact(file.key)));
+        looked.changed |= self.leave(process, &mapped);
+        looked
+    }
+
+    /// Finds out what new files of a process are, as far as it may take the time.
+    fn identify_all(
+        &mut self,
+        meter: &Meter,
+        (process, tenant): (ProcKey, &FileOwner),
+        new: &[New],
+    ) -> ScanOutcome {
+        let (mut looked, mut is_any_gone) = (ScanOutcome::default(), false);
+        for file in new {
+            if meter.is_over() {
+                return ScanOutcome { again: Some(SOON), ..looked };
+            }
+            let found = &self.processes.entry(process).or_default().found;
+            if found.contains_key(&MapsKey::exact(file.key)) {
+                continue;
+            }
+            match self.identify((process, tenant), file) {
+                Ok((found, is_exact)) => {
+                    looked.changed |= matches!(found, Found::Library(_));
+                    let of = self.processes.entry(process).or_default();
+                    of.found.insert(file.maps_key(is_exact), found);
+                }
+                Err(NotRead::Gone) => is_any_gone = true,
+                Err(why) => {
+                    let put_off = self.put_off(process, format!("{}: {why}", file.path));
+                    looked.again = looked.again.or(put_off.again);
+                }
+            }
+        }
+        let of = self.processes.entry(process).or_default();
+        of.gone = if is_any_gone { of.gone.saturating_add(1) } else { 0 };
+        if looked.again.is_none() {
+            (of.refused, of.put_off) = (0, None);
+            // Its mappings change at this moment, which need not show in their size.
+            looked.again = (1..=GONE_TRIES).contains(&of.gone).then_some(SOON);
+        }
+        looked
+    }
+
+    /// What a new file of a process is, and whether the list of mappings shows its own key.
+    fn identify(
+        &mut self,
+        (process, tenant): (ProcKey, &FileOwner),
+        file: &New,
+    ) -> Result<(Found, bool), NotRead> {
+        if let Some(mappers) = self.others.get_mut(&file.key) {
+            *mappers += 1;
+            return Ok((Found::Other { for_all: true }, true));
+        }
+        let user = || User {
+            path: Arc::clone(&file.path),
+            base: file.range.0.wrapping_sub(file.offset),
+            tenant: tenant.clone(),
+        };
+        let known = self.known.get_mut(&file.key).filter(|library| library.is_exact);
+        if let Some(library) = known {
+            library.users.insert(process, user());
+            return Ok((Found::Library(file.key), true));
+        }
+        let mapped = Mapped::open(self.opener(), process, file.range);
+        let mapped = match mapped {
+            Err(NotRead::UserSpace(kind)) => {
+                let why = NotRead::UserSpace(kind);
+                self.leave_out(process, format!("{}: {why}", file.path));
+                return Ok((Found::Other { for_all: false }, false));
+            }
+            Err(NotRead::NoFile) => return Ok((Found::Other { for_all: false }, false)),
+            other => other?,
+        };
+        let key = mapped.key;
+        let is_exact = key == file.key;
+        if let Some(library) = self.known.get_mut(&key) {
+            library.users.insert(process, user());
+            return Ok((Found::Library(key), is_exact));
+        }
+        let Some(mut library) = Library::read(mapped, process, is_exact)? else {
+            if is_exact {
+                self.others.insert(key, 1);
+            }
+            return Ok((Found::Other { for_all: is_exact }, is_exact));
+        };
+        if let Err(why) = self.make_room(process, tenant) {
+            self.leave_out(process, why);
+            return Ok((Found::Other { for_all: false }, is_exact));
+        }
+        library.users.insert(process, user());
+        self.known.insert(key, library);
+        Ok((Found::Library(key), is_exact))
+    }
+
+    /// Makes room for one more library, or says why there is none.
+    fn make_room(&mut self, process: ProcKey, tenant: &FileOwner) -> Result<(), String> {
+        let Some(affected) = room::one_more(&self.known, (process, tenant))? else { return Ok(()) };
+        let library = self.known.remove(&affected);
+        for process in library.into_iter().flat_map(|library| library.users.into_keys()) {
+            let why = "one of its collective libraries had to make room for another tenant's";
+            self.leave_out(process, why.to_owned());
+        }
+        Ok(())
+    }
+
+    /// A process is looked at again later, each time after a longer while.
+    fn put_off(&mut self, process: ProcKey, why: String) -> ScanOutcome {
+        let of = self.processes.entry(process).or_default();
+        let wait = SOON.saturating_mul(1 << of.refused.min(16)).min(SELDOM);
+        of.refused = of.refused.saturating_add(1);
+        tracing::debug!(%process, why, ?wait, "what a process maps is looked at again later");
+        of.put_off = Some(why);
+        self.refused += 1;
+        ScanOutcome { changed: false, again: Some(wait) }
+    }
+
+    /// A file of a process is left out for good.
+    fn leave_out(&mut self, process: ProcKey, why: String) {
+        tracing::debug!(%process, why, "a mapped file is left out");
+        self.refused += 1;
+        self.processes.entry(process).or_default().left_out = Some(why);
+    }
+
+    /// What is not seen of one of the processes, for a person.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let troubled = self.processes.iter();
+        let first = troubled
+            .filter_map(|(process, of)| Some((process, of.trouble()?)))
+            .min_by_key(|(process, _)| **process);
+        first.map(|(process, why)| format!("process {}: {why}", process.pid))
+    }
+
+    /// Reads a library's version, which takes longer than to attach to it.
+    pub(super) fn log_version(&mut self, key: &FileKey, now: Instant) {
+        let Some(library) = self.known.get_mut(key) else { return };
+        let meter = Meter::start(Duration::MAX);
+        library.read_version();
+        self.pace.spend(library.finder, meter.spent(), now);
+    }
+
+    /// A process has ended; true if it mapped a library.
+    pub(super) fn remove(&mut self, process: ProcKey) -> bool {
+        let found = self.processes.remove(&process).unwrap_or_default().found;
+        self.pace.remove(process, Instant::now());
+        self.let_go(process, found)
+    }
+
+    /// Everybody that maps a library.
+    pub(super) fn users(&self) -> HashSet<ProcKey> {
+        self.in_use().flat_map(|(_, library)| library.users.keys().copied()).collect()
+    }
+
+    /// The libraries that somebody maps.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (&FileKey, &Library)> {
+        self.known.iter()
+    }
+
+    /// The library of a process, the newest of several.
+    pub(super) fn of(&self, process: ProcKey) -> Option<&Library> {
+        let mine = self.in_use().filter(|(_, library)| library.users.contains_key(&process));
+        mine.map(|(_, library)| library)
+            .max_by(|one, other| one.exports.version.cmp(&other.exports.version))
+    }
+
+    /// Where a process's communicators have their fields, unless it maps libraries that differ.
+    pub(super) fn fields_of(&self, process: ProcKey) -> Option<Fields> {
+        let mut mine = self.in_use().filter(|(_, library)| library.users.contains_key(&process));
+        let first = mine.next()?.1.fields;
+        first.filter(|_| mine.all(|(_, library)| library.fields == first))
+    }
+
+    /// Whether one is the file that another one's probes are on, though it goes by another device.
+    pub(super) fn are_twins(&self, one: &Library, probed: &Library) -> bool {
+        one.stamp() == probed.stamp()
+            && one.exports.build_id == probed.exports.build_id
+            && one.exports.entries == probed.exports.entries
+            && self.is_probed(one)
+    }
+
+    /// Whether the code in a user's memory is not the code in the file.
+    fn is_probed(&self, library: &Library) -> bool {
+        let Some((_, offset)) = library.exports.entries.first() else { return false };
+        let in_memory =
+            library.users.iter().take(MAX_MEMORY_READERS).find_map(|(process, user)| {
+                let address = user.base.wrapping_add(*offset);
+                self.files.memory(*process, address, library.begins.len()).ok()
+            });
+        in_memory.is_some_and(|found| found != library.begins)
+    }
+
+    /// How files are opened: what looks at who is stuck does it alike.
+    pub(super) fn opener(&self) -> Opener<'_> {
+        Opener { files: &self.files, paths: &self.paths, trusted: &self.trusted }
+    }
+
+    /// A process maps only these files any more.
+    fn leave(&mut self, process: ProcKey, mapped: &HashSet<MapsKey>) -> bool {
+        let Some(of) = self.processes.get_mut(&process) else { return false };
+        let gone: Vec<_> = of.found.extract_if(|key, _| !mapped.contains(key)).collect();
+        let still = |found: &Found| of.found.values().any(|other| other.is_library(found));
+        let gone: Vec<_> = gone.into_iter().filter(|(_, found)| !still(found)).collect();
+        self.let_go(process, gone)
+    }
+
+    /// A library that nobody maps any more is closed at once.
+    fn let_go(
+        &mut self,
+        process: ProcKey,
+        files: impl IntoIterator<Item = (MapsKey, Found)>,
+    ) -> bool {
+        let mut changed = false;
+        for (MapsKey { key, .. }, found) in files {
+            match found {
+                Found::Library(key) => {
+                    let Some(library) = self.known.get_mut(&key) else { continue };
+                    changed |= library.users.remove(&process).is_some();
+                    if library.users.is_empty() {
+                        self.known.remove(&key);
+                    }
+                }
+                Found::Other { for_all: true } => {
+                    let left = self.others.get_mut(&key).map_or(0, |mappers| {
+                        *mappers = mappers.saturating_sub(1);
+                        *mappers
+                    });
+                    if left == 0 {
+                        self.others.remove(&key);
+                    }
+                }
+                Found::Other { for_all: false } => {}
+            }
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! The host's processes and what they have loaded, as membership in communicators asks for them.
+
+use super::Processes;
+use crate::collect::nccl::probe::budget::uptime::UptimeByUse;
+use crate::collect::nccl::probe::libraries::library::VersionAndPath;
+use crate::collect::nccl::probe::shared::AttachState;
+use crate::collect::proc_scan::{is_alive, living};
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use gpuwho_common::device_users::TICK_NS;
+use gpuwho_common::nccl::STRANGERS;
+use std::collections::HashMap;
+
+/// This host's processes.
+pub(in super::super) struct Host<'a> {
+    paths: &'a Paths,
+    libraries: HashMap<ProcKey, VersionAndPath>,
+    files: HashMap<(ProcKey, u32), VersionAndPath>,
+    only: HashMap<ProcKey, u32>,
+    covers: UptimeByUse,
+    owners: HashMap<u32, u32>,
+}
+
+impl<'a> Host<'a> {
+    /// As far as they are known at this moment.
+    pub(in super::super) fn of(paths: &'a Paths, known: &AttachState) -> Self {
+        Self {
+            paths,
+            libraries: known.libraries.clone(),
+            files: known.files_by_number.clone(),
+            only: known.only.clone(),
+            covers: known.covers.clone(),
+            owners: known.quotas.owners(),
+        }
+    }
+
+    /// The file in which a process made a communicator: the one that the programs were told, else
+    /// the only one that it has loaded.
+    pub(in super::super) fn file(&self, process: ProcKey, reported: u32) -> Option<u32> {
+        let reported = (reported != 0).then_some(reported);
+        reported.or_else(|| self.only.get(&process).copied())
+    }
+}
+
+impl Host<'_> {
+    /// The number of the owner that a process counts for.
+    pub(in super::super) fn owner(&self, process: ProcKey) -> u32 {
+        self.owners.get(&process.pid).copied().unwrap_or(STRANGERS)
+    }
+}
+
+impl Processes for Host<'_> {
+    fn find(&self, pid: u32, start_ns: u64) -> Option<ProcKey> {
+        if start_ns != 0 {
+            return Some(ProcKey { pid, start_ticks: start_ns / TICK_NS });
+        }
+        living(self.paths, pid)
+    }
+
+    fn is_alive(&self, process: ProcKey) -> bool {
+        is_alive(self.paths, process)
+    }
+
+    fn library(&self, process: ProcKey, file: u32) -> Option<VersionAndPath> {
+        let reported = self.files.get(&(process, file));
+        reported.or_else(|| self.libraries.get(&process)).cloned()
+    }
+
+    fn gap_ns(&self, process: ProcKey, file: u32) -> u64 {
+        self.covers.gap_ns(self.file(process, file), self.owner(process))
+    }
+}

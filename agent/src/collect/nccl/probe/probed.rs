@@ -1,0 +1,109 @@
+//! What benchmarks measure: the probes on one file without anybody who looks for libraries, and the
+//! whole source on processes that it is given.
+
+use super::attach::many::Way;
+use super::attach::probes::{Attached, Probes, task_layout};
+use super::attach::target::Target;
+use super::budget::controller::Attach;
+use super::budget::quota::Quotas;
+use super::libraries::elf::exports;
+use super::maps::Maps;
+use super::{NAME, Nccl, Settings};
+use crate::attribute::ownership::Ownership;
+use crate::catalog::nccl::GovernorLevel;
+use crate::collect::Collector as _;
+use crate::collect::status::StatusRegistry;
+use crate::host::boot_time_ns;
+use crate::ids::ProcKey;
+use crate::paths::Paths;
+use crate::sample::Batch;
+use crate::tenant_files::TenantFiles;
+use gpuwho_common::nccl::{HIT_ENTRY, HIT_RETURN, STRANGERS, SYMBOLS};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Probes on a library's file. Dropping it detaches them.
+pub struct Probed {
+    _attached: Attached,
+    _probes: Probes,
+    maps: Maps,
+    _quotas: Quotas,
+}
+
+impl std::fmt::Debug for Probed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probed").finish_non_exhaustive()
+    }
+}
+
+impl Probed {
+    /// Attaches in one of the ways, or in the best of those behind it that the kernel has; with or
+    /// without the returns of operations: of a thread that makes more calls a second than
+    /// `Some(rate)`, some, with 0 all.
+    pub fn on(file: &Path, way: Way, timed_rate: Option<u32>) -> io::Result<Self> {
+        let timed = timed_rate.is_some();
+        let exports = exports(&File::open(file)?)?;
+        let exports = exports.ok_or_else(|| io::Error::other("no collective library"))?;
+        let (mut probes, maps, of_owners) =
+            Probes::load(task_layout(&Paths::default()), way, timed_rate.unwrap_or(0))
+                .map_err(io::Error::other)?;
+        let mut quotas = Quotas::default();
+        quotas.load(of_owners);
+        quotas.allow(vec![(STRANGERS, if timed { Attach::Full } else { Attach::Entries })]);
+        let target = Target { file, exports: &exports, number: 1 };
+        let attached = probes.attach(&target, timed).map_err(io::Error::other)?;
+        Ok(Self { _attached: attached, _probes: probes, maps, _quotas: quotas })
+    }
+
+    /// Reads the maps as once a tick; gives the operations counted so far.
+    pub fn read(&self) -> io::Result<u64> {
+        let snapshot = self.maps.read()?;
+        Ok(snapshot.communicators.iter().map(|(_, one)| one.activity.calls).sum())
+    }
+}
+
+/// The source as it is by default, with its governor. Dropping it detaches everything.
+#[derive(Debug)]
+pub struct Governed(Nccl);
+
+impl Governed {
+    /// For the libraries of these processes.
+    pub fn of(pids: &[u32]) -> io::Result<Self> {
+        let paths = Paths::default();
+        let (ownership, communicators) = (Ownership::new(&paths), Arc::default());
+        let find = |pid: &u32| ownership.process(*pid, boot_time_ns());
+        let processes: Vec<ProcKey> = pids.iter().filter_map(find).collect();
+        let (nccl, _waker) = Nccl::start(
+            Settings::default(),
+            (&TenantFiles::direct(&paths), &paths),
+            (&ownership, &communicators),
+            Box::new(move || processes.clone()),
+            (StatusRegistry::default(), None),
+        )?;
+        Ok(Self(nccl))
+    }
+
+    /// What a tick does.
+    pub fn read(&mut self) {
+        self.0.collect(&mut Batch::new(NAME, SystemTime::now()));
+    }
+
+    /// Entries and returns that were hit so far, as of the last look of the governor, and what it
+    /// allows.
+    pub fn hits(&self) -> (u64, u64, GovernorLevel) {
+        let (counts, level) = self.0.shared.with(|known| (known.counts, known.level));
+        let of = |counter: u32| counts.get(counter as usize).copied().unwrap_or(0);
+        (of(HIT_ENTRY), of(HIT_RETURN), level)
+    }
+}
+
+/// The place in a library's file of a function, named without its prefix.
+pub fn place_of(file: &File, name: &str) -> io::Result<u64> {
+    let exports = exports(file)?.ok_or_else(|| io::Error::other("no collective library"))?;
+    let is_it = |row: usize| SYMBOLS.get(row).is_some_and(|symbol| symbol.name == name);
+    let found = exports.entries.iter().find(|(row, _)| is_it(*row));
+    found.map(|(_, offset)| *offset).ok_or_else(|| io::Error::other("no such function"))
+}

@@ -1,0 +1,129 @@
+use crate::collect::nccl::ras::ask::*;
+use std::net::TcpListener;
+use std::thread;
+
+const ANSWER: &str =
+    include_str!("../../../../../../tests/fixtures/nccl-ras/user-guide-2.29.1.json");
+const TEXT: &str =
+    include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.27.5-three-ranks.txt");
+
+/// What a client says to a server that does so.
+fn served(
+    within: Duration,
+    serve: impl FnOnce(BufReader<TcpStream>) + Send + 'static,
+) -> Result<Answer, AskError> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let server = thread::spawn(move || serve(BufReader::new(listener.accept().unwrap().0)));
+    let talk =
+        Talk::begin(TcpStream::connect(at).unwrap(), Instant::now() + within, MAX_TEXT_BYTES);
+    let answer = talk.and_then(|talk| talk.status(Instant::now() + within, &LocalNames::default()));
+    // A server that writes for ever ends when its client is gone.
+    server.join().unwrap();
+    answer
+}
+
+/// Answers a line each, then sends the document.
+fn replies(
+    lines: &'static [&'static str],
+    document: impl FnOnce(&mut TcpStream) + Send + 'static,
+) -> impl FnOnce(BufReader<TcpStream>) + Send + 'static {
+    move |mut client| {
+        for line in lines {
+            let mut asked = String::new();
+            client.read_line(&mut asked).unwrap();
+            client.get_mut().write_all(line.as_bytes()).unwrap();
+        }
+        let mut asked = String::new();
+        client.read_line(&mut asked).unwrap();
+        assert_eq!(asked, "VERBOSE STATUS\n");
+        document(client.get_mut());
+    }
+}
+
+const NEW: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "OK\n"];
+const OLD: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "ERROR: Unknown command SET FORMAT json\n"];
+const LONG: Duration = Duration::from_secs(20);
+/// More than a text may have.
+const MAX_TEXT_BYTES: u64 = 2 << 20;
+
+#[test]
+fn a_library_that_knows_json_is_asked_for_it() {
+    let answer = served(LONG, replies(NEW, |to| to.write_all(ANSWER.as_bytes()).unwrap()));
+    assert_eq!(answer.unwrap().late_count, 1);
+}
+
+#[test]
+fn an_older_library_answers_in_text() {
+    let answer = served(LONG, replies(OLD, |to| to.write_all(TEXT.as_bytes()).unwrap()));
+    assert_eq!(answer.unwrap().processes, 3);
+}
+
+#[test]
+fn a_server_that_says_nothing_or_too_little_is_left_in_time() {
+    let short = Duration::from_millis(100);
+    let until_closed = |mut client: BufReader<TcpStream>| {
+        let mut all = Vec::new();
+        let _ = client.read_to_end(&mut all);
+    };
+    let error = served(short, until_closed).unwrap_err();
+    assert_eq!(error.outcome(), RasOutcome::Late, "{error}");
+    let half = replies(NEW, |to| {
+        to.write_all(&ANSWER.as_bytes()[..300]).unwrap();
+        let mut all = Vec::new();
+        let _ = to.read_to_end(&mut all);
+    });
+    let error = served(short, half).unwrap_err();
+    assert_eq!(error.outcome(), RasOutcome::Late, "{error}");
+}
+
+#[test]
+fn a_byte_now_and_then_does_not_hold_the_client() {
+    let drip = replies(NEW, |to| {
+        while to.write_all(b" ").is_ok() {
+            thread::yield_now();
+        }
+    });
+    let error = served(Duration::from_millis(200), drip).unwrap_err();
+    let is_bounded = matches!(error.outcome(), RasOutcome::Late | RasOutcome::TooLong);
+    assert!(is_bounded, "{error}");
+}
+
+#[test]
+fn bytes_without_end_are_not_kept() {
+    let endless = |to: &mut TcpStream| {
+        let block = vec![b'x'; 65_536];
+        while to.write_all(&block).is_ok() {}
+    };
+    let error = served(LONG, replies(OLD, endless)).unwrap_err();
+    assert_eq!(error.outcome(), RasOutcome::TooLong, "{error}");
+    let blanks = |to: &mut TcpStream| {
+        let block = vec![b' '; 65_536];
+        while to.write_all(&block).is_ok() {}
+    };
+    let error = served(LONG, replies(NEW, blanks)).unwrap_err();
+    assert_eq!(error.outcome(), RasOutcome::TooLong, "{error}");
+    let greeting = |mut client: BufReader<TcpStream>| {
+        let block = vec![b'x'; 65_536];
+        while client.get_mut().write_all(&block).is_ok() {}
+    };
+    let error = served(LONG, greeting).unwrap_err();
+    assert_eq!(error.outcome(), RasOutcome::NotUnderstood, "{error}");
+}
+
+#[test]
+fn another_service_is_no_nccl_and_its_words_are_not_repeated_raw() {
+    let web = |mut client: BufReader<TcpStream>| {
+        client.get_mut().write_all(b"HTTP/1.1 400\x1b[31m Bad\r\n").unwrap();
+    };
+    let error = served(LONG, web).unwrap_err();
+    assert_eq!(error.to_string(), "`HTTP/1.1 400[31m Bad` is no answer of NCCL's");
+}
+
+#[test]
+fn nobody_listening_is_unreachable() {
+    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let until = Instant::now() + LONG;
+    let error = greet(at, None, until).map(|_| ()).unwrap_err();
+    assert_eq!(error.outcome(), RasOutcome::Unreachable, "{error}");
+}

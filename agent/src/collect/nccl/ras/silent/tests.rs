@@ -1,0 +1,351 @@
+use crate::attribute::fake::FakeHost;
+use crate::attribute::ownership::Ownership;
+use crate::attribute::{Evidence, KernelCgroups, Opened};
+use crate::collect::nccl::ras::answer::LocalNames;
+use crate::collect::nccl::ras::json;
+use crate::collect::nccl::ras::silent::*;
+use crate::collect::nccl::ras::text;
+use crate::communicators::{MemberFacts, MemberKey};
+use crate::event::aggregator::Sources;
+use crate::event::record::records;
+use crate::ids::{CgroupId, Hierarchy};
+use crate::inventory::Inventory;
+
+/// Recorded: three processes of the library, the third one given up.
+const ONE_DEAD: &str =
+    include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.27.5-one-dead.txt");
+const ONE_DEAD_JSON: &str =
+    include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.30.4-one-dead.json");
+const DEAD_AND_LATE: &str =
+    include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.27-dead.txt");
+const OLDEST: &str =
+    include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.24-missing.txt");
+
+const WORLD: u64 = 0x1db1_4a8a_713c_2fa5;
+const LARGE: u64 = 0xcf26_4af5_3edb_e986;
+const SECOND: u64 = 1_000_000_000;
+const NETWORK: u64 = 4_026_531_840;
+
+fn from_text(told: &str) -> Result<Answer, text::TextError> {
+    text::from_text(told, &LocalNames::default())
+}
+
+/// What the thread knows, in front of a desk.
+struct Office {
+    host: FakeHost,
+    ownership: Ownership,
+    communicators: Arc<Communicators>,
+    aggregator: Arc<EventAggregator>,
+    names: NcclNames,
+    reported: ReportedProcesses,
+    claims: u64,
+}
+
+fn key(pid: u32) -> ProcKey {
+    ProcKey { pid, start_ticks: 100 }
+}
+
+impl Office {
+    fn new() -> Self {
+        let host = FakeHost::new();
+        let ownership = Ownership::with_clock(&host.paths, || 100 * SECOND);
+        let desk = Arc::new(EventAggregator::new(Sources {
+            inventory: Arc::new(Inventory::default()),
+            ownership: ownership.clone(),
+            listed: Box::new(|_| Vec::new()),
+            paths: host.paths.clone(),
+            wake: Box::new(|| {}),
+            make_way: Box::new(|| {}),
+        }));
+        let communicators = Arc::<Communicators>::default();
+        let paths = host.paths.clone();
+        let names = NcclNames::new(Arc::clone(&communicators), Arc::clone(&desk), paths);
+        let told = ReportedProcesses::default();
+        Self { host, ownership, communicators, aggregator: desk, names, reported: told, claims: 0 }
+    }
+
+    /// A process of a Slurm job holds a device.
+    fn holds(&self, pid: u32, job: u32) {
+        let path = format!("/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_1");
+        let id = CgroupId { hierarchy: Hierarchy::V2, id: job.into() };
+        self.host.start(key(pid), "train", &format!("0::{path}\n"));
+        self.ownership.observe(Evidence::CgroupMade { id, path: Arc::from(path) });
+        self.ownership.observe(Evidence::Opened(Opened {
+            process: key(pid),
+            uid: 1000,
+            comm: Arc::from("train"),
+            cgroups: KernelCgroups(vec![id]),
+            node: Arc::from("/dev/nvidia0"),
+            at_ns: 2 * SECOND,
+        }));
+    }
+
+    fn is_rank(&self, pid: u32, hash: u64, rank: u32, ranks: u32) {
+        let facts = MemberFacts {
+            hash: Some(CommunicatorHash(hash)),
+            rank: Some(rank),
+            ranks: Some(ranks),
+            ..MemberFacts::new(key(pid))
+        };
+        self.communicators.put(MemberKey { process: key(pid), number: hash }, facts);
+    }
+
+    /// A process goes by a number in a namespace of its own, at an address of a network.
+    fn stands(&mut self, pid: u32, network: u64, (host, inside): (&str, u32)) {
+        let hosts = BTreeSet::from([host.parse().unwrap()]);
+        let endpoint = RasEndpoint { network, inside, hosts, client: None };
+        self.names.note(key(pid), Some(&endpoint));
+    }
+
+    /// Its process is gone, and what was known of its communicators with it.
+    fn ends(&mut self, pid: u32) {
+        self.names.note(key(pid), None);
+        for hash in self.communicators.hashes(key(pid)) {
+            for member in self.communicators.members(hash) {
+                if self.communicators.facts(member).unwrap().process == key(pid) {
+                    self.communicators.remove(member);
+                }
+            }
+        }
+        self.ownership.observe(Evidence::Exited { process: key(pid), at_ns: 40 * SECOND });
+    }
+
+    /// The records of an answer of this process, by name and attributes.
+    fn hears(&mut self, answer: &Answer, answering: u32) -> Vec<String> {
+        let tenant = Speaker::of(key(answering), &self.aggregator);
+        let all = (1..100).map(key);
+        let server = Server {
+            tenant,
+            answering: vec![key(answering)],
+            trusted: all.filter(|one| Speaker::of(*one, &self.aggregator) == tenant).collect(),
+            here: LocalNames::default(),
+            sees_host_pids: true,
+        };
+        let received = ReceivedAnswer { network: NETWORK, answer, server: &server };
+        let mut accounts = Accounts::default();
+        self.claims =
+            self.reported.report(&received, &self.names, (&self.aggregator, &mut accounts));
+        let events = self.aggregator.drain();
+        let records = events.iter().flat_map(records);
+        records
+            .map(|record| {
+                let of = |name: &str| {
+                    let mut all = record.attributes.iter();
+                    all.find(|(key, _)| key.name == name).map(|(_, value)| value.to_string())
+                };
+                let told = [
+                    "process.pid",
+                    "slurm.job.id",
+                    "nccl.peer.record",
+                    "nccl.peer.host",
+                    "nccl.peer.pid",
+                    "nccl.communicator.id",
+                    "nccl.rank",
+                    "nccl.nranks",
+                    "gpuwho.event.processes",
+                ];
+                let told = told.map(|name| of(name).unwrap_or_else(|| "-".into()));
+                format!("{}: {} | {}", record.name, told.join(" "), record.body)
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn a_dead_process_of_this_node_is_named_with_its_owner_after_it_has_ended() {
+    let mut office = Office::new();
+    for (pid, inside, rank) in [(70, 13_028, 0), (71, 13_029, 1), (72, 13_033, 2)] {
+        office.holds(pid, 1007);
+        office.is_rank(pid, WORLD, rank, 3);
+        office.stands(pid, NETWORK, ("127.0.0.1", inside));
+    }
+    office.ends(72);
+    let answer = from_text(ONE_DEAD).unwrap();
+    let wanted = "nccl.peer.dead: 72 1007 itself 127.0.0.1 13033 0x1db14a8a713c2fa5 2 3 - | NCCL \
+                  has given up process 13033 on node 127.0.0.1, which is this one";
+    assert_eq!(office.hears(&answer, 70), [wanted]);
+    assert_eq!(office.hears(&answer, 70), [""; 0], "told once");
+    // JSON of another release names the same.
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(72, 1007);
+    let answer = json::from_json(ONE_DEAD_JSON.as_bytes(), &LocalNames::default()).unwrap();
+    let lost = answer.dead[0].process;
+    office.stands(72, NETWORK, (&lost.host.to_string(), lost.pid));
+    office.ends(72);
+    let told = office.hears(&answer, 70);
+    assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 72 1007 itself"), "{told:?}");
+}
+
+#[test]
+fn its_owner_is_named_also_when_the_table_has_forgotten_it() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(72, 1007);
+    office.stands(72, NETWORK, ("127.0.0.1", 13_033));
+    office.ends(72);
+    office.ownership.expire(3_600 * SECOND);
+    assert_eq!(office.ownership.attribution(key(72)), None);
+    let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
+    assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 72 1007 itself"), "{told:?}");
+}
+
+#[test]
+fn a_dead_process_elsewhere_is_told_by_host_and_number_with_those_it_leaves_here() {
+    let mut office = Office::new();
+    for (pid, rank) in [(70, 0), (71, 1)] {
+        office.holds(pid, 1007);
+        office.is_rank(pid, LARGE, rank, 32);
+    }
+    // Of another job, on the same port.
+    office.holds(80, 1008);
+    office.is_rank(80, WORLD, 0, 2);
+    let told = office.hears(&from_text(DEAD_AND_LATE).unwrap(), 70);
+    let wanted = "nccl.peer.dead: 70 1007 peer 172.16.64.213 3487984 0xcf264af53edbe986 21 - 2 | \
+                  NCCL has given up process 3487984 on node 172.16.64.213";
+    assert_eq!(told, [wanted], "the late one is its own node's business");
+}
+
+#[test]
+fn a_death_elsewhere_is_told_of_whoever_says_it_and_of_nobody_else() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(80, 1008);
+    // Another job's process is in the communicator, or says so.
+    office.is_rank(80, WORLD, 0, 3);
+    let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
+    let wanted = "nccl.peer.dead: 70 1007 peer 127.0.0.1 13033 0x1db14a8a713c2fa5 2 - - | NCCL has \
+                  given up process 13033 on node 127.0.0.1";
+    assert_eq!((told, office.claims), (vec![wanted.to_owned()], 0));
+}
+
+#[test]
+fn a_death_of_another_owners_process_is_not_told() {
+    let (name, answer) = (("127.0.0.1", 13_033), from_text(ONE_DEAD).unwrap());
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(80, 1008);
+    office.stands(80, NETWORK, name);
+    // Neither with the communicator and the rank that the process has.
+    for is_rank in [false, true] {
+        if is_rank {
+            office.is_rank(80, WORLD, 2, 3);
+            office.is_rank(70, WORLD, 1, 3);
+            office.stands(80, NETWORK, name);
+        }
+        assert_eq!(office.hears(&answer, 70), [""; 0]);
+        assert_eq!(office.claims, 1);
+    }
+    // Its own word counts, also after the other's.
+    office.holds(81, 1008);
+    let told = office.hears(&answer, 81);
+    assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 80 1008 itself"), "{told:?}");
+    // In another network the same name is somebody else's, of whom nothing is known.
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(80, 1008);
+    office.stands(80, NETWORK + 1, name);
+    let told = office.hears(&answer, 70);
+    assert!(told[0].starts_with("nccl.peer.dead: 70 1007 peer"), "{told:?}");
+}
+
+#[test]
+fn a_living_process_of_another_user_is_not_told_dead_by_its_number() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    // It is of this host, though nobody knows that it has to do with NCCL.
+    office.host.start(ProcKey { pid: 13_033, start_ticks: 100 }, "sshd", "0::/\n");
+    let path = office.host.paths.proc.join("13033/status");
+    std::fs::write(path, "Tgid:\t13033\nUid:\t0\t0\t0\t0\n").unwrap();
+    assert_eq!(office.hears(&from_text(ONE_DEAD).unwrap(), 70), [""; 0]);
+    assert_eq!(office.claims, 1);
+}
+
+#[test]
+fn a_job_that_loses_many_has_so_many_events_a_minute() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    let all = (1..5_000)
+        .map(|pid| LostProcess { process: Process::named("10.0.0.9", pid).unwrap(), devices: 0 });
+    let answer = Answer { dead: all.collect(), ..Answer::default() };
+    // Ten of a kind are told one by one, the others as one.
+    assert_eq!(office.hears(&answer, 70).len(), 10);
+    assert_eq!(office.reported.dead.len(), 16);
+}
+
+#[test]
+fn of_processes_with_the_same_name_the_one_with_the_missing_rank_is_meant() {
+    let name = ("127.0.0.1", 13_033);
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    for pid in [72, 92] {
+        office.holds(pid, 1007);
+        office.stands(pid, NETWORK, name);
+    }
+    let who = |office: &mut Office| {
+        office.reported = ReportedProcesses::default();
+        office.hears(&from_text(ONE_DEAD).unwrap(), 70)[0].clone()
+    };
+    assert!(who(&mut office).starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "either");
+    office.is_rank(92, WORLD, 2, 3);
+    office.stands(92, NETWORK, name);
+    assert!(who(&mut office).starts_with("nccl.peer.dead: 92 1007 itself 127.0.0.1"));
+    // One that is known to be another rank is none of them.
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(72, 1007);
+    office.is_rank(72, WORLD, 1, 3);
+    office.stands(72, NETWORK, name);
+    assert!(who(&mut office).starts_with("nccl.peer.dead: 72 1007 peer 127.0.0.1"));
+}
+
+#[test]
+fn a_process_in_another_network_is_meant_only_if_it_had_the_rank() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(72, 1007);
+    office.stands(72, NETWORK + 1, ("127.0.0.1", 13_033));
+    let answer = from_text(ONE_DEAD).unwrap();
+    let told = office.hears(&answer, 70);
+    assert!(told[0].starts_with("nccl.peer.dead: 70 1007 peer 127.0.0.1"), "{told:?}");
+    office.is_rank(72, WORLD, 2, 3);
+    office.stands(72, NETWORK + 1, ("127.0.0.1", 13_033));
+    office.reported = ReportedProcesses::default();
+    let told = office.hears(&answer, 70);
+    assert!(told[0].starts_with("nccl.peer.dead: 72 1007 itself 127.0.0.1"), "{told:?}");
+}
+
+#[test]
+fn a_silent_process_of_this_node_is_told_again_only_after_it_has_answered() {
+    let mut office = Office::new();
+    office.holds(70, 1007);
+    office.holds(72, 1007);
+    office.is_rank(72, LARGE, 21, 32);
+    office.stands(72, NETWORK, ("172.16.64.213", 3_487_984));
+    let silent = from_text(OLDEST).unwrap();
+    // The oldest form does not say which process the missing rank is.
+    let wanted = "nccl.peer.unresponsive: 72 1007 itself 172.16.64.213 3487984 0xcf264af53edbe986 \
+                  21 32 - | NCCL gets no answer from process 3487984 on node 172.16.64.213, which \
+                  is this one";
+    assert_eq!(office.hears(&silent, 70), [wanted]);
+    office.reported.settle(&[&silent]);
+    assert_eq!(office.hears(&silent, 70), [""; 0]);
+    office.reported.settle(&[&Answer::default()]);
+    assert_eq!(office.hears(&silent, 70), [wanted]);
+}
+
+#[test]
+fn names_are_kept_beyond_an_end_and_not_for_ever() {
+    let mut office = Office::new();
+    office.stands(72, NETWORK, ("127.0.0.1", 13_033));
+    let now = Instant::now();
+    let is_kept = |office: &mut Office, after: Duration, apart: Duration, is_there: bool| {
+        office.names.remove(now + after, apart, |_| is_there);
+        !office.names.of.is_empty()
+    };
+    let minutes = Duration::from_mins;
+    assert!(is_kept(&mut office, minutes(9), minutes(1), true), "it lives");
+    assert!(is_kept(&mut office, minutes(9), minutes(5), false), "asked each five minutes");
+    assert!(is_kept(&mut office, minutes(4), minutes(1), false));
+    assert!(!is_kept(&mut office, minutes(6), minutes(1), false));
+}

@@ -1,0 +1,139 @@
+//! A network's TCP sockets, as the kernel lists them in `/proc/PID/net/tcp`. Everybody in the
+//! network can make as many as their files allow, so the list is read line by line and up to a
+//! bound: about a microsecond a socket, and no memory for those that are not looked for.
+
+use crate::attribute::process::Living;
+use rustix::fs::{Dir, readlinkat};
+use std::collections::HashSet;
+use std::io::{BufRead as _, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Sockets that listen of which one is looked for; the kernel lists them first. A busy node has
+/// some hundreds in a network.
+const MAX_LISTENING: usize = 1 << 16;
+/// All sockets of which one is looked for: 0.3 s.
+const MAX_SOCKETS: usize = 1 << 18;
+/// Descriptors of a process that are looked at: 0.1 s.
+const MAX_DESCRIPTORS: usize = 1 << 16;
+
+/// A line of the table: `0: 0100007F:6D7C 00000000:0000 0A … 0 0 12345 1 …`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Socket {
+    local: SocketAddr,
+    remote: SocketAddr,
+    listens: bool,
+    inode: u64,
+}
+
+impl Socket {
+    fn parse(line: &str) -> Option<Self> {
+        const LISTENS: &str = "0A";
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let inode = fields.nth(5)?.parse().ok()?;
+        let (local, remote) = (address(local)?, address(remote)?);
+        Some(Self { local, remote, listens: state == LISTENS, inode })
+    }
+}
+
+/// The sockets of a table, without its heading; the kernel makes the lines, none is long.
+fn table(living: &Living, name: &str) -> impl Iterator<Item = Socket> + use<> {
+    let lines = living.open(name).map(|file| BufReader::with_capacity(1 << 16, file).lines());
+    let lines = lines.into_iter().flatten().skip(1).map_while(Result::ok);
+    lines.filter_map(|line| Socket::parse(&line))
+}
+
+/// Addresses on which one of these sockets listens.
+pub(super) fn listening(living: &Living, inodes: &HashSet<u64>) -> Vec<SocketAddr> {
+    let tables = ["net/tcp", "net/tcp6"].into_iter();
+    let all = tables.flat_map(|name| {
+        table(living, name).take_while(|socket| socket.listens).take(MAX_LISTENING)
+    });
+    all.filter(|socket| inodes.contains(&socket.inode)).map(|socket| socket.local).collect()
+}
+
+/// The socket at the other end of a connection from `client` to `server` in the same network, once
+/// somebody has accepted it.
+pub(super) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) -> Option<u64> {
+    let name = if server.is_ipv4() { "net/tcp" } else { "net/tcp6" };
+    let is_it =
+        |socket: &Socket| (socket.local, socket.remote, socket.listens) == (server, client, false);
+    let found = table(living, name).take(MAX_SOCKETS).find(is_it)?;
+    (found.inode != 0).then_some(found.inode)
+}
+
+/// Inodes of the sockets among a process's descriptors.
+pub(super) fn held(living: &Living) -> impl Iterator<Item = u64> + use<> {
+    let folder = living.open("fd");
+    let entries = folder.as_ref().and_then(|folder| Dir::read_from(folder).ok());
+    let entries = entries.into_iter().flatten().flatten().take(MAX_DESCRIPTORS);
+    entries.filter_map(move |entry| {
+        let link = readlinkat(folder.as_ref()?, entry.file_name(), Vec::new()).ok()?;
+        link.to_str().ok()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    })
+}
+
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    Some(SocketAddr::new(ip_of(ip)?, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// Words of 32 bits as this machine has them, in hex.
+fn ip_of(digits: &str) -> Option<IpAddr> {
+    let words: Option<Vec<[u8; 4]>> = (0..digits.len() / 8)
+        .map(|at| {
+            let word = digits.get(8 * at..8 * at + 8)?;
+            u32::from_str_radix(word, 16).ok().map(u32::to_ne_bytes)
+        })
+        .collect();
+    match words?.as_slice() {
+        [word] => Some(Ipv4Addr::from(*word).into()),
+        [a, b, c, d] => {
+            let bytes: [u8; 16] = [*a, *b, *c, *d].concat().try_into().ok()?;
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::collect::nccl::ras::sockets::*;
+    use crate::paths::Paths;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_line_of_the_kernels_table_is_a_socket() {
+        let line = |state: &str| {
+            format!(
+                "   0: 0100007F:6D7C 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 \
+                 0        0 12345 1 0000000000000000 100 0 0 10 0"
+            )
+        };
+        let (local, remote) = ("127.0.0.1:28028".parse().unwrap(), "0.0.0.0:0".parse().unwrap());
+        let wanted = Socket { local, remote, listens: true, inode: 12_345 };
+        assert_eq!(Socket::parse(&line("0A")), Some(wanted));
+        assert_eq!(Socket::parse(&line("01")), Some(Socket { listens: false, ..wanted }));
+        assert_eq!(Socket::parse("nonsense"), None);
+        let ip = ip_of("00000000000000000000000001000000");
+        assert_eq!(ip, Some(Ipv6Addr::LOCALHOST.into()));
+    }
+
+    #[test]
+    fn the_socket_that_was_accepted_is_found_and_is_held_by_its_process() {
+        let living = Living::find(&Paths::default(), std::process::id()).unwrap();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let server = listener.local_addr().unwrap();
+            let stream = TcpStream::connect(server).unwrap();
+            let client = stream.local_addr().unwrap();
+            assert_eq!(accepted(&living, server, client), None, "nobody has accepted it");
+            let (_accepted, _) = listener.accept().unwrap();
+            let inode = accepted(&living, server, client).unwrap();
+            assert!(held(&living).any(|one| one == inode));
+            let inodes: HashSet<u64> = held(&living).collect();
+            assert!(listening(&living, &inodes).contains(&server));
+            assert_eq!(listening(&living, &HashSet::new()), []);
+        }
+    }
+}
