@@ -6,11 +6,14 @@
 //! Anybody can load a library that says it has made the communicator of somebody else. So ranks are
 //! compared, and a name is shared, only among processes of one user and owner ([`Group`]).
 
+mod reported;
+
 use crate::attribute::owner::OwnerId;
 use crate::attribute::ownership::Ownership;
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::nccl::KnownBy;
 use crate::ids::ProcKey;
+pub use reported::{LocalRank, LocalRanks, ReportedRanks};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -226,6 +229,8 @@ struct MembershipIndex {
     /// told first.
     names: HashMap<Group, Arc<str>>,
     next: u32,
+    /// What NCCL reports of the ranks here.
+    reported: LocalRanks,
     /// Whose processes are.
     ownership: Option<Ownership>,
 }

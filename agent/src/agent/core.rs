@@ -81,7 +81,6 @@ impl Core {
             processes: <_>::default(),
             upkeep: <_>::default(),
             late: <_>::default(),
-            answers: <_>::default(),
             nccl_processes: <_>::default(),
         };
         let (series_limit, job_grants) = (settings.series_limit, JobGrants::default());

@@ -215,11 +215,15 @@ impl Source for probe::Settings {
     }
 
     fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
-        let (files, others) =
-            ((&context.files, &context.paths), (&context.communicators, &context.answers));
+        let files = (&context.files, &context.paths);
         let reported = (context.board.clone(), Some(Arc::clone(&context.aggregator)));
-        let (source, waker) =
-            probe::start(self.clone(), files, &context.ownership, others, reported)?;
+        let (source, waker) = probe::start(
+            self.clone(),
+            files,
+            &context.ownership,
+            &context.communicators,
+            reported,
+        )?;
         context.nccl_processes.push(source.loaded());
         context.processes.push(Box::new(move |change| match change {
             ProcessChange::Active(process) => waker.request(process),
@@ -264,9 +268,10 @@ impl Source for Status {
         let lists = context.nccl_processes.take();
         let loaded = move || lists.iter().flat_map(|list| list()).collect();
         let candidates = in_turns(context.board.clone(), self.settings.every, Box::new(loaded));
-        let shared = (&context.answers, &context.communicators);
+        let communicators = &context.communicators;
         let desk = Arc::clone(&context.aggregator);
-        let source = ras::start(self.settings.clone(), &context.files, shared, candidates, desk)?;
+        let source =
+            ras::start(self.settings.clone(), &context.files, communicators, candidates, desk)?;
         Ok(vec![Box::new(source)])
     }
 

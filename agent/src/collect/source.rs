@@ -106,8 +106,6 @@ pub struct Context {
     pub upkeep: Upkeep,
     /// Collectors that come after the start.
     pub late: Late,
-    /// What NCCL says of itself.
-    pub answers: ras::Answers,
     /// The processes that have loaded NCCL.
     pub nccl_processes: NcclProcesses,
 }

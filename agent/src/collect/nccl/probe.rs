@@ -21,7 +21,6 @@ use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::{DropReason, SourceState};
 use crate::catalog::nccl::{self as metric, KnownBy};
 use crate::collect::Collector;
-use crate::collect::nccl::ras;
 use crate::collect::status::{Report, StatusRegistry};
 use crate::communicators::Communicators;
 use crate::event::aggregator::EventAggregator;
@@ -122,20 +121,13 @@ pub fn start(
     settings: Settings,
     (files, paths): (&TenantFiles, &Paths),
     ownership: &Ownership,
-    (communicators, answers): (&Arc<Communicators>, &ras::Answers),
+    communicators: &Arc<Communicators>,
     reported: (StatusRegistry, Option<Arc<EventAggregator>>),
 ) -> io::Result<(Nccl, RescanHandle)> {
     let table = ownership.clone();
     let holders = move || table.openers().iter().map(|owner| owner.process).collect();
-    let (mut nccl, waker) = Nccl::start(
-        settings,
-        (files, paths),
-        (ownership, communicators),
-        Box::new(holders),
-        reported,
-    )?;
-    nccl.completion.answers = answers.clone();
-    Ok((nccl, waker))
+    let candidates = Box::new(holders);
+    Nccl::start(settings, (files, paths), (ownership, communicators), candidates, reported)
 }
 
 impl Nccl {
@@ -193,8 +185,8 @@ impl Nccl {
             maps.size(*handle, *pid, *ranks);
         }
         let members = &reading.members;
-        let said = self.completion.answers.local_ranks();
-        self.completion.take(&snapshot, members, &said);
+        let reported = self.communicators.reported();
+        self.completion.take(&snapshot, members, &reported);
         let unused = unused_ids(maps, members, &host)?;
         out.push(metric::UNUSED_IDS.sample(Agent, (), count(unused.len() as u64)));
         let counted = close_pending(&self.shared, &taken, (&snapshot, &reading, &unused));
@@ -216,7 +208,7 @@ impl Nccl {
     }
 
     /// The processes that have the library loaded, for who wants to look at them.
-    pub fn loaded(&self) -> ras::Candidates {
+    pub fn loaded(&self) -> libraries::scan::Candidates {
         let shared = self.shared.clone();
         Box::new(move || shared.with(|known| known.libraries.keys().copied().collect()))
     }

@@ -29,7 +29,7 @@ use crate::catalog::agent::SourceState;
 use crate::catalog::nccl::{self as metric, PeerState, RankPresence, RasOutcome};
 use crate::collect::Collector;
 use crate::collect::status::Report;
-use crate::communicators::{CommunicatorHash, Communicators, MemberId};
+use crate::communicators::{Communicators, LocalRanks, MemberId};
 use crate::event::aggregator::EventAggregator;
 use crate::ids::ProcKey;
 use crate::sample::{Agent, Batch};
@@ -64,34 +64,9 @@ impl Default for Settings {
     }
 }
 
-/// A rank of a process of this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalRank {
-    /// The communicator.
-    pub hash: CommunicatorHash,
-    /// Rank in it.
-    pub rank: u32,
-    /// Its ranks.
-    pub ranks: u32,
-    /// CUDA device ordinal in the process.
-    pub device: Option<u32>,
-}
-
-/// All ranks that a process had when it was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReportedRanks {
-    /// Nanoseconds of `CLOCK_BOOTTIME` before the question.
-    pub as_of_ns: u64,
-    /// The ranks.
-    pub ranks: Vec<LocalRank>,
-}
-
-/// Ranks by process.
-pub type LocalRanks = HashMap<ProcKey, ReportedRanks>;
-
-/// What the last answers say, for all who want to know.
+/// What the last answers say: the thread that asks writes it, readings report it.
 #[derive(Clone, Debug, Default)]
-pub struct Answers(Arc<Mutex<RasState>>);
+struct Answers(Arc<Mutex<RasState>>);
 
 #[derive(Debug)]
 struct RasState {
@@ -142,14 +117,6 @@ impl Answers {
         let state = (SourceState::Degraded, error.to_string(), remedy.into());
         self.with(|reported| reported.state = state);
     }
-
-    /// The ranks of this node's processes.
-    pub fn local_ranks(&self) -> LocalRanks {
-        self.with(|reported| {
-            let all = reported.jobs.iter().flat_map(|job| &job.ranks);
-            all.map(|(process, ranks)| (*process, ranks.clone())).collect()
-        })
-    }
 }
 
 /// The processes that have the library loaded.
@@ -169,17 +136,18 @@ pub struct Ras {
 pub fn start(
     settings: Settings,
     files: &TenantFiles,
-    (answers, communicators): (&Answers, &Arc<Communicators>),
+    communicators: &Arc<Communicators>,
     candidates: Candidates,
     desk: Arc<EventAggregator>,
 ) -> io::Result<Ras> {
+    let answers = Answers::default();
     let known = (answers.clone(), Arc::clone(communicators));
     let rounds = Rounds::new(settings, files.clone(), known, desk);
     let (going, ended) = sync_channel(0);
     let thread = thread::Builder::new()
         .name("nccl:ras".into())
         .spawn(move || rounds.run(&candidates, &ended))?;
-    let (answers, communicators) = (answers.clone(), Arc::clone(communicators));
+    let communicators = Arc::clone(communicators);
     Ok(Ras { answers, communicators, going: Some(going), thread: Some(thread) })
 }
 

@@ -114,7 +114,7 @@ fn keep(variable: &[u8], values: &mut [Option<String>; WANTED.len()]) {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::inspector::environment::*;
+    use super::*;
 
     fn asked(environment: &str) -> InspectorEnv {
         InspectorEnv::read(environment.replace('\n', "\0").as_bytes()).unwrap()

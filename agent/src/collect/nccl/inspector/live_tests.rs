@@ -1,7 +1,7 @@
 //! The source against real processes that hold their files open, as the plugin does.
 
+use super::*;
 use crate::attribute::{Evidence, KernelCgroups, Opened as DeviceOpened};
-use crate::collect::nccl::inspector::*;
 use crate::paths::Paths;
 use crate::sample::{Sample, Value};
 use std::fs::OpenOptions;

@@ -27,7 +27,7 @@ pub(super) fn kind(name: &str) -> Option<Kind> {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::inspector::names::*;
+    use super::*;
 
     #[test]
     fn the_inspectors_files_are_known_by_name() {

@@ -264,7 +264,7 @@ fn own(status: &str) -> Option<ProcessNames> {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::inspector::processes::*;
+    use super::*;
 
     #[test]
     fn a_process_in_a_namespace_has_the_innermost_number_and_the_file_systems_user() {

@@ -221,7 +221,7 @@ fn rate(hits: u128, passed: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::budget::*;
+    use super::*;
     use crate::paths::Paths;
     use crate::tenant_files::TenantFiles;
 

@@ -4,8 +4,7 @@
 
 use super::answer::{Answer, Communicator, LaunchCounts, MAX_LOCAL, Rank, count};
 use super::tenant::Server;
-use super::{LocalRank, LocalRanks, ReportedRanks};
-use crate::communicators::{CommunicatorHash, Communicators};
+use crate::communicators::{CommunicatorHash, Communicators, LocalRank, LocalRanks, ReportedRanks};
 use crate::ids::ProcKey;
 use std::collections::HashSet;
 

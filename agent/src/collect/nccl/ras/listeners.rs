@@ -117,7 +117,7 @@ fn reachable(at: SocketAddr) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::ras::listeners::*;
+    use super::*;
 
     #[test]
     fn the_port_is_the_usual_one_unless_the_job_says_otherwise() {

@@ -1,10 +1,11 @@
 //! Real processes that listen as NCCL does, found and asked as on any host.
 
+use super::*;
 use crate::attribute::fake::FakeHost;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
-use crate::collect::nccl::ras::*;
 use crate::collect::proc_scan::living;
+use crate::communicators::{CommunicatorHash, LocalRank};
 use crate::event::aggregator::Sources;
 use crate::ids::{CgroupId, Hierarchy};
 use crate::paths::Paths;
@@ -108,22 +109,21 @@ fn aggregator(processes: &[ProcKey]) -> Arc<EventAggregator> {
 /// Asks until every process is in an answer.
 fn reported(processes: &[ProcKey]) -> (LocalRanks, Ras) {
     let every = Duration::from_secs(1);
-    let (answers, communicators) = (Answers::default(), Arc::default());
+    let communicators = Arc::<Communicators>::default();
     let all = processes.to_vec();
     let settings = Settings { enabled: true, every };
-    let shared = (&answers, &communicators);
     let candidates = Box::new(move || all.clone());
     let ras = start(
         settings,
         &TenantFiles::direct(&Paths::default()),
-        shared,
+        &communicators,
         candidates,
         aggregator(processes),
     )
     .unwrap();
     let end = Instant::now() + WITHIN;
     loop {
-        let ranks = answers.local_ranks();
+        let ranks = communicators.reported();
         if processes.iter().all(|process| ranks.contains_key(process)) {
             return (ranks, ras);
         }

@@ -365,6 +365,8 @@ impl Rounds {
     fn publish(&self) {
         let turns = || self.turns.of.values();
         let jobs = turns().flat_map(|turn| turn.jobs.iter().cloned()).collect();
+        let ranks = turns().flat_map(|turn| &turn.jobs).flat_map(|job| &job.ranks);
+        self.communicators.set_reported(ranks.map(|(of, all)| (*of, all.clone())).collect());
         let is_failing = turns().any(|turn| turn.failed > 0);
         self.answers.with(|told| {
             told.jobs = jobs;

@@ -98,7 +98,7 @@ fn ip_of(digits: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::ras::sockets::*;
+    use super::*;
     use crate::paths::Paths;
     use std::net::{TcpListener, TcpStream};
 

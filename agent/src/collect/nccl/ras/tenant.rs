@@ -126,7 +126,7 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::ras::tenant::*;
+    use super::*;
 
     const ONE: Speaker = Speaker::Process(ProcKey { pid: 1, start_ticks: 1 });
     const OTHER: Speaker = Speaker::Process(ProcKey { pid: 2, start_ticks: 1 });

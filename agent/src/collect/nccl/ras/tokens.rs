@@ -92,7 +92,7 @@ impl<R: Read> Read for Tokens<R> {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::ras::tokens::*;
+    use super::*;
 
     fn passed(text: &str) -> io::Result<String> {
         let mut all = String::new();

@@ -128,7 +128,7 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::ras::turns::*;
+    use super::*;
 
     fn tenant(number: u32) -> Speaker {
         Speaker::Process(ProcKey { pid: number, start_ticks: 1 })

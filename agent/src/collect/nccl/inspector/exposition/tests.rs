@@ -1,4 +1,4 @@
-use crate::collect::nccl::inspector::exposition::*;
+use super::*;
 use proptest::prelude::*;
 use std::path::PathBuf;
 

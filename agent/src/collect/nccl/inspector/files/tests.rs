@@ -1,4 +1,4 @@
-use crate::collect::nccl::inspector::files::*;
+use super::*;
 use rustix::fs::{FileType, makedev, mknodat};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, symlink};

@@ -1,7 +1,7 @@
+use super::*;
 use crate::catalog::attributes::AttrSet;
 use crate::catalog::nccl::SizeClass;
 use crate::collect::nccl::inspector::rank::{SPEED_BOUNDS, TIME_BOUNDS};
-use crate::collect::nccl::inspector::ranks::*;
 use crate::collect::nccl::inspector::record::HashText;
 use crate::communicators::{CommunicatorHash, CommunicatorUpdate, MemberFacts, MemberKey, Origin};
 use crate::sample::{Histogram, Subject, Value};

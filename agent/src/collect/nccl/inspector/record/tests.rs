@@ -1,4 +1,4 @@
-use crate::collect::nccl::inspector::record::*;
+use super::*;
 use proptest::prelude::*;
 use std::fs;
 use std::path::PathBuf;

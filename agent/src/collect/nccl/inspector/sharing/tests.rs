@@ -1,4 +1,4 @@
-use crate::collect::nccl::inspector::sharing::*;
+use super::*;
 use crate::collect::nccl::inspector::sources::{Content, MeanValues};
 use crate::tenant_files::TenantFile;
 

@@ -1,4 +1,4 @@
-use crate::collect::nccl::inspector::tail::*;
+use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};

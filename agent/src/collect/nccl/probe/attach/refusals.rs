@@ -69,7 +69,7 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::attach::refusals::*;
+    use super::*;
 
     #[test]
     fn what_was_refused_is_asked_soon_then_ever_more_seldom_until_it_is_taken() {

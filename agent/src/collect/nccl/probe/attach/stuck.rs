@@ -192,7 +192,7 @@ fn switches(folder: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::attach::stuck::*;
+    use super::*;
 
     fn write(folder: &Path, state: &str, flags: u64, switches: u64) {
         fs::create_dir_all(folder).unwrap();

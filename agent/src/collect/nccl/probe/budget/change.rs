@@ -105,7 +105,7 @@ pub(super) fn what_is_left(level: GovernorLevel) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::budget::change::*;
+    use super::*;
 
     fn change(before: GovernorLevel, level: GovernorLevel) -> BudgetChange {
         BudgetChange {

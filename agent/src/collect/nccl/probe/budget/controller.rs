@@ -174,7 +174,7 @@ impl ProbeBudget {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::budget::controller::*;
+    use super::*;
 
     fn after(start: Instant, seconds: u64) -> Instant {
         start + Duration::from_secs(seconds)

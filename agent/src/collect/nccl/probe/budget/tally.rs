@@ -88,7 +88,7 @@ impl Tallies {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::budget::tally::*;
+    use super::*;
 
     fn task(pid: u64, thread: u64) -> u64 {
         pid << 32 | thread

@@ -25,7 +25,7 @@ impl ProcessLogLimit {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::libraries::log_limit::*;
+    use super::*;
 
     #[test]
     fn of_a_process_a_few_lines_a_minute_are_said() {

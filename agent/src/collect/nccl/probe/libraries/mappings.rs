@@ -104,7 +104,7 @@ fn mapping(line: &[u8]) -> Option<Mapping<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::libraries::mappings::*;
+    use super::*;
     use std::iter;
 
     const LINE: &str = "7f12-7f13 r-xp 00026000 fd:00 1234                       /lib/libnccl.so.2";

@@ -131,7 +131,7 @@ fn unescaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::libraries::mounts::*;
+    use super::*;
     use std::fs;
 
     const PROCESS: ProcKey = ProcKey { pid: 7, start_ticks: 1 };

@@ -112,7 +112,7 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::libraries::pace::*;
+    use super::*;
 
     fn process(pid: u32) -> ProcKey {
         ProcKey { pid, start_ticks: 7 }

@@ -9,7 +9,7 @@
 //! reads each thirty seconds, of about 1.5 µs each. The kernel's own files are read here; they wait
 //! for nobody.
 
-use crate::collect::nccl::probe::libraries::{Libraries, ScanOutcome};
+use super::{Libraries, ScanOutcome};
 use crate::collect::proc_scan::is_alive;
 use crate::collect::schedule::after;
 use crate::ids::ProcKey;

@@ -1,6 +1,6 @@
 use super::files::MAX_PATH_LEN;
 use super::mappings::Mapping;
-use crate::collect::nccl::probe::libraries::*;
+use super::*;
 use crate::paths::Paths;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};

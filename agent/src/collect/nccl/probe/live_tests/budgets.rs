@@ -1,7 +1,7 @@
 //! What is left of the counts while the probes are cut back, and what that costs.
 
+use super::*;
 use crate::catalog::event::EventKind;
-use crate::collect::nccl::probe::live_tests::*;
 use crate::event::{BudgetDecision, Severity};
 use aya::maps::HashMap;
 use gpuwho_common::nccl::{LOST_THREAD, PLACE_THREAD, STRANGERS_ROOM, Thread};

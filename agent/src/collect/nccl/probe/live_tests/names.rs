@@ -1,6 +1,6 @@
 //! What programs call their communicators, and who grows: as their arguments tell it.
 
-use crate::collect::nccl::probe::live_tests::*;
+use super::*;
 use crate::communicators::{MAX_NAME_LEN, name_of};
 use gpuwho_common::nccl::{CONFIG_MAGIC, LOST_UNREADABLE};
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! Which calls are seen to return, and what is known of those that are not.
 
-use crate::collect::nccl::probe::live_tests::*;
+use super::*;
 
 /// Calls a second of a thread above which some are timed.
 const RATE: u32 = 500;

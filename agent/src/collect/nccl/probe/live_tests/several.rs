@@ -1,9 +1,9 @@
 //! Several libraries, and several processes: whose hits are whose, for how many each counts, and for
 //! how long each library was probed.
 
+use super::*;
 use crate::collect::nccl::probe::budget::uptime::{EachCovered, UptimeByUse};
 use crate::collect::nccl::probe::libraries::elf::exports;
-use crate::collect::nccl::probe::live_tests::*;
 use crate::host::boot_time_ns;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

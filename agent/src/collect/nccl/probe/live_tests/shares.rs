@@ -1,6 +1,6 @@
 //! What one owner's calls leave to others: places in the maps, and the counting.
 
-use crate::collect::nccl::probe::live_tests::*;
+use super::*;
 use gpuwho_common::nccl::{EVERYBODY, MAX_COMMUNICATORS, PLACE_CALL, STRANGERS_ROOM};
 use std::collections::{HashMap, HashSet};
 

@@ -7,12 +7,11 @@
 //! communicator whose birth was seen, the places are tried on that one first, and one wrong number
 //! makes them wrong for the process.
 
+use super::{Member, Processes, known};
 use crate::catalog::nccl::KnownBy;
 use crate::collect::nccl::probe::libraries::fields::Fields;
 use crate::collect::nccl::probe::maps::Snapshot;
-use crate::collect::nccl::probe::members::{Member, Processes, known};
-use crate::collect::nccl::ras::{Answers, LocalRanks};
-use crate::communicators::CommunicatorHash;
+use crate::communicators::{CommunicatorHash, LocalRanks};
 use crate::ids::ProcKey;
 use crate::tenant_files::TenantFiles;
 use gpuwho_common::nccl::{Communicator, MADE, UNKNOWN};
@@ -49,8 +48,6 @@ pub(in super::super) struct Sources<'a> {
 /// What was found so far, by the communicators' numbers.
 #[derive(Debug, Default)]
 pub(in super::super) struct Completion {
-    /// What NCCL says.
-    pub answers: Answers,
     found: HashMap<u64, Completed>,
     tried: HashMap<u64, u8>,
     /// The places that hold for each process; `None` where one has been wrong.

@@ -3,9 +3,9 @@
 //! the colors and keys of all of them, or from what another source says of it.
 
 use super::complete::Completed;
+use super::{Processes, known};
 use crate::catalog::nccl::KnownBy;
 use crate::collect::nccl::probe::maps::Snapshot;
-use crate::collect::nccl::probe::members::{Processes, known};
 use crate::communicators::{CommunicatorHash, MemberFacts, MemberKey, Origin, name_of};
 use crate::ids::ProcKey;
 use gpuwho_common::nccl::{

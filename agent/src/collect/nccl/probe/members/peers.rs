@@ -2,7 +2,7 @@
 
 use super::arrivals::{Comparison, LatestCalls, Steps};
 use super::rank_status::Hangs;
-use crate::collect::nccl::probe::members::{Member, Reading};
+use super::{Member, Reading};
 use crate::communicators::{Communicators, Group, MemberId};
 use gpuwho_common::nccl::Communicator;
 use std::collections::{HashMap, HashSet};

@@ -188,10 +188,10 @@ pub(super) fn operation_of(code: u32) -> Option<Operation> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::attribute::owner::OwnerId;
     use crate::collect::nccl::probe::members::OpenCall;
     use crate::collect::nccl::probe::members::peers::groups;
-    use crate::collect::nccl::probe::members::rank_status::*;
     use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberKey};
     use crate::ids::ProcKey;
     use RankState::{Hung, Idle, Running, Unknown, Waiting};

@@ -3,8 +3,8 @@
 use super::arrivals::{ArrivalSkew, TIME_BOUNDS};
 use super::peers::Peers;
 use super::rank_status::{RankStatus, operation_of};
+use super::{Member, seconds};
 use crate::catalog::nccl::{self as metric, RankState, SizeClass};
-use crate::collect::nccl::probe::members::{Member, seconds};
 use crate::communicators::MemberId;
 use crate::sample::{Batch, Histogram};
 use gpuwho_common::nccl::{BUCKETS, Calls, UNSIZED};

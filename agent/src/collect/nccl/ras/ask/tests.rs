@@ -1,4 +1,4 @@
-use crate::collect::nccl::ras::ask::*;
+use super::*;
 use std::net::TcpListener;
 use std::thread;
 

@@ -1,5 +1,5 @@
+use super::*;
 use crate::collect::nccl::ras::answer::{LocalNames, Process};
-use crate::collect::nccl::ras::digest::*;
 use crate::collect::nccl::ras::json::from_json;
 use crate::collect::nccl::ras::tenant::Speaker;
 use crate::collect::nccl::ras::text::from_text;

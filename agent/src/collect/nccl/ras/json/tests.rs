@@ -1,5 +1,5 @@
+use super::*;
 use crate::catalog::nccl::Operation;
-use crate::collect::nccl::ras::json::*;
 use crate::ids::ProcKey;
 use std::collections::HashSet;
 use std::fmt::Write as _;

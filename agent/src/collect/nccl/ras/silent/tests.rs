@@ -1,9 +1,9 @@
+use super::*;
 use crate::attribute::fake::FakeHost;
 use crate::attribute::ownership::Ownership;
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::nccl::ras::answer::LocalNames;
 use crate::collect::nccl::ras::json;
-use crate::collect::nccl::ras::silent::*;
 use crate::collect::nccl::ras::text;
 use crate::communicators::{MemberFacts, MemberKey};
 use crate::event::aggregator::Sources;

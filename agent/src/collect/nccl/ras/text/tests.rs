@@ -1,6 +1,6 @@
+use super::*;
 use crate::collect::nccl::ras::answer::LaunchCounts;
 use crate::collect::nccl::ras::answer::Rank;
-use crate::collect::nccl::ras::text::*;
 use crate::ids::ProcKey;
 use std::fmt::Write as _;
 

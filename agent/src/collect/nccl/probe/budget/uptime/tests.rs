@@ -1,5 +1,5 @@
+use super::*;
 use crate::collect::nccl::probe::budget::controller::{Attach, Patience, ProbeBudget};
-use crate::collect::nccl::probe::budget::uptime::*;
 
 const BOTH: Present = Present { wanted: true, entries: true, returns: true };
 const ENTRIES: Present = Present { wanted: true, entries: true, returns: false };

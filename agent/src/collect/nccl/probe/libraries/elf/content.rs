@@ -137,7 +137,7 @@ impl<'a> Content<'a> {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::libraries::elf::content::*;
+    use super::*;
 
     /// Zeros without end, as a sparse file has them, and how many bytes were read.
     struct Sparse(Cell<u64>);

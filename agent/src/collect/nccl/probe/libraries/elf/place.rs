@@ -53,7 +53,7 @@ fn aarch64_is_carried_out(code: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::collect::nccl::probe::libraries::elf::place::*;
+    use super::*;
 
     #[test]
     fn a_probe_goes_behind_the_mark_of_branch_protection_where_that_is_cheaper() {

@@ -1,5 +1,5 @@
 use super::version::version_in;
-use crate::collect::nccl::probe::libraries::elf::*;
+use super::*;
 use std::fs::File;
 
 #[test]

@@ -1,4 +1,4 @@
-use crate::collect::nccl::probe::libraries::fields::*;
+use super::*;
 use std::fs::File;
 
 /// End of `ncclCommCount` in libnccl 2.27.5 and 2.28.9 for x86-64, as the wheels have them.

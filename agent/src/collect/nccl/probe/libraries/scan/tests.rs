@@ -1,4 +1,4 @@
-use crate::collect::nccl::probe::libraries::scan::*;
+use super::*;
 use inotify::{Inotify, WatchMask};
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-use crate::collect::nccl::probe::members::arrivals::*;
+use super::*;
 use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberKey};
 use crate::ids::ProcKey;
 

@@ -1,6 +1,6 @@
-use crate::collect::nccl::probe::members::complete::*;
-use crate::collect::nccl::ras::{LocalRank, ReportedRanks};
+use super::*;
 use crate::collect::proc_scan::living;
+use crate::communicators::{LocalRank, LocalRanks, ReportedRanks};
 use crate::communicators::{MemberFacts, MemberKey};
 use crate::paths::Paths;
 use gpuwho_common::nccl::{ARRIVALS, Activity, Arrival, Identity, SEEN};

@@ -1,5 +1,5 @@
+use super::*;
 use crate::catalog::nccl::{Operation, SizeClass};
-use crate::collect::nccl::probe::members::identity::*;
 use gpuwho_common::nccl::{
     ARRIVALS, Activity, Arrival, CLASS_BOUNDS, Identity, SEEN, SYMBOLS, UNSIZED, message_bytes,
     operation, size_class,
