@@ -1,13 +1,13 @@
-//! The ledger: each device's busy time, memory and energy, split over the owners of its processes.
+//! Splits each device's busy time, memory and energy over the owners of its processes.
 //!
-//! A stage of the pipeline between the readers and the enrich stage. From a reader's batch, the
-//! ownership table and the grants it makes the owners' counters and adds them to the same batch.
-//! For each device and interval the owners' parts, with what nobody is known for, are exactly the
-//! device's own amount: all sums are of whole nanoseconds, byte-nanoseconds and microjoules.
+//! A pipeline stage between the readers and the enrich stage. It computes the owners' counters from
+//! a reader's batch, the ownership table and the allocations, and adds them to the same batch. For
+//! each device and interval, the owners' shares plus the unattributed rest equal the device's own
+//! amount exactly: all sums are whole nanoseconds, byte-nanoseconds and microjoules.
 //!
-//! Costs lookups in memory, no reads: one of the owner for each process on a device, one of the
-//! account for each part. How a share is found is decided in [`divide`]; why, in
-//! `docs/decisions/0007-shares.md`.
+//! Cost: lookups in memory only, one owner lookup for each process on a device and one account
+//! lookup for each share. [`divide`] decides how a share is found; `docs/decisions/0007-shares.md`
+//! explains why.
 
 mod accounts;
 mod allocations;
@@ -32,63 +32,64 @@ use reading::Readings;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A pause between readings that is longer than this many intervals is not an interval.
+/// A pause between two readings longer than this many intervals is a gap: no time is accounted.
 const MAX_GAP_INTERVALS: u32 = 3;
-/// A pause this long always is one: ticks of milliseconds are late by more than themselves.
-const SHORTEST_GAP: Duration = Duration::from_secs(2);
-/// Batches between two clearings of the parties that nobody needs: ten minutes at ten seconds.
+/// The gap limit is never below this: at intervals of milliseconds, a tick is often late by more
+/// than its interval.
+const MIN_GAP: Duration = Duration::from_secs(2);
+/// Batches between two removals of unused owners: ten minutes at a 10 s interval.
 const CLEAR_EVERY: u64 = 60;
 
-/// The accounts of every device.
+/// The accounts of all devices.
 #[derive(Debug)]
 pub struct Accounting {
-    longest: Duration,
+    max_gap: Duration,
     devices: BTreeMap<GpuId, Device>,
     allocations: Allocations,
     readings: Readings,
-    presences: DeviceOpeners,
+    openers: DeviceOpeners,
     parts: Vec<Part>,
     folded: u64,
     batches: u64,
 }
 
 impl Accounting {
-    /// No account yet; readings come at `interval`.
+    /// Starts with no accounts; `interval` is the time between readings.
     pub fn new(interval: Duration) -> Self {
+        let max_gap = (interval * MAX_GAP_INTERVALS).max(MIN_GAP);
         Self {
-            longest: (interval * MAX_GAP_INTERVALS).max(SHORTEST_GAP),
+            max_gap,
             devices: BTreeMap::new(),
-            allocations: Allocations::default(),
+            allocations: Allocations::new(max_gap),
             readings: Readings::default(),
-            presences: DeviceOpeners::default(),
+            openers: DeviceOpeners::default(),
             parts: Vec::new(),
             folded: 0,
             batches: 0,
         }
     }
 
-    /// Books what a batch says of devices, and adds the owners' counters to it. A batch of another
-    /// source stays as it is.
+    /// Accounts the device readings of a batch and adds the owners' counters to it. A batch without
+    /// device readings stays unchanged.
     pub fn account(&mut self, batch: &mut Batch, ownership: &Ownership, inventory: &Inventory) {
         self.readings.take(batch, ownership, inventory);
         if self.readings.is_empty() {
             return;
         }
         self.allocations.bind(ownership.allocations(), inventory);
-        self.presences.look(ownership, inventory);
+        self.openers.update(ownership, inventory);
         for reading in self.readings.iter_mut() {
             let device = self.devices.entry(reading.gpu).or_default();
             if let Some(at) = reading.at {
-                device.recall_samples(reading, at);
-                let grants = self.allocations.on(reading.gpu);
-                device.record((&*reading, at), self.longest, grants, &mut self.parts);
+                device.reuse_samples(reading, at);
+                let allocations = self.allocations.on(reading.gpu);
+                device.record(reading, self.max_gap, allocations, &mut self.parts);
                 device.emit(reading.gpu, at, batch);
-                self.presences.emit(reading, at, batch);
+                self.openers.emit(reading, at, batch);
             } else {
-                device.not_read();
+                device.mark_missed();
             }
-            let seen = (&*reading, &self.presences);
-            self.allocations.account(seen, self.longest, ownership, batch);
+            self.allocations.account(reading, &self.openers, ownership, batch);
         }
         self.folded += self.devices.values_mut().map(Device::take_folded).sum::<u64>();
         let folded = i64::try_from(self.folded).unwrap_or(i64::MAX);
@@ -97,13 +98,14 @@ impl Accounting {
         self.clear(ownership);
     }
 
-    /// Now and then forgets the parties of which there is no process, no account and no grant.
+    /// Every [`CLEAR_EVERY`] batches, removes owners that have no process, no account and no
+    /// allocation.
     fn clear(&mut self, ownership: &Ownership) {
         self.batches += 1;
         if self.batches.is_multiple_of(CLEAR_EVERY) {
             ownership.retain_owners(|owner| {
-                self.allocations.names(owner)
-                    || self.devices.values().any(|device| device.knows(owner))
+                self.allocations.has_allocation(owner)
+                    || self.devices.values().any(|device| device.has_account(owner))
             });
         }
     }

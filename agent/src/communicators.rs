@@ -1,10 +1,10 @@
-//! The communicators that processes of this host are in: who each membership is, kept apart from
-//! what it does, so that several sources can complete it. The kernel's probe makes memberships;
-//! whatever else knows a process's communicator by its hash (profiler files, NCCL's own status
-//! socket) adds rank, size, name or device.
+//! The communicators of this host's processes: the identity of each membership, separate from its
+//! values, so that several sources can complete it. The kernel probe adds memberships; other
+//! sources that know a process's communicator by its hash (profiler files, NCCL's status socket)
+//! add rank, size, name or device.
 //!
-//! Anybody can load a library that says it has made the communicator of somebody else. So ranks are
-//! compared, and a name is shared, only among processes of one user and owner ([`Group`]).
+//! Any process can load a library that claims another's communicator. So ranks are compared, and a
+//! name is shared, only among processes of one user and owner ([`Group`]).
 
 mod reported;
 
@@ -30,27 +30,26 @@ impl fmt::Display for CommunicatorHash {
     }
 }
 
-/// A communicator as the processes of one user and owner have it: what others say of the same hash
-/// is about another one.
+/// A communicator among the processes of one user and owner: the same hash reported by others is
+/// another group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Group {
     /// The communicator.
     pub hash: CommunicatorHash,
-    /// Whose processes; `None` where nobody knows.
-    pub whose: Option<(u32, OwnerId)>,
+    /// User and owner of the processes; `None` if unknown.
+    pub owner: Option<(u32, OwnerId)>,
 }
 
-/// Longest name of a communicator that is told, in bytes; a longer one is cut, which `…` at its end
-/// shows.
+/// Maximum length of a reported name in bytes; a longer name is cut and ends in `…`.
 pub const MAX_NAME_LEN: usize = 64;
 
-/// What a program called a communicator, fit to be told: UTF-8, of bounded length, without control
-/// characters; nothing where it says nothing.
+/// The printable form of a program's name for a communicator: UTF-8, of bounded length, without
+/// control characters; `None` for an empty name.
 pub fn name_of(text: &[u8]) -> Option<Arc<str>> {
     printable_name(String::from_utf8_lossy(text)).map(Arc::from)
 }
 
-/// The same for what is text already.
+/// The same for a name that is text already.
 pub fn printable_name(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
     const MARK: char = '…';
     if name.trim().is_empty() {
@@ -58,7 +57,7 @@ pub fn printable_name(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
     }
     let mut name = name;
     if name.chars().any(char::is_control) {
-        // Not left out: a cut name shall stay longer than what is told.
+        // Replaced, not removed, so that a name that is too long is still seen as too long.
         name = name.replace(char::is_control, "\u{fffd}").into();
     }
     if name.len() > MAX_NAME_LEN {
@@ -73,19 +72,19 @@ pub fn printable_name(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(u32);
 
-/// What makes a membership one membership.
+/// Identifies a membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberKey {
-    /// Who.
+    /// The process.
     pub process: ProcKey,
-    /// The probe's number of the communicator; 0 for all that were there before the probe.
+    /// The probe's number of the communicator; 0 for all that existed before the probe.
     pub number: u64,
 }
 
-/// How a communicator came to be.
+/// How a communicator was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was there before the agent.
+    /// It existed before the agent.
     Unknown,
     /// From a unique id.
     UniqueId,
@@ -113,7 +112,7 @@ impl Origin {
     }
 }
 
-/// What is known of a membership.
+/// The facts about a membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberFacts {
     /// The process.
@@ -122,28 +121,28 @@ pub struct MemberFacts {
     pub hash: Option<CommunicatorHash>,
     /// Rank in it.
     pub rank: Option<u32>,
-    /// Its ranks.
+    /// Number of ranks.
     pub ranks: Option<u32>,
-    /// The one it was made from.
+    /// The communicator it was made from.
     pub parent: Option<CommunicatorHash>,
-    /// How it came to be.
+    /// How it was made.
     pub origin: Origin,
     /// The library's version.
     pub version: Option<Arc<str>>,
-    /// The library's file, as the process sees it.
+    /// The library's file, as the process sees its path.
     pub library: Option<Arc<str>>,
     /// The name the program gave it.
     pub name: Option<Arc<str>>,
     /// Device ordinal in the process.
     pub device: Option<u32>,
-    /// The hash's first 14 digits, where only they are known.
+    /// The hash's first 14 digits, if only those are known.
     pub prefix: Option<u64>,
-    /// What tells which communicator it is, and which rank.
+    /// The source of its communicator and rank.
     pub known_by: KnownBy,
 }
 
 impl MemberFacts {
-    /// Of whom nothing but the process is known.
+    /// A membership without facts except the process.
     pub fn new(process: ProcKey) -> Self {
         Self {
             process,
@@ -161,7 +160,7 @@ impl MemberFacts {
         }
     }
 
-    /// The small identity that is on every point.
+    /// The small identity for every point.
     pub fn attributes(&self) -> AttrSet {
         let mut set = AttrSet::new();
         let text = |hash: Option<CommunicatorHash>| hash.map(|hash| Arc::from(hash.to_string()));
@@ -169,7 +168,7 @@ impl MemberFacts {
         if self.hash.is_none() {
             let prefix = text(self.prefix.map(CommunicatorHash));
             set.set_some::<Arc<str>>(&attr::NCCL_COMMUNICATOR_PREFIX, prefix);
-            // Else nothing would tell it from another of its process.
+            // Without it, a process's communicators could not be distinguished.
             set.set_some(&attr::NCCL_NAME, self.name.clone());
         }
         set.set_some(&attr::NCCL_RANK, self.rank.map(i64::from));
@@ -177,7 +176,7 @@ impl MemberFacts {
         set
     }
 
-    /// Everything known, for `nccl.communicator.info`.
+    /// All attributes, for `nccl.communicator.info`.
     pub fn details(&self) -> AttrSet {
         let mut set = self.attributes();
         let parent = self.parent.map(|parent| Arc::from(parent.to_string()));
@@ -192,13 +191,13 @@ impl MemberFacts {
     }
 }
 
-/// What a source other than the probe says of a process's communicator; what it does not know is
-/// left as it is.
+/// What a source other than the probe reports of a process's communicator; `None` leaves the known
+/// value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommunicatorUpdate {
     /// Rank in it.
     pub rank: Option<u32>,
-    /// Its ranks.
+    /// Number of ranks.
     pub ranks: Option<u32>,
     /// The name the program gave it.
     pub name: Option<Arc<str>>,
@@ -207,7 +206,7 @@ pub struct CommunicatorUpdate {
 }
 
 impl CommunicatorUpdate {
-    /// What one source does not know, another may have said.
+    /// Adds an update: new values replace known ones.
     fn add(&mut self, more: Self) {
         self.rank = more.rank.or(self.rank);
         self.ranks = more.ranks.or(self.ranks);
@@ -225,18 +224,17 @@ struct MembershipIndex {
     ids: HashMap<MemberKey, MemberId>,
     facts: HashMap<MemberId, (MemberKey, Arc<MemberFacts>)>,
     learned: HashMap<(ProcKey, CommunicatorHash), CommunicatorUpdate>,
-    /// A communicator has one name among an owner's processes, whichever tells it: the one that was
-    /// told first.
+    /// The one name of a communicator among an owner's processes: the first reported.
     names: HashMap<Group, Arc<str>>,
     next: u32,
     /// What NCCL reports of the ranks here.
     reported: LocalRanks,
-    /// Whose processes are.
+    /// Owners of processes.
     ownership: Option<Ownership>,
 }
 
 impl Communicators {
-    /// None yet; an owner's are told from another's.
+    /// Starts empty; groups memberships by the owners in `ownership`.
     pub fn with_ownership(ownership: &Ownership) -> Self {
         Self(RwLock::new(MembershipIndex {
             ownership: Some(ownership.clone()),
@@ -244,13 +242,13 @@ impl Communicators {
         }))
     }
 
-    /// The communicator of a membership, where it is known, and among whom.
+    /// The group of a membership, if its communicator is known.
     pub fn group(&self, facts: &MemberFacts) -> Option<Group> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         Some(known.group(facts.process, facts.hash?))
     }
 
-    /// Adds or refreshes a membership, with what others have said of it.
+    /// Adds or updates a membership, completed with what other sources reported of it.
     pub fn put(&self, key: MemberKey, facts: MemberFacts) -> MemberId {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let id = known.ids.get(&key).copied().unwrap_or_else(|| known.number(key));
@@ -258,35 +256,35 @@ impl Communicators {
         id
     }
 
-    /// Who that is; the `Arc` changes when what is known does.
+    /// A membership's facts; the `Arc` changes with the facts.
     pub fn facts(&self, id: MemberId) -> Option<Arc<MemberFacts>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.facts.get(&id).map(|(_, facts)| Arc::clone(facts))
     }
 
-    /// Takes what another source says of a process's communicator. It is kept until the process's
-    /// memberships are forgotten, also where the probe has not seen the communicator yet.
+    /// Adds what another source reports of a process's communicator. The update stays until the
+    /// process's memberships are removed, also before the probe reports the communicator.
     pub fn learn(&self, process: ProcKey, hash: CommunicatorHash, learned: CommunicatorUpdate) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         known.learned.entry((process, hash)).or_default().add(learned);
         known.take_again(hash, |key| key.process == process);
     }
 
-    /// Every membership of a communicator on this host, each once: of a rank that two sources made
-    /// one of, the probe's, whose numbers are lower.
+    /// All members of a communicator on this host. If two sources made a membership of one rank,
+    /// the one with the lower number (the probe's) counts.
     pub fn members(&self, hash: CommunicatorHash) -> Vec<MemberId> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of = known.facts.iter().filter(|(_, (_, facts))| facts.hash == Some(hash));
         let mut first: HashMap<(ProcKey, Option<u32>), (u64, MemberId)> = HashMap::new();
         for (id, (key, facts)) in of {
             let mine = (key.number, *id);
-            let kept = first.entry((facts.process, facts.rank)).or_insert(mine);
-            *kept = if mine.0 < kept.0 { mine } else { *kept };
+            let first = first.entry((facts.process, facts.rank)).or_insert(mine);
+            *first = if mine.0 < first.0 { mine } else { *first };
         }
         first.into_values().map(|(_, id)| id).collect()
     }
 
-    /// The communicators of a process whose hashes are known.
+    /// The known hashes of a process's communicators.
     pub fn hashes(&self, process: ProcKey) -> Vec<CommunicatorHash> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let made = known.facts.values().filter(|(key, _)| key.process == process);
@@ -298,14 +296,14 @@ impl Communicators {
         hashes
     }
 
-    /// What is known of the memberships of a process.
+    /// The facts about a process's memberships.
     pub fn of(&self, process: ProcKey) -> Vec<Arc<MemberFacts>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mine = known.facts.values().filter(|(key, _)| key.process == process);
         mine.map(|(_, facts)| Arc::clone(facts)).collect()
     }
 
-    /// Forgets a membership that has ended.
+    /// Removes a membership that has ended.
     pub fn remove(&self, id: MemberId) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let Some((key, facts)) = known.facts.remove(&id) {
@@ -327,7 +325,7 @@ impl Communicators {
 impl MembershipIndex {
     fn group(&self, process: ProcKey, hash: CommunicatorHash) -> Group {
         let owner = self.ownership.as_ref().and_then(|ownership| ownership.attribution(process));
-        Group { hash, whose: owner.map(|owner| (owner.uid, owner.owner)) }
+        Group { hash, owner: owner.map(|owner| (owner.uid, owner.owner)) }
     }
 
     fn number(&mut self, key: MemberKey) -> MemberId {
@@ -348,7 +346,7 @@ impl MembershipIndex {
         let hash = facts.hash;
         let group = hash.map(|hash| self.group(facts.process, hash));
         let is_named_now = group.is_some_and(|group| self.name(group, &mut facts.name));
-        // A process that has ended maps nothing any more.
+        // An exited process has no mappings: its version and library stay.
         if let Some((_, known)) = self.facts.get(&id) {
             facts.version = facts.version.or_else(|| known.version.clone());
             facts.library = facts.library.or_else(|| known.library.clone());
@@ -361,7 +359,7 @@ impl MembershipIndex {
         }
     }
 
-    /// Completes those of a communicator's memberships again that are meant.
+    /// Completes the matching memberships of a communicator again.
     fn take_again(&mut self, hash: CommunicatorHash, is_meant: impl Fn(&MemberKey) -> bool) {
         let is_it = |(_, (key, facts)): &(&MemberId, &(MemberKey, Arc<MemberFacts>))| {
             facts.hash == Some(hash) && is_meant(key)
@@ -373,7 +371,7 @@ impl MembershipIndex {
         }
     }
 
-    /// Gives a membership the name of its communicator; whether it is the first to tell it.
+    /// Gives a membership its group's name; returns whether it is the first to report one.
     fn name(&mut self, group: Group, name: &mut Option<Arc<str>>) -> bool {
         if let Some(known) = self.names.get(&group) {
             *name = Some(Arc::clone(known));
@@ -399,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_source_said_completes_a_membership_before_and_after_it_is_made() {
+    fn another_source_completes_a_membership_before_and_after_it_is_made() {
         let communicators = Communicators::default();
         let (first, second) = (
             MemberKey { process: PROCESS, number: 1 },
@@ -435,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_communicator_has_one_name_on_all_ranks_whoever_tells_it() {
+    fn a_communicator_has_one_name_on_all_ranks_whichever_source_reports_it() {
         let communicators = Communicators::default();
         let other = ProcKey { pid: 8, start_ticks: 80 };
         let key = |process, number| MemberKey { process, number };
@@ -444,7 +442,7 @@ mod tests {
         let second = communicators.put(key(other, 2), of_other.clone());
         let name = |id| communicators.facts(id).unwrap().name.clone();
         assert_eq!((name(first), name(second)), (None, None));
-        // One source tells of one rank, another says it otherwise of the other one.
+        // One source reports a name for one rank, another a different one for the other.
         let learned = |name: &str| CommunicatorUpdate {
             name: Some(Arc::from(name)),
             ..CommunicatorUpdate::default()
@@ -455,7 +453,7 @@ mod tests {
         let probed = MemberFacts { name: Some(Arc::from("data")), ..facts() };
         communicators.put(key(PROCESS, 1), probed.clone());
         assert_eq!((name(first), name(second)), (tensor.clone(), tensor));
-        // With its last rank the name is forgotten.
+        // The name is removed with the last rank.
         communicators.remove(first);
         communicators.remove(second);
         let later = communicators.put(key(PROCESS, 3), probed);
@@ -463,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_owner_says_of_the_same_hash_is_about_another_communicator() {
+    fn the_same_hash_of_another_owner_is_another_communicator() {
         let host = FakeHost::new();
         let ownership = Ownership::with_clock(&host.paths, || 1_000_000_000);
         let other = ProcKey { pid: 8, start_ticks: 80 };
@@ -487,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_fit_to_be_told() {
+    fn a_reported_name_is_printable() {
         let name = |text: &[u8]| name_of(text).as_deref().map(str::to_owned);
         let reported = |text: &str| Some(text.to_owned());
         assert_eq!(name(b"default_pg"), reported("default_pg"));

@@ -24,7 +24,7 @@ use crate::control;
 use crate::export::otlp::def::otlp_settings;
 use crate::export::otlp::settings::{self as otlp, Signal};
 use crate::paths::Paths;
-use crate::series::USUAL_LIMIT;
+use crate::series::DEFAULT_LIMIT;
 use runtimes::{RawContainers, RawKubernetes};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -194,12 +194,12 @@ fn interval(text: Option<String>) -> Result<Duration, ConfigError> {
 
 fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
     match raw.map(usize::try_from) {
-        None => Ok(USUAL_LIMIT),
+        None => Ok(DEFAULT_LIMIT),
         Some(Ok(limit)) if limit >= LEAST_SERIES => Ok(limit),
         Some(_) => Err(ConfigError::Value {
             key: "agent.series_limit".into(),
             problem: format!("fewer than {LEAST_SERIES} series are not enough for one device"),
-            remedy: format!("use a few thousand for each device; {USUAL_LIMIT} is the default"),
+            remedy: format!("use a few thousand for each device; {DEFAULT_LIMIT} is the default"),
         }),
     }
 }

@@ -1,5 +1,6 @@
-//! The devices and their partitions (MIG instances, say) this agent has seen: their identity, kept for as long as the agent
-//! runs, so that one that vanished still has a name. The [`register`] outlives the agent.
+//! The identity of every device and partition (such as a MIG instance) that this agent has seen. It
+//! stays for as long as the agent runs, so a device that disappears still has its attributes. The
+//! [`register`] keeps devices over restarts.
 
 pub mod register;
 
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What a device is; changes only with its driver or configuration.
+/// Identity of a device; changes only with its driver or configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInfo {
     /// The driver's name of the device.
@@ -23,7 +24,7 @@ pub struct GpuInfo {
     pub vendor: String,
     /// Index in the driver's order.
     pub index: u32,
-    /// Minor number of its device node, where the vendor's own names have it.
+    /// Minor number of its device node, if the vendor's node names contain it.
     pub minor: Option<u32>,
     /// Its device nodes and those of its partitions, by their names below `/dev` (`nvidia0`,
     /// `dri/renderD128`) and by their numbers (`195:0`).
@@ -38,19 +39,19 @@ pub struct GpuInfo {
     pub driver_version: Option<String>,
     /// CUDA version the driver supports, `13.0`.
     pub cuda_version: Option<String>,
-    /// MIG on or off; `None` where the device has none.
+    /// Whether MIG is enabled; `None` if the device has no MIG.
     pub mig: Option<bool>,
-    /// What else is known of the board.
+    /// Further facts about the board.
     pub facts: Facts,
 }
 
-/// A node by its name below `/dev`, or by its number, as evidence tells either.
+/// The name of a node below `/dev`, or its number: evidence contains either.
 pub fn node_name(node: &str) -> &str {
     node.rsplit_once("/dev/").map_or(node, |(_, name)| name)
 }
 
 impl GpuInfo {
-    /// A device of which no more is known.
+    /// A device with only its required fields.
     pub fn new(uuid: GpuUuid, vendor: &str, index: u32) -> Self {
         Self {
             uuid,
@@ -68,12 +69,12 @@ impl GpuInfo {
         }
     }
 
-    /// Whether a node, as evidence tells it, is the device's.
+    /// Whether a node, by path or number, belongs to the device.
     pub fn has_node(&self, node: &str) -> bool {
         self.nodes.iter().any(|known| known == node_name(node))
     }
 
-    /// The small identity that is on every point about the device.
+    /// The small identity for every point about the device.
     pub fn identity(&self) -> AttrSet {
         let mut set = AttrSet::new();
         set.set(&attr::GPU_UUID, self.uuid.as_str());
@@ -83,7 +84,7 @@ impl GpuInfo {
         set
     }
 
-    /// Everything known, for `gpu.info`.
+    /// All attributes, for `gpu.info`.
     pub fn attributes(&self) -> AttrSet {
         let mut set = self.identity();
         set.set_some(&attr::GPU_PCI_ADDRESS, self.pci_address.as_deref());
@@ -97,8 +98,8 @@ impl GpuInfo {
     }
 }
 
-/// What a partition of a device is. A MIG instance is a compute instance and the GPU instance around
-/// it; another one at the same place of the device has another UUID.
+/// Identity of a device's partition. A MIG instance is a compute instance with the GPU instance
+/// around it; a new instance at the same place of the device has another UUID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceInfo {
     /// The driver's name of the instance, `MIG-…`.
@@ -115,14 +116,14 @@ pub struct InstanceInfo {
     pub extent: InstanceExtent,
 }
 
-/// How much of a device a MIG instance is, as far as the driver tells.
+/// A MIG instance's part of its device, as far as the driver reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceExtent {
-    /// Compute slices of the whole device: seven of most.
+    /// Compute slices of the whole device: seven on most.
     pub device_slices: Option<u32>,
-    /// Of those, the GPU instance's.
+    /// Those of the GPU instance.
     pub gpu_slices: Option<u32>,
-    /// Of the GPU instance's slices, those of the compute instance.
+    /// Those of the compute instance.
     pub compute_slices: Option<u32>,
     /// Streaming multiprocessors.
     pub multiprocessors: Option<u32>,
@@ -131,7 +132,7 @@ pub struct InstanceExtent {
 }
 
 impl InstanceInfo {
-    /// What is on every point about the instance, beside the device's identity.
+    /// The attributes for every point about the instance, in addition to the device's identity.
     pub fn identity(&self) -> AttrSet {
         let mut set = AttrSet::new();
         set.set(&attr::GPU_MIG_UUID, self.uuid.as_str());
@@ -151,7 +152,7 @@ pub struct Inventory {
     register: DeviceStore,
 }
 
-/// Identities in the order they were first seen.
+/// Identities in the order in which they were first added.
 #[derive(Debug)]
 struct Table<T> {
     places: HashMap<GpuUuid, u16>,
@@ -192,7 +193,7 @@ impl<T: PartialEq> Table<T> {
 }
 
 impl From<&KnownDevice> for GpuInfo {
-    /// As far as it is remembered; what may have changed since is left out.
+    /// Copies the stored fields; those that may have changed since stay empty.
     fn from(known: &KnownDevice) -> Self {
         Self {
             model: known.model.clone(),
@@ -204,12 +205,12 @@ impl From<&KnownDevice> for GpuInfo {
 }
 
 impl Inventory {
-    /// An empty inventory beside a register.
+    /// Creates an empty inventory with a device store.
     pub fn beside(register: DeviceStore) -> Self {
         Self { register, ..Self::default() }
     }
 
-    /// The devices that are remembered.
+    /// The store of known devices.
     pub fn register(&self) -> &DeviceStore {
         &self.register
     }
@@ -220,42 +221,42 @@ impl Inventory {
         table.places.get(uuid).copied().map(GpuId)
     }
 
-    /// Adds or refreshes a device; gives its number.
+    /// Adds or updates a device and returns its number.
     pub fn put(&self, info: GpuInfo) -> GpuId {
         let uuid = info.uuid.clone();
         let mut gpus = self.gpus.write().unwrap_or_else(PoisonError::into_inner);
         GpuId(gpus.put(&uuid, info, &self.changes))
     }
 
-    /// While it is the same, so is every identity of a device or an instance.
+    /// Changes whenever the identity of a device or an instance changes.
     pub fn version(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// A device's identity; the `Arc` changes when the identity does.
+    /// A device's identity; the `Arc` changes with the identity.
     pub fn get(&self, id: GpuId) -> Option<Arc<GpuInfo>> {
         self.gpus.read().unwrap_or_else(PoisonError::into_inner).get(id.0)
     }
 
-    /// Every device, in the order they were first seen.
+    /// All devices, in the order in which they were first added.
     pub fn all(&self) -> Vec<(GpuId, Arc<GpuInfo>)> {
         let table = self.gpus.read().unwrap_or_else(PoisonError::into_inner);
         table.all().map(|(place, info)| (GpuId(place), info)).collect()
     }
 
-    /// Adds or refreshes a MIG instance; gives its number, the same for the same UUID.
+    /// Adds or updates a MIG instance and returns its number; a UUID keeps its number.
     pub fn put_instance(&self, info: InstanceInfo) -> InstanceId {
         let uuid = info.uuid.clone();
         let mut instances = self.instances.write().unwrap_or_else(PoisonError::into_inner);
         InstanceId(instances.put(&uuid, info, &self.changes))
     }
 
-    /// An instance's identity; the `Arc` changes when the identity does.
+    /// An instance's identity; the `Arc` changes with the identity.
     pub fn instance(&self, id: InstanceId) -> Option<Arc<InstanceInfo>> {
         self.instances.read().unwrap_or_else(PoisonError::into_inner).get(id.0)
     }
 
-    /// Every instance, in the order they were first seen, those that were destroyed included.
+    /// All instances, in the order in which they were first added, destroyed ones included.
     pub fn instances(&self) -> Vec<(InstanceId, Arc<InstanceInfo>)> {
         let table = self.instances.read().unwrap_or_else(PoisonError::into_inner);
         table.all().map(|(place, info)| (InstanceId(place), info)).collect()
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_keeps_its_number_and_its_place_goes_to_another() {
+    fn an_instance_keeps_its_number_and_its_place_is_reused_by_another() {
         let inventory = Inventory::default();
         let first = inventory.put_instance(instance("MIG-1", 1));
         let second = inventory.put_instance(instance("MIG-2", 1));

@@ -1,8 +1,8 @@
-//! Open labels: attributes whose values nobody knew when the agent was built, like the names of
-//! models and adapters.
+//! Open labels: attributes with values known only at run time, such as the names of models and
+//! adapters.
 //!
-//! A source interns the sets that it reads, at most so many; beyond them a set's values become
-//! `other`, so that totals stay right. Nothing is allocated for a set that is known.
+//! A source interns the sets it reads, up to a bound. Beyond the bound the values of a set become
+//! `other`, so totals stay right. A known set needs no allocation.
 
 use crate::catalog::attributes::{AttrKey, AttrSet, AttrValue};
 use std::collections::HashMap;
@@ -10,13 +10,13 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// The value of every label of a set that found no room.
+/// The value of every label of a folded set.
 pub const OTHER: &str = "other";
 
-/// The longest value that is kept: a model's path. Longer ones are cut.
+/// Maximum length of a value in bytes (a model's path). Longer values are cut.
 const MAX_VALUE: usize = 256;
 
-/// An interned set. Two are equal where their labels are.
+/// An interned set. Sets are equal if their labels are.
 #[derive(Clone, Debug)]
 pub struct LabelSet(Arc<Interned>);
 
@@ -33,7 +33,7 @@ impl LabelSet {
         &self.0.set
     }
 
-    /// Whether it stands for all sets that found no room.
+    /// Whether it stands for all sets beyond the bound.
     pub fn is_folded(&self) -> bool {
         self.0.is_folded
     }
@@ -56,31 +56,31 @@ impl Hash for LabelSet {
 /// The sets of one source.
 #[derive(Debug)]
 pub struct LabelSets {
-    most: usize,
+    max: usize,
     known: HashMap<u64, LabelSet>,
     folded: u64,
 }
 
-/// A label as it is read.
+/// A label as a source reads it.
 pub type Label<'a> = (&'static AttrKey, &'a str);
 
 impl LabelSets {
-    /// No sets yet, and never more than `most` beside those that are folded.
-    pub fn new(most: usize) -> Self {
-        Self { most, known: HashMap::new(), folded: 0 }
+    /// Starts empty; holds at most `max` sets, in addition to folded ones.
+    pub fn new(max: usize) -> Self {
+        Self { max, known: HashMap::new(), folded: 0 }
     }
 
-    /// The set of these labels; where there is no room, the same with the value `other` for each.
+    /// The interned set of these labels; beyond the bound, a set with the value `other` for each.
     pub fn intern(&mut self, labels: &[Label<'_>]) -> LabelSet {
         let hash = hash_of(labels.iter().map(|(key, value)| (key.name, cut(value))));
         if let Some(known) = self.known.get(&hash).filter(|known| is_of(known, labels)) {
             return known.clone();
         }
-        if self.known.len() >= self.most {
-            // What no series and no sample uses makes room.
+        if self.known.len() >= self.max {
+            // Sets that no series and no sample uses are removed.
             self.known.retain(|_, set| Arc::strong_count(&set.0) > 1);
         }
-        if self.known.len() >= self.most || self.known.contains_key(&hash) {
+        if self.known.len() >= self.max || self.known.contains_key(&hash) {
             self.folded += 1;
             return made(labels, true);
         }
@@ -89,7 +89,7 @@ impl LabelSets {
         set
     }
 
-    /// Sets that found no room, since the start.
+    /// The number of folded lookups since the start.
     pub fn folded(&self) -> u64 {
         self.folded
     }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bound_values_are_other_until_a_set_is_used_no_longer() {
+    fn beyond_the_bound_values_are_other_until_a_set_is_unused() {
         let mut sets = LabelSets::new(2);
         let (first, second) = (model(&mut sets, "a"), model(&mut sets, "b"));
         let (third, fourth) = (model(&mut sets, "c"), model(&mut sets, "d"));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_without_end_is_cut() {
+    fn a_long_value_is_cut() {
         let mut sets = LabelSets::new(2);
         let long = "é".repeat(10_000);
         let set = model(&mut sets, &long);

@@ -1,5 +1,5 @@
-//! What a collector pushes: a metric of the catalogue, a value and a subject. No label is ever
-//! written here; the enrich stage turns the subject into attributes.
+//! A collector's output: a metric of the catalogue, a value and a subject. A sample has no
+//! attributes; the enrich stage derives them from the subject.
 
 use crate::attribute::allocations::AllocationId;
 use crate::attribute::owner::OwnerId;
@@ -27,9 +27,9 @@ subjects! {
     /// A process on a device.
     Process(GpuProcess),
     /// An owner's part of a device.
-    Party(GpuParty),
-    /// A device, or a part of one, granted to an owner.
-    Grant(GpuGrant),
+    GpuOwner(GpuOwner),
+    /// A device, or a part of one, allocated to an owner.
+    Allocation(GpuAllocation),
     /// A process's membership in a communicator.
     Member(MemberId),
     /// One XID code of a device.
@@ -40,8 +40,8 @@ subjects! {
     Owner(OwnerId),
 }
 
-/// A rank's messages of one size, algorithm and protocol, of which a source keeps a mean. The
-/// source bounds how many there are.
+/// A rank's messages of one size, algorithm and protocol, of which a source computes a mean. The
+/// source bounds their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Recent {
     /// The rank.
@@ -54,8 +54,8 @@ pub struct Recent {
     pub size: u64,
 }
 
-/// One XID code of a device: an open set, but a small one (the driver has some 170 codes, and a
-/// healthy device none).
+/// One XID code of a device: an open set, but a small one (the driver has some 170 codes; a healthy
+/// device reports none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GpuXid {
     /// The device.
@@ -75,26 +75,26 @@ pub struct GpuProcess {
     pub instance: Option<InstanceId>,
 }
 
-/// An owner's part of a device: what it holds, uses or was granted.
+/// An owner's part of a device: what it holds or uses, or what is allocated to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GpuParty {
+pub struct GpuOwner {
     /// The device.
     pub gpu: GpuId,
     /// The owner.
     pub owner: OwnerId,
 }
 
-/// A device, or a part of one, granted to an owner.
+/// A device, or a part of one, allocated to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GpuGrant {
+pub struct GpuAllocation {
     /// The device.
     pub gpu: GpuId,
-    /// The MIG instance of it, where that was granted.
+    /// The allocated MIG instance, if the allocation is of one.
     pub instance: Option<InstanceId>,
     /// The owner.
     pub owner: OwnerId,
-    /// What it was asked for by.
-    pub words: Option<AllocationId>,
+    /// The resource, the replica and other details of the allocation.
+    pub details: Option<AllocationId>,
 }
 
 /// The agent itself, as a subject type.
@@ -117,7 +117,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Adds another of the same form; of a distribution over other bounds only nothing.
+    /// Adds another value of the same form; histograms with other bounds are ignored.
     fn add(&mut self, other: &Self) {
         match (self, other) {
             (Self::Int(sum), Self::Int(more)) => *sum = sum.saturating_add(*more),
@@ -131,12 +131,12 @@ impl Value {
     }
 }
 
-/// Upper bounds of a distribution's buckets: the catalogue's, or such as a source has read.
+/// Upper bounds of a histogram's buckets.
 #[derive(Clone, Debug)]
 pub enum Bounds {
-    /// Known when the agent is built.
+    /// From the catalogue.
     Fixed(&'static [f64]),
-    /// Known when it runs; shared by all readings of the same form.
+    /// From a source at run time; shared by all readings of the same form.
     Read(Arc<[f64]>),
 }
 
@@ -180,7 +180,7 @@ impl From<Arc<[f64]>> for Bounds {
 pub struct Histogram {
     /// Upper bounds, ascending, without the last (infinite) one.
     pub bounds: Bounds,
-    /// One count a bucket; one longer than `bounds`.
+    /// One count for each bucket; one longer than `bounds`.
     pub counts: Vec<u64>,
     /// Sum of all observations.
     pub sum: f64,
@@ -217,21 +217,21 @@ pub struct Sample {
     pub subject: Subject,
     /// Values of the metric's closed dimensions.
     pub dims: DimIndexes,
-    /// Labels whose values nobody knew when the agent was built.
+    /// Labels with values known only at run time.
     pub labels: Option<LabelSet>,
     /// The value, in the catalogue's unit.
     pub value: Value,
 }
 
 impl Sample {
-    /// The same reading with open labels.
+    /// The same sample with open labels.
     #[must_use]
     pub fn labelled(self, labels: LabelSet) -> Self {
         Self { labels: Some(labels), ..self }
     }
 }
 
-/// A part of a source: what one snapshot of it covers.
+/// A part of a source: what one snapshot covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourcePart {
     /// The source's name in its table.
@@ -240,17 +240,18 @@ pub struct SourcePart {
     pub part: u32,
 }
 
-/// The complete snapshot of a part of a source: a series of this part that is not in it has ended.
+/// A complete snapshot of a part of a source: a series of this part without a sample in it has
+/// ended.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Whose snapshot it is.
+    /// The part of a source it is of.
     pub of: SourcePart,
-    /// When the readings were taken; one moment for the batch (a late device's own readings come
-    /// in their own batch section, see [`Batch::at`]).
+    /// When the readings were taken; a reading taken at another time has its own (see
+    /// [`Batch::at`]).
     pub time: SystemTime,
-    /// The readings, each with the moment it was taken where that differs from `time`.
+    /// The readings, each with its time.
     pub samples: Vec<(SystemTime, Sample)>,
-    /// Where the readings are whose labels are folded.
+    /// Positions of the readings with folded labels.
     folded: HashMap<(&'static MetricDef, Subject, DimIndexes, LabelSet), usize>,
 }
 
@@ -270,8 +271,8 @@ impl Batch {
         self.at(self.time, sample);
     }
 
-    /// Adds a reading taken at another moment. Those whose labels are folded are one series: what
-    /// adds up is added up, and of levels that do not the first stays.
+    /// Adds a reading taken at another time. Readings with folded labels are one series: counters
+    /// and histograms are added up; of gauges the first stays.
     pub fn at(&mut self, time: SystemTime, sample: Sample) {
         if let Some(labels) = sample.labels.as_ref().filter(|labels| labels.is_folded()) {
             let key = (sample.metric, sample.subject, sample.dims, labels.clone());

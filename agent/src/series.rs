@@ -1,9 +1,9 @@
-//! Turns samples into points of series: adds the attributes of the subject and of its owner,
-//! keeps each series' start time, and says when a series has ended.
+//! Turns samples into points of series: adds the attributes of the subject and its owner, stores
+//! each series' start time, and marks a series that has ended.
 //!
-//! One hash lookup a sample in the steady state. Owners and devices are looked up when any of them
-//! has changed, once for a subject's samples that follow each other; attributes are built only when
-//! a series is new or its own subject's identity or owner has changed.
+//! Cost: one hash lookup a sample in the steady state. Owners and devices are looked up again only
+//! after one of them changed, once for the consecutive samples of a subject; attributes are built
+//! only for a new series, or after its subject's identity or owner changed.
 
 mod identity;
 mod limit;
@@ -28,49 +28,49 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Series unless set: more than a host of sixteen devices with hundreds of processes has, and no more
-/// than a receiver takes from one host.
-pub const USUAL_LIMIT: usize = 50_000;
+/// The default limit: more series than a host of sixteen devices with hundreds of processes has,
+/// and no more than a receiver accepts from one host.
+pub const DEFAULT_LIMIT: usize = 50_000;
 
-/// How long an ended counter keeps its start time, in case it comes back: longer than any driver
-/// hang that ends by itself, short enough that counters of what is gone do not pile up.
+/// How long an ended counter's start time is stored in case it returns: longer than a driver hang
+/// that ends by itself, short enough that ended counters do not accumulate.
 const REMEMBER_NS: u64 = 10 * 60 * 1_000_000_000;
 
-/// The series alive now, and those that ended a short while ago.
+/// The live series, and recently ended counters.
 #[derive(Debug)]
 pub struct SeriesRegistry {
     inventory: Arc<Inventory>,
     ownership: Ownership,
     communicators: Arc<Communicators>,
-    /// Start of the counters that begin with the agent.
+    /// Start time of the counters that start with the agent.
     agent_start_ns: u64,
     sources: HashMap<SourcePart, Source>,
     limit: SeriesLimit,
-    /// What every identity was looked up from when it last changed.
-    seen: Option<(Version, u64)>,
-    /// Counts those changes.
+    /// Versions of the ownership table and the inventory at the last lookup.
+    versions: Option<(Version, u64)>,
+    /// Counts changes of `versions`.
     epoch: u64,
-    /// The identities of a batch's subjects, in order; the buffer is kept.
+    /// The identities of a batch's subjects, in order; the buffer is reused.
     looked_up: Vec<Identity>,
-    /// CPU time of looking them up.
+    /// CPU time of these lookups.
     spent: Duration,
-    /// Keys of the configuration that make sources tell less.
+    /// Configuration keys that reduce the number of series, for the status.
     switches: String,
 }
 
 #[derive(Debug, Default)]
 struct Source {
     generation: u64,
-    /// Of the last batch.
+    /// Of the source's last batch.
     epoch: u64,
-    /// Series left out of the last batch.
+    /// Series dropped from the last batch.
     refused: usize,
-    /// Those of them that have a right to room.
+    /// Dropped series that are entitled to room.
     needed: Needed,
     series: HashMap<Key, Series>,
 }
 
-/// What makes a series one series, apart from the names its subject has at the moment.
+/// Identifies a series, apart from its subject's current attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     metric: &'static MetricDef,
@@ -85,14 +85,28 @@ impl Key {
         Self { metric, subject: *subject, dims: *dims, labels: labels.clone() }
     }
 
-    fn place(&self, known: &mut SubjectLookup<'_>) -> Place {
-        let owner = known.owner(self.subject);
+    fn place(&self, lookup: &mut SubjectLookup<'_>) -> Place {
+        let owner = lookup.owner(self.subject);
         Place { rank: self.subject.class(self.metric), owner }
     }
 }
 
+/// A sample's value and time, and the start time of its series if the series is new.
+#[derive(Clone, Copy)]
+struct NewPoint {
+    value: Cumulative,
+    time_ns: u64,
+    start_ns: u64,
+}
+
+/// Where a source's points go.
+struct Output<'a> {
+    limit: &'a mut SeriesLimit,
+    batch: &'a mut EnrichedBatch,
+}
+
 impl SeriesRegistry {
-    /// No series yet.
+    /// Starts without series.
     pub fn new(inventory: Arc<Inventory>, ownership: Ownership) -> Self {
         let agent_start_ns = unix_ns(SystemTime::now());
         let communicators = Arc::default();
@@ -102,8 +116,8 @@ impl SeriesRegistry {
             communicators,
             agent_start_ns,
             sources: HashMap::new(),
-            limit: SeriesLimit::new(USUAL_LIMIT),
-            seen: None,
+            limit: SeriesLimit::new(DEFAULT_LIMIT),
+            versions: None,
             epoch: 0,
             looked_up: Vec::new(),
             spent: Duration::ZERO,
@@ -111,31 +125,31 @@ impl SeriesRegistry {
         }
     }
 
-    /// With the communicators that a source keeps.
+    /// Uses the communicators that a source maintains.
     #[must_use]
     pub fn with_communicators(self, communicators: Arc<Communicators>) -> Self {
         Self { communicators, ..self }
     }
 
-    /// With another ceiling on the number of series.
+    /// Uses another limit of the number of series.
     #[must_use]
     pub fn with_limit(self, limit: usize) -> Self {
         Self { limit: SeriesLimit::new(limit), ..self }
     }
 
-    /// With the keys of the configuration that make sources tell less.
+    /// Sets the configuration keys that reduce the number of series.
     #[must_use]
     pub fn with_switches(self, switches: String) -> Self {
         Self { switches, ..self }
     }
 
-    /// Series alive now.
+    /// The number of live series.
     pub fn alive(&self) -> usize {
         self.limit.alive()
     }
 
-    /// How the ceiling stands; `None` while it has never been reached. Counts what was left out
-    /// since the last call for the owners of it.
+    /// The limit's status; `None` if the limit was never reached. Adds what was dropped since the
+    /// last call to the owners' counts.
     pub fn report(&mut self) -> Option<Report> {
         let refused = self.limit.take_refused();
         for (owner, count) in &refused {
@@ -144,21 +158,21 @@ impl SeriesRegistry {
         let worst = refused.into_iter().max_by_key(|(_, count)| *count);
         let worst = worst.and_then(|(owner, count)| {
             let facts = self.ownership.owner(owner.owner())?;
-            let words: Vec<String> =
+            let names: Vec<String> =
                 facts.attributes.iter().map(|(_, value)| value.to_string()).collect();
-            Some((words.join(" "), count))
+            Some((names.join(" "), count))
         });
         let refused = self.sources.values().map(|source| source.refused).sum();
         self.limit.report(refused, worst, &self.switches)
     }
 
-    /// Adds a snapshot of a part of a source to `out`: a point for every sample, and an end mark for
-    /// every series of that part that is no longer in it.
+    /// Adds a snapshot of a part of a source to `out`: a point for every sample, and an end mark
+    /// for every live series of that part without a sample in it.
     pub fn enrich(&mut self, batch: &Batch, out: &mut EnrichedBatch) {
-        // Before any lookup: what changes meanwhile makes the next batch look again.
+        // Read before any lookup: a change meanwhile causes new lookups with the next batch.
         let now = (self.ownership.version(), self.inventory.version());
-        if self.seen != Some(now) {
-            self.seen = Some(now);
+        if self.versions != Some(now) {
+            self.versions = Some(now);
             self.epoch += 1;
         }
         let registries = Registries {
@@ -172,7 +186,7 @@ impl SeriesRegistry {
         }
         let source = self.sources.entry(batch.of).or_default();
         source.generation += 1;
-        // A subject's samples come one after the other.
+        // A subject's samples are consecutive.
         let subjects = || batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject);
         self.looked_up.clear();
         if source.epoch != self.epoch {
@@ -184,20 +198,21 @@ impl SeriesRegistry {
         source.epoch = self.epoch;
         self.limit.begin(batch.samples.len(), needed, || source.new_of_devices(batch));
         let mut looked_up = self.looked_up.drain(..);
+        let mut to = Output { limit: &mut self.limit, batch: &mut *out };
         for same in subjects() {
-            let mut known = SubjectLookup::new(&registries, looked_up.next());
+            let mut lookup = SubjectLookup::new(&registries, looked_up.next());
             for (time, sample) in same {
                 let time_ns = unix_ns(*time);
                 let start_ns = first_start(sample, time_ns, self.agent_start_ns);
-                let to = (&mut self.limit, &mut *out);
-                source.take(sample, (time_ns, start_ns), &mut known, to);
+                let point = NewPoint { value: Cumulative::of(&sample.value), time_ns, start_ns };
+                source.add(sample, point, &mut lookup, &mut to);
             }
         }
         (source.refused, source.needed) = self.limit.finish();
         source.end_missing(unix_ns(batch.time), &mut self.limit, out);
     }
 
-    /// CPU time of looking up owners and devices since this was last asked.
+    /// Returns the CPU time of looking up owners and devices since the last call.
     pub fn take_spent(&mut self) -> Duration {
         std::mem::take(&mut self.spent)
     }
@@ -206,7 +221,7 @@ impl SeriesRegistry {
     pub fn end(&mut self, part: SourcePart, out: &mut EnrichedBatch) {
         let Some(mut source) = self.sources.remove(&part) else { return };
         source.generation += 1;
-        // What has ended already is remembered no longer.
+        // Series that have ended already are only removed.
         let remembered = source.series.extract_if(|_, series| series.ended).count();
         (0..remembered).for_each(|_| self.limit.forget());
         source.end_missing(unix_ns(SystemTime::now()), &mut self.limit, out);
@@ -224,25 +239,24 @@ impl SeriesRegistry {
 }
 
 impl Source {
-    fn take(
+    fn add(
         &mut self,
         sample: &Sample,
-        (time_ns, start_ns): (u64, u64),
-        known: &mut SubjectLookup<'_>,
-        (ceiling, out): (&mut SeriesLimit, &mut EnrichedBatch),
+        point: NewPoint,
+        lookup: &mut SubjectLookup<'_>,
+        to: &mut Output<'_>,
     ) {
         let key = Key::of(sample);
-        let value = Cumulative::of(&sample.value);
-        let first = (value, time_ns, start_ns);
+        let NewPoint { value, time_ns, .. } = point;
         let (epoch, generation) = (self.epoch, self.generation);
-        let Some(series) = self.admit(&key, first, known, (&mut *ceiling, &mut *out)) else {
+        let Some(series) = self.admit(&key, point, lookup, to) else {
             return;
         };
-        // Who is in a communicator changes without any owner's or device's doing.
+        // A communicator's members change without a change of an owner or a device.
         if series.epoch != epoch || key.subject.changes_by_itself() {
             series.epoch = epoch;
-            if let Some(end) = series.identify(&key, known, time_ns, ceiling) {
-                out.points.push(end);
+            if let Some(end) = series.identify(&key, lookup, time_ns, to.limit) {
+                to.batch.points.push(end);
             }
         }
         let restarted = key.metric.kind != Kind::UpDownCounter && value < series.last;
@@ -257,7 +271,7 @@ impl Source {
         series.last_ns = time_ns;
         series.generation = generation;
         series.ended = false;
-        out.points.push(Point {
+        to.batch.points.push(Point {
             metric: key.metric,
             labels: Arc::clone(&series.labels),
             value: Some(sample.value.clone()),
@@ -266,45 +280,45 @@ impl Source {
         });
     }
 
-    /// The series of a sample, begun if it is new; `None` where there is no room for it.
+    /// The series of a sample, added if it is new; `None` if the limit drops it.
     fn admit(
         &mut self,
         key: &Key,
-        (last, time_ns, start_ns): (Cumulative, u64, u64),
-        known: &mut SubjectLookup<'_>,
-        (ceiling, out): (&mut SeriesLimit, &mut EnrichedBatch),
+        point: NewPoint,
+        lookup: &mut SubjectLookup<'_>,
+        to: &mut Output<'_>,
     ) -> Option<&mut Series> {
         match self.series.entry(key.clone()) {
             Entry::Occupied(entry) if entry.get().ended => {
                 let series = entry.into_mut();
-                series.place = key.place(known);
-                if !ceiling.admit(series.place) {
+                series.place = key.place(lookup);
+                if !to.limit.admit(series.place) {
                     return None;
                 }
-                ceiling.forget();
+                to.limit.forget();
                 Some(series)
             }
             Entry::Occupied(entry) => {
-                if ceiling.takes_back(entry.get().place) {
-                    out.points.push(entry.remove().end(key.metric, time_ns));
+                if to.limit.evicts(entry.get().place) {
+                    to.batch.points.push(entry.remove().end(key.metric, point.time_ns));
                     return None;
                 }
                 Some(entry.into_mut())
             }
             Entry::Vacant(entry) => {
-                let place = key.place(known);
-                if !ceiling.admit(place) {
+                let place = key.place(lookup);
+                if !to.limit.admit(place) {
                     return None;
                 }
-                let identity = known.identity(key.subject);
+                let identity = lookup.identity(key.subject);
                 Some(entry.insert(Series {
                     labels: identity::labels(key, identity),
                     identity: identity.clone(),
                     place,
                     epoch: self.epoch,
-                    start_ns,
-                    last_ns: time_ns,
-                    last,
+                    start_ns: point.start_ns,
+                    last_ns: point.time_ns,
+                    last: point.value,
                     generation: 0,
                     ended: false,
                 }))
@@ -312,7 +326,7 @@ impl Source {
         }
     }
 
-    /// How many series of devices a batch would begin.
+    /// How many new series of devices a batch has.
     fn new_of_devices(&self, batch: &Batch) -> usize {
         let is_new = |sample: &Sample| {
             sample.subject.class(sample.metric) == SeriesClass::Device
@@ -321,7 +335,7 @@ impl Source {
         batch.samples.iter().filter(|(_, sample)| is_new(sample)).count()
     }
 
-    fn end_missing(&mut self, now_ns: u64, ceiling: &mut SeriesLimit, out: &mut EnrichedBatch) {
+    fn end_missing(&mut self, now_ns: u64, limit: &mut SeriesLimit, out: &mut EnrichedBatch) {
         let generation = self.generation;
         self.series.retain(|key, series| {
             if series.generation == generation {
@@ -329,27 +343,27 @@ impl Source {
             }
             if !series.ended {
                 series.ended = true;
-                ceiling.release(series.place);
+                limit.release(series.place);
                 out.points.push(series.end(key.metric, now_ns.max(series.last_ns)));
-                // Only what counts up has a start worth keeping.
+                // Only cumulative metrics have a start time to store.
                 let counts = matches!(key.metric.kind, Kind::Counter | Kind::Histogram);
-                return counts && ceiling.remember(series.place);
+                return counts && limit.remember(series.place);
             }
             let stays = now_ns.saturating_sub(series.last_ns) < REMEMBER_NS;
             if !stays {
-                ceiling.forget();
+                limit.forget();
             }
             stays
         });
     }
 }
 
-/// The start time of a series seen for the first time. The agent's own counters began at zero with
-/// the agent; what was there before us starts, for the receiver, with its first point, so that the
-/// past is not taken for an increase.
+/// The start time of a new series. The agent's own counters start at zero with the agent. Counters
+/// that existed before start, for the receiver, with their first point, so that their past does not
+/// count as an increase.
 fn first_start(sample: &Sample, time_ns: u64, agent_start_ns: u64) -> u64 {
     if sample.subject.begins_with_agent() {
-        // A counter's 0 may be told for a moment before the pipeline began.
+        // A counter's 0 may be sampled shortly before the pipeline starts.
         agent_start_ns.min(time_ns)
     } else {
         time_ns
@@ -407,13 +421,13 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn tick(enricher: &mut SeriesRegistry, seconds: u64, samples: Vec<Sample>) -> Vec<Point> {
+    fn tick(registry: &mut SeriesRegistry, seconds: u64, samples: Vec<Sample>) -> Vec<Point> {
         let mut batch = Batch::new("test", at(seconds));
         for sample in samples {
             batch.push(sample);
         }
         let mut out = EnrichedBatch::default();
-        enricher.enrich(&batch, &mut out);
+        registry.enrich(&batch, &mut out);
         out.points
     }
 
@@ -426,91 +440,87 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_there_before_us_starts_with_its_first_point() {
-        let (mut enricher, gpu) = registry();
-        let first = tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
-        let second = tick(&mut enricher, 20, vec![ENERGY.sample(gpu, (), 510.0)]);
+    fn a_counter_older_than_the_agent_starts_with_its_first_point() {
+        let (mut registry, gpu) = registry();
+        let first = tick(&mut registry, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
+        let second = tick(&mut registry, 20, vec![ENERGY.sample(gpu, (), 510.0)]);
         assert_eq!(shape(&first), [("gpu.energy", Some(Value::Double(500.0)), 10, 10)]);
         assert_eq!(shape(&second), [("gpu.energy", Some(Value::Double(510.0)), 10, 20)]);
     }
 
     #[test]
-    fn a_counter_that_fell_starts_anew_at_its_last_point() {
-        let (mut enricher, gpu) = registry();
-        tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
-        let reloaded = tick(&mut enricher, 20, vec![ENERGY.sample(gpu, (), 3.0)]);
+    fn a_counter_that_fell_restarts_at_its_last_point() {
+        let (mut registry, gpu) = registry();
+        tick(&mut registry, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
+        let reloaded = tick(&mut registry, 20, vec![ENERGY.sample(gpu, (), 3.0)]);
         assert_eq!(shape(&reloaded), [("gpu.energy", Some(Value::Double(3.0)), 10, 20)]);
-        let later = tick(&mut enricher, 30, vec![ENERGY.sample(gpu, (), 4.0)]);
+        let later = tick(&mut registry, 30, vec![ENERGY.sample(gpu, (), 4.0)]);
         assert_eq!(shape(&later), [("gpu.energy", Some(Value::Double(4.0)), 10, 30)]);
     }
 
     #[test]
-    fn a_series_that_is_not_read_any_more_ends_once() {
-        let (mut enricher, gpu) = registry();
-        tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 300.0)]);
-        assert_eq!(shape(&tick(&mut enricher, 20, vec![])), [("gpu.power", None, 0, 20)]);
-        assert_eq!(shape(&tick(&mut enricher, 30, vec![])), []);
-        assert_eq!(enricher.alive(), 0);
+    fn a_series_that_is_no_longer_read_ends_once() {
+        let (mut registry, gpu) = registry();
+        tick(&mut registry, 10, vec![POWER.sample(gpu, (), 300.0)]);
+        assert_eq!(shape(&tick(&mut registry, 20, vec![])), [("gpu.power", None, 0, 20)]);
+        assert_eq!(shape(&tick(&mut registry, 30, vec![])), []);
+        assert_eq!(registry.alive(), 0);
     }
 
     #[test]
-    fn ended_levels_are_forgotten_and_ended_counters_after_a_while() {
-        let (mut enricher, gpu) = registry();
-        tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
-        tick(&mut enricher, 20, vec![]);
-        assert_eq!(enricher.sources[&TEST].series.len(), 1);
-        tick(&mut enricher, 20 + REMEMBER_NS / 1_000_000_000, vec![]);
-        assert_eq!(enricher.sources[&TEST].series.len(), 0);
+    fn ended_gauges_are_removed_at_once_and_ended_counters_later() {
+        let (mut registry, gpu) = registry();
+        tick(&mut registry, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
+        tick(&mut registry, 20, vec![]);
+        assert_eq!(registry.sources[&TEST].series.len(), 1);
+        tick(&mut registry, 20 + REMEMBER_NS / 1_000_000_000, vec![]);
+        assert_eq!(registry.sources[&TEST].series.len(), 0);
     }
 
     #[test]
-    fn a_counter_that_comes_back_keeps_its_start() {
-        let (mut enricher, gpu) = registry();
-        tick(&mut enricher, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
-        tick(&mut enricher, 20, vec![]);
-        let back = tick(&mut enricher, 30, vec![ENERGY.sample(gpu, (), 520.0)]);
+    fn a_counter_that_returns_keeps_its_start() {
+        let (mut registry, gpu) = registry();
+        tick(&mut registry, 10, vec![ENERGY.sample(gpu, (), 500.0)]);
+        tick(&mut registry, 20, vec![]);
+        let back = tick(&mut registry, 30, vec![ENERGY.sample(gpu, (), 520.0)]);
         assert_eq!(shape(&back), [("gpu.energy", Some(Value::Double(520.0)), 10, 30)]);
     }
 
     #[test]
-    fn beyond_the_ceiling_what_is_new_is_left_out_and_counted_and_devices_come_first() {
-        let (enricher, gpu) = registry();
-        let mut enricher = enricher.with_limit(3);
+    fn above_the_limit_new_series_are_dropped_and_counted_and_devices_come_first() {
+        let (registry, gpu) = registry();
+        let mut registry = registry.with_limit(3);
         let on = |pid| {
             let process = ProcKey { pid, start_ticks: 7 };
             process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
         };
-        let tick = |enricher: &mut SeriesRegistry, seconds, samples| {
-            let points = tick(enricher, seconds, samples);
+        let tick = |registry: &mut SeriesRegistry, seconds, samples| {
+            let points = tick(registry, seconds, samples);
             let alive = points.iter().filter(|point| point.value.is_some());
             alive.map(|point| point.metric.name).collect::<Vec<_>>()
         };
         let (power, energy) = (POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0));
-        let crowd = || vec![on(1), on(2), power.clone(), on(3), energy.clone()];
+        let all = || vec![on(1), on(2), power.clone(), on(3), energy.clone()];
         let reported = ["gpu.process.info", "gpu.power", "gpu.energy"];
-        assert_eq!(
-            tick(&mut enricher, 10, crowd()),
-            reported,
-            "the devices' and the first process"
-        );
-        assert_eq!(tick(&mut enricher, 20, crowd()), reported, "the same ones go on");
-        let report = enricher.report().unwrap();
+        assert_eq!(tick(&mut registry, 10, all()), reported, "the devices' and the first process");
+        assert_eq!(tick(&mut registry, 20, all()), reported, "the same ones go on");
+        let report = registry.report().unwrap();
         assert_eq!(report.state, SourceState::Degraded);
         let reason = "2 series are left out: there are 3 and may be 3 (agent.series_limit); the \
                       most, 4, are of unattributed";
         assert_eq!(report.reason, reason);
         assert_eq!(report.dropped, [(DropReason::SeriesLimit, 4)]);
-        tick(&mut enricher, 30, vec![power.clone(), energy.clone()]);
-        let report = enricher.report().unwrap();
+        tick(&mut registry, 30, vec![power.clone(), energy.clone()]);
+        let report = registry.report().unwrap();
         assert_eq!((report.state, report.dropped[0].1), (SourceState::Ready, 4));
-        let next = tick(&mut enricher, 40, vec![on(2), power, energy]);
+        let next = tick(&mut registry, 40, vec![on(2), power, energy]);
         assert_eq!(next, reported, "the room of one that ended is another's");
-        assert_eq!(enricher.alive(), 3);
+        assert_eq!(registry.alive(), 3);
     }
 
     #[test]
     fn a_tick_in_which_nothing_changes_allocates_nothing() {
-        let (mut enricher, gpu) = registry();
+        let (mut registry, gpu) = registry();
         let on = |pid| {
             let process = ProcKey { pid, start_ticks: 7 };
             process::INFO.sample(GpuProcess { gpu, process, instance: None }, (), 1)
@@ -523,30 +533,30 @@ mod tests {
         let mut out = EnrichedBatch::default();
         for _ in 0..2 {
             out.points.clear();
-            enricher.enrich(&batch, &mut out);
+            registry.enrich(&batch, &mut out);
         }
         out.points.clear();
-        let measured = allocation_counter::measure(|| enricher.enrich(&batch, &mut out));
+        let measured = allocation_counter::measure(|| registry.enrich(&batch, &mut out));
         assert_eq!((out.points.len(), measured.count_total), (101, 0));
-        assert!(enricher.report().is_none());
+        assert!(registry.report().is_none());
     }
 
     #[test]
-    fn what_the_agent_says_of_itself_is_never_left_out() {
-        let (enricher, gpu) = registry();
-        let mut enricher = enricher.with_limit(0);
+    fn the_agent_s_own_series_are_never_dropped() {
+        let (registry, gpu) = registry();
+        let mut registry = registry.with_limit(0);
         let own = HOLDERS.sample(Agent, (), 1);
-        let points = tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), own]);
+        let points = tick(&mut registry, 10, vec![POWER.sample(gpu, (), 1.0), own]);
         assert_eq!(points.iter().map(|p| p.metric.name).collect::<Vec<_>>(), ["gpuwho.holders"]);
     }
 
     #[test]
     fn a_new_driver_ends_only_the_series_that_names_it() {
-        let (mut enricher, id) = registry();
+        let (mut registry, id) = registry();
         let read = |id| vec![INFO.sample(id, (), 1), POWER.sample(id, (), 300.0)];
-        tick(&mut enricher, 10, read(id));
-        enricher.inventory.put(gpu("590.10"));
-        let points = tick(&mut enricher, 20, read(id));
+        tick(&mut registry, 10, read(id));
+        registry.inventory.put(gpu("590.10"));
+        let points = tick(&mut registry, 20, read(id));
         let power = Some(Value::Double(300.0));
         assert_eq!(
             shape(&points),
@@ -575,13 +585,13 @@ mod tests {
 
     #[test]
     fn an_instance_has_its_own_identity_after_its_device_s() {
-        let (mut enricher, gpu) = registry();
-        let id = enricher.inventory.put_instance(instance(gpu, "MIG-1"));
+        let (mut registry, gpu) = registry();
+        let id = registry.inventory.put_instance(instance(gpu, "MIG-1"));
         let process = ProcKey { pid: 7, start_ticks: 1 };
         let on = GpuProcess { gpu, process, instance: Some(id) };
         let of_process = process::MEMORY_USAGE.sample(on, process::ProcessType::Compute, 5);
         let points =
-            tick(&mut enricher, 10, vec![instance::MEMORY_LIMIT.sample(id, (), 9), of_process]);
+            tick(&mut registry, 10, vec![instance::MEMORY_LIMIT.sample(id, (), 9), of_process]);
         let own = [
             "gpu.uuid=GPU-0",
             "gpu.index=0",
@@ -599,11 +609,11 @@ mod tests {
 
     #[test]
     fn another_instance_at_the_same_place_is_another_series() {
-        let (mut enricher, gpu) = registry();
-        let first = enricher.inventory.put_instance(instance(gpu, "MIG-1"));
-        let second = enricher.inventory.put_instance(instance(gpu, "MIG-2"));
-        tick(&mut enricher, 10, vec![instance::INFO.sample(first, (), 1)]);
-        let points = tick(&mut enricher, 20, vec![instance::INFO.sample(second, (), 1)]);
+        let (mut registry, gpu) = registry();
+        let first = registry.inventory.put_instance(instance(gpu, "MIG-1"));
+        let second = registry.inventory.put_instance(instance(gpu, "MIG-2"));
+        tick(&mut registry, 10, vec![instance::INFO.sample(first, (), 1)]);
+        let points = tick(&mut registry, 20, vec![instance::INFO.sample(second, (), 1)]);
         let seen: Vec<_> = points
             .iter()
             .map(|p| (p.labels.set.get(&attr::GPU_MIG_UUID).cloned(), p.value.clone()))
@@ -614,30 +624,30 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_never_puts_a_start_after_its_point() {
-        let (mut enricher, gpu) = registry();
-        tick(&mut enricher, 100, vec![ENERGY.sample(gpu, (), 1.0)]);
-        let points = tick(&mut enricher, 50, vec![ENERGY.sample(gpu, (), 2.0)]);
+        let (mut registry, gpu) = registry();
+        tick(&mut registry, 100, vec![ENERGY.sample(gpu, (), 1.0)]);
+        let points = tick(&mut registry, 50, vec![ENERGY.sample(gpu, (), 2.0)]);
         assert_eq!(shape(&points), [("gpu.energy", Some(Value::Double(2.0)), 50, 50)]);
     }
 
     #[test]
     fn stopping_ends_every_series() {
-        let (mut enricher, gpu) = registry();
-        tick(&mut enricher, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
+        let (mut registry, gpu) = registry();
+        tick(&mut registry, 10, vec![POWER.sample(gpu, (), 1.0), ENERGY.sample(gpu, (), 1.0)]);
         let mut out = EnrichedBatch::default();
-        enricher.end_all(&mut out);
+        registry.end_all(&mut out);
         assert_eq!(out.points.iter().filter(|p| p.value.is_none()).count(), 2);
     }
 
     #[test]
     fn a_late_part_of_a_source_neither_ends_nor_restarts_the_others_series() {
-        let (mut enricher, gpu) = registry();
+        let (mut registry, gpu) = registry();
         let replica = |part| SourcePart { source: "engine", part };
         let mut tick = |part, seconds, subject: GpuId, joules| {
             let mut batch = Batch::of(replica(part), at(seconds));
             batch.push(ENERGY.sample(subject, (), joules));
             let mut out = EnrichedBatch::default();
-            enricher.enrich(&batch, &mut out);
+            registry.enrich(&batch, &mut out);
             shape(&out.points)
         };
         let other = GpuId(gpu.0 + 1);
@@ -645,29 +655,29 @@ mod tests {
             |joules, start, time| vec![("gpu.energy", Some(Value::Double(joules)), start, time)];
         assert_eq!(tick(1, 10, gpu, 1.0), energy(1.0, 10, 10));
         assert_eq!(tick(2, 10, other, 5.0), energy(5.0, 10, 10));
-        // The second is late: the first alone, as if there were no other.
+        // The second is late: only the first arrives.
         assert_eq!(tick(1, 20, gpu, 2.0), energy(2.0, 10, 20));
         assert_eq!(tick(2, 30, other, 6.0), energy(6.0, 10, 30));
         let mut out = EnrichedBatch::default();
-        enricher.end(replica(1), &mut out);
+        registry.end(replica(1), &mut out);
         assert_eq!(out.points.len(), 1, "{:?}", out.points);
-        assert_eq!((out.points[0].value.clone(), enricher.alive()), (None, 1));
-        enricher.end(replica(2), &mut out);
-        assert_eq!((enricher.alive(), enricher.sources.len()), (0, 0));
+        assert_eq!((out.points[0].value.clone(), registry.alive()), (None, 1));
+        registry.end(replica(2), &mut out);
+        assert_eq!((registry.alive(), registry.sources.len()), (0, 0));
     }
 
     #[test]
     fn open_labels_make_series_of_their_own_and_are_on_their_points() {
-        let (mut enricher, gpu) = registry();
+        let (mut registry, gpu) = registry();
         let mut sets = LabelSets::new(8);
         let [a, b] = ["a", "b"].map(|model| sets.intern(&[(&attr::GPU_MODEL, model)]));
         let energy =
             |joules, labels: &LabelSet| ENERGY.sample(gpu, (), joules).labelled(labels.clone());
-        let points = tick(&mut enricher, 10, vec![energy(1.0, &a), energy(9.0, &b)]);
+        let points = tick(&mut registry, 10, vec![energy(1.0, &a), energy(9.0, &b)]);
         let model = |point: &Point| point.labels.set.get(&attr::GPU_MODEL).cloned();
         let both: Vec<_> = points.iter().map(model).collect();
         assert_eq!(both, [Some("a".into()), Some("b".into())]);
-        let points = tick(&mut enricher, 20, vec![energy(2.0, &a)]);
+        let points = tick(&mut registry, 20, vec![energy(2.0, &a)]);
         let ended: Vec<_> = points.iter().map(|point| (model(point), &point.value)).collect();
         let goes_on = (Some("a".into()), &Some(Value::Double(2.0)));
         assert_eq!(ended, [goes_on, (Some("b".into()), &None)]);

@@ -1,5 +1,6 @@
-//! The kinds of subjects: what a sample can be about, one descriptor a kind. To add one, write its
-//! file here (the type and its [`SubjectKind`]) and its row in [`crate::sample::Subject`].
+//! The kinds of subjects: what a sample can be about, with one descriptor for each kind. To add a
+//! kind, write its file here (the type and its [`SubjectKind`]) and its entry in
+//! [`crate::sample::Subject`].
 
 mod agent;
 mod collective;
@@ -26,43 +27,43 @@ pub trait SubjectKind: Copy + Into<crate::sample::Subject> {
     /// The kind in documents: `a device`.
     const ABOUT: &'static str;
 
-    /// Whether its counters began at zero with the agent. Others were there before.
+    /// Whether its counters start at zero with the agent. Others exist before the agent.
     const BEGINS_WITH_AGENT: bool;
 
-    /// Whether what it is can change without any owner's or device's doing.
+    /// Whether its identity can change without a change of an owner or a device.
     const CHANGES_BY_ITSELF: bool = false;
 
-    /// How important its series of a metric are where there is no room for all.
+    /// Which series are dropped first at the series limit.
     fn class(self, metric: &MetricDef) -> SeriesClass;
 
-    /// Looks up what it is at the moment.
+    /// Looks up its current identity.
     fn identity(self, registries: &Registries<'_>) -> Identity;
 
-    /// Whose share of the series limit it takes; `None` for what is nobody's.
+    /// The owner on whose share of the series limit it counts; `None` if it counts on no share.
     fn quota_key(self, _registries: &Registries<'_>, _identity: &Identity) -> Option<QuotaKey> {
         None
     }
 
-    /// Its attributes on a metric.
+    /// Adds its attributes for a metric.
     fn describe(self, metric: &MetricDef, identity: &Identity, set: &mut AttrSet);
 }
 
-/// How important a series is, the least first.
+/// The importance of a series, ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SeriesClass {
-    /// What the Inspector writes of a process's collectives.
+    /// A process's collectives as the Inspector writes them.
     Inspector,
-    /// What the probes and NCCL say of them.
+    /// A process's collectives as the probes and NCCL report them.
     Collective,
-    /// Of a process on a device, and of an owner.
+    /// A process on a device, or an owner.
     Basic,
-    /// Of a device.
+    /// A device.
     Device,
-    /// Of the agent.
+    /// The agent.
     Agent,
 }
 
-/// What a kind is in documents.
+/// A kind of subject in documents.
 #[derive(Clone, Copy, Debug)]
 pub struct KindDef {
     /// See [`SubjectKind::WORD`].
@@ -72,7 +73,7 @@ pub struct KindDef {
 }
 
 impl KindDef {
-    /// Of a kind.
+    /// The descriptor of a kind.
     pub(crate) const fn of<K: SubjectKind>() -> Self {
         Self { word: K::WORD, about: K::ABOUT }
     }
@@ -83,14 +84,14 @@ impl KindDef {
 pub struct Registries<'a> {
     /// Devices and instances.
     pub inventory: &'a Inventory,
-    /// Whose processes are.
+    /// Owners of processes.
     pub ownership: &'a Ownership,
     /// Memberships in communicators.
     pub communicators: &'a Communicators,
 }
 
-/// What a subject is at the moment; attributes are built from it. A change of any pointer makes a
-/// new series.
+/// A subject's current identity, from which its attributes are built. A change of any pointer
+/// starts a new series.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     gpu: Option<Arc<GpuInfo>>,
@@ -98,11 +99,11 @@ pub struct Identity {
     process: Option<Arc<ProcessAttribution>>,
     owner: Option<Arc<OwnerFacts>>,
     member: Option<Arc<MemberFacts>>,
-    grant: Option<Arc<AllocationDetails>>,
+    allocation: Option<Arc<AllocationDetails>>,
 }
 
 impl Identity {
-    /// Whether both are of the same facts.
+    /// Whether all facts of both are the same objects.
     pub fn same(&self, other: &Self) -> bool {
         fn same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
             match (a, b) {
@@ -116,10 +117,10 @@ impl Identity {
             && same(self.process.as_ref(), other.process.as_ref())
             && same(self.owner.as_ref(), other.owner.as_ref())
             && same(self.member.as_ref(), other.member.as_ref())
-            && same(self.grant.as_ref(), other.grant.as_ref())
+            && same(self.allocation.as_ref(), other.allocation.as_ref())
     }
 
-    /// The identity of its device and instance.
+    /// Adds the attributes of the device and the instance.
     fn describe_device(&self, set: &mut AttrSet) {
         if let Some(gpu) = &self.gpu {
             set.extend(&gpu.identity());
@@ -130,11 +131,11 @@ impl Identity {
     }
 }
 
-/// Makes [`crate::sample::Subject`] from its rows: the enum, its conversions, and one call for each
-/// of a kind's own.
+/// Generates [`crate::sample::Subject`] from its entries: the enum, its conversions, and one method
+/// for each member of [`SubjectKind`].
 macro_rules! subjects {
     ($($(#[doc = $doc:literal])+ $kind:ident($of:ty),)+) => {
-        /// What a sample is about: one row a kind.
+        /// What a sample is about: one variant for each kind.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Subject { $($(#[doc = $doc])+ $kind($of),)+ }
 

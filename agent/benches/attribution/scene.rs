@@ -139,10 +139,10 @@ pub(crate) fn tell(ownership: &Ownership) {
         let owner_id = Owner::Pod { uid, container: Some("train".into()), within: None };
         Allocation {
             device: DeviceName::Uuid(GpuUuid::new(&format!("GPU-{}", number % DEVICES))),
-            owner: ownership.grantee(owner_id, &Workload::default()),
+            owner: ownership.allocation_owner(owner_id, &Workload::default()),
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
-            words: AllocationDetails {
+            details: AllocationDetails {
                 resource: Some("nvidia.com/gpu".into()),
                 replica: Some(number.to_string().into()),
                 ..AllocationDetails::default()

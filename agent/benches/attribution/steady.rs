@@ -196,7 +196,7 @@ fn look_up(batch: &Batch, ownership: &Ownership) {
         let Some((_, sample)) = same.first() else { continue };
         match sample.subject {
             Subject::Process(on) => drop(black_box(ownership.attribution(on.process))),
-            Subject::Party(on) => drop(black_box(ownership.owner(on.owner))),
+            Subject::GpuOwner(on) => drop(black_box(ownership.owner(on.owner))),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
-//! What was granted to whom on each device, and what the owner did with it.
+//! Allocations on each device, and how long their owners used, idled or left them.
 //!
-//! Grants are bound to the devices of the inventory when either changes, which is rare; a batch
-//! costs one look at the device's processes for each grant.
+//! Allocations are bound to the inventory's devices only when either changes. A batch scans the
+//! device's processes once for each allocation.
 
 use super::accounts::NANO;
 use super::instances::GpuInstance;
@@ -13,23 +13,23 @@ use crate::attribute::ownership::Ownership;
 use crate::catalog::share::{self as metric, AllocationState, GrantKind, GrantSource};
 use crate::ids::{GpuId, InstanceId};
 use crate::inventory::{GpuInfo, InstanceInfo, Inventory};
-use crate::sample::{Batch, GpuGrant, GpuParty};
+use crate::sample::{Batch, GpuAllocation, GpuOwner};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A grant on a device there is.
+/// An allocation on a device of the inventory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) owner: OwnerId,
-    /// The MIG instance of the device that was granted.
+    /// The allocated MIG instance, if the allocation is of one.
     pub(super) instance: Option<InstanceId>,
     source: GrantSource,
     kind: GrantKind,
-    words: Option<AllocationId>,
+    details: Option<AllocationId>,
 }
 
-/// Every grant by device, and how long it was in which state.
+/// All allocations by device, and the time spent in each state.
 #[derive(Debug, Default)]
 pub(super) struct Allocations {
     lists: Vec<Arc<[Allocation]>>,
@@ -38,21 +38,27 @@ pub(super) struct Allocations {
     bound: BTreeMap<GpuId, Vec<Bound>>,
     unbound: i64,
     offered: Arc<[DeviceName]>,
-    /// Parts of each device that are offered, of vendors of whose devices there are any.
+    /// Allocatable parts of each device; 0 for devices of a vendor whose other devices are offered.
     parts: BTreeMap<GpuId, i64>,
-    /// When each device was last accounted for.
-    seen: BTreeMap<GpuId, SystemTime>,
+    /// When each device was last accounted.
+    accounted: BTreeMap<GpuId, SystemTime>,
+    /// Longer times between two batches are not counted.
+    max_gap: Duration,
     spent: BTreeMap<(GpuId, OwnerId), Spent>,
 }
 
-/// Nanoseconds in each state, by its place in [`AllocationState::ALL`].
+/// Nanoseconds in each state, indexed by position in [`AllocationState::ALL`].
 type Spent = [u128; AllocationState::ALL.len()];
 
 impl Allocations {
-    /// Takes the grants as they are now.
-    pub(super) fn bind(&mut self, grants: &AllocationRegistry, inventory: &Inventory) {
-        let (lists, devices) = (grants.all(), inventory.all());
-        let (instances, offered) = (inventory.instances(), grants.offered());
+    /// Starts with no allocations.
+    pub(super) fn new(max_gap: Duration) -> Self {
+        Self { max_gap, ..Self::default() }
+    }
+    /// Binds the current allocations to the devices, if either changed.
+    pub(super) fn bind(&mut self, registry: &AllocationRegistry, inventory: &Inventory) {
+        let (lists, devices) = (registry.all(), inventory.all());
+        let (instances, offered) = (inventory.instances(), registry.offered());
         if Arc::ptr_eq(&offered, &self.offered)
             && same(&lists, &self.lists, Arc::ptr_eq)
             && same(&devices, &self.devices, |a, b| Arc::ptr_eq(&a.1, &b.1))
@@ -69,8 +75,8 @@ impl Allocations {
             match find(&allocation.device, &self.devices, &self.instances) {
                 Some((gpu, instance)) => {
                     let Allocation { owner: owner_id, source, kind, .. } = *allocation;
-                    let words = grants.id(allocation);
-                    let bound = Bound { owner: owner_id, instance, source, kind, words };
+                    let details = registry.id(allocation);
+                    let bound = Bound { owner: owner_id, instance, source, kind, details };
                     self.bound.entry(gpu).or_default().push(bound);
                 }
                 None => self.unbound += 1,
@@ -78,9 +84,8 @@ impl Allocations {
         }
         let bound = &self.bound;
         self.spent.retain(|(gpu, owner_id), _| {
-            bound
-                .get(gpu)
-                .is_some_and(|grants| grants.iter().any(|allocation| allocation.owner == *owner_id))
+            let mut on_gpu = bound.get(gpu).into_iter().flatten();
+            on_gpu.any(|allocation| allocation.owner == *owner_id)
         });
     }
 
@@ -101,51 +106,51 @@ impl Allocations {
         }
     }
 
-    /// The grants on a device; one for each part of it that was granted.
+    /// The allocations on a device, one for each allocated part.
     pub(super) fn on(&self, gpu: GpuId) -> &[Bound] {
         self.bound.get(&gpu).map_or(&[], Vec::as_slice)
     }
 
-    /// How many grants name no device there is.
+    /// The number of allocations that match no device.
     pub(super) fn unbound(&self) -> i64 {
         self.unbound
     }
 
-    /// Whether anything is granted to a party.
-    pub(super) fn names(&self, owner_id: OwnerId) -> bool {
-        let grants = self.lists.iter().flat_map(|list| list.iter());
-        grants.into_iter().any(|allocation| allocation.owner == owner_id)
+    /// Whether an owner has an allocation.
+    pub(super) fn has_allocation(&self, owner_id: OwnerId) -> bool {
+        let mut all = self.lists.iter().flat_map(|list| list.iter());
+        all.any(|allocation| allocation.owner == owner_id)
     }
 
-    /// Books the time since the last batch on the state of each grant of a device.
+    /// Adds the time since the last batch to the current state of each allocation on a device.
     pub(super) fn account(
         &mut self,
-        (reading, presences): (&Reading, &DeviceOpeners),
-        longest: Duration,
+        reading: &Reading,
+        openers: &DeviceOpeners,
         ownership: &Ownership,
         out: &mut Batch,
     ) {
         let gpu = reading.gpu;
-        let last = self.seen.insert(gpu, out.time);
+        let last = self.accounted.insert(gpu, out.time);
         let since = last.and_then(|last| out.time.duration_since(last).ok());
-        let since_ns = since.filter(|since| *since <= longest).unwrap_or_default().as_nanos();
+        let since_ns = since.filter(|since| *since <= self.max_gap).unwrap_or_default().as_nanos();
         if let Some(parts) = self.parts.get(&gpu) {
             out.push(metric::ALLOCATABLE_PARTS.sample(gpu, (), *parts));
         }
-        let Some(grants) = self.bound.get(&gpu) else { return };
-        for (place, allocation) in grants.iter().enumerate() {
-            let earlier = || grants.iter().take(place);
-            let subject = GpuParty { gpu, owner: allocation.owner };
+        let Some(allocations) = self.bound.get(&gpu) else { return };
+        for (place, allocation) in allocations.iter().enumerate() {
+            let earlier = || allocations.iter().take(place);
+            let subject = GpuOwner { gpu, owner: allocation.owner };
             if !earlier().any(|other| other == allocation) {
-                let Bound { owner: owner_id, instance, source, kind, words } = *allocation;
-                let of = GpuGrant { gpu, instance, owner: owner_id, words };
+                let Bound { owner: owner_id, instance, source, kind, details } = *allocation;
+                let of = GpuAllocation { gpu, instance, owner: owner_id, details };
                 out.push(metric::ALLOCATION_INFO.sample(of, (source, kind), 1));
             }
             if earlier().any(|other| other.owner == allocation.owner) {
                 continue;
             }
-            let state = state(allocation.owner, reading, presences, ownership);
-            // What was not granted at the last batch was not granted since.
+            let state = state(allocation.owner, reading, openers, ownership);
+            // An allocation missing from the last batch is new: its time starts now.
             let spent = self.spent.entry((gpu, allocation.owner));
             let spent = spent
                 .and_modify(|spent| {
@@ -162,11 +167,11 @@ impl Allocations {
     }
 }
 
-/// What a party does with a device it was granted.
+/// What an owner does with its allocated device.
 fn state(
     owner_id: OwnerId,
     reading: &Reading,
-    presences: &DeviceOpeners,
+    openers: &DeviceOpeners,
     ownership: &Ownership,
 ) -> AllocationState {
     if reading.at.is_none() {
@@ -177,14 +182,14 @@ fn state(
     if mine().any(|on| on.busy() > 0) {
         return AllocationState::Active;
     }
-    if !is_listed && !presences.has_opened(reading.gpu, owner_id) {
+    if !is_listed && !openers.has_opened(reading.gpu, owner_id) {
         let hides = reading.unidentified() > 0 || may_hide(owner_id, reading, ownership);
         return if hides { AllocationState::Unknown } else { AllocationState::Unused };
     }
     match (reading.busy, reading.occupancy()) {
         (Some(0), _) => AllocationState::Idle,
         (Some(_), Occupancy::One(only)) if only == owner_id => AllocationState::Active,
-        // Somebody else keeps it busy.
+        // Another owner keeps it busy.
         (Some(_), Occupancy::One(_)) => AllocationState::Idle,
         (Some(_), Occupancy::Several) if reading.sampled() > 0 && !reading.is_served() => {
             AllocationState::Idle
@@ -194,7 +199,7 @@ fn state(
     }
 }
 
-/// The same on a device in MIG mode: what the instances did that the party is in.
+/// The state on a device in MIG mode, from the instances in which the owner has processes.
 fn state_in_instances(owner_id: OwnerId, reading: &Reading) -> AllocationState {
     let Some(instances) = reading.gpu_instances() else { return AllocationState::Unknown };
     let mut busy = instances.iter().filter(|instance| instance.busy > 0);
@@ -202,13 +207,13 @@ fn state_in_instances(owner_id: OwnerId, reading: &Reading) -> AllocationState {
         return AllocationState::Active;
     }
     let may_be = |instance: &GpuInstance| {
-        instance.occupancy == Occupancy::Strangers || instance.owners.contains(&owner_id)
+        instance.occupancy == Occupancy::Unidentified || instance.owners.contains(&owner_id)
     };
     if busy.any(may_be) { AllocationState::Unknown } else { AllocationState::Idle }
 }
 
-/// Whether a process on the device may be a party's though it is on another account: one whose
-/// owner is not known yet, or one of the same pod whose container is not.
+/// Whether a process on the device may belong to the owner although it is on another account: its
+/// owner is not identified yet, or it is in the same pod and its container is not identified.
 fn may_hide(owner_id: OwnerId, reading: &Reading, ownership: &Ownership) -> bool {
     let pod = |owner_id| match &ownership.owner(owner_id)?.owner {
         Owner::Pod { uid, container, within } => {
@@ -225,7 +230,8 @@ fn may_hide(owner_id: OwnerId, reading: &Reading, ownership: &Ownership) -> bool
     })
 }
 
-/// The device of a name, if it is one and only one, and the MIG instance if it is that of one.
+/// The one device that a name matches, and the MIG instance if the name is an instance's. `None` if
+/// none or several match.
 fn find(
     name: &DeviceName,
     devices: &[(GpuId, Arc<GpuInfo>)],
@@ -268,7 +274,7 @@ fn find(
     named.next().is_none().then_some((*gpu, None))
 }
 
-/// A PCI address without the zeros before its domain: drivers write four digits or eight.
+/// A PCI address without leading zeros: drivers write the domain with four or eight digits.
 fn bare(address: &str) -> &str {
     address.trim_start_matches('0')
 }

@@ -1,23 +1,23 @@
-//! Random days of two devices: whatever comes and goes, the shares add up, no counter falls, and no
-//! time is claimed in which a device was not read.
+//! Random sequences of readings of two devices: in every case the shares add up, no counter falls,
+//! and no time is counted in which a device was not read.
 
 use super::fixture::{Read, Rig, TICK, push, time};
 use crate::attribute::allocations::DeviceName;
 use crate::catalog::NO_DIM;
 use crate::catalog::device::{self, DeviceState};
 use crate::ids::{GpuId, ProcKey};
-use crate::sample::{Batch, GpuParty, Subject, Value};
+use crate::sample::{Batch, GpuOwner, Subject, Value};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// Processes there are; those above the known ones have no owner.
+/// The number of processes; those above the known ones have no owner.
 const PIDS: u32 = 12;
 const KNOWN: u32 = 9;
 
 /// The MIG instances of a device.
 const SLICES: [u32; 3] = [4, 2, 1];
 
-/// What one device does in one tick.
+/// What one device reports in one tick.
 #[derive(Clone, Debug)]
 enum Step {
     Missed,
@@ -31,11 +31,13 @@ struct Reads {
     joules: Option<f64>,
     processes: Vec<(u32, Option<i64>, Option<f64>)>,
     unidentified: i64,
-    /// In MIG mode: what each of [`SLICES`] counted; a process is in the one its number leads to.
+    /// In MIG mode: each value counted for one of [`SLICES`]; a process is in the slice that its
+    /// number selects.
     cut: Option<Vec<Option<f64>>>,
 }
 
-/// One tick: how long after the last, what each device does, and to whom the first is granted.
+/// One tick: seconds since the last, what each device reports, and the jobs with the first device
+/// allocated.
 #[derive(Clone, Debug)]
 struct Tick {
     seconds: i64,
@@ -56,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
     let reads = (
         prop::option::weighted(0.9, fraction()),
         prop::option::weighted(0.9, 0_i64..90_000_000_000),
-        // What was used since, or a counter that begins anew.
+        // Energy used since the last reading, or a counter that restarts.
         prop::option::weighted(
             0.9,
             prop_oneof![9 => 0.0..7000.0, 1 => Just(-1e6), 1 => Just(f64::NAN)],
@@ -68,42 +70,42 @@ fn step() -> impl Strategy<Value = Step> {
             prop::collection::vec(prop::option::weighted(0.9, fraction()), SLICES.len()),
         ),
     );
-    let reads = reads.prop_map(|(busy, used, joules, mut processes, strangers, cut)| {
+    let reads = reads.prop_map(|(busy, used, joules, mut processes, unidentified, cut)| {
         processes.sort_by_key(|(pid, ..)| *pid);
         processes.dedup_by_key(|(pid, ..)| *pid);
         let busy = busy.filter(|_| cut.is_none());
-        Step::Read(Reads { busy, used, joules, processes, unidentified: strangers, cut })
+        Step::Read(Reads { busy, used, joules, processes, unidentified: unidentified, cut })
     });
     prop_oneof![8 => reads, 1 => Just(Step::Missed)]
 }
 
 fn tick() -> impl Strategy<Value = Tick> {
     let seconds = prop_oneof![8 => 1..15_i64, 1 => Just(0), 1 => Just(-100), 1 => Just(5000)];
-    let grants = prop::collection::vec(1..=4_u32, 0..4);
-    (seconds, [step(), step()], grants).prop_map(|(seconds, devices, grants)| Tick {
+    let allocations = prop::collection::vec(1..=4_u32, 0..4);
+    (seconds, [step(), step()], allocations).prop_map(|(seconds, devices, allocations)| Tick {
         seconds,
         devices,
-        allocations: grants,
+        allocations: allocations,
     })
 }
 
 /// A series: metric, subject, dimensions.
 type Series = (&'static str, Subject, [u8; 2]);
 
-/// What was told, and what may be told.
+/// The reported series, and the limits that they must keep.
 struct Model {
     rig: Rig,
     known: Vec<ProcKey>,
     now: i64,
     round: usize,
     joules: [f64; 2],
-    /// When each device was read, if it was at the last tick.
+    /// When each device was read, if it was in the last tick.
     read_at: [Option<i64>; 2],
-    /// Pauses between readings that follow each other: the most that may be claimed.
+    /// The sum of the intervals between consecutive readings: the most time that may be counted.
     pauses: [f64; 2],
-    /// The last value of every device's series, and all increases of every owner's.
+    /// The last value of every device series, and the sum of all increases of every owner series.
     sums: HashMap<Series, f64>,
-    /// The last value of each owner's series and its round.
+    /// The last value of each owner series, with its round.
     reported: HashMap<Series, (f64, usize)>,
     /// The last round in which each device was read.
     emitted: HashMap<GpuId, usize>,
@@ -130,8 +132,8 @@ impl Model {
     fn play(&mut self, tick: &Tick) -> Result<(), TestCaseError> {
         self.now += tick.seconds;
         self.round += 1;
-        let grants = tick.allocations.iter().map(|job| (DeviceName::Index(0), *job));
-        self.rig.allocation(&grants.collect::<Vec<_>>());
+        let allocations = tick.allocations.iter().map(|job| (DeviceName::Index(0), *job));
+        self.rig.allocation(&allocations.collect::<Vec<_>>());
         let at = time(u64::try_from(self.now).unwrap());
         let mut batch = Batch::new("nvidia", at);
         for (index, step) in tick.devices.iter().enumerate() {
@@ -170,7 +172,7 @@ impl Model {
         let places = || processes.clone().map(|(pid, ..)| instances[*pid as usize % SLICES.len()]);
         let counted = reads.cut.iter().flat_map(|counted| instances.into_iter().zip(counted));
         Read {
-            // The last process may be without a place.
+            // The last process may have no instance.
             inside: reads.cut.iter().flat_map(|_| places()).take(4).collect(),
             instances: reads.cut.iter().flat_map(|_| instances).collect(),
             counted: counted.filter_map(|(on, busy)| Some((on, (*busy)?))).collect(),
@@ -190,7 +192,7 @@ impl Model {
         for (_, sample) in &batch.samples {
             let series = (sample.metric.name, sample.subject, sample.dims);
             let Value::Double(value) = sample.value else { continue };
-            let Subject::Party(GpuParty { gpu, .. }) = sample.subject else {
+            let Subject::GpuOwner(GpuOwner { gpu, .. }) = sample.subject else {
                 self.sums.insert(series, value);
                 continue;
             };
@@ -199,7 +201,7 @@ impl Model {
             }
             let (before, round) = self.reported.get(&series).copied().unwrap_or_default();
             prop_assert!(round != self.round, "{:?} twice", sample);
-            // An account that was forgotten begins anew; what it had stays in the sum.
+            // A removed account restarts from zero; its earlier amount stays in the sum.
             let goes_on = self.emitted.get(&gpu) == Some(&round);
             prop_assert!(value >= before || !goes_on, "{:?} fell from {}", sample, before);
             let increase = if goes_on { value - before } else { value };
@@ -224,7 +226,7 @@ impl Model {
                 ("gpu.accounted.energy", "gpu.owner.energy"),
             ] {
                 let total = self.of(gpu, total);
-                let on = |subject| matches!(subject, Subject::Party(on) if on.gpu == gpu);
+                let on = |subject| matches!(subject, Subject::GpuOwner(on) if on.gpu == gpu);
                 let shares =
                     self.sums.iter().filter(|((name, on_it, _), _)| *name == share && on(*on_it));
                 let sum: f64 = shares.map(|(_, value)| value).sum();
@@ -240,7 +242,7 @@ impl Model {
         Ok(())
     }
 
-    fn claims_no_more_than_was_read(&self) -> Result<(), TestCaseError> {
+    fn counts_no_more_than_was_read(&self) -> Result<(), TestCaseError> {
         for (index, most) in self.pauses.into_iter().enumerate() {
             let of = |name| self.of(self.gpu(index), name);
             let (accounted, busy) = (of("gpu.accounted.time"), of("gpu.busy.time"));
@@ -270,6 +272,6 @@ proptest! {
         for tick in &ticks {
             model.play(tick)?;
         }
-        model.claims_no_more_than_was_read()?;
+        model.counts_no_more_than_was_read()?;
     }
 }

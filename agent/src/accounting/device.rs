@@ -1,8 +1,7 @@
-//! One device's totals, and the intervals between its readings.
+//! One device's totals and the intervals between its readings.
 //!
-//! An interval is the time between two readings that follow each other: of no other time is
-//! anything claimed. Only the energy counter knows what happened in between; that energy is
-//! nobody's.
+//! An interval is the time between two consecutive readings; no other time is accounted. The energy
+//! counter also covers the time between intervals; that energy is unattributed.
 
 use super::accounts::{Accounts, Amounts, MICRO, NANO, Resource, add};
 use super::allocations::Bound;
@@ -14,21 +13,21 @@ use crate::ids::{GpuId, ProcKey};
 use crate::sample::Batch;
 use std::time::{Duration, SystemTime};
 
-/// How long the driver's last samples of processes stand where no newer have come: some of its
-/// sample periods, of up to a second each. At intervals shorter than these a reading may find none.
-const SAMPLES_STAND: Duration = Duration::from_secs(3);
+/// How long the driver's last process samples stay valid when no newer ones arrive: a few sample
+/// periods of up to one second. A shorter reading interval may find no new sample.
+const SAMPLES_VALID_FOR: Duration = Duration::from_secs(3);
 
-/// A device's accounts.
+/// The totals and accounts of a device.
 #[derive(Debug, Default)]
 pub(super) struct Device {
     last: Option<SystemTime>,
-    /// A batch was without a reading since the last one.
+    /// A batch had no reading of this device since the last reading.
     missed: bool,
-    /// The energy counter when it was last read.
+    /// The energy counter at its last reading, in microjoules.
     energy: Option<u64>,
-    /// It was not read with the last reading.
+    /// The last reading had no energy counter.
     energy_missed: bool,
-    /// The last samples of processes, and when they came.
+    /// The last process samples, and when they arrived.
     samples: Vec<(ProcKey, u64)>,
     sampled: Option<SystemTime>,
     accounted_ns: u128,
@@ -36,25 +35,25 @@ pub(super) struct Device {
     accounts: Accounts,
 }
 
-/// The time a reading stands for.
+/// The time between a reading and the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interval {
-    /// The reading of before once more.
+    /// The same reading as before.
     Same,
-    /// This long since the reading before; 0 where the clock was set back.
+    /// Nanoseconds since the previous reading; 0 if the clock was set back.
     After(u64),
-    /// There was none before, or it was too long ago.
+    /// There is no previous reading, or it is too old.
     Gap,
 }
 
 impl Device {
-    /// The device was not read this time.
-    pub(super) fn not_read(&mut self) {
+    /// The device is missing from this batch.
+    pub(super) fn mark_missed(&mut self) {
         self.missed = true;
     }
 
-    /// Gives a reading that came without any sample of a process those of a moment ago.
-    pub(super) fn recall_samples(&mut self, reading: &mut Reading, at: SystemTime) {
+    /// Gives a reading without process samples the last ones, if they are recent enough.
+    pub(super) fn reuse_samples(&mut self, reading: &mut Reading, at: SystemTime) {
         if reading.processes.iter().any(|on| on.sampled.is_some()) {
             self.samples.clear();
             let fresh = reading.processes.iter();
@@ -63,7 +62,7 @@ impl Device {
             return;
         }
         let age = self.sampled.and_then(|sampled| at.duration_since(sampled).ok());
-        if age.is_none_or(|age| age > SAMPLES_STAND) {
+        if age.is_none_or(|age| age > SAMPLES_VALID_FOR) {
             return;
         }
         for on in &mut reading.processes {
@@ -72,15 +71,16 @@ impl Device {
         }
     }
 
-    /// Books a reading.
+    /// Accounts a reading; without a time it has nothing to account.
     pub(super) fn record(
         &mut self,
-        (reading, at): (&Reading, SystemTime),
-        longest: Duration,
-        grants: &[Bound],
+        reading: &Reading,
+        max_gap: Duration,
+        allocations: &[Bound],
         parts: &mut Vec<Part>,
     ) {
-        let interval = self.interval(at, longest);
+        let Some(at) = reading.at else { return };
+        let interval = self.interval(at, max_gap);
         let ns = match interval {
             Interval::Same => return,
             Interval::After(ns) => u128::from(ns),
@@ -104,19 +104,19 @@ impl Device {
             divide::memory(reading, used, parts);
             self.share(Resource::Memory, u128::from(used) * ns, parts);
         }
-        self.book_energy(reading, interval, grants, parts);
+        self.record_energy(reading, interval, allocations, parts);
         self.accounts.expire();
     }
 
-    /// Every counter as a sample.
+    /// Adds every counter to a batch as a sample.
     pub(super) fn emit(&self, gpu: GpuId, at: SystemTime, out: &mut Batch) {
         let seconds = self.accounted_ns as f64 / NANO;
         out.at(at, metric::ACCOUNTED_TIME.sample(gpu, (), seconds));
         let [busy, memory, energy] = self.totals;
         if let Some(busy) = busy {
             out.at(at, metric::BUSY_TIME.sample(gpu, (), busy as f64 / NANO));
-            let nobody = self.accounts.unattributed(Resource::Busy) as f64 / NANO;
-            out.at(at, metric::UNATTRIBUTED_TIME.sample(gpu, (), nobody));
+            let unattributed = self.accounts.unattributed(Resource::Busy) as f64 / NANO;
+            out.at(at, metric::UNATTRIBUTED_TIME.sample(gpu, (), unattributed));
         }
         let memory = memory.map(|sum| metric::MEMORY_TIME.sample(gpu, (), sum as f64 / NANO));
         let energy = energy.map(|sum| metric::ACCOUNTED_ENERGY.sample(gpu, (), sum as f64 / MICRO));
@@ -124,21 +124,21 @@ impl Device {
         self.accounts.emit(gpu, at, out);
     }
 
-    /// Whether a party has an account here.
-    pub(super) fn knows(&self, owner_id: OwnerId) -> bool {
-        self.accounts.knows(owner_id)
+    /// Whether an owner has an account here.
+    pub(super) fn has_account(&self, owner_id: OwnerId) -> bool {
+        self.accounts.has_account(owner_id)
     }
 
-    /// How many shares went on `other` since this was last asked.
+    /// Returns how many shares went to `other` since the last call.
     pub(super) fn take_folded(&mut self) -> u64 {
         self.accounts.take_folded()
     }
 
-    fn interval(&self, at: SystemTime, longest: Duration) -> Interval {
+    fn interval(&self, at: SystemTime, max_gap: Duration) -> Interval {
         match self.last {
             Some(last) if last == at => Interval::Same,
             Some(last) if !self.missed => match at.duration_since(last) {
-                Ok(length) if length > longest => Interval::Gap,
+                Ok(length) if length > max_gap => Interval::Gap,
                 Ok(length) => Interval::After(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)),
                 Err(_) => Interval::After(0),
             },
@@ -146,24 +146,24 @@ impl Device {
         }
     }
 
-    fn book_energy(
+    fn record_energy(
         &mut self,
         reading: &Reading,
         interval: Interval,
-        grants: &[Bound],
+        allocations: &[Bound],
         parts: &mut Vec<Part>,
     ) {
         let Some(now) = reading.energy else {
             self.energy_missed = true;
             return;
         };
-        // A counter that fell has begun anew: how far it came before, nobody knows.
+        // A counter that fell has restarted; its value before the restart is unknown.
         let increase = self.energy.and_then(|before| now.checked_sub(before)).unwrap_or(0);
         if increase > 0 && (self.energy_missed || interval == Interval::Gap) {
             parts.clear();
             parts.push(Part::idle(1_u8));
         } else {
-            divide::energy(reading, grants, parts);
+            divide::energy(reading, allocations, parts);
         }
         self.energy = Some(now);
         self.energy_missed = false;
@@ -174,7 +174,7 @@ impl Device {
         add(&mut self.totals, resource, total);
         let accounts = &mut self.accounts;
         divide::split(total, parts, |part, amount| {
-            accounts.add((part.owner, part.method), resource, amount);
+            accounts.add(part.owner, part.method, resource, amount);
         });
     }
 }

@@ -1,15 +1,15 @@
-//! How a device's use in an interval is divided over the parties on it. Each function gives parts
-//! whose weights [`split`] turns into amounts that add up exactly.
+//! Divides a device's use in an interval over its owners. Each function returns parts with weights;
+//! [`split`] turns them into amounts that add up exactly.
 //!
-//! Nothing is guessed: what several parties may have used and nothing splits is
-//! [`ShareMethod::Unsplittable`], and belongs to nobody.
+//! Nothing is guessed: use by several owners that no evidence splits is
+//! [`ShareMethod::Unsplittable`] and unattributed.
 
 use super::allocations::Bound;
 use super::reading::{Occupancy, OnDevice, Reading, WHOLE};
 use crate::attribute::owner::OwnerId;
 use crate::catalog::share::ShareMethod;
 
-/// A party's part of something.
+/// One owner's part of an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) owner: OwnerId,
@@ -18,14 +18,14 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// A part; that of an owner who is not known is nobody's, however it was found.
+    /// Creates a part; without an identified owner it is unattributed, whatever the method.
     fn new(owner_id: OwnerId, method: ShareMethod, weight: impl Into<u128>) -> Self {
         let is_known = owner_id != OwnerId::UNATTRIBUTED || method == ShareMethod::Unsplittable;
         let method = if is_known { method } else { ShareMethod::Nobody };
         Self { owner: owner_id, method, weight: weight.into() }
     }
 
-    /// What nobody is known for.
+    /// The unattributed part.
     pub(super) fn idle(weight: impl Into<u128>) -> Self {
         Self::new(OwnerId::UNATTRIBUTED, ShareMethod::Nobody, weight)
     }
@@ -35,8 +35,8 @@ impl Part {
     }
 }
 
-/// Gives each part its amount of a total. Running sums are rounded, not parts, so that nothing is
-/// lost or added; without any weight all of it is nobody's.
+/// Gives each part its amount of a total. Rounds running sums, not parts, so the amounts add up to
+/// the total exactly; with a total weight of 0, all of it is unattributed.
 pub(super) fn split(total: u128, parts: &[Part], mut give: impl FnMut(&Part, u128)) {
     let whole: u128 = parts.iter().map(|part| part.weight).sum();
     if whole == 0 {
@@ -54,16 +54,16 @@ pub(super) fn split(total: u128, parts: &[Part], mut give: impl FnMut(&Part, u12
     }
 }
 
-/// Who kept a device busy. The driver's samples of processes cover another time than its value of
-/// the device, and may add up to more or less: they only say in what proportion, unless somebody
-/// unknown is there, who then has what they leave.
+/// Divides a device's busy time. The driver's process samples cover another period than its device
+/// value and may add up to more or less, so they only give the proportions. If there is an
+/// unidentified process, it gets what the samples leave of the device value.
 pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
     parts.clear();
     match reading.occupancy() {
-        Occupancy::Nobody | Occupancy::Strangers => parts.push(Part::idle(1_u8)),
+        Occupancy::Idle | Occupancy::Unidentified => parts.push(Part::idle(1_u8)),
         Occupancy::One(owner_id) => parts.push(Part::new(owner_id, ShareMethod::Exclusive, 1_u8)),
         Occupancy::Several if reading.sampled() == 0 => {
-            // Those who are there keep their series.
+            // Weight 0 keeps the owners' series.
             let zero = reading.processes.iter().filter(|on| !on.serves);
             parts.extend(zero.map(|on| Part::new(on.owner, ShareMethod::Sampled, 0_u8)));
             parts.push(Part::unsplittable(1_u8));
@@ -71,7 +71,7 @@ pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
         Occupancy::Several => {
             parts.extend(reading.processes.iter().map(|on| {
                 if on.serves {
-                    // Its clients' work, without a word on which one's.
+                    // The clients' work; the driver does not say whose.
                     Part::unsplittable(on.busy())
                 } else {
                     Part::new(on.owner, ShareMethod::Sampled, on.busy())
@@ -85,36 +85,37 @@ pub(super) fn busy(reading: &Reading, parts: &mut Vec<Part>) {
     }
 }
 
-/// Who kept the MIG instances of a device busy, and how busy that is of the device, of
-/// [`WHOLE`]: a GPU instance's work is the only party's in it. `None` where
-/// nothing tells of one that anybody may be in.
+/// Divides a MIG device's busy time over the owners in its GPU instances and returns the busy
+/// fraction of the device, of [`WHOLE`]. A GPU instance's work belongs to its only owner. `None` if
+/// an instance that may be in use reports no utilisation.
 pub(super) fn busy_instances(reading: &Reading, parts: &mut Vec<Part>) -> Option<u64> {
     parts.clear();
     let instances = reading.gpu_instances()?;
     parts.extend(instances.iter().map(|instance| match instance.occupancy {
         Occupancy::One(owner_id) => Part::new(owner_id, ShareMethod::Instance, instance.busy),
-        Occupancy::Nobody => Part::idle(instance.busy),
-        Occupancy::Strangers | Occupancy::Several => Part::unsplittable(instance.busy),
+        Occupancy::Idle => Part::idle(instance.busy),
+        Occupancy::Unidentified | Occupancy::Several => Part::unsplittable(instance.busy),
     }));
     let busy: u64 = instances.iter().map(|instance| instance.busy).sum();
     Some(busy.min(WHOLE))
 }
 
-/// Whose the used memory is, in bytes: what each process holds, and the rest nobody's.
+/// Divides the used memory in bytes: each process's bytes go to its owner, the rest is
+/// unattributed.
 pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
     parts.clear();
-    let crew = reading.occupancy();
+    let occupancy = reading.occupancy();
     let is_reported = reading.processes.iter().all(|on| on.memory.is_some() || on.ended);
-    if let Occupancy::One(owner_id) = crew
+    if let Occupancy::One(owner_id) = occupancy
         && !is_reported
     {
-        // Virtual GPUs and confidential computing: the driver tells the device's only.
+        // Virtual GPUs and confidential computing: the driver reports only the device's value.
         return parts.push(Part::new(owner_id, ShareMethod::Exclusive, used));
     }
-    let method = |on: &OnDevice| match crew {
+    let method = |on: &OnDevice| match occupancy {
         _ if on.instance.is_some() => ShareMethod::Instance,
         Occupancy::One(_) => ShareMethod::Exclusive,
-        Occupancy::Nobody | Occupancy::Strangers | Occupancy::Several => ShareMethod::Sampled,
+        Occupancy::Idle | Occupancy::Unidentified | Occupancy::Several => ShareMethod::Sampled,
     };
     let held = reading.processes.iter();
     parts.extend(held.filter_map(|on| Some(Part::new(on.owner, method(on), on.memory?))));
@@ -126,30 +127,32 @@ pub(super) fn memory(reading: &Reading, used: u64, parts: &mut Vec<Part>) {
     }
 }
 
-/// Whose the energy is.
-pub(super) fn energy(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
+/// Divides the energy.
+pub(super) fn energy(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
     match (reading.busy, reading.occupancy()) {
-        (None, _) if !reading.instances.is_empty() => instances(reading, grants, parts),
+        (None, _) if !reading.instances.is_empty() => instances(reading, allocations, parts),
         (None, Occupancy::Several) => {
             parts.clear();
             parts.push(Part::unsplittable(1_u8));
         }
-        (Some(0) | None, _) => idle(reading, grants, parts),
+        (Some(0) | None, _) => idle(reading, allocations, parts),
         (Some(_), _) => busy(reading, parts),
     }
 }
 
-/// Whose the energy of an idle device is: the only holder's, else by memory held, else in equal
-/// parts to those it is granted to.
-fn idle(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
+/// Divides the energy of an idle device: to its only owner, else by memory held, else in equal
+/// parts to the owners of its allocations.
+fn idle(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
     parts.clear();
     match reading.occupancy() {
         Occupancy::One(owner_id) => parts.push(Part::new(owner_id, ShareMethod::Exclusive, 1_u8)),
-        Occupancy::Strangers => parts.push(Part::idle(1_u8)),
-        Occupancy::Nobody if grants.is_empty() => parts.push(Part::idle(1_u8)),
-        Occupancy::Nobody => {
-            let granted = grants.iter().map(|allocation| allocation.owner);
-            parts.extend(granted.map(|owner_id| Part::new(owner_id, ShareMethod::Allocated, 1_u8)));
+        Occupancy::Unidentified => parts.push(Part::idle(1_u8)),
+        Occupancy::Idle if allocations.is_empty() => parts.push(Part::idle(1_u8)),
+        Occupancy::Idle => {
+            let allocated = allocations.iter().map(|allocation| allocation.owner);
+            parts.extend(
+                allocated.map(|owner_id| Part::new(owner_id, ShareMethod::Allocated, 1_u8)),
+            );
         }
         Occupancy::Several => {
             let held = reading.processes.iter().filter_map(|on| Some((on.owner, on.memory?)));
@@ -168,18 +171,19 @@ fn idle(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
     }
 }
 
-/// Whose the energy of a device in MIG mode is: an instance's part is its share of the compute
-/// slices in use by instances, and belongs to the only party in it, else to those it is granted to.
-fn instances(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
+/// Divides the energy of a device in MIG mode: an instance's part is its share of the compute
+/// slices of all instances. It goes to the only owner in the instance, else to the owner of its
+/// allocation.
+fn instances(reading: &Reading, allocations: &[Bound], parts: &mut Vec<Part>) {
     parts.clear();
     for slice in &reading.instances {
-        let mut granted =
-            grants.iter().filter(|allocation| allocation.instance == Some(slice.instance));
+        let mut allocated =
+            allocations.iter().filter(|allocation| allocation.instance == Some(slice.instance));
         parts.push(match reading.occupancy_of(|instance| instance == slice.instance) {
             Occupancy::One(owner_id) => Part::new(owner_id, ShareMethod::Instance, slice.size),
-            Occupancy::Strangers | Occupancy::Several => Part::unsplittable(slice.size),
-            Occupancy::Nobody => match granted.next() {
-                Some(allocation) if granted.all(|other| other.owner == allocation.owner) => {
+            Occupancy::Unidentified | Occupancy::Several => Part::unsplittable(slice.size),
+            Occupancy::Idle => match allocated.next() {
+                Some(allocation) if allocated.all(|other| other.owner == allocation.owner) => {
                     Part::new(allocation.owner, ShareMethod::Allocated, slice.size)
                 }
                 _ => Part::idle(slice.size),
@@ -188,7 +192,7 @@ fn instances(reading: &Reading, grants: &[Bound], parts: &mut Vec<Part>) {
     }
 }
 
-/// Makes the weights add up to a total that is less.
+/// Scales the weights so that they add up to a smaller total.
 fn scale(total: u128, parts: &mut [Part]) {
     let whole: u128 = parts.iter().map(|part| part.weight).sum();
     let (mut weight, mut given) = (0, 0);

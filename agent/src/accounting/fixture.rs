@@ -1,4 +1,4 @@
-//! A host of files and devices in memory, for the tests of the ledger: samples in, counters out.
+//! A host of files and devices in memory, for the accounting tests: samples in, counters out.
 
 use super::Accounting;
 use crate::attribute::allocations::{Allocation, AllocationDetails, DeviceName};
@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(super) const TICK: u64 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Everything the ledger sees.
+/// Everything the accounting reads.
 pub(super) struct Rig {
     pub(super) host: FakeHost,
     pub(super) ownership: Ownership,
@@ -29,7 +29,7 @@ pub(super) struct Rig {
     pub(super) accounting: Accounting,
 }
 
-/// What a device reads.
+/// What a device reports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Read {
     pub(super) busy: Option<f64>,
@@ -37,19 +37,19 @@ pub(super) struct Read {
     pub(super) joules: Option<f64>,
     /// Process, bytes, fraction of time.
     pub(super) processes: Vec<(ProcKey, Option<i64>, Option<f64>)>,
-    /// The instance of the process at the same place, and the instances there are.
+    /// The instance of the process at the same index, and all instances.
     pub(super) inside: Vec<InstanceId>,
     pub(super) instances: Vec<InstanceId>,
-    /// Fraction of time of the instances whose counters tell.
+    /// Busy fraction of the instances with performance counters.
     pub(super) counted: Vec<(InstanceId, f64)>,
-    /// Those of the processes that are MPS servers.
+    /// The processes that are MPS servers.
     pub(super) servers: Vec<ProcKey>,
-    /// Processes on the driver's list that nobody knows.
+    /// Unidentified processes on the driver's list.
     pub(super) unidentified: i64,
 }
 
-/// What is told of a metric: by owner and dimension.
-pub(super) type Told = BTreeMap<(String, String), f64>;
+/// The reported values of a metric, by owner and dimension.
+pub(super) type Reported = BTreeMap<(String, String), f64>;
 
 pub(super) fn time(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
@@ -60,7 +60,7 @@ pub(super) fn gpu(index: u32) -> GpuInfo {
         uuid: GpuUuid::new(&format!("GPU-{index}")),
         vendor: "nvidia".into(),
         index,
-        // Not the index: a host where the two are the other way round.
+        // Differs from the index: this host numbers them in reverse.
         minor: Some(7 - index),
         nodes: vec![format!("nvidia{}", 7 - index), format!("195:{}", 7 - index)],
         model: Some("H100".into()),
@@ -74,22 +74,22 @@ pub(super) fn gpu(index: u32) -> GpuInfo {
 }
 
 impl Rig {
-    /// Two devices, nobody on them.
+    /// Two devices without processes.
     pub(super) fn new() -> Self {
         let host = FakeHost::new();
         let ownership = Ownership::with_clock(&host.paths, || 10 * SECOND_NS);
         let inventory = Inventory::default();
         inventory.put(gpu(0));
         inventory.put(gpu(1));
-        let ledger = Accounting::new(Duration::from_secs(TICK));
-        Self { host, ownership, inventory, accounting: ledger }
+        let accounting = Accounting::new(Duration::from_secs(TICK));
+        Self { host, ownership, inventory, accounting }
     }
 
     pub(super) fn gpu(&self, index: u16) -> GpuId {
         self.inventory.all()[usize::from(index)].0
     }
 
-    /// A process of a job that the driver lists.
+    /// Starts a process of a job that the driver lists.
     pub(super) fn process(&self, pid: u32, job: u32) -> ProcKey {
         self.process_at(pid, &format!("/system.slice/slurmstepd.scope/job_{job}/step_0/task_0"))
     }
@@ -100,7 +100,7 @@ impl Rig {
         self.ownership.process(pid, 10 * SECOND_NS).unwrap()
     }
 
-    /// A process of a job opens a device's node.
+    /// Lets a process of a job open a device node.
     pub(super) fn opens(&self, process: ProcKey, node: &str) {
         self.ownership.observe(Evidence::Opened(Opened {
             node: node.into(),
@@ -110,18 +110,18 @@ impl Rig {
 
     pub(super) fn job(&self, job: u32) -> OwnerId {
         let owner_id = Owner::Job(SlurmJobId::new(&job.to_string()));
-        self.ownership.grantee(owner_id, &Workload::default())
+        self.ownership.allocation_owner(owner_id, &Workload::default())
     }
 
-    pub(super) fn allocation(&self, grants: &[(DeviceName, u32)]) {
-        let grant = |(device, job): &(DeviceName, u32)| Allocation {
+    pub(super) fn allocation(&self, allocations: &[(DeviceName, u32)]) {
+        let allocation = |(device, job): &(DeviceName, u32)| Allocation {
             device: device.clone(),
             owner: self.job(*job),
             source: GrantSource::Slurm,
             kind: GrantKind::Exclusive,
-            words: AllocationDetails::default(),
+            details: AllocationDetails::default(),
         };
-        self.ownership.allocations().replace("slurm", grants.iter().map(grant).collect());
+        self.ownership.allocations().replace("slurm", allocations.iter().map(allocation).collect());
     }
 
     pub(super) fn instance(&self, uuid: &str, on: GpuId, slices: u32) -> InstanceId {
@@ -139,14 +139,14 @@ impl Rig {
         })
     }
 
-    /// The first device is read, alone, at a moment.
+    /// Reads the first device alone at a given time.
     pub(super) fn read(&mut self, seconds: u64, read: &Read) -> Batch {
         let mut batch = Batch::new("nvidia", time(seconds));
         push(&mut batch, self.gpu(0), time(seconds), read);
         self.account(batch)
     }
 
-    /// The first device does not answer.
+    /// Sends a batch in which the first device does not answer.
     pub(super) fn miss(&mut self, seconds: u64) -> Batch {
         let mut batch = Batch::new("nvidia", time(seconds));
         batch.push(device::STATE.sample(self.gpu(0), DeviceState::Hung, 1));
@@ -158,32 +158,32 @@ impl Rig {
         batch
     }
 
-    /// What a batch tells of a metric.
-    pub(super) fn reported(&self, batch: &Batch, metric: &str) -> Told {
+    /// The values that a batch reports for a metric.
+    pub(super) fn reported(&self, batch: &Batch, metric: &str) -> Reported {
         let of = batch.samples.iter().filter(|(_, sample)| sample.metric.name == metric);
         let rows = of.map(|(_, sample)| {
-            let who = match sample.subject {
-                Subject::Party(on) => self.who(on.owner),
-                Subject::Grant(of) => self.who(of.owner),
+            let owner = match sample.subject {
+                Subject::GpuOwner(on) => self.owner_name(on.owner),
+                Subject::Allocation(of) => self.owner_name(of.owner),
                 _ => String::new(),
             };
             let dims = sample.metric.dims.iter().zip(sample.dims);
             let dims = dims.filter(|(_, index)| *index != NO_DIM);
-            let words: Vec<_> = dims.map(|(dim, index)| dim.values[usize::from(index)]).collect();
+            let values: Vec<_> = dims.map(|(dim, index)| dim.values[usize::from(index)]).collect();
             let number = match &sample.value {
                 Value::Int(number) => *number as f64,
                 Value::Double(number) => *number,
                 Value::Histogram(_) => f64::NAN,
             };
-            ((who, words.join(" ")), number)
+            ((owner, values.join(" ")), number)
         });
         let rows: Vec<_> = rows.collect();
-        let told: Told = rows.iter().cloned().collect();
-        assert_eq!(told.len(), rows.len(), "one series twice in a batch: {rows:?}");
-        told
+        let reported: Reported = rows.iter().cloned().collect();
+        assert_eq!(reported.len(), rows.len(), "a batch has one series twice: {rows:?}");
+        reported
     }
 
-    fn who(&self, owner_id: OwnerId) -> String {
+    fn owner_name(&self, owner_id: OwnerId) -> String {
         match &self.ownership.owner(owner_id).unwrap().owner {
             Owner::Job(job) => format!("job {job}"),
             other => other.kind().to_owned(),
@@ -191,7 +191,7 @@ impl Rig {
     }
 }
 
-/// A device's reading as its reader says it.
+/// A device's reading as its reader sends it.
 pub(super) fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
     batch.push(device::STATE.sample(gpu, DeviceState::Ok, 1));
     batch.at(at, device::INFO.sample(gpu, (), 1));
@@ -224,7 +224,9 @@ pub(super) fn push(batch: &mut Batch, gpu: GpuId, at: SystemTime, read: &Read) {
     }
 }
 
-/// Rows of [`Told`].
-pub(super) fn rows<const N: usize>(rows: [(&str, &str, f64); N]) -> Told {
-    rows.into_iter().map(|(who, dim, value)| ((who.to_owned(), dim.to_owned()), value)).collect()
+/// Builds the expected values.
+pub(super) fn rows<const N: usize>(rows: [(&str, &str, f64); N]) -> Reported {
+    rows.into_iter()
+        .map(|(owner, dim, value)| ((owner.to_owned(), dim.to_owned()), value))
+        .collect()
 }

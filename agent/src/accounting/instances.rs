@@ -1,6 +1,6 @@
-//! The MIG instances of a device in a reading: how much of it each GPU instance kept busy, and who is
-//! in it. The driver has no utilisation in this mode; from Hopper on the performance counters of a
-//! GPU instance tell.
+//! The MIG instances of a device in a reading: how busy each GPU instance was, and its owners. The
+//! driver has no utilisation in MIG mode; from Hopper on, the performance counters of a GPU
+//! instance provide it.
 
 use super::reading::{Occupancy, Reading, WHOLE, fraction};
 use crate::attribute::owner::OwnerId;
@@ -14,29 +14,29 @@ use std::time::SystemTime;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) instance: InstanceId,
-    /// Compute slices; 0 where the driver does not tell.
+    /// Compute slices; 0 if the driver does not report them.
     pub(super) size: u32,
-    /// The GPU instance it is in, which may hold others.
+    /// The GPU instance it is in, which may hold other compute instances.
     gpu_instance: u32,
-    /// The GPU instance's part of the device's compute slices, of [`WHOLE`], where the driver tells.
+    /// The GPU instance's part of the device's slices, of [`WHOLE`], if the driver reports it.
     part: Option<u64>,
-    /// Fraction of time the GPU instance was busy, of [`WHOLE`]; on one of those in it.
+    /// Busy fraction of the GPU instance, of [`WHOLE`]; present on one of its compute instances.
     busy: Option<u64>,
 }
 
 /// A GPU instance of a device in MIG mode.
 #[derive(Clone, Debug)]
 pub(super) struct GpuInstance {
-    /// How busy it kept the device, of [`WHOLE`].
+    /// Its busy time as a fraction of the device, of [`WHOLE`].
     pub(super) busy: u64,
-    /// Who is in it.
+    /// Which owners have processes in it.
     pub(super) occupancy: Occupancy,
-    /// The party of each process in it.
+    /// The owner of each process in it.
     pub(super) owners: Vec<OwnerId>,
 }
 
 impl Slice {
-    /// An instance of a reading, and the device it is a part of.
+    /// Reads an instance from its samples, with the device it is a part of.
     pub(super) fn reported(
         instance: InstanceId,
         samples: &[(SystemTime, Sample)],
@@ -59,16 +59,16 @@ impl Slice {
 }
 
 impl Reading {
-    /// Who is in some of its MIG instances. A process that the driver lists without an instance may
-    /// be in any.
+    /// The occupancy of some of the MIG instances. A process that the driver lists without an
+    /// instance may be in any.
     pub(super) fn occupancy_of(&self, is_in: impl Fn(InstanceId) -> bool) -> Occupancy {
         let is_placed = self.processes.iter().all(|on| on.instance.is_some());
         let hides = !is_placed || self.unidentified() > 0;
         let inside = self.processes.iter().filter(|on| on.instance.is_some_and(&is_in));
         let mut owner_ids = inside.map(|on| on.owner);
         match (owner_ids.next(), hides) {
-            (None, false) => Occupancy::Nobody,
-            (None, true) => Occupancy::Strangers,
+            (None, false) => Occupancy::Idle,
+            (None, true) => Occupancy::Unidentified,
             (Some(first), false) if owner_ids.all(|owner_id| owner_id == first) => {
                 Occupancy::One(first)
             }
@@ -76,25 +76,25 @@ impl Reading {
         }
     }
 
-    /// The GPU instances; `None` where nothing tells how busy one is that anybody may be in.
+    /// The GPU instances; `None` if an instance that may be in use reports no utilisation.
     pub(super) fn gpu_instances(&self) -> Option<Vec<GpuInstance>> {
         let mut slices: Vec<_> = self.instances.iter().collect();
         slices.sort_unstable_by_key(|slice| slice.gpu_instance);
         let instances = slices.chunk_by(|a, b| a.gpu_instance == b.gpu_instance);
         let instances = instances.map(|same| {
             let is_in = |instance| same.iter().any(|slice| slice.instance == instance);
-            let crew = self.occupancy_of(is_in);
-            let told = same.iter().find_map(|slice| Some((slice.busy?, slice.part?)));
-            let busy = match (told, crew) {
+            let occupancy = self.occupancy_of(is_in);
+            let counted = same.iter().find_map(|slice| Some((slice.busy?, slice.part?)));
+            let busy = match (counted, occupancy) {
                 (Some((busy, part)), _) => u128::from(busy) * u128::from(part) / u128::from(WHOLE),
-                (None, Occupancy::Nobody) => 0,
+                (None, Occupancy::Idle) => 0,
                 (None, _) => return None,
             };
             let inside = self.processes.iter().filter(|on| on.instance.is_some_and(is_in));
             let owner_ids = inside.map(|on| on.owner).collect();
             Some(GpuInstance {
                 busy: u64::try_from(busy).unwrap_or(WHOLE),
-                occupancy: crew,
+                occupancy,
                 owners: owner_ids,
             })
         });

@@ -1,6 +1,6 @@
-//! MIG instances: their energy, memory and work go to who is in them.
+//! MIG instances: their energy, memory and busy time go to the owners in them.
 
-use super::fixture::{Read, Rig, Told, rows};
+use super::fixture::{Read, Reported, Rig, rows};
 use super::tests::{BUSY, ENERGY, MEMORY, interval, read};
 use crate::attribute::allocations::DeviceName;
 use crate::ids::{GpuUuid, InstanceId};
@@ -28,14 +28,15 @@ fn an_instance_s_slices_of_energy_and_its_bytes_are_its_owner_s() {
         ("unattributed", "none", 4000.0),
     ]);
     assert_eq!(interval(&mut second, &read, MEMORY), memory);
-    // The driver has no utilisation in this mode, and no counters tell: none is claimed.
+    // The driver reports no utilisation in MIG mode, and there are no counters: nothing is
+    // accounted.
     let batch = second.read(20, &read);
-    assert_eq!(second.reported(&batch, "gpu.busy.time"), Told::new());
-    assert_eq!(second.reported(&batch, BUSY), Told::new());
+    assert_eq!(second.reported(&batch, "gpu.busy.time"), Reported::new());
+    assert_eq!(second.reported(&batch, BUSY), Reported::new());
 }
 
-/// A device of a GPU instance of three slices, one of two, and one of one in which there are two
-/// compute instances; a job in each of the first two.
+/// A device with GPU instances of three, two and one slices; the last has two compute instances.
+/// One job each is in the first two.
 fn cut(rig: &mut Rig) -> (Read, [InstanceId; 4]) {
     let gpu = rig.gpu(0);
     let instances = [("MIG-3", 3), ("MIG-2", 2), ("MIG-1", 1), ("MIG-0", 1)];
@@ -52,11 +53,11 @@ fn cut(rig: &mut Rig) -> (Read, [InstanceId; 4]) {
     (read, instances)
 }
 
-/// The same within a part in a million.
-fn is_nearly(told: &Told, expected: &Told) {
-    assert_eq!(told.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+/// Asserts equality within 1e-6.
+fn is_nearly(reported: &Reported, expected: &Reported) {
+    assert_eq!(reported.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (key, value) in expected {
-        assert!((told[key] - value).abs() < 1e-6, "{key:?}: {} is not {value}", told[key]);
+        assert!((reported[key] - value).abs() < 1e-6, "{key:?}: {} is not {value}", reported[key]);
     }
 }
 
@@ -66,33 +67,36 @@ fn an_instance_s_work_is_its_part_of_the_device_and_its_only_owner_s() {
     let (read, [a, b, c, _]) = cut(&mut rig);
     let counted = vec![(a, 0.7), (b, 0.35), (c, 0.14)];
     let read = Read { counted, ..read };
-    let told = interval(&mut rig, &read, BUSY);
+    let reported = interval(&mut rig, &read, BUSY);
     let expected = rows([
         ("job 7", "instance", 3.0),
         ("job 8", "instance", 1.0),
         ("unattributed", "none", 0.2),
     ]);
-    is_nearly(&told, &expected);
+    is_nearly(&reported, &expected);
     let batch = rig.read(20, &read);
     is_nearly(&rig.reported(&batch, "gpu.busy.time"), &rows([("", "", 8.4)]));
 }
 
 #[test]
-fn the_work_of_several_owners_in_one_instance_is_split_by_nothing() {
+fn work_of_several_owners_in_one_instance_is_unsplittable() {
     let mut rig = Rig::new();
     let (mut read, [a, b, c, d]) = cut(&mut rig);
     for (pid, job, place) in [(3, 9, b), (4, 5, c), (5, 6, d)] {
         read.processes.push((rig.process(pid, job), Some(1), None));
         read.inside.push(place);
     }
-    // Counters are on the first of an instance's compute instances, for both.
+    // The counters are on the first compute instance of a GPU instance, for both.
     let read = Read { counted: vec![(a, 0.7), (b, 0.35), (c, 0.14)], ..read };
-    let told = interval(&mut rig, &read, BUSY);
-    is_nearly(&told, &rows([("job 7", "instance", 3.0), ("unattributed", "unsplittable", 1.2)]));
+    let reported = interval(&mut rig, &read, BUSY);
+    is_nearly(
+        &reported,
+        &rows([("job 7", "instance", 3.0), ("unattributed", "unsplittable", 1.2)]),
+    );
 }
 
 #[test]
-fn an_instance_that_does_not_tell_makes_no_claim_unless_nobody_can_be_in_it() {
+fn an_instance_without_counters_is_accounted_only_if_no_process_can_be_in_it() {
     let mut rig = Rig::new();
     let (read, [a, b, ..]) = cut(&mut rig);
     let of_all = Read { counted: vec![(a, 0.7), (b, 0.35)], ..read.clone() };
@@ -106,29 +110,29 @@ fn an_instance_that_does_not_tell_makes_no_claim_unless_nobody_can_be_in_it() {
     ] {
         let mut rig = Rig::new();
         cut(&mut rig);
-        assert_eq!(interval(&mut rig, &read, BUSY), Told::new(), "{read:?}");
+        assert_eq!(interval(&mut rig, &read, BUSY), Reported::new(), "{read:?}");
     }
 }
 
 #[test]
-fn a_process_without_a_place_may_be_in_any_instance() {
+fn a_process_without_an_instance_may_be_in_any() {
     let mut rig = Rig::new();
     let (mut read, [a, b, c, _]) = cut(&mut rig);
-    // Those without a place come last.
+    // Processes without an instance come last.
     read.processes.push((rig.process(3, 9), Some(1), None));
     let read = Read { counted: vec![(a, 0.7), (b, 0.35), (c, 0.14)], ..read };
-    let told = interval(&mut rig, &read, BUSY);
-    is_nearly(&told, &rows([("unattributed", "unsplittable", 4.2)]));
+    let reported = interval(&mut rig, &read, BUSY);
+    is_nearly(&reported, &rows([("unattributed", "unsplittable", 4.2)]));
     let mut rig = Rig::new();
     cut(&mut rig);
     rig.process(3, 9);
-    let told = interval(&mut rig, &read, ENERGY);
-    is_nearly(&told, &rows([("unattributed", "unsplittable", 1000.0)]));
+    let reported = interval(&mut rig, &read, ENERGY);
+    is_nearly(&reported, &rows([("unattributed", "unsplittable", 1000.0)]));
 }
 
 #[test]
-fn an_instance_s_energy_is_nobody_s_where_two_owners_or_somebody_unknown_may_be_in_it() {
-    let told = |strangers| {
+fn an_instance_s_energy_is_unattributed_with_two_owners_or_an_unidentified_process() {
+    let reported = |unidentified| {
         let mut rig = Rig::new();
         let gpu = rig.gpu(0);
         let instances = [("MIG-3", 3), ("MIG-2", 2)];
@@ -136,10 +140,10 @@ fn an_instance_s_energy_is_nobody_s_where_two_owners_or_somebody_unknown_may_be_
         let processes =
             [(1, 7), (2, 8), (3, 9)].map(|(pid, job)| (rig.process(pid, job), 100, 0.0));
         let (inside, instances) = (vec![a, a, b], vec![a, b]);
-        let read = Read { inside, instances, unidentified: strangers, ..read(&processes) };
+        let read = Read { inside, instances, unidentified: unidentified, ..read(&processes) };
         interval(&mut rig, &Read { busy: None, joules: Some(5000.0), ..read }, ENERGY)
     };
     let split = [("job 9", "instance", 400.0), ("unattributed", "unsplittable", 600.0)];
-    assert_eq!(told(0), rows(split));
-    assert_eq!(told(1), rows([("unattributed", "unsplittable", 1000.0)]));
+    assert_eq!(reported(0), rows(split));
+    assert_eq!(reported(1), rows([("unattributed", "unsplittable", 1000.0)]));
 }

@@ -1,5 +1,5 @@
-//! Who is on a device, by two kinds of evidence: the driver's list, and the device nodes that
-//! processes were seen to open. One pass over the living rows of the ownership table a batch.
+//! The owners on a device by two kinds of evidence: the driver's process list, and the device nodes
+//! that processes opened. Each batch scans the live processes of the ownership table once.
 
 use super::accounts::MAX_ACCOUNTS;
 use super::reading::Reading;
@@ -8,24 +8,24 @@ use crate::attribute::ownership::Ownership;
 use crate::catalog::share::{self as metric, Presence};
 use crate::ids::GpuId;
 use crate::inventory::{GpuInfo, Inventory, node_name};
-use crate::sample::{Batch, GpuParty};
+use crate::sample::{Batch, GpuOwner};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The openings of devices; the buffers are kept.
+/// The opened devices; buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct DeviceOpeners {
-    /// One for each living process that opened a device, sorted.
+    /// One entry for each live process that opened a device, sorted.
     opened: Vec<(GpuId, OwnerId)>,
-    /// The devices' nodes, sorted, of a version of the inventory.
+    /// The device nodes, sorted, with the inventory version they are from.
     by_node: (u64, Vec<(String, GpuId)>),
-    /// The parties of one device's processes, sorted.
+    /// The owners of one device's processes, sorted.
     counted: Vec<OwnerId>,
 }
 
 impl DeviceOpeners {
-    /// Looks at every process that holds a device.
-    pub(super) fn look(&mut self, ownership: &Ownership, inventory: &Inventory) {
+    /// Collects the devices that every live process has open.
+    pub(super) fn update(&mut self, ownership: &Ownership, inventory: &Inventory) {
         let version = inventory.version();
         if self.by_node.0 != version {
             let nodes = |(gpu, info): &(GpuId, Arc<GpuInfo>)| {
@@ -45,7 +45,7 @@ impl DeviceOpeners {
                 let place = nodes.binary_search_by(|(known, _)| known.as_str().cmp(name));
                 let device = place.ok().and_then(|place| nodes.get(place));
                 let device = device.map(|(_, gpu)| (*gpu, owner_id));
-                // Several nodes of a device are one opening of it: its partitions' are.
+                // A process that opens several nodes of one device (its partitions) counts once.
                 let device = device
                     .filter(|on| !self.opened.iter().skip(first).any(|before| *before == *on));
                 self.opened.extend(device);
@@ -54,42 +54,42 @@ impl DeviceOpeners {
         self.opened.sort_unstable();
     }
 
-    /// Whether a process of a party opened a device.
+    /// Whether a process of an owner opened a device.
     pub(super) fn has_opened(&self, gpu: GpuId, owner_id: OwnerId) -> bool {
         self.opened.binary_search(&(gpu, owner_id)).is_ok()
     }
 
-    /// The number of processes of each party on a device.
+    /// Adds the number of processes of each owner on a device to a batch.
     pub(super) fn emit(&mut self, reading: &Reading, at: SystemTime, out: &mut Batch) {
         let gpu = reading.gpu;
         self.counted.clear();
-        let living = reading.processes.iter().filter(|on| !on.ended);
-        self.counted.extend(living.map(|on| on.owner));
+        let live = reading.processes.iter().filter(|on| !on.ended);
+        self.counted.extend(live.map(|on| on.owner));
         self.counted.sort_unstable();
-        emit((gpu, Presence::Listed), &self.counted, at, out);
+        emit(gpu, Presence::Listed, &self.counted, at, out);
         self.counted.clear();
         let first = self.opened.partition_point(|(on, _)| *on < gpu);
         let here = self.opened.iter().skip(first).take_while(|(on, _)| *on == gpu);
         self.counted.extend(here.map(|(_, owner_id)| *owner_id));
-        emit((gpu, Presence::Opened), &self.counted, at, out);
+        emit(gpu, Presence::Opened, &self.counted, at, out);
     }
 }
 
-/// Counts equal neighbours; those beyond [`MAX_ACCOUNTS`] together.
-fn emit((gpu, presence): (GpuId, Presence), owners: &[OwnerId], at: SystemTime, out: &mut Batch) {
+/// Counts equal neighbours; owners beyond [`MAX_ACCOUNTS`] are counted together as `other`.
+fn emit(gpu: GpuId, presence: Presence, owners: &[OwnerId], at: SystemTime, out: &mut Batch) {
     let mut other = 0;
     for (place, same) in owners.chunk_by(PartialEq::eq).enumerate() {
         let count = i64::try_from(same.len()).unwrap_or(i64::MAX);
         match same.first() {
             Some(&owner_id) if place < MAX_ACCOUNTS => {
-                let subject = GpuParty { gpu, owner: owner_id };
+                let subject = GpuOwner { gpu, owner: owner_id };
                 out.at(at, metric::OWNER_PROCESSES.sample(subject, presence, count));
             }
             _ => other += count,
         }
     }
     if other > 0 {
-        let subject = GpuParty { gpu, owner: OwnerId::OTHER };
+        let subject = GpuOwner { gpu, owner: OwnerId::OTHER };
         out.at(at, metric::OWNER_PROCESSES.sample(subject, presence, other));
     }
 }

@@ -1,5 +1,5 @@
-//! What a batch says of each device, as the ledger needs it: whole numbers, and processes with
-//! their parties. What is not a number or not plausible counts as not read.
+//! Extracts each device's values from a batch, as the accounting needs them: whole numbers, and
+//! processes with their owners. A value that is not a number or out of range counts as not read.
 
 use super::instances::Slice;
 use crate::attribute::owner::OwnerId;
@@ -13,76 +13,73 @@ use crate::sample::{Batch, GpuProcess, Sample, Subject, Value};
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
 
-/// Parts of a whole in which fractions are counted.
+/// Fractions are counted in this many parts.
 pub(super) const WHOLE: u64 = 1_000_000_000;
-/// Microjoules of a joule.
+/// Microjoules in a joule.
 const MICRO: f64 = 1e6;
 
 /// One device in one batch.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Which.
     pub(super) gpu: GpuId,
-    /// When it was read; `None` if it was not.
+    /// When it was read; `None` if this batch has no reading of it.
     pub(super) at: Option<SystemTime>,
-    /// Fraction of time it was busy, of [`WHOLE`]; none while MIG is on.
+    /// Busy fraction, of [`WHOLE`]; `None` in MIG mode.
     pub(super) busy: Option<u64>,
     /// Bytes used.
     pub(super) memory: Option<u64>,
-    /// Energy counter in microjoules.
+    /// The energy counter in microjoules.
     pub(super) energy: Option<u64>,
-    /// Processes the driver lists, known or not.
+    /// The number of processes on the driver's list, identified or not.
     listed: usize,
-    /// Those that are known by identity, and those it has samples of; one in several MIG instances
-    /// once for each.
+    /// Identified processes: those on the list and those with samples. A process in several MIG
+    /// instances has one entry for each.
     pub(super) processes: Vec<OnDevice>,
-    /// Those of its reading before, while nobody's party or end has changed since.
-    before: Vec<OnDevice>,
-    /// The table when they were taken.
+    /// Entries of the previous reading, valid while the ownership table's version is the same.
+    previous: Vec<OnDevice>,
+    /// The ownership table's version when the entries were made.
     version: Version,
-    /// Its MIG instances.
+    /// The device's MIG instances.
     pub(super) instances: Vec<Slice>,
 }
 
 /// A process on a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnDevice {
-    /// Who.
     pub(super) process: ProcKey,
-    /// On whose account.
     pub(super) owner: OwnerId,
-    /// The MIG instance it is in.
+    /// The MIG instance it is in, if the driver reports one.
     pub(super) instance: Option<InstanceId>,
-    /// It is here already, in another instance.
-    again: bool,
-    /// The MPS server, which works for others.
+    /// Whether an earlier entry is of the same process in another instance.
+    repeated: bool,
+    /// Whether it is the MPS server, which works for its clients.
     pub(super) serves: bool,
-    /// It has ended.
+    /// Whether it has exited.
     pub(super) ended: bool,
-    /// Bytes it holds, where the driver tells.
+    /// Bytes it holds, if the driver reports them.
     pub(super) memory: Option<u64>,
-    /// Fraction of time it kept multiprocessors busy, of [`WHOLE`]; `None` without a sample since
+    /// Fraction of time it used the multiprocessors, of [`WHOLE`]; `None` without a sample since
     /// the last reading.
     pub(super) sampled: Option<u64>,
 }
 
 impl OnDevice {
-    /// The fraction, which is nothing without a sample.
+    /// The sampled fraction, or 0 without a sample.
     pub(super) fn busy(&self) -> u64 {
         self.sampled.unwrap_or(0)
     }
 }
 
-/// Who is on a device.
+/// Which owners have processes on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Occupancy {
     /// No process.
-    Nobody,
-    /// Only processes that nothing identifies.
-    Strangers,
-    /// Processes of one party, and no others.
+    Idle,
+    /// Only unidentified processes.
+    Unidentified,
+    /// Only processes of one owner.
     One(OwnerId),
-    /// Several parties, or somebody nobody knows.
+    /// Processes of several owners, or of one and unidentified ones.
     Several,
 }
 
@@ -96,66 +93,68 @@ impl Reading {
             energy: None,
             listed: 0,
             processes: Vec::new(),
-            before: Vec::new(),
+            previous: Vec::new(),
             version: Version::default(),
             instances: Vec::new(),
         }
     }
 
-    /// Processes the driver lists that nothing identifies.
+    /// The number of processes on the driver's list without an identified process.
     pub(super) fn unidentified(&self) -> usize {
-        // An ended process of which there are samples is on no list: it has no memory, unless the
-        // driver tells nobody's.
-        let once = || self.processes.iter().filter(|on| !on.again);
-        let told = once().filter(|on| on.memory.is_some()).count();
-        let known = if told == 0 { once().count() } else { told };
+        // An exited process with samples is not on the list. It has no memory value, so processes
+        // with one count, unless the driver reports none for any process.
+        let once = || self.processes.iter().filter(|on| !on.repeated);
+        let with_memory = once().filter(|on| on.memory.is_some()).count();
+        let known = if with_memory == 0 { once().count() } else { with_memory };
         self.listed.saturating_sub(known)
     }
 
-    /// Who is on it.
+    /// Which owners have processes on it.
     pub(super) fn occupancy(&self) -> Occupancy {
         let mut owners = self.processes.iter().map(|on| on.owner);
         match (owners.next(), self.unidentified()) {
-            (None, 0) => Occupancy::Nobody,
-            (None, _) => Occupancy::Strangers,
+            (None, 0) => Occupancy::Idle,
+            (None, _) => Occupancy::Unidentified,
             (Some(first), 0) if owners.all(|owner_id| owner_id == first) => Occupancy::One(first),
             _ => Occupancy::Several,
         }
     }
 
-    /// What the driver's samples of all processes add up to.
+    /// The sum of the driver's samples of all processes.
     pub(super) fn sampled(&self) -> u64 {
         self.processes.iter().map(OnDevice::busy).sum()
     }
 
-    /// Whether some of the samples are of work that an MPS server did for its clients.
+    /// Whether a sample covers work that an MPS server did for its clients.
     pub(super) fn is_served(&self) -> bool {
         self.processes.iter().any(|on| on.serves && on.busy() > 0)
     }
 
-    /// Begins anew, with the table as it is now.
+    /// Starts a new reading at this version of the ownership table.
     fn clear(&mut self, gpu: GpuId, version: Version) {
-        let mut processes = std::mem::take(&mut self.before);
-        let mut before = std::mem::take(&mut self.processes);
+        let mut processes = std::mem::take(&mut self.previous);
+        let mut previous = std::mem::take(&mut self.processes);
         let mut instances = std::mem::take(&mut self.instances);
         processes.clear();
         instances.clear();
         if (self.gpu, self.version) != (gpu, version) {
-            before.clear();
+            previous.clear();
         }
-        *self = Self { processes, before, version, instances, ..Self::new(gpu) };
+        *self = Self { processes, previous, version, instances, ..Self::new(gpu) };
     }
 
-    /// A process that is not on it yet. In the steady state it has the place it had in the batch
-    /// before, and nobody is looked up.
-    fn put(&mut self, on: GpuProcess, again: bool, ownership: &Ownership) {
-        let before = self.before.get(self.processes.len());
-        let known = before.filter(|known| {
-            known.process == on.process && known.instance == on.instance && known.again == again
+    /// Adds a process. In the steady state it is at the same index as in the previous reading, and
+    /// its owner is not looked up again.
+    fn put(&mut self, on: GpuProcess, repeated: bool, ownership: &Ownership) {
+        let previous = self.previous.get(self.processes.len());
+        let known = previous.filter(|known| {
+            known.process == on.process
+                && known.instance == on.instance
+                && known.repeated == repeated
         });
         self.processes.push(match known {
             Some(known) => OnDevice { serves: false, memory: None, sampled: None, ..*known },
-            None => OnDevice::of(on, again, ownership),
+            None => OnDevice::of(on, repeated, ownership),
         });
     }
 
@@ -175,13 +174,13 @@ impl Reading {
 }
 
 impl OnDevice {
-    fn of(on: GpuProcess, again: bool, ownership: &Ownership) -> Self {
+    fn of(on: GpuProcess, repeated: bool, ownership: &Ownership) -> Self {
         let owner = ownership.attribution(on.process);
         Self {
             process: on.process,
             owner: owner.as_ref().map_or(OwnerId::UNATTRIBUTED, |owner| owner.owner),
             instance: on.instance,
-            again,
+            repeated,
             serves: false,
             ended: owner.is_some_and(|owner| owner.exited_ns.is_some()),
             memory: None,
@@ -201,29 +200,29 @@ impl OnDevice {
     }
 }
 
-/// The readings of one batch; the buffers are kept.
+/// The readings of one batch; buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct Readings {
     devices: Vec<Reading>,
-    /// How many of them this batch has.
+    /// How many of `devices` this batch uses.
     used: usize,
     by_gpu: HashMap<GpuId, usize>,
     by_process: HashMap<GpuProcess, (usize, usize)>,
-    people: HashSet<(GpuId, ProcKey)>,
-    /// The table now.
+    placed: HashSet<(GpuId, ProcKey)>,
+    /// The current version of the ownership table.
     version: Version,
 }
 
 impl Readings {
-    /// Takes everything about devices out of a batch.
+    /// Reads all device, process and instance samples of a batch.
     pub(super) fn take(&mut self, batch: &Batch, ownership: &Ownership, inventory: &Inventory) {
         self.used = 0;
         self.by_gpu.clear();
         self.by_process.clear();
-        self.people.clear();
-        // Before any lookup: what changes meanwhile makes the next batch look again.
+        self.placed.clear();
+        // Read before any lookup: a change meanwhile invalidates the entries in the next batch.
         self.version = ownership.version();
-        // A subject's samples come one after the other.
+        // A subject's samples are consecutive.
         for same in batch.samples.chunk_by(|(_, a), (_, b)| a.subject == b.subject) {
             let Some((_, first)) = same.first() else { continue };
             match first.subject {
@@ -246,8 +245,8 @@ impl Readings {
     fn device(&mut self, gpu: GpuId, samples: &[(SystemTime, Sample)]) {
         let place = self.place(gpu);
         let Some(reading) = self.devices.get_mut(place) else { return };
-        let told = samples.iter().filter(|(_, sample)| !is_about_reading(sample.metric));
-        for (time, sample) in told {
+        let values = samples.iter().filter(|(_, sample)| !is_about_reading(sample.metric));
+        for (time, sample) in values {
             reading.at = Some(*time);
             reading.note(sample.metric, sample);
         }
@@ -257,9 +256,9 @@ impl Readings {
         let known = self.by_process.get(&on).copied();
         let (device, place) = known.unwrap_or_else(|| {
             let device = self.place(on.gpu);
-            let again = !self.people.insert((on.gpu, on.process));
+            let repeated = !self.placed.insert((on.gpu, on.process));
             let place = self.devices.get_mut(device).map_or(0, |reading| {
-                reading.put(on, again, ownership);
+                reading.put(on, repeated, ownership);
                 reading.processes.len() - 1
             });
             self.by_process.insert(on, (device, place));
@@ -286,7 +285,7 @@ impl Readings {
         }
     }
 
-    /// A device's place in this batch.
+    /// The index of a device's reading in this batch.
     fn place(&mut self, gpu: GpuId) -> usize {
         let next = self.used;
         let place = *self.by_gpu.entry(gpu).or_insert(next);
@@ -301,7 +300,7 @@ impl Readings {
     }
 }
 
-/// Whether a metric is about the reading of a device, sent also when it was not read.
+/// Whether a metric describes the reading itself, and is also sent without one.
 fn is_about_reading(metric: &'static MetricDef) -> bool {
     std::ptr::eq(metric, device::STATE.def()) || std::ptr::eq(metric, device::READ_AGE.def())
 }
@@ -324,8 +323,8 @@ fn double(value: &Value) -> Option<f64> {
     }
 }
 
-/// The nearest whole number; `None` for what is negative, not a number, or beyond what a `f64`
-/// counts one by one.
+/// The nearest whole number; `None` for a negative value, for NaN, and above 2^53, beyond which an
+/// `f64` is not exact.
 fn whole(value: f64) -> Option<u64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     #[expect(

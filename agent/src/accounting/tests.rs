@@ -1,4 +1,4 @@
-use super::fixture::{Read, Rig, Told, rows};
+use super::fixture::{Read, Reported, Rig, rows};
 use crate::attribute::allocations::DeviceName;
 use crate::attribute::names::{ContainerFacts, Provider};
 use crate::attribute::owner::Owner;
@@ -10,30 +10,30 @@ pub(super) const BUSY: &str = "gpu.owner.busy.time";
 pub(super) const MEMORY: &str = "gpu.owner.memory.time";
 pub(super) const ENERGY: &str = "gpu.owner.energy";
 
-/// What one interval of ten seconds, of which `read` is the end, puts on the accounts of a metric.
-pub(super) fn interval(rig: &mut Rig, read: &Read, metric: &str) -> Told {
+/// The values that one 10 s interval, ending with `read`, adds to a metric.
+pub(super) fn interval(rig: &mut Rig, read: &Read, metric: &str) -> Reported {
     rig.read(0, &Read { joules: read.joules.map(|joules| joules - 1000.0), ..read.clone() });
     let batch = rig.read(10, read);
-    let mut told = rig.reported(&batch, metric);
-    told.retain(|_, value| *value != 0.0);
-    told
+    let mut reported = rig.reported(&batch, metric);
+    reported.retain(|_, value| *value != 0.0);
+    reported
 }
 
 pub(super) fn read(processes: &[(ProcKey, i64, f64)]) -> Read {
-    let told = |(process, memory, sampled): &(ProcKey, i64, f64)| {
+    let reported = |(process, memory, sampled): &(ProcKey, i64, f64)| {
         (*process, Some(*memory), Some(*sampled).filter(|sampled| *sampled > 0.0))
     };
     Read {
         busy: Some(0.5),
         used: Some(1000),
         joules: Some(2000.0),
-        processes: processes.iter().map(told).collect(),
+        processes: processes.iter().map(reported).collect(),
         ..Read::default()
     }
 }
 
 #[test]
-fn the_only_owner_has_all_but_the_memory_that_the_driver_keeps() {
+fn the_only_owner_has_all_but_the_memory_that_the_driver_reserves() {
     let mut rig = Rig::new();
     let (a, b) = (rig.process(1, 7), rig.process(2, 7));
     let read = read(&[(a, 600, 0.1), (b, 300, 0.0)]);
@@ -53,7 +53,7 @@ fn the_only_owner_has_all_but_the_memory_that_the_driver_keeps() {
 fn several_owners_have_what_the_driver_sampled_scaled_to_the_device() {
     for metric in [BUSY, ENERGY] {
         let all = if metric == BUSY { 5.0 } else { 1000.0 };
-        // Less than the device's own value, and more: their windows differ.
+        // Their sum is less than the device's value, or more: the periods differ.
         for scale in [0.1, 1.0] {
             let mut rig = Rig::new();
             let (a, b) = (rig.process(1, 7), rig.process(2, 8));
@@ -66,7 +66,7 @@ fn several_owners_have_what_the_driver_sampled_scaled_to_the_device() {
 }
 
 #[test]
-fn what_nothing_splits_is_nobody_s() {
+fn what_nothing_splits_is_unattributed() {
     let mut rig = Rig::new();
     let (a, b) = (rig.process(1, 7), rig.process(2, 8));
     let unsampled = read(&[(a, 1, 0.0), (b, 1, 0.0)]);
@@ -78,26 +78,26 @@ fn what_nothing_splits_is_nobody_s() {
 }
 
 #[test]
-fn the_last_samples_stand_for_a_moment_where_ticks_are_shorter_than_the_driver_s() {
+fn the_last_samples_stay_valid_where_ticks_are_shorter_than_the_driver_s_period() {
     let mut rig = Rig::new();
     let (a, b) = (rig.process(1, 7), rig.process(2, 8));
     let (sampled, bare) = (read(&[(a, 1, 0.3), (b, 1, 0.1)]), read(&[(a, 1, 0.0), (b, 1, 0.0)]));
     rig.read(0, &sampled);
-    let mut told = rows([]);
+    let mut reported = rows([]);
     for at in [1, 2, 3, 4] {
         let batch = rig.read(at, &bare);
-        told = rig.reported(&batch, BUSY);
+        reported = rig.reported(&batch, BUSY);
     }
     let expected = rows([
         ("job 7", "sampled", 1.125),
         ("job 8", "sampled", 0.375),
         ("unattributed", "unsplittable", 0.5),
     ]);
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 #[test]
-fn a_process_nobody_knows_has_what_the_known_ones_leave() {
+fn an_unidentified_process_has_what_the_known_ones_leave() {
     let mut rig = Rig::new();
     let a = rig.process(1, 7);
     let read = Read { unidentified: 1, ..read(&[(a, 400, 0.2)]) };
@@ -105,21 +105,21 @@ fn a_process_nobody_knows_has_what_the_known_ones_leave() {
     assert_eq!(interval(&mut rig, &read, BUSY), expected);
 
     let mut rig = Rig::new();
-    let strangers = Read { processes: vec![], ..read };
-    assert_eq!(interval(&mut rig, &strangers, BUSY), rows([("unattributed", "none", 5.0)]));
+    let unidentified = Read { processes: vec![], ..read };
+    assert_eq!(interval(&mut rig, &unidentified, BUSY), rows([("unattributed", "none", 5.0)]));
 }
 
 #[test]
 fn a_process_without_an_owner_is_unattributed_however_its_share_was_found() {
     let mut rig = Rig::new();
     let a = rig.process(1, 7);
-    let nobody = ProcKey { pid: 99, start_ticks: 1 };
-    let both = read(&[(a, 400, 0.3), (nobody, 400, 0.1)]);
+    let unattributed = ProcKey { pid: 99, start_ticks: 1 };
+    let both = read(&[(a, 400, 0.3), (unattributed, 400, 0.1)]);
     let expected = rows([("job 7", "sampled", 3.75), ("unattributed", "none", 1.25)]);
     assert_eq!(interval(&mut rig, &both, BUSY), expected);
 
     let mut rig = Rig::new();
-    let alone = read(&[(nobody, 400, 0.1)]);
+    let alone = read(&[(unattributed, 400, 0.1)]);
     assert_eq!(interval(&mut rig, &alone, BUSY), rows([("unattributed", "none", 5.0)]));
 }
 
@@ -133,7 +133,7 @@ fn memory_that_processes_share_is_scaled_to_what_is_used() {
 }
 
 #[test]
-fn memory_that_the_driver_does_not_tell_is_the_only_owner_s_or_nobody_s() {
+fn memory_that_the_driver_does_not_report_is_the_only_owner_s_or_unattributed() {
     let mut rig = Rig::new();
     let (a, b) = (rig.process(1, 7), rig.process(2, 8));
     let undecided = |processes| Read { processes, unidentified: 0, ..read(&[]) };
@@ -147,11 +147,11 @@ fn memory_that_the_driver_does_not_tell_is_the_only_owner_s_or_nobody_s() {
     assert_eq!(interval(&mut rig, &both, MEMORY), expected);
 }
 
-/// Holders with their bytes, grantees, and who has the energy.
-type Case<'a> = (&'a [(u32, i64)], &'a [u32], Told);
+/// Processes with their bytes, owners of allocations, and the owners of the energy.
+type Case<'a> = (&'a [(u32, i64)], &'a [u32], Reported);
 
 #[test]
-fn idle_energy_is_the_holder_s_by_memory_or_the_grantee_s() {
+fn idle_energy_is_divided_by_memory_held_or_by_allocation() {
     let index = DeviceName::Index(0);
     let cases: [Case<'_>; 6] = [
         (&[(7, 300)], &[8], rows([("job 7", "exclusive", 1000.0)])),
@@ -165,19 +165,19 @@ fn idle_energy_is_the_holder_s_by_memory_or_the_grantee_s() {
         (&[], &[], rows([("unattributed", "none", 1000.0)])),
         (&[(7, 0), (8, 0)], &[], rows([("unattributed", "unsplittable", 1000.0)])),
     ];
-    for (holders, grantees, expected) in cases {
+    for (holders, allocated_to, expected) in cases {
         let mut rig = Rig::new();
         let holders: Vec<_> =
             holders.iter().map(|(job, bytes)| (rig.process(*job, *job), *bytes, 0.0)).collect();
-        let grants: Vec<_> = grantees.iter().map(|job| (index.clone(), *job)).collect();
-        rig.allocation(&grants);
+        let allocations: Vec<_> = allocated_to.iter().map(|job| (index.clone(), *job)).collect();
+        rig.allocation(&allocations);
         let idle = Read { busy: Some(0.0), ..read(&holders) };
-        assert_eq!(interval(&mut rig, &idle, ENERGY), expected, "{holders:?} {grantees:?}");
+        assert_eq!(interval(&mut rig, &idle, ENERGY), expected, "{holders:?} {allocated_to:?}");
     }
 }
 
 #[test]
-fn mps_clients_have_their_own_samples_and_the_server_s_are_nobody_s() {
+fn mps_clients_have_their_own_samples_and_the_server_s_are_unattributed() {
     let server = "/system.slice/mps.service";
     for (samples, expected) in [
         ([0.0, 0.3, 0.1], rows([("job 7", "sampled", 3.75), ("job 8", "sampled", 1.25)])),
@@ -191,14 +191,14 @@ fn mps_clients_have_their_own_samples_and_the_server_s_are_nobody_s() {
         let read = Read { servers: vec![server], ..read(&processes) };
         assert_eq!(interval(&mut rig, &read, BUSY), expected);
     }
-    // A job that brought its own server is the only owner.
+    // A job that runs its own MPS server is the only owner.
     let mut rig = Rig::new();
     let (server, a) = (rig.process(1, 7), rig.process(2, 7));
     let read = Read { servers: vec![server], ..read(&[(server, 30, 0.4), (a, 400, 0.0)]) };
     assert_eq!(interval(&mut rig, &read, BUSY), rows([("job 7", "exclusive", 5.0)]));
 }
 
-/// Busy seconds, accounted seconds and joules of the device and of nobody.
+/// Busy seconds, accounted seconds and joules: the device's and the unattributed.
 fn totals(rig: &mut Rig, steps: &[(u64, Option<f64>)]) -> [f64; 4] {
     let job = rig.process(1, 7);
     let mut last = None;
@@ -213,23 +213,23 @@ fn totals(rig: &mut Rig, steps: &[(u64, Option<f64>)]) -> [f64; 4] {
     }
     let batch = last.unwrap();
     let only = |metric: &str| rig.reported(&batch, metric).values().copied().sum::<f64>();
-    let nobody = rig.reported(&batch, ENERGY);
-    let nobody = nobody.get(&("unattributed".to_owned(), "none".to_owned())).copied();
+    let unattributed = rig.reported(&batch, ENERGY);
+    let unattributed = unattributed.get(&("unattributed".to_owned(), "none".to_owned())).copied();
     [
         only("gpu.busy.time"),
         only("gpu.accounted.time"),
         only("gpu.accounted.energy"),
-        nobody.unwrap_or(0.0),
+        unattributed.unwrap_or(0.0),
     ]
 }
 
 #[test]
-fn no_time_is_claimed_in_which_the_device_was_not_read() {
+fn no_time_is_accounted_in_which_the_device_was_not_read() {
     for (name, steps, expected) in [
         ("one reading is no interval", &[(0, Some(5e6))][..], [0.0, 0.0, 0.0, 0.0]),
         ("two are", &[(0, Some(500.0)), (10, Some(700.0))], [5.0, 10.0, 200.0, 0.0]),
         (
-            "a missed reading leaves a gap, whose energy is nobody's",
+            "a missed reading leaves a gap; its energy is unattributed",
             &[(0, Some(500.0)), (10, None), (20, Some(700.0)), (30, Some(800.0))],
             [5.0, 10.0, 300.0, 200.0],
         ),
@@ -259,14 +259,14 @@ fn no_time_is_claimed_in_which_the_device_was_not_read() {
 }
 
 #[test]
-fn what_is_no_number_is_not_read() {
+fn a_value_that_is_not_a_number_is_not_read() {
     let mut rig = Rig::new();
     let job = rig.process(1, 7);
     let good = read(&[(job, 1, 0.5)]);
     rig.read(0, &good);
     for (at, bad) in [(10, f64::NAN), (20, f64::INFINITY), (30, -1.0)] {
         let bad = Read { busy: Some(bad), used: Some(-1), joules: Some(bad), ..good.clone() };
-        // More than the whole is the whole.
+        // Above 100 % counts as 100 %.
         let batch = rig.read(at, &bad);
         let whole = if at >= 20 { 10.0 } else { 0.0 };
         assert_eq!(rig.reported(&batch, "gpu.busy.time"), rows([("", "", whole)]), "at {at}");
@@ -286,29 +286,29 @@ fn a_batch_of_another_source_stays_as_it_is() {
 }
 
 #[test]
-fn owners_beyond_those_told_apart_are_other_and_nothing_is_lost() {
+fn owners_beyond_the_limit_are_other_and_nothing_is_lost() {
     let mut rig = Rig::new();
-    let crowd: Vec<_> = (1..=70).map(|job| (rig.process(job, job), 10, 0.01)).collect();
-    let crowded = read(&crowd);
-    rig.read(0, &crowded);
-    let batch = rig.read(10, &crowded);
-    let told = rig.reported(&batch, BUSY);
-    assert_eq!(told.len(), 65);
-    let other = told[&("other".to_owned(), "sampled".to_owned())];
+    let many: Vec<_> = (1..=70).map(|job| (rig.process(job, job), 10, 0.01)).collect();
+    let all = read(&many);
+    rig.read(0, &all);
+    let batch = rig.read(10, &all);
+    let reported = rig.reported(&batch, BUSY);
+    assert_eq!(reported.len(), 65);
+    let other = reported[&("other".to_owned(), "sampled".to_owned())];
     assert!((other - 5.0 * 6.0 / 70.0).abs() < 1e-6, "{other}");
-    assert!((told.values().sum::<f64>() - 5.0).abs() < 1e-9, "{told:?}");
-    // Two readings of six owners, each with a share of three things.
+    assert!((reported.values().sum::<f64>() - 5.0).abs() < 1e-9, "{reported:?}");
+    // Two readings of six owners, each with shares of three resources.
     assert_eq!(rig.reported(&batch, "gpuwho.shares.folded"), rows([("", "", 36.0)]));
 
-    // Who has been away makes room.
-    let last = read(&crowd[65..]);
+    // An owner that is absent the longest makes room.
+    let last = read(&many[65..]);
     rig.read(20, &last);
     let batch = rig.read(30, &last);
     assert!(rig.reported(&batch, BUSY).contains_key(&("job 70".to_owned(), "sampled".to_owned())));
 }
 
 #[test]
-fn processes_of_an_owner_are_counted_by_what_shows_them() {
+fn processes_of_an_owner_are_counted_by_evidence() {
     let mut rig = Rig::new();
     let (a, b, c) = (rig.process(1, 7), rig.process(2, 7), rig.process(3, 8));
     rig.opens(a, "/dev/nvidia7");
@@ -320,10 +320,10 @@ fn processes_of_an_owner_are_counted_by_what_shows_them() {
     assert_eq!(rig.reported(&batch, "gpu.owner.processes"), expected);
 }
 
-/// A pod's accounts: the container's name, where there is one, and seconds.
+/// A pod's accounts: seconds by container name, if known.
 fn of_pod(rig: &Rig, batch: &Batch) -> Vec<(Option<String>, f64)> {
     let of = batch.samples.iter().filter_map(|(_, sample)| match (sample.subject, &sample.value) {
-        (Subject::Party(on), Value::Double(seconds))
+        (Subject::GpuOwner(on), Value::Double(seconds))
             if sample.metric.name == "gpu.owner.busy.time" =>
         {
             match &rig.ownership.owner(on.owner).unwrap().owner {
@@ -341,7 +341,7 @@ fn of_pod(rig: &Rig, batch: &Batch) -> Vec<(Option<String>, f64)> {
 }
 
 #[test]
-fn a_container_s_name_that_comes_late_splits_no_second_and_the_pod_s_sum_is_its_use() {
+fn a_container_name_that_arrives_late_moves_no_second_and_the_pod_s_sum_is_its_use() {
     let mut rig = Rig::new();
     let (uid, id) = ("aaaaaaaa-0000-4000-8000-000000000001", "a".repeat(64));
     let process = rig.process_at(1, &format!("/kubepods/pod{uid}/{id}"));
@@ -351,7 +351,7 @@ fn a_container_s_name_that_comes_late_splits_no_second_and_the_pod_s_sum_is_its_
     let batch = rig.read(10, &used);
     assert_eq!(of_pod(&rig, &batch), [(None, 5.0)]);
 
-    // The runtime was down until now.
+    // The runtime did not answer until now.
     rig.ownership.put_container(
         Provider::Cri,
         ContainerFacts {
@@ -364,8 +364,7 @@ fn a_container_s_name_that_comes_late_splits_no_second_and_the_pod_s_sum_is_its_
             details: AttrSet::new(),
         },
     );
-    // What was booked is the pod's and stays where it is: which of its containers had it, nobody
-    // knew then.
+    // The amounts recorded for the pod stay there: its container was not known then.
     let batch = rig.read(20, &used);
     let train = || Some("train".to_owned());
     assert_eq!(of_pod(&rig, &batch), [(None, 5.0), (train(), 5.0)]);
@@ -387,6 +386,6 @@ fn the_steady_tick_allocates_for_its_batch_only() {
     let counted = allocation_counter::measure(|| {
         rig.accounting.account(&mut batch, &rig.ownership, &rig.inventory);
     });
-    // The lists of grants, devices (twice) and instances, as they are now.
+    // The current lists of allocations, devices (twice) and instances.
     assert!(counted.count_total <= 4, "{counted:?}");
 }

@@ -73,7 +73,7 @@ pub struct Allocation {
     /// Alone or with others.
     pub kind: GrantKind,
     /// What else the allocator says of it.
-    pub words: AllocationDetails,
+    pub details: AllocationDetails,
 }
 
 /// What a grant was asked for by, which part of the device it is, and what came with it.
@@ -214,7 +214,7 @@ impl AllocationRegistry {
 
     /// The number of a listed grant's words.
     pub fn id(&self, allocation: &Allocation) -> Option<AllocationId> {
-        self.lock().ids.get(&allocation.words).copied()
+        self.lock().ids.get(&allocation.details).copied()
     }
 
     /// The words of a number; the `Arc` never changes.
@@ -232,7 +232,7 @@ impl AllocationIndex {
     fn number(&mut self) {
         let Self { lists, ids, words, idle, next, .. } = self;
         let listed =
-            lists.values().flat_map(|list| list.iter()).map(|allocation| &allocation.words);
+            lists.values().flat_map(|list| list.iter()).map(|allocation| &allocation.details);
         let mut used = HashSet::new();
         for reported in listed {
             let id = *ids.entry(reported.clone()).or_insert_with(|| {
@@ -325,7 +325,7 @@ mod tests {
             owner: OwnerId::UNATTRIBUTED,
             source: GrantSource::Slurm,
             kind: GrantKind::Exclusive,
-            words: AllocationDetails::default(),
+            details: AllocationDetails::default(),
         };
         let allocations = AllocationRegistry::default();
         allocations.replace("kubelet", vec![allocation(0)]);
@@ -343,7 +343,7 @@ mod tests {
             owner: OwnerId::UNATTRIBUTED,
             source: GrantSource::Kubelet,
             kind: GrantKind::Replica,
-            words: AllocationDetails {
+            details: AllocationDetails {
                 resource: Some("nvidia.com/gpu.shared".into()),
                 replica: Some(replica.into()),
                 ..AllocationDetails::default()
@@ -355,7 +355,7 @@ mod tests {
         assert_ne!(zero, one);
         allocations.replace("kubelet", vec![allocation("1")]);
         assert_eq!(allocations.id(&allocation("1")), Some(one));
-        assert_eq!(allocations.details(zero).as_deref(), Some(&allocation("0").words));
+        assert_eq!(allocations.details(zero).as_deref(), Some(&allocation("0").details));
         allocations.replace("kubelet", vec![allocation("1"), allocation("2")]);
         assert_eq!((allocations.details(zero), allocations.id(&allocation("0"))), (None, None));
         allocations.replace("kubelet", vec![allocation("0")]);

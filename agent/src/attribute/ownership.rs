@@ -270,7 +270,7 @@ impl Ownership {
     }
 
     /// The number of a party that was granted something, with the names of `workload`.
-    pub fn grantee(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
+    pub fn allocation_owner(&self, owner_id: Owner, workload: &Workload) -> OwnerId {
         self.0.host.owners.granted(owner_id, workload)
     }
 

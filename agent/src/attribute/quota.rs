@@ -148,7 +148,7 @@ mod tests {
         use crate::attribute::ownership::Ownership;
         let ownership = Ownership::new(&crate::paths::Paths::under("/nonexistent".as_ref()));
         let workload = crate::attribute::Workload::default();
-        (0..count).map(|uid| ownership.grantee(Owner::User(uid), &workload)).collect()
+        (0..count).map(|uid| ownership.allocation_owner(Owner::User(uid), &workload)).collect()
     }
 
     #[test]

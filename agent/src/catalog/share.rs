@@ -4,7 +4,7 @@
 use super::attributes as attr;
 use super::{dims, metrics};
 use crate::ids::GpuId;
-use crate::sample::{Agent, GpuGrant, GpuParty};
+use crate::sample::{Agent, GpuAllocation, GpuOwner};
 
 dims! {
     /// Who granted a device.
@@ -65,7 +65,7 @@ dims! {
 metrics! {
     /// A device granted to an owner, used or not: always 1, with everything known about the owner,
     /// the name it was asked for by, and the MIG instance or the replica if it is only a part.
-    ALLOCATION_INFO: Gauge<i64> of GpuGrant, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
+    ALLOCATION_INFO: Gauge<i64> of GpuAllocation, by (GrantSource, GrantKind) = "gpu.allocation.info" ["1"]
         from "kubelet pod-resources v1; slurmstepd's device program; a site's mapping files";
     /// Parts of a device that the kubelet has to grant, used or not: 1 for a whole device, one for
     /// each replica or MIG instance, 0 for one that its plugin does not offer or calls unhealthy.
@@ -76,27 +76,27 @@ metrics! {
     /// the time in which the agent saw the grant. A state holds for the interval that a reading
     /// ends: `active` if the owner kept the device busy in it, however little. An owner without a
     /// process on the device is `unused` only where every process on the device is identified.
-    ALLOCATION_TIME: Counter<f64> of GpuParty, by AllocationState = "gpu.allocation.time" ["s"]
+    ALLOCATION_TIME: Counter<f64> of GpuOwner, by AllocationState = "gpu.allocation.time" ["s"]
         from "grants, the driver's process lists, the kernel's record of openings";
     /// Processes of an owner on a device, by the evidence: they differ for a process that opened
     /// the device and has no context on it, and for one that nobody saw open it.
-    OWNER_PROCESSES: UpDownCounter<i64> of GpuParty, by Presence = "gpu.owner.processes" ["{process}"]
+    OWNER_PROCESSES: UpDownCounter<i64> of GpuOwner, by Presence = "gpu.owner.processes" ["{process}"]
         from "the driver's process lists; openings of device nodes";
     /// An owner's share of `gpu.busy.time`, to which the shares of all owners add up. Split by the
     /// driver's samples of multiprocessor time, scaled to the device's own value: it cannot see how
     /// many multiprocessors a kernel used, nor engines other than these. With MIG on, what a GPU
     /// instance did is its only owner's.
-    OWNER_BUSY_TIME: Counter<f64> of GpuParty, by ShareMethod = "gpu.owner.busy.time" ["s"]
+    OWNER_BUSY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.busy.time" ["s"]
         from "gpu.utilization, gpu.process.utilization and gpu.instance.gr_engine.active";
     /// An owner's share of `gpu.memory.time`, to which the shares of all owners add up: the bytes
     /// its processes hold, times the time. What the driver keeps for itself is nobody's.
-    OWNER_MEMORY_TIME: Counter<f64> of GpuParty, by ShareMethod = "gpu.owner.memory.time" ["By.s"]
+    OWNER_MEMORY_TIME: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.memory.time" ["By.s"]
         from "gpu.memory.usage and gpu.process.memory.usage";
     /// An owner's share of `gpu.accounted.energy`, to which the shares of all owners add up. Of a
     /// busy device all energy goes with the busy time; of an idle one to the only owner on it, else
     /// by memory held, else to those it is granted to, else to nobody; of one cut into MIG
     /// instances by compute slices.
-    OWNER_ENERGY: Counter<f64> of GpuParty, by ShareMethod = "gpu.owner.energy" ["J"]
+    OWNER_ENERGY: Counter<f64> of GpuOwner, by ShareMethod = "gpu.owner.energy" ["J"]
         from "increases of gpu.energy";
     /// Time for which a device's use was accounted: between two readings of it that follow each
     /// other. Nothing is claimed for the time in which a device was not read.

@@ -1,5 +1,5 @@
-//! What is known of a board in words: versions, serial numbers, its place in the rack. A vendor
-//! tells those that it knows.
+//! Facts about a board as text: versions, serial numbers, its place in the rack. Each vendor's
+//! reader sets those it can read.
 
 use crate::catalog::attributes::{self as attr, AttrKey, AttrSet};
 use serde::{Deserialize, Serialize};
@@ -25,17 +25,17 @@ facts! {
     Vbios = GPU_VBIOS_VERSION;
     /// Part number.
     Part = GPU_BOARD_PART;
-    /// Version of the firmware of the board's own processor.
+    /// Firmware version of the GPU System Processor (GSP).
     GspFirmware = GPU_GSP_VERSION;
     /// Version of the InfoROM's image.
     InforomImage = GPU_INFOROM_IMAGE;
-    /// Version of its OEM object.
+    /// Version of the InfoROM's OEM object.
     InforomOem = GPU_INFOROM_OEM;
-    /// Version of its ECC object.
+    /// Version of the InfoROM's ECC object.
     InforomEcc = GPU_INFOROM_ECC;
-    /// Version of its power object.
+    /// Version of the InfoROM's power object.
     InforomPower = GPU_INFOROM_POWER;
-    /// Checksum of its configuration.
+    /// Checksum of the InfoROM's configuration.
     InforomChecksum = GPU_INFOROM_CHECKSUM;
     /// The module's number on the baseboard.
     Module = GPU_MODULE_ID;
@@ -63,12 +63,12 @@ facts! {
     ConfidentialEnvironment = GPU_CONFIDENTIAL_ENVIRONMENT;
 }
 
-/// The facts about one board, each once, in the order of [`Fact`].
+/// The facts about one board, at most one of each kind, in the order of [`Fact`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts(Vec<(Fact, String)>);
 
 impl Facts {
-    /// Sets a fact, or takes it away; true when that changed something.
+    /// Sets or removes a fact; returns whether that changed anything.
     pub fn set(&mut self, fact: Fact, text: Option<String>) -> bool {
         let place = self.0.binary_search_by_key(&fact, |(known, _)| *known);
         match (place, text) {
@@ -91,12 +91,12 @@ impl Facts {
         }
     }
 
-    /// A fact.
+    /// The text of a fact.
     pub fn get(&self, fact: Fact) -> Option<&str> {
         self.0.iter().find(|(known, _)| *known == fact).map(|(_, text)| text.as_str())
     }
 
-    /// Adds all of them to a set of attributes.
+    /// Adds all facts to a set of attributes.
     pub(super) fn add_to(&self, set: &mut AttrSet) {
         for (fact, text) in &self.0 {
             set.set(fact.key(), text.as_str());
@@ -109,7 +109,7 @@ mod tests {
     use super::{Fact, Facts};
 
     #[test]
-    fn a_fact_that_changes_or_goes_is_a_change_and_one_told_again_is_none() {
+    fn only_a_new_different_or_removed_fact_is_a_change() {
         let mut facts = Facts::default();
         let mut set = |text: Option<&str>| facts.set(Fact::FabricClique, text.map(str::to_owned));
         let changes = [None, Some("7"), Some("7"), Some("8"), None, None].map(&mut set);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_have_one_order_whatever_order_they_are_told_in() {
+    fn facts_have_one_order_whatever_order_they_are_set_in() {
         let reported = |order: [Fact; 3]| {
             let mut facts = Facts::default();
             for fact in order {

@@ -1,10 +1,10 @@
-//! The devices of this host as they are remembered: one that is gone is missed, also by the agent
-//! after this one, until it is back or an operator forgets it.
+//! The known devices of this host. A missing device is reported until it returns or an operator
+//! removes it, also by an agent that starts later.
 //!
-//! Kept in `devices.json` in the state directory, a few hundred bytes a device. A thread of its own
-//! (`register`) writes it, because a file system may hang like a driver: at once when a device is
-//! new, changed or gone, else every few minutes for the time it was last seen. Where it cannot be
-//! written, devices are remembered until the agent ends.
+//! Stored in `devices.json` in the state directory, a few hundred bytes a device. A thread of its
+//! own (`register`) writes the file, because a file system may hang like a driver: at once when a
+//! device is new, changed or removed, else every few minutes to update the last-seen times. If the
+//! file cannot be written, devices are known until the agent ends.
 
 use crate::ids::{GpuUuid, PciAddress};
 use crate::inventory::GpuInfo;
@@ -18,20 +18,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The file.
+/// The file's name.
 const FILE: &str = "devices.json";
-/// The shape of the file; one of another shape is not read.
+/// The format version; a file of another version is not read.
 const VERSION: u32 = 1;
-/// Devices remembered; a host has sixteen, and a machine image that moves between hosts collects
-/// them. The one not seen for longest goes first.
+/// Upper bound of stored devices: a host has sixteen, but a machine image that moves between hosts
+/// collects them. The device seen longest ago is removed first.
 const MAX_DEVICES: usize = 256;
-/// A larger file is not ours.
-const LARGEST: u64 = 1 << 20;
-/// Between two writings where nothing but the time has changed.
+/// A larger file is not the agent's.
+const MAX_FILE_LEN: u64 = 1 << 20;
+/// Time between two writes in which only last-seen times change.
 const REFRESH: Duration = Duration::from_mins(5);
-/// How long a device that was replaced is told as such; then it is forgotten by itself.
+/// How long a replaced device is reported as replaced; then it is removed.
 const REPLACED: Duration = Duration::from_hours(24);
-/// How long the agent's end waits for the last writing.
+/// How long the agent waits at its end for the last write.
 const LAST: Duration = Duration::from_secs(1);
 
 /// A device that was on this host.
@@ -41,12 +41,12 @@ pub struct KnownDevice {
     pub uuid: GpuUuid,
     /// `nvidia`, ….
     pub vendor: String,
-    /// Its index when it was last seen.
+    /// Its index when last seen.
     pub index: u32,
     /// Product name.
     #[serde(default)]
     pub model: Option<String>,
-    /// PCI address when it was last seen.
+    /// PCI address when last seen.
     #[serde(default)]
     pub pci_address: Option<String>,
     /// Board serial number.
@@ -54,7 +54,7 @@ pub struct KnownDevice {
     pub serial: Option<String>,
     /// When it last answered, in seconds since the epoch.
     pub last_seen: u64,
-    /// The device that was found at its PCI address since.
+    /// The device found at its PCI address since then.
     #[serde(default)]
     pub replaced_by: Option<GpuUuid>,
 }
@@ -65,20 +65,20 @@ struct Content {
     devices: Vec<KnownDevice>,
 }
 
-/// Why a file was not read.
+/// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error(transparent)]
     Read(#[from] io::Error),
-    #[error("not what the agent writes: {0}")]
+    #[error("not a device file of the agent: {0}")]
     Shape(#[from] serde_json::Error),
-    #[error("it is of version {0}, and this agent knows version {VERSION}")]
+    #[error("its format version is {0}; this agent reads version {VERSION}")]
     Version(u32),
-    #[error("it is larger than {LARGEST} bytes")]
+    #[error("it is larger than {MAX_FILE_LEN} bytes")]
     TooLarge,
 }
 
-/// Every device that was on this host. Without a file it lasts as long as the agent.
+/// All known devices of this host. Without a file they are known until the agent ends.
 #[derive(Debug, Default)]
 pub struct DeviceStore {
     state: Mutex<State>,
@@ -88,39 +88,41 @@ pub struct DeviceStore {
 #[derive(Debug, Default)]
 struct State {
     known: BTreeMap<GpuUuid, KnownDevice>,
-    /// Grows with every change of which devices there are.
+    /// Increases with every change of the set of devices or their identity.
     generation: u64,
-    /// Something other than a time has changed since the last writing.
+    /// Whether anything except a last-seen time changed since the last write.
     changed: bool,
     written: Option<Instant>,
 }
 
-/// The thread that writes.
+/// The thread that writes the file.
 #[derive(Debug)]
 struct Writer {
-    /// What is to be written next; a newer text takes the place of one that waits.
+    /// The next text to write; a newer text replaces one that waits.
     latest: Arc<Mutex<Option<Vec<u8>>>>,
     wake: SyncSender<()>,
     ended: Mutex<Receiver<()>>,
 }
 
 impl DeviceStore {
-    /// Reads what was remembered in a folder and writes there from now on.
+    /// Reads the devices stored in a folder and writes changes there.
     pub fn open(folder: &Path) -> Self {
         let mut register = Self::read_only(folder);
         match start_writer(folder.to_owned()) {
             Ok(writer) => register.writer = Some(writer),
-            Err(error) => tracing::warn!(%error, "no thread to write the devices of this host"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot start the thread that writes known devices")
+            }
         }
         register
     }
 
-    /// Reads what was remembered in a folder and leaves it alone.
+    /// Reads the devices stored in a folder and never writes there.
     pub fn read_only(folder: &Path) -> Self {
         let path = folder.join(FILE);
         let known = read(&path).unwrap_or_else(|error| {
             let path = path.display();
-            tracing::warn!(%path, %error, "the remembered devices cannot be read: starting anew");
+            tracing::warn!(%path, %error, "cannot read known devices; starting with none");
             Vec::new()
         });
         let mut known: Vec<_> = known.into_iter().map(|one| (one.uuid.clone(), one)).collect();
@@ -129,23 +131,24 @@ impl DeviceStore {
         Self { state: Mutex::new(state), writer: None }
     }
 
-    /// A vendor's devices, as they are remembered.
+    /// The known devices of a vendor.
     pub fn known(&self, vendor: &str) -> Vec<KnownDevice> {
         let state = self.state();
         state.known.values().filter(|known| known.vendor == vendor).cloned().collect()
     }
 
-    /// Whether a device is remembered.
+    /// Whether a device is known.
     pub fn knows(&self, uuid: &GpuUuid) -> bool {
         self.state().known.contains_key(uuid)
     }
 
-    /// Changes when [`Register::known`] may have.
+    /// Changes whenever the result of [`DeviceStore::known`] may change.
     pub fn generation(&self) -> u64 {
         self.state().generation
     }
 
-    /// A device told who it is: it is on this host, and whatever else was at its place is not.
+    /// Records a device that reported its identity; another device at its PCI address is replaced
+    /// by it.
     pub fn identified(&self, info: &GpuInfo, at: SystemTime) {
         let mut state = self.state();
         let fresh = KnownDevice {
@@ -164,8 +167,8 @@ impl DeviceStore {
                 other.replaced_by = Some(fresh.uuid.clone());
             }
         }
-        let before = state.known.insert(fresh.uuid.clone(), fresh.clone());
-        let same = before.map(|before| KnownDevice { last_seen: fresh.last_seen, ..before });
+        let previous = state.known.insert(fresh.uuid.clone(), fresh.clone());
+        let same = previous.map(|known| KnownDevice { last_seen: fresh.last_seen, ..known });
         if same != Some(fresh) {
             state.generation += 1;
             state.changed = true;
@@ -173,25 +176,25 @@ impl DeviceStore {
         state.bound(seconds(at));
     }
 
-    /// A device answered.
+    /// Records that a device answered.
     pub fn seen(&self, uuid: &GpuUuid, at: SystemTime) {
         if let Some(known) = self.state().known.get_mut(uuid) {
             known.last_seen = seconds(at);
         }
     }
 
-    /// Remembers a device no longer; gives what was remembered.
+    /// Removes a device and returns its entry.
     pub fn remove(&self, uuid: &str) -> Option<KnownDevice> {
         let mut state = self.state();
-        let forgotten = state.known.remove(&GpuUuid::new(uuid))?;
+        let removed = state.known.remove(&GpuUuid::new(uuid))?;
         state.generation += 1;
         state.changed = true;
         drop(state);
         self.save(Instant::now());
-        Some(forgotten)
+        Some(removed)
     }
 
-    /// Has it written if that is due; call it now and then.
+    /// Writes the file if that is due; call it regularly.
     pub fn save(&self, now: Instant) {
         let Some(writer) = &self.writer else { return };
         let mut state = self.state();
@@ -213,7 +216,7 @@ impl DeviceStore {
 }
 
 impl Drop for DeviceStore {
-    /// Writes when everything was last seen.
+    /// Writes the last-seen times.
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         if let Some(text) = self.state().text() {
@@ -221,7 +224,7 @@ impl Drop for DeviceStore {
         }
         let Writer { wake, ended, .. } = writer;
         drop(wake);
-        // A disk that hangs does not hold up the agent's end.
+        // Bounded: a disk that hangs does not delay the agent's end.
         let _ = ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LAST);
     }
 }
@@ -229,20 +232,20 @@ impl Drop for DeviceStore {
 impl Writer {
     fn put(&self, text: Vec<u8>) {
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-        // Full where it is awake or will wake: it takes the latest.
+        // A full channel means that the thread runs or will run: it takes the latest text.
         let _ = self.wake.try_send(());
     }
 }
 
 impl State {
-    /// Keeps within the bounds of number and of time.
+    /// Removes what exceeds the bounds of count and time.
     fn bound(&mut self, now: u64) {
         let before = self.known.len();
-        let over = |known: &KnownDevice| {
-            let gone = Duration::from_secs(now.saturating_sub(known.last_seen));
-            known.replaced_by.is_some() && gone > REPLACED
+        let is_expired = |known: &KnownDevice| {
+            let absence = Duration::from_secs(now.saturating_sub(known.last_seen));
+            known.replaced_by.is_some() && absence > REPLACED
         };
-        self.known.retain(|_, known| !over(known));
+        self.known.retain(|_, known| !is_expired(known));
         while self.known.len() > MAX_DEVICES {
             let oldest = self.known.values().min_by_key(|known| known.last_seen);
             let Some(oldest) = oldest.map(|known| known.uuid.clone()) else { break };
@@ -275,8 +278,8 @@ fn read(path: &Path) -> Result<Vec<KnownDevice>, Unusable> {
         Err(error) => return Err(error.into()),
     };
     let mut text = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > LARGEST {
+    file.take(MAX_FILE_LEN + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_FILE_LEN {
         return Err(Unusable::TooLarge);
     }
     let content: Content = serde_json::from_slice(&text)?;
@@ -292,25 +295,25 @@ fn start_writer(folder: PathBuf) -> io::Result<Writer> {
     let (end, ended) = sync_channel(1);
     let texts = Arc::clone(&latest);
     thread::Builder::new().name("register".to_owned()).spawn(move || {
-        let mut complained = false;
+        let mut warned = false;
         for () in woken {
             let text = texts.lock().unwrap_or_else(PoisonError::into_inner).take();
             let Some(text) = text else { continue };
             let written = write(&folder, &text);
             if let Err(error) = &written
-                && !std::mem::replace(&mut complained, true)
+                && !std::mem::replace(&mut warned, true)
             {
                 let (folder, remedy) = (folder.display(), "make it writable, or set paths.state");
-                tracing::warn!(%folder, %error, remedy, "devices that vanish are missed by this agent only, not by the next");
+                tracing::warn!(%folder, %error, remedy, "cannot store known devices; after a restart, missing devices are not reported");
             }
         }
-        // The agent's end waits a moment for this and no longer.
+        // `drop` waits for this, at most `LAST`.
         let _ = end.send(());
     })?;
     Ok(Writer { latest, wake, ended: Mutex::new(ended) })
 }
 
-/// Renamed into its place, so that a crash leaves the old or the new one.
+/// Writes a new file and renames it, so that a crash leaves the old file or the new one.
 fn write(folder: &Path, text: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let draft = folder.join(format!("{FILE}.new"));

@@ -1,5 +1,5 @@
-//! What a subject is at the moment, looked up when it is needed first, and the labels that says. A
-//! lookup or two a subject; labels are built when a series begins or is called otherwise.
+//! Looks up a subject's identity on first use and builds its labels. One or two lookups a subject;
+//! labels are built for a new series and after a change of identity.
 
 use super::Key;
 use crate::attribute::quota::QuotaKey;
@@ -9,14 +9,14 @@ use crate::sample::Subject;
 use crate::subject::{Identity, Registries};
 use std::sync::Arc;
 
-/// What a subject is, looked up when it is needed first.
+/// A subject's identity and quota owner, looked up on first use.
 pub(super) struct SubjectLookup<'a> {
     registries: &'a Registries<'a>,
     identity: Option<Identity>,
     owner: Share,
 }
 
-/// Whose share a subject's series take.
+/// The owner on whose share a subject's series count.
 #[derive(Clone, Copy)]
 enum Share {
     NotLookedUp,
@@ -28,7 +28,7 @@ impl<'a> SubjectLookup<'a> {
         Self { registries, identity, owner: Share::NotLookedUp }
     }
 
-    /// Whose share the subject's series take; `None` for those that are nobody's.
+    /// The owner on whose share the subject's series count; `None` if they count on no share.
     pub(super) fn owner(&mut self, subject: Subject) -> Option<QuotaKey> {
         if let Share::Of(owner) = self.owner {
             return owner;
@@ -44,7 +44,7 @@ impl<'a> SubjectLookup<'a> {
     }
 }
 
-/// The labels of a series: of its subject, its dimensions, and its open ones.
+/// The labels of a series: its subject's attributes, its dimensions, and its open labels.
 pub(super) fn labels(key: &Key, identity: &Identity) -> Arc<Labels> {
     let mut set = AttrSet::new();
     key.subject.describe(key.metric, identity, &mut set);

@@ -1,15 +1,15 @@
-//! A ceiling on the series of this host, so that a crowd of processes cannot make more than a receiver
-//! takes, and shares of it, so that no owner can take it from the others.
+//! A limit of the series of this host, so that many processes cannot make more than a receiver
+//! accepts, and shares of it, so that no owner can use up the room of the others.
 //!
-//! What is new beyond the ceiling is left out and counted. The agent's own series are always let
-//! through, because they say what was left out. The others come in this order: devices, the basic
-//! series of processes and owners, what NCCL's probes count, what its Inspector writes; the last two
-//! may fill the ceiling only in part. An owner may have more than its share as long as nobody else
-//! needs it, but for the last twentieth. Where an owner below its share finds no room, the owner with
-//! the most series of collectives makes way.
+//! New series above the limit are dropped and counted. The agent's own series always pass, because
+//! they report what was dropped. The others have this order: devices, the basic series of processes
+//! and owners, the counts of NCCL's probes, the values of NCCL's Inspector; the last two may fill
+//! only a part of the limit. An owner may exceed its share while no other owner needs the room,
+//! except for the last twentieth. If an owner below its share finds no room, the owner with the
+//! most series of collectives loses some of them.
 //!
-//! Costs nothing for a series that goes on; a hash lookup when one begins or ends; a walk over the
-//! owners in a batch for which somebody made room is needed.
+//! Cost: nothing for a series that continues; a hash lookup for one that starts or ends; a scan of
+//! the owners for a batch in which room is needed.
 
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::agent::{DropReason, SourceState};
@@ -17,44 +17,47 @@ use crate::collect::status::Report;
 use crate::subject::SeriesClass;
 use std::collections::HashMap;
 
-/// Owners among whom the ceiling is divided at least: with fewer a new one would find all taken.
-const LEAST_OWNERS: usize = 5;
-/// An owner counts as one of them from this part of the ceiling on: many small ones need no share.
+/// The limit is divided among at least this many owners, so that a new owner finds room.
+const MIN_OWNERS: usize = 5;
+/// An owner counts for the division above this fraction of the limit (1/100): small owners need no
+/// share.
 const SMALL: usize = 100;
-/// The part of each room that is kept for owners below their share: the first series of a new process
-/// need not wait for somebody to make way.
+/// The fraction of the room (1/20) reserved for owners below their share, so that a new process's
+/// first series need no eviction.
 const SPARE: usize = 20;
 
-/// How many series there may be and are.
+/// The number of series, and the limit of it.
 #[derive(Debug)]
 pub(super) struct SeriesLimit {
     limit: usize,
     alive: usize,
     owners: HashMap<Option<QuotaKey>, OwnerUsage>,
-    /// Most series of an owner while others need the room.
+    /// The most series an owner may have while others need the room.
     share: usize,
-    /// Series of devices that are still to come in this batch, where it is the last that fits.
+    /// New device series still to come in this batch; counted only if the batch may exceed the
+    /// limit.
     owed: usize,
-    /// Series that owners below their share were refused in the last batches of all sources.
+    /// Dropped series of owners below their share, in the last batches of all sources.
     needed: Needed,
-    giver: Option<EvictionCandidate>,
-    /// The same of this batch.
+    /// The owner that loses series in this batch.
+    candidate: Option<EvictionCandidate>,
+    /// Dropped series of owners below their share, in this batch.
     wanted: Needed,
-    /// Series left out of the batch so far.
+    /// Series dropped from this batch so far.
     refused: usize,
-    /// Points left out since the start, and when owners were last told of theirs.
+    /// Points dropped since the start, and their number when owners last took theirs.
     lost: u64,
     reported: u64,
-    /// Ended counters whose start is remembered.
+    /// Ended counters with a stored start time.
     remembered: usize,
 }
 
-/// What an owner has.
+/// An owner's series.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnerUsage {
     basic: usize,
     of_collectives: usize,
-    /// Points left out since they were last taken.
+    /// Points dropped since they were last taken.
     refused: u64,
 }
 
@@ -64,20 +67,20 @@ impl OwnerUsage {
     }
 }
 
-/// The owner that makes way.
+/// The owner that loses series.
 #[derive(Clone, Copy, Debug)]
 struct EvictionCandidate {
     owner: QuotaKey,
-    /// The most important series that it gives.
+    /// The most important class of series that it loses.
     rank: SeriesClass,
     left: usize,
 }
 
-/// Where a series belongs.
+/// A series' class and owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) rank: SeriesClass,
-    /// `None` where it is nobody's: then it has no share to exceed.
+    /// `None` if it counts on no owner's share.
     pub(super) owner: Option<QuotaKey>,
 }
 
@@ -85,16 +88,16 @@ pub(super) struct Place {
 pub(super) type Needed = [usize; 5];
 
 impl SeriesLimit {
-    /// A ceiling over no series yet.
+    /// Starts without series.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
             alive: 0,
             owners: HashMap::new(),
-            share: limit / LEAST_OWNERS,
+            share: limit / MIN_OWNERS,
             owed: 0,
             needed: Needed::default(),
-            giver: None,
+            candidate: None,
             wanted: Needed::default(),
             refused: 0,
             lost: 0,
@@ -103,14 +106,14 @@ impl SeriesLimit {
         }
     }
 
-    /// Series alive now.
+    /// The number of live series.
     pub(super) fn alive(&self) -> usize {
         self.alive
     }
 
-    /// Begins a batch of some samples. `needed` is what the last batches of all sources left out;
-    /// `of_devices` counts the new series of devices in it, which is asked for only where room may
-    /// be short.
+    /// Starts a batch of `samples` samples. `needed` is what the last batches of all sources
+    /// dropped; `of_devices` counts the batch's new series of devices, and is called only if room
+    /// may be short.
     pub(super) fn begin(
         &mut self,
         samples: usize,
@@ -122,26 +125,25 @@ impl SeriesLimit {
         self.needed = needed;
         self.wanted = Needed::default();
         self.refused = 0;
-        self.giver = if needed == Needed::default() { None } else { self.find_giver() };
+        self.candidate = if needed == Needed::default() { None } else { self.find_candidate() };
     }
 
-    /// Ends a batch; gives how many series were left out of it, and those of them that have a right
-    /// to room.
+    /// Ends a batch; returns how many series it dropped, and those entitled to room.
     pub(super) fn finish(&mut self) -> (usize, Needed) {
         self.owed = 0;
         (self.refused, self.wanted)
     }
 
-    /// Whether there is room for a new series; takes it.
+    /// Whether there is room for a new series; if so, counts it.
     pub(super) fn admit(&mut self, place: Place) -> bool {
         let Place { rank, owner } = place;
         let room = self.room(rank);
         let share = self.share;
         let held = self.owners.entry(owner).or_default();
-        // Its own collectives never keep a process's basic series out.
+        // A process's own collectives never displace its basic series.
         let has = if rank < SeriesClass::Basic { held.all() } else { held.basic };
         let is_below = owner.is_none() || has < share;
-        let kept =
+        let reserved =
             if is_below { 0 } else { self.limit / SPARE + self.needed.iter().sum::<usize>() };
         let free = match rank {
             SeriesClass::Agent => true,
@@ -149,7 +151,7 @@ impl SeriesLimit {
                 self.owed = self.owed.saturating_sub(1);
                 room > 0
             }
-            _ => room > self.owed + kept,
+            _ => room > self.owed + reserved,
         };
         if free {
             self.alive += 1;
@@ -165,12 +167,14 @@ impl SeriesLimit {
         free
     }
 
-    /// Whether a series that goes on has to make way for others'; it has ended then.
-    pub(super) fn takes_back(&mut self, place: Place) -> bool {
-        let Some(giver) = &mut self.giver else { return false };
-        let is_it = Some(giver.owner) == place.owner && place.rank <= giver.rank && giver.left > 0;
+    /// Whether a live series is evicted for other owners' series; it has then ended.
+    pub(super) fn evicts(&mut self, place: Place) -> bool {
+        let Some(candidate) = &mut self.candidate else { return false };
+        let is_it = Some(candidate.owner) == place.owner
+            && place.rank <= candidate.rank
+            && candidate.left > 0;
         if is_it {
-            giver.left -= 1;
+            candidate.left -= 1;
             self.release(place);
             self.refused += 1;
             self.lost += 1;
@@ -181,7 +185,7 @@ impl SeriesLimit {
         is_it
     }
 
-    /// A series ended.
+    /// Counts a series that ended.
     pub(super) fn release(&mut self, place: Place) {
         self.alive = self.alive.saturating_sub(1);
         if let Some(held) = self.owners.get_mut(&place.owner) {
@@ -192,26 +196,28 @@ impl SeriesLimit {
         }
     }
 
-    /// A series is another owner's now.
+    /// Counts a series that another owner has now.
     pub(super) fn moved(&mut self, from: Place, to: Place) {
         self.release(from);
         self.alive += 1;
         self.owners.entry(to.owner).or_default().add(to.rank);
     }
 
-    /// Whether an ended counter may be remembered: as many as may live, and those of devices.
+    /// Whether to store an ended counter's start: at most as many as may live, and always for
+    /// devices.
     pub(super) fn remember(&mut self, place: Place) -> bool {
         let has_room = self.remembered < self.limit || place.rank >= SeriesClass::Device;
         self.remembered += usize::from(has_room);
         has_room
     }
 
-    /// One that was remembered is forgotten, or lives again.
+    /// Counts a stored start that was removed or is used again.
     pub(super) fn forget(&mut self) {
         self.remembered = self.remembered.saturating_sub(1);
     }
 
-    /// What each owner was refused since this was last asked. While nothing is, nobody is looked at.
+    /// Returns the points dropped for each owner since the last call. If none were, no owner is
+    /// visited.
     pub(super) fn take_refused(&mut self) -> Vec<(QuotaKey, u64)> {
         if std::mem::replace(&mut self.reported, self.lost) == self.lost {
             return Vec::new();
@@ -225,8 +231,8 @@ impl SeriesLimit {
         refused
     }
 
-    /// How it stands when so many series were left out of the last batches of all sources, most of
-    /// them of one owner; `None` while nothing ever was.
+    /// The limit's status. `refused` is the number of series dropped from the last batches of all
+    /// sources, `worst` the owner of most of them; `None` if nothing was ever dropped.
     pub(super) fn report(
         &self,
         refused: usize,
@@ -238,34 +244,35 @@ impl SeriesLimit {
         }
         let mut report = Report::ready();
         if refused > 0 {
-            let whose = worst.map(|(owner, count)| format!("; the most, {count}, are of {owner}"));
+            let most =
+                worst.map(|(owner, count)| format!("; {count} of them, the most, are {owner}'s"));
             let reason = format!(
-                "{refused} series are left out: there are {} and may be {} (agent.series_limit){}",
+                "{refused} series are dropped: {} exist and the limit is {} (agent.series_limit){}",
                 self.alive,
                 self.limit,
-                whose.unwrap_or_default()
+                most.unwrap_or_default()
             );
-            let remedy = format!("raise agent.series_limit, or tell less: {switches}");
+            let remedy = format!("raise agent.series_limit, or reduce what is sent: {switches}");
             report = Report::of(SourceState::Degraded, reason, remedy);
         }
         report.dropped = vec![(DropReason::SeriesLimit, self.lost)];
         Some(report)
     }
 
-    /// How many new series of a rank find room.
+    /// The room for new series of a class.
     fn room(&self, rank: SeriesClass) -> usize {
-        let most = match rank {
+        let limit = match rank {
             SeriesClass::Inspector => self.limit / 5 * 3,
             SeriesClass::Collective => self.limit / 5 * 4,
             SeriesClass::Basic | SeriesClass::Device | SeriesClass::Agent => self.limit,
         };
-        most.saturating_sub(self.alive)
+        limit.saturating_sub(self.alive)
     }
 
-    /// Who makes way for the most important of what is needed.
-    fn find_giver(&mut self) -> Option<EvictionCandidate> {
+    /// The owner that loses series for the most important class that needs room.
+    fn find_candidate(&mut self) -> Option<EvictionCandidate> {
         let large = self.owners.values().filter(|held| held.all() > self.limit / SMALL).count();
-        self.share = self.limit / large.max(LEAST_OWNERS);
+        self.share = self.limit / large.max(MIN_OWNERS);
         let ranks = [
             SeriesClass::Device,
             SeriesClass::Basic,
@@ -278,22 +285,22 @@ impl SeriesLimit {
         };
         ranks.into_iter().find_map(|rank| {
             let short = short(&rank);
-            (short > 0).then(|| self.giver_of(rank, short)).flatten()
+            (short > 0).then(|| self.candidate_for(rank, short)).flatten()
         })
     }
 
-    fn giver_of(&self, rank: SeriesClass, short: usize) -> Option<EvictionCandidate> {
+    fn candidate_for(&self, rank: SeriesClass, short: usize) -> Option<EvictionCandidate> {
         let owners = self.owners.iter();
         let owners = || owners.clone().filter_map(|(owner, held)| Some(((*owner)?, *held)));
         let is_basic = rank >= SeriesClass::Basic;
         let over = |held: OwnerUsage| held.all().saturating_sub(self.share);
-        // For what is basic everybody's collectives make way, for collectives only what is above a
-        // share.
+        // For basic series every owner's collectives are evicted; for collectives only those above
+        // the owner's share.
         let may_give = |held: OwnerUsage| {
             if is_basic { held.of_collectives } else { held.of_collectives.min(over(held)) }
         };
-        let most = owners().max_by_key(|(_, held)| may_give(*held));
-        let (rank, most, gives) = match most {
+        let largest = owners().max_by_key(|(_, held)| may_give(*held));
+        let (rank, owner, gives) = match largest {
             Some((owner, held)) if may_give(held) > 0 => {
                 (rank.min(SeriesClass::Collective), owner, may_give(held))
             }
@@ -303,7 +310,7 @@ impl SeriesLimit {
             }
             _ => return None,
         };
-        (gives > 0).then_some(EvictionCandidate { owner: most, rank, left: short.min(gives) })
+        (gives > 0).then_some(EvictionCandidate { owner, rank, left: short.min(gives) })
     }
 }
 

@@ -1,4 +1,4 @@
-//! One series: what it is called, when it began, and its last value.
+//! One series: its labels, its start time and its last value.
 
 use super::Key;
 use super::identity::{self, SubjectLookup};
@@ -15,7 +15,7 @@ pub(super) struct Series {
     pub(super) labels: Arc<Labels>,
     pub(super) identity: Identity,
     pub(super) place: Place,
-    /// When the identity was last looked at.
+    /// When the identity was last looked up.
     pub(super) epoch: u64,
     pub(super) start_ns: u64,
     pub(super) last_ns: u64,
@@ -24,28 +24,28 @@ pub(super) struct Series {
     pub(super) ended: bool,
 }
 
-/// The last value of a cumulative series, to see it start again.
+/// The last value of a cumulative series, to detect a restart.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(super) struct Cumulative(f64);
 
 impl Series {
-    /// Takes what its subject is now; the end of what it was called before, if that changes.
+    /// Updates the identity; returns the end mark of the series' former labels if they changed.
     pub(super) fn identify(
         &mut self,
         key: &Key,
-        known: &mut SubjectLookup<'_>,
+        lookup: &mut SubjectLookup<'_>,
         time_ns: u64,
-        ceiling: &mut SeriesLimit,
+        limit: &mut SeriesLimit,
     ) -> Option<Point> {
-        if self.identity.same(known.identity(key.subject)) {
+        if self.identity.same(lookup.identity(key.subject)) {
             return None;
         }
-        let place = key.place(known);
+        let place = key.place(lookup);
         if place != self.place {
-            ceiling.moved(self.place, place);
+            limit.moved(self.place, place);
             self.place = place;
         }
-        let identity = known.identity(key.subject);
+        let identity = lookup.identity(key.subject);
         let labels = identity::labels(key, identity);
         self.identity = identity.clone();
         if labels.set == self.labels.set {
@@ -53,12 +53,12 @@ impl Series {
         }
         let end = (!self.ended).then(|| self.end(key.metric, time_ns));
         self.labels = labels;
-        // What was counted so far was counted under the other name.
+        // The value so far was counted under the former labels.
         self.start_ns = time_ns;
         end
     }
 
-    /// The mark of its end.
+    /// Its end mark.
     pub(super) fn end(&self, metric: &'static MetricDef, time_ns: u64) -> Point {
         Point {
             metric,
@@ -71,7 +71,7 @@ impl Series {
 }
 
 impl Cumulative {
-    /// What must not decrease in a cumulative series.
+    /// The number that must not decrease in a cumulative series.
     pub(super) fn of(value: &Value) -> Self {
         Self(match value {
             Value::Int(number) => *number as f64,

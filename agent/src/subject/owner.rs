@@ -1,13 +1,13 @@
-//! Owners, their parts of devices, and what was allocated to them.
+//! Owners, their parts of devices, and their allocations.
 
 use super::{Identity, Registries, SeriesClass, SubjectKind};
 use crate::attribute::owner::OwnerId;
 use crate::attribute::quota::QuotaKey;
 use crate::catalog::MetricDef;
 use crate::catalog::attributes::AttrSet;
-use crate::sample::{GpuGrant, GpuParty};
+use crate::sample::{GpuAllocation, GpuOwner};
 
-impl SubjectKind for GpuParty {
+impl SubjectKind for GpuOwner {
     const WORD: &'static str = "owner";
     const ABOUT: &'static str = "an owner's part of a device";
     const BEGINS_WITH_AGENT: bool = true;
@@ -30,15 +30,15 @@ impl SubjectKind for GpuParty {
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
         identity.describe_device(set);
-        if let Some(owner_id) = &identity.owner {
-            set.extend(&owner_id.attributes);
+        if let Some(owner) = &identity.owner {
+            set.extend(&owner.attributes);
         }
     }
 }
 
-impl SubjectKind for GpuGrant {
+impl SubjectKind for GpuAllocation {
     const WORD: &'static str = "grant";
-    const ABOUT: &'static str = "a device, or a part of one, granted to an owner";
+    const ABOUT: &'static str = "a device, or a part of one, allocated to an owner";
     const BEGINS_WITH_AGENT: bool = true;
 
     fn class(self, _: &MetricDef) -> SeriesClass {
@@ -51,7 +51,7 @@ impl SubjectKind for GpuGrant {
             gpu: registries.inventory.get(self.gpu),
             instance: self.instance.and_then(instance),
             owner: registries.ownership.owner(self.owner),
-            grant: self.words.and_then(|id| registries.ownership.allocations().details(id)),
+            allocation: self.details.and_then(|id| registries.ownership.allocations().details(id)),
             ..Identity::default()
         }
     }
@@ -62,11 +62,11 @@ impl SubjectKind for GpuGrant {
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
         identity.describe_device(set);
-        if let Some(words) = &identity.grant {
-            words.describe(set);
+        if let Some(allocation) = &identity.allocation {
+            allocation.describe(set);
         }
-        if let Some(owner_id) = &identity.owner {
-            set.extend(&owner_id.details);
+        if let Some(owner) = &identity.owner {
+            set.extend(&owner.details);
         }
     }
 }
@@ -85,8 +85,8 @@ impl SubjectKind for OwnerId {
     }
 
     fn describe(self, _: &MetricDef, identity: &Identity, set: &mut AttrSet) {
-        if let Some(owner_id) = &identity.owner {
-            set.extend(&owner_id.attributes);
+        if let Some(owner) = &identity.owner {
+            set.extend(&owner.attributes);
         }
     }
 }

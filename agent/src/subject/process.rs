@@ -39,7 +39,7 @@ impl SubjectKind for GpuProcess {
     }
 }
 
-/// The process's owner, or that nobody knows one.
+/// Adds the process's owner, or the method `none` for a process without one.
 pub(super) fn describe_process(process: ProcKey, identity: &Identity, set: &mut AttrSet) {
     if let Some(owner) = &identity.process {
         set.extend(&owner.attributes());

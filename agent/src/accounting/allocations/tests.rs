@@ -15,20 +15,20 @@ fn instance(minor: u32, gpu_instance: u32, compute_instance: Option<u32>) -> Dev
     DeviceName::Instance { device: format!("nvidia{minor}").into(), gpu_instance, compute_instance }
 }
 
-/// A device on which nobody is.
+/// A device without processes.
 fn quiet() -> Read {
     Read { busy: Some(0.0), used: Some(1000), ..Read::default() }
 }
 
-/// The seconds of an only grant in the four states.
+/// The seconds of the one allocation in each of the four states.
 fn states(rig: &Rig, batch: &crate::sample::Batch) -> [f64; 4] {
-    let told = rig.reported(batch, TIME);
+    let reported = rig.reported(batch, TIME);
     ["active", "idle", "unused", "unknown"]
-        .map(|state| told[&("job 7".to_owned(), state.to_owned())])
+        .map(|state| reported[&("job 7".to_owned(), state.to_owned())])
 }
 
 #[test]
-fn a_grant_is_bound_by_every_name_a_device_has() {
+fn an_allocation_binds_by_every_name_of_a_device() {
     for (name, bound) in [
         (DeviceName::Uuid(GpuUuid::new("GPU-0")), true),
         (DeviceName::Uuid(GpuUuid::new("MIG-0")), true),
@@ -66,35 +66,35 @@ fn a_grant_is_bound_by_every_name_a_device_has() {
 }
 
 #[test]
-fn what_the_kubelet_has_to_grant_is_counted_by_device() {
+fn allocatable_parts_are_counted_by_device() {
     let mut rig = Rig::new();
     let parts = "gpu.allocatable";
     let batch = rig.read(0, &quiet());
-    assert_eq!(rig.reported(&batch, parts), rows([]), "nobody tells");
+    assert_eq!(rig.reported(&batch, parts), rows([]), "nothing is offered");
     rig.instance("MIG-0", rig.gpu(0), 1);
     let uuid = |uuid| DeviceName::Uuid(GpuUuid::new(uuid));
     for (offered, expected) in [
         (vec![uuid("GPU-0")], Some(1.0)),
         (vec![uuid("GPU-0"), uuid("GPU-0"), uuid("MIG-0")], Some(3.0)),
-        // Another is offered, and this one not: its plugin calls it unhealthy.
+        // Only another device is offered: the plugin reports this one as unhealthy.
         (vec![uuid("GPU-1")], Some(0.0)),
         (vec![uuid("GPU-9")], None),
         (vec![], None),
     ] {
         rig.ownership.allocations().offer(offered.clone());
         let batch = rig.read(10, &quiet());
-        let told = rig.reported(&batch, parts).into_values().next();
-        assert_eq!(told, expected, "{offered:?}");
+        let reported = rig.reported(&batch, parts).into_values().next();
+        assert_eq!(reported, expected, "{offered:?}");
     }
 }
 
 #[test]
-fn granted_time_is_in_one_of_four_states_that_add_up_to_it() {
+fn allocated_time_is_the_sum_of_four_states() {
     let mut rig = Rig::new();
     rig.allocation(&[(index(0), 7)]);
     rig.read(0, &quiet());
     let batch = rig.read(10, &quiet());
-    assert_eq!(states(&rig, &batch), [0.0, 0.0, 10.0, 0.0], "nobody is on it");
+    assert_eq!(states(&rig, &batch), [0.0, 0.0, 10.0, 0.0], "no process is on it");
 
     let process = rig.process(1, 7);
     let held = Read { processes: vec![(process, Some(10), None)], ..quiet() };
@@ -107,11 +107,11 @@ fn granted_time_is_in_one_of_four_states_that_add_up_to_it() {
     let batch = rig.miss(40);
     assert_eq!(states(&rig, &batch), [10.0, 10.0, 10.0, 10.0], "not read");
     let batch = rig.read(50, &Read { busy: None, ..held });
-    assert_eq!(states(&rig, &batch), [10.0, 10.0, 10.0, 20.0], "nothing tells whether busy");
+    assert_eq!(states(&rig, &batch), [10.0, 10.0, 10.0, 20.0], "the device reports no busy time");
 }
 
 #[test]
-fn no_granted_time_is_claimed_through_a_pause() {
+fn no_allocated_time_is_counted_through_a_pause() {
     let mut rig = Rig::new();
     rig.allocation(&[(index(0), 7)]);
     rig.read(0, &quiet());
@@ -132,7 +132,7 @@ fn a_process_that_opened_the_device_and_has_no_context_leaves_it_idle_not_unused
 }
 
 #[test]
-fn who_of_several_is_active_is_said_only_where_something_tells() {
+fn one_of_several_owners_is_active_only_with_evidence() {
     for (samples, expected) in [
         ([Some(0.2), Some(0.1)], [10.0, 0.0, 0.0, 0.0]),
         ([None, Some(0.1)], [0.0, 10.0, 0.0, 0.0]),
@@ -151,11 +151,11 @@ fn who_of_several_is_active_is_said_only_where_something_tells() {
 }
 
 #[test]
-fn in_mig_mode_the_instances_an_owner_is_in_tell_whether_it_is_active() {
+fn in_mig_mode_the_owner_s_instances_decide_whether_it_is_active() {
     for (busy, beside, expected) in [
         ([0.5, 0.0], 1, [10.0, 0.0, 0.0, 0.0]),
         ([0.0, 0.5], 1, [0.0, 10.0, 0.0, 0.0]),
-        // Another one in the same instance: whose work it is nothing tells.
+        // Another owner in the same instance: nothing shows whose work it is.
         ([0.5, 0.0], 0, [0.0, 0.0, 0.0, 10.0]),
         ([0.0, 0.5], 0, [0.0, 10.0, 0.0, 0.0]),
     ] {
@@ -179,7 +179,7 @@ fn in_mig_mode_the_instances_an_owner_is_in_tell_whether_it_is_active() {
 }
 
 #[test]
-fn a_device_is_not_called_unused_while_somebody_unknown_is_on_it() {
+fn a_device_with_an_unidentified_process_is_not_unused() {
     let mut rig = Rig::new();
     rig.allocation(&[(index(0), 7)]);
     let read = Read { unidentified: 1, ..quiet() };
@@ -189,24 +189,24 @@ fn a_device_is_not_called_unused_while_somebody_unknown_is_on_it() {
 }
 
 #[test]
-fn a_pod_s_process_whose_container_is_not_named_yet_is_not_another_s() {
+fn a_pod_process_without_a_known_container_may_be_the_allocated_container_s() {
     let mut rig = Rig::new();
     let uid = "aaaaaaaa-0000-4000-8000-000000000001";
     let process = rig.process_at(1, &format!("/kubepods/pod{uid}/{}", "a".repeat(64)));
     let pod =
         Owner::Pod { uid: PodUid::new(uid), container: Some(Arc::from("main")), within: None };
-    let owner_id = rig.ownership.grantee(pod, &Workload::default());
-    let mut grant = {
+    let owner_id = rig.ownership.allocation_owner(pod, &Workload::default());
+    let mut allocation = {
         rig.allocation(&[(index(0), 7)]);
         rig.ownership.allocations().all()[0][0].clone()
     };
-    grant.owner = owner_id;
-    rig.ownership.allocations().replace("slurm", vec![grant]);
+    allocation.owner = owner_id;
+    rig.ownership.allocations().replace("slurm", vec![allocation]);
     let read = Read { processes: vec![(process, Some(10), None)], ..quiet() };
     rig.read(0, &read);
     let batch = rig.read(10, &read);
-    let told = rig.reported(&batch, TIME);
-    assert_eq!(told[&("pod".to_owned(), "unknown".to_owned())], 10.0, "{told:?}");
+    let reported = rig.reported(&batch, TIME);
+    assert_eq!(reported[&("pod".to_owned(), "unknown".to_owned())], 10.0, "{reported:?}");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn replicas_of_one_owner_are_one_series_and_idle_energy_is_by_replica() {
 }
 
 #[test]
-fn a_grant_taken_back_ends_and_counts_anew_when_it_returns() {
+fn a_withdrawn_allocation_ends_and_starts_from_zero_when_it_returns() {
     let mut rig = Rig::new();
     rig.allocation(&[(index(0), 7)]);
     rig.read(0, &quiet());

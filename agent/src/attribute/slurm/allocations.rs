@@ -56,13 +56,13 @@ fn allocations(
             continue;
         }
         let workload = Workload { slurm: Some(job.task()), ..Workload::default() };
-        let owner_id = ownership.grantee(Owner::Job(job.name.clone()), &workload);
+        let owner_id = ownership.allocation_owner(Owner::Job(job.name.clone()), &workload);
         grants.extend(devices.into_iter().map(|device| Allocation {
             kind: if device.is_part() { GrantKind::Instance } else { GrantKind::Exclusive },
             device,
             owner: owner_id,
             source,
-            words: AllocationDetails {
+            details: AllocationDetails {
                 resource: Some(Arc::from(RESOURCE)),
                 ..AllocationDetails::default()
             },

@@ -39,7 +39,7 @@ fn known(uuid: &str, pci: &str, last_seen: u64) -> KnownDevice {
     }
 }
 
-/// What the next agent would know.
+/// The devices that the next agent knows.
 fn next(folder: &Path) -> Vec<KnownDevice> {
     DeviceStore::read_only(folder).known("nvidia")
 }
@@ -57,10 +57,10 @@ fn a_device_is_known_to_the_next_agent_with_when_it_last_answered() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_begun_anew() {
+fn an_unreadable_file_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(FILE);
-    let endless = " ".repeat(usize::try_from(LARGEST).unwrap() + 1);
+    let endless = " ".repeat(usize::try_from(MAX_FILE_LEN).unwrap() + 1);
     for text in ["{\"version\":1,\"devices\":[{\"uu", "{\"version\":2,\"devices\":[]}", &endless] {
         fs::write(&file, text).unwrap();
         let register = DeviceStore::open(folder.path());
@@ -72,7 +72,7 @@ fn a_file_that_cannot_be_read_is_begun_anew() {
 }
 
 #[test]
-fn what_is_forgotten_stays_forgotten() {
+fn a_removed_device_stays_removed() {
     let folder = tempfile::tempdir().unwrap();
     let register = DeviceStore::open(folder.path());
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
@@ -106,7 +106,7 @@ fn a_device_that_moved_is_one_device_and_replaces_no_other() {
 }
 
 #[test]
-fn a_replaced_device_that_is_put_back_elsewhere_is_there_again() {
+fn a_replaced_device_that_returns_elsewhere_is_present_again() {
     let register = DeviceStore::default();
     register.identified(&device("GPU-1", "00000000:13:00.0"), at(100));
     register.identified(&device("GPU-2", "00000000:13:00.0"), at(200));
@@ -116,19 +116,19 @@ fn a_replaced_device_that_is_put_back_elsewhere_is_there_again() {
 }
 
 #[test]
-fn the_one_not_seen_for_longest_goes_when_there_are_too_many() {
+fn the_device_seen_longest_ago_is_removed_when_there_are_too_many() {
     let register = DeviceStore::default();
     for number in 0..=MAX_DEVICES {
         let info = GpuInfo { pci_address: None, ..device(&format!("GPU-{number}"), "") };
         register.identified(&info, at(1000 + number as u64));
     }
-    let (gone, kept) = (GpuUuid::new("GPU-0"), GpuUuid::new("GPU-1"));
-    assert!(!register.knows(&gone) && register.knows(&kept));
+    let (removed, stored) = (GpuUuid::new("GPU-0"), GpuUuid::new("GPU-1"));
+    assert!(!register.knows(&removed) && register.knows(&stored));
     assert_eq!(register.known("nvidia").len(), MAX_DEVICES);
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_costs_the_file_only() {
+fn an_unwritable_folder_costs_only_the_file() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
     let register = DeviceStore::open(&folder.path().join("file/below"));

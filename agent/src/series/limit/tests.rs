@@ -6,8 +6,7 @@ fn place(rank: SeriesClass, user: u32) -> Place {
 
 const NOTHING: Needed = [0; 5];
 
-/// One batch in which an owner has this many series alive and this many that would be new; what is
-/// alive afterwards.
+/// Runs one batch in which an owner has `alive` live and `new` new series; returns the live ones.
 fn batch(
     limit: &mut SeriesLimit,
     place: Place,
@@ -16,14 +15,14 @@ fn batch(
     needed: Needed,
 ) -> (usize, Needed) {
     limit.begin(alive + new, needed, || 0);
-    let stay = (0..alive).filter(|_| !limit.takes_back(place)).count();
+    let stay = (0..alive).filter(|_| !limit.evicts(place)).count();
     let come = (0..new).filter(|_| limit.admit(place)).count();
     let (_, wanted) = limit.finish();
     (stay + come, wanted)
 }
 
 #[test]
-fn a_new_process_has_its_basic_series_whatever_others_have_of_collectives() {
+fn a_new_process_gets_its_basic_series_however_many_collectives_others_have() {
     let mut limit = SeriesLimit::new(1_000);
     for (rank, user) in
         [(SeriesClass::Inspector, 1), (SeriesClass::Collective, 2), (SeriesClass::Collective, 3)]
@@ -36,7 +35,7 @@ fn a_new_process_has_its_basic_series_whatever_others_have_of_collectives() {
 }
 
 #[test]
-fn alone_an_owner_may_have_more_than_its_share_and_gives_it_back() {
+fn one_owner_may_exceed_its_share_until_others_need_the_room() {
     let mut limit = SeriesLimit::new(1_000);
     let (flood, other) = (place(SeriesClass::Collective, 1), place(SeriesClass::Collective, 2));
     let (mut has, _) = batch(&mut limit, flood, 0, 5_000, NOTHING);
@@ -46,13 +45,13 @@ fn alone_an_owner_may_have_more_than_its_share_and_gives_it_back() {
     (has, _) = batch(&mut limit, flood, has, 5_000 - has, wanted);
     (others, wanted) = batch(&mut limit, other, others, 190 - others, wanted);
     assert_eq!((has, others, wanted), (610, 190, NOTHING));
-    // Nobody needs room: nobody makes way, and what is free is kept.
+    // No owner needs room: none loses series, and the reserve stays.
     let (later, _) = batch(&mut limit, flood, has, 5_000 - has, wanted);
     assert_eq!((later, limit.alive()), (610, 800));
 }
 
 #[test]
-fn nobody_is_brought_below_the_share_by_another_who_wants_collectives() {
+fn collectives_of_others_reduce_no_owner_below_its_share() {
     let mut limit = SeriesLimit::new(1_000);
     let places: Vec<Place> = (1..=4).map(|user| place(SeriesClass::Collective, user)).collect();
     for place in &places {
@@ -66,20 +65,20 @@ fn nobody_is_brought_below_the_share_by_another_who_wants_collectives() {
 }
 
 #[test]
-fn a_crowd_of_one_owners_processes_makes_way_for_anothers_first() {
+fn an_owner_with_many_processes_loses_series_to_another_s_first() {
     let mut limit = SeriesLimit::new(1_000);
-    let (crowd, other) = (place(SeriesClass::Basic, 1), place(SeriesClass::Basic, 2));
-    let (has, _) = batch(&mut limit, crowd, 0, 5_000, NOTHING);
+    let (many, other) = (place(SeriesClass::Basic, 1), place(SeriesClass::Basic, 2));
+    let (has, _) = batch(&mut limit, many, 0, 5_000, NOTHING);
     assert_eq!(has, 950);
     let (others, wanted) = batch(&mut limit, other, 0, 90, NOTHING);
     assert_eq!((others, wanted[SeriesClass::Basic as usize]), (50, 40));
-    let (has, _) = batch(&mut limit, crowd, has, 0, wanted);
+    let (has, _) = batch(&mut limit, many, has, 0, wanted);
     assert_eq!(has, 910);
     assert_eq!(batch(&mut limit, other, others, 40, wanted), (90, NOTHING));
 }
 
 #[test]
-fn collectives_make_way_for_basic_series_when_all_is_taken() {
+fn collectives_are_evicted_for_basic_series_when_the_limit_is_reached() {
     let mut limit = SeriesLimit::new(1_000);
     let collectives = place(SeriesClass::Collective, 1);
     batch(&mut limit, collectives, 0, 200, NOTHING);
@@ -94,14 +93,14 @@ fn collectives_make_way_for_basic_series_when_all_is_taken() {
 }
 
 #[test]
-fn an_owners_own_collectives_keep_no_process_of_it_out() {
+fn an_owner_s_collectives_displace_none_of_its_processes() {
     let mut limit = SeriesLimit::new(1_000);
     batch(&mut limit, place(SeriesClass::Inspector, 1), 0, 5_000, NOTHING);
     assert_eq!(batch(&mut limit, place(SeriesClass::Basic, 1), 0, 100, NOTHING), (100, NOTHING));
 }
 
 #[test]
-fn what_was_refused_is_told_by_owner_once() {
+fn dropped_points_are_reported_once_by_owner() {
     let mut limit = SeriesLimit::new(100);
     batch(&mut limit, place(SeriesClass::Inspector, 1), 0, 100, NOTHING);
     batch(&mut limit, place(SeriesClass::Basic, 2), 0, 10, NOTHING);
@@ -110,11 +109,11 @@ fn what_was_refused_is_told_by_owner_once() {
     for _ in 0..10 {
         limit.release(place(SeriesClass::Basic, 2));
     }
-    assert_eq!((limit.owners.len(), limit.alive()), (1, 55), "who has none is forgotten");
+    assert_eq!((limit.owners.len(), limit.alive()), (1, 55), "an owner without series is removed");
 }
 
 #[test]
-fn ended_counters_are_remembered_up_to_a_bound() {
+fn ended_counters_are_stored_up_to_a_bound() {
     let mut limit = SeriesLimit::new(10);
     let process = place(SeriesClass::Basic, 1);
     assert_eq!((0..100).filter(|_| limit.remember(process)).count(), 10);

@@ -151,10 +151,10 @@ impl Outcome {
         }
         self.allocations.push(Allocation {
             device,
-            owner: ownership.grantee(owner_id, &workload),
+            owner: ownership.allocation_owner(owner_id, &workload),
             source: GrantSource::Kubelet,
             kind: granted.kind,
-            words: granted.words,
+            details: granted.details,
         });
     }
 
@@ -194,7 +194,7 @@ fn granted(pod: &PodResources, names: &NameContext<'_>) -> Vec<(String, Granted)
         let host = beside(pod, container);
         all.extend(devices.map(|mut one| {
             let beside = PinnedResources { numa: std::mem::take(&mut one.numa), ..host.clone() };
-            one.words.beside = (beside != PinnedResources::default()).then(|| Arc::new(beside));
+            one.details.beside = (beside != PinnedResources::default()).then(|| Arc::new(beside));
             (container.name.clone(), one)
         }));
     }

@@ -16,7 +16,7 @@ pub(super) struct Granted {
     /// Which, or why that cannot be said.
     pub(super) device: Result<DeviceName, Unnamed>,
     pub(super) kind: GrantKind,
-    pub(super) words: AllocationDetails,
+    pub(super) details: AllocationDetails,
     /// NUMA nodes of the device.
     pub(super) numa: BTreeSet<i64>,
     /// The name as the kubelet has it: two that are the same are the same grant.
@@ -101,9 +101,9 @@ impl NameContext<'_> {
         let granted = |id: &String| {
             let (device, kind, replica) = naming(self, id);
             let resource = Some(Arc::clone(&resource));
-            let words = AllocationDetails { resource, replica, ..AllocationDetails::default() };
+            let details = AllocationDetails { resource, replica, ..AllocationDetails::default() };
             let numa = devices.topology.as_ref().map(TopologyInfo::ids).unwrap_or_default();
-            Granted { device, kind, words, numa, id: id.clone() }
+            Granted { device, kind, details, numa, id: id.clone() }
         };
         devices.device_ids.iter().map(granted).collect()
     }
@@ -125,13 +125,13 @@ impl NameContext<'_> {
             device: granted.device_name.clone(),
             cdi: granted.cdi_devices.iter().map(|device| device.name.clone()).collect(),
         };
-        let words = AllocationDetails {
+        let details = AllocationDetails {
             resource: Some(claim.into()),
             replica: granted.share_id.as_deref().map(Into::into),
             claimed: Some(Arc::new(claimed)),
             ..AllocationDetails::default()
         };
-        Some(Granted { device, kind: GrantKind::Claim, words, numa: BTreeSet::new(), id })
+        Some(Granted { device, kind: GrantKind::Claim, details, numa: BTreeSet::new(), id })
     }
 
     fn extra(&self, resource: &str) -> Option<Naming> {

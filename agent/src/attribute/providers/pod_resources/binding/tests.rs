@@ -62,8 +62,8 @@ fn reported(outcome: &Outcome, ownership: &Ownership) -> Vec<String> {
         let Owner::Pod { uid, container, within: None } = &facts.owner else { panic!("{facts:?}") };
         let container = container.as_deref().unwrap_or_default();
         let (kind, resource) =
-            (allocation.kind.as_str(), allocation.words.resource.as_deref().unwrap());
-        let replica = allocation.words.replica.as_deref().unwrap_or("-");
+            (allocation.kind.as_str(), allocation.details.resource.as_deref().unwrap());
+        let replica = allocation.details.replica.as_deref().unwrap_or("-");
         told.push(format!("{uid}/{container} {kind} {:?} {resource} {replica}", allocation.device));
     }
     told
@@ -128,7 +128,7 @@ fn what_a_container_has_for_itself_on_the_host_goes_with_its_device() {
     list[1].memory = vec![memory("memory", 7, &[])];
     let outcome = Binding::default().bind(list, &names(), &ownership);
     let beside =
-        outcome.allocations.iter().map(|allocation| allocation.words.beside.as_deref().cloned());
+        outcome.allocations.iter().map(|allocation| allocation.details.beside.as_deref().cloned());
     let expected = [
         Some(PinnedResources {
             numa: [1].into(),
@@ -244,7 +244,7 @@ fn a_grant_takes_no_name_away_from_the_pods_processes() {
         ..Pod::unnamed(PodUid::new("u1"))
     };
     let richer = Workload { pod: Some(pod), ..Workload::default() };
-    let id = ownership.grantee(owner_id, &richer);
+    let id = ownership.allocation_owner(owner_id, &richer);
     let before = ownership.owner(id).unwrap();
     let list = vec![line("a", &[("nvidia.com/gpu", GPU)])];
     let outcome = Binding::default().bind(list, &names(), &ownership);

@@ -15,8 +15,8 @@ fn plugin(resource: &str, id: &str) -> Option<Named> {
         topology: None,
     };
     let granted = names.plugin(&devices).pop()?;
-    assert_eq!((granted.words.resource.as_deref(), granted.id.as_str()), (Some(resource), id));
-    Some((granted.device, granted.kind, granted.words.replica))
+    assert_eq!((granted.details.resource.as_deref(), granted.id.as_str()), (Some(resource), id));
+    Some((granted.device, granted.kind, granted.details.replica))
 }
 
 fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, Unnamed>> {
@@ -43,7 +43,7 @@ fn claim(driver: &str, device: &str, cdi: &[&str]) -> Option<Result<DeviceName, 
         claimed: Some(Arc::new(claimed)),
         ..AllocationDetails::default()
     };
-    assert_eq!((&granted.words, granted.kind), (&words, GrantKind::Claim));
+    assert_eq!((&granted.details, granted.kind), (&words, GrantKind::Claim));
     Some(granted.device)
 }
 

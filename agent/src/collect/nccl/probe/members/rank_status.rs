@@ -232,7 +232,7 @@ mod tests {
             .collect();
         let mut groups = groups(&members, &communicators);
         for member in members.iter().take(others) {
-            groups.get_mut(&member.id).unwrap().whose = Some((65_534, OwnerId::OTHER));
+            groups.get_mut(&member.id).unwrap().owner = Some((65_534, OwnerId::OTHER));
         }
         let found = statuses(&members, &groups, NOW, Duration::from_mins(1));
         members.iter().map(|member| found[&member.id].state).collect()

@@ -2,7 +2,7 @@ use super::*;
 use crate::communicators::{CommunicatorHash, Communicators, MemberFacts, MemberKey};
 use crate::ids::ProcKey;
 
-const GROUP: Group = Group { hash: CommunicatorHash(1), whose: None };
+const GROUP: Group = Group { hash: CommunicatorHash(1), owner: None };
 
 fn members(count: u32) -> Vec<MemberId> {
     let communicators = Communicators::default();
