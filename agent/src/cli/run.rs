@@ -71,7 +71,7 @@ pub(super) fn device_reader(args: &ReaderArgs) -> anyhow::Result<ExitCode> {
     let settings = child::Settings {
         vendor,
         library: args.library.clone().unwrap_or_default(),
-        stall: args.stall_ms.map_or(child::STALL, Duration::from_millis),
+        stall: args.stall_ms.map_or(child::MAX_STALL, Duration::from_millis),
         events: args.events,
         paths: Paths { proc: args.proc.clone(), sys: args.sys.clone(), ..Paths::default() },
         off: args.without.clone(),

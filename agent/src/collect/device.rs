@@ -1,10 +1,10 @@
-//! Device readers: one vendor each, in a child process of its own, so that a driver that hangs or
-//! crashes takes nothing else with it.
+//! Device readers: one vendor each. Each runs in a child process, so that a driver that hangs or
+//! crashes does not affect the agent.
 //!
-//! [`DEVICES`] names the vendors. In the agent, a [`reader::DeviceReader`] starts the child, asks
-//! it once a tick and turns its answers into samples; in the child, [`child::serve`] opens the
-//! vendor's library, or its files in sysfs, and reads one device after the other; [`wire`] is what
-//! they say to each other.
+//! [`DEVICES`] lists the vendors. In the agent, a [`reader::DeviceReader`] starts the child, sends
+//! it one request a tick and turns the answers into samples. In the child, [`child::serve`] opens
+//! the vendor's library, or its files in sysfs, and reads the devices one after the other. [`wire`]
+//! defines the frames between them.
 
 mod amd;
 pub mod child;
@@ -38,7 +38,7 @@ use std::path::Path;
 use std::time::Duration;
 use wire::{OpenErrorKind, Reading};
 
-/// Every vendor that a child can read.
+/// Every supported vendor.
 pub static DEVICES: &[Vendor] = &[nvidia::VENDOR, amd::VENDOR];
 
 /// A vendor.
@@ -46,37 +46,38 @@ pub static DEVICES: &[Vendor] = &[nvidia::VENDOR, amd::VENDOR];
 pub struct Vendor {
     /// Name of the collector and of the configuration section, and the child's argument.
     pub name: &'static str,
-    /// The library that the devices are read through; `None` where the kernel's files suffice.
+    /// The library that reads the devices; `None` if the vendor needs only kernel files.
     pub library: Option<Library>,
-    /// The kernel drivers of its devices, as the bus names them.
+    /// Names of its kernel drivers on the PCI bus.
     pub drivers: &'static [&'static str],
     /// Device nodes that its processes open; the last component may end in `*`.
     pub nodes: &'static [&'static str],
-    /// Its drivers of device nodes, as `/proc/devices` names them.
+    /// Names of its drivers in `/proc/devices`.
     pub node_drivers: &'static [&'static str],
     /// The lines of its configuration section in the sample.
     pub sample: &'static str,
-    /// What can be switched in its configuration section.
+    /// The on/off keys of its configuration section.
     pub switches: &'static [Switch],
-    /// Capabilities that its confined child keeps: none where it loads code of the vendor's.
+    /// Capabilities that the confined child retains: none if it loads vendor code.
     pub keeps: CapabilitySet,
-    /// The kernel driver's devices; empty where it is not loaded or has no such list.
+    /// Lists the devices of the kernel driver; empty if the driver is not loaded or has no such
+    /// list.
     pub listed: fn(&Paths) -> BTreeSet<OsString>,
-    /// Whether a node, by its name below `/dev` or its number, is of one device.
+    /// Whether a node (name below `/dev`, or `major:minor`) belongs to one device.
     pub is_device_node: fn(&str) -> bool,
     /// The nodes of the partitions of its devices.
     pub partition_nodes: fn(&Paths) -> PartitionNodes,
-    /// Its events; `None` where they come from the kernel log only.
+    /// The library's event stream; `None` if events come only from the kernel log.
     pub events: Option<EventStream>,
-    /// Where a metric comes from, or why there is none, for the documentation.
+    /// The source of a metric, or the reason why it has none, for the documentation.
     pub source: fn(&'static MetricDef) -> Result<&'static str, &'static str>,
-    /// The vendor's function behind a reader's word for a call.
+    /// Maps the reader's name of a call to the vendor's function name.
     pub function: fn(&str) -> &str,
     /// Loads and initialises the library, or finds the files.
     pub open: fn(&OpenOptions<'_>) -> Result<OpenLibrary, OpenError>,
 }
 
-/// A key of a vendor's configuration section that is on or off.
+/// An on/off key of a vendor's configuration section.
 #[derive(Debug)]
 pub struct Switch {
     /// The key.
@@ -85,16 +86,16 @@ pub struct Switch {
     pub default: bool,
 }
 
-/// The stream of events that a vendor's library offers.
+/// The event stream of a vendor's library.
 #[derive(Debug)]
 pub struct EventStream {
-    /// Its name among the sources.
+    /// Its name in the table of sources.
     pub name: &'static str,
-    /// Its name on the events.
+    /// The `source` of its events.
     pub source: EventSource,
 }
 
-/// What a vendor is opened with.
+/// Arguments of [`Vendor::open`].
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions<'a> {
     /// The library; empty for a vendor without one.
@@ -116,42 +117,43 @@ impl OpenOptions<'_> {
 pub struct OpenLibrary {
     /// Its devices, in its order.
     pub devices: Vec<Box<dyn DeviceRead>>,
-    /// Asks how many it has now; may hang like any call.
+    /// Returns the current number of devices; may hang like any call.
     pub count: Count,
-    /// What happens to them, or why the library cannot tell; asked for only where it is wanted.
+    /// Opens the event stream, or returns why the library has none. Called only if events are
+    /// enabled.
     pub events: Box<dyn FnOnce() -> Result<Box<dyn Watch>, String> + Send>,
     /// Closes every handle.
     pub close: Box<dyn FnOnce() + Send>,
 }
 
-/// Asks a library how many devices it has now, if it answers.
+/// Returns the library's current number of devices, if it answers.
 pub type Count = Box<dyn FnMut() -> Option<u32> + Send>;
 
 /// One device. Every call may hang.
 pub trait DeviceRead: Send {
-    /// Reads everything once. `holders` are the processes that hold nodes of the vendor's, as far as
-    /// the agent knows them.
-    fn read(&mut self, holders: &[u32]) -> Reading;
+    /// Reads everything once. `openers` are the processes that the agent knows to have the vendor's
+    /// nodes open.
+    fn read(&mut self, openers: &[u32]) -> Reading;
 
-    /// Keeps, from now on, how long each function of the library takes.
+    /// Starts to time each library function.
     fn time_calls(&mut self) {}
 
-    /// What was kept, by function; nothing where times are not kept.
+    /// The collected times by function; empty if timing is off.
     fn times(&self) -> Vec<CallTimes> {
         Vec::new()
     }
 }
 
-/// How long the calls of one function took.
+/// Time spent in one library function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTimes {
-    /// As the library's header calls it.
+    /// Its name in the library's header.
     pub function: String,
-    /// Calls.
+    /// Number of calls.
     pub calls: u32,
-    /// All of them together.
+    /// Total time of all calls.
     pub total: Duration,
-    /// The longest.
+    /// The longest call.
     pub longest: Duration,
 }
 
@@ -159,13 +161,13 @@ pub struct CallTimes {
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct OpenError {
-    /// The kind, which decides what the agent does next.
+    /// The kind; it decides what the agent does next.
     pub refusal: OpenErrorKind,
-    /// What the library said.
+    /// The library's message.
     pub text: String,
 }
 
-/// The vendor of a name.
+/// Finds a vendor by name.
 pub fn vendor(name: &str) -> Option<&'static Vendor> {
     DEVICES.iter().find(|vendor| vendor.name == name)
 }

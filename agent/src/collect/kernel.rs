@@ -1,6 +1,6 @@
-//! BPF probes: one file a probe, of the same stem as its programs (`agent-ebpf/src/bin`) and its
-//! records (`agent-common/src`), and what they share. The probe of NCCL is in `collect/nccl`, beside
-//! the other sources of collective communication.
+//! BPF probes: one file per probe, with the same stem as its programs (`agent-ebpf/src/bin`) and
+//! its records (`agent-common/src`), and the code that they share. The probe
+//! of NCCL is in `collect/nccl`, beside the other sources of collective communication.
 
 mod attempts;
 pub mod btf;
@@ -18,6 +18,6 @@ mod watch;
 use super::nccl;
 use probe::ProbeDef;
 
-/// Every probe. To add one, write its three files (here, in `agent-ebpf/src/bin` and in `agent-common`)
-/// and its row.
+/// Every probe. To add one, write its three files (here, in `agent-ebpf/src/bin` and in
+/// `agent-common`) and its row.
 pub static PROBES: &[ProbeDef] = &[device_users::source::PROBE, nccl::PROBE];

@@ -1,9 +1,10 @@
-//! The kernel log: what drivers and the kernel say about accelerators, as events.
+//! Reads events about accelerators from the kernel log.
 //!
-//! Reads `/dev/kmsg` on a thread of its own (`kmsg`), from the oldest record there is. Records of
-//! the last [`PAST`] before the agent's start are told once, with their own time; older ones are
-//! history, and those an agent before this one told are known by their sequence numbers. What a
-//! program wrote into the log is not believed. Costs a look at each line and a wake a second.
+//! Reads `/dev/kmsg` on its own thread (`kmsg`), from the oldest record on. Records of the last
+//! [`PAST`] before the agent's start are reported once, with their own time; older ones are
+//! ignored, and those that an earlier agent reported are recognised by their sequence numbers.
+//! Records that a program wrote into the log are ignored. Costs parsing each line and one wake a
+//! second.
 
 #[doc(hidden)]
 pub mod fuzz;
@@ -32,43 +33,43 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-/// The source's name, and its thread's.
+/// The name of the source and of its thread.
 pub const NAME: &str = "kmsg";
 
 pub use source::SOURCE;
 
-/// What opens a log that cannot be opened.
+/// The remedy if the log cannot be opened.
 pub const REMEDY: &str = "run as root with CAP_SYSLOG";
 
-/// What happened this long before the agent's start is told: a pod that is started again after a
-/// fault finds it, and last week's faults are not news.
+/// How far before the agent's start records are reported: a pod that restarts after a fault finds
+/// its event, and last week's faults are not reported as new.
 const PAST: Duration = Duration::from_mins(10);
-/// How long the first reading of the devices is waited for: an event of an unknown device is told
-/// by its address only, and nobody is its victim.
-const FIRST: Duration = Duration::from_secs(5);
-/// Between two looks at what the desk holds.
-const LOOK: Duration = Duration::from_secs(1);
-/// Between attempts to open a log that cannot be opened.
+/// How long to wait for the first reading of the devices: an event of an unknown device has only
+/// its address and no affected owner.
+const FIRST_READING: Duration = Duration::from_secs(5);
+/// Interval at which pending events of the aggregator are applied.
+const POLL: Duration = Duration::from_secs(1);
+/// Pause between attempts to open the log.
 const RETRY: Duration = Duration::from_secs(30);
-/// A file that has no more to read (no kernel log) is looked at again this much later.
+/// Pause at the end of a file that has no more to read (a regular file instead of the kernel log).
 const AT_END: Duration = Duration::from_millis(100);
-/// The log's clock and the monotonic one begin together, but only the second is kept right by NTP:
-/// some microseconds a second are minutes after months. What is less than this is a thread that
-/// was woken late.
-const DRIFTED_US: u64 = 1_000_000;
-/// The longest record the kernel gives out (`PRINTK_MESSAGE_MAX`), and more than that.
+/// The log's clock and the monotonic clock start together, but NTP corrects only the second: a
+/// drift of some microseconds a second is minutes after months. A smaller difference than this is a
+/// thread that was woken late.
+const MIN_DRIFT_US: u64 = 1_000_000;
+/// More than the longest record that the kernel returns (`PRINTK_MESSAGE_MAX`).
 const MAX_RECORD: usize = 8192;
 
-/// Starts the thread. It reads until the agent ends.
+/// Starts the thread, which runs until the agent exits.
 pub fn start(
     paths: &Paths,
-    desk: Arc<EventAggregator>,
+    aggregator: Arc<EventAggregator>,
     board: StatusRegistry,
 ) -> io::Result<JoinHandle<()>> {
     let watch = Watch {
         paths: paths.clone(),
         position: Position::read(paths),
-        aggregator: desk,
+        aggregator,
         board,
         report: Report::ready(),
         not_before_us: None,
@@ -82,7 +83,7 @@ pub fn start(
     thread::Builder::new().name(NAME.to_owned()).spawn(move || watch.run())
 }
 
-/// Where the log can be read, for `gpuwho doctor`.
+/// How the log can be read, for `gpuwho doctor`.
 pub fn probe(paths: &Paths) -> Result<String, String> {
     match open(paths) {
         Ok(_) => Ok(paths.kmsg.display().to_string()),
@@ -93,7 +94,7 @@ pub fn probe(paths: &Paths) -> Result<String, String> {
     }
 }
 
-/// Nobody has named another file, which then is the log.
+/// Whether the path of the log is the default.
 fn is_default(paths: &Paths) -> bool {
     paths.kmsg == Paths::default().kmsg
 }
@@ -104,14 +105,14 @@ struct Watch {
     aggregator: Arc<EventAggregator>,
     board: StatusRegistry,
     report: Report,
-    /// On the log's clock.
+    /// In the log's clock.
     not_before_us: Option<u64>,
-    /// The last record's sequence number.
+    /// The sequence number of the last record.
     last: Option<u64>,
-    /// Records were overwritten before they were read.
+    /// The kernel overwrote records before they were read.
     overrun: bool,
     lost: u64,
-    /// Bytes of a line whose end has not come yet.
+    /// Bytes of an incomplete line.
     rest: Vec<u8>,
     reports: Reports,
     lag: Lag,
@@ -119,31 +120,32 @@ struct Watch {
 
 impl Watch {
     fn run(mut self) {
-        let begin = Instant::now() + FIRST;
+        let begin = Instant::now() + FIRST_READING;
         while !self.aggregator.knows_devices() && Instant::now() < begin {
             thread::sleep(AT_END);
         }
         loop {
             match self.open() {
                 Ok(log) => {
-                    self.stand(Report::ready());
+                    self.set_report(Report::ready());
                     self.board.clock(NAME);
                     self.follow(&log);
                 }
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
-                    self.stand(Report::of(SourceState::Degraded, reason, REMEDY));
+                    self.set_report(Report::of(SourceState::Degraded, reason, REMEDY));
                 }
             }
             let retry = Instant::now() + RETRY;
             while Instant::now() < retry {
-                thread::sleep(LOOK);
+                thread::sleep(POLL);
                 self.aggregator.apply_due(Instant::now());
             }
         }
     }
 
-    /// The log, or what stands for it where its device is refused; there, records have other numbers.
+    /// Opens the log, or `syslog(2)` if `/dev/kmsg` is refused; there, records have other sequence
+    /// numbers.
     fn open(&mut self) -> Result<OwnedFd, Errno> {
         open(&self.paths).or_else(|error| {
             let instead = is_default(&self.paths).then(syslog::follow).and_then(Result::ok);
@@ -154,7 +156,7 @@ impl Watch {
         })
     }
 
-    /// Reads until the log fails.
+    /// Reads until an error.
     fn follow(&mut self, log: &OwnedFd) {
         let mut buffer = vec![0; MAX_RECORD];
         loop {
@@ -169,7 +171,7 @@ impl Watch {
                 Err(Errno::INTR) => {}
                 Err(error) => {
                     let reason = unreadable(&self.paths, error);
-                    self.stand(Report::of(SourceState::Failed, reason, ""));
+                    self.set_report(Report::of(SourceState::Failed, reason, ""));
                     return;
                 }
             }
@@ -178,7 +180,7 @@ impl Watch {
         }
     }
 
-    /// Cuts what was read into lines; a record of the kernel is read whole, a pipe's may not be.
+    /// Splits the bytes into lines. The kernel returns whole records; a pipe may not.
     fn take(&mut self, bytes: &[u8]) {
         let _turn = self.board.turn(NAME, Duration::ZERO);
         self.rest.extend_from_slice(bytes);
@@ -206,7 +208,7 @@ impl Watch {
         }
     }
 
-    /// Counts the records between this one and the last, which were overwritten.
+    /// Counts the overwritten records between this one and the last.
     fn passed(&mut self, sequence: u64) {
         if self.overrun
             && let Some(last) = self.last
@@ -223,7 +225,7 @@ impl Watch {
 
     fn record(&mut self, record: &Record<'_>, clock: Clocks) {
         let clock = self.lag.set(clock, record.at_us);
-        self.reports.heed(record);
+        self.reports.scan(record);
         let past = u64::try_from(PAST.as_micros()).unwrap_or(u64::MAX);
         let first = self.not_before_us.get_or_insert(clock.log_us.saturating_sub(past));
         if record.at_us < *first || self.position.is_reported(record.sequence) {
@@ -232,12 +234,12 @@ impl Watch {
         let Some(what) = self.reports.read(record) else { return };
         self.aggregator.take(what, clock.moment(record.at_us), EventSource::Kmsg, Instant::now());
         if let Err(error) = self.position.advance(record.sequence) {
-            tracing::warn!(%error, "cannot keep how far the kernel log was told");
+            tracing::warn!(%error, "cannot save the position in the kernel log");
         }
     }
 
-    /// Says how it stands; what was lost stays lost.
-    fn stand(&mut self, report: Report) {
+    /// Publishes a report; the drop counter is carried over.
+    fn set_report(&mut self, report: Report) {
         let dropped = std::mem::take(&mut self.report.dropped);
         self.report = Report { dropped, ..report };
         self.publish();
@@ -254,41 +256,42 @@ fn open(paths: &Paths) -> Result<OwnedFd, Errno> {
 }
 
 fn unreadable(paths: &Paths, error: Errno) -> String {
-    format!("{}: {error}; XIDs, bus errors and kills are not told", paths.kmsg.display())
+    format!("{}: {error}; XIDs, bus errors and OOM kills are not reported", paths.kmsg.display())
 }
 
-/// Until there is more, for at most [`LOOK`].
+/// Waits for more records, at most [`POLL`].
 fn wait(log: &OwnedFd) {
-    let limit = Timespec { tv_sec: LOOK.as_secs().cast_signed(), tv_nsec: 0 };
-    // An error (a signal) is a look too early.
+    let limit = Timespec { tv_sec: POLL.as_secs().cast_signed(), tv_nsec: 0 };
+    // An error (a signal) only ends the wait early.
     let _ = poll(&mut [PollFd::new(log, PollFlags::IN)], Some(&limit));
 }
 
-/// How far the log's clock is behind the monotonic one, as records show that have just come.
+/// The offset of the log's clock from the monotonic clock, measured with records that have just
+/// arrived.
 #[derive(Debug, Default)]
 struct Lag {
     us: i64,
-    /// Everything was read: the next record is read when it comes.
+    /// Everything was read: the next record is read as soon as it arrives.
     at_end: bool,
 }
 
 impl Lag {
-    /// The clocks with the log's own set right, by a record that was read at that moment.
+    /// Corrects the log's clock by a record that was read at this moment.
     fn set(&mut self, clock: Clocks, at_us: u64) -> Clocks {
         let behind = clock.log_us.cast_signed().saturating_sub(at_us.cast_signed());
-        if std::mem::take(&mut self.at_end) && behind.abs_diff(self.us) > DRIFTED_US {
+        if std::mem::take(&mut self.at_end) && behind.abs_diff(self.us) > MIN_DRIFT_US {
             self.us = behind;
         }
         Clocks { log_us: clock.log_us.saturating_sub_signed(self.us), ..clock }
     }
 }
 
-/// One moment on three clocks.
+/// One instant on three clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clocks {
     wall: SystemTime,
     boot_ns: u64,
-    /// The kernel log's: like the monotonic clock, it stands still in suspend.
+    /// The kernel log's clock: like the monotonic clock, it stops in suspend.
     log_us: u64,
 }
 
@@ -301,7 +304,7 @@ impl Clocks {
         Self { wall: SystemTime::now(), boot_ns: boot_time_ns(), log_us }
     }
 
-    /// The moment of a record, as far back from now as the log says.
+    /// The time of a record, as far before now as the log says.
     fn moment(self, at_us: u64) -> Moment {
         let ago = Duration::from_micros(self.log_us.saturating_sub(at_us));
         let ago_ns = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_has_just_come_is_of_now_also_by_a_clock_that_has_drifted() {
+    fn a_new_record_is_current_even_if_the_clock_drifted() {
         for at in [3900 * SECOND, 4090 * SECOND] {
             let mut lag = Lag { at_end: true, ..Lag::default() };
             assert_eq!(lag.set(clock(), at).moment(at), ago(0), "{at}");
@@ -338,17 +341,17 @@ mod tests {
     }
 
     #[test]
-    fn records_from_before_the_end_was_reached_are_as_old_as_they_say() {
+    fn records_read_before_the_end_keep_their_age() {
         let mut lag = Lag::default();
         assert_eq!(lag.set(clock(), 3900 * SECOND).moment(3900 * SECOND), ago(100));
     }
 
     #[test]
-    fn a_thread_that_is_woken_late_takes_a_record_for_no_later_than_it_is() {
+    fn a_late_wake_does_not_make_a_record_newer() {
         let mut lag = Lag { at_end: true, ..Lag::default() };
         let at = 3999 * SECOND;
         assert_eq!(lag.set(clock(), at).moment(at), ago(1));
-        // Later than that it is taken for a drift, until the next record shows that there is none.
+        // A longer delay counts as drift until the next record corrects it.
         lag.at_end = true;
         lag.set(clock(), 3990 * SECOND);
         lag.at_end = true;

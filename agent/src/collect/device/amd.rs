@@ -1,9 +1,10 @@
-//! AMD devices through the kernel driver's files (`amdgpu`, KFD): no library.
+//! Reads AMD devices from the kernel driver's files (`amdgpu`, KFD), without a library.
 //!
-//! A device is a PCI device bound to `amdgpu`. A reading is some twenty-five small files of sysfs and, for
-//! each process that has a KFD context, one for each part of the device; of processes without one, the
-//! `fdinfo` of those that hold a render node. Files that block (`pcie_bw`) are never read, and none of a device that is suspended:
-//! reading it would wake it. Units are changed to base units here.
+//! A device is a PCI device bound to `amdgpu`. A reading is about twenty-five small sysfs files
+//! and, for each process with a KFD context, one for each partition of the device; for processes
+//! without a KFD context, the `fdinfo` files of those that have a render node open. Files that
+//! block (`pcie_bw`) are never read, and no file of a suspended device is: reading it would wake
+//! the device. Units are converted to base units here.
 
 mod kfd;
 mod sources;
@@ -59,11 +60,11 @@ pub(super) const VENDOR: Vendor = Vendor {
     open,
 };
 
-/// Its name on the bus.
+/// The driver's name on the PCI bus.
 const DRIVER: &str = "amdgpu";
-/// No host has more; a listing that has more is not the kernel's.
+/// No host has more devices; a longer listing is not the kernel's.
 const MAX_DEVICES: usize = 256;
-/// Product names by PCI device number, where the board's own data has none (`amdgpu_drv.c`, AMD's
+/// Product names by PCI device id, used if the board's own data has none (`amdgpu_drv.c`, AMD's
 /// `amdgpu.ids`).
 const MODELS: &[(&str, &str)] = &[
     ("0x738c", "AMD Instinct MI100"),
@@ -76,12 +77,12 @@ const MODELS: &[(&str, &str)] = &[
     ("0x75a0", "AMD Instinct MI350X"),
     ("0x75a3", "AMD Instinct MI355X"),
 ];
-/// Revisions of `gpu_metrics` 1.x by where in it the energy counter is (`kgd_pp_interface.h`). In 1.5
-/// and in 1.9 it is elsewhere.
+/// Offset of the energy counter by revision of `gpu_metrics` 1.x (`kgd_pp_interface.h`). It is
+/// elsewhere in 1.5 and in 1.9.
 const ENERGY_AT: &[(u8, usize)] = &[(3, 24), (4, 24), (6, 16), (7, 24), (8, 24)];
-/// Joules of a step of that counter: 2^-16.
+/// Joules per step of that counter: 2^-16.
 const ENERGY_STEP: f64 = 1.0 / 65536.0;
-/// Divides what files give in millionths, thousandths and hundredths.
+/// Divisors for files in millionths, thousandths and hundredths.
 const MICRO: f64 = 1e6;
 const MILLI: f64 = 1e3;
 const PERCENT: f64 = 100.0;
@@ -123,17 +124,17 @@ struct AmdDevice {
     address: String,
     index: u32,
     files: Files,
-    /// What it and its partitions are; the topology they were read from.
+    /// The topology generation, the device and its partitions as read at it.
     known: Option<(Option<String>, GpuInfo, Vec<Part>)>,
     /// Shared by all devices.
     clients: Arc<Clients>,
 }
 
 impl DeviceRead for AmdDevice {
-    fn read(&mut self, holders: &[u32]) -> Reading {
+    fn read(&mut self, openers: &[u32]) -> Reading {
         let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
         self.files.begin();
-        reading.outcome = self.read_into(holders, &mut reading);
+        reading.outcome = self.read_into(openers, &mut reading);
         if reading.outcome != Outcome::Ok {
             self.known = None;
             reading.values.clear();
@@ -148,7 +149,7 @@ impl DeviceRead for AmdDevice {
 }
 
 impl AmdDevice {
-    fn read_into(&mut self, holders: &[u32], reading: &mut Reading) -> Outcome {
+    fn read_into(&mut self, openers: &[u32], reading: &mut Reading) -> Outcome {
         let driver = fs::read_link(self.folder.join("driver"));
         if !driver.is_ok_and(|driver| driver.ends_with(DRIVER)) {
             return Outcome::Lost(format!("nothing at {} is bound to {DRIVER}", self.address));
@@ -165,7 +166,7 @@ impl AmdDevice {
         let parts = self.known.as_ref().map_or_else(Vec::new, |(.., parts)| parts.clone());
         let out = &mut reading.values;
         push(out, &metric::INFO, (), Some(1));
-        // Tells so without waking it.
+        // Reading this file does not wake the device.
         let power = self.files.text(&self.folder.join("power/runtime_status"));
         if power.as_deref() == Some("suspended") {
             return Outcome::Ok;
@@ -176,7 +177,7 @@ impl AmdDevice {
         if let [_, _, ..] = parts.as_slice() {
             reading.instances = self.partitions(&parts, is_new);
         }
-        self.processes(&parts, holders, reading);
+        self.processes(&parts, openers, reading);
         if read_any {
             Outcome::Ok
         } else {
@@ -195,7 +196,7 @@ impl AmdDevice {
         let bytes = |count: u64| i64::try_from(count).ok();
         push(out, &metric::MEMORY_LIMIT, (), total.and_then(bytes));
         if let (Some(total), Some(used)) = (total, used) {
-            let free = self.files.doubt(total.checked_sub(used));
+            let free = self.files.count_implausible(total.checked_sub(used));
             let used = free.and(bytes(used));
             push(out, &metric::MEMORY_USAGE, MemoryState::Used, used);
             push(out, &metric::MEMORY_USAGE, MemoryState::Free, free.and_then(bytes));
@@ -209,7 +210,7 @@ impl AmdDevice {
         push(out, &wear::PCIE_REPLAYS, (), self.number("pcie_replay_count").and_then(bytes));
     }
 
-    /// Power, energy, temperatures and clocks: what `hwmon` has.
+    /// Power, energy, temperatures and clocks from `hwmon`.
     fn board(&mut self, out: &mut Vec<WireValue>) {
         let Some((_, hwmon)) = numbered(&self.folder.join("hwmon"), "hwmon").pop() else { return };
         let mut read = |file: &str, divisor: f64| {
@@ -217,7 +218,7 @@ impl AmdDevice {
             #[expect(clippy::cast_precision_loss, reason = "readings of a sensor")]
             Some(number as f64 / divisor)
         };
-        // Newer boards have the level (MI300), older ones its mean (MI200), some both.
+        // Newer boards have the current power (MI300), older ones its average (MI200), some both.
         let average = read("power1_average", MICRO);
         let now = read("power1_input", MICRO);
         push(out, &metric::POWER, (), now.or(average));
@@ -242,7 +243,7 @@ impl AmdDevice {
             #[expect(clippy::cast_precision_loss, reason = "readings of a sensor")]
             Some(number as f64 / MILLI)
         };
-        // MI300 has no edge sensor: what it has of the die is its hottest place.
+        // MI300 has no edge sensor: its only die temperature is the hotspot.
         let hotspot = sensor("junction");
         let edge = sensor("edge").or(hotspot);
         let memory = sensor("mem");
@@ -252,7 +253,7 @@ impl AmdDevice {
         push(out, &metric::ENERGY, (), energy.or_else(|| self.energy()));
     }
 
-    /// The energy counter in the driver's table of metrics, of the revisions that are known to have it.
+    /// The energy counter in the driver's metrics table, for the revisions known to have it.
     fn energy(&mut self) -> Option<f64> {
         let table = self.files.bytes(&self.folder.join("gpu_metrics"))?;
         let [low, high, format, revision, ..] = *table.as_slice() else { return None };
@@ -264,7 +265,7 @@ impl AmdDevice {
         (counter != u64::MAX).then_some(counter as f64 * ENERGY_STEP)
     }
 
-    /// What the partitions are, where there are several.
+    /// The partitions of a partitioned device.
     fn partitions(&mut self, parts: &[Part], is_new: bool) -> Vec<InstanceReading> {
         let Some((_, device, _)) = &self.known else { return Vec::new() };
         let uuid = device.uuid.clone();
@@ -291,10 +292,10 @@ impl AmdDevice {
         (0..).zip(parts).map(one).collect()
     }
 
-    fn processes(&mut self, parts: &[Part], holders: &[u32], reading: &mut Reading) {
+    fn processes(&mut self, parts: &[Part], openers: &[u32], reading: &mut Reading) {
         let out = &mut reading.processes;
         kfd::processes((&self.paths, parts), &mut self.files, out);
-        self.clients.refresh((&self.paths, holders), reading.asked_ns, &mut self.files);
+        self.clients.refresh((&self.paths, openers), reading.asked_ns, &mut self.files);
         self.clients.on(&self.address, out);
         let pids: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let count = i64::try_from(pids.len()).ok();
@@ -319,7 +320,8 @@ impl AmdDevice {
         };
         info.facts.set(Fact::Vbios, text("vbios_version"));
         info.facts.set(Fact::Part, text("product_number"));
-        // The driver outside the kernel's tree has a version of its own; else it is the kernel's.
+        // The out-of-tree driver has its own version; otherwise the kernel's release is the
+        // version.
         let own = self.files.text(&self.paths.sys.join("module/amdgpu/version"));
         let kernel = || self.files.text(&self.paths.proc.join("sys/kernel/osrelease"));
         info.driver_version = own.or_else(kernel);
@@ -330,11 +332,12 @@ impl AmdDevice {
         self.files.number(&self.folder.join(file))
     }
 
-    /// A percentage as a fraction, if it is one.
+    /// A percentage as a fraction, if it is at most 100.
     fn ratio(&mut self, file: &str) -> Option<f64> {
         let percent = self.number(file)?;
-        let percent =
-            self.files.doubt(u8::try_from(percent).ok().filter(|percent| *percent <= 100));
+        let percent = self
+            .files
+            .count_implausible(u8::try_from(percent).ok().filter(|percent| *percent <= 100));
         percent.map(|percent| f64::from(percent) / PERCENT)
     }
 }

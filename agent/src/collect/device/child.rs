@@ -1,9 +1,10 @@
-//! The device reader child: holds a vendor's library, or its files, and answers on a socket.
+//! The device reader child: opens a vendor's library, or its files, and answers requests on a
+//! socket.
 //!
-//! The main thread never calls the vendor's code. One worker thread reads the devices in turn, which is
-//! gentle on the driver's lock; a device whose reading does not come back within the stall limit
-//! keeps that thread, and the next device is read on a new one. Its late answer is sent with the
-//! time it was taken, and only then is the device read again: one hung device costs one thread.
+//! The main thread never calls vendor code. One worker thread reads the devices in turn, so that
+//! the driver's lock has one user. If a device does not finish within the stall limit, its worker
+//! stays blocked and a new worker reads the next device. The late answer is sent with the time of
+//! its reading, and only then is the device read again: each hung device costs one thread.
 
 use super::events;
 use super::in_flight::{self, InFlightCall};
@@ -24,19 +25,20 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long one device may keep the others waiting at most. A healthy device takes about 10 ms, most of
-/// it in the two process lists; going on without a slow one costs a thread.
-pub const STALL: Duration = Duration::from_millis(100);
-/// And at least: what a busy machine takes now and then is no reason for another thread.
-const SHORTEST_STALL: Duration = Duration::from_millis(20);
-/// Parts of an interval that a device which begins to hang may move the others by, once.
-const STALLS: u32 = 20;
-/// Longer than any process lives, and still a time the kernel takes.
-const FOR_EVER: Duration = Duration::from_hours(24 * 365);
+/// Upper limit of the stall time: how long one device may delay the others. A healthy device takes
+/// about 10 ms, most of it in the two process lists; not waiting for a slow device costs a thread.
+pub const MAX_STALL: Duration = Duration::from_millis(100);
+/// Lower limit of the stall time: scheduling delays on a busy machine must not cost a thread.
+const MIN_STALL: Duration = Duration::from_millis(20);
+/// Divisor of the interval: a device that starts to hang delays the others once by at most this
+/// fraction.
+const STALL_DIVISOR: u32 = 20;
+/// Longer than any process lives, and a timeout that the kernel accepts.
+const FOREVER: Duration = Duration::from_hours(24 * 365);
 /// Status of a child whose reading code panicked.
 const PANICKED: i32 = 101;
 
-/// What a child serves.
+/// Settings of a child.
 #[derive(Debug)]
 pub struct Settings {
     /// The vendor.
@@ -47,17 +49,17 @@ pub struct Settings {
     pub paths: Paths,
     /// The switches that are off.
     pub off: Vec<String>,
-    /// How long one device may keep the others waiting.
+    /// How long one device may delay the others.
     pub stall: Duration,
-    /// Whether to tell what happens to the devices on standard output.
+    /// Whether to send device events on standard output.
     pub events: bool,
 }
 
 impl Settings {
-    /// How long one device may keep the others waiting where they are read at an interval: a
-    /// twentieth of it, so that their cadence stays.
+    /// The stall time at an interval: a twentieth of it, so that the other devices stay on
+    /// schedule.
     pub fn stall(interval: Duration) -> Duration {
-        (interval / STALLS).clamp(SHORTEST_STALL, STALL)
+        (interval / STALL_DIVISOR).clamp(MIN_STALL, MAX_STALL)
     }
 }
 
@@ -70,7 +72,7 @@ pub enum ServeError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
-    /// Standard output, on which events are told, could not be taken.
+    /// Standard output, which carries the events, could not be duplicated.
     #[error("cannot duplicate standard output: {0}")]
     Output(#[source] io::Error),
     /// The socket could not be shared by two threads.
@@ -82,7 +84,8 @@ pub enum ServeError {
 pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     let socket = UnixStream::from(socket);
     keep_drivers_unloaded();
-    // Before the library is loaded, whose own prints are nothing that the agent understands.
+    // Take stdout before the library loads: anything the library prints would corrupt the event
+    // stream.
     let output = settings.events.then(take_stdout).transpose().map_err(ServeError::Output)?;
     let (events, arriving) = mpsc::channel();
     listen(socket.try_clone().map_err(ServeError::Socket)?, events.clone())?;
@@ -94,38 +97,37 @@ pub fn serve(settings: &Settings, socket: OwnedFd) -> Result<(), ServeError> {
     outlet.send(&Frame::Opened { devices: u32::try_from(opened.devices.len()).unwrap_or(0) })?;
     let watching = output.map(|output| events::watch(output, opened.events));
     let watching = watching.transpose().map_err(ServeError::Thread)?;
-    let home = opened.devices.into_iter().map(Some).collect();
+    let idle = opened.devices.into_iter().map(Some).collect();
     let stall = settings.stall;
     let count = Some(opened.count);
-    let (worker, away) = (None, BTreeMap::new());
-    let mut aggregator =
-        ReaderServer { outlet, events, arriving, home, away, count, worker, stall };
-    let ended = aggregator.run();
+    let (worker, stuck) = (None, BTreeMap::new());
+    let mut server = ReaderServer { outlet, events, arriving, idle, stuck, count, worker, stall };
+    let ended = server.run();
     let is_waiting = watching.is_some_and(|thread| !thread.is_finished());
-    if is_waiting || aggregator.count.is_none() || aggregator.home.iter().any(Option::is_none) {
-        // A call hangs, or waits for events: closing the library would wait for it. The wait is a
-        // sleep in `poll`, which the end of the process ends, and the kernel closes every handle.
+    if is_waiting || server.count.is_none() || server.idle.iter().any(Option::is_none) {
+        // A call hangs or waits for events, and closing the library would block on it. The wait is
+        // a sleep in `poll`: exiting the process ends it, and the kernel closes every handle.
         exit_now(0);
     }
-    // What the devices hold of the library is given back before it is closed.
-    aggregator.home.clear();
+    // Drop the devices' library resources before the library is closed.
+    server.idle.clear();
     (opened.close)();
     match ended {
-        // Noticed while an answer was sent, not while the next request was awaited.
+        // Noticed while sending an answer rather than while waiting for a request.
         Err(ServeError::Wire(WireError::Closed)) => Ok(()),
         ended => ended,
     }
 }
 
-/// A library may load the kernel driver through a helper program where it finds none. An
-/// operator who unloads a driver to upgrade it must not find it loaded again by a monitor, so
-/// neither this process nor a program it starts can load a module.
+/// Drops the capability to load kernel modules. A library may load the kernel driver through a
+/// helper program if the driver is missing. An operator who unloads a driver to upgrade it must not
+/// find it loaded again by a monitor, so neither this process nor its children can load a module.
 fn keep_drivers_unloaded() {
-    // Refused to those who may not load one anyhow.
+    // Fails only for a process that cannot load modules anyway.
     let _ = remove_capability_from_bounding_set(CapabilitySet::SYS_MODULE);
 }
 
-/// Something the main thread waits for.
+/// An event for the main thread.
 enum Event {
     Asked(Request),
     Closed,
@@ -134,7 +136,7 @@ enum Event {
     Counted(Count, Option<u32>),
 }
 
-/// A device that comes back from a worker.
+/// A device that a worker returns, with its reading.
 struct Answer {
     tick: u64,
     slot: usize,
@@ -142,15 +144,15 @@ struct Answer {
     reading: Box<Reading>,
 }
 
-/// What a worker does.
+/// A job for a worker.
 enum Job {
     /// Reads a device.
-    Read { tick: u64, slot: usize, device: Box<dyn DeviceRead>, holders: Arc<[u32]> },
+    Read { tick: u64, slot: usize, device: Box<dyn DeviceRead>, openers: Arc<[u32]> },
     /// Counts the devices.
     Count(Count),
 }
 
-/// A worker that is not stuck.
+/// A worker that is not blocked.
 struct Worker {
     jobs: Sender<Job>,
     inside: InFlightCall,
@@ -168,8 +170,8 @@ impl Outlet {
         self.outbox.send(&mut self.socket, frame)
     }
 
-    /// Tells which call a thread does not come back from.
-    fn complain(&mut self, slot: Option<u32>, inside: &InFlightCall) -> Result<(), WireError> {
+    /// Reports the call that a thread is blocked in.
+    fn report_stuck(&mut self, slot: Option<u32>, inside: &InFlightCall) -> Result<(), WireError> {
         let Some(call) = inside.now() else { return Ok(()) };
         let lasts = u64::try_from(call.lasts.as_nanos()).unwrap_or(u64::MAX);
         let name = (self.function)(&call.name).to_owned();
@@ -178,28 +180,28 @@ impl Outlet {
     }
 }
 
-/// The main thread's side of the reading.
+/// State of the main thread.
 struct ReaderServer {
     outlet: Outlet,
     events: Sender<Event>,
     arriving: Receiver<Event>,
-    /// Devices by position; those being read are away.
-    home: Vec<Option<Box<dyn DeviceRead>>>,
-    /// What the threads do that have not brought their devices back in time.
-    away: BTreeMap<u32, InFlightCall>,
-    /// Away while the devices are counted.
+    /// Devices by position; `None` while a worker has the device.
+    idle: Vec<Option<Box<dyn DeviceRead>>>,
+    /// Calls of the workers that exceeded the stall limit, by device.
+    stuck: BTreeMap<u32, InFlightCall>,
+    /// `None` while a worker counts the devices.
     count: Option<Count>,
     worker: Option<Worker>,
     stall: Duration,
 }
 
 impl ReaderServer {
-    /// Answers requests until the agent hangs up.
+    /// Answers requests until the agent closes the socket.
     fn run(&mut self) -> Result<(), ServeError> {
         while let Ok(event) = self.arriving.recv() {
             match event {
-                Event::Asked(Request::Read { tick, count, holders }) => {
-                    if (count && !self.count()?) || !self.read_all(tick, &holders.into())? {
+                Event::Asked(Request::Read { tick, count, openers }) => {
+                    if (count && !self.count()?) || !self.read_all(tick, &openers.into())? {
                         break;
                     }
                 }
@@ -210,27 +212,27 @@ impl ReaderServer {
         Ok(())
     }
 
-    /// Counts the devices; false when the agent hung up.
+    /// Counts the devices; false if the agent closed the socket.
     fn count(&mut self) -> Result<bool, ServeError> {
         let Some(count) = self.count.take() else { return Ok(true) };
-        self.hand_out(Job::Count(count))?;
-        self.wait(None, |aggregator| aggregator.count.is_some())
+        self.dispatch(Job::Count(count))?;
+        self.wait(None, |server| server.count.is_some())
     }
 
-    /// Reads every device that is at home; false when the agent hung up.
-    fn read_all(&mut self, tick: u64, holders: &Arc<[u32]>) -> Result<bool, ServeError> {
-        // The call that was told may have returned since, and another one hang.
-        for (slot, inside) in &self.away {
-            self.outlet.complain(Some(*slot), inside)?;
+    /// Reads every device that is not in flight; false if the agent closed the socket.
+    fn read_all(&mut self, tick: u64, openers: &Arc<[u32]>) -> Result<bool, ServeError> {
+        // Report again: the call reported earlier may have returned and another one may hang.
+        for (slot, inside) in &self.stuck {
+            self.outlet.report_stuck(Some(*slot), inside)?;
         }
-        for slot in 0..self.home.len() {
-            let Some(device) = self.home.get_mut(slot).and_then(Option::take) else {
+        for slot in 0..self.idle.len() {
+            let Some(device) = self.idle.get_mut(slot).and_then(Option::take) else {
                 continue;
             };
-            let holders = Arc::clone(holders);
-            self.hand_out(Job::Read { tick, slot, device, holders })?;
-            let is_home = |aggregator: &Self| aggregator.home.get(slot).is_none_or(Option::is_some);
-            if !self.wait(u32::try_from(slot).ok(), is_home)? {
+            let openers = Arc::clone(openers);
+            self.dispatch(Job::Read { tick, slot, device, openers })?;
+            let is_idle = |server: &Self| server.idle.get(slot).is_none_or(Option::is_some);
+            if !self.wait(u32::try_from(slot).ok(), is_idle)? {
                 return Ok(false);
             }
         }
@@ -238,7 +240,8 @@ impl ReaderServer {
         Ok(true)
     }
 
-    /// Waits until something is back or its time is up; false when the agent hung up.
+    /// Waits until a worker returns the item or the stall limit passes; false if the agent closed
+    /// the socket.
     fn wait(
         &mut self,
         slot: Option<u32>,
@@ -250,12 +253,12 @@ impl ReaderServer {
                 Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => return Ok(false),
                 Ok(event) => self.take(event)?,
                 Err(RecvTimeoutError::Timeout) => {
-                    // It ends after that answer, because nobody can send it a job.
+                    // Dropping the sender ends the worker after its current job.
                     if let Some(worker) = self.worker.take()
                         && let Some(slot) = slot
                     {
-                        self.outlet.complain(Some(slot), &worker.inside)?;
-                        self.away.insert(slot, worker.inside);
+                        self.outlet.report_stuck(Some(slot), &worker.inside)?;
+                        self.stuck.insert(slot, worker.inside);
                     }
                     break;
                 }
@@ -264,7 +267,7 @@ impl ReaderServer {
         Ok(true)
     }
 
-    fn hand_out(&mut self, job: Job) -> Result<(), ServeError> {
+    fn dispatch(&mut self, job: Job) -> Result<(), ServeError> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => start_worker(self.events.clone())?,
@@ -275,29 +278,29 @@ impl ReaderServer {
         Ok(())
     }
 
-    /// Takes what a worker brings back.
+    /// Handles the result of a worker.
     fn take(&mut self, event: Event) -> Result<(), WireError> {
         match event {
             Event::Read(answer) => {
                 let Answer { tick, slot, device, reading } = *answer;
-                if let Some(place) = self.home.get_mut(slot) {
+                if let Some(place) = self.idle.get_mut(slot) {
                     *place = Some(device);
                 }
                 let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-                self.away.remove(&slot);
+                self.stuck.remove(&slot);
                 self.outlet.send(&Frame::Device { tick, slot, reading })
             }
             Event::Counted(count, devices) => {
                 self.count = Some(count);
                 devices.map_or(Ok(()), |devices| self.outlet.send(&Frame::Counted { devices }))
             }
-            // The agent asks again only after `Done`; the library opens once.
+            // The agent sends a request only after `Done`; the library opens once.
             Event::Asked(_) | Event::Opened(_) | Event::Closed => Ok(()),
         }
     }
 }
 
-/// Opens the library on a thread of its own; `None` when the child has nothing left to do.
+/// Opens the library on its own thread; `None` if the open failed and the child must exit.
 fn open(
     settings: &Settings,
     events: &Sender<Event>,
@@ -308,17 +311,17 @@ fn open(
         (settings.library.clone(), settings.paths.clone(), settings.off.clone());
     let (open, events) = (settings.vendor.open, events.clone());
     let inside = InFlightCall::default();
-    let shown = inside.clone();
+    let in_thread = inside.clone();
     spawn("reader:open", move || {
-        shown.begin();
+        in_thread.begin();
         let opening = OpenOptions { library: &library, paths: &paths, off: &off };
         let opened = unless_panicked(|| in_flight::call(Open, || open(&opening)));
-        // The main thread is gone only when the process is.
+        // The send fails only if the process is exiting.
         let _ = events.send(Event::Opened(opened));
     })?;
-    let mut patience = settings.stall;
+    let mut timeout = settings.stall;
     loop {
-        match arriving.recv_timeout(patience) {
+        match arriving.recv_timeout(timeout) {
             Ok(Event::Opened(Ok(opened))) => return Ok(Some(opened)),
             Ok(Event::Opened(Err(error))) => {
                 let OpenError { refusal, text } = error;
@@ -327,10 +330,10 @@ fn open(
             }
             Ok(Event::Asked(_) | Event::Read(_) | Event::Counted(..)) => {}
             Err(RecvTimeoutError::Timeout) => {
-                // On a busy machine the thread may not have begun.
+                // On a busy machine the thread may not have started yet.
                 if inside.now().is_some() {
-                    outlet.complain(None, &inside)?;
-                    patience = FOR_EVER;
+                    outlet.report_stuck(None, &inside)?;
+                    timeout = FOREVER;
                 }
             }
             // The library may hang in its initialisation.
@@ -339,7 +342,7 @@ fn open(
     }
 }
 
-/// What a thread does that opens the library.
+/// Name of the call that opens the library, as [`InFlightCall`] shows it.
 #[derive(Debug)]
 struct Open;
 
@@ -354,7 +357,7 @@ fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeErro
                 }
             }
         }
-        // Nobody is left to hear it when the main thread has ended.
+        // The receiver is gone if the main thread has ended.
         let _ = events.send(Event::Closed);
     })
 }
@@ -362,13 +365,13 @@ fn listen(mut socket: UnixStream, events: Sender<Event>) -> Result<(), ServeErro
 fn start_worker(events: Sender<Event>) -> Result<Worker, ServeError> {
     let (sender, jobs) = mpsc::channel::<Job>();
     let inside = InFlightCall::default();
-    let shown = inside.clone();
+    let in_thread = inside.clone();
     spawn("reader:worker", move || {
-        shown.begin();
+        in_thread.begin();
         for job in jobs {
             let event = match job {
-                Job::Read { tick, slot, mut device, holders } => {
-                    let reading = Box::new(unless_panicked(|| device.read(&holders)));
+                Job::Read { tick, slot, mut device, openers } => {
+                    let reading = Box::new(unless_panicked(|| device.read(&openers)));
                     Event::Read(Box::new(Answer { tick, slot, device, reading }))
                 }
                 Job::Count(mut count) => {
@@ -384,7 +387,7 @@ fn start_worker(events: Sender<Event>) -> Result<Worker, ServeError> {
     Ok(Worker { jobs: sender, inside })
 }
 
-/// Runs code that calls the library; a panic in it ends the child, which the agent then restarts.
+/// Runs code that calls the library. A panic ends the child; the agent restarts it.
 fn unless_panicked<T>(body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| exit_now(PANICKED))
 }

@@ -1,4 +1,4 @@
-//! What a reader remembers of its running child, and the ways in which that ends.
+//! State of a running child, and the reasons why its connection ends.
 
 use super::link::{Link, LinkError};
 use super::wire::{OpenErrorKind, Stuck};
@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Instant;
 
-/// A running child and what it owes.
+/// A running child and its outstanding request.
 pub(super) struct Connection {
     pub(super) link: Link,
     /// Number of devices, once the library is open.
     pub(super) devices: Option<u32>,
-    /// The request it has not ended yet.
+    /// The request that the child has not finished yet.
     pub(super) owed: Option<u64>,
-    /// It missed a deadline altogether.
+    /// The child missed the deadline of the last tick.
     pub(super) late: bool,
-    /// Calls that have not come back, by device; without one while the library opens.
+    /// Calls that have not returned, by device; `None` is the call that opens the library.
     pub(super) stuck: BTreeMap<Option<u32>, Stuck>,
-    /// Devices that said in this tick that the driver is gone, and their words.
+    /// Devices that reported in this tick that the driver is gone, with their messages.
     pub(super) gone: BTreeMap<u32, String>,
     /// The kernel driver's devices when the library was loaded.
     pub(super) driver_devices: BTreeSet<OsString>,
@@ -27,33 +27,33 @@ pub(super) struct Connection {
     pub(super) counted: Instant,
 }
 
-/// Why a session ended.
+/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Disconnect {
-    /// The child crashed or talks nonsense.
+    /// The child crashed or sent a malformed frame.
     #[error(transparent)]
     Lost(#[from] LinkError),
     /// The library cannot be used.
     #[error("{text}")]
     Refused {
-        /// Of which kind.
+        /// The kind.
         refusal: OpenErrorKind,
-        /// What the library said.
+        /// The library's message.
         text: String,
     },
-    /// There is nothing to read.
+    /// The library has no device.
     #[error("the driver lists no device")]
     NoDevice,
     /// The driver was unloaded or replaced.
     #[error("the driver went away: {0}")]
     DriverGone(String),
-    /// Devices were added or taken away: the library must be loaded anew to see them.
+    /// Devices were added or removed: the library must be reloaded to list them.
     #[error("the devices changed: {0}")]
     Changed(String),
 }
 
 impl Connection {
-    pub(super) fn new(link: Link, roster: BTreeSet<OsString>) -> Self {
+    pub(super) fn new(link: Link, driver_devices: BTreeSet<OsString>) -> Self {
         Self {
             link,
             devices: None,
@@ -61,7 +61,7 @@ impl Connection {
             late: false,
             stuck: BTreeMap::new(),
             gone: BTreeMap::new(),
-            driver_devices: roster,
+            driver_devices,
             counted: Instant::now(),
         }
     }
@@ -78,7 +78,7 @@ impl Connection {
 }
 
 impl Disconnect {
-    /// The source's state after it, and what the operator can do.
+    /// The state of the source after this disconnect, and what the operator can do.
     pub(super) fn verdict(&self) -> (SourceState, &'static str) {
         match self {
             Self::Refused { refusal: OpenErrorKind::Absent, .. } => {
@@ -103,7 +103,7 @@ impl Disconnect {
         }
     }
 
-    /// What every device is after it.
+    /// The state of every device after this disconnect.
     pub(super) fn devices(&self) -> DeviceState {
         match self {
             Self::DriverGone(_)
@@ -116,7 +116,7 @@ impl Disconnect {
         }
     }
 
-    /// Whether a new child may do better at once.
+    /// Whether a new child may succeed at once.
     pub(super) fn is_passing(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::DriverGone(_) | Self::Changed(_))
     }

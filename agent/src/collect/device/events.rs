@@ -1,10 +1,11 @@
-//! Events of a vendor's library: waited for on a thread of the child, told over the child's
-//! standard output, heard on a thread of the agent (`events:<vendor>`), all outside the tick.
+//! Events of a vendor's library. A thread of the child waits for them and writes them to the
+//! child's standard output; a thread of the agent (`events:<vendor>`) reads them. Both run outside
+//! the tick.
 //!
-//! A failure of the wait is told and tried again; it never ends the watch. The end of the child, or
-//! bytes from it that are no message, end what is heard of it, and that is told. The two threads sleep
-//! while nothing happens: the child's wakes every [`PATIENCE`], and the child's end does not wait
-//! for it.
+//! A failed wait is reported and retried; it never ends the watch. If the child exits or sends a
+//! malformed frame, the subscription ends and the source's status says so. Both threads sleep while
+//! there are no events: the child's thread wakes every [`WAIT_TIMEOUT`], and the exit of the child
+//! does not wait for it.
 
 use super::wire::{Ended, Inbox, Outbox};
 use super::{EventStream, Vendor};
@@ -23,18 +24,18 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Between two attempts after a failed wait: a device that is lost fails at once, again and again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// How long one wait lasts. Each is a wake and a call into the driver while nothing happens.
+/// Pause after a failed wait: the wait of a lost device fails at once, every time.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Timeout of one wait. Each expiry costs a wake and a call into the driver.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A library's events; every call may hang.
+/// A library's event stream; every call may hang.
 pub trait Watch: Send {
-    /// Waits for the next event, for at most this long.
-    fn wait(&mut self, patience: Duration) -> Result<Option<VendorEvent>, String>;
+    /// Waits for the next event, at most `timeout`.
+    fn wait(&mut self, timeout: Duration) -> Result<Option<VendorEvent>, String>;
 }
 
-/// One event as the library gave it.
+/// One event from the library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VendorEvent {
     /// PCI address of the device, as the library spells it.
@@ -43,71 +44,73 @@ pub struct VendorEvent {
     pub kind: u8,
     /// The vendor's code.
     pub code: Option<u32>,
-    /// How bad: a position among the three.
+    /// Severity: 0 is info, 1 is warning, anything else is critical.
     pub severity: u8,
-    /// The partition: of MIG the GPU instance.
+    /// The partition: for MIG, the GPU instance.
     pub gpu_instance: Option<u32>,
-    /// What it is, in words.
+    /// A description in words.
     pub message: String,
 }
 
-/// What a child tells.
+/// A message of the child's event stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum EventMessage {
-    /// Events will be told from now on.
+    /// Events follow from now on.
     Watching,
-    /// The library has none, and why.
+    /// The library has no events; says why.
     Without(String),
-    /// One happened, at this moment of the boot clock.
+    /// One event, with its time on the boot clock.
     Seen(VendorEvent, u64),
 }
 
-/// Starts the child's thread; it writes to what was standard output.
+/// Starts the child's thread; it writes to the original standard output.
 pub(super) fn watch(
     mut out: File,
     open: impl FnOnce() -> Result<Box<dyn Watch>, String> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("reader:events".to_owned()).spawn(move || {
         let mut outbox = Outbox::default();
-        let mut tell = |reported: &EventMessage| outbox.send(&mut out, reported).is_ok();
-        // Registering may hang like any call: here it holds nobody up.
+        let mut send = |reported: &EventMessage| outbox.send(&mut out, reported).is_ok();
+        // Registering may hang like any call; on this thread it delays nothing else.
         match open() {
             Err(why) => {
-                tell(&EventMessage::Without(why));
+                send(&EventMessage::Without(why));
             }
-            Ok(mut watch) => follow(watch.as_mut(), &mut tell),
+            Ok(mut watch) => follow(watch.as_mut(), &mut send),
         }
     })
 }
 
-/// Waits and tells until nobody listens.
-fn follow(watch: &mut dyn Watch, tell: &mut dyn FnMut(&EventMessage) -> bool) {
+/// Waits for events and sends them until the agent closes the pipe.
+fn follow(watch: &mut dyn Watch, send: &mut dyn FnMut(&EventMessage) -> bool) {
     let mut failing = true;
     loop {
-        // Whether it can wait at all is told at once, not with the first event.
+        // The first wait does not block, so that the status is sent at once and not with the first
+        // event.
         match watch.wait(if failing { Duration::ZERO } else { WAIT_TIMEOUT }) {
             Ok(seen) => {
                 let back = std::mem::take(&mut failing);
-                if back && !tell(&EventMessage::Watching) {
+                if back && !send(&EventMessage::Watching) {
                     return;
                 }
                 if let Some(seen) = seen
-                    && !tell(&EventMessage::Seen(seen, boot_time_ns()))
+                    && !send(&EventMessage::Seen(seen, boot_time_ns()))
                 {
                     return;
                 }
             }
             Err(why) => {
-                if !std::mem::replace(&mut failing, true) && !tell(&EventMessage::Without(why)) {
+                if !std::mem::replace(&mut failing, true) && !send(&EventMessage::Without(why)) {
                     return;
                 }
-                thread::sleep(AGAIN);
+                thread::sleep(RETRY_PAUSE);
             }
         }
     }
 }
 
-/// The agent's side: where what a child tells goes. Empty where nobody asks for events.
+/// The agent's side: forwards events of the children to the aggregator. Unset if events are
+/// disabled.
 #[derive(Clone, Debug)]
 pub struct EventListener(Arc<ListenerState>);
 
@@ -115,42 +118,42 @@ pub struct EventListener(Arc<ListenerState>);
 struct ListenerState {
     vendor: &'static Vendor,
     to: OnceLock<(Arc<EventAggregator>, StatusRegistry)>,
-    /// Children heard so far: the end of one that another has followed is no news.
+    /// Number of children so far: the end of a replaced child is not reported.
     children: AtomicU64,
 }
 
 impl EventListener {
-    /// Those of a vendor's reader.
+    /// Creates the listener of a vendor's reader.
     pub(super) fn of(vendor: &'static Vendor) -> Self {
         Self(Arc::new(ListenerState { vendor, to: OnceLock::new(), children: AtomicU64::new(0) }))
     }
 
-    /// From now on events go to this desk, and how they are told to this board.
-    pub fn open(&self, desk: Arc<EventAggregator>, board: StatusRegistry) {
-        // Opened once, before the first child.
-        let _ = self.0.to.set((desk, board));
+    /// Sets where events and the status of their source go.
+    pub fn open(&self, aggregator: Arc<EventAggregator>, board: StatusRegistry) {
+        // Set once, before the first child starts.
+        let _ = self.0.to.set((aggregator, board));
     }
 
-    /// Whether somebody asks for events, and the vendor has any.
+    /// Whether events are enabled and the vendor has an event stream.
     pub(super) fn are_open(&self) -> bool {
         self.0.vendor.events.is_some() && self.0.to.get().is_some()
     }
 
-    /// A process has left a device; the reading of that device told it.
+    /// Reports a process that left a device, as found by a reading of that device.
     pub(super) fn ended(&self, gpu: GpuId, ended: &Ended) {
-        let (Some((desk, _)), Some(source)) = (self.0.to.get(), &self.0.vendor.events) else {
+        let (Some((aggregator, _)), Some(source)) = (self.0.to.get(), &self.0.vendor.events) else {
             return;
         };
         let time = UNIX_EPOCH + Duration::from_nanos(ended.ended_ns);
         let at = Moment { time, boot_ns: ended.seen_ns };
-        desk.take(account(gpu, ended), at, source.source, Instant::now());
+        aggregator.take(account(gpu, ended), at, source.source, Instant::now());
     }
 
-    /// Hears a child until it ends.
+    /// Reads the events of a child until the child ends.
     pub(super) fn receive(&self, from: Option<impl Read + Send + 'static>) {
         let (Some(from), Some(source)) = (from, &self.0.vendor.events) else { return };
-        let Some((desk, board)) = self.0.to.get().cloned() else { return };
-        let to = Listener { source, aggregator: desk, board };
+        let Some((aggregator, board)) = self.0.to.get().cloned() else { return };
+        let to = Listener { source, aggregator: aggregator, board };
         let child = self.0.children.fetch_add(1, Ordering::Relaxed) + 1;
         let received = Arc::clone(&self.0);
         let name = format!("events:{}", received.vendor.name);
@@ -166,7 +169,7 @@ impl EventListener {
     }
 }
 
-/// Takes what the children of one vendor tell.
+/// Reads the event stream of one child.
 struct Listener {
     source: &'static EventStream,
     aggregator: Arc<EventAggregator>,
@@ -174,7 +177,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Takes what a child tells; gives why that has ended.
+    /// Reads events until the stream ends; returns why it ended.
     fn listen(&self, mut from: impl Read) -> &'static str {
         let mut inbox = Inbox::default();
         while inbox.fill(&mut from).is_ok() {
@@ -182,7 +185,7 @@ impl Listener {
                 match inbox.take::<EventMessage>() {
                     Ok(Some(reported)) => self.take(reported),
                     Ok(None) => break,
-                    Err(_) => return "its reader process tells what is no event",
+                    Err(_) => return "its reader process sent a malformed event",
                 }
             }
         }
@@ -279,11 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_wait_is_told_and_the_next_event_is_seen_all_the_same() {
+    fn a_failed_wait_is_reported_and_the_next_event_still_arrives() {
         let lost = || Err("GPU is lost".to_owned());
         let script = [Ok(None), Ok(Some(seen(79))), lost(), Ok(Some(seen(45)))];
         let mut reported = Vec::new();
-        let mut tell = |what: &EventMessage| {
+        let mut send = |what: &EventMessage| {
             reported.push(match what {
                 EventMessage::Watching => "watching".to_owned(),
                 EventMessage::Without(why) => why.clone(),
@@ -291,19 +294,19 @@ mod tests {
             });
             reported.len() < 5
         };
-        follow(&mut Script(script.into()), &mut tell);
+        follow(&mut Script(script.into()), &mut send);
         assert_eq!(reported, ["watching", "Some(79)", "GPU is lost", "watching", "Some(45)"]);
     }
 
-    /// An hour without events, and then one; each wait lasts as long as it may.
+    /// One event after an hour without events; each wait lasts its full timeout.
     struct Idle {
         clock: Duration,
         waits: u32,
     }
 
     impl Watch for Idle {
-        fn wait(&mut self, patience: Duration) -> Result<Option<VendorEvent>, String> {
-            self.clock += patience;
+        fn wait(&mut self, timeout: Duration) -> Result<Option<VendorEvent>, String> {
+            self.clock += timeout;
             self.waits += 1;
             Ok((self.clock >= Duration::from_hours(1)).then(|| seen(79)))
         }
@@ -318,9 +321,9 @@ mod tests {
             reported += 1;
             reported < 2
         });
-        // One that does not wait tells that it can.
+        // The first wait has a zero timeout.
         assert_eq!((idle.waits, reported), (1 + 3600 / 5, 2));
-        assert!(begun.elapsed() < AGAIN, "and it sleeps nowhere else");
+        assert!(begun.elapsed() < RETRY_PAUSE, "and it sleeps nowhere else");
     }
 
     #[test]
@@ -331,10 +334,10 @@ mod tests {
         assert_eq!((what.place, what.code, what.gpu_instance), (place, Some(79), Some(2)));
     }
 
-    /// What is said of the events after a child has told this and has ended.
+    /// The status of the events source after a child sent these bytes and exited.
     fn after(reported: Vec<u8>) -> (SourceState, String) {
         let paths = Paths::under(Path::new("/nonexistent"));
-        let desk = Arc::new(EventAggregator::new(Sources {
+        let aggregator = Arc::new(EventAggregator::new(Sources {
             inventory: Arc::default(),
             ownership: Ownership::new(&paths),
             listed: Box::new(|_| Vec::new()),
@@ -345,7 +348,7 @@ mod tests {
         let vendor = DEVICES.iter().find(|vendor| vendor.events.is_some()).unwrap();
         let name = vendor.events.as_ref().unwrap().name;
         let (listener, board) = (EventListener::of(vendor), StatusRegistry::default());
-        listener.open(desk, board.clone());
+        listener.open(aggregator, board.clone());
         listener.receive(Some(io::Cursor::new(reported)));
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -361,14 +364,14 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_has_ended_or_tells_rubbish_tells_no_events() {
+    fn a_child_that_exits_or_sends_malformed_frames_ends_the_events() {
         let mut watching = Vec::new();
         Outbox::default().send(&mut watching, &EventMessage::Watching).unwrap();
         let tail = ": events come from the kernel log only";
         let ended = format!("its reader process has ended{tail}");
         assert_eq!(after(watching.clone()), (SourceState::Absent, ended));
         let rubbish = [&watching, &b"WARNING: infoROM is corrupted\n"[..]].concat();
-        let no_event = format!("its reader process tells what is no event{tail}");
+        let no_event = format!("its reader process sent a malformed event{tail}");
         assert_eq!(after(rubbish), (SourceState::Absent, no_event));
     }
 }

@@ -1,8 +1,8 @@
-//! Memory of processes by the kernel's account of each DRM client (`Documentation/gpu/
-//! drm-usage-stats.rst`), which every DRM driver keeps in `/proc/PID/fdinfo`.
+//! Memory of processes from the kernel's accounting of each DRM client (`Documentation/gpu/
+//! drm-usage-stats.rst`), which every DRM driver exposes in `/proc/PID/fdinfo`.
 //!
-//! Read once a tick for all devices of a vendor, of those processes only that are known to hold one of
-//! its nodes: a small file for each of their open files.
+//! Read once a tick for all devices of a vendor, only for processes known to have one of its nodes
+//! open: one small file for each of their open files.
 
 use super::files::{Files, numbered};
 use super::wire::{ProcessValue, push};
@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The devices of one tick are read one after the other within this time.
 const FRESH_NS: u64 = 100_000_000;
-/// Processes and open files of each that are looked at. The others' memory is left out.
+/// Limits on the processes, and on the open files of each, that are read. Memory beyond the limits
+/// is left out.
 const MAX_PROCESSES: usize = 256;
 const MAX_FILES: usize = 1024;
 
@@ -21,7 +22,7 @@ const MAX_FILES: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Clients(Mutex<(u64, Vec<Client>)>);
 
-/// One client: often several files of several processes.
+/// One DRM client; several files of several processes can share a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Client {
     pid: u32,
@@ -33,8 +34,8 @@ struct Client {
 }
 
 impl Clients {
-    /// Reads what the holders' files say, unless another device of this tick has had it read. The lock
-    /// is not held meanwhile: a file may hang.
+    /// Reads the openers' files unless another device's reading in this tick already did. The lock
+    /// is not held meanwhile, because reading a file may hang.
     pub(super) fn refresh(&self, (paths, pids): (&Paths, &[u32]), now: u64, files: &mut Files) {
         if self.lock().0.saturating_add(FRESH_NS) > now {
             return;
@@ -50,7 +51,7 @@ impl Clients {
         *self.lock() = (now, clients);
     }
 
-    /// Adds the processes on a device that are not there already.
+    /// Adds the processes on a device that are not in `out` already.
     pub(super) fn on(&self, address: &str, out: &mut Vec<ProcessValue>) {
         let already: BTreeSet<u32> = out.iter().map(|on| on.pid).collect();
         let mut counted = BTreeSet::new();
@@ -73,8 +74,8 @@ impl Clients {
     }
 }
 
-/// What a file tells; `None` for one of no DRM client. `drm-memory-vram` is an older name of
-/// `drm-resident-vram`: never both.
+/// Parses one file; `None` if it is not of a DRM client. `drm-memory-vram` is an older name of
+/// `drm-resident-vram`; a file never has both.
 fn client(pid: u32, text: &str) -> Option<Client> {
     let keys: BTreeMap<&str, &str> = text
         .lines()
@@ -90,7 +91,7 @@ fn client(pid: u32, text: &str) -> Option<Client> {
     })
 }
 
-/// `7 KiB`.
+/// Parses `7 KiB`.
 fn bytes(size: &str) -> Option<i64> {
     let (number, unit) = size.split_once(' ').unwrap_or((size, ""));
     let unit: i64 = match unit.trim() {

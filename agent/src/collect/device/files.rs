@@ -1,5 +1,5 @@
-//! Small files of the kernel's that a vendor's readings come from, without trusting them: each is
-//! opened and read once, up to a bound, and what is no reading is left out and counted.
+//! Reads the small kernel files behind a vendor's metrics without trusting them: each is opened and
+//! read once, up to a bound; invalid content is left out and counted.
 
 use super::in_flight;
 use super::wire::Cost;
@@ -9,12 +9,12 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// sysfs gives a page at most; a file that has more is none of its attributes.
+/// A sysfs attribute has at most one page; a longer file is not an attribute.
 const MAX_LEN: usize = 4096;
-/// Entries of a folder that are looked at.
+/// Limit on the directory entries that are read.
 const MAX_ENTRIES: usize = 4096;
 
-/// Reads files and keeps what that cost.
+/// Reads files and accumulates the cost.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     cost: Cost,
@@ -27,17 +27,17 @@ impl Files {
         *self = Self::default();
     }
 
-    /// What the reading has cost so far.
+    /// The cost of the reading so far.
     pub(super) fn cost(&self) -> Cost {
         self.cost
     }
 
-    /// Why the last file that failed did.
+    /// The error of the last file that failed.
     pub(super) fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// A file's bytes; `None` for one that is not there, empty, or too long.
+    /// A file's bytes; `None` if it is missing, empty or too long.
     pub(super) fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
         let begun = Instant::now();
         let read = in_flight::call(path, || read(path));
@@ -55,33 +55,35 @@ impl Files {
         }
     }
 
-    /// A file's text without the space around it.
+    /// A file's text, trimmed.
     pub(super) fn text(&mut self, path: &Path) -> Option<String> {
         let text = String::from_utf8(self.bytes(path)?).ok();
-        let text = self.doubt(text)?.trim().to_owned();
+        let text = self.count_implausible(text)?.trim().to_owned();
         (!text.is_empty()).then_some(text)
     }
 
-    /// A file's number; all ones stand for none.
+    /// A file's number; all ones means no value.
     pub(super) fn number(&mut self, path: &Path) -> Option<u64> {
         let number = self.text(path)?.parse().ok();
-        self.doubt(number.filter(|number| ![u64::MAX, u64::from(u32::MAX)].contains(number)))
+        self.count_implausible(
+            number.filter(|number| ![u64::MAX, u64::from(u32::MAX)].contains(number)),
+        )
     }
 
-    /// The same of one that may be below zero.
+    /// A file's signed number.
     pub(super) fn signed(&mut self, path: &Path) -> Option<i64> {
         let number = self.text(path)?.parse().ok();
-        self.doubt(number)
+        self.count_implausible(number)
     }
 
-    /// Counts a value that cannot be.
-    pub(super) fn doubt<T>(&mut self, value: Option<T>) -> Option<T> {
+    /// Counts a missing value as implausible.
+    pub(super) fn count_implausible<T>(&mut self, value: Option<T>) -> Option<T> {
         self.cost.implausible += u32::from(value.is_none());
         value
     }
 }
 
-/// The device or the driver has no such reading.
+/// Whether the error means that the device or the driver has no such reading.
 fn is_unsupported(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS))
@@ -98,7 +100,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A folder's entries whose names are a prefix and a number, in the order of the numbers.
+/// A directory's entries named prefix and number, sorted by number.
 pub(super) fn numbered(folder: &Path, prefix: &str) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_ENTRIES);
     let mut found: Vec<_> = entries

@@ -1,7 +1,7 @@
-//! Which call into the library a thread is in, and since when: told by the child of a thread that
-//! does not come back, because the call's name is where a person begins to look.
+//! Records which library call a thread is in, and since when. The child reports it for a blocked
+//! thread, because the call's name is the first thing that an operator needs.
 //!
-//! Costs a lock nobody else holds, and a few formatted bytes, around each call.
+//! Costs an uncontended lock and a few formatted bytes around each call.
 
 use std::cell::OnceCell;
 use std::fmt::{self, Write as _};
@@ -13,13 +13,13 @@ thread_local! {
     static HERE: OnceCell<InFlightCall> = const { OnceCell::new() };
 }
 
-/// What one thread is doing, for other threads to see.
+/// The current call of one thread, readable by other threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InFlightCall(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The thread's number in the kernel; 0 before it has begun.
+    /// The kernel's thread id; 0 before the thread has started.
     thread: AtomicU32,
     doing: Mutex<Doing>,
 }
@@ -31,7 +31,7 @@ struct Doing {
     since: Option<Instant>,
 }
 
-/// A call that has not come back yet.
+/// A call that has not returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) name: String,
@@ -39,24 +39,24 @@ pub(super) struct Call {
     pub(super) lasts: Duration,
 }
 
-/// Makes a call that is seen.
-pub(super) fn call<T>(name: impl fmt::Debug, question: impl FnOnce() -> T) -> T {
+/// Makes a call that other threads can see.
+pub(super) fn call<T>(name: impl fmt::Debug, body: impl FnOnce() -> T) -> T {
     HERE.with(|here| here.get().inspect(|inside| inside.enter(name)).is_some());
-    let answer = question();
+    let answer = body();
     HERE.with(|here| here.get().inspect(|inside| inside.lock().since = None).is_some());
     answer
 }
 
 impl InFlightCall {
-    /// Lets this thread's calls be seen in it.
+    /// Registers this thread: its calls are recorded here from now on.
     pub(super) fn begin(&self) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         self.0.thread.store(thread, Ordering::Relaxed);
-        // Set once a thread, when it begins.
+        // Set once, when the thread starts.
         let _ = HERE.with(|here| here.set(self.clone()));
     }
 
-    /// The call its thread is in.
+    /// The call that the thread is in.
     pub(super) fn now(&self) -> Option<Call> {
         let doing = self.lock();
         let lasts = doing.since?.elapsed();
@@ -87,7 +87,7 @@ mod tests {
     struct Power;
 
     #[test]
-    fn a_call_is_seen_from_outside_until_it_returns() {
+    fn a_call_is_visible_to_other_threads_until_it_returns() {
         let inside = InFlightCall::default();
         let shown = inside.clone();
         let (say, said) = channel();

@@ -1,5 +1,5 @@
-//! Where a vendor's library is. Looked up before a child is started for it, so that a host without
-//! the vendor's devices costs a few `stat` calls now and then and no process.
+//! Finds a vendor's library before a child is started, so that a host without the vendor's devices
+//! costs a few `stat` calls every retry and no process.
 
 use crate::paths::Paths;
 use std::env;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 /// A vendor's library.
 #[derive(Debug)]
 pub struct Library {
-    /// What the loader calls it.
+    /// Its file name, as the dynamic linker searches for it.
     pub name: &'static str,
-    /// Where the vendor's operator and managed clusters put it, beside [`PLACES`].
+    /// Directories of the vendor's operator and of managed clusters, in addition to [`PLACES`].
     pub places: &'static [&'static str],
-    /// A device node that exists when the kernel driver is loaded.
+    /// A device node that exists while the kernel driver is loaded.
     pub node: &'static str,
 }
 
@@ -20,8 +20,9 @@ pub struct Library {
 const PLACES: &[&str] =
     &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
-/// The library to load: at the configured path, else the first found of the configured or usual name,
-/// else the bare name if the kernel driver is loaded, because then the loader may know better.
+/// Finds the library to load: the configured path, else the first file with the configured or
+/// default name, else the bare name if the kernel driver is loaded, because the dynamic linker may
+/// search more directories.
 pub(super) fn find(
     library: &Library,
     configured: Option<&Path>,
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_name_is_looked_for_where_the_usual_one_is() {
+    fn a_configured_name_is_searched_in_the_default_directories() {
         let root = tempfile::tempdir().unwrap();
         let paths = Paths::under(root.path());
         let default = Some(Path::new(LIBRARY.name));
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_driver_is_reason_enough_to_ask_the_loader() {
+    fn with_a_loaded_driver_the_loader_searches() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/vendorctl"), "").unwrap();

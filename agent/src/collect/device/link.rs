@@ -1,5 +1,5 @@
-//! The agent's end of a device reader child: starting it, talking to it under a deadline, and
-//! letting go of it without force.
+//! The agent's end of a device reader child: starts it, exchanges frames under a deadline, and
+//! closes the connection without killing it.
 
 use super::wire::{Frame, Inbox, Outbox, Request, WireError};
 use crate::paths::Paths;
@@ -30,15 +30,15 @@ pub(super) struct Program<'a> {
     pub(super) off: &'a [String],
     /// Added to the environment.
     pub(super) environment: &'a [(OsString, OsString)],
-    /// Whether it tells what happens on its standard output.
+    /// Whether the child sends events on its standard output.
     pub(super) events: bool,
-    /// Whether it gives up its capabilities and most system calls.
+    /// Whether the child drops its capabilities and most system calls.
     pub(super) confined: bool,
-    /// How long one device may keep the others waiting.
+    /// How long one device may delay the others.
     pub(super) stall: Duration,
 }
 
-/// Why there is no child, or none any more.
+/// Why no child is running.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     /// It could not be started.
@@ -49,10 +49,10 @@ pub(super) enum LinkError {
         /// Why not.
         source: io::Error,
     },
-    /// It could not be told from others.
+    /// Its pidfd or its socket could not be opened.
     #[error("cannot watch the reader process: {0}")]
     Watch(#[source] io::Error),
-    /// It no longer talks.
+    /// The socket failed or carried a malformed frame.
     #[error(transparent)]
     Wire(#[from] WireError),
 }
@@ -67,7 +67,7 @@ pub(super) struct Link {
     events: Option<ChildStdout>,
 }
 
-/// A child that was let go of.
+/// A child whose socket is closed.
 #[derive(Debug)]
 pub(super) struct ExitingChild {
     child: Child,
@@ -95,7 +95,7 @@ impl Link {
             command.arg("--unconfined");
         }
         command.arg("--stall-ms").arg(program.stall.as_millis().to_string());
-        // The receiver's headers may be secrets; a vendor's library has no use for them.
+        // The OTLP headers may be secrets; a vendor's library has no use for them.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"OTEL_") {
                 command.env_remove(name);
@@ -125,49 +125,50 @@ impl Link {
         self.leaving.child.id()
     }
 
-    /// Where it tells what happens, once.
+    /// The child's event stream; `Some` on the first call only.
     pub(super) fn events(&mut self) -> Option<ChildStdout> {
         self.events.take()
     }
 
-    /// What another thread needs to make it leave.
+    /// A handle by which another thread can close the child.
     pub(super) fn hangup(&self) -> Result<CloseHandle, LinkError> {
         let socket = self.socket.try_clone().map_err(LinkError::Watch)?;
         Ok(CloseHandle { socket, gone: Arc::clone(&self.leaving.gone) })
     }
 
-    /// Asks.
+    /// Sends a request.
     pub(super) fn send(&mut self, request: &Request) -> Result<(), LinkError> {
         Ok(self.outbox.send(&mut self.socket, request)?)
     }
 
-    /// The next answer; `None` when there is none by the deadline.
+    /// The next answer; `None` at the deadline.
     pub(super) fn receive(&mut self, deadline: Instant) -> Result<Option<Frame>, LinkError> {
         loop {
             if let Some(frame) = self.inbox.take()? {
                 return Ok(Some(frame));
             }
-            let patience = deadline.saturating_duration_since(Instant::now());
-            if !readable(&self.socket, patience).map_err(WireError::Socket)? {
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            if !readable(&self.socket, timeout).map_err(WireError::Socket)? {
                 return Ok(None);
             }
             self.inbox.fill(&mut self.socket)?;
         }
     }
 
-    /// Hangs up: the child closes the library and ends, unless a call hangs.
+    /// Closes the socket: the child closes the library and exits, unless a call hangs.
     pub(super) fn close(self) -> ExitingChild {
-        // Also where a [`Hangup`] has the socket too. Fails only on one that is closed already.
+        // Shuts down the duplicate in a [`CloseHandle`] too. Fails only on a socket that is already
+        // closed.
         let _ = self.socket.shutdown(Shutdown::Both);
         self.leaving
     }
 }
 
 impl ExitingChild {
-    /// How it ended, if it has within the patience.
-    pub(super) fn ended(&mut self, patience: Duration) -> Option<ExitStatus> {
-        // On an error of the wait itself `try_wait` still gives the truth.
-        let _ = readable(&self.gone, patience);
+    /// The exit status, if the child exits within `timeout`.
+    pub(super) fn ended(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        // If the wait itself fails, `try_wait` still gives the state.
+        let _ = readable(&self.gone, timeout);
         self.child.try_wait().ok().flatten()
     }
 
@@ -177,7 +178,7 @@ impl ExitingChild {
     }
 }
 
-/// Makes a child leave, from any thread.
+/// Closes a child from any thread.
 #[derive(Debug)]
 pub(super) struct CloseHandle {
     socket: UnixStream,
@@ -185,30 +186,30 @@ pub(super) struct CloseHandle {
 }
 
 impl CloseHandle {
-    /// Hangs up and waits; true when the child is gone, and with it every handle it held.
-    pub(super) fn hang_up(self, patience: Duration) -> bool {
+    /// Closes the socket and waits; true if the child has exited and so closed every handle.
+    pub(super) fn hang_up(self, timeout: Duration) -> bool {
         // Fails only on a socket that is closed already.
         let _ = self.socket.shutdown(Shutdown::Both);
-        readable(&self.gone, patience).unwrap_or(false)
+        readable(&self.gone, timeout).unwrap_or(false)
     }
 }
 
-/// A descriptor that becomes readable when the child ends.
+/// Opens a pidfd, which becomes readable when the child exits.
 fn watch(child: &Child) -> io::Result<OwnedFd> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or(rustix::io::Errno::SRCH)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Waits for a child whose socket was closed before it was asked anything.
+/// Waits for a child whose socket was closed before the first request.
 fn reap(mut child: Child) {
-    // An error means that there is no such child any more.
+    // An error means that the child is already reaped.
     let _ = child.wait();
 }
 
-/// Whether a file descriptor becomes readable in time.
-fn readable(fd: &impl std::os::fd::AsFd, patience: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + patience;
+/// Whether a file descriptor becomes readable within `timeout`.
+fn readable(fd: &impl std::os::fd::AsFd, timeout: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + timeout;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -1,10 +1,10 @@
-//! NVIDIA devices through `libnvidia-ml.so.1`.
+//! Reads NVIDIA devices through `libnvidia-ml.so.1`.
 //!
 //! Reads each device's identity once and its state at every request: about twenty calls, of which
-//! the two process lists (milliseconds each under the driver's lock; a third where there is MPS) are
-//! the dear ones. With MIG on there are eight calls more and three for each instance. Hopper's and later
-//! devices' performance counters ([`gpm`]) are three calls, and two for each instance. Units are
-//! changed to base units here, where the vendor's call is made.
+//! the two process lists (milliseconds each under the driver's lock; a third with MPS) are the
+//! expensive ones. With MIG enabled there are eight more calls and three for each instance. The
+//! performance counters of Hopper and later ([`gpm`]) take three calls, and two for each instance.
+//! Units are converted to base units here, where the vendor's call is made.
 
 mod accounts;
 mod cached;
@@ -56,10 +56,10 @@ const SAMPLE: &str = r#"#: enabled = true
 # the library.
 #: library = "libnvidia-ml.so.1"
 # Read the performance counters of Hopper and later (GPM): multiprocessors, tensor cores, memory and
-# link traffic, of each device and MIG instance. They do not get in the way of profilers; false leaves
-# them alone all the same.
+# link traffic, of each device and MIG instance. They do not conflict with profilers; false disables
+# them all the same.
 #: gpm = true
-# Tell what each NVLink carries and what goes wrong on it: up to 20 series a link. false leaves the sums
+# Export the traffic and the errors of each NVLink: up to 20 series a link. false exports only the sums
 # over all links of a device, errors included.
 #: by_link = true
 # The process that loads the driver's library gives up every capability, and the system calls that
@@ -102,9 +102,9 @@ pub(super) const VENDOR: Vendor = Vendor {
     open,
 };
 
-/// Whether to read the devices' performance counters.
+/// Switch: read the devices' performance counters.
 const GPM: &str = "gpm";
-/// Whether to tell of each link, and not only of all links of a device together.
+/// Switch: export each link, and not only the sum of all links of a device.
 const BY_LINK: &str = "by_link";
 /// A device node's name before the minor number.
 const NODE: &str = "nvidia";
@@ -113,8 +113,8 @@ const MAJOR: u32 = 195;
 /// Minors of the driver's own nodes: mode setting and control (`nv-linux.h`).
 const OWN_MINORS: [u32; 2] = [254, 255];
 
-/// No host has more devices: the kernel driver has room for 32 (`NV_MAX_DEVICES`). A library that
-/// counts more answers nonsense, and for each of them memory would be taken.
+/// The kernel driver supports at most 32 devices (`NV_MAX_DEVICES`). A higher count is invalid, and
+/// the child allocates memory for each device.
 const MAX_DEVICES: u32 = 256;
 
 /// The name of a device's node.
@@ -122,7 +122,7 @@ fn node(minor: u32) -> String {
     format!("{NODE}{minor}")
 }
 
-/// The minor number of a device's node; `None` for one that is of no one device.
+/// The minor number of a device's node; `None` if the node does not belong to one device.
 fn minor(node: &str) -> Option<u32> {
     let number = match node.split_once(':') {
         Some((major, minor)) => (major.parse() == Ok(MAJOR)).then_some(minor)?,
@@ -131,13 +131,13 @@ fn minor(node: &str) -> Option<u32> {
     number.parse().ok().filter(|minor| !OWN_MINORS.contains(minor))
 }
 
-/// The folders in which the kernel driver says what each of its devices is.
+/// The kernel driver's directories, one for each device.
 fn listed(paths: &Paths) -> BTreeSet<OsString> {
     let entries = fs::read_dir(paths.proc.join("driver/nvidia/gpus"));
     entries.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
-/// What all devices of a driver share.
+/// Properties that all devices of a driver share.
 #[derive(Debug, Default)]
 struct Versions {
     driver: Option<String>,
@@ -151,9 +151,9 @@ struct NvidiaDevice {
     nvml: &'static Nvml,
     versions: Arc<Versions>,
     index: u32,
-    /// None before the first reading and while the device is lost.
+    /// `None` before the first reading and while the device is lost.
     device: Option<Device<'static>>,
-    /// What it is, as last told.
+    /// The identity as last sent.
     identity: Option<GpuInfo>,
     instances: Instances,
     caller: NvmlCaller,
@@ -170,7 +170,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
     let (gpm, by_link) = (opening.is_on(GPM), opening.is_on(BY_LINK));
     let nvml = Nvml::builder().lib_path(opening.library.as_os_str()).init();
     let nvml = nvml.map_err(|error| refusal(&error))?;
-    // Lives as long as the child: devices borrow it on threads that may never come back.
+    // Never freed: devices borrow it on threads that may hang for ever.
     let nvml: &'static Nvml = Box::leak(Box::new(nvml));
     let count = nvml.device_count().map_err(|error| refusal(&error))?;
     if count > MAX_DEVICES {
@@ -199,7 +199,7 @@ fn open(opening: &OpenOptions<'_>) -> Result<OpenLibrary, OpenError> {
         }) as Box<dyn DeviceRead>
     });
     let close = Box::new(|| {
-        // The process ends next, and the kernel closes what the library did not.
+        // The process exits next, and the kernel closes what the library did not.
         let _ = sys::nvml::shutdown(nvml);
     });
     let events = Box::new(move || events::watch(nvml, count));
@@ -219,12 +219,12 @@ fn refusal(error: &NvmlError) -> OpenError {
 }
 
 impl DeviceRead for NvidiaDevice {
-    fn read(&mut self, _holders: &[u32]) -> Reading {
+    fn read(&mut self, _openers: &[u32]) -> Reading {
         let mut reading = Reading { asked_ns: boot_time_ns(), ..Reading::default() };
         self.read_into(&mut reading);
         reading.outcome = self.caller.outcome();
         if matches!(reading.outcome, Outcome::Lost(_) | Outcome::DriverGone(_)) {
-            // The handle of a device that came back is another one, and so may its abilities be.
+            // A device that comes back has a new handle, and may have other capabilities.
             self.device = None;
             self.gpm.forget();
         }
@@ -232,7 +232,7 @@ impl DeviceRead for NvidiaDevice {
             reading.values.clear();
             reading.processes.clear();
             reading.instances.clear();
-            // What was told of them did not arrive.
+            // Their identity was not sent with this reading.
             self.instances = Instances::default();
         }
         reading.cost = self.caller.cost();
@@ -262,7 +262,7 @@ impl NvidiaDevice {
         if self.identity.is_none() {
             self.identity = identity::read(device, index, &mut self.caller, &self.versions);
             reading.identity.clone_from(&self.identity);
-            // What was told of them before went nowhere.
+            // The new handle's instances are identified again.
             self.instances = Instances::default();
             self.gpm.forget();
         }
@@ -299,13 +299,13 @@ impl NvidiaDevice {
         }
         self.processes.read((device, &instances), &mut self.caller, reading);
         self.gpm.read((device, &instances), &mut self.caller, reading);
-        if self.board.keeps_accounts() {
+        if self.board.has_accounting() {
             self.accounts.read(device, &mut self.caller, reading);
         } else {
             self.accounts.forget();
         }
         if self.caller.is_silent() {
-            // It supports nothing that is read: whether it is there, its name tells.
+            // It supports nothing that is read: querying its UUID shows whether it is still there.
             self.caller.call(Call::Uuid, || device.uuid());
         }
     }

@@ -1,6 +1,6 @@
-//! Which partition of a device a node opens: a MIG instance's capability node, a partition's own
-//! render node. What a process holds tells its partition also before the driver lists it, and where
-//! the list does not say.
+//! Maps device nodes to partitions: a MIG instance's capability node, or a partition's own render
+//! node. A process's open nodes identify its partition before the driver lists the process, and
+//! where the driver's list does not name the partition.
 
 use super::DEVICES;
 use super::wire::Place;
@@ -10,7 +10,7 @@ use crate::paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a node opens.
+/// The partition that a node opens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partition {
     /// The node of the whole device.
@@ -19,8 +19,7 @@ pub struct Partition {
     pub place: Place,
 }
 
-/// The nodes of the partitions there are at one time, by their names below `/dev` and by their
-/// numbers.
+/// The nodes of the current partitions, by name below `/dev` and by `major:minor`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionNodes(BTreeMap<String, Partition>);
 
@@ -31,18 +30,18 @@ impl FromIterator<(String, Partition)> for PartitionNodes {
 }
 
 impl PartitionNodes {
-    /// Those of every vendor's devices.
+    /// The nodes of every vendor's partitions.
     pub fn of_all(paths: &Paths) -> Self {
         DEVICES.iter().flat_map(|vendor| (vendor.partition_nodes)(paths).0).collect()
     }
 
-    /// What the nodes open, of those that open a partition.
+    /// The partitions that these nodes open.
     pub fn opened_by(&self, nodes: &[Arc<str>]) -> Vec<&Partition> {
         nodes.iter().filter_map(|node| self.0.get(node_name(node))).collect()
     }
 
     /// The one partition of a device that the nodes open; `None` if there are several, because a
-    /// process that opened them all (a monitor, say) is not thereby in any.
+    /// process that opens all of them (a monitor, for example) does not thereby run in any.
     pub fn only_one_of(&self, nodes: &[Arc<str>], gpu: &GpuInfo) -> Option<Place> {
         let opened = self.opened_by(nodes);
         let here = || opened.iter().filter(|part| gpu.nodes.iter().any(|n| **n == *part.device));
@@ -56,7 +55,8 @@ impl PartitionNodes {
         Some(Place { gpu_instance: *gpu_instances.first()?, compute_instance })
     }
 
-    /// The devices that the nodes open: of a partitioned one the partitions, else the whole of it.
+    /// The devices that the nodes open: the partitions of a partitioned device, else the whole
+    /// device.
     pub fn devices_of(&self, nodes: &[Arc<str>]) -> Vec<DeviceName> {
         let opened = self.opened_by(nodes);
         let whole = nodes.iter().map(|node| node_name(node)).filter(|node| {
@@ -65,7 +65,7 @@ impl PartitionNodes {
             !is_divided && !is_part && DEVICES.iter().any(|vendor| (vendor.is_device_node)(node))
         });
         let whole = whole.map(|node| DeviceName::Node(node.into()));
-        // The node of what is around a partition grants nothing beside those of the parts in it.
+        // The node of a GPU instance gives no access beyond the compute instances inside it.
         let is_around = |outer: &Partition, inner: &Partition| {
             outer.place.compute_instance.is_none()
                 && inner.place.compute_instance.is_some()

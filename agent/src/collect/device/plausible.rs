@@ -1,6 +1,6 @@
-//! What no device reads is not a reading: a driver that answers nonsense has failed, and what is
-//! wrong is worse than missing. Bounds are far beyond anything that is built, so that they never
-//! hide a real value.
+//! Drops values that no device can have: a driver that returns nonsense has failed, and a missing
+//! value is better than a wrong one. The bounds are far beyond any real hardware, so that they
+//! never drop a real value.
 
 use super::wire::{Reading, WireValue};
 use crate::catalog::Kind;
@@ -8,7 +8,7 @@ use crate::collect::status::Report;
 use crate::sample::Value;
 use std::ops::RangeInclusive;
 
-/// What a level in a unit can be. Fractions may be a little over one: two clocks are in them.
+/// Bounds of a gauge by unit. Fractions may be slightly over one, because two clocks are involved.
 const LEVELS: &[(&str, RangeInclusive<f64>)] = &[
     ("1", 0.0..=2.0),
     ("Cel", -273.0..=1000.0),
@@ -17,7 +17,7 @@ const LEVELS: &[(&str, RangeInclusive<f64>)] = &[
     ("By", 0.0..=1e16),
 ];
 
-/// Takes out of a reading what cannot be, and counts it where the child's own doubts are counted.
+/// Drops implausible values from a reading and counts them with those that the child dropped.
 pub(super) fn keep(reading: &mut Reading, report: &mut Report) {
     let mut removed = 0_u32;
     let mut can_be = |value: &WireValue| {
@@ -36,7 +36,7 @@ pub(super) fn keep(reading: &mut Reading, report: &mut Report) {
 fn is_plausible(value: &WireValue) -> bool {
     let Some(metric) = value.metric() else { return false };
     let number = match value.value() {
-        // Exact enough: the bounds are round and far away.
+        // Precise enough: the bounds are round and far away.
         #[expect(clippy::cast_precision_loss, reason = "compared with bounds far away")]
         Value::Int(number) => number as f64,
         Value::Double(number) => number,
@@ -58,7 +58,7 @@ mod tests {
     use crate::collect::status::Report;
 
     #[test]
-    fn what_no_device_reads_is_left_out_and_counted() {
+    fn implausible_values_are_dropped_and_counted() {
         let busy = |value| WireValue::new(&device::UTILIZATION, Task::General, value);
         let hot = |value| WireValue::new(&device::TEMPERATURE, Sensor::Gpu, value);
         let used = |value| WireValue::new(&device::MEMORY_USAGE, MemoryState::Used, value);

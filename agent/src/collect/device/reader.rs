@@ -1,11 +1,12 @@
-//! The agent's side of a vendor: supervises the child that holds the library and asks it once a
-//! tick.
+//! The agent's side of a vendor: supervises the child that opens the library, and sends it one
+//! request a tick.
 //!
-//! A tick waits for every device that answered the last time, at most for the deadline; a device
-//! known to be late is not waited for, so the others keep their cadence. A child that crashes is
-//! started again and asked again in the same tick; from then on at the next tick, and after 1, 2, 4,
-//! … seconds, until one tick has gone well. One that hangs is left alone, and no second one is
-//! started beside it. On an eight-device host a tick is one request, nine frames and about 20 kB.
+//! A tick waits, at most until the deadline, for every device that answered in time in the previous
+//! tick; it does not wait for a device known to be late, so the others stay on schedule. A child
+//! that crashes is restarted and asked again in the same tick, then at the next tick, and then
+//! after 1, 2, 4, … seconds, until one tick succeeds. A child that hangs is left alone, and no
+//! second one is started beside it. On an eight-device host a tick is one request, nine frames and
+//! about 20 kB.
 
 mod converse;
 mod restart;
@@ -18,7 +19,7 @@ use super::events::EventListener;
 use super::link::ExitingChild;
 use super::snapshot::{Control, ReaderSnapshot};
 use super::states::{DeviceStates, ReaderContext};
-pub use super::states::{HeldNodes, Identify, NodeHolders};
+pub use super::states::{Identify, NodeOpeners, OpenNodes};
 use crate::attribute::ownership::Ownership;
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
@@ -34,45 +35,46 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest a tick waits for a device; half the interval if that is shorter.
+/// How long a tick waits for a device at most; half the interval if that is shorter.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How often a missing driver or device is looked for, and the devices are counted.
+/// How often a missing driver or device is searched for, and the devices are counted.
 const RETRY: Duration = Duration::from_secs(30);
-/// Longest pause between restarts of a child that crashes.
+/// Longest pause between restarts of a child that crashes. 42=const MAX_PAUSE: Duration =
+/// Duration::from_mins(1);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
-/// How long a child that hung up may take to end before it counts as stuck.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a child may take to exit after its socket is closed before it counts as stuck.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why nothing is read while the operator has the devices.
+/// Reason of the state while the devices are released.
 const RELEASED: &str = "released by the operator";
 
-/// How a reader works.
+/// Settings of a reader.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The binary to run as the child.
     pub program: PathBuf,
-    /// The library; found by itself when `None`.
+    /// The library; searched for if `None`.
     pub library: Option<PathBuf>,
-    /// Added to the child's environment: what the library itself listens to.
+    /// Variables added to the child's environment, for the library.
     pub environment: Vec<(OsString, OsString)>,
     /// The host's directories.
     pub paths: Paths,
     /// The vendor's switches that are off.
     pub off: Vec<String>,
-    /// Whether the child gives up its capabilities and most system calls before it loads the library.
+    /// Whether the child drops its capabilities and most system calls before it loads the library.
     pub confined: bool,
-    /// How long one device may keep the others waiting.
+    /// How long one device may delay the others.
     pub stall: Duration,
-    /// Longest a tick waits for a device.
+    /// How long a tick waits for a device at most.
     pub deadline: Duration,
-    /// How often a missing driver or device is looked for, and the devices are counted.
+    /// How often a missing driver or device is searched for, and the devices are counted.
     pub retry: Duration,
     /// Longest pause between restarts of a child that crashes.
-    pub longest_pause: Duration,
+    pub max_pause: Duration,
 }
 
 impl Settings {
-    /// The usual settings for ticks at an interval.
+    /// The default settings for ticks at an interval.
     pub fn new(program: PathBuf, interval: Duration) -> Self {
         Self {
             program,
@@ -84,7 +86,7 @@ impl Settings {
             stall: child::Settings::stall(interval),
             deadline: DEADLINE.min(interval / 2),
             retry: RETRY,
-            longest_pause: MAX_PAUSE,
+            max_pause: MAX_PAUSE,
         }
     }
 }
@@ -93,23 +95,23 @@ impl Settings {
 pub struct DeviceReader {
     vendor: &'static Vendor,
     settings: Settings,
-    knows: ReaderContext,
+    context: ReaderContext,
     control: Control,
-    /// Where it hears what happens to the devices, if anybody wants to know.
+    /// Forwards the library's events, if events are enabled.
     pub listener: EventListener,
-    rows: DeviceStates,
+    states: DeviceStates,
     session: Option<Connection>,
     leaving: Option<ExitingChild>,
     restarts: Restarts,
     tick: u64,
-    looked: bool,
-    /// What every device is while there is no child, and why.
+    has_read: bool,
+    /// The state of every device while there is no child, and why.
     down: (DeviceState, String),
-    /// Devices that were late the last time.
+    /// Devices that were late in the last tick.
     slow: BTreeSet<u32>,
-    /// How many devices the library had and says it has, where loading it anew was tried.
+    /// The device counts (before, now) for which the library was already reloaded.
     miscount: Option<(u32, u32)>,
-    /// A device says that the driver is gone, and loading the library anew was tried.
+    /// A device reported that the driver is gone, and the library was already reloaded for it.
     renewed: bool,
     report: Report,
     calls: u64,
@@ -124,25 +126,25 @@ impl DeviceReader {
         inventory: Arc<Inventory>,
         identify: Identify,
     ) -> Self {
-        let rows = DeviceStates::new(vendor, &settings.paths);
-        let restarts = Restarts::new(settings.longest_pause);
+        let states = DeviceStates::new(vendor, &settings.paths);
+        let restarts = Restarts::new(settings.max_pause);
         Self {
             vendor,
             settings,
-            knows: ReaderContext {
+            context: ReaderContext {
                 inventory,
                 identify,
                 nodes: Box::new(|_| Vec::new()),
-                holders: Box::new(Vec::new),
+                openers: Box::new(Vec::new),
             },
             control: Control::default(),
             listener: EventListener::of(vendor),
-            rows,
+            states,
             session: None,
             leaving: None,
             restarts,
             tick: 0,
-            looked: false,
+            has_read: false,
             down: (DeviceState::Failing, "not read yet".to_owned()),
             slow: BTreeSet::new(),
             miscount: None,
@@ -153,28 +155,30 @@ impl DeviceReader {
         }
     }
 
-    /// Lets it read of the processes that hold the vendor's nodes, where the driver lists none.
+    /// Sets the source of the processes that have the vendor's nodes open, for a driver that does
+    /// not list them.
     #[must_use]
-    pub fn knowing_holders(mut self, holders: NodeHolders) -> Self {
-        self.knows.holders = holders;
+    pub fn with_node_openers(mut self, openers: NodeOpeners) -> Self {
+        self.context.openers = openers;
         self
     }
 
-    /// Lets it tell a process's partition by the device nodes it holds, where the driver does not.
+    /// Sets the source of a process's open nodes, by which its partition is found if the driver
+    /// does not report it.
     #[must_use]
-    pub fn knowing_nodes(mut self, nodes: HeldNodes) -> Self {
-        self.knows.nodes = nodes;
+    pub fn with_open_nodes(mut self, nodes: OpenNodes) -> Self {
+        self.context.nodes = nodes;
         self
     }
 
-    /// The handle by which other threads see the last reading and release the devices.
+    /// The handle by which other threads read the last snapshot and release the devices.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
     fn run_tick(&mut self) {
         let begun = Instant::now();
-        self.rows.begin();
+        self.states.begin();
         if self.control.released() {
             self.let_go();
             self.slow.clear();
@@ -185,10 +189,10 @@ impl DeviceReader {
             return;
         }
         let (state, reason) = &self.down;
-        self.rows.rest(*state, reason);
+        self.states.rest(*state, reason);
     }
 
-    /// Reads every device once, if there is a child; one that ends is replaced within the tick.
+    /// Reads every device once, if there is a child; a child that ends is replaced within the tick.
     fn read(&mut self, begun: Instant) -> bool {
         for again in [true, false] {
             let Some(mut session) = self.session.take().or_else(|| self.start()) else {
@@ -211,26 +215,26 @@ impl DeviceReader {
         false
     }
 
-    /// Reports on a tick in which the child answered.
+    /// Sets the status after a tick in which the child answered.
     fn describe(&mut self) {
-        let mut troubles = self.rows.troubles(&self.knows.inventory);
-        let hung = self.rows.count(DeviceState::Hung) > 0
+        let mut problems = self.states.problems(&self.context.inventory);
+        let hung = self.states.count(DeviceState::Hung) > 0
             || self.session.as_ref().is_some_and(|session| session.late);
-        let state = match (self.rows.any_ok(), troubles.is_empty(), hung) {
+        let state = match (self.states.any_ok(), problems.is_empty(), hung) {
             (true, true, _) => SourceState::Ready,
             (true, false, _) => SourceState::Degraded,
             (false, _, true) => SourceState::Hung,
             (false, _, false) => SourceState::Failed,
         };
-        if self.rows.unidentified > 0 {
-            let count = self.rows.unidentified;
-            troubles.push(format!("{count} processes are left out: nothing says who they are"));
+        if self.states.unidentified > 0 {
+            let count = self.states.unidentified;
+            problems.push(format!("{count} processes are left out: nothing says who they are"));
         }
-        troubles.extend(self.rows.remarks());
-        if state == SourceState::Hung && troubles.is_empty() {
-            troubles.push("the library has not answered yet".to_owned());
+        problems.extend(self.states.remarks());
+        if state == SourceState::Hung && problems.is_empty() {
+            problems.push("the library has not answered yet".to_owned());
         }
-        self.state(state, troubles.join("; "), "");
+        self.state(state, problems.join("; "), "");
     }
 
     fn state(&mut self, state: SourceState, reason: impl Into<String>, remedy: &str) {
@@ -239,21 +243,21 @@ impl DeviceReader {
     }
 }
 
-/// Which processes hold nodes of a vendor's devices.
-pub fn holders(vendor: &'static Vendor, ownership: Ownership) -> NodeHolders {
+/// Returns a function that lists the processes with nodes of a vendor's devices open.
+pub fn openers(vendor: &'static Vendor, ownership: Ownership) -> NodeOpeners {
     let is_on = |node: &Arc<str>| (vendor.is_device_node)(node_name(node));
     Box::new(move || {
-        let holders = ownership.openers();
-        let here = holders.iter().filter(|owner| owner.nodes.iter().any(is_on));
+        let openers = ownership.openers();
+        let here = openers.iter().filter(|owner| owner.nodes.iter().any(is_on));
         here.map(|owner| owner.process.pid).collect()
     })
 }
 
 impl Drop for DeviceReader {
-    /// Leaves no child behind; who releases it at this moment waits for the same end.
+    /// Closes the child; a thread that releases it at the same time waits for the same exit.
     fn drop(&mut self) {
         let leaving = self.session.take().map(|session| session.link.close());
-        leaving.and_then(|mut leaving| leaving.ended(EXIT_PATIENCE));
+        leaving.and_then(|mut leaving| leaving.ended(EXIT_TIMEOUT));
     }
 }
 
@@ -263,16 +267,16 @@ impl Collector for DeviceReader {
     }
 
     fn collect(&mut self, out: &mut Batch) {
-        if std::mem::replace(&mut self.looked, true) {
-            // Not before the first look, which says more of a device than what is remembered.
-            self.rows.load_known(&self.knows.inventory);
+        if std::mem::replace(&mut self.has_read, true) {
+            // Only after the first tick, which knows more about a device than the store does.
+            self.states.load_known(&self.context.inventory);
         }
         self.run_tick();
-        self.rows.emit(out);
-        self.knows.inventory.register().save(Instant::now());
+        self.states.emit(out);
+        self.context.inventory.register().save(Instant::now());
         self.control.publish(ReaderSnapshot {
-            devices: self.rows.snapshots(),
-            partitions: self.rows.partitions(),
+            devices: self.states.snapshots(),
+            partitions: self.states.partitions(),
             child: self.session.as_ref().map(|session| session.link.pid()),
             calls: self.calls,
             library_time: self.library_time,

@@ -1,5 +1,5 @@
-//! What the last reading showed, for `gpuwho`'s table, and the handle by which other threads ask a
-//! reader to let go of its devices.
+//! The last reading of a reader, for `gpuwho`'s table, and the handle by which other threads
+//! release a reader's devices.
 
 use super::link::CloseHandle;
 use super::partitions::PartitionNodes;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 /// How long closing every handle may take.
 pub const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
-/// One device as last read. What was not read is `None`.
+/// One device as last read. `None` is a value that was not read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceSnapshot {
     /// The device; its identity is in the inventory.
     pub gpu: GpuId,
-    /// Whether it answers.
+    /// The state of the device.
     pub state: DeviceState,
-    /// Why not, in the driver's words; empty when it does.
+    /// The reason, in the driver's words; empty if the device is ok.
     pub reason: String,
     /// Time since the last good reading.
     pub age: Option<Duration>,
@@ -29,7 +29,7 @@ pub struct DeviceSnapshot {
     pub utilization: Option<f64>,
     /// Bytes of memory used.
     pub memory_used: Option<i64>,
-    /// Bytes of memory there are.
+    /// Bytes of memory in total.
     pub memory_limit: Option<i64>,
     /// Watts.
     pub power: Option<f64>,
@@ -37,7 +37,7 @@ pub struct DeviceSnapshot {
     pub temperature: Option<f64>,
     /// Its partitions.
     pub instances: Vec<InstanceSnapshot>,
-    /// Who is on it, by PID.
+    /// The processes on it.
     pub processes: Vec<ProcessSnapshot>,
 }
 
@@ -46,20 +46,20 @@ pub struct DeviceSnapshot {
 pub struct InstanceSnapshot {
     /// The instance; its identity is in the inventory.
     pub instance: InstanceId,
-    /// Where it is on its device.
+    /// Its place on the device.
     pub place: Place,
     /// Bytes of memory used.
     pub memory_used: Option<i64>,
-    /// Bytes of memory there are.
+    /// Bytes of memory in total.
     pub memory_limit: Option<i64>,
 }
 
 /// One process on a device as last read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProcessSnapshot {
-    /// The number the driver gives.
+    /// The PID that the driver lists.
     pub pid: u32,
-    /// Who that is; `None` when the number could not be bound to a process.
+    /// The process; `None` if the PID could not be resolved.
     pub process: Option<ProcKey>,
     /// The partition it is in.
     pub instance: Option<InstanceId>,
@@ -74,11 +74,11 @@ pub struct ProcessSnapshot {
 /// The state of a whole reader.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReaderSnapshot {
-    /// Every device that was seen since the agent started.
+    /// Every device seen since the agent started.
     pub devices: Vec<DeviceSnapshot>,
-    /// What the nodes of partitions grant.
+    /// The partitions that device nodes open.
     pub partitions: Arc<PartitionNodes>,
-    /// PID of the child that holds the library.
+    /// PID of the child.
     pub child: Option<u32>,
     /// Calls into the library since the start.
     pub calls: u64,
@@ -86,7 +86,7 @@ pub struct ReaderSnapshot {
     pub library_time: Duration,
 }
 
-/// A handle on a reader for other threads.
+/// A handle to a reader for other threads.
 #[derive(Clone, Debug, Default)]
 pub struct Control(Arc<Mutex<Shared>>);
 
@@ -102,26 +102,27 @@ struct Shared {
 enum Release {
     #[default]
     Held,
-    /// Until a moment, or until told.
+    /// Until an instant, or until [`Control::resume`].
     Released(Option<Instant>),
 }
 
 impl ReaderSnapshot {
-    /// The partitions that a process may use by the device nodes it holds, also before the driver
-    /// lists it: one a device, and none of a device whose partitions it holds several of.
+    /// The partitions that a process may use according to its open nodes, also before the driver
+    /// lists the process: at most one per device, and none on a device of which it has several
+    /// partitions open.
     pub fn granted(&self, nodes: &[Arc<str>], inventory: &Inventory) -> Vec<InstanceId> {
-        let on = |device: &DeviceSnapshot| {
+        let opened = |device: &DeviceSnapshot| {
             let info = inventory.get(device.gpu)?;
             let place = self.partitions.only_one_of(nodes, &info)?;
             device.instance_at(place)
         };
-        self.devices.iter().filter_map(on).collect()
+        self.devices.iter().filter_map(opened).collect()
     }
 }
 
 impl DeviceSnapshot {
-    /// The partition at a place; a GPU instance alone tells where it has one compute instance
-    /// only.
+    /// The partition at a place; a place without compute instance matches only if the GPU instance
+    /// has exactly one.
     pub fn instance_at(&self, place: Place) -> Option<InstanceId> {
         let here = |read: &&InstanceSnapshot| match place.compute_instance {
             Some(_) => read.place == place,
@@ -136,19 +137,19 @@ impl DeviceSnapshot {
 }
 
 impl Control {
-    /// What the last reading showed.
+    /// The last reading.
     pub fn snapshot(&self) -> ReaderSnapshot {
         self.lock().snapshot.clone()
     }
 
-    /// PID of the child that holds the library.
+    /// PID of the child.
     pub fn child(&self) -> Option<u32> {
         self.lock().snapshot.child
     }
 
-    /// Closes every device handle, at once and from any thread, for a time or until
-    /// [`Control::resume`]. True when they are closed within [`RELEASE_LIMIT`]; false when a call
-    /// into the driver hangs, in which case they close when it returns.
+    /// Closes every device handle at once, from any thread, for a time or until
+    /// [`Control::resume`]. True if they are closed within [`RELEASE_LIMIT`]; false if a call into
+    /// the driver hangs: then they close when it returns.
     pub fn release(&self, length: Option<Duration>) -> bool {
         let hangup = {
             let mut shared = self.lock();
@@ -158,8 +159,8 @@ impl Control {
         hangup.is_none_or(|hangup| hangup.hang_up(RELEASE_LIMIT))
     }
 
-    /// [`Control::release`] for a time, unless the devices are released already: an operator's
-    /// longer time stays.
+    /// [`Control::release`] for a time, unless the devices are already released: a longer release
+    /// by the operator stays in force.
     pub fn make_way(&self, length: Duration) {
         if !self.released() {
             self.release(Some(length));
@@ -171,7 +172,7 @@ impl Control {
         self.lock().release = Release::Held;
     }
 
-    /// Whether the devices are released now; a release whose time is over ends here.
+    /// Whether the devices are released now; an expired release ends here.
     pub fn released(&self) -> bool {
         let mut shared = self.lock();
         if let Release::Released(Some(until)) = shared.release
@@ -186,7 +187,7 @@ impl Control {
         self.lock().snapshot = snapshot;
     }
 
-    /// Makes a new child known to those who may release it.
+    /// Stores the close handle of a new child.
     pub(super) fn hold(&self, hangup: CloseHandle) {
         self.lock().hangup = Some(hangup);
     }

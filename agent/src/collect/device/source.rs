@@ -1,4 +1,4 @@
-//! A vendor's devices as a source of the agent, and the vendor's section of the configuration.
+//! A vendor's devices as a source of the agent, and the vendor's configuration section.
 
 use super::reader::{self, DeviceReader};
 use super::{Vendor, vendor};
@@ -14,7 +14,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The row of a vendor.
+/// The source definition of a vendor.
 pub fn def(of: &'static Vendor) -> SourceDef {
     SourceDef {
         name: of.name,
@@ -31,16 +31,15 @@ pub fn def(of: &'static Vendor) -> SourceDef {
     }
 }
 
-/// The keys of every reader.
+/// The keys of every reader's section.
 const ENABLED: &str = "enabled";
 const CONFINED: &str = "confined";
 const DEADLINE: &str = "deadline";
 const RETRY: &str = "retry";
-/// The key of a reader with a library.
+/// The key of a vendor with a library.
 const LIBRARY: &str = "library";
 
-/// One section: the keys that every reader has, `library` where the vendor has one, and the vendor's
-/// own switches.
+/// One section: the common keys, `library` if the vendor has one, and the vendor's own switches.
 #[derive(Clone, Debug, Default)]
 struct RawReader {
     enabled: Option<bool>,
@@ -51,7 +50,7 @@ struct RawReader {
     switches: BTreeMap<String, bool>,
 }
 
-/// Reads the section of a vendor; `None` knows no switches.
+/// Deserializes the section of a vendor; `None` allows no switches.
 struct Keys(Option<&'static Vendor>);
 
 impl<'de> DeserializeSeed<'de> for Keys {
@@ -91,7 +90,7 @@ impl<'de> Visitor<'de> for Keys {
     }
 }
 
-/// A vendor's reader as configured.
+/// A vendor's configured reader.
 #[derive(Debug)]
 struct Reader {
     vendor: &'static Vendor,
@@ -151,11 +150,11 @@ impl Source for Reader {
         });
         let inventory = Arc::clone(&context.inventory);
         let mut reader = DeviceReader::new(self.vendor, self.settings.clone(), inventory, identify)
-            .knowing_nodes(nodes);
+            .with_open_nodes(nodes);
         if self.vendor.library.is_none() {
-            // No driver's list names them all.
-            let holders = reader::holders(self.vendor, context.ownership.clone());
-            reader = reader.knowing_holders(holders);
+            // Without a library, no list of the driver names every process.
+            let openers = reader::openers(self.vendor, context.ownership.clone());
+            reader = reader.with_node_openers(openers);
         } else {
             context.holding.push(reader.control());
         }
@@ -182,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn links_are_told_one_by_one_unless_told_otherwise() {
+    fn links_are_reported_one_by_one_by_default() {
         assert_eq!(reader("").off, [""; 0]);
         assert_eq!(reader("by_link = false").off, ["by_link"]);
     }
 
     #[test]
-    fn the_drivers_library_is_confined_unless_told_otherwise() {
+    fn the_drivers_library_is_confined_by_default() {
         assert_eq!([reader("").confined, reader("confined = false").confined], [true, false]);
     }
 }

@@ -1,6 +1,6 @@
-//! What the agent knows of each device of one reader: turns readings into samples, and keeps the
-//! status and the age of every device going whatever happens to it, also of one that is remembered
-//! from before and that the driver does not list.
+//! The state of each device of one reader: turns readings into samples, and exports the status and
+//! the age of every device in every tick, also of devices stored by an earlier run that the driver
+//! does not list.
 
 mod absence;
 mod row;
@@ -23,24 +23,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Tells who the PIDs are that the driver named at a moment of `CLOCK_BOOTTIME` in nanoseconds.
+/// Resolves PIDs that the driver listed at a time of `CLOCK_BOOTTIME` in nanoseconds.
 pub type Identify = Box<dyn Fn(&[u32], u64) -> ProcessesByPid + Send>;
 
-/// Tells which device nodes a process was seen to open.
-pub type HeldNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
+/// Returns the device nodes that a process has opened.
+pub type OpenNodes = Box<dyn Fn(ProcKey) -> Vec<Arc<str>> + Send>;
 
-/// Tells which processes hold nodes of the vendor's.
-pub type NodeHolders = Box<dyn Fn() -> Vec<u32> + Send>;
+/// Returns the processes that have the vendor's nodes open.
+pub type NodeOpeners = Box<dyn Fn() -> Vec<u32> + Send>;
 
-/// What the agent knows beside the readings.
+/// Lookups that readings need.
 pub(super) struct ReaderContext {
     pub(super) inventory: Arc<Inventory>,
     pub(super) identify: Identify,
-    pub(super) nodes: HeldNodes,
-    pub(super) holders: NodeHolders,
+    pub(super) nodes: OpenNodes,
+    pub(super) openers: NodeOpeners,
 }
 
-/// What a device is that does not answer.
+/// The state and the reason of a device that does not answer.
 #[derive(Clone, Debug)]
 pub(super) struct Unavailable {
     pub(super) state: DeviceState,
@@ -51,21 +51,21 @@ pub(super) struct Unavailable {
 pub(super) struct DeviceStates {
     vendor: &'static Vendor,
     by_gpu: BTreeMap<GpuId, DeviceRow>,
-    /// Devices by position in the library's order, as far as they told who they are.
+    /// Devices by position in the library's order, once identified.
     slots: BTreeMap<u32, GpuId>,
-    /// Positions whose devices never told it, and why.
+    /// Positions of devices without identity, and why.
     unnamed: BTreeMap<u32, Unavailable>,
-    /// Processes left out of the last readings, because nothing says who they are.
+    /// Processes left out of this tick's readings, because their PID could not be resolved.
     pub(super) unidentified: usize,
     /// The nodes of partitions, read when the set of partitions changes.
     partitions: Arc<PartitionNodes>,
     paths: Paths,
-    /// The register's, when it was last looked into.
+    /// The device store's generation at the last load.
     generation: Option<u64>,
 }
 
 impl DeviceStates {
-    /// No device yet.
+    /// Starts without devices.
     pub(super) fn new(vendor: &'static Vendor, paths: &Paths) -> Self {
         Self {
             vendor,
@@ -79,7 +79,7 @@ impl DeviceStates {
         }
     }
 
-    /// Forgets what the last tick read.
+    /// Clears the last tick.
     pub(super) fn begin(&mut self) {
         self.unidentified = 0;
         for row in self.by_gpu.values_mut() {
@@ -89,31 +89,31 @@ impl DeviceStates {
         }
     }
 
-    /// A library was loaded: its order of devices is its own.
+    /// Drops the positions: a newly loaded library has its own order of devices.
     pub(super) fn renumber(&mut self) {
         self.slots.clear();
         self.unnamed.clear();
     }
 
     /// Sets the state of a device that did not answer this tick.
-    pub(super) fn silent(&mut self, slot: u32, away: Unavailable) {
+    pub(super) fn silent(&mut self, slot: u32, unavailable: Unavailable) {
         let row = self.slots.get(&slot).and_then(|gpu| self.by_gpu.get_mut(gpu));
         match row {
-            Some(row) => row.set(away.state, &away.why),
+            Some(row) => row.set(unavailable.state, &unavailable.why),
             None => {
-                self.unnamed.insert(slot, away);
+                self.unnamed.insert(slot, unavailable);
             }
         }
     }
 
-    /// Sets the state of every device of which nothing is known this tick.
+    /// Sets the state of every device that has none in this tick.
     pub(super) fn rest(&mut self, state: DeviceState, reason: &str) {
         for row in self.by_gpu.values_mut().filter(|row| !row.settled) {
             row.set(state, reason);
         }
     }
 
-    /// Sets the state of every device that is known from before and is not at any position now.
+    /// Sets the state of every known device that is at no position now.
     pub(super) fn unlisted(&mut self, inventory: &Inventory) {
         let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
         let known = inventory.register().known(self.vendor.name);
@@ -126,24 +126,24 @@ impl DeviceStates {
             let unnamed = self.unnamed.get(&index).or_else(|| self.unnamed.values().next());
             let known =
                 known.iter().find(|known| info.as_ref().is_some_and(|i| i.uuid == known.uuid));
-            let away = absence((known, self.vendor.drivers), unnamed, &self.paths);
-            row.set(away.state, &away.why);
+            let unavailable = absence((known, self.vendor.drivers), unnamed, &self.paths);
+            row.set(unavailable.state, &unavailable.why);
         }
     }
 
-    /// Takes a reading. One that answers an earlier tick brings its values, with their own time,
-    /// but says nothing about how the device is now. Gives the device, if it is known.
+    /// Takes a reading. A late one adds its values, with their own time, but does not change the
+    /// device's current state. Returns the device, if it is identified.
     pub(super) fn take(
         &mut self,
         slot: u32,
         reading: &Reading,
         timely: bool,
-        knows: &ReaderContext,
+        context: &ReaderContext,
     ) -> Option<GpuId> {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
         let reported = reading.identity.clone().map(|info| {
-            knows.inventory.register().identified(&info, time);
-            knows.inventory.put(info)
+            context.inventory.register().identified(&info, time);
+            context.inventory.put(info)
         });
         let Some(gpu) = reported.or_else(|| self.slots.get(&slot).copied()) else {
             let (state, why) = (state(&reading.outcome), why(&reading.outcome).to_owned());
@@ -154,13 +154,13 @@ impl DeviceStates {
         self.slots.insert(slot, gpu);
         let row = self.by_gpu.entry(gpu).or_insert_with(|| DeviceRow::new(gpu));
         if reading.outcome == Outcome::Ok {
-            let changed = row.recut(&reading.instances, &knows.inventory);
+            let changed = row.update_instances(&reading.instances, &context.inventory);
             if changed {
                 self.partitions = Arc::new((self.vendor.partition_nodes)(&self.paths));
             }
-            self.unidentified += row.fill(reading, knows, &self.partitions);
-            if let Some(info) = knows.inventory.get(gpu) {
-                knows.inventory.register().seen(&info.uuid, time);
+            self.unidentified += row.fill(reading, context, &self.partitions);
+            if let Some(info) = context.inventory.get(gpu) {
+                context.inventory.register().seen(&info.uuid, time);
             }
         }
         if timely {
@@ -169,8 +169,8 @@ impl DeviceStates {
         Some(gpu)
     }
 
-    /// Brings in the devices that are remembered and leaves out those that were forgotten. Cheap
-    /// where nothing has changed.
+    /// Adds the stored devices and removes those that were removed from the store. Returns early if
+    /// the store has not changed.
     pub(super) fn load_known(&mut self, inventory: &Inventory) {
         let register = inventory.register();
         let generation = Some(register.generation());
@@ -192,7 +192,7 @@ impl DeviceStates {
         }
     }
 
-    /// Moves everything into the batch.
+    /// Moves all samples into the batch.
     pub(super) fn emit(&mut self, out: &mut Batch) {
         let now = boot_time_ns().cast_signed();
         for (&gpu, row) in &mut self.by_gpu {
@@ -210,19 +210,19 @@ impl DeviceStates {
                 out.push(metric::READ_AGE.sample(gpu, (), age.as_secs_f64()));
             }
             if row.samples.is_empty() {
-                // Who looks for the board needs its address and its number.
+                // An operator who searches for the board needs its address and serial number.
                 out.push(metric::INFO.sample(gpu, (), 1));
             }
             out.samples.append(&mut row.samples);
         }
     }
 
-    /// What the last tick showed.
+    /// The devices as last read.
     pub(super) fn snapshots(&self) -> Vec<DeviceSnapshot> {
         self.by_gpu.values().map(|row| row.snapshot.clone()).collect()
     }
 
-    /// What the nodes of partitions grant.
+    /// The partitions that device nodes open.
     pub(super) fn partitions(&self) -> Arc<PartitionNodes> {
         Arc::clone(&self.partitions)
     }
@@ -232,18 +232,18 @@ impl DeviceStates {
         self.by_gpu.values().filter(|row| row.snapshot.state == state).count()
     }
 
-    /// One clause for each device that is not well, for a person to read.
-    pub(super) fn troubles(&self, inventory: &Inventory) -> Vec<String> {
-        let mut troubles = Vec::new();
+    /// One clause for each device that has a problem, for the status.
+    pub(super) fn problems(&self, inventory: &Inventory) -> Vec<String> {
+        let mut problems = Vec::new();
         for (slot, gpu) in &self.slots {
             let Some(row) = self.by_gpu.get(gpu) else { continue };
             let DeviceSnapshot { state, reason, .. } = &row.snapshot;
             if *state != DeviceState::Ok {
-                troubles.push(format!("device {slot} is {}: {reason}", state.as_str()));
+                problems.push(format!("device {slot} is {}: {reason}", state.as_str()));
             }
         }
-        for (slot, away) in &self.unnamed {
-            troubles.push(format!("device {slot} has no identity: {}", away.why));
+        for (slot, unavailable) in &self.unnamed {
+            problems.push(format!("device {slot} has no identity: {}", unavailable.why));
         }
         let listed: BTreeSet<GpuId> = self.slots.values().copied().collect();
         let is_gone = |row: &&DeviceRow| {
@@ -251,13 +251,13 @@ impl DeviceStates {
         };
         for row in self.by_gpu.values().filter(is_gone) {
             if let Some(info) = inventory.get(row.snapshot.gpu) {
-                troubles.push(format!("{} is missing: {}", info.uuid, row.snapshot.reason));
+                problems.push(format!("{} is missing: {}", info.uuid, row.snapshot.reason));
             }
         }
-        troubles
+        problems
     }
 
-    /// One clause for each device that is well but does not tell all it could.
+    /// One clause for each working device without its performance counters.
     pub(super) fn remarks(&self) -> Vec<String> {
         let remarks = self.slots.iter().filter_map(|(slot, gpu)| {
             let why = match self.by_gpu.get(gpu)?.counters? {
@@ -279,7 +279,7 @@ impl DeviceStates {
     }
 }
 
-/// Whether a device in a state is up; nothing is said of one that nobody expects to answer.
+/// Whether a device in a state is up; `None` if it is not expected to answer.
 fn up(state: DeviceState) -> Option<bool> {
     match state {
         DeviceState::Ok => Some(true),
@@ -292,8 +292,7 @@ fn up(state: DeviceState) -> Option<bool> {
     }
 }
 
-/// A time in seconds since the epoch on the boot clock, in nanoseconds: before zero if it was
-/// before the boot.
+/// Converts seconds since the epoch to nanoseconds on the boot clock; negative if before the boot.
 fn on_boot_clock(seconds: u64) -> i64 {
     let then = UNIX_EPOCH + Duration::from_secs(seconds);
     let ago = SystemTime::now().duration_since(then).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What the kernel says of a thread that does not come back from the driver.
+//! Describes the kernel state of a thread that is blocked in the driver.
 //!
-//! Three small reads of procfs a tick while a call hangs, else none. The child is in the agent's own
-//! PID namespace, so its files are in the agent's own `/proc`.
+//! Three small reads of procfs a tick while a call hangs, otherwise none. The child is in the
+//! agent's PID namespace, so its files are in the agent's own `/proc`.
 
 use super::wire::Stuck;
 use crate::host::boot_time_ns;
@@ -9,11 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Functions of the kernel's stack that are told: where it sleeps and who called.
+/// Stack frames that are reported: where the thread sleeps and its callers.
 const FRAMES: usize = 3;
 
 impl Stuck {
-    /// For a person: which call, for how long, and what its thread is doing in the kernel.
+    /// The call, its duration and the thread's kernel state, as text.
     pub(super) fn describe(&self, child: u32) -> String {
         let lasts = boot_time_ns().saturating_sub(self.since_ns);
         let seconds = Duration::from_nanos(lasts).as_secs();
@@ -23,7 +23,7 @@ impl Stuck {
     }
 }
 
-/// `thread 71 is in uninterruptible sleep in nv_ioctl < do_vfs_ioctl`.
+/// Formats `thread 71 is in uninterruptible sleep in nv_ioctl < do_vfs_ioctl`.
 fn doing(task: &Path) -> Option<String> {
     let stat = fs::read_to_string(task.join("stat")).ok()?;
     let thread = stat.split(' ').next()?;
@@ -39,10 +39,10 @@ fn doing(task: &Path) -> Option<String> {
     Some(format!("thread {thread} is {state}{place}"))
 }
 
-/// The innermost functions of its stack in the kernel, which only root may read.
+/// The innermost functions of its kernel stack, which only root may read.
 fn stack(task: &Path) -> Option<String> {
     let text = fs::read_to_string(task.join("stack")).ok()?;
-    // `[<0>] futex_wait+0x4c/0x80`, and the module in brackets after it.
+    // A line is `[<0>] futex_wait+0x4c/0x80`, followed by the module in brackets.
     let function = |line: &str| {
         let (_, place) = line.split_once("] ")?;
         Some(place.split_once('+').map_or(place, |(name, _)| name).to_owned())
@@ -62,7 +62,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_thread_in_the_driver_is_told_with_its_place_in_the_kernel() {
+    fn a_thread_in_the_driver_is_described_with_its_kernel_stack() {
         let task = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| fs::write(task.path().join(name), text).unwrap();
         put("stat", "71 (reader:worker) D 1 71 71 0 -1 4194368");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_is_not_told() {
+    fn an_ended_thread_is_not_described() {
         assert_eq!(doing(&tempfile::tempdir().unwrap().path().join("71")), None);
     }
 }

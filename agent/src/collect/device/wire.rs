@@ -1,5 +1,5 @@
-//! What the agent and a device reader child say to each other: length-prefixed postcard frames
-//! over a socket pair. Both ends are the same binary, so a metric travels as its position in the
+//! The protocol between the agent and a device reader child: length-prefixed postcard frames over a
+//! socket pair. Both ends are the same binary, so a metric travels as its position in the
 //! catalogue.
 
 use crate::catalog::{self, DimIndexes, Dims, Metric, MetricDef, Number};
@@ -10,76 +10,76 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
-/// A frame longer than this is not one of ours: 4,000 processes on one device need 300 kB.
+/// Upper limit of a frame: 4,000 processes on one device need 300 kB.
 const MAX_FRAME_BYTES: usize = 4 << 20;
-/// Bytes of the length before each frame.
+/// Bytes of the length prefix of a frame.
 const PREFIX: usize = 4;
 
-/// What the agent asks.
+/// A request of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Read every device that is not still being read.
     Read {
-        /// Which reading this is; its answers carry it.
+        /// The number of this reading; its answers carry it.
         tick: u64,
-        /// Whether to ask the library again how many devices it has.
+        /// Whether to query the library's device count again.
         count: bool,
-        /// Processes that hold nodes of the vendor's.
-        holders: Vec<u32>,
+        /// Processes that have the vendor's nodes open.
+        openers: Vec<u32>,
     },
 }
 
-/// What the child answers.
+/// An answer of the child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Frame {
     /// The library is initialised.
     Opened {
-        /// How many devices it has.
+        /// The library's device count.
         devices: u32,
     },
     /// The library cannot be used; the child ends.
     Refused {
-        /// Of which kind.
+        /// The kind.
         refusal: OpenErrorKind,
-        /// What the library said.
+        /// The library's message.
         text: String,
     },
     /// A device was read.
     Device {
-        /// The request it answers; an earlier one for a device that was late.
+        /// The request it answers; an earlier one if the device was late.
         tick: u64,
         /// The device's position in the library's order.
         slot: u32,
         /// What was read.
         reading: Box<Reading>,
     },
-    /// A call has not come back within the stall limit.
+    /// A call has not returned within the stall limit.
     Stuck {
-        /// The device it is about; none while the library opens.
+        /// The device; `None` while the library opens.
         slot: Option<u32>,
         /// The call.
         call: Stuck,
     },
-    /// How many devices the library has now.
+    /// The library's current device count.
     Counted {
-        /// So many.
+        /// The count.
         devices: u32,
     },
     /// Every device was read or is late.
     Done {
-        /// The request it ends.
+        /// The request that is complete.
         tick: u64,
     },
 }
 
-/// A call into a library that has not come back.
+/// A library call that has not returned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stuck {
-    /// The library's name of the function.
+    /// The library's function.
     pub name: String,
-    /// The child's thread that is in it.
+    /// The child's thread that is blocked in it.
     pub thread: u32,
-    /// Since when, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// Start of the call, in nanoseconds of `CLOCK_BOOTTIME`.
     pub since_ns: u64,
 }
 
@@ -88,124 +88,125 @@ pub struct Stuck {
 pub enum OpenErrorKind {
     /// There is no library, or no driver is loaded.
     Absent,
-    /// The dynamic linker does not load the library: it, or one that it needs, is missing or damaged.
+    /// The dynamic linker cannot load the library: it, or a dependency, is missing or damaged.
     Unloadable,
-    /// The library and the loaded driver are not of one version.
+    /// The library and the loaded driver have different versions.
     Mismatch,
-    /// This user may not talk to the driver.
+    /// This user may not access the driver.
     Forbidden,
     /// Anything else.
     Failed,
 }
 
-/// How reading a device ended.
+/// The outcome of reading a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Well.
+    /// Success.
     #[default]
     Ok,
     /// The device is gone or needs a reset.
     Lost(String),
     /// Every call failed.
     Failing(String),
-    /// The driver itself is gone or was replaced: the library must be loaded anew.
+    /// The driver itself is gone or was replaced: the library must be reloaded.
     DriverGone(String),
 }
 
 /// Everything read from a device at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// How it ended; readings are there only if well.
+    /// The outcome; the readings are empty unless it is `Ok`.
     pub outcome: Outcome,
-    /// When it began, in nanoseconds of `CLOCK_BOOTTIME`: processes it names started before.
+    /// When it began, in nanoseconds of `CLOCK_BOOTTIME`: the processes it lists started before.
     pub asked_ns: u64,
     /// When it ended, in nanoseconds since the epoch.
     pub time_ns: u64,
-    /// What the device is, when that was read anew.
+    /// The device's identity, if it was read again.
     pub identity: Option<GpuInfo>,
     /// Readings of the device.
     pub values: Vec<WireValue>,
-    /// Its partitions, every one there is.
+    /// All of its partitions.
     pub instances: Vec<InstanceReading>,
-    /// Readings of processes on it.
+    /// Readings of the processes on it.
     pub processes: Vec<ProcessValue>,
-    /// Processes that have left it since the last reading, where the driver keeps accounts.
+    /// Processes that have left it since the last reading, if the driver's accounting is on.
     pub ended: Vec<Ended>,
-    /// What it cost.
+    /// The cost.
     pub cost: Cost,
 }
 
-/// Where a partition (a MIG instance, say) is on its device, as the driver's process lists name it.
+/// The place of a partition (a MIG instance, for example) on its device, as the driver's process
+/// lists name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// GPU instance id of MIG; the number of a partition of another vendor's.
+    /// GPU instance id of MIG; the partition's number for other vendors.
     pub gpu_instance: u32,
     /// Compute instance id of MIG.
     pub compute_instance: Option<u32>,
 }
 
-/// What was read of a partition.
+/// The readings of a partition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InstanceReading {
-    /// Where it is.
+    /// Its place on the device.
     pub place: Place,
-    /// What it is, when it is new at this place or has changed.
+    /// Its identity, if it is new at this place or changed.
     pub identity: Option<InstanceIdentity>,
     /// Readings of it.
     pub values: Vec<WireValue>,
 }
 
-/// What a partition is.
+/// The identity of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceIdentity {
-    /// The driver's name of it.
+    /// The driver's UUID.
     pub uuid: GpuUuid,
     /// Its profile.
     pub profile: Option<String>,
-    /// How much of the device it is.
+    /// Its share of the device.
     pub extent: InstanceExtent,
 }
 
 /// A reading of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessValue {
-    /// The process as the driver names it.
+    /// The PID that the driver lists.
     pub pid: u32,
-    /// The partition it is in, where the driver tells.
+    /// Its partition, if the driver reports it.
     pub place: Option<Place>,
     /// The reading.
     pub value: WireValue,
 }
 
-/// The driver's account of a process that has ended.
+/// The driver's accounting record of a process that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// The process as the driver names it.
+    /// The PID that the driver lists.
     pub pid: u32,
-    /// The partition it was in, where the driver told.
+    /// Its partition, if the driver reported it.
     pub place: Option<Place>,
-    /// A moment at which it was there, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// A time at which it existed, in nanoseconds of `CLOCK_BOOTTIME`.
     pub seen_ns: u64,
     /// When it left the device, in nanoseconds since the epoch.
     pub ended_ns: u64,
-    /// Seconds for which it was on the device.
+    /// Seconds it spent on the device.
     pub seconds: f64,
-    /// Bytes of device memory it had at most.
+    /// Peak bytes of device memory.
     pub memory_peak: Option<i64>,
-    /// Fraction of the time in which it had a kernel on the device.
+    /// Fraction of the time in which a kernel of it ran on the device.
     pub busy: Option<f64>,
-    /// Fraction of the time in which it had device memory read or written.
+    /// Fraction of the time in which it read or wrote device memory.
     pub memory_busy: Option<f64>,
 }
 
-/// What reading a device cost.
+/// The cost of reading a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
     /// Calls into the library.
     pub calls: u32,
-    /// Those that failed and will be tried again.
+    /// Calls that failed and will be retried.
     pub failed: u32,
-    /// Values that cannot be true and were left out.
+    /// Implausible values that were left out.
     pub implausible: u32,
     /// Nanoseconds inside the library.
     pub library_ns: u64,
@@ -226,7 +227,7 @@ enum WireNumber {
 }
 
 impl WireValue {
-    /// A reading of a metric; `None` for a distribution, which no device call gives.
+    /// A reading of a metric; `None` for a histogram, which no device call returns.
     pub fn new<S, D, N>(metric: &'static Metric<S, D, N>, dims: D, value: N) -> Option<Self>
     where
         S: Into<Subject>,
@@ -241,7 +242,7 @@ impl WireValue {
         Some(Self { metric: catalog::index_of(metric.def()), dims: dims.indexes(), number })
     }
 
-    /// The metric; `None` if the catalogue has none of that position.
+    /// The metric; `None` if the catalogue has none at that position.
     pub fn metric(&self) -> Option<&'static MetricDef> {
         catalog::by_index(self.metric)
     }
@@ -259,7 +260,7 @@ impl WireValue {
         }
     }
 
-    /// The value as a fraction, if the metric and dimensions are these.
+    /// The value as a floating-point number, if metric and dimensions match.
     pub fn double<S: Into<Subject>, D: Dims>(
         &self,
         metric: &'static Metric<S, D, f64>,
@@ -271,7 +272,7 @@ impl WireValue {
         }
     }
 
-    /// The value as a whole number, if the metric and dimensions are these.
+    /// The value as an integer, if metric and dimensions match.
     pub fn int<S: Into<Subject>, D: Dims>(
         &self,
         metric: &'static Metric<S, D, i64>,
@@ -288,7 +289,7 @@ impl WireValue {
     }
 }
 
-/// Adds a reading, if there is one.
+/// Adds a reading unless it is `None`.
 pub(super) fn push<S, D, N>(
     out: &mut Vec<WireValue>,
     metric: &'static Metric<S, D, N>,
@@ -302,7 +303,7 @@ pub(super) fn push<S, D, N>(
     out.extend(value.and_then(|value| WireValue::new(metric, dims, value)));
 }
 
-/// Why a message did not pass.
+/// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The socket failed.
@@ -319,7 +320,7 @@ pub enum WireError {
     TooLong(usize),
 }
 
-/// Sends messages, reusing one buffer.
+/// Sends messages with one reused buffer.
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffer: Vec<u8>,
@@ -348,7 +349,7 @@ impl Outbox {
     }
 }
 
-/// Receives messages: keeps the bytes of one that is not complete yet.
+/// Receives messages; buffers an incomplete one.
 #[derive(Debug, Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
@@ -387,7 +388,7 @@ impl Inbox {
     }
 }
 
-/// The other end's hanging up has several faces.
+/// Maps the errors of a closed peer to [`WireError::Closed`].
 fn closed(error: io::Error) -> WireError {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => WireError::Closed,
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_arrives_whole_however_it_was_cut() {
+    fn a_message_arrives_whole_however_it_is_split() {
         let mut sent = Vec::new();
         let mut outbox = Outbox::default();
         outbox.send(&mut sent, &frame()).unwrap();
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_no_message_has_is_refused() {
+    fn a_length_over_the_limit_is_refused() {
         let mut inbox = Inbox::default();
         inbox.fill(&mut [0xff_u8; 8].as_slice()).unwrap();
         assert!(matches!(inbox.take::<Frame>(), Err(WireError::TooLong(_))));

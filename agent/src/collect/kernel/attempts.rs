@@ -1,9 +1,10 @@
-//! Openings that were asked for and not yet seen to succeed.
+//! Open attempts that are not confirmed yet.
 //!
-//! The cgroup hook runs before the driver answers, and also when another rule then refuses. So
-//! what it tells is held back until the process is seen to have the device among its open files,
-//! usually at the first look; a process that ends before that is told, since it cannot be asked
-//! any more, also where the report of its end was lost. Waiting costs one listing of `/proc/PID/fd` a look, with the interval doubling.
+//! The cgroup hook runs before the driver answers, and also when another rule then refuses the
+//! open. So its evidence is held back until the device is among the process's open files, normally
+//! at the first check. If the process ends before that, the evidence is emitted, because it cannot
+//! be checked any more; a check also finds an end whose record was lost. Costs one listing of
+//! `/proc/PID/fd` per check, with the interval doubling.
 
 use super::nodes::Device;
 use crate::attribute::{Evidence, KernelCgroups};
@@ -11,25 +12,25 @@ use crate::ids::ProcKey;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The first look after the one made at once.
+/// Delay between the immediate check and the next one.
 const FIRST_WAIT: Duration = Duration::from_micros(500);
-/// The slowest interval.
+/// Longest interval between checks.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 /// A driver without persistence may take ten seconds to bring a device up inside `open`.
 const GIVE_UP: Duration = Duration::from_secs(30);
-/// Waiting openings at once; past this they are told unconfirmed.
+/// Limit on waiting attempts; beyond it they are emitted unconfirmed.
 const MAX_ATTEMPTS: usize = 4_096;
 
-/// An opening that waits for its proof.
+/// An attempt that waits for confirmation.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// What will be told.
+    /// The evidence to emit.
     pub evidence: Evidence,
-    /// Whose files prove it.
+    /// The process to check.
     pub process: ProcKey,
-    /// The process's start as the kernel has it, nanoseconds.
+    /// The kernel's start time of the process in nanoseconds.
     pub start_ns: u64,
-    /// The device that proves it.
+    /// The device to look for.
     pub device: Device,
 }
 
@@ -41,32 +42,32 @@ struct Waiting {
     wait: Duration,
 }
 
-/// All that wait.
+/// All waiting attempts.
 #[derive(Debug, Default)]
 pub(super) struct Attempts(Vec<Waiting>);
 
-/// What a look at a process shows.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenState {
-    /// The device is among its open files.
+    /// The device is among the process's open files.
     Holding,
     /// It is not, or not yet.
     Without,
-    /// The process is no longer there to be asked.
+    /// The process has ended.
     Gone,
 }
 
-/// What became of the attempts looked at.
+/// The result of checking the due attempts.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Seen to hold the device, or gone: to be told.
+    /// Confirmed, or the process has ended: to be emitted.
     pub held: Vec<Attempt>,
-    /// Never seen to hold it: to be forgotten.
+    /// Never confirmed: to be dropped.
     pub refused: Vec<Attempt>,
 }
 
 impl Attempts {
-    /// Holds an attempt back; gives it back when there is no room.
+    /// Adds an attempt; returns it if the limit is reached.
     pub(super) fn hold(&mut self, attempt: Attempt, now: Instant) -> Option<Attempt> {
         if self.0.len() >= MAX_ATTEMPTS {
             return Some(attempt);
@@ -75,12 +76,12 @@ impl Attempts {
         None
     }
 
-    /// When the next look is due.
+    /// When the next check is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.iter().map(|waiting| waiting.next).min()
     }
 
-    /// What a process waits for: each device, and its node as it was seen.
+    /// The devices that a process waits for, each with its node.
     pub(super) fn open_nodes(&self, process: ProcKey) -> Vec<(Device, Arc<str>)> {
         let mine = self.0.iter().filter(|waiting| waiting.attempt.process == process);
         let opening = |waiting: &Waiting| match &waiting.attempt.evidence {
@@ -90,8 +91,8 @@ impl Attempts {
         mine.filter_map(opening).collect()
     }
 
-    /// Looks at those that are due.
-    pub(super) fn look(
+    /// Checks the due attempts.
+    pub(super) fn check(
         &mut self,
         now: Instant,
         mut see: impl FnMut(ProcKey, Device) -> OpenState,
@@ -118,7 +119,7 @@ impl Attempts {
         outcome
     }
 
-    /// The process has ended: what it waited for is told.
+    /// Removes and returns the attempts of an ended process.
     pub(super) fn ended(&mut self, process: ProcKey) -> Vec<Attempt> {
         let (ended, rest) =
             self.0.drain(..).partition(|waiting| waiting.attempt.process == process);
@@ -127,7 +128,7 @@ impl Attempts {
         ended.into_iter().map(|waiting| waiting.attempt).collect()
     }
 
-    /// The process has another name or other cgroups; true if it waits.
+    /// Updates the name or the cgroups in the attempts of a process; true if it has any.
     pub(super) fn update(
         &mut self,
         process: ProcKey,
@@ -176,25 +177,25 @@ mod tests {
     }
 
     #[test]
-    fn refused_opening_is_forgotten_after_the_slowest_driver() {
+    fn refused_open_is_dropped_after_the_slowest_driver() {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
-        let early = attempts.look(start, |_, _| OpenState::Without);
+        let early = attempts.check(start, |_, _| OpenState::Without);
         assert_eq!((early.held.len(), early.refused.len()), (0, 0));
         assert_eq!(attempts.next(), Some(start + FIRST_WAIT));
-        let late = attempts.look(start + GIVE_UP, |_, _| OpenState::Without);
+        let late = attempts.check(start + GIVE_UP, |_, _| OpenState::Without);
         assert_eq!((late.held.len(), late.refused.len()), (0, 1));
         assert_eq!(attempts.next(), None);
     }
 
     #[test]
-    fn opening_is_told_once_it_is_seen() {
+    fn open_is_emitted_once_it_is_confirmed() {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
         assert!(attempts.hold(attempt(8), start).is_none());
-        let seen = attempts.look(start, |process, _| {
+        let seen = attempts.check(start, |process, _| {
             if process.pid == 8 { OpenState::Holding } else { OpenState::Without }
         });
         let pids: Vec<u32> = seen.held.iter().map(|held| held.process.pid).collect();
@@ -205,17 +206,17 @@ mod tests {
     }
 
     #[test]
-    fn process_whose_end_was_lost_is_told_at_the_next_look() {
+    fn process_whose_end_was_lost_is_emitted_at_the_next_check() {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         assert!(attempts.hold(attempt(7), start).is_none());
-        let gone = attempts.look(start, |_, _| OpenState::Gone);
+        let gone = attempts.check(start, |_, _| OpenState::Gone);
         assert_eq!((gone.held.len(), gone.refused.len()), (1, 0));
         assert_eq!(attempts.next(), None);
     }
 
     #[test]
-    fn process_that_ended_before_the_look_is_told_with_its_last_name() {
+    fn process_that_ended_before_the_check_is_emitted_with_its_last_name() {
         let start = Instant::now();
         let mut attempts = Attempts::default();
         let process = attempt(7).process;

@@ -1,8 +1,8 @@
-//! Where the running kernel keeps its fields: a reader of `/sys/kernel/btf/vmlinux` that answers
-//! two questions, the byte offset of a structure's member and the value of an enumerator.
+//! Reads the kernel's type information (`/sys/kernel/btf/vmlinux`): the byte offset of a
+//! structure's member, and the value of an enumerator.
 //!
-//! Costs one read of about 6 MB at start; nothing is kept. The format is described in the kernel's
-//! `Documentation/bpf/btf.rst` and `include/uapi/linux/btf.h`.
+//! Costs one read of about 6 MB at start; nothing stays in memory. The format is described in the
+//! kernel's `Documentation/bpf/btf.rst` and `include/uapi/linux/btf.h`.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -11,13 +11,13 @@ const MAGIC: u16 = 0xeb9f;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
-/// Anonymous structures nest two or three deep in `task_struct`; deeper is a damaged file.
+/// Anonymous structures nest two or three deep in `task_struct`; deeper nesting is a damaged file.
 const MAX_NESTING: u32 = 8;
 
-/// What can go wrong with the kernel's type information.
+/// Why the kernel's type information cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
-    /// The kernel has none, or it may not be read.
+    /// The kernel has none, or it is not readable.
     #[error("read {path}")]
     Read {
         /// The file.
@@ -25,7 +25,7 @@ pub enum BtfError {
         /// Why.
         source: io::Error,
     },
-    /// Not BTF, or cut short.
+    /// Not BTF, or truncated.
     #[error("type information is malformed at byte {0}")]
     Malformed(usize),
     /// This kernel has no such member.
@@ -37,13 +37,13 @@ pub enum BtfError {
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Where each type's record begins, by type id (the first is `void`).
+    /// Offset of each type's record, by type id (the first is `void`).
     types: Vec<usize>,
     strings: usize,
 }
 
 impl Btf {
-    /// Reads the file and finds its types.
+    /// Reads the file and indexes its types.
     pub fn read(path: &Path) -> Result<Self, BtfError> {
         let bytes =
             fs::read(path).map_err(|source| BtfError::Read { path: path.to_path_buf(), source })?;
@@ -89,7 +89,7 @@ impl Btf {
     }
 
     fn member_bits(&self, at: usize, member: &str, nesting: u32) -> Option<u32> {
-        // With the kind flag the upper 8 bits of the offset are a bit field's width.
+        // With the kind flag set, the upper 8 bits of the offset are a bit field's width.
         let mask = if self.word(at + 4).ok()? >> 31 == 1 { 0x00ff_ffff } else { u32::MAX };
         for index in 0..self.count(at)? {
             let entry = at + 12 + index * 12;
@@ -136,7 +136,7 @@ impl Btf {
         usize::try_from(self.word(at.checked_add(4)?).ok()? & 0xffff).ok()
     }
 
-    /// Whether the name whose offset stands at `at` is `name`.
+    /// Whether the name whose offset is at `at` is `name`.
     fn is_named(&self, at: usize, name: &str) -> bool {
         let Ok(offset) = self.offset_at(at) else { return false };
         self.bytes
@@ -172,7 +172,7 @@ mod tests {
         }
         let btf = Btf::read(Path::new(VMLINUX)).unwrap();
         let tgid = btf.offset("task_struct", "tgid").unwrap();
-        // `pid` and `tgid` have stood side by side in task_struct since 2.6.
+        // `pid` and `tgid` are adjacent in task_struct since 2.6.
         assert_eq!(btf.offset("task_struct", "pid").unwrap() + 4, tgid);
         assert_eq!(btf.offset("fdtable", "max_fds").unwrap(), 0);
         assert_eq!(btf.enumerator("cgroup_subsys_id", "cpuset_cgrp_id"), Some(0));

@@ -1,9 +1,9 @@
-//! Who uses an accelerator: evidence from the BPF probe `device_users`, or from `/proc` where it
-//! cannot be loaded.
+//! Reports the processes that use accelerators: evidence from the BPF probe `device_users`, or from
+//! `/proc` if the probe cannot be loaded.
 //!
-//! Reads one ring of rare facts on a thread of its own, and gives each on at once. Costs nothing
-//! while no process opens a watched device: the thread sleeps until the ring, a new node or the
-//! slow rescan wakes it.
+//! Reads one ring of rare records on its own thread, and emits each at once. Costs nothing while no
+//! process opens a watched device: the thread sleeps until the ring, a new node or the slow rescan
+//! wakes it.
 
 pub mod source;
 
@@ -27,21 +27,21 @@ use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The source's name: its thread is `collect:device_users`.
+/// Name of the source; its thread is `collect:device_users`.
 pub const NAME: &str = "device_users";
 
-/// How openings are seen; `Auto` takes the first that this kernel allows, in this order.
+/// The hook that sees opens; `Auto` takes the first that this kernel supports, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OpenHook {
-    /// The best that works.
+    /// The first supported hook.
     #[default]
     Auto,
-    /// Return of `chrdev_open`: costs ordinary files nothing, knows the result.
+    /// Return of `chrdev_open`: does not affect ordinary files, and has the result.
     Fexit,
-    /// The cgroup device hook: costs ordinary files nothing, sees the attempt.
+    /// The cgroup device hook: does not affect ordinary files, and sees the attempt.
     Cgroup,
-    /// Exits of the open system calls: works everywhere, costs every open a little.
+    /// Exits of the open system calls: works everywhere, adds a little cost to every open.
     Syscall,
 }
 
@@ -56,9 +56,9 @@ impl fmt::Display for OpenHook {
     }
 }
 
-/// Nodes of accelerators that no reader of [`DEVICES`] reads yet.
+/// Nodes of accelerators without a reader in [`DEVICES`].
 const OTHER_NODES: &[&str] = &["/dev/accel/*", "/dev/accel*", "/dev/tenstorrent/*", "/dev/vfio/*"];
-/// And their drivers.
+/// The drivers of these nodes.
 const OTHER_DRIVERS: &[&str] = &["accel", "habanalabs", "tenstorrent", "vfio"];
 
 /// What to watch, and how.
@@ -67,15 +67,15 @@ const OTHER_DRIVERS: &[&str] = &["accel", "habanalabs", "tenstorrent", "vfio"];
 pub struct Settings {
     /// Device nodes; the last component may end in `*`.
     pub nodes: Vec<String>,
-    /// Drivers as `/proc/devices` names them: their nodes count wherever they are made.
+    /// Drivers as in `/proc/devices`: their nodes are watched wherever they are created.
     pub drivers: Vec<String>,
-    /// Which hook sees openings.
+    /// Which hook sees opens.
     pub open_hook: OpenHook,
     /// Whether to use BPF at all.
     pub bpf: bool,
     /// Seconds between scans of `/proc` without BPF.
     pub scan_interval_s: u64,
-    /// Seconds between scans of `/proc` beside BPF, for what no hook sees.
+    /// Seconds between scans of `/proc` with BPF, for what no hook sees.
     pub rescan_interval_s: u64,
 }
 
@@ -96,14 +96,14 @@ impl Default for Settings {
     }
 }
 
-/// How something stands.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckState {
     /// As it should be.
     Ok,
-    /// This host does not have it, and the agent does without: a fact, not a fault.
+    /// This host does not have it, and the agent works without it.
     Absent,
-    /// The agent does less than it could.
+    /// The agent has less function than it could.
     Degraded,
 }
 
@@ -122,23 +122,23 @@ impl CheckState {
     }
 }
 
-/// One thing `gpuwho doctor` says about this source.
+/// One finding of `gpuwho doctor` about this source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at.
+    /// The name of the check.
     pub what: &'static str,
-    /// How it stands.
+    /// The result.
     pub status: CheckState,
-    /// What was found, and why it matters where it is not right.
+    /// The details, and the consequence if it is not ok.
     pub detail: String,
 }
 
-/// The source at work; dropping it detaches every program and ends the thread.
+/// The running source; dropping it detaches every program and ends the thread.
 pub struct Handle {
     report: Report,
     hook: Option<OpenHook>,
     lost: Option<PerCpuArray<MapData, u64>>,
-    /// Closing it tells the thread to end.
+    /// Closing it ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -150,7 +150,7 @@ impl fmt::Debug for Handle {
 }
 
 impl Handle {
-    /// How the source is doing, with what was lost so far.
+    /// The status of the source, with its loss counters.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
         if let Some(lost) = &self.lost {
@@ -173,14 +173,14 @@ impl Drop for Handle {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported by the panic hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Starts watching; `emit` is called on the source's thread. Never fails for want of BPF: it then
-/// scans `/proc`, and the report says why.
+/// Starts watching; `emit` is called on the source's thread. Does not fail if BPF is not available:
+/// it then scans `/proc`, and the report says why.
 pub fn start(
     settings: Settings,
     paths: &Paths,
@@ -191,7 +191,7 @@ pub fn start(
         Ok(loaded) => (Some(loaded), Report::ready()),
         Err(why) => (None, without_bpf(&settings, why)),
     };
-    // The kernel's type information, read for this only, has taken 18 MB.
+    // The kernel's type information, needed only for loading, took 18 MB.
     memory::give_back();
     let hook = loaded.as_ref().map(|loaded| loaded.hook);
     let lost = loaded.as_mut().and_then(|loaded| loaded.lost.take());
@@ -227,7 +227,7 @@ fn without_bpf(settings: &Settings, why: String) -> Report {
     Report::of(SourceState::Degraded, reason, "run gpuwho doctor to see what the kernel refuses")
 }
 
-/// What `gpuwho doctor` says: loads everything once and detaches it again.
+/// The findings of `gpuwho doctor`: loads everything once and detaches it again.
 pub fn diagnose(settings: &Settings, paths: &Paths) -> Vec<Finding> {
     let mut findings = vec![kernel_types(paths), capabilities(paths)];
     let nodes = Nodes::read(settings, paths);
@@ -235,7 +235,7 @@ pub fn diagnose(settings: &Settings, paths: &Paths) -> Vec<Finding> {
         Ok(loaded) => {
             for (hook, why) in &loaded.declined {
                 let detail =
-                    format!("this kernel does not offer {hook}, {} serves: {why}", loaded.hook);
+                    format!("this kernel does not support {hook}, {} is used: {why}", loaded.hook);
                 let state = CheckState::Absent;
                 findings.push(Finding { what: "better open hook", status: state, detail });
             }

@@ -1,5 +1,5 @@
-//! The [`Layout`] handed to the BPF programs: where this kernel keeps what they read, and which
-//! cgroup hierarchies this host has.
+//! Builds the [`Layout`] for the BPF programs: the offsets of the kernel fields that they read, and
+//! the host's cgroup hierarchies.
 
 use super::btf::{Btf, BtfError};
 use crate::ids::Hierarchy;
@@ -7,15 +7,15 @@ use crate::paths::Paths;
 use gpuwho_common::device_users::{ABSENT, DEVICES, FREEZER, Layout, MEMORY, V2};
 use std::fs;
 
-/// cgroup v1 controllers whose hierarchy tells the owner, with the enumerator that gives their
-/// place in `css_set.subsys`.
+/// cgroup v1 controllers whose hierarchy identifies the owner, with the enumerator of their index
+/// in `css_set.subsys`.
 const CONTROLLERS: [(usize, &str, &str); 3] = [
     (DEVICES, "devices", "devices_cgrp_id"),
     (MEMORY, "memory", "memory_cgrp_id"),
     (FREEZER, "freezer", "freezer_cgrp_id"),
 ];
 
-/// The hierarchy at a position of the records' cgroup ids.
+/// The hierarchy at a position of a record's cgroup ids.
 pub(super) fn hierarchy_at(position: usize) -> Hierarchy {
     match position {
         DEVICES => Hierarchy::Devices,
@@ -25,7 +25,7 @@ pub(super) fn hierarchy_at(position: usize) -> Hierarchy {
     }
 }
 
-/// The hierarchy of a number as `cgroup_root.hierarchy_id` has it.
+/// The hierarchy with this `cgroup_root.hierarchy_id`.
 pub(super) fn hierarchy_numbered(layout: &Layout, number: u32) -> Option<Hierarchy> {
     (0..layout.hierarchy.len())
         .find(|position| layout.hierarchy.get(*position) == Some(&number))
@@ -63,8 +63,8 @@ pub(super) fn read(paths: &Paths) -> Result<Layout, BtfError> {
     })
 }
 
-/// `/proc/cgroups` gives each controller's hierarchy number; 0 means that it is on the unified
-/// hierarchy, or on none, so that there is no v1 id to read.
+/// Reads the hierarchy number of each controller from `/proc/cgroups`. 0 means that the controller
+/// is on the unified hierarchy, or on none, so that there is no v1 id.
 fn hierarchies(btf: &Btf, paths: &Paths) -> ([u32; 4], [u32; 4]) {
     let mut subsys = [ABSENT; 4];
     let mut hierarchy = [ABSENT; 4];

@@ -1,5 +1,5 @@
-//! The probe against real processes, devices and cgroups of this machine. Every test needs root
-//! and BPF, and says so where it is skipped.
+//! Tests of the probe against real processes, devices and cgroups of this machine. Every test needs
+//! root and BPF, and prints so if it is skipped.
 
 use super::device_users::{Handle, OpenHook, Settings, start};
 use super::self_test::self_test;
@@ -22,17 +22,17 @@ use std::time::{Duration, Instant};
 const HOOKS: [OpenHook; 3] = [OpenHook::Fexit, OpenHook::Cgroup, OpenHook::Syscall];
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// All tests open the same device, and each expects to be told of its own processes only.
+/// All tests open the same device, and each expects events of its own processes only.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A device node of the test's own.
+/// A device node of this test.
 struct Node {
     _folder: tempfile::TempDir,
     path: PathBuf,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Unused by the kernel's own drivers: an open is refused by no one but finds no driver.
+/// Not used by a kernel driver: an open is permitted but finds no driver.
 const UNUSED_MAJOR: u32 = 240;
 /// `/dev/full`.
 const MEM_MAJOR: u32 = 1;
@@ -61,14 +61,14 @@ struct Probe {
 }
 
 impl Probe {
-    /// `None` where this kernel refuses the hook.
+    /// `None` if this kernel refuses the hook.
     fn start(node: &Node, hook: OpenHook) -> Option<Self> {
         Self::start_behind(node, hook, None)
     }
 
-    /// The same; nothing is read from the ring while the gate is shut.
+    /// The same; the ring is not read while the gate is locked.
     fn start_behind(node: &Node, hook: OpenHook, gate: Option<Arc<Mutex<()>>>) -> Option<Self> {
-        let (sender, told) = channel();
+        let (sender, evidence) = channel();
         let emit = move |evidence| {
             let _open = gate.as_ref().map(|gate| gate.lock());
             let _ = sender.send(evidence);
@@ -78,7 +78,7 @@ impl Probe {
             println!("not on this kernel: {}", handle.report().reason);
             return None;
         }
-        Some(Self { handle, reported: told, past: Vec::new() })
+        Some(Self { handle, reported: evidence, past: Vec::new() })
     }
 
     fn expect<T>(&mut self, what: &str, wanted: impl Fn(&Evidence) -> Option<T>) -> T {
@@ -86,32 +86,32 @@ impl Probe {
             return found;
         }
         let end = Instant::now() + DEADLINE;
-        while let Ok(told) =
+        while let Ok(evidence) =
             self.reported.recv_timeout(end.saturating_duration_since(Instant::now()))
         {
-            let found = wanted(&told);
-            self.past.push(told);
+            let found = wanted(&evidence);
+            self.past.push(evidence);
             if let Some(found) = found {
                 return found;
             }
         }
-        panic!("not told: {what}; told {:?}", self.past);
+        panic!("not evidence: {what}; evidence {:?}", self.past);
     }
 
     fn expect_opened(&mut self, pid: u32) -> Opened {
-        self.expect("the opening", |told| match told {
+        self.expect("the opening", |evidence| match evidence {
             Evidence::Opened(opened) if opened.process.pid == pid => Some(opened.clone()),
             _ => None,
         })
     }
 
     fn expect_exited(&mut self, pid: u32) {
-        self.expect("the end", |told| {
-            matches!(told, Evidence::Exited { process, .. } if process.pid == pid).then_some(())
+        self.expect("the end", |evidence| {
+            matches!(evidence, Evidence::Exited { process, .. } if process.pid == pid).then_some(())
         });
     }
 
-    /// Everything told until a marker process that opens the node has come and gone.
+    /// All evidence until a marker process that opens the node has ended.
     fn until_marker(&mut self, node: &Node) -> Vec<Evidence> {
         let mut marker = sh("exec 3<\"$0\"", node);
         let pid = marker.id();
@@ -119,14 +119,14 @@ impl Probe {
         self.expect_exited(pid);
         self.past
             .iter()
-            .filter(|told| !matches!(told, Evidence::Opened(opened) if opened.process.pid == pid))
-            .filter(|told| !matches!(told, Evidence::Exited { process, .. } if process.pid == pid))
+            .filter(|evidence| !matches!(evidence, Evidence::Opened(opened) if opened.process.pid == pid))
+            .filter(|evidence| !matches!(evidence, Evidence::Exited { process, .. } if process.pid == pid))
             .cloned()
             .collect()
     }
 
-    /// Lets processes come and go, and takes all that both were told until then: the first comes
-    /// after all that is in the ring, the second after what waited for its proof.
+    /// Runs marker processes and returns the evidence of both until then: the first marker comes
+    /// after everything in the ring, the second after attempts that waited for confirmation.
     fn drain(&mut self, node: &Node, other: &mut Self) {
         for _ in 0..2 {
             let mut marker = sh("exec 3<\"$0\"", node);
@@ -142,9 +142,9 @@ impl Probe {
     }
 }
 
-/// An event without the moment at which each probe saw it.
-fn event(told: &Evidence) -> String {
-    match told {
+/// An event without its time, which differs between probes.
+fn event(evidence: &Evidence) -> String {
+    match evidence {
         Evidence::Opened(opened) => format!("opened {} {}", opened.process, opened.node),
         Evidence::Exited { process, .. } => format!("exited {process}"),
         Evidence::Forked { child, .. } => format!("forked {}", child.process),
@@ -156,7 +156,7 @@ fn sh(script: &str, node: &Node) -> Child {
     Command::new("sh").args(["-c", script]).arg(&node.path).stdin(Stdio::piped()).spawn().unwrap()
 }
 
-/// The hooks this kernel has; those it has not are tested in the kernel matrix (`cargo xtask vm`).
+/// The hooks of this kernel; the others are tested in the kernel matrix (`cargo xtask vm`).
 fn hooks(node: &Node) -> &'static [OpenHook] {
     static FOUND: OnceLock<Vec<OpenHook>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -177,7 +177,7 @@ fn full() -> Option<Node> {
 }
 
 #[test]
-fn probe_tells_open_fork_move_exec_and_exit_with_every_hook_this_kernel_has() {
+fn open_fork_move_exec_and_exit_are_reported_with_every_supported_hook() {
     let Some(node) = full() else { return };
     let mut works = Vec::new();
     for &hook in hooks(&node) {
@@ -190,7 +190,7 @@ fn probe_tells_open_fork_move_exec_and_exit_with_every_hook_this_kernel_has() {
 }
 
 #[test]
-fn process_that_opens_and_ends_at_once_is_told_with_its_cgroups() {
+fn process_that_opens_and_ends_at_once_is_reported_with_its_cgroups() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let Some(mut probe) = Probe::start(&node, hook) else { continue };
@@ -211,7 +211,7 @@ fn process_that_opens_and_ends_at_once_is_told_with_its_cgroups() {
     }
 }
 
-/// Cgroups of the test's own, in the hierarchies that can be written here.
+/// Cgroups of this test, in the writable hierarchies.
 struct Groups(Vec<(Hierarchy, PathBuf)>);
 
 impl Groups {
@@ -253,46 +253,46 @@ fn processes_that_touch_no_device_cause_no_event() {
         let Some(mut probe) = Probe::start(&node, hook) else { continue };
         let storm = "i=0; while [ $i -lt 2000 ]; do (: </etc/passwd); i=$((i+1)); done";
         assert!(sh(storm, &node).wait().unwrap().success());
-        // Other tests' cgroups are none of the storm's doing.
-        let told: Vec<Evidence> = probe
+        // Other tests' cgroups are ignored.
+        let evidence: Vec<Evidence> = probe
             .until_marker(&node)
             .into_iter()
-            .filter(|told| {
-                !matches!(told, Evidence::CgroupMade { .. } | Evidence::CgroupRemoved { .. })
+            .filter(|evidence| {
+                !matches!(evidence, Evidence::CgroupMade { .. } | Evidence::CgroupRemoved { .. })
             })
             .collect();
-        assert_eq!(told, Vec::new());
+        assert_eq!(evidence, Vec::new());
     }
 }
 
 #[test]
-fn of_500_openers_none_is_lost_without_being_counted() {
+fn every_lost_opener_of_500_is_counted() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let Some(mut probe) = Probe::start(&node, hook) else { continue };
         let storm = "i=0; while [ $i -lt 500 ]; do (: <\"$0\"); i=$((i+1)); done";
         assert!(sh(storm, &node).wait().unwrap().success());
-        let told = probe.until_marker(&node);
-        let openers: BTreeSet<u32> = told
+        let evidence = probe.until_marker(&node);
+        let openers: BTreeSet<u32> = evidence
             .iter()
-            .filter_map(|told| match told {
+            .filter_map(|evidence| match evidence {
                 Evidence::Opened(opened) => Some(opened.process.pid),
                 _ => None,
             })
             .collect();
-        let (told, lost) = (openers.len(), probe.lost());
-        println!("{hook}: {told} told, {lost} records lost");
-        assert!(lost == 0 && told == 500 || told < 500 && lost >= (500 - told) as u64);
+        let (evidence, lost) = (openers.len(), probe.lost());
+        println!("{hook}: {evidence} evidence, {lost} records lost");
+        assert!(lost == 0 && evidence == 500 || evidence < 500 && lost >= (500 - evidence) as u64);
     }
 }
 
 #[test]
-fn process_that_already_holds_a_device_is_found_and_followed() {
+fn process_with_an_open_device_is_found_and_followed() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let mut child = sh("exec 3<\"$0\"; echo ready; read go; exec sleep 0", &node);
         let pid = child.id();
-        // The shell opens the node before it becomes visible to `holds`; wait for that.
+        // The shell opens the node before `holds_node` sees it; wait for that.
         let end = Instant::now() + DEADLINE;
         while !holds_node(pid) && Instant::now() < end {
             std::thread::yield_now();
@@ -306,7 +306,7 @@ fn process_that_already_holds_a_device_is_found_and_followed() {
         assert!(is_alive(&Paths::default(), opened.process));
         drop(child.stdin.take());
         child.wait().unwrap();
-        let comm = probe.expect("the new program", |told| match told {
+        let comm = probe.expect("the new program", |evidence| match evidence {
             Evidence::Execed { process, comm } if *process == opened.process => {
                 Some(comm.to_string())
             }
@@ -323,7 +323,7 @@ fn holds_node(pid: u32) -> bool {
 }
 
 #[test]
-fn thread_that_opens_is_told_as_its_process() {
+fn open_by_a_thread_is_reported_as_its_process() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let Some(mut probe) = Probe::start(&node, hook) else { continue };
@@ -336,7 +336,7 @@ fn thread_that_opens_is_told_as_its_process() {
 }
 
 #[test]
-fn open_that_finds_no_driver_is_not_told_of_a_living_process() {
+fn open_without_a_driver_is_not_reported_of_a_running_process() {
     let Some(node) = Node::make(UNUSED_MAJOR, 0) else {
         println!("skipped: needs root, to make a device node");
         return;
@@ -346,17 +346,18 @@ fn open_that_finds_no_driver_is_not_told_of_a_living_process() {
         let mut living = sh("(: <\"$0\") 2>/dev/null; : 2>/dev/null <\"$0\"; read go", &node);
         assert!(fs::File::open(&node.path).is_err());
         let me = std::process::id();
-        let told = probe.reported.recv_timeout(Duration::from_millis(300));
-        let mine = |told: &Evidence| matches!(told, Evidence::Opened(o) if o.process.pid == me);
-        assert!(!told.iter().any(mine), "{hook} {told:?}");
-        probe.past.extend(told);
+        let evidence = probe.reported.recv_timeout(Duration::from_millis(300));
+        let mine =
+            |evidence: &Evidence| matches!(evidence, Evidence::Opened(o) if o.process.pid == me);
+        assert!(!evidence.iter().any(mine), "{hook} {evidence:?}");
+        probe.past.extend(evidence);
         drop(living.stdin.take());
         living.wait().unwrap();
     }
 }
 
 #[test]
-fn opening_is_told_while_the_process_still_holds_the_device() {
+fn open_is_reported_while_the_device_is_still_open() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let Some(mut probe) = Probe::start(&node, hook) else { continue };
@@ -376,10 +377,10 @@ fn opening_is_told_while_the_process_still_holds_the_device() {
     }
 }
 
-/// A probe whose reader stands still, beside one that reads: what only the second was told is
-/// what the first must have counted, also of other tests' cgroups.
+/// A probe whose reader is blocked, next to one that reads: the records that only the second
+/// received are those that the first must have counted, including other tests' cgroups.
 #[test]
-fn full_ring_loses_exactly_what_it_counts() {
+fn full_ring_counts_exactly_what_it_loses() {
     let Some(node) = full() else { return };
     for &hook in hooks(&node) {
         let gate = Arc::new(Mutex::new(()));
@@ -393,8 +394,8 @@ fn full_ring_loses_exactly_what_it_counts() {
         drop(shut);
         full.drain(&node, &mut control);
         let lost = full.lost();
-        let told: BTreeSet<String> = full.past.iter().map(event).collect();
-        let missing = control.past.iter().filter(|seen| !told.contains(&event(seen))).count();
+        let evidence: BTreeSet<String> = full.past.iter().map(event).collect();
+        let missing = control.past.iter().filter(|seen| !evidence.contains(&event(seen))).count();
         println!("{hook}: of {} events {lost} lost, {missing} missing", control.past.len());
         assert_eq!((missing as u64, control.lost()), (lost, 0), "{hook}");
         assert!(lost > 1_000, "{hook}: the ring was never full, {lost} lost");

@@ -1,5 +1,5 @@
-//! Loads the probe `device_users`: hands over the kernel's layout, attaches the programs that
-//! follow holders, then the best hook that sees openings.
+//! Loads the probe `device_users`: passes the kernel's layout, attaches the programs that follow
+//! processes with an open device, then the best hook that sees opens.
 
 use super::btf::BtfError;
 use super::device_users::OpenHook;
@@ -23,10 +23,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The object that the build embedded; empty where there was no BPF toolchain.
+/// The object embedded at build time; empty if there was no BPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/device_users"));
 
-/// Programs that follow the processes seen, with their raw tracepoints.
+/// Programs that follow known processes, with their raw tracepoints.
 const FOLLOWERS: [(&str, &str); 6] = [
     ("forked", "sched_process_fork"),
     ("execed", "sched_process_exec"),
@@ -36,14 +36,14 @@ const FOLLOWERS: [(&str, &str); 6] = [
     ("cgroup_removed", "cgroup_rmdir"),
 ];
 
-/// A verifier's complaint may be a page on one line.
+/// A verifier message may be a page in one line.
 const MAX_REASON_CHARS: usize = 200;
 
-/// System calls whose exit shows an opening; `openat2` is younger than the other two.
+/// System calls whose exit shows an open; `openat2` is newer than the other two.
 const OPEN_CALLS: [&str; 3] = ["openat", "open", "openat2"];
 
-/// Inode of the root directory of any cgroup hierarchy; another number is a cgroup namespace's
-/// root or a mount of a part.
+/// Inode of the root directory of any cgroup hierarchy; any other number is the root of a cgroup
+/// namespace or a partial mount.
 const CGROUP_ROOT_INODE: u64 = 1;
 
 /// Why the probe, or one of its hooks, cannot be used.
@@ -52,13 +52,13 @@ pub enum LoadError {
     /// Built without BPF.
     #[error("this binary was built without BPF programs")]
     NotBuilt,
-    /// The kernel does not tell its types.
+    /// The kernel does not expose its types.
     #[error("{0}")]
     Layout(#[from] BtfError),
     /// The object does not load.
     #[error("load the BPF object: {}", first_line(.0))]
     Object(#[from] EbpfError),
-    /// A program is refused or has nothing to attach to.
+    /// The kernel refuses a program, or there is nothing to attach it to.
     #[error("{program}: {}", first_line(.source))]
     Program {
         /// The program.
@@ -66,7 +66,7 @@ pub enum LoadError {
         /// The kernel's answer.
         source: ProgramError,
     },
-    /// A map is refused or missing.
+    /// The kernel refuses a map, or the object lacks it.
     #[error("map {name}: {source}")]
     Map {
         /// The map.
@@ -77,24 +77,24 @@ pub enum LoadError {
     /// A function's type is missing.
     #[error("kernel types: {0}")]
     Types(#[from] AyaBtfError),
-    /// The object lacks something: it was built from other sources.
+    /// The object lacks a part: it was built from other sources.
     #[error("the embedded BPF object has no {0}")]
     Missing(&'static str),
-    /// The hierarchy's root cannot be had.
+    /// The hierarchy's root cannot be opened.
     #[error("open the root of the unified cgroup hierarchy: {0}")]
     CgroupRoot(io::Error),
-    /// Tracepoints cannot be looked up.
+    /// The tracepoints cannot be found.
     #[error("tracefs: {0}")]
     Tracefs(io::Error),
-    /// The tracepoint's record is not as the program reads it.
-    #[error("sys_exit_openat has its result elsewhere: {0}")]
+    /// The tracepoint's record has another layout than the program expects.
+    #[error("sys_exit_openat has its result at another offset: {0}")]
     Format(String),
     /// None of the hooks works.
     #[error("no hook sees openings: {}", listed(.0))]
     NoHook(Vec<(OpenHook, String)>),
 }
 
-/// The verifier's whole log follows the first line of an aya error.
+/// Returns the first line of an error; the verifier's whole log follows it in an aya error.
 pub(in super::super) fn first_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -106,7 +106,7 @@ pub(in super::super) fn first_line(error: &dyn std::error::Error) -> String {
     shortened(&text)
 }
 
-/// The first line, cut where it is longer than a person reads.
+/// The first line, truncated to a readable length.
 pub(in super::super) fn shortened(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(MAX_REASON_CHARS) {
@@ -120,7 +120,7 @@ fn listed(declined: &[(OpenHook, String)]) -> String {
     texts.join("; ")
 }
 
-/// The probe at work; its programs go when it is dropped.
+/// The loaded probe; dropping it detaches its programs.
 pub(super) struct Loaded {
     pub ring: RingBuf<MapData>,
     pub nodes: HashMap<MapData, NodeKey, u32>,
@@ -130,11 +130,11 @@ pub(super) struct Loaded {
     pub layout: Layout,
     pub hook: OpenHook,
     pub declined: Vec<(OpenHook, String)>,
-    pub said: EbpfLogger<BpfLogger>,
+    pub bpf_log: EbpfLogger<BpfLogger>,
     _programs: Ebpf,
 }
 
-/// The programs' own words on their way to the agent's log.
+/// Forwards the programs' log records to the agent's log.
 #[derive(Debug)]
 pub(super) struct BpfLogger;
 
@@ -144,7 +144,7 @@ impl Log for BpfLogger {
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        tracing::warn!(said = %record.args(), "a BPF program is in trouble");
+        tracing::warn!(message = %record.args(), "a BPF program reported an error");
     }
 
     fn flush(&self) {}
@@ -165,7 +165,7 @@ pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<L
         .map_err(|source| LoadError::Map { name: "EVENTS", source })?;
     let lost = PerCpuArray::try_from(map(&mut bpf, "LOST")?)
         .map_err(|source| LoadError::Map { name: "LOST", source })?;
-    let said = EbpfLogger::init_with_logger(&mut bpf, BpfLogger)
+    let bpf_log = EbpfLogger::init_with_logger(&mut bpf, BpfLogger)
         .map_err(|_| LoadError::Missing("map of log records"))?;
     let (holders, seen) = (hash_map(&mut bpf, "HOLDERS")?, hash_map(&mut bpf, "SEEN")?);
     for (program, tracepoint) in FOLLOWERS {
@@ -181,12 +181,12 @@ pub(super) fn load(wanted: OpenHook, watched: &Nodes, paths: &Paths) -> Result<L
         layout,
         hook,
         declined,
-        said,
+        bpf_log,
         _programs: bpf,
     })
 }
 
-/// Puts the watched devices into the programs' map and takes out those that are gone.
+/// Puts the watched devices into the programs' map and removes stale ones.
 pub(super) fn fill(
     map: &mut HashMap<MapData, NodeKey, u32>,
     watched: &Nodes,
@@ -202,14 +202,14 @@ pub(super) fn fill(
     watched.entries().try_for_each(|(key, lowest)| map.insert(key, lowest, 0))
 }
 
-/// Sum of a loss counter over all CPUs.
+/// A loss counter, summed over all CPUs.
 pub(super) fn losses(lost: &PerCpuArray<MapData, u64>, reason: u32) -> u64 {
     debug_assert!(reason < LOSSES, "no such counter");
     lost.get(&reason, 0).map_or(0, |counts| counts.iter().sum())
 }
 
-/// Before 5.11 maps count against the limit of locked memory; a refusal shows as the first map's
-/// error.
+/// Before 5.11 maps count against the limit of locked memory; if raising it fails, creating the
+/// first map fails.
 pub(in super::super) fn allow_maps() {
     let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
 }
@@ -247,7 +247,7 @@ where
         .map_err(|source| LoadError::Program { program, source })
 }
 
-/// Tries the hooks from the cheapest on; the ones that failed keep their reason.
+/// Tries the hooks, cheapest first, and records why each one failed.
 fn attach_best(
     bpf: &mut Ebpf,
     wanted: OpenHook,
@@ -285,15 +285,16 @@ fn attach_cgroup(bpf: &mut Ebpf, paths: &Paths) -> Result<(), LoadError> {
     const PROGRAM: &str = "opened_cgroup";
     let root = cgroup_root(paths).map_err(LoadError::CgroupRoot)?;
     let program: &mut CgroupDevice = typed(bpf, PROGRAM)?;
-    // From 5.7 this makes a link, which always allows others beside it and below it, and for
-    // which the kernel refuses the flag that would ask for that (`cgroup_bpf_link_attach`).
+    // Since 5.7 this creates a link, which always allows others at the same level and below; the
+    // kernel refuses the flag that requests this for a link (`cgroup_bpf_link_attach`).
     program
         .load()
         .and_then(|()| program.attach(root, CgroupAttachMode::Single).map(drop))
         .map_err(|source| LoadError::Program { program: PROGRAM, source })
 }
 
-/// The root itself, not that of a cgroup namespace: a program there would see one container.
+/// Opens the real root, not that of a cgroup namespace: a program there would see only one
+/// container.
 fn cgroup_root(paths: &Paths) -> io::Result<OwnedFd> {
     let mounted = unified_root(paths)
         .filter(|root| fs::metadata(root).is_ok_and(|found| found.ino() == CGROUP_ROOT_INODE));
@@ -329,7 +330,7 @@ fn attach_open_calls(program: &mut TracePoint, tracefs: &Path) -> Result<(), Loa
     for call in OPEN_CALLS {
         let name = format!("sys_exit_{call}");
         let event = tracefs.join("events/syscalls").join(&name);
-        // arm64 has no `open`, kernels before 5.6 no `openat2`; every one has `openat`.
+        // arm64 has no `open`, and kernels before 5.6 no `openat2`; all have `openat`.
         if call != "openat" && !event.exists() {
             continue;
         }
@@ -342,7 +343,7 @@ fn attach_open_calls(program: &mut TracePoint, tracefs: &Path) -> Result<(), Loa
     Ok(())
 }
 
-/// The program reads `ret` at a constant offset, since the verifier allows no other.
+/// The program reads `ret` at a constant offset, because the verifier allows no other.
 fn result_is_at_16(format: &str) -> Result<(), LoadError> {
     let field = format.lines().find(|line| line.contains(" ret;")).unwrap_or("no field ret");
     if field.contains("offset:16;") && field.contains("size:8;") {
@@ -357,14 +358,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verifier_text_is_cut_to_what_a_person_reads() {
+    fn verifier_text_is_truncated() {
         assert_eq!(shortened("refused\n0: R1=ctx()\n"), "refused");
         let long = shortened(&"é".repeat(300));
         assert_eq!((long.chars().count(), long.ends_with('…')), (201, true));
     }
 
     #[test]
-    fn tracepoint_of_another_shape_is_refused() {
+    fn tracepoint_with_another_layout_is_refused() {
         let line = "\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;\n";
         assert!(result_is_at_16(line).is_ok());
         let moved = result_is_at_16(&line.replace("16", "24")).unwrap_err();

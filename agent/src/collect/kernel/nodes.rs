@@ -1,8 +1,8 @@
-//! Which character devices are accelerators: the numbers of the configured nodes that exist, and
-//! the majors of the drivers that `/proc/devices` names, so that a node that exists only inside a
-//! container counts too.
+//! The watched character devices: the numbers of the configured nodes that exist, and the majors of
+//! the drivers in `/proc/devices`, so that a node that exists only inside a container is watched
+//! too.
 //!
-//! Costs one directory listing a pattern and one read of `/proc/devices`, when a node appears and
+//! Costs one directory listing per pattern and one read of `/proc/devices`, when a node appears and
 //! at every rescan.
 
 use super::device_users::Settings;
@@ -16,16 +16,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// DRM numbers its render nodes from here (`DRM_MINOR_RENDER << 6`); below are the nodes that
-/// drive a display.
+/// DRM's first render node minor (`DRM_MINOR_RENDER << 6`); lower ones are display nodes.
 const FIRST_RENDER_MINOR: u32 = 128;
 
 /// A character device's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
-    /// Driver.
+    /// The driver's number.
     pub major: u32,
-    /// Node of that driver.
+    /// The node's number in the driver.
     pub minor: u32,
 }
 
@@ -33,12 +32,12 @@ pub struct Device {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
     paths: BTreeMap<Device, Arc<str>>,
-    /// Driver majors with the lowest minor that counts.
+    /// Watched majors of drivers, with the lowest watched minor.
     drivers: BTreeMap<u32, u32>,
 }
 
 impl Nodes {
-    /// Looks at the host's nodes and drivers.
+    /// Reads the host's nodes and drivers.
     pub fn read(settings: &Settings, paths: &Paths) -> Self {
         let mut nodes = Self::default();
         for pattern in settings.nodes.iter().map(|pattern| Pattern::parse(pattern, paths)) {
@@ -50,9 +49,10 @@ impl Nodes {
         nodes
     }
 
-    /// Of the render nodes leaves those of other drivers out: a display adapter's, a virtual machine's.
-    /// sysfs has every one, also where its node is inside a container only, so the whole driver need
-    /// not be watched. A partition's has no driver on the bus and stays.
+    /// Drops the render nodes of other drivers, such as a display adapter's or a virtual machine's.
+    /// sysfs lists every render node, also one whose node is inside a container only, so the whole
+    /// driver need not be watched. The render node of a partition has no driver on the bus and
+    /// stays.
     fn only_accelerators(&mut self, paths: &Paths) {
         let Ok(entries) = fs::read_dir(paths.sys.join("class/drm")) else { return };
         for folder in entries.flatten().map(|entry| entry.path()) {
@@ -75,14 +75,14 @@ impl Nodes {
             || self.drivers.get(&device.major).is_some_and(|lowest| device.minor >= *lowest)
     }
 
-    /// The host's path of a device, or its number where the host has no such node.
+    /// The host's path of a device, or its number if the host has no such node.
     pub fn name(&self, device: Device) -> Arc<str> {
         self.paths
             .get(&device)
             .map_or_else(|| Arc::from(format!("{}:{}", device.major, device.minor)), Arc::clone)
     }
 
-    /// How many nodes and drivers are watched, in words.
+    /// Describes how many nodes and drivers are watched.
     pub fn count(&self) -> String {
         format!("{} nodes and {} drivers", self.paths.len(), self.drivers.len())
     }
@@ -101,7 +101,7 @@ impl Nodes {
     }
 }
 
-/// The number of a render node by its folder in sysfs.
+/// The number of a render node, from its directory in sysfs.
 fn render_node(folder: &Path) -> Option<Device> {
     folder.file_name()?.to_str()?.strip_prefix("renderD")?;
     let text = fs::read_to_string(folder.join("dev")).ok()?;
@@ -113,7 +113,7 @@ fn is_accelerators(driver: &OsStr) -> bool {
     DEVICES.iter().any(|vendor| vendor.drivers.iter().any(|known| driver == *known))
 }
 
-/// The folders to watch for new nodes: each pattern's own, and the one it appears in.
+/// The directories to watch for new nodes: each pattern's own and its parent.
 pub(super) fn folders(settings: &Settings, paths: &Paths) -> Vec<PathBuf> {
     let mut folders = vec![paths.dev.clone()];
     folders.extend(settings.nodes.iter().map(|pattern| Pattern::parse(pattern, paths).folder));
@@ -148,7 +148,7 @@ impl Pattern {
     }
 
     fn devices(&self) -> Vec<(Device, Arc<str>)> {
-        // A folder that is not there has no nodes: the driver is not loaded.
+        // A missing directory has no nodes: the driver is not loaded.
         let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
         entries
             .flatten()

@@ -1,30 +1,29 @@
-//! A probe as a row of [`super::PROBES`]: a source that loads a BPF object, and how it is proved on
-//! a kernel.
+//! A row of [`super::PROBES`]: a source that loads a BPF object, and its self-tests.
 
 use crate::collect::source::SourceDef;
 use std::error::Error;
 
-/// A row: one probe. Its object is built from `agent-ebpf/src/bin/<stem>.rs`.
+/// A probe. Its object is built from `agent-ebpf/src/bin/<stem>.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeDef {
-    /// The source that it feeds.
+    /// The source of the probe.
     pub source: SourceDef,
-    /// What `gpuwho self-test` can be asked, which the VM matrix asks in every kernel.
+    /// Its self-tests, which the VM matrix runs in every kernel.
     pub self_tests: &'static [SelfTest],
-    /// Runs one; gives a line for a person, newline included.
+    /// Runs a self-test; returns one line of text, newline included.
     pub self_test: fn(Option<&str>) -> Result<String, SelfTestError>,
-    /// Unit tests of the agent that the VM matrix runs in every kernel as well.
+    /// Unit tests of the agent that the VM matrix also runs in every kernel.
     pub vm_tests: &'static [&'static str],
 }
 
-/// What a self-test has found wrong.
+/// Why a self-test failed.
 pub type SelfTestError = Box<dyn Error + Send + Sync>;
 
 /// A self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelfTest {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// One of the ways in which it can be done, as `--hook` takes it.
+    /// The hook to use, as an argument of `--hook`.
     pub hook: Option<&'static str>,
 }

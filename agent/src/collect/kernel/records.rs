@@ -1,4 +1,4 @@
-//! From the programs' records to evidence.
+//! Converts the programs' records to evidence.
 
 use super::layout::{hierarchy_at, hierarchy_numbered};
 use super::nodes::{Device, Nodes};
@@ -11,18 +11,18 @@ use gpuwho_common::device_users::{
 };
 use std::sync::Arc;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug)]
 pub(super) struct Fact {
     /// The evidence.
     pub evidence: Evidence,
-    /// Of an opening: the device.
+    /// The device, if the record is an open.
     pub device: Option<Device>,
-    /// Start of the process it is about, nanoseconds.
+    /// Start time of the process, nanoseconds.
     pub start_ns: u64,
 }
 
-/// Reads a record; `None` if it is none of ours or its process could not be read.
+/// Parses a record; `None` if it is unknown or its process could not be read.
 pub(super) fn fact(bytes: &[u8], nodes: &Nodes, layout: &Layout) -> Option<Fact> {
     if let Some(event) = sys::bpf::record::<ProcessEvent>(bytes) {
         let evidence = process_evidence(&event, nodes)?;
@@ -69,7 +69,7 @@ fn opened(event: &ProcessEvent, process: ProcKey, node: Arc<str>) -> Opened {
     }
 }
 
-/// The kernel divides in the same way for `/proc/PID/stat` (`nsec_to_clock_t`).
+/// Divides as the kernel does for `/proc/PID/stat` (`nsec_to_clock_t`).
 fn key(pid: u32, start_ns: u64) -> Option<ProcKey> {
     (pid != 0).then_some(ProcKey { pid, start_ticks: start_ns / TICK_NS })
 }
@@ -81,7 +81,7 @@ fn cgroups(process: &Process) -> KernelCgroups {
     )
 }
 
-/// A path that may have been cut, without the part that was cut: half an id is another's.
+/// A possibly truncated path without its last component, because a truncated id could be another's.
 fn whole(path: Arc<str>) -> Arc<str> {
     if path.len() + 1 < PATH_BYTES {
         return path;
@@ -89,7 +89,7 @@ fn whole(path: Arc<str>) -> Arc<str> {
     path.rsplit_once('/').map_or_else(|| Arc::clone(&path), |(above, _)| Arc::from(above))
 }
 
-/// NUL-terminated bytes as text.
+/// Converts NUL-terminated bytes to text.
 fn text(bytes: &[u8]) -> Arc<str> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     Arc::from(String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()))

@@ -1,5 +1,5 @@
 //! Proves on the running kernel that the probe works: loads every program, lets a process open a
-//! device, fork, move, become another program and end, and expects to be told exactly that.
+//! device, fork, move, execute another program and exit, and expects exactly these records.
 
 use super::device_users::{OpenHook, Settings, start};
 use crate::attribute::{Evidence, Opened};
@@ -16,125 +16,124 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Ample even on an emulated processor.
+/// Long enough even for an emulated processor.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// `/dev/full`: every kernel has it, nothing opens it by chance in the test's own folder.
+/// `/dev/full`: every kernel has it, and no other process opens a node in the test's directory.
 const TEST_DEVICE: (u32, u32) = (1, 7);
-/// The name under which the process becomes another program.
-const BECOMES: &str = "gpuwho-became";
-/// Opens the node, waits for a line, forks, becomes another program and ends. That program has a
-/// path with a name of its own, since a shell may have `sleep` and its like built in.
+/// The command name after the exec.
+const EXEC_NAME: &str = "gpuwho-became";
+/// Opens the node, waits for a line, forks, executes another program and exits. That program has
+/// its own path, because a shell may have `sleep` and the like built in.
 const SCRIPT: &str =
     "exec 3<\"$0\"; read go; (read none; exit 0) </dev/null; exec \"$1\" --version";
 
 /// Why the self-test failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SelfTestError {
-    /// The test's own folder, node, cgroup or process could not be made.
+    /// The test's directory, node, cgroup or process could not be created.
     #[error("{what}")]
     Prepare {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
     /// The probe does not load with this hook.
     #[error("{0}")]
     NotLoaded(String),
-    /// Something expected was not told.
+    /// An expected record did not arrive.
     #[error("not reported within {DEADLINE:?}: {expected}; reported so far: {reported}")]
     Missing {
-        /// What was expected.
+        /// The expected record.
         expected: &'static str,
-        /// What was told about the process.
+        /// The records of the process so far.
         reported: String,
     },
-    /// Something told is wrong.
-    #[error("told wrong: {0}")]
+    /// A record is wrong.
+    #[error("wrong record: {0}")]
     Wrong(String),
 }
 
-/// Runs the test with one hook, or with the best one; gives one line for a person, newline
-/// included.
+/// Runs the test with one hook, or with the best one; returns one line of text, newline included.
 pub fn self_test(hook: Option<OpenHook>) -> Result<String, SelfTestError> {
     let paths = Paths::default();
-    let scene = Scene::prepare(&paths)?;
+    let fixture = Fixture::prepare(&paths)?;
     let settings = Settings {
-        nodes: vec![scene.node.to_string_lossy().into_owned()],
+        nodes: vec![fixture.node.to_string_lossy().into_owned()],
         drivers: Vec::new(),
         open_hook: hook.unwrap_or_default(),
         ..Settings::default()
     };
-    let (sender, told) = channel();
+    let (sender, evidence) = channel();
     let handle = start(settings, &paths, move |evidence| {
-        // The receiver has gone when the test has failed.
+        // The receiver is dropped if the test failed.
         let _ = sender.send(evidence);
     })
     .map_err(|source| SelfTestError::Prepare { what: "start the probe".to_owned(), source })?;
     let Some(used) = handle.hook() else {
         return Err(SelfTestError::NotLoaded(handle.report().reason));
     };
-    let took = Play { scene: &scene, reported: told, past: Vec::new() }.run()?;
+    let took = Run { fixture: &fixture, reported: evidence, past: Vec::new() }.run()?;
     if let Some(lost) = handle.report().dropped.iter().find(|(_, count)| *count != 0) {
         return Err(SelfTestError::Wrong(format!("lost events: {lost:?}")));
     }
-    Ok(format!("hook {used}: open, fork, move, exec and exit told; open after {took:?}\n"))
+    Ok(format!("hook {used}: open, fork, move, exec and exit reported; open after {took:?}\n"))
 }
 
-/// What the test made, removed when it is dropped.
-struct Scene {
+/// The files of the test, removed when it is dropped.
+struct Fixture {
     folder: PathBuf,
     node: PathBuf,
     cgroup: Option<PathBuf>,
 }
 
-impl Scene {
+impl Fixture {
     fn prepare(paths: &Paths) -> Result<Self, SelfTestError> {
         let name = format!("gpuwho-self-test-{}", std::process::id());
         let failed = |what: &str, path: &Path| {
             let what = format!("{what} {}", path.display());
             move |source: io::Error| SelfTestError::Prepare { what, source }
         };
-        // Not the temporary folder: it is often mounted without devices.
+        // Not the temporary directory, which is often mounted `nodev`.
         let folder = paths.dev.join(&name);
         fs::create_dir(&folder).map_err(failed("make", &folder))?;
-        let scene = Self {
+        let fixture = Self {
             node: folder.join("node"),
             cgroup: unified_root(paths).map(|root| root.join(&name)),
             folder,
         };
         let number = makedev(TEST_DEVICE.0, TEST_DEVICE.1);
-        mknodat(CWD, &scene.node, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, number)
+        mknodat(CWD, &fixture.node, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, number)
             .map_err(io::Error::from)
-            .map_err(failed("make the device", &scene.node))?;
-        let becomes = scene.folder.join(BECOMES);
+            .map_err(failed("make the device", &fixture.node))?;
+        let becomes = fixture.folder.join(EXEC_NAME);
         std::env::current_exe()
             .and_then(|this| symlink(this, &becomes))
             .map_err(failed("make", &becomes))?;
-        Ok(scene)
+        Ok(fixture)
     }
 }
 
-impl Drop for Scene {
+impl Drop for Fixture {
     fn drop(&mut self) {
-        // What is left behind is a node of /dev/full and an empty cgroup.
+        // At worst a node of /dev/full and an empty cgroup remain.
         let _ = fs::remove_dir_all(&self.folder);
         let _ = self.cgroup.as_ref().map(fs::remove_dir);
     }
 }
 
-struct Play<'a> {
-    scene: &'a Scene,
+struct Run<'a> {
+    fixture: &'a Fixture,
     reported: Receiver<Evidence>,
     past: Vec<Evidence>,
 }
 
-impl Play<'_> {
+impl Run<'_> {
     fn run(mut self) -> Result<Duration, SelfTestError> {
-        let mut child = self.actor()?;
+        let mut child = self.start_child()?;
         let pid = child.id();
         let result = self.watch(&mut child, pid);
-        // Ended already when all went well.
+        // Fails if the child has already ended, which is the normal case.
         let _ = child.kill();
         let _ = child.wait();
         result
@@ -168,8 +167,8 @@ impl Play<'_> {
             }
             _ => None,
         })?;
-        if &*comm != BECOMES {
-            let wrong = format!("command name {comm:?} after becoming {BECOMES}");
+        if &*comm != EXEC_NAME {
+            let wrong = format!("command name {comm:?} after becoming {EXEC_NAME}");
             return Err(SelfTestError::Wrong(wrong));
         }
         self.expect("the end", |evidence| {
@@ -179,12 +178,12 @@ impl Play<'_> {
         self.once(&opened).map(|()| took)
     }
 
-    fn actor(&self) -> Result<Child, SelfTestError> {
+    fn start_child(&self) -> Result<Child, SelfTestError> {
         Command::new("sh")
             .arg("-c")
             .arg(SCRIPT)
-            .arg(&self.scene.node)
-            .arg(self.scene.folder.join(BECOMES))
+            .arg(&self.fixture.node)
+            .arg(self.fixture.folder.join(EXEC_NAME))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -192,23 +191,23 @@ impl Play<'_> {
             .map_err(|source| SelfTestError::Prepare { what: "run sh".to_owned(), source })
     }
 
-    /// Against what `/proc` says of the process, which waits.
+    /// Compares the record with `/proc`; the process is waiting.
     fn check(&self, opened: &Opened) -> Result<(), SelfTestError> {
         let proc = PathBuf::from(format!("/proc/{}", opened.process.pid));
         if !crate::collect::proc_scan::is_alive(&Paths::default(), opened.process) {
             return Err(SelfTestError::Wrong(format!("start time of {opened:?}")));
         }
         let uid = fs::metadata(&proc).map_or(u32::MAX, |found| found.uid());
-        let node = self.scene.node.to_string_lossy();
+        let node = self.fixture.node.to_string_lossy();
         if (opened.uid, &*opened.comm, &*opened.node) != (uid, "sh", &*node) {
             return Err(SelfTestError::Wrong(format!("{opened:?}")));
         }
         Ok(())
     }
 
-    /// Moves the process into a cgroup of its own, where the unified hierarchy is mounted.
+    /// Moves the process into its own cgroup, if the unified hierarchy is mounted.
     fn moves(&mut self, opened: &Opened) -> Result<(), SelfTestError> {
-        let Some(folder) = &self.scene.cgroup else { return Ok(()) };
+        let Some(folder) = &self.fixture.cgroup else { return Ok(()) };
         let prepare = |source| SelfTestError::Prepare {
             what: format!("move into {}", folder.display()),
             source,
@@ -236,13 +235,13 @@ impl Play<'_> {
 
     fn once(&self, opened: &Opened) -> Result<(), SelfTestError> {
         let times = |wanted: fn(&Evidence) -> Option<u32>| {
-            self.past.iter().filter(|told| wanted(told) == Some(opened.process.pid)).count()
+            self.past.iter().filter(|evidence| wanted(evidence) == Some(opened.process.pid)).count()
         };
-        let openings = times(|told| match told {
+        let openings = times(|evidence| match evidence {
             Evidence::Opened(opened) => Some(opened.process.pid),
             _ => None,
         });
-        let ends = times(|told| match told {
+        let ends = times(|evidence| match evidence {
             Evidence::Exited { process, .. } => Some(process.pid),
             _ => None,
         });

@@ -1,5 +1,5 @@
-//! The loop of the source `device_users`: waits for the ring, for new nodes, for attempts that
-//! are due and for the slow rescan, and tells what it learns.
+//! The loop of the source `device_users`: waits for the ring, new nodes, due attempts and the slow
+//! rescan, and emits evidence.
 
 use super::attempts::{Attempt, Attempts, OpenState};
 use super::device_users::{OpenHook, Settings};
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Room for a burst of names in one read of the node watch.
+/// Buffer for a burst of names in one read of the node watch.
 const NODE_EVENT_BYTES: usize = 4_096;
 
 /// The state of the loop.
@@ -39,7 +39,7 @@ struct Woken {
 }
 
 impl<E: FnMut(Evidence)> Watch<E> {
-    /// Scans `/proc` again and again until `stopped` hangs up.
+    /// Scans `/proc` repeatedly until the other end of `stopped` is closed.
     pub(super) fn scan_only(mut self, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.scan_interval_s.max(1));
         loop {
@@ -53,12 +53,12 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    /// Tells what the programs see until `stopped` hangs up.
+    /// Emits the programs' records until the other end of `stopped` is closed.
     pub(super) fn follow_ring(mut self, mut bpf: Loaded, stopped: &OwnedFd) {
         let interval = Duration::from_secs(self.settings.rescan_interval_s.max(1));
         let mut appearing = watch_folders(&self.settings, &self.paths);
-        // The programs are attached: what opens from here on is in the ring, so a scan now misses
-        // nobody.
+        // The programs are attached: later opens are in the ring, so this scan completes the
+        // picture.
         self.rescan(&mut bpf);
         let mut rescan_at = Instant::now() + interval;
         loop {
@@ -73,11 +73,11 @@ impl<E: FnMut(Evidence)> Watch<E> {
             if woken.nodes {
                 drain(appearing.as_mut());
                 self.refresh_nodes(&mut bpf);
-                // A folder that has just appeared is watched from now on.
+                // Watches directories that have just appeared.
                 appearing = watch_folders(&self.settings, &self.paths);
             }
             self.read_ring(&mut bpf);
-            self.look_at_attempts(&mut bpf);
+            self.check_attempts(&mut bpf);
             if Instant::now() >= rescan_at {
                 self.refresh_nodes(&mut bpf);
                 self.rescan(&mut bpf);
@@ -87,7 +87,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
     }
 
     fn read_ring(&mut self, bpf: &mut Loaded) {
-        bpf.said.flush();
+        bpf.bpf_log.flush();
         while let Some(record) = bpf.ring.next() {
             if let Some(fact) = fact(&record, &self.nodes, &bpf.layout) {
                 self.take(fact, bpf.hook);
@@ -95,9 +95,9 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    /// With the cgroup hook an opening waits for its proof. A child that was forked meanwhile has what
-    /// its parent opens, known or not: each opening that waits, waits for the child as well. What
-    /// happens to a waiting process changes what will be told.
+    /// Handles a record. With the cgroup hook an open waits for confirmation. A child forked
+    /// meanwhile inherits what its parent opens, so each waiting attempt of the parent is added for
+    /// the child as well. Later changes of a waiting process update its attempts.
     fn take(&mut self, fact: Fact, hook: OpenHook) {
         match &fact.evidence {
             // A scan was faster.
@@ -148,9 +148,9 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    fn look_at_attempts(&mut self, bpf: &mut Loaded) {
+    fn check_attempts(&mut self, bpf: &mut Loaded) {
         let paths = &self.paths;
-        let outcome = self.attempts.look(Instant::now(), |process, device| {
+        let outcome = self.attempts.check(Instant::now(), |process, device| {
             if holds(paths, process, device) {
                 OpenState::Holding
             } else if is_alive(paths, process) {
@@ -167,7 +167,8 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    /// The next attempt of this process is told again. An entry that is gone already is as wanted.
+    /// Makes the programs report the next attempt of this process again. Removing an entry that is
+    /// already gone fails, which is fine.
     fn remove(&self, bpf: &mut Loaded, attempt: &Attempt) {
         let seen = SeenKey {
             start_ns: attempt.start_ns,
@@ -182,7 +183,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    /// What waited may have been found by a scan meanwhile.
+    /// A scan may have found it in the meantime.
     fn emit_once(&mut self, evidence: Evidence) {
         if !matches!(&evidence, Evidence::Opened(opened) if self.tracker.knows_node(opened)) {
             self.send(evidence);
@@ -194,12 +195,12 @@ impl<E: FnMut(Evidence)> Watch<E> {
         (self.emit)(evidence);
     }
 
-    /// Finds what no hook saw, and has the programs follow it: all of it before the first is
-    /// told, because whoever is told may act on it, and telling takes time in which a process
-    /// forks, becomes another program or ends.
+    /// Finds what no hook saw, and makes the programs follow all of it before the first is emitted:
+    /// receivers may act on evidence, and emitting takes time in which a process can fork, execute
+    /// another program or exit.
     fn rescan(&mut self, bpf: &mut Loaded) {
-        let news = self.tracker.scan(&self.paths, &self.nodes);
-        let found: BTreeSet<ProcKey> = news
+        let found_now = self.tracker.scan(&self.paths, &self.nodes);
+        let found: BTreeSet<ProcKey> = found_now
             .iter()
             .filter_map(|evidence| match evidence {
                 Evidence::Opened(opened) => Some(opened.process),
@@ -209,7 +210,7 @@ impl<E: FnMut(Evidence)> Watch<E> {
         for process in &found {
             follow(bpf, *process);
         }
-        for evidence in news {
+        for evidence in found_now {
             (self.emit)(evidence);
         }
         for process in found {
@@ -217,8 +218,8 @@ impl<E: FnMut(Evidence)> Watch<E> {
         }
     }
 
-    /// A process may have ended before its entry was there to be seen at its exit. Where the
-    /// entry is gone, the program has seen it, and the ring tells.
+    /// Emits the end of a process that ended before its map entry existed. If the entry is gone,
+    /// the program saw the exit, and the ring has its record.
     fn end_if_unseen(&mut self, bpf: &mut Loaded, process: ProcKey) {
         if !is_alive(&self.paths, process) && bpf.holders.remove(&process.pid).is_ok() {
             self.send(Evidence::Exited { process, at_ns: boot_time_ns() });
@@ -243,7 +244,7 @@ fn follow(bpf: &mut Loaded, process: ProcKey) {
     }
 }
 
-/// Sleeps until something is there to read or the time is over.
+/// Sleeps until something is readable or the timeout expires.
 fn wait(
     stopped: BorrowedFd<'_>,
     ring: Option<BorrowedFd<'_>>,
@@ -260,7 +261,7 @@ fn wait(
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    // Interrupted by a signal: nothing is ready, and the caller waits again.
+    // After a signal nothing is ready, and the caller waits again.
     let _ = poll(&mut fds, Some(&timeout));
     let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
     Woken { stop: ready(0), nodes: position.is_some_and(ready) }
@@ -270,7 +271,7 @@ fn wait(
 fn watch_folders(settings: &Settings, paths: &Paths) -> Option<Inotify> {
     let inotify = Inotify::init().ok()?;
     for folder in folders(settings, paths) {
-        // A folder that is not there yet appears in one that is watched.
+        // A directory that does not exist yet will appear in a watched one.
         let _ = inotify.watches().add(folder, WatchMask::CREATE | WatchMask::MOVED_TO);
     }
     Some(inotify)
@@ -279,7 +280,7 @@ fn watch_folders(settings: &Settings, paths: &Paths) -> Option<Inotify> {
 fn drain(inotify: Option<&mut Inotify>) {
     let mut names = [0; NODE_EVENT_BYTES];
     if let Some(inotify) = inotify {
-        // Only that something appeared counts.
+        // Only the fact that something appeared matters.
         let _ = inotify.read_events(&mut names);
     }
 }

@@ -1,16 +1,16 @@
-//! What a line of the kernel says about an accelerator. Pure: text in, happening out.
+//! Parses a kernel line about an accelerator. Pure: text in, observation out.
 //!
-//! Here are NVIDIA's words, read in every release of its open kernel modules from 515.43 to 595.45
-//! (`krcReportXid`, `osHandleGpuLost`, `RmInitAdapter`, `nv_pci_remove`, `nv-procfs.c`,
-//! `kernel_gsp.c`, `nvlink_linux.c`, `common_nvswitch.h`). PCIe and AMD are in [`bus`], kills in
-//! [`kill`]. A line that fits no pattern is nobody's business here.
+//! This file has NVIDIA's lines, taken from every release of its open kernel modules from 515.43 to
+//! 595.45 (`krcReportXid`, `osHandleGpuLost`, `RmInitAdapter`, `nv_pci_remove`, `nv-procfs.c`,
+//! `kernel_gsp.c`, `nvlink_linux.c`, `common_nvswitch.h`). PCIe and AMD are in [`bus`], OOM kills
+//! in [`kill`]. A line that matches no pattern is ignored.
 //!
-//! The kernel prints text of tenants: a crash is `COMM[PID]: segfault at … in FILE[…]`, and both
-//! names are the tenant's. So each pattern is anchored: it begins where the line begins and names
-//! every byte up to the driver's own free text, which no tenant can write. At the beginning of a
-//! line a tenant has a command name (15 bytes; behind it `[`, `: `, ` (`, ` ` or `/`) or the name of
-//! a network interface (15 bytes without `:`, `/` and spaces). No pattern begins with one of
-//! these. A packet filter's line begins with up to 127 bytes of whoever set the rule
+//! The kernel prints text chosen by tenants: a crash is `COMM[PID]: segfault at … in FILE[…]`, and
+//! the tenant chooses both names. So each pattern is anchored: it starts where the line starts and
+//! matches every byte up to the driver's own free text, which no tenant can write. At the start of
+//! a line a tenant controls a command name (15 bytes, followed by `[`, `: `, ` (`, ` ` or `/`) or
+//! the name of a network interface (15 bytes without `:`, `/` and spaces). No pattern starts with
+//! one of these. A packet filter's line starts with up to 127 bytes chosen by whoever set the rule
 //! ([`is_of_a_packet`]).
 
 mod bus;
@@ -24,7 +24,7 @@ use crate::event::{Named, Observation, Place, Severity, xid};
 use fallen::Fallen;
 use kill::Kills;
 
-/// Reads lines in their order: some add to the ones before, or repeat them.
+/// Parses lines in order: some extend or repeat earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     kills: Kills,
@@ -32,17 +32,17 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Lines before the next one are missing.
+    /// Records that lines before the next one are missing.
     pub(super) fn lost(&mut self) {
         self.kills.lost();
     }
 
-    /// Keeps of a line what says something of later ones.
-    pub(super) fn heed(&mut self, record: &Record<'_>) {
-        self.kills.heed(record);
+    /// Stores what a line says about later ones.
+    pub(super) fn scan(&mut self, record: &Record<'_>) {
+        self.kills.scan(record);
     }
 
-    /// What a line that was heeded says that is new.
+    /// Parses a scanned line; `None` if it is irrelevant or repeats an earlier one.
     pub(super) fn read(&mut self, record: &Record<'_>) -> Option<Observation> {
         let mut what = read(&record.text)?;
         self.kills.place(&mut what, record);
@@ -50,7 +50,7 @@ impl Reports {
     }
 }
 
-/// What a line says, if it is about an accelerator or a killed process.
+/// The observation in a line, if it is about an accelerator or a killed process.
 fn read(text: &str) -> Option<Observation> {
     if is_of_a_packet(text) {
         return None;
@@ -67,12 +67,12 @@ fn read(text: &str) -> Option<Observation> {
     kill::read(text).or_else(|| bus::read(text))
 }
 
-/// A packet filter's line: the prefix of its rule, then `IN=… OUT=… ` and the packet's fields
-/// (`nf_log_syslog.c`, 6.18). Rules of other network namespaces are logged where
-/// `net.netfilter.nf_log_all_netns` is set. A process's name may hold `IN= OUT=` too, but behind it
-/// comes the driver's sentence.
+/// Whether this is a packet filter's line: the prefix of its rule, then `IN=… OUT=… ` and the
+/// packet's fields (`nf_log_syslog.c`, 6.18). Rules of other network namespaces are logged if
+/// `net.netfilter.nf_log_all_netns` is set. A process's name may contain `IN= OUT=` too, but the
+/// driver's sentence follows it.
 fn is_of_a_packet(text: &str) -> bool {
-    // `SRC=::1`, `DF`, `[4`, `bytes]`: no words.
+    // Packet fields are `SRC=::1`, `DF`, `[4`, `bytes]`: no lower-case words.
     let is_field = |word: &str| {
         word.contains('=') || word.ends_with(']') || !word.bytes().any(|b| b.is_ascii_lowercase())
     };
@@ -83,7 +83,7 @@ fn is_of_a_packet(text: &str) -> bool {
     })
 }
 
-/// Lines of the NVIDIA driver.
+/// Parses lines of the NVIDIA driver.
 fn nvrm(rest: &str, text: &str) -> Option<Observation> {
     let critical = |kind, place| Some(Observation::new(kind, place, Severity::Critical, text));
     if let Some(rest) = rest.strip_prefix("Xid (") {
@@ -110,7 +110,7 @@ fn nvrm(rest: &str, text: &str) -> Option<Observation> {
     is_timeout(rest).then(|| critical(EventKind::DriverTimeout, Place::Host)).flatten()
 }
 
-/// The second and third line of one `printk`.
+/// Matches the second and third line of one `printk`.
 fn is_gone(rest: &str) -> bool {
     let ids = || {
         let (_, rest) = grammar::hex(rest.strip_prefix("\nNVRM: (PCI ID: ")?, 4..=4)?;
@@ -120,7 +120,7 @@ fn is_gone(rest: &str) -> bool {
     ids().is_some()
 }
 
-/// `RmInitAdapter failed! (0x62:0x65:1436)`.
+/// Matches `RmInitAdapter failed! (0x62:0x65:1436)`.
 fn is_failed_init(words: &str) -> bool {
     let codes =
         words.strip_prefix("RmInitAdapter failed! (0x").and_then(|rest| rest.split_once(')'));
@@ -130,9 +130,9 @@ fn is_failed_init(words: &str) -> bool {
     })
 }
 
-/// One of each burst: the heading of the report (another word in each of 525 to 545), and the
-/// heartbeat's end (595). The XID 119 or 120 that comes with it has the device.
-/// `GPU6 _kgspLogRpcTimeout: ***** GSP Timeout *****`.
+/// Matches one line of each burst: the heading of the report (it differs between 525 and 545), and
+/// the end of the heartbeat (595): `GPU6 _kgspLogRpcTimeout: ***** GSP Timeout *****`. The XID 119
+/// or 120 that accompanies it names the device.
 fn is_timeout(rest: &str) -> bool {
     let words = || {
         let rest = match rest.strip_prefix("GPU") {
@@ -150,9 +150,9 @@ fn is_timeout(rest: &str) -> bool {
     })
 }
 
-/// Where a device is being taken from the driver: the driver waits for those who hold it (up to
-/// 515.57 it named the minor number only), or somebody has asked for the lock that comes before
-/// (`/proc/driver/nvidia/gpus/*/unbindLock`) and got it, or did not because the device is held.
+/// The device that is being unbound from the driver: the driver waits for its openers (up to 515.57
+/// the line had the minor number only), or a program requested the unbind lock
+/// (`/proc/driver/nvidia/gpus/*/unbindLock`) and got it, or failed because the device is open.
 fn unbound(rest: &str) -> Option<Place> {
     if let Some(rest) = rest.strip_prefix("Attempting to remove ") {
         let (place, rest) = if let Some(rest) = rest.strip_prefix("minor device ") {
@@ -169,9 +169,9 @@ fn unbound(rest: &str) -> Option<Place> {
     is_lock.then_some(Place::Pci(address))
 }
 
-/// `PCI:0000:17:00): 79, pid=1234, name=python, GPU has fallen off the bus.`; older drivers write
-/// no `PCI:`, no process, or quote an unknown one; with MIG ` GPU-I:05` follows the address, in
-/// decimal (`%02u`), and behind it may be ` GPU-CI:00`.
+/// Parses `PCI:0000:17:00): 79, pid=1234, name=python, GPU has fallen off the bus.` Older drivers
+/// write no `PCI:` or no process, or quote an unknown one. With MIG, ` GPU-I:05` follows the
+/// address, in decimal (`%02u`), and ` GPU-CI:00` may follow that.
 fn xid_line(rest: &str, text: &str) -> Option<Observation> {
     let (address, rest) = grammar::address(rest.strip_prefix("PCI:").unwrap_or(rest))?;
     let (gpu_instance, rest) = instance(rest)?;
@@ -193,8 +193,8 @@ fn instance(rest: &str) -> Option<(Option<u32>, &str)> {
     Some((Some(id), rest))
 }
 
-/// `3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 …`. Two lines more of each fault, with
-/// the same number, have its registers.
+/// Parses `3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 …`. Two more lines of each fault,
+/// with the same code, have its registers.
 fn sxid(rest: &str, text: &str) -> Option<Observation> {
     let (_, rest) = grammar::number(rest)?;
     let (address, rest) = grammar::device(rest.strip_prefix(": SXid (PCI:")?)?;
@@ -209,7 +209,7 @@ fn sxid(rest: &str, text: &str) -> Option<Observation> {
     Some(Observation { code: Some(code), ..event })
 }
 
-/// The driver's coming and going.
+/// Parses the lines that the driver prints when it is loaded or unloaded.
 fn module(rest: &str, text: &str) -> Option<Observation> {
     let (words, number) = rest.split_once(", major device number ")?;
     let kind = match words {
@@ -221,14 +221,14 @@ fn module(rest: &str, text: &str) -> Option<Observation> {
     rest.trim_end().is_empty().then(|| Observation::new(kind, Place::Host, Severity::Info, text))
 }
 
-/// `pid=1234, name=python, …` or `pid='<unknown>', …` at the beginning: a process without a number
-/// is none. The name is the process's own: nothing behind it is looked for.
+/// Parses `pid=1234, name=python, …` or `pid='<unknown>', …` at the start; without a PID there is
+/// no process. The process chooses its name: nothing after it is parsed.
 fn process(text: &str) -> Option<Named> {
     let rest = text.strip_prefix("pid=")?;
     let (pid, rest) = grammar::number(rest.strip_prefix('\'').unwrap_or(rest))?;
     let name = rest.trim_start_matches('\'').strip_prefix(", name=");
     let comm = name.and_then(|name| name.split(',').next());
-    // The kernel's own thread has number 0 and holds nothing.
+    // PID 0 is the kernel's own thread and has no device open.
     (pid != 0).then(|| Named { comm: comm.map(Box::from), ..Named::pid(pid) })
 }
 

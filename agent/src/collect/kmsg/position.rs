@@ -1,5 +1,5 @@
-//! How far the log has been told, kept in the run directory: an agent that starts again does not
-//! tell old records twice. A new boot begins a new count.
+//! The position in the log, stored in the run directory, so that a restarted agent does not report
+//! old records twice. A new boot starts a new count.
 
 use crate::paths::Paths;
 use serde::{Deserialize, Serialize};
@@ -7,19 +7,19 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The file.
+/// The file with sequence numbers.
 const FILE: &str = "kmsg.json";
-/// The file where the records' times stand for their numbers.
+/// The file with record times, for a log read by `syslog(2)`.
 const BY_TIME: &str = "kmsg-times.json";
 
-/// The last record that was told.
+/// The last reported record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Mark {
     boot_id: String,
     sequence: u64,
 }
 
-/// The mark and its file.
+/// The position and its file.
 #[derive(Debug)]
 pub(super) struct Position {
     path: PathBuf,
@@ -28,12 +28,12 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// What an agent before this one has left, if it ran since the host was booted.
+    /// The position that an earlier agent stored since the last boot.
     pub(super) fn read(paths: &Paths) -> Self {
         Self::of(paths, FILE)
     }
 
-    /// The same of one that read the log by `syslog(2)`.
+    /// The same for an agent that reads the log by `syslog(2)`.
     pub(super) fn by_time(paths: &Paths) -> Self {
         Self::of(paths, BY_TIME)
     }
@@ -43,21 +43,21 @@ impl Position {
         let boot_id = fs::read_to_string(boot_id).unwrap_or_default().trim().to_owned();
         let path = paths.run.join(file);
         let mark = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let told = mark.filter(|mark: &Mark| mark.boot_id == boot_id).map(|mark| mark.sequence);
-        Self { path, boot_id, reported: told }
+        let reported = mark.filter(|mark: &Mark| mark.boot_id == boot_id).map(|mark| mark.sequence);
+        Self { path, boot_id, reported }
     }
 
-    /// Whether a record was told before.
+    /// Whether a record was reported before.
     pub(super) fn is_reported(&self, sequence: u64) -> bool {
-        self.reported.is_some_and(|told| sequence <= told)
+        self.reported.is_some_and(|reported| sequence <= reported)
     }
 
-    /// Everything up to this record is told.
+    /// Stores that everything up to this record was reported.
     pub(super) fn advance(&mut self, sequence: u64) -> io::Result<()> {
         self.reported = Some(sequence);
         let mark = Mark { boot_id: self.boot_id.clone(), sequence };
         let text = serde_json::to_vec(&mark).map_err(io::Error::other)?;
-        // Renamed into its place, so that a crash leaves the old or the new one.
+        // Renamed into place, so that a crash leaves the old or the new file.
         let draft = self.path.with_extension("json.new");
         fs::write(&draft, text)?;
         fs::rename(&draft, &self.path)
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_known_after_a_restart_and_forgotten_after_a_boot() {
+    fn the_position_survives_a_restart_and_not_a_boot() {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
         let boot = paths.proc.join("sys/kernel/random");

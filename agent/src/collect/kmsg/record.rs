@@ -3,31 +3,31 @@
 
 use std::borrow::Cow;
 
-/// A record of the kernel's own. Borrowed from the line.
+/// A record of the kernel, borrowed from the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
-    /// Where it is in the log; counts up by one.
+    /// The sequence number; increases by one.
     pub(super) sequence: u64,
-    /// When, in microseconds of the kernel's log clock, which stands still in suspend.
+    /// Microseconds of the kernel's log clock, which stops in suspend.
     pub(super) at_us: u64,
-    /// The thread that wrote it, or the processor (`T4321`, `C2`), where the kernel says so.
+    /// The thread or CPU that wrote it (`T4321`, `C2`), if the kernel reports it.
     pub(super) caller: Option<&'a str>,
-    /// What.
+    /// The text.
     pub(super) text: Cow<'a, str>,
 }
 
-/// What a line is.
+/// The kinds of line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
-    /// The kernel said something.
+    /// A record of the kernel.
     Kernel(Record<'a>),
-    /// A program wrote this into the log: not to be believed. The kernel gives such a line another
-    /// facility than its own whatever the program asks for (`devkmsg_write`).
+    /// A program wrote this into the log: not trusted. The kernel gives such a line a facility
+    /// other than its own, whatever the program requests (`devkmsg_write`).
     Program {
-        /// Where it is in the log.
+        /// The sequence number.
         sequence: u64,
     },
-    /// A record's dictionary, or nothing that is known.
+    /// A record's dictionary, or an unknown line.
     Other,
 }
 
@@ -79,12 +79,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_program_wrote_is_not_the_kernels() {
+    fn a_line_of_a_program_is_not_a_kernel_record() {
         assert_eq!(parse("12,7,1,-;NVRM: Xid (PCI:0000:17:00): 79"), Line::Program { sequence: 7 });
     }
 
     #[test]
-    fn dictionaries_and_rubbish_are_no_records() {
+    fn dictionaries_and_malformed_lines_are_not_records() {
         for line in [" SUBSYSTEM=pci", "", ";", "a,b,c;d", "6,1;x"] {
             assert_eq!(parse(line), Line::Other, "{line}");
         }

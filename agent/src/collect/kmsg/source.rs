@@ -8,7 +8,7 @@ use crate::diagnosis::Finding;
 use std::io;
 use std::sync::Arc;
 
-/// The row.
+/// The row of the table.
 pub const SOURCE: SourceDef = SourceDef {
     name: NAME,
     about: "the kernel log, as events",
@@ -31,7 +31,8 @@ impl Source for KernelLog {
     fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
         let finding = match probe(&settings.paths) {
             Ok(place) => {
-                let facts = format!("{place} can be read: XIDs, bus errors and OOM kills are told");
+                let facts =
+                    format!("{place} can be read: XIDs, bus errors and OOM kills are reported");
                 Finding::new("kernel log", "ok", facts, "")
             }
             Err(why) => Finding::new("kernel log", "degraded", why, REMEDY),

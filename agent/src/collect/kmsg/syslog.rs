@@ -1,11 +1,12 @@
-//! The kernel log where `/dev/kmsg` is refused, as a runtime's device rules refuse it to every container
-//! that is not privileged: `syslog(2)`, told in the format of `/dev/kmsg` through a pipe.
+//! Reads the kernel log by `syslog(2)` where `/dev/kmsg` is refused, as the device rules of
+//! container runtimes do for unprivileged containers. The records go through a pipe in the format
+//! of `/dev/kmsg`.
 //!
-//! What it gives out is text: a record that has a line break in it (in a command's name, say) is
-//! several lines, each with the kernel's own prefix. All that have one prefix are put together
-//! again, so that nobody writes the beginning of a record. A record has no number here; its time
-//! stands for it, and of several of one microsecond and priority the first counts. Costs a copy of the
-//! log's end a second, about a millisecond.
+//! `syslog(2)` returns text: a record with a line break in it (in a command name, for example) is
+//! several lines, each with the kernel's prefix. Lines with the same prefix are joined again, so
+//! that no tenant can forge the start of a record. Records have no sequence number here; their time
+//! is used instead, and of several records with the same microsecond and priority the first counts.
+//! Costs a copy of the end of the log a second, about a millisecond.
 
 use crate::sys::kernel_log;
 use std::fmt::Write as _;
@@ -14,24 +15,25 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks: less than what is taken for a clock that has drifted.
-const LOOK: Duration = Duration::from_millis(800);
-/// What is asked for: more than a host says in a second.
-const END: usize = 64 << 10;
-/// And where it said more: the longest log that a kernel is usually given.
-const ALL: usize = 1 << 20;
+/// Read interval: shorter than the difference that counts as clock drift.
+const INTERVAL: Duration = Duration::from_millis(800);
+/// Bytes to read: more than a host logs in a second.
+const TAIL_LEN: usize = 64 << 10;
+/// Bytes to read if it logged more: the largest common log buffer.
+const MAX_LEN: usize = 1 << 20;
 const MICROS: u64 = 1_000_000;
 
-/// Whether the log can be had this way: it may be read, and its lines have times.
+/// Whether the log can be read this way: it is readable, and its lines have times.
 pub(super) fn probe() -> io::Result<()> {
-    let text = kernel_log::read_end(END)?;
+    let text = kernel_log::read_end(TAIL_LEN)?;
     if !text.is_empty() && records(&String::from_utf8_lossy(&text)).is_empty() {
         return Err(io::Error::other("its lines have no times (printk.time)"));
     }
     Ok(())
 }
 
-/// Starts a thread that looks again and again; gives where it tells. It ends when that is closed.
+/// Starts a thread that reads repeatedly into a pipe; returns the read end. The thread ends when
+/// that is closed.
 pub(super) fn follow() -> io::Result<OwnedFd> {
     probe()?;
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -41,27 +43,27 @@ pub(super) fn follow() -> io::Result<OwnedFd> {
     thread::Builder::new().name("kmsg:syslog".into()).spawn(move || {
         loop {
             match newer(&mut last) {
-                // Nobody reads it any more.
+                // The read end is closed.
                 Ok(text) if reported.write_all(text.as_bytes()).is_err() => return,
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "the kernel log cannot be read by syslog(2)"),
             }
-            thread::sleep(LOOK);
+            thread::sleep(INTERVAL);
         }
     })?;
     Ok(read)
 }
 
-/// What was not there before.
+/// Returns the records newer than `last`.
 fn newer(last: &mut u64) -> io::Result<String> {
-    let mut text = kernel_log::read_end(END)?;
+    let mut text = kernel_log::read_end(TAIL_LEN)?;
     let oldest =
         |text: &[u8]| records(&String::from_utf8_lossy(text)).first().map(|first| first.at_us);
     if oldest(&text).is_some_and(|oldest| oldest > *last) {
-        text = kernel_log::read_end(ALL)?;
+        text = kernel_log::read_end(MAX_LEN)?;
     }
     let mut reported = String::new();
-    // Records of several processors may stand some microseconds out of order.
+    // Records of several CPUs may be out of order by some microseconds.
     let before = *last;
     for record in records(&String::from_utf8_lossy(&text)) {
         if record.at_us > before {
@@ -72,7 +74,7 @@ fn newer(last: &mut u64) -> io::Result<String> {
     Ok(reported)
 }
 
-/// A text's records in the format of `/dev/kmsg`.
+/// Converts a text to records in the format of `/dev/kmsg`.
 pub fn as_records(text: &str) -> String {
     let mut out = String::new();
     for record in records(text) {
@@ -81,7 +83,7 @@ pub fn as_records(text: &str) -> String {
     out
 }
 
-/// What the kernel said at one moment.
+/// One record: all lines with the same prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record<'a> {
     priority: u32,
@@ -90,7 +92,7 @@ struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// As `/dev/kmsg` has it.
+    /// Writes the record in the format of `/dev/kmsg`.
     fn write_record(&self, out: &mut String) {
         // Writing to a string cannot fail.
         let _ = write!(out, "{},{},{},-;", self.priority, self.at_us, self.at_us);
@@ -107,7 +109,7 @@ impl Record<'_> {
     }
 }
 
-/// The records in a text; lines without the kernel's prefix are left out.
+/// Parses the records of a text; lines without the kernel's prefix are left out.
 fn records(text: &str) -> Vec<Record<'_>> {
     let mut found: Vec<Record<'_>> = Vec::new();
     for (priority, at_us, line) in text.split('\n').filter_map(prefixed) {
@@ -119,7 +121,7 @@ fn records(text: &str) -> Vec<Record<'_>> {
     found
 }
 
-/// `<6>[   12.345678] text`, with a thread behind the time where the kernel is told to
+/// Parses `<6>[   12.345678] text`, with the caller after the time if the kernel prints it
 /// (`CONFIG_PRINTK_CALLER`).
 fn prefixed(line: &str) -> Option<(u32, u64, &str)> {
     let (priority, rest) = line.strip_prefix('<')?.split_once('>')?;
@@ -138,18 +140,18 @@ fn prefixed(line: &str) -> Option<(u32, u64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::super::record::{Line, parse};
-    use super::{ALL, as_records, kernel_log};
+    use super::{MAX_LEN, as_records, kernel_log};
     use rustix::fs::{Mode, OFlags, open};
     use std::collections::HashMap;
 
-    /// Of Linux 6.18, after a process that had called itself `x`, line break, `NVRM: Fake` had crashed.
+    /// Recorded on Linux 6.18, after a process named `x`, line break, `NVRM: Fake` crashed.
     const CRASH: &str = "<6>[ 3143.106335] Freezing\n\
         <6>[ 3346.296569] x\n\
         <6>[ 3346.296569] NVRM: Fake[19226]: segfault at 10\n\
         <6>[ 3346.296644] Code: e1\n";
 
     #[test]
-    fn a_line_break_in_a_name_begins_no_record() {
+    fn a_line_break_in_a_name_starts_no_record() {
         let expected = "6,3143106335,3143106335,-;Freezing\n\
             6,3346296569,3346296569,-;x\\x0aNVRM: Fake[19226]: segfault at 10\n\
             6,3346296644,3346296644,-;Code: e1\n";
@@ -157,22 +159,22 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_that_a_name_brings_stands_behind_the_kernels_own() {
+    fn a_prefix_in_a_name_follows_the_kernels_own() {
         let text = "<6>[    1.000002] y\n<6>[    1.000002] <3>[    9.000000] NVRM: Xid\n";
         assert_eq!(as_records(text), "6,1000002,1000002,-;y\\x0a<3>[    9.000000] NVRM: Xid\n");
         assert_eq!(as_records("NVRM: Xid\n<3>[x] NVRM\n<3>NVRM\n\n"), "");
     }
 
     #[test]
-    fn the_thread_that_a_kernel_names_is_no_part_of_the_text() {
+    fn the_caller_is_not_part_of_the_text() {
         assert_eq!(as_records("<3>[    1.000002][  T123] a\\b\n"), "3,1000002,1000002,-;a\\x5cb\n");
     }
 
     #[test]
-    fn the_log_says_the_same_this_way_as_in_dev_kmsg() {
+    fn both_ways_of_reading_the_log_agree() {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let (Ok(kmsg), Ok(text)) =
-            (open("/dev/kmsg", flags, Mode::empty()), kernel_log::read_end(ALL))
+            (open("/dev/kmsg", flags, Mode::empty()), kernel_log::read_end(MAX_LEN))
         else {
             println!("skipped: needs to read the kernel log");
             return;
@@ -188,7 +190,7 @@ mod tests {
         let mut compared = 0;
         for line in as_records(&String::from_utf8_lossy(&text)).lines() {
             let Line::Kernel(record) = parse(line) else { continue };
-            // Those of one microsecond are one record here.
+            // Records of the same microsecond are joined here.
             let Some([text]) = directly.get(&record.at_us).map(Vec::as_slice) else { continue };
             assert_eq!(record.text, *text);
             compared += 1;

@@ -1,11 +1,11 @@
-//! What NCCL's Inspector plugin writes of completed collectives, as a second source beside the
-//! kernel's probes: time on the device, algorithmic and bus bandwidth, algorithm and protocol.
+//! Reads the collectives that NCCL's Inspector plugin records, in addition to the kernel probes:
+//! time on the device, algorithmic and bus bandwidth, algorithm and protocol.
 //!
-//! The plugin is the job's own choice; nothing is switched on here. Its files are found where the
-//! processes that hold a device write them ([`files`]), joined to the same communicators as the
-//! probes' ([`ranks`]), and read at their ends ([`tail`]): a `stat` a file and tick, since a watch
-//! would wake the agent at each of up to 2,000 dumps a second. Of what jobs write at most
-//! `nccl.inspector_rate` bytes a second are read, by all files together; the rest is counted.
+//! The job chooses to load the plugin; the agent does not enable it. The agent finds its files
+//! through the processes that hold a device ([`files`]), joins them to the communicators that the
+//! probes report ([`ranks`]), and reads their ends ([`tail`]). Costs one `stat` a file and tick; an
+//! inotify watch would wake the agent at each of up to 2,000 dumps a second. At most
+//! `nccl.inspector_rate` bytes a second are read from all files together; the rest is counted.
 
 mod environment;
 mod exposition;
@@ -49,28 +49,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tail::{Piece, Tail};
 
-/// The source's name, and its thread's: `collect:nccl_inspector`.
+/// Name of the source; its thread is `collect:nccl_inspector`.
 pub const NAME: &str = "nccl_inspector";
 
-/// Time in which one owner's open files are looked through at a reading; the others' turn
-/// comes then, and the rest of this one's at the next reading.
-const LOOK_BUDGET: Duration = Duration::from_millis(100);
-/// The first reading comes at once.
-const SHORTEST_GAP: Duration = Duration::from_secs(1);
-/// A reading that comes late does not read everything at once.
+/// Time limit of a reading for scanning one owner's open files; the rest is scanned at the next
+/// reading.
+const SCAN_BUDGET: Duration = Duration::from_millis(100);
+/// Minimum time that counts as the gap before a reading, so that the first one has a budget.
+const MIN_GAP: Duration = Duration::from_secs(1);
+/// Maximum time that counts as the gap: a late reading does not read everything at once.
 const MAX_GAP: Duration = Duration::from_secs(30);
-/// Start times are told in hundredths of a second, and files' times come from a clock that ticks
-/// as slowly.
-const CLOCKS: Duration = Duration::from_millis(30);
+/// Tolerance of start times and file times: both have a resolution of hundredths of a second.
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(30);
 
-/// Where to look, and how much to read.
+/// Where to search for files, and how much to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether to look at all.
+    /// Whether the source is enabled.
     pub enabled: bool,
-    /// Directories to look in beside those that processes name.
+    /// Directories to search in addition to those of the processes.
     pub directories: Vec<PathBuf>,
-    /// Bytes a second that are read of all files together.
+    /// Bytes a second, for all files together.
     pub rate: u64,
 }
 
@@ -95,14 +94,14 @@ pub struct Inspector {
     processes: Processes,
     files: HashMap<FileKey, Source>,
     turns: Turns,
-    /// Files that made way for another owner's: should they find room again, what is in them was
-    /// counted.
+    /// Files removed to make room for another owner. If one is read again, the reading starts at
+    /// its end, because its content was counted.
     displaced: HashSet<FileKey>,
     ranks: Ranks,
     lines: [u64; LineOutcome::ALL.len()],
     skipped: u64,
     errors: u64,
-    /// As the last look at the directories found them.
+    /// Files without owner at the last search of the directories.
     unowned: u64,
     refused: u64,
     unreadable: Option<(PathBuf, ReadError)>,
@@ -111,7 +110,7 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Looks at the processes that hold a device.
+    /// Reads the files of processes that hold a device.
     pub fn new(
         settings: Settings,
         reads: &TenantFiles,
@@ -134,12 +133,12 @@ impl Inspector {
             unowned: 0,
             refused: 0,
             unreadable: None,
-            began: SystemTime::now() - CLOCKS,
+            began: SystemTime::now() - CLOCK_TOLERANCE,
             last: Instant::now(),
         }
     }
 
-    fn look(&mut self, holders: &[ProcKey]) {
+    fn scan(&mut self, holders: &[ProcKey]) {
         let now = Instant::now();
         let owner_of = |process| self.ownership.quota_key(process);
         self.processes.update(&self.reads, holders, &owner_of, now);
@@ -147,35 +146,35 @@ impl Inspector {
         for process in self.processes.due(now) {
             let owner = self.ownership.quota_key(process);
             let spent = spent.entry(owner).or_default();
-            if *spent >= LOOK_BUDGET {
+            if *spent >= SCAN_BUDGET {
                 continue;
             }
             let began = Instant::now();
-            self.look_at(process, owner, now);
+            self.scan_process(process, owner, now);
             *spent += began.elapsed();
         }
         self.refused = self.processes.refused();
-        self.look_in_directories(now);
+        self.search_directories(now);
     }
 
-    fn look_at(&mut self, process: ProcKey, owner: QuotaKey, now: Instant) {
-        // A file that two processes write is found again for the second.
+    fn scan_process(&mut self, process: ProcKey, owner: QuotaKey, now: Instant) {
+        // Known files are not skipped for expositions, so that a second writer of one is noticed.
         let records = self.files.iter().filter(|(_, source)| source.is_records());
         let known = records.map(|(key, _)| *key).collect();
         let wanted = FileFilter { known, ..FileFilter::default() };
-        for opened in self.processes.look(&self.reads, process, now, &wanted) {
+        for opened in self.processes.scan(&self.reads, process, now, &wanted) {
             if !self.take((process, owner), opened) {
                 self.processes.refuse(process);
             }
         }
     }
 
-    /// Files in the operator's directories that no living process shows.
-    fn look_in_directories(&mut self, now: Instant) {
+    /// Searches the operator's directories for files that no running process has open.
+    fn search_directories(&mut self, now: Instant) {
         self.unowned = 0;
         self.unreadable = None;
         for path in self.settings.directories.clone() {
-            // A directory may hold years of other jobs' files.
+            // A directory may contain years of other jobs' files.
             let (known, since) = (self.files.keys().copied().collect(), Some(self.began));
             let wanted = FileFilter { known, since, by: None };
             let place = self.reads.operators(&path);
@@ -184,7 +183,7 @@ impl Inspector {
                 Ok(found) => {
                     self.refused += found.refused;
                     for opened in found.files {
-                        self.take_unclaimed(opened, now);
+                        self.take_from_directory(opened, now);
                     }
                 }
                 Err(error) => self.unreadable = Some((path, error)),
@@ -192,9 +191,9 @@ impl Inspector {
         }
     }
 
-    fn take_unclaimed(&mut self, opened: Opened, now: Instant) {
+    fn take_from_directory(&mut self, opened: Opened, now: Instant) {
         match self.processes.writer(&opened.seen, now) {
-            Some(process) if opened.seen.modified + CLOCKS >= started(process) => {
+            Some(process) if opened.seen.modified + CLOCK_TOLERANCE >= started(process) => {
                 let owner = self.ownership.quota_key(process);
                 self.refused += u64::from(!self.take((process, owner), opened));
             }
@@ -202,23 +201,23 @@ impl Inspector {
         }
     }
 
-    /// Takes a file of a process's to be read; false where there are too many.
+    /// Adds a file of a process; false if the limit is reached.
     fn take(&mut self, (process, owner): (ProcKey, QuotaKey), opened: Opened) -> bool {
         if let Some(known) = self.files.get_mut(&opened.seen.key) {
             known.join(process, &self.processes);
             return true;
         }
-        let Ok(makes_way) = make_room(&self.files, process, owner) else {
+        let Ok(evicted) = make_room(&self.files, process, owner) else {
             self.ownership.refuse(owner, OwnerLimit::InspectorFiles, 1);
             return false;
         };
-        if let Some((key, gone)) = makes_way.and_then(|key| self.files.remove_entry(&key)) {
+        if let Some((key, gone)) = evicted.and_then(|key| self.files.remove_entry(&key)) {
             self.ownership.refuse(gone.owner, OwnerLimit::InspectorFiles, 1);
             self.displaced.insert(key);
         }
         let is_displaced = self.displaced.remove(&opened.seen.key);
         let content = match opened.seen.kind {
-            // What happened before the agent's start is nothing that happens now.
+            // Records written before the agent's start are not read.
             Kind::Records { .. } if is_displaced || started(process) < self.began => {
                 let Ok(tail) = Tail::from_end(opened.file) else {
                     self.errors += 1;
@@ -234,27 +233,27 @@ impl Inspector {
         true
     }
 
-    /// Reads what is new in every file, each with its part of what may be read.
+    /// Reads the new part of every file, each within its share of the budget.
     fn read(&mut self, out: &mut Batch) {
         let now = Instant::now();
-        let gap = now.duration_since(self.last).clamp(SHORTEST_GAP, MAX_GAP).as_millis();
+        let gap = now.duration_since(self.last).clamp(MIN_GAP, MAX_GAP).as_millis();
         self.last = now;
-        let most = self.settings.rate.saturating_mul(u64::try_from(gap).unwrap_or(0)) / 1000;
+        let budget = self.settings.rate.saturating_mul(u64::try_from(gap).unwrap_or(0)) / 1000;
         let mut files = std::mem::take(&mut self.files);
         let turns = self.turns.order(&files);
         self.turns.begin();
-        let mut owners = Parts::new(most, turns.len());
+        let mut owners = Parts::new(budget, turns.len());
         for (owner, keys) in turns {
             let (part, mut took) = (owners.next(), 0);
             let mut parts = Parts::new(part, keys.len());
             for key in keys {
                 let Some(source) = files.get_mut(&key) else { continue };
                 let bytes = self.read_one(source, parts.next(), out);
-                parts.took(bytes);
+                parts.spend(bytes);
                 took += bytes;
             }
-            owners.took(took);
-            self.turns.took(owner, took);
+            owners.spend(took);
+            self.turns.record(owner, took);
         }
         self.files = files;
     }
@@ -264,13 +263,13 @@ impl Inspector {
         read.unwrap_or_else(|error| {
             self.errors += 1;
             let process = source.process;
-            tracing::debug!(%process, %error, "a file of the Inspector's cannot be read");
+            tracing::debug!(%process, %error, "cannot read a file of the Inspector");
             0
         })
     }
 
     fn read_source(&mut self, source: &mut Source, share: u64, out: &mut Batch) -> io::Result<u64> {
-        let whose = (source.process, source.owner);
+        let owned_by = (source.process, source.owner);
         let process = source.process;
         match &mut source.content {
             Content::Records(tail) => {
@@ -282,7 +281,7 @@ impl Inspector {
                         Piece::TooLong => LineOutcome::TooLong,
                         Piece::Line(line) => match Record::parse(line) {
                             Ok(record) if Some(record.pid) != pid => LineOutcome::Foreign,
-                            Ok(record) => ranks.count(whose, &record, communicators),
+                            Ok(record) => ranks.count(owned_by, &record, communicators),
                             Err(outcome) => outcome,
                         },
                     };
@@ -295,15 +294,15 @@ impl Inspector {
                 let lines = &mut self.lines;
                 let bytes = means.read(share, &mut |outcome| tally(lines, outcome))?;
                 if !source.is_shared && means.is_fresh() {
-                    self.report_means(whose, means, out);
+                    self.report_means(owned_by, means, out);
                 }
                 Ok(bytes)
             }
         }
     }
 
-    fn report_means(&mut self, whose: (ProcKey, QuotaKey), means: &MeanValues, out: &mut Batch) {
-        let reported = self.ranks.levels(whose, &means.rows, &self.communicators);
+    fn report_means(&mut self, owned_by: (ProcKey, QuotaKey), means: &MeanValues, out: &mut Batch) {
+        let reported = self.ranks.levels(owned_by, &means.rows, &self.communicators);
         for (recent, operation, levels) in reported {
             for (metric, value) in [
                 (&metric::RECENT_DURATION, levels.seconds),
@@ -341,7 +340,7 @@ impl Collector for Inspector {
         let holders: Vec<ProcKey> =
             self.ownership.openers().iter().map(|owner| owner.process).collect();
         self.ranks.begin(&self.communicators);
-        self.look(&holders);
+        self.scan(&holders);
         self.read(out);
         let gone = self.processes.gone().clone();
         self.ranks.end(&gone, &self.communicators);
@@ -353,7 +352,8 @@ impl Collector for Inspector {
         if self.files.is_empty() {
             self.displaced.clear();
         }
-        // Not kept open: a file pins its file system, and with it perhaps a volume.
+        // Files are closed, because an open file pins its file system, and with it perhaps a
+        // volume.
         self.files.retain(|_, source| !gone.contains(&source.process));
     }
 
@@ -363,7 +363,7 @@ impl Collector for Inspector {
     }
 }
 
-/// When a process began.
+/// Start time of a process.
 fn started(process: ProcKey) -> SystemTime {
     let since = process.start_ticks.saturating_mul(TICK_NS);
     let ago = Duration::from_nanos(boot_time_ns().saturating_sub(since));
@@ -376,7 +376,7 @@ fn tally(lines: &mut [u64; LineOutcome::ALL.len()], outcome: LineOutcome) {
     }
 }
 
-/// What `gpuwho doctor` says: who has the Inspector on here.
+/// The finding of `gpuwho doctor`.
 pub fn diagnose(settings: &Settings) -> (SourceState, String) {
     if !settings.enabled {
         return (SourceState::Absent, "switched off (nccl.inspector)".into());

@@ -1,13 +1,14 @@
-//! What NCCL itself says of the jobs on this node (its RAS subsystem, 2.24 and later): which rank of
-//! which communicator each process is, on all nodes, what it has launched, and who does not answer.
+//! Queries NCCL's RAS subsystem (2.24 and later) about the jobs on this node: each process's rank
+//! in each communicator, on all nodes, its launched operations, and the processes that do not
+//! answer.
 //!
-//! Any process of a job answers for the whole job, after asking all the others. So it is asked
-//! seldom, and the more nodes a job has, the more seldom: all agents together ask a job no more
-//! often than once in ten seconds. A thread of its own asks, and lets go of the connection with
-//! every answer; a reading tells the last answer and costs microseconds.
+//! Any process of a job answers for the whole job, after querying all others. So queries are rare,
+//! and rarer for jobs with more nodes: all agents together query a job at most once in ten seconds.
+//! A separate thread makes the queries and closes the connection after every answer; a reading
+//! exports the last answers and costs microseconds.
 //!
-//! Anybody who holds a device can be the one that answers: what it says is believed of its own
-//! processes alone, read within a bound of memory and time, and asked for in turn with others.
+//! Any process that holds a device can be the one that answers. Its answer is trusted only about
+//! processes of the same tenant, read within bounds on memory and time, and tenants take turns.
 
 mod answer;
 mod ask;
@@ -45,26 +46,26 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tenant::Speaker;
 
-/// The source's name: its threads are `collect:nccl-ras` and `nccl:ras`.
+/// Name of the source; its threads are `collect:nccl-ras` and `nccl:ras`.
 pub const NAME: &str = "nccl-ras";
 
-/// Whether and how often to ask.
+/// Whether and how often to query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether to ask at all.
+    /// Whether the source is enabled.
     pub enabled: bool,
-    /// Time between two questions to a job of up to six nodes.
+    /// Time between two queries of a job with up to six nodes.
     pub every: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        // Half as often as NCCL's own keep-alive gives a process up.
+        // NCCL's keep-alive gives up a process after half of this time.
         Self { enabled: true, every: Duration::from_mins(1) }
     }
 }
 
-/// What the last answers say: the thread that asks writes it, readings report it.
+/// The last answers, shared between the thread that asks and the collector.
 #[derive(Clone, Debug, Default)]
 struct Answers(Arc<Mutex<RasState>>);
 
@@ -72,7 +73,7 @@ struct Answers(Arc<Mutex<RasState>>);
 struct RasState {
     state: (SourceState, String, String),
     outcomes: HashMap<RasOutcome, u64>,
-    /// What answers say of processes on this node of which they may not speak.
+    /// Statements in answers about processes of other tenants on this node; they are ignored.
     claims: u64,
     jobs: Vec<Arc<Job>>,
 }
@@ -82,7 +83,7 @@ struct RasState {
 struct Job {
     at: Instant,
     tenant: Speaker,
-    /// Processes on this node of which it may speak.
+    /// Processes on this node about which the answer is trusted.
     trusted: HashSet<ProcKey>,
     digest: Digest,
     ranks: LocalRanks,
@@ -97,8 +98,8 @@ impl Default for RasState {
 }
 
 impl Answers {
-    fn with<T>(&self, look: impl FnOnce(&mut RasState) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, read: impl FnOnce(&mut RasState) -> T) -> T {
+        read(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn count(&self, outcome: RasOutcome, times: u64) {
@@ -119,7 +120,7 @@ impl Answers {
     }
 }
 
-/// The processes that have the library loaded.
+/// Returns the processes that have the library loaded.
 pub type Candidates = Box<dyn Fn() -> Vec<ProcKey> + Send>;
 
 /// The collector. Dropping it ends the thread.
@@ -128,42 +129,42 @@ pub struct Ras {
     answers: Answers,
     communicators: Arc<Communicators>,
     /// Closing it ends the thread.
-    going: Option<SyncSender<()>>,
+    stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts asking.
+/// Starts the thread.
 pub fn start(
     settings: Settings,
     files: &TenantFiles,
     communicators: &Arc<Communicators>,
     candidates: Candidates,
-    desk: Arc<EventAggregator>,
+    aggregator: Arc<EventAggregator>,
 ) -> io::Result<Ras> {
     let answers = Answers::default();
     let known = (answers.clone(), Arc::clone(communicators));
-    let rounds = Rounds::new(settings, files.clone(), known, desk);
-    let (going, ended) = sync_channel(0);
+    let rounds = Rounds::new(settings, files.clone(), known, aggregator);
+    let (stop, ended) = sync_channel(0);
     let thread = thread::Builder::new()
         .name("nccl:ras".into())
         .spawn(move || rounds.run(&candidates, &ended))?;
     let communicators = Arc::clone(communicators);
-    Ok(Ras { answers, communicators, going: Some(going), thread: Some(thread) })
+    Ok(Ras { answers, communicators, stop: Some(stop), thread: Some(thread) })
 }
 
 impl Ras {
     fn report_job(&self, out: &mut Batch, job: &Job, communicator: &CommunicatorView) {
         for id in self.communicators.members(communicator.hash) {
             let facts = self.communicators.facts(id);
-            // Another tenant's process may say that it is in the same.
+            // A process of another tenant may claim to be in the same communicator.
             let Some(facts) = facts.filter(|facts| job.trusted.contains(&facts.process)) else {
                 continue;
             };
             report_presence(out, id, communicator);
-            let is_it = |local: &&Local| {
+            let is_same = |local: &&Local| {
                 local.process == facts.process && facts.rank.is_none_or(|rank| rank == local.rank)
             };
-            if let Some(local) = communicator.local.iter().find(is_it) {
+            if let Some(local) = communicator.local.iter().find(is_same) {
                 for (operation, launched) in local.launched.iter() {
                     out.push(metric::LAUNCHED.sample(id, operation, number(launched)));
                 }
@@ -226,11 +227,11 @@ impl Collector for Ras {
 }
 
 impl Drop for Ras {
-    /// Does not wait for a question that is on its way: it ends by itself within seconds.
+    /// Does not wait for a query in progress: it ends within seconds.
     fn drop(&mut self) {
-        drop(self.going.take());
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take().filter(JoinHandle::is_finished) {
-            // A panic of the thread has been reported by the panic hook.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -240,7 +241,7 @@ fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// What `gpuwho doctor` says, without an agent.
+/// The finding of `gpuwho doctor` without an agent.
 pub fn diagnose(settings: &Settings) -> (SourceState, String) {
     if !settings.enabled {
         return (SourceState::Absent, "switched off (nccl.ras)".into());

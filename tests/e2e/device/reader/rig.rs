@@ -80,7 +80,7 @@ impl Rig {
         let inventory = Arc::new(Inventory::default());
         settings.library = Some(folder.path().join("libnvidia-ml.so.1"));
         settings.retry = Duration::ZERO;
-        settings.longest_pause = Duration::ZERO;
+        settings.max_pause = Duration::ZERO;
         settings.paths = Paths { proc: folder.path().join("proc"), ..Paths::default() };
         let path = |name: &str| folder.path().join(name).into_os_string();
         settings.environment = vec![
@@ -102,7 +102,7 @@ impl Rig {
             held.lock().unwrap().get(&process.pid).cloned().unwrap_or_default()
         };
         let reader = DeviceReader::new(nvidia, settings, known, Box::new(identify))
-            .knowing_nodes(Box::new(held));
+            .with_open_nodes(Box::new(held));
         let rig = Self { epoch, inventory, reader, nodes, folder };
         rig.play(scenario);
         for device in 0..8 {

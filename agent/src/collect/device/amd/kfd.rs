@@ -1,5 +1,5 @@
-//! The compute driver's view (KFD): one node for each device, or for each partition of it, and one
-//! folder for each process with a context.
+//! The compute driver's view (KFD): one node for each device, or for each of its partitions, and
+//! one directory for each process with a context. 19=pub(super) struct Part {
 
 use super::super::files::{Files, numbered};
 use super::super::partitions::{Partition, PartitionNodes};
@@ -17,7 +17,7 @@ const DRM: u32 = 226;
 /// A device, or a partition of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// KFD's number of it, where it has one.
+    /// KFD's id, if it has one.
     id: Option<u64>,
     /// Minor number of its render node.
     render: u32,
@@ -28,7 +28,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Its node by name and by number.
+    /// The names of its render node: by name and by `major:minor`.
     pub(super) fn nodes(&self) -> [String; 2] {
         [format!("dri/renderD{}", self.render), format!("{DRM}:{}", self.render)]
     }
@@ -38,20 +38,20 @@ fn root(paths: &Paths) -> PathBuf {
     paths.sys.join("class/kfd/kfd")
 }
 
-/// Changes with the topology.
+/// The file with the topology's generation number.
 pub(super) fn generation(paths: &Paths) -> PathBuf {
     root(paths).join("topology/generation_id")
 }
 
-/// The number that the board was made with: hexadecimal in the device's folder.
+/// The board's unique id: hexadecimal in the device's directory.
 pub(super) fn unique_id(folder: &Path) -> Option<u64> {
     let text = Files::default().text(&folder.join("unique_id"))?;
     u64::from_str_radix(&text, 16).ok().filter(|id| ![0, u64::MAX].contains(id))
 }
 
-/// The parts of a device in KFD's order: one where it is not partitioned. Partitions are at the
-/// device's PCI address, but for the function on some kernels (there it is the partition's number),
-/// and have its unique number.
+/// The parts of a device in KFD's order: one if it is not partitioned. Partitions have the device's
+/// PCI address, except that on some kernels the function is the partition's number, and they have
+/// its unique id.
 pub(super) fn parts(paths: &Paths, folder: &Path, address: &str) -> Vec<Part> {
     let unique = unique_id(folder);
     let mut files = Files::default();
@@ -77,7 +77,7 @@ pub(super) fn parts(paths: &Paths, folder: &Path, address: &str) -> Vec<Part> {
         });
     }
     if parts.is_empty() {
-        // KFD is not built, or does not know the device: graphics only.
+        // KFD is not built, or does not list the device: graphics only.
         let nodes = numbered(&folder.join("drm"), "renderD");
         let part = |(render, _)| Part { id: None, render, units: None, memory: None };
         parts.extend(nodes.into_iter().map(part).take(1));
@@ -85,14 +85,14 @@ pub(super) fn parts(paths: &Paths, folder: &Path, address: &str) -> Vec<Part> {
     parts
 }
 
-/// Lines of a name and a number.
+/// Parses lines of a name and a number.
 fn properties(files: &mut Files, path: &Path) -> BTreeMap<String, u64> {
     let text = files.text(path).unwrap_or_default();
     let pairs = text.lines().filter_map(|line| line.split_once(' '));
     pairs.filter_map(|(key, value)| Some((key.to_owned(), value.trim().parse().ok()?))).collect()
 }
 
-/// The render nodes of the partitions of every device that has several.
+/// The render nodes of the partitions of every partitioned device.
 pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
     let mut nodes = Vec::new();
     for address in super::listed(paths) {
@@ -110,8 +110,9 @@ pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
     nodes.into_iter().collect()
 }
 
-/// Adds the processes on the parts of a device with the memory they have there. KFD has a file for
-/// each device that a process could use: one without memory is on a device only by its queues.
+/// Adds the processes on the parts of a device with their memory there. KFD has a file for each
+/// device that a process could use: a process without memory on a device counts only if it has a
+/// queue there.
 pub(super) fn processes(
     (paths, parts): (&Paths, &[Part]),
     files: &mut Files,
@@ -136,7 +137,7 @@ pub(super) fn processes(
     }
 }
 
-/// The devices on which a process has queues.
+/// The ids of the devices on which a process has queues.
 fn devices_of_queues(folder: &Path, files: &mut Files) -> BTreeSet<u64> {
     let queues = numbered(&folder.join("queues"), "").into_iter();
     queues.filter_map(|(_, queue)| files.number(&queue.join("gpuid"))).collect()

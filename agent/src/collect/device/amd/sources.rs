@@ -1,4 +1,4 @@
-//! Which file each metric comes from, or why there is none: AMD's column of METRICS.md.
+//! The file behind each metric, or why there is none: AMD's column of METRICS.md.
 
 use crate::catalog::device as metric;
 use crate::catalog::{MetricDef, gpm, instance, link, process, wear};
@@ -44,7 +44,7 @@ fn files() -> Vec<(&'static MetricDef, &'static str)> {
         (wear::PCIE_WIDTH_LIMIT.def(), "`max_link_width`"),
         (wear::PCIE_REPLAYS.def(), "`pcie_replay_count`"),
         (instance::INFO.def(), "KFD nodes of the device, `current_compute_partition`"),
-        (process::INFO.def(), "KFD's list, holders of render nodes, the ownership table"),
+        (process::INFO.def(), "KFD's list, openers of render nodes, the ownership table"),
         (
             process::MEMORY_USAGE.def(),
             "KFD `proc/PID/vram_ID`, else `drm-resident-vram` of `fdinfo`",

@@ -1,10 +1,10 @@
-//! What the driver's accounts say of the processes on a device, where an administrator has turned
-//! accounting on: a call for each process when it is new and at every sixth reading, in between what
-//! was last said.
+//! The driver's accounting records of the processes on a device, if an administrator enabled
+//! accounting: one call for each process when it is new and at every sixth reading; the record is
+//! reused in between.
 //!
-//! The account of a process that has left the lists is told once, as an event. Those that came and
-//! went between two readings are looked for in the driver's buffer at every sixth: two calls, and one
-//! for each. What had ended before the first look is history.
+//! The final record of a process that left the lists is reported once, as an event. Processes that
+//! started and ended between two readings are found in the driver's buffer at every sixth reading:
+//! two calls, and one for each process. Those in the buffer at the first look are ignored.
 
 use super::caller::{Call, NvmlCaller, PollEvery};
 use super::readings::{bytes, fraction};
@@ -17,20 +17,21 @@ use nvml_wrapper::struct_wrappers::device::AccountingStats;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Accounts that are read of a device; more processes than this have no use for single figures.
+/// Limit on the records read of a device.
 const MAX_ACCOUNTS: usize = 64;
-/// A process that is on no list and still runs, as the driver has it, is asked for this often.
+/// How often the final record of an unlisted process is read again while the driver says that the
+/// process still runs.
 const MAX_TRIES: u32 = 3;
 
-/// One device's accounts, by PID.
+/// One device's accounting records, by PID.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     known: BTreeMap<u32, Vec<WireValue>>,
-    /// On the lists at the last reading, or waited for since.
+    /// Processes listed at the last reading, or whose final record is awaited.
     there: BTreeMap<u32, There>,
-    /// In the driver's buffer, and told or from before the first look.
+    /// Processes in the driver's buffer that were reported, or that were there at the first look.
     reported: BTreeSet<u32>,
-    /// Whether that look was taken.
+    /// Whether the buffer was looked at once.
     looked: bool,
 }
 
@@ -38,20 +39,20 @@ pub(super) struct Accounts {
 #[derive(Clone, Copy, Debug)]
 struct There {
     place: Option<Place>,
-    /// When the driver was asked for the list.
+    /// When the list was read.
     seen_ns: u64,
     tries: u32,
 }
 
 impl Accounts {
-    /// Adds what is known of the processes that the reading lists, and of those that have ended.
+    /// Adds the records of the processes in the reading, and of those that have ended.
     pub(super) fn read(
         &mut self,
         device: &Device<'_>,
         caller: &mut NvmlCaller,
         reading: &mut Reading,
     ) {
-        // Of a process in several instances there is one account: it goes to the first.
+        // A process in several instances has one record: it goes to the first instance.
         let listed: BTreeMap<_, _> =
             reading.processes.iter().rev().map(|value| (value.pid, value.place)).collect();
         let pids: BTreeSet<u32> = listed.keys().copied().take(MAX_ACCOUNTS).collect();
@@ -76,7 +77,7 @@ impl Accounts {
         }
     }
 
-    /// Tells the accounts of those that are listed no more.
+    /// Reports the final records of processes that are no longer listed.
     fn close(
         &mut self,
         device: &Device<'_>,
@@ -84,7 +85,7 @@ impl Accounts {
         listed: &BTreeMap<u32, Option<Place>>,
         reading: &mut Reading,
     ) {
-        let told = &mut self.reported;
+        let reported = &mut self.reported;
         let mut left: BTreeMap<u32, There> = BTreeMap::new();
         for (pid, there) in std::mem::take(&mut self.there) {
             if listed.contains_key(&pid) {
@@ -93,7 +94,7 @@ impl Accounts {
             let stats = caller.call(Call::Account, || device.accounting_stats_for(pid));
             match stats.filter(|stats| !stats.is_running) {
                 Some(stats) => {
-                    told.insert(pid);
+                    reported.insert(pid);
                     reading.ended.push(ended((pid, there.place), Some(there.seen_ns), &stats));
                 }
                 None if there.tries < MAX_TRIES => {
@@ -104,13 +105,13 @@ impl Accounts {
         }
         let seen_ns = reading.asked_ns;
         for (pid, place) in listed.iter().take(MAX_ACCOUNTS) {
-            told.remove(pid);
+            reported.remove(pid);
             left.insert(*pid, There { place: *place, seen_ns, tries: 0 });
         }
         self.there = left;
     }
 
-    /// Tells the accounts of those that were on no list while they were there.
+    /// Reports the final records of processes that no reading listed.
     fn look_for_others(
         &mut self,
         device: &Device<'_>,
@@ -121,35 +122,35 @@ impl Accounts {
             return;
         };
         let pids: BTreeSet<u32> = pids.into_iter().collect();
-        let told = &mut self.reported;
+        let reported = &mut self.reported;
         if !std::mem::replace(&mut self.looked, true) {
-            *told = pids;
+            *reported = pids;
             return;
         }
-        told.retain(|pid| pids.contains(pid));
+        reported.retain(|pid| pids.contains(pid));
         let new = pids.iter().filter(|pid| !self.there.contains_key(pid));
         let new: Vec<u32> =
-            new.filter(|pid| !told.contains(pid)).copied().take(MAX_ACCOUNTS).collect();
+            new.filter(|pid| !reported.contains(pid)).copied().take(MAX_ACCOUNTS).collect();
         for pid in new {
             let stats = caller.call(Call::Account, || device.accounting_stats_for(pid));
             if let Some(stats) = stats.filter(|stats| !stats.is_running) {
-                told.insert(pid);
+                reported.insert(pid);
                 reading.ended.push(ended((pid, None), None, &stats));
             }
         }
     }
 
-    /// Forgets everything: accounting is off.
+    /// Clears everything: accounting is off.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 }
 
-/// A process that has not used the device yet has no account.
+/// Reads a process's record; a process that has not used the device yet has none.
 fn account(device: &Device<'_>, pid: u32, caller: &mut NvmlCaller) -> Option<Vec<WireValue>> {
     let stats = caller.call(Call::Account, || device.accounting_stats_for(pid))?;
     let mut values = Vec::new();
-    // Of an earlier process with this number.
+    // A record that is not running belongs to an earlier process with this PID.
     if stats.is_running {
         push(&mut values, &metric::MEMORY_PEAK, (), stats.max_memory_usage.and_then(bytes));
         push(&mut values, &metric::LIFETIME_UTILIZATION, (), stats.gpu_utilization.and_then(busy));
@@ -157,7 +158,7 @@ fn account(device: &Device<'_>, pid: u32, caller: &mut NvmlCaller) -> Option<Vec
     Some(values)
 }
 
-/// The last account of a process; `seen_ns` if it was on a list.
+/// The final record of a process; `seen_ns` is set if it was listed.
 fn ended(
     (pid, place): (u32, Option<Place>),
     seen_ns: Option<u64>,
@@ -166,10 +167,10 @@ fn ended(
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let lasted = Duration::from_millis(stats.time);
     let started = Duration::from_micros(stats.start_time);
-    // A start that is none, or an end that is to come: it has ended by now, that is sure.
+    // The driver may give no start, or an end in the future; the process has ended by now.
     let end = started.checked_add(lasted).filter(|end| stats.start_time > 0 && *end <= now);
     let end = end.unwrap_or(now);
-    // In the middle of its life, where it was on no list: neither end of that is exact.
+    // For an unlisted process, use the middle of its life, because neither end is exact.
     let ago = nanos(now.saturating_sub(end) + lasted / 2);
     Ended {
         pid,
@@ -209,7 +210,7 @@ mod tests {
     #[test]
     fn an_account_is_in_base_units_and_ends_when_the_driver_says() {
         let start_us = 1_700_000_000_000_000;
-        let told = ended((7, None), Some(5), &stats(start_us, 90_500));
+        let reported = ended((7, None), Some(5), &stats(start_us, 90_500));
         let expected = Ended {
             pid: 7,
             place: None,
@@ -220,16 +221,16 @@ mod tests {
             busy: Some(0.45),
             memory_busy: None,
         };
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]
-    fn an_end_that_is_to_come_is_now() {
+    fn an_end_in_the_future_is_now() {
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         for start_time in [0, u64::MAX / 2_000] {
-            let told = ended((7, None), None, &stats(start_time, 90_500));
-            assert!(told.ended_ns >= nanos(before), "{told:?}");
-            assert!(told.seen_ns < boot_time_ns(), "{told:?}");
+            let reported = ended((7, None), None, &stats(start_time, 90_500));
+            assert!(reported.ended_ns >= nanos(before), "{reported:?}");
+            assert!(reported.seen_ns < boot_time_ns(), "{reported:?}");
         }
     }
 }

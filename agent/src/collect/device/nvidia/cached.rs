@@ -1,9 +1,10 @@
-//! Readings that change seldom: asked in a slow turn, and said at every reading as they were then.
+//! Readings that rarely change: read every few ticks, and exported at every tick from the cache.
 
 use super::caller::{NvmlCaller, PollEvery};
 use crate::collect::device::wire::WireValue;
 
-/// So often a group is asked again at once when something in it failed; then it waits for its turn.
+/// How often a group with a failed call is read again at the next ticks, before it waits for its
+/// turn.
 const RETRIES: u32 = 3;
 
 /// A group of readings, as last read.
@@ -11,17 +12,17 @@ const RETRIES: u32 = 3;
 pub(super) struct CachedReadings {
     pace: PollEvery,
     values: Vec<WireValue>,
-    /// Something failed, and is missing: the group is asked again at the next readings.
+    /// A call failed and its value is missing: the group is read again at the next readings.
     retries: u32,
 }
 
 impl CachedReadings {
-    /// Nothing read yet.
+    /// Starts empty.
     pub(super) fn new(pace: PollEvery) -> Self {
         Self { pace, values: Vec::new(), retries: 0 }
     }
 
-    /// Reads the group if it is its turn, and adds what was last read.
+    /// Reads the group if it is due, and adds the last values.
     pub(super) fn read(
         &mut self,
         caller: &mut NvmlCaller,
@@ -48,9 +49,9 @@ mod tests {
     use crate::collect::device::wire::push;
     use nvml_wrapper::error::NvmlError;
 
-    /// How often a reading is asked and how often it is said in a number of turns, when it fails
-    /// some times first.
-    fn play(turns: u32, mut failures: u32) -> (u32, usize) {
+    /// How often a reading is made and how often it is exported in a number of ticks, if it fails
+    /// `failures` times first.
+    fn run(turns: u32, mut failures: u32) -> (u32, usize) {
         let (mut caller, mut kept) = (NvmlCaller::of(0), CachedReadings::new(PollEvery::Slow));
         let (mut asked, mut said) = (0, Vec::new());
         for turn in 0..turns {
@@ -66,18 +67,18 @@ mod tests {
     }
 
     #[test]
-    fn it_is_asked_seldom_and_said_at_every_reading() {
-        assert_eq!(play(30, 0), (1, 30));
-        assert_eq!(play(31, 0), (2, 31));
+    fn it_is_read_rarely_and_exported_at_every_reading() {
+        assert_eq!(run(30, 0), (1, 30));
+        assert_eq!(run(31, 0), (2, 31));
     }
 
     #[test]
-    fn a_failure_is_not_said_and_asked_again_at_once() {
-        assert_eq!(play(30, 3), (4, 27));
+    fn a_failure_is_not_exported_and_is_retried_at_once() {
+        assert_eq!(run(30, 3), (4, 27));
     }
 
     #[test]
-    fn what_fails_for_good_is_not_asked_at_every_reading() {
-        assert_eq!(play(60, 99), (8, 0));
+    fn a_permanent_failure_is_not_retried_at_every_reading() {
+        assert_eq!(run(60, 99), (8, 0));
     }
 }

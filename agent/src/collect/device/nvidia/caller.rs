@@ -1,5 +1,5 @@
-//! Asking the library, and the difference between *unsupported* (remembered, asked once),
-//! *failed* (counted, asked again) and *absent* (nothing there now).
+//! Calls the library, and distinguishes *unsupported* (remembered, called once), *failed* (counted,
+//! retried) and *absent* (nothing there now).
 
 pub(super) use super::functions::Call;
 use crate::collect::device::CallTimes;
@@ -22,43 +22,43 @@ impl Call {
     }
 }
 
-/// Readings between two turns of what changes seldom: five minutes at 10 s.
+/// Readings between two polls of values that rarely change: five minutes at 10 s.
 const SLOW: u32 = 30;
-/// Readings between two turns of what is much to ask: a minute at 10 s.
+/// Readings between two polls of expensive values: a minute at 10 s.
 const MEDIUM: u32 = 6;
 
-/// How often something is asked.
+/// How often a value is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PollEvery {
     /// At every reading.
     EveryTick,
-    /// At every sixth, not of all devices at once.
+    /// At every sixth reading, staggered over the devices.
     Medium,
-    /// At every thirtieth, not of all devices at once.
+    /// At every thirtieth reading, staggered over the devices.
     Slow,
-    /// Once a handle.
+    /// Once per handle.
     Once,
 }
 
-/// What one device's calls came to.
+/// The state and the cost of one device's calls.
 #[derive(Debug, Default)]
 pub(super) struct NvmlCaller {
-    /// One bit for each [`Call`]; forgotten with the handle.
+    /// One bit for each [`Call`]; cleared with the handle.
     unsupported: u128,
-    /// Readings since the device was opened, or became another one by its MIG mode.
+    /// Readings since the device was opened or its MIG mode changed.
     turn: u32,
-    /// Where in the round of slow turns this device has its own.
+    /// Offset of this device in the polling cycle.
     offset: u32,
     cost: Cost,
     answered: u32,
     refused_handle: bool,
     last_failure: String,
     end: Option<Outcome>,
-    /// What the calls took, where somebody wants to know.
+    /// Times by function, if timing is on.
     times: Option<Vec<CallTimes>>,
 }
 
-/// What an error means for what was asked.
+/// The meaning of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorClass {
     Unsupported,
@@ -86,12 +86,12 @@ fn classify(error: &NvmlError) -> ErrorClass {
 }
 
 impl NvmlCaller {
-    /// Of the device at an index.
+    /// The caller of the device at an index.
     pub(super) fn of(index: u32) -> Self {
         Self { offset: index, ..Self::default() }
     }
 
-    /// Begins a reading; a new handle forgets what was unsupported.
+    /// Begins a reading; a new handle clears what was unsupported.
     pub(super) fn begin(&mut self, new_handle: bool) {
         let turn = self.turn.wrapping_add(1);
         let (unsupported, turn) = if new_handle { (0, 0) } else { (self.unsupported, turn) };
@@ -99,13 +99,13 @@ impl NvmlCaller {
         *self = Self { unsupported, turn, times, ..Self::of(self.offset) };
     }
 
-    /// Forgets what was unsupported: MIG on is another device than MIG off.
+    /// Clears what was unsupported: with MIG enabled a device supports other calls.
     pub(super) fn forget(&mut self) {
         self.unsupported = 0;
         self.turn = 0;
     }
 
-    /// Whether this is the turn of what is asked at a pace. The first reading of a handle is.
+    /// Whether a poll is due. At the first reading of a handle all are.
     pub(super) fn due(&self, pace: PollEvery) -> bool {
         let turn = |round| self.turn.wrapping_add(self.offset).is_multiple_of(round);
         self.turn == 0
@@ -117,22 +117,23 @@ impl NvmlCaller {
             }
     }
 
-    /// Whether nothing that was learnt of the device before holds any more.
+    /// Whether earlier knowledge about the device is invalid: this is the first reading of a handle
+    /// or mode.
     pub(super) fn renewed(&self) -> bool {
         self.turn == 0
     }
 
-    /// Keeps, from now on, how long each function takes.
+    /// Starts to time each function.
     pub(super) fn time_calls(&mut self) {
         self.times.get_or_insert_default();
     }
 
-    /// What was kept.
+    /// The collected times.
     pub(super) fn times(&self) -> &[CallTimes] {
         self.times.as_deref().unwrap_or_default()
     }
 
-    fn keep_time(&mut self, call: Call, took: Duration) {
+    fn record_time(&mut self, call: Call, took: Duration) {
         let Some(times) = &mut self.times else { return };
         let function = call.function();
         let at = times.iter().position(|row| row.function == function).unwrap_or_else(|| {
@@ -150,20 +151,20 @@ impl NvmlCaller {
     pub(super) fn call<T>(
         &mut self,
         call: Call,
-        question: impl FnOnce() -> Result<T, NvmlError>,
+        body: impl FnOnce() -> Result<T, NvmlError>,
     ) -> Option<T> {
         if self.end.is_some() || self.lacks(call) {
             return None;
         }
         let begun = Instant::now();
-        let answer = in_flight::call(call, question);
+        let answer = in_flight::call(call, body);
         let took = begun.elapsed();
         self.cost.calls += 1;
         self.cost.library_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.keep_time(call, took);
+        self.record_time(call, took);
         match answer {
             Ok(value) => {
-                // A handle says nothing about the device behind it; fields answer for themselves.
+                // A handle shows nothing about the device behind it; fields are counted one by one.
                 self.answered += u32::from(!matches!(call, Call::Handle | Call::Fields));
                 Some(value)
             }
@@ -176,8 +177,7 @@ impl NvmlCaller {
         }
     }
 
-    /// Books one of the answers that came with one call; of what is unsupported the asker keeps
-    /// account.
+    /// Records one of several answers of one call; the caller keeps track of which are unsupported.
     pub(super) fn record<T>(
         &mut self,
         what: &impl Debug,
@@ -188,18 +188,18 @@ impl NvmlCaller {
                 self.answered += 1;
                 Ok(value)
             }
-            // A field, or a part of the device, that this driver does not know.
+            // A field, or a part of the device, that this driver does not have.
             Err(NvmlError::InvalidArg) => Err(ErrorClass::Unsupported),
             Err(error) => Err(self.note(what, &error)),
         }
     }
 
-    /// Counts an answer that cannot be true.
+    /// Counts an implausible answer.
     pub(super) fn reject(&mut self) {
         self.cost.implausible += 1;
     }
 
-    /// A value that can be true; another is counted and is none.
+    /// The value if it is in range; otherwise it is counted as implausible.
     pub(super) fn in_range<T: PartialOrd>(
         &mut self,
         value: Option<T>,
@@ -218,12 +218,12 @@ impl NvmlCaller {
         self.unsupported & call.bit() != 0
     }
 
-    /// Whether nothing was answered although nothing failed: a device that supports none of it.
+    /// Whether nothing was answered although nothing failed: the device supports none of the calls.
     pub(super) fn is_silent(&self) -> bool {
         self.end.is_none() && self.answered == 0 && self.last_failure.is_empty()
     }
 
-    /// How the reading ended.
+    /// The outcome of the reading.
     pub(super) fn outcome(&mut self) -> Outcome {
         match self.end.take() {
             Some(end) => end,
@@ -233,16 +233,16 @@ impl NvmlCaller {
         }
     }
 
-    /// What the reading cost.
+    /// The cost of the reading.
     pub(super) fn cost(&self) -> Cost {
         self.cost
     }
 
     fn note(&mut self, what: &impl Debug, error: &NvmlError) -> ErrorClass {
-        let verdict = classify(error);
-        match verdict {
+        let class = classify(error);
+        match class {
             ErrorClass::Unsupported => {}
-            // An answer too: there is nothing.
+            // An answer too: nothing is there.
             ErrorClass::Absent => self.answered += 1,
             ErrorClass::Lost => self.end = Some(Outcome::Lost(error.to_string())),
             ErrorClass::DriverGone => self.end = Some(Outcome::DriverGone(error.to_string())),
@@ -252,7 +252,7 @@ impl NvmlCaller {
                 self.last_failure = format!("{what:?}: {error}");
             }
         }
-        verdict
+        class
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
     use nvml_wrapper::error::NvmlError;
 
     #[test]
-    fn unsupported_is_asked_once_until_the_handle_changes() {
+    fn unsupported_calls_are_made_once_per_handle() {
         let mut caller = NvmlCaller::default();
         let mut asked = 0;
         for new_handle in [true, false, false, true] {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_seldom_has_its_turn_at_once_and_then_every_thirtieth_time() {
+    fn slow_values_are_polled_at_once_and_then_every_thirtieth_time() {
         let turns = |index, pace| {
             let mut caller = NvmlCaller::of(index);
             let due = (0..61).filter(|turn| {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_is_counted_and_asked_again() {
+    fn a_failed_call_is_counted_and_retried() {
         let mut caller = NvmlCaller::default();
         for _ in 0..2 {
             caller.begin(false);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_device_is_asked_nothing_more() {
+    fn no_call_follows_once_the_device_is_lost() {
         let mut caller = NvmlCaller::default();
         let _none: Option<()> = caller.call(Call::Power, || Err(NvmlError::GpuLost));
         assert_eq!(caller.call(Call::Fan, || Ok(1)), None);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_the_library_does_not_know_is_a_lost_device() {
+    fn an_unknown_handle_is_a_lost_device() {
         let mut caller = NvmlCaller::default();
         let _none: Option<()> = caller.call(Call::Power, || Err(NvmlError::InvalidArg));
         assert!(matches!(caller.outcome(), Outcome::Lost(_)));

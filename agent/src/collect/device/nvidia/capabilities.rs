@@ -1,12 +1,14 @@
-//! Which MIG instance a capability node opens.
+//! Maps capability nodes to MIG instances.
 //!
-//! A process without `CAP_SYS_ADMIN` may use an instance only by opening the nodes that grant it,
+//! A process without `CAP_SYS_ADMIN` can use an instance only by opening its capability nodes,
 //! `/dev/nvidia-caps/nvidia-capN`: one for the GPU instance and one for the compute instance. The
-//! driver says in `/proc/driver/nvidia/capabilities/gpuM/mig/gi1/access` and `…/gi1/ci0/access` which
-//! `N` that is (`DeviceFileMinor: N`; `M` is the device's minor number). So what a process holds
-//! tells its instance also before the driver lists it, and where the list does not say.
+//! driver reports `N` in `/proc/driver/nvidia/capabilities/gpuM/mig/gi1/access` and
+//! `…/gi1/ci0/access` (`DeviceFileMinor: N`; `M` is the device's minor number). So a process's open
+//! nodes identify its instance before the driver lists the process, and where the list does not
+//! name the instance.
 //!
-//! Costs a listing and a small read for each instance, when the set of instances changes.
+//! Costs one directory listing and one small read for each instance, when the set of instances
+//! changes.
 
 use crate::collect::device::partitions::{Partition, PartitionNodes};
 use crate::collect::device::wire::Place;
@@ -15,12 +17,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Folder of the nodes, and the driver's name in `/proc/devices`.
+/// Directory of the nodes, and the driver's name in `/proc/devices`.
 const DRIVER: &str = "nvidia-caps";
-/// The line of an `access` file that matters.
+/// The relevant line of an `access` file.
 const MINOR: &str = "DeviceFileMinor:";
 
-/// Reads which nodes there are now.
+/// Reads the current nodes.
 pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
     let drivers = fs::read_to_string(paths.proc.join("devices")).unwrap_or_default();
     let major = major(&drivers);
@@ -46,14 +48,14 @@ pub(super) fn partition_nodes(paths: &Paths) -> PartitionNodes {
     found.into_iter().collect()
 }
 
-/// The minor number that an instance's file tells; one that is destroyed at this moment has none left.
+/// The minor number in an instance's `access` file; `None` if the instance is being destroyed.
 fn minor(folder: &Path) -> Option<u32> {
     let text = fs::read_to_string(folder.join("access")).ok()?;
     let reported = text.lines().find_map(|line| line.trim().strip_prefix(MINOR));
     reported?.trim().parse().ok()
 }
 
-/// Entries of a folder whose name is a prefix and a number. Without MIG there is no such folder.
+/// Directory entries named prefix and number. Without MIG the directory does not exist.
 fn numbered(folder: &Path, prefix: &str) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbered = entries.filter_map(|entry| {
@@ -127,7 +129,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_node_is_the_instance_the_driver_says() {
+    fn a_node_maps_to_the_instance_in_its_access_file() {
         let (_root, paths) = proc(TWO_GPUS);
         let capabilities = partition_nodes(&paths);
         let held = nodes(&[
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_device_in_mig_mode_its_instances_are_opened_and_of_others_the_whole() {
+    fn a_mig_device_is_opened_by_instance_and_any_other_as_a_whole() {
         let (_root, paths) = proc(TWO_GPUS);
         let capabilities = partition_nodes(&paths);
         let opened = nodes(&[
@@ -172,7 +174,7 @@ mod tests {
             instance(2, Some(1)),
         ];
         assert_eq!(capabilities.devices_of(&opened), expected);
-        // Without the driver's word on the nodes.
+        // Without a capability node.
         assert_eq!(
             PartitionNodes::default().devices_of(&opened),
             [0, 2].map(|gpu| DeviceName::Node(node(gpu).into()))
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_holds_one_instance_is_in_it_and_one_that_holds_several_in_none() {
+    fn one_open_instance_places_a_process_and_several_do_not() {
         let (_root, paths) = proc(TWO_GPUS);
         let capabilities = partition_nodes(&paths);
         let only = |names: &[&str], gpu| {
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_reading_knows_new_instances_and_no_destroyed_ones() {
+    fn a_later_reading_has_new_instances_and_no_destroyed_ones() {
         let (_root, paths) = proc(&TWO_GPUS[..2]);
         let held = nodes(&["/dev/nvidia-caps/nvidia-cap13", "/dev/nvidia-caps/nvidia-cap31"]);
         let opened = || partition_nodes(&paths).opened_by(&held).into_iter().cloned().collect();

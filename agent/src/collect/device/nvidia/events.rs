@@ -1,12 +1,13 @@
-//! NVML's event set: one for all devices of the driver, each asked which events it has.
+//! NVML's event set: one for all devices of the driver, each registered for the events that it
+//! supports.
 //!
-//! Performance states are left out: they change with the load, many times a second. What this
-//! driver or device does not know is not asked for.
+//! Performance states are left out: they change with the load, many times a second. Types that the
+//! driver or the device does not support are not registered.
 //!
-//! Beside it the set of the system's own events, where the driver has it: devices bound and unbound.
-//! It is looked into after each wait for the devices' events, whatever came of that: a call that does
-//! not wait, and no wake of its own. So an unbinding is known up to one wait late; where the kernel
-//! log can be read, its line is there at once.
+//! In addition, the set of system events if the driver has it: devices bound and unbound. It is
+//! polled after each wait for device events, whatever the result: a call that does not block and
+//! needs no wake of its own. So an unbinding is reported up to one wait late; if the kernel log is
+//! readable, its line arrives at once.
 
 use crate::catalog::event::EventKind;
 use crate::collect::device::events::{VendorEvent, Watch};
@@ -27,10 +28,10 @@ use nvml_wrapper_sys::bindings::{
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// An event type, what it is, and how bad.
+/// An event type, its kind, severity and description.
 type EventRow = (u32, EventKind, Severity, &'static str);
 
-/// Every type that is asked for (`nvml.h` of CUDA 13.0).
+/// Every registered type (`nvml.h` of CUDA 13.0).
 const TYPES: &[EventRow] = &[
     (nvmlEventTypeXidCriticalError, EventKind::Xid, Severity::Critical, "XID"),
     (
@@ -113,18 +114,18 @@ const SYSTEM_TYPES: &[EventRow] = &[
     ),
 ];
 
-/// The sets and the devices in them.
+/// The event sets and their devices.
 struct Events {
     set: EventSet,
-    /// None where the driver has none, or it failed.
+    /// `None` if the driver has none, or polling it failed.
     system: Option<SystemEventSet>,
     /// Handles and PCI addresses.
     devices: Vec<(usize, String)>,
-    /// What was seen and is not told yet.
+    /// Events received but not returned yet.
     seen: VecDeque<VendorEvent>,
 }
 
-/// Registers every device; why not, where there is none that has events.
+/// Registers every device; an error if none has events.
 pub(super) fn watch(nvml: &'static Nvml, count: u32) -> Result<Box<dyn Watch>, String> {
     let mut set = EventSet::new(nvml).map_err(|error| error.to_string())?;
     let wanted: u64 = TYPES.iter().map(|row| u64::from(row.0)).sum();
@@ -145,19 +146,19 @@ pub(super) fn watch(nvml: &'static Nvml, count: u32) -> Result<Box<dyn Watch>, S
         return Err(why);
     }
     let wanted = SYSTEM_TYPES.iter().map(|row| u64::from(row.0)).sum();
-    // A driver without it has the kernel log's line.
+    // Without it, the kernel log reports the same.
     let system = SystemEventSet::of(nvml, wanted).ok();
     Ok(Box::new(Events { set, system, devices, seen: VecDeque::new() }))
 }
 
 impl Watch for Events {
-    fn wait(&mut self, patience: Duration) -> Result<Option<VendorEvent>, String> {
+    fn wait(&mut self, timeout: Duration) -> Result<Option<VendorEvent>, String> {
         if let Some(seen) = self.seen.pop_front() {
             return Ok(Some(seen));
         }
-        let milliseconds = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         let raw = self.set.wait(milliseconds);
-        self.look_at_system();
+        self.poll_system();
         let raw = raw.map_err(|error| error.to_string())?;
         let seen = raw.and_then(|raw| self.seen(&raw));
         Ok(seen.or_else(|| self.seen.pop_front()))
@@ -165,11 +166,11 @@ impl Watch for Events {
 }
 
 impl Events {
-    fn look_at_system(&mut self) {
+    fn poll_system(&mut self) {
         let Some(system) = &mut self.system else { return };
         match system.look() {
-            Ok(events) => self.seen.extend(events.iter().filter_map(of_system)),
-            // It would fail after each wait: the kernel log has what it told.
+            Ok(events) => self.seen.extend(events.iter().filter_map(from_system)),
+            // It would fail after each wait; the kernel log reports the same.
             Err(_) => self.system = None,
         }
     }
@@ -185,14 +186,14 @@ impl Events {
         let code = u32::try_from(raw.data).ok()?;
         let message = format!("{words} {code}");
         let severity = xid::verdict(code, &message).action.severity();
-        // All ones where the event is of the whole device.
+        // All ones if the event is about the whole device.
         let gpu_instance = Some(raw.gpu_instance).filter(|id| *id != u32::MAX);
         let seen = VendorEvent::new(pci, kind, severity, message);
         Some(VendorEvent { code: Some(code), gpu_instance, ..seen })
     }
 }
 
-fn of_system(raw: &RawSystemEvent) -> Option<VendorEvent> {
+fn from_system(raw: &RawSystemEvent) -> Option<VendorEvent> {
     let row = SYSTEM_TYPES.iter().find(|row| u64::from(row.0) == raw.kind)?;
     let (_, kind, severity, words) = *row;
     Some(VendorEvent::new(&raw.device.to_string(), kind, severity, words.to_owned()))

@@ -1,4 +1,5 @@
-//! The NVLink fabric a device joined: one call, in the newest of two versions that the driver knows.
+//! The NVLink fabric that a device joined: one call, in the newer of two versions that the driver
+//! supports.
 
 use super::caller::{Call, NvmlCaller};
 use crate::catalog::link::{self as metric, FabricCondition, FabricHealth, FabricState};
@@ -11,7 +12,7 @@ use std::fmt::Write as _;
 /// `NVML_GPU_FABRIC_STATE_COMPLETED`.
 const COMPLETED: u8 = 3;
 
-/// Conditions of two bits, by the place of the lower one: 1 true, 2 false, 0 not told.
+/// Conditions of two bits, by the position of the lower bit: 1 true, 2 false, 0 unknown.
 const CONDITIONS: &[(u32, FabricCondition)] = &[
     (0, FabricCondition::DegradedBandwidth),
     (2, FabricCondition::RouteRecovery),
@@ -19,12 +20,11 @@ const CONDITIONS: &[(u32, FabricCondition)] = &[
     (6, FabricCondition::AccessTimeout),
 ];
 
-/// Conditions of two bits that are well when they are true (CUDA 13.1 and later).
+/// Conditions of two bits where true is healthy (CUDA 13.1 and later).
 const REQUIREMENTS: &[(u32, FabricCondition)] =
     &[(12, FabricCondition::Unassigned), (14, FabricCondition::Disconnected)];
 
-/// What can be wrong with the configuration: the values, from 2, of four bits at place 8; 1 is
-/// "nothing".
+/// Configuration errors: the values, from 2, of the four bits at position 8; 1 is "none".
 const CONFIGURATION: &[FabricCondition] = &[
     FabricCondition::SystemGuid,
     FabricCondition::ChassisSerial,
@@ -35,16 +35,16 @@ const CONFIGURATION: &[FabricCondition] = &[
     FabricCondition::GpuState,
 ];
 
-/// What a device joined.
+/// The fabric that a device joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Joined {
-    /// UUID of the cluster; devices of one host without a rack have none.
+    /// UUID of the cluster; `None` for a single host without a rack.
     pub(super) cluster: Option<String>,
     /// Clique in the cluster.
     pub(super) clique: Option<String>,
 }
 
-/// Reads it and says what of it is told as numbers.
+/// Reads the fabric state, exports it, and returns the cluster and the clique.
 pub(super) fn read(
     device: &Device<'_>,
     caller: &mut NvmlCaller,
@@ -54,7 +54,7 @@ pub(super) fn read(
     if caller.lacks(Call::Fabric) {
         reported = caller.call(Call::OldFabric, || raw::fabric(device, Version::V2));
     }
-    // State 0 is a device that needs no fabric.
+    // State 0 means that the device needs no fabric.
     let Some(fabric) = reported.filter(|fabric| fabric.state != 0) else {
         return Joined::default();
     };
@@ -89,7 +89,7 @@ fn health(fabric: &Fabric, out: &mut Vec<WireValue>) {
 }
 
 fn conditions(mask: u32, out: &mut Vec<WireValue>) {
-    let mut say = |condition, on: Option<bool>| {
+    let mut put = |condition, on: Option<bool>| {
         push(out, &metric::FABRIC_CONDITION, condition, on.map(i64::from));
     };
     let yes = |place: u32| match mask >> place & 3 {
@@ -98,14 +98,14 @@ fn conditions(mask: u32, out: &mut Vec<WireValue>) {
         _ => None,
     };
     for (place, condition) in CONDITIONS {
-        say(*condition, yes(*place));
+        put(*condition, yes(*place));
     }
     for (place, condition) in REQUIREMENTS {
-        say(*condition, yes(*place).map(|yes| !yes));
+        put(*condition, yes(*place).map(|yes| !yes));
     }
     let wrong = mask >> 8 & 0xf;
     for (value, condition) in (2..).zip(CONFIGURATION).filter(|_| wrong != 0) {
-        say(*condition, Some(wrong == value));
+        put(*condition, Some(wrong == value));
     }
 }
 
@@ -113,14 +113,14 @@ fn joined(fabric: &Fabric) -> Joined {
     if state(fabric) != FabricState::Completed {
         return Joined::default();
     }
-    let nowhere = fabric.cluster.iter().all(|byte| *byte == 0);
+    let is_unset = fabric.cluster.iter().all(|byte| *byte == 0);
     Joined {
-        cluster: (!nowhere).then(|| uuid(&fabric.cluster)),
+        cluster: (!is_unset).then(|| uuid(&fabric.cluster)),
         clique: Some(fabric.clique.to_string()),
     }
 }
 
-/// Bytes in the groups of a UUID.
+/// Formats bytes as a UUID.
 fn uuid(bytes: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (place, byte) in bytes.iter().enumerate() {

@@ -1,12 +1,12 @@
-//! The values that one batched call reads: which there are, what their numbers mean to this driver,
-//! and what each last said.
+//! The values of one batched call: which fields exist, their numbers for this driver, and their
+//! last values.
 //!
-//! A reading makes one call for every value whose turn it is. A value that the device does not
-//! support is asked for once a handle; one that failed is asked for again at the next reading.
+//! A reading makes one call for every value that is due. A field that the device does not support
+//! is queried once per handle; one that failed is queried again at the next reading.
 //!
-//! Drivers from 580.82 on (CUDA 13.0 Update 1) gave the numbers 251 to 273 other meanings. The table
-//! has the numbers of the header that comes with the bindings, which is older; they are translated
-//! by the driver's version. Where that is not known, none of these numbers is asked for.
+//! Drivers from 580.82 on (CUDA 13.0 Update 1) changed the meaning of the numbers 251 to 273. The
+//! table has the numbers of the older header in the bindings; they are translated by the driver's
+//! version. If the version is unknown, none of these numbers is queried.
 
 mod table;
 
@@ -16,14 +16,14 @@ use nvml_wrapper::Device;
 use std::collections::BTreeMap;
 pub(super) use table::Field;
 
-/// The whole device.
+/// Scope: the whole device.
 pub(super) const DEVICE: u32 = 0;
-/// Of the power fields: the module around the device, processor and all.
+/// Scope of the power fields: the module around the device, including its CPU.
 pub(super) const MODULE: u32 = 1;
-/// Of the NVLink counters: all links together.
+/// Scope of the NVLink counters: the sum of all links.
 pub(super) const ALL_LINKS: u32 = u32::MAX;
 
-/// Which numbering of 251 to 273 a driver has.
+/// The numbering of 251 to 273 that a driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
     /// Drivers before 580.82.
@@ -32,7 +32,7 @@ enum Numbering {
     Renumbered,
 }
 
-/// What one field of one part last said.
+/// The last value of one field of one scope.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     value: Option<Number>,
@@ -45,12 +45,12 @@ pub(super) struct Fields {
     numbering: Option<Numbering>,
     slots: BTreeMap<(Field, u32), Slot>,
     batch: Batch,
-    /// What the batch asks for, in its order.
+    /// The fields of the batch, in its order.
     asked: Vec<(Field, u32)>,
 }
 
 impl Fields {
-    /// Everything the table asks for always, of a device of a driver of a version.
+    /// Starts with every field that the table always queries; `driver` is the driver's version.
     pub(super) fn new(driver: Option<&str>) -> Self {
         let mut fields = Self {
             numbering: driver.and_then(Numbering::of),
@@ -64,24 +64,24 @@ impl Fields {
         fields
     }
 
-    /// Asks for a field of a part (a link, say), too, from the next reading on.
+    /// Adds a field of a scope (a link, for example) to the next readings.
     pub(super) fn want(&mut self, field: Field, scope: u32) {
         self.slots.entry((field, scope)).or_default();
     }
 
-    /// Asks again for a field of a part that was found to be unsupported: the part is another now.
+    /// Queries an unsupported field of a scope again: the scope has changed.
     pub(super) fn renew(&mut self, field: Field, scope: u32) {
         if let Some(slot) = self.slots.get_mut(&(field, scope)) {
             slot.unsupported = false;
         }
     }
 
-    /// Whether a field of a part was asked for and is not supported.
-    pub(super) fn refuses(&self, field: Field, scope: u32) -> bool {
+    /// Whether a field of a scope was queried and is not supported.
+    pub(super) fn is_unsupported(&self, field: Field, scope: u32) -> bool {
         self.slots.get(&(field, scope)).is_some_and(|slot| slot.unsupported)
     }
 
-    /// Asks for everything whose turn it is, in one call.
+    /// Queries everything that is due, in one call.
     pub(super) fn read(&mut self, device: &Device<'_>, caller: &mut NvmlCaller) {
         self.begin(caller);
         if self.batch.is_empty() {
@@ -94,15 +94,15 @@ impl Fields {
         for (place, answer) in self.asked.iter().zip(self.batch.answers()) {
             let Some(slot) = self.slots.get_mut(place) else { continue };
             match caller.record(place, answer) {
-                // All ones is what a register reads that is not there.
+                // All ones is the value of a missing register.
                 Ok(Number::U32(u32::MAX) | Number::U64(u64::MAX)) => caller.reject(),
                 Ok(value) => slot.value = Some(value),
-                Err(verdict) => slot.unsupported = verdict == ErrorClass::Unsupported,
+                Err(class) => slot.unsupported = class == ErrorClass::Unsupported,
             }
         }
     }
 
-    /// Chooses what to ask for, and forgets what was said of it before.
+    /// Chooses the fields to query, and clears their last values.
     fn begin(&mut self, caller: &NvmlCaller) {
         self.batch.clear();
         self.asked.clear();
@@ -120,23 +120,23 @@ impl Fields {
         }
     }
 
-    /// What a field of the device said, in base units.
+    /// The value of a field of the device, in base units.
     pub(super) fn base(&self, field: Field) -> Option<f64> {
         self.base_of(field, DEVICE)
     }
 
-    /// What a field of a part said, in base units.
+    /// The value of a field of a scope, in base units.
     pub(super) fn base_of(&self, field: Field, scope: u32) -> Option<f64> {
         let slot = self.slots.get(&(field, scope))?;
         field.info().unit.base(slot.value?)
     }
 
-    /// What a field of the device said, as a whole number: a count, a state, bytes.
+    /// The value of a field of the device, as an integer: a count, a state, bytes.
     pub(super) fn whole(&self, field: Field) -> Option<i64> {
         self.whole_of(field, DEVICE)
     }
 
-    /// What a field of a part (a link, say) said, as a whole number.
+    /// The value of a field of a scope, as an integer.
     pub(super) fn whole_of(&self, field: Field, scope: u32) -> Option<i64> {
         match self.slots.get(&(field, scope))?.value? {
             Number::U32(value) => Some(i64::from(value)),
@@ -146,14 +146,13 @@ impl Fields {
         }
     }
 
-    /// The same of a counter that the driver keeps in 64 bits; one of fewer wraps.
+    /// The value of a 64-bit counter of the device; a narrower counter wraps and is left out.
     pub(super) fn wide(&self, field: Field) -> Option<i64> {
         let slot = self.slots.get(&(field, DEVICE))?;
         self.whole(field).filter(|_| matches!(slot.value, Some(Number::U64(_))))
     }
 
-    /// Whether the device has a field, as far as is known: of what it lacks, an older call may
-    /// tell.
+    /// Whether the device is known to lack a field; then an older call may have the value.
     pub(super) fn lacks(&self, field: Field, caller: &NvmlCaller) -> bool {
         let slot = self.slots.get(&(field, DEVICE));
         let known =
@@ -163,7 +162,7 @@ impl Fields {
 }
 
 impl Field {
-    /// Its number for a driver; `None` where that is not known.
+    /// Its number for a driver; `None` if unknown.
     fn id(self, numbering: Option<Numbering>) -> Option<u32> {
         match (self.info().id, numbering) {
             (251..=273, None) => None,
@@ -175,7 +174,7 @@ impl Field {
 }
 
 impl Numbering {
-    /// That of a driver, by its version: `580.82.07`.
+    /// The numbering of a driver version, such as `580.82.07`.
     fn of(driver: &str) -> Option<Self> {
         let mut parts = driver.split('.').map(|part| part.parse::<u32>().ok());
         let (major, minor) = (parts.next()??, parts.next()??);
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_that_were_given_new_meanings_follow_the_driver_s_version() {
+    fn renumbered_fields_follow_the_drivers_version() {
         let old = [186, 74, 251, 252, 253].map(Some);
         let renumbered = [186, 74, 269, 270, 271].map(Some);
         for driver in ["470.256.02", "575.57.08", "580.65.06", "580.81"] {
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_whose_meaning_is_not_known_is_not_asked_for() {
+    fn a_number_of_unknown_meaning_is_not_queried() {
         for driver in [None, Some(""), Some("580"), Some("vGPU 18.1")] {
             assert_eq!(ids(driver), [Some(186), Some(74), None, None, None], "{driver:?}");
         }
@@ -221,7 +220,7 @@ mod tests {
 
     #[test]
     fn no_two_fields_have_one_number() {
-        // Payload is asked for at another pace by link than by all of them.
+        // Payload is polled at different rates per link and in total.
         let twice = 2;
         for numbering in [Numbering::Old, Numbering::Renumbered] {
             let ids: BTreeSet<_> =

@@ -1,31 +1,30 @@
-//! The calls the reader makes, and the library's function behind each, for a person who looks for
-//! the one that hangs. A call without a function, or with one that the library's bindings lack, does
-//! not compile.
+//! The reader's calls and the library function behind each, so that an operator can identify a
+//! hanging one. A call without a function, or with one that the bindings lack, does not compile.
 
 use nvml_wrapper_sys::bindings::NvmlLib;
 
-/// What the child says while it opens the library, and what it calls.
+/// The call that opens the library, and its function.
 const OPEN: (&str, &str) = ("Open", "nvmlInit_v2");
 
-/// Declares the calls, each with its function.
+/// Declares the calls with their functions.
 macro_rules! calls {
     ($($call:ident = $function:ident,)+) => {
-        /// What can be asked of a device and be unsupported.
+        /// A call about a device that may be unsupported.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(super) enum Call { $($call,)+ }
 
-        /// A [`Call`] as it prints, and what it calls.
+        /// A [`Call`] as it prints, and its function.
         const FUNCTIONS: &[(&str, &str)] = &[$((stringify!($call), stringify!($function))),+];
 
         impl Call {
-            /// What it is called in the library's own header.
+            /// Its function in the library's header.
             pub(super) fn function(self) -> &'static str {
                 match self { $(Self::$call => stringify!($function),)+ }
             }
         }
 
-        /// Every function is one of the library.
+        /// Checks that every function exists in the library's bindings.
         const _: fn(&NvmlLib) = |library| { $(let _ = &library.$function;)+ };
     };
 }
@@ -138,7 +137,7 @@ calls! {
     GpmMetrics = nvmlGpmMetricsGet,
 }
 
-/// The library's function by the child's word for it; a word that is none stays as it is.
+/// The library's function for a call's name; an unknown name is returned unchanged.
 pub(super) fn name(call: &str) -> &str {
     let mut rows = FUNCTIONS.iter().chain([&OPEN]);
     rows.find(|row| row.0 == call).map_or(call, |row| row.1)
@@ -149,7 +148,7 @@ mod tests {
     use super::{Call, FUNCTIONS, name};
 
     #[test]
-    fn the_childs_word_for_a_call_is_told_as_the_librarys_function() {
+    fn a_calls_name_maps_to_the_librarys_function() {
         let words = [Call::Jpeg, Call::HeldPower, Call::GpmAlloc].map(|call| format!("{call:?}"));
         let functions =
             ["nvmlDeviceGetJpgUtilization", "nvmlDeviceGetViolationStatus", "nvmlGpmSampleAlloc"];
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_is_told_by_a_function_and_has_a_bit_of_its_own() {
+    fn every_call_has_a_function_and_its_own_bit() {
         let reported = FUNCTIONS.iter().map(|(call, _)| name(call));
         assert_eq!(
             reported.filter(|reported| !reported.starts_with("nvml")).collect::<Vec<_>>(),

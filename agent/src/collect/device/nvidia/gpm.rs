@@ -1,15 +1,15 @@
 //! GPM: the performance counters of Hopper and later, of a device and of each of its MIG instances.
 //!
-//! A value lies between two samples. One sample is kept from each reading to the next, so that
-//! nothing waits for a second one: three calls a device (whether they stream, the sample, the
-//! metrics, all in one) and two for each GPU instance, and no value at the first reading. Two samples
-//! are compared only if they belong together: the same handle, MIG mode, instance (identity, not
-//! number: the driver gives numbers again at once) and stream, and neither too near nor too far
-//! apart. Otherwise there is no value rather than a wrong one.
+//! A value is computed from two samples. One sample is stored from each reading to the next, so
+//! that no reading waits for a second one: three calls a device (the streaming state, the sample,
+//! all metrics) and two for each GPU instance, and no value at the first reading. Two samples are
+//! compared only if they match: the same handle, MIG mode, instance (by identity, because the
+//! driver reuses numbers at once) and stream, neither too close nor too far apart. Otherwise there
+//! is no value rather than a wrong one.
 //!
-//! GPM does not take the lock of profilers (Nsight, CUPTI, DCGM before Hopper). Where the driver says
-//! that somebody else has the counters, or that this user may not read them, that is a state, told
-//! and tried again later. Nothing here ever turns the counters' streaming on or off.
+//! GPM does not take the profilers' lock (Nsight, CUPTI, DCGM before Hopper). If the driver says
+//! that another program uses the counters, or that this user may not read them, the state is
+//! exported and the read is retried later. The agent never turns the counters' streaming on or off.
 
 mod errors;
 mod timing;
@@ -28,65 +28,65 @@ use std::collections::BTreeMap;
 use timing::{is_early, is_near_enough};
 use wanted::{Counter, CounterSet, WANTED};
 
-/// Pause before counters that somebody else has are asked for again.
+/// Pause before counters that another program uses are read again.
 const BUSY_PAUSE_NS: u64 = 30_000_000_000;
-/// Pause before counters that this user may not read are asked for again.
+/// Pause before counters that this user may not read are tried again.
 const FORBIDDEN_PAUSE_NS: u64 = 600_000_000_000;
 
 /// One device's counters.
 pub(super) struct Gpm {
     nvml: &'static Nvml,
-    /// The operator wants them.
+    /// Enabled in the configuration.
     enabled: bool,
-    /// Whether the device has them, once it told.
+    /// Whether the device has counters, once known.
     supported: Option<bool>,
-    /// Whether somebody had them streamed at the last reading.
+    /// Whether the counters were streaming at the last reading.
     streaming: Option<bool>,
-    /// The driver refuses to be asked for metrics that it does not know.
+    /// The driver rejects a query with metrics that it does not have.
     is_older: bool,
-    /// Of the device itself (`None`) and of its GPU instances.
+    /// Pairs of the device itself (`None`) and of its GPU instances.
     pairs: BTreeMap<Option<u32>, Pair>,
     asked: Vec<GpmQuery>,
 }
 
-/// The samples of a device or an instance: one with counters, one to read into.
+/// The two samples of a device or an instance: the last one, and one to read into.
 struct Pair {
-    /// What it is of: an instance of the same number with another mark is another one.
+    /// Identity of the instance: one with the same number and another mark is a different one.
     mark: u64,
-    /// What came of it the last time.
+    /// State at the last reading.
     state: CounterState,
     last: Option<Taken>,
     spare: Option<Sample>,
-    /// Between the two samples before.
+    /// Time between the two previous samples.
     gap_ns: Option<u64>,
-    /// The driver has no counters of it.
+    /// The driver has no counters for it.
     unsupported: bool,
-    /// Why it is not asked, and until when.
+    /// Why it is not read, and until when.
     pause: Option<(CounterState, u64)>,
-    /// Metrics it does not have.
+    /// Metrics that it does not have.
     lacks: CounterSet,
 }
 
-/// A sample with counters in it.
+/// A sample with its time.
 struct Taken {
     sample: Sample,
     at_ns: u64,
 }
 
-/// What came of a device or an instance at one reading.
+/// The result of sampling a device or an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// There are two samples that belong together.
+    /// Two matching samples exist.
     Pair,
-    /// There is one.
+    /// One sample exists.
     First,
-    /// It is too early for another.
+    /// It is too early for another sample.
     Early,
-    /// None.
+    /// No sample; the state says why.
     Refused(CounterState),
 }
 
-/// What is sampled, and by what call.
+/// What is sampled.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     device: &'a Device<'static>,
@@ -94,7 +94,7 @@ struct Source<'a> {
 }
 
 impl Gpm {
-    /// Of a device that was not read yet.
+    /// The counters of a device that was not read yet.
     pub(super) fn new(nvml: &'static Nvml, enabled: bool) -> Self {
         Self {
             nvml,
@@ -107,13 +107,13 @@ impl Gpm {
         }
     }
 
-    /// Forgets everything and frees the samples: the handle or the MIG mode is another one.
+    /// Clears everything and frees the samples: the handle or the MIG mode changed.
     pub(super) fn forget(&mut self) {
         *self =
             Self { asked: std::mem::take(&mut self.asked), ..Self::new(self.nvml, self.enabled) };
     }
 
-    /// Reads the counters of a device and its instances, whose readings are in the order of their
+    /// Reads the counters of a device and its instances; `reading.instances` is in the order of the
     /// handles.
     pub(super) fn read(
         &mut self,
@@ -135,7 +135,7 @@ impl Gpm {
         }
     }
 
-    /// Whether there is anything to read now.
+    /// Whether the counters can be read now.
     fn ready(
         &mut self,
         device: &Device<'static>,
@@ -169,7 +169,8 @@ impl Gpm {
         let mut seen = Vec::new();
         for (gpu_instance, mark) in marks {
             let of_this = |handle: &Handle| Some(handle.place.gpu_instance) == gpu_instance;
-            // Counters are the GPU instance's, and on the first of its compute instances.
+            // Counters belong to the GPU instance; they are exported on the first of its compute
+            // instances.
             let place = instances.iter().position(of_this);
             let values = match place.and_then(|place| reading.instances.get_mut(place)) {
                 Some(instance) => &mut instance.values,
@@ -190,7 +191,7 @@ impl Gpm {
         sum_up(&seen)
     }
 
-    /// Adds what lies between a pair's samples.
+    /// Adds the values between a pair's samples.
     fn values(
         &mut self,
         pair: &mut Pair,
@@ -209,7 +210,7 @@ impl Gpm {
             );
             caller.call(Call::GpmMetrics, || match last.sample.since(earlier, asked) {
                 Ok(()) => Ok(true),
-                // One number it does not know is reason enough for some drivers to refuse all.
+                // Some drivers reject the whole query because of one unknown metric.
                 Err(NvmlError::InvalidArg) if !is_older => Ok(false),
                 Err(error) => Err(error),
             })
@@ -251,7 +252,7 @@ impl Pair {
         }
     }
 
-    /// Takes a sample and sees whether it belongs to the one before, which is then the spare one.
+    /// Takes a sample and checks whether it matches the previous one, which becomes the spare.
     fn step(
         &mut self,
         source: Source<'_>,
@@ -280,7 +281,7 @@ impl Pair {
         if taken != Some(Ok(())) {
             self.spare = Some(sample);
             return taken.and_then(Result::err).map_or(
-                // The sample before stays: the next one may still be near enough to it.
+                // The previous sample stays: the next one may still be close enough to it.
                 Step::Refused(CounterState::Failing),
                 |state| self.refused(state, now_ns),
             );
@@ -307,7 +308,7 @@ impl Pair {
         Step::Refused(state)
     }
 
-    /// The next sample is the first again.
+    /// Makes the next sample the first one again.
     fn begin_anew(&mut self) {
         if let Some(last) = self.last.take() {
             self.spare = Some(last.sample);
@@ -317,7 +318,7 @@ impl Pair {
 }
 
 impl Source<'_> {
-    /// Takes a sample; `None` on a failure.
+    /// Takes a sample; `None` on failure.
     fn take(
         self,
         sample: &mut Sample,
@@ -328,7 +329,7 @@ impl Source<'_> {
             None => caller.call(Call::GpmSample, || classify(sample.take(device))),
             Some(id) => {
                 caller.call(Call::GpmMigSample, || match sample.take_instance(device, id) {
-                    // One that was destroyed since it was found.
+                    // The instance was destroyed since it was listed.
                     Err(NvmlError::InvalidArg) => Err(NvmlError::NotFound),
                     taken => classify(taken),
                 })
@@ -344,7 +345,7 @@ fn is_supported(device: &Device<'_>) -> Result<bool, NvmlError> {
     }
 }
 
-/// The rows of [`WANTED`] that are asked for.
+/// The rows of [`WANTED`] to query.
 fn rows(
     lacks: CounterSet,
     of_instance: bool,
@@ -356,7 +357,7 @@ fn rows(
     WANTED.iter().enumerate().filter(move |(row, wanted)| has(*row, wanted))
 }
 
-/// The device itself and each GPU instance, with the mark of all compute instances in it.
+/// The device itself and each GPU instance, with a mark of all its compute instances.
 fn marks(instances: &[Handle]) -> BTreeMap<Option<u32>, u64> {
     let mut marks = BTreeMap::from([(None, 0)]);
     for handle in instances {
@@ -366,8 +367,8 @@ fn marks(instances: &[Handle]) -> BTreeMap<Option<u32>, u64> {
     marks
 }
 
-/// The state of a device by what came of it and its instances: what somebody can do something about
-/// goes before what is as it should be.
+/// The state of a device from those of the device and its instances: states that an operator can
+/// fix come first.
 fn sum_up(seen: &[CounterState]) -> CounterState {
     let order = [
         CounterState::Busy,
@@ -385,7 +386,7 @@ mod tests {
     use super::{CounterSet, CounterState, NvmlError, WANTED, classify, rows, sum_up};
 
     #[test]
-    fn counters_that_another_has_or_that_are_forbidden_are_no_failure() {
+    fn counters_in_use_or_forbidden_are_not_failures() {
         let reported = |error| classify(Err(error)).ok();
         assert_eq!(reported(NvmlError::InUse), Some(Err(CounterState::Busy)));
         assert_eq!(reported(NvmlError::UnexpectedVariant(23)), Some(Err(CounterState::Busy)));
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_driver_and_an_instance_are_asked_for_less() {
+    fn an_older_driver_and_an_instance_are_queried_for_fewer_metrics() {
         let ids = |of_instance, is_older| -> Vec<u32> {
             rows(CounterSet::default(), of_instance, is_older)
                 .map(|(_, wanted)| wanted.id)
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_as_well_as_the_part_somebody_must_look_after() {
+    fn a_device_has_its_most_actionable_state() {
         use CounterState::{Busy, Failing, Ok, Unsupported, Waiting};
         assert_eq!(sum_up(&[Unsupported, Ok, Waiting]), Ok);
         assert_eq!(sum_up(&[Unsupported, Waiting]), Waiting);

@@ -1,4 +1,4 @@
-//! What a device is: asked once a handle, and what was not answered again until it is.
+//! A device's identity: read once per handle; missing parts are read again until they are known.
 
 use super::caller::{Call, NvmlCaller};
 use super::{MAJOR, Versions};
@@ -7,7 +7,7 @@ use crate::inventory::GpuInfo;
 use crate::sys::nvml::board::confidential;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
-/// The driver's and CUDA's versions, as far as the library tells.
+/// The driver's and CUDA's versions, if the library reports them.
 pub(super) fn versions(nvml: &Nvml) -> Versions {
     let cuda = nvml.sys_cuda_driver_version().ok().map(|version| {
         format!("{}.{}", cuda_driver_version_major(version), cuda_driver_version_minor(version))
@@ -31,8 +31,8 @@ pub(super) fn read(
     })
 }
 
-/// Asks for what is not known of a device yet, but for its MIG mode; true when that told something.
-/// Events and kernel lines find a device by its address: one call that failed must not cost it.
+/// Reads the missing parts of a device's identity, except its MIG mode; true if any was found.
+/// Events and kernel lines refer to a device by its address: one failed call must not lose it.
 pub(super) fn complete(device: &Device<'_>, caller: &mut NvmlCaller, info: &mut GpuInfo) -> bool {
     let known = |info: &GpuInfo| {
         let words = [&info.model, &info.pci_address, &info.serial].map(Option::is_some);

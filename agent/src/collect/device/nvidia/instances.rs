@@ -1,10 +1,10 @@
-//! The MIG instances of a device. Every reading asks again which there are: an administrator cuts a
-//! device anew at any time. Costs a call for each place there can be (seven) and three for each
-//! instance, and four more when one is new.
+//! The MIG instances of a device. Every reading lists them again, because an administrator can
+//! repartition a device at any time. Costs one call for each possible instance (seven), three for
+//! each instance, and four more for a new one.
 //!
-//! An instance's ids and, because the driver makes it of the device and the ids
-//! (`nvGenerateSmcUuid`), its UUID come again when another is made at its place; so its name, which
-//! ends in the profile, is asked for with the UUID.
+//! An instance made at the place of an earlier one has the same ids and the same UUID, which the
+//! driver derives from the device and the ids (`nvGenerateSmcUuid`). So its name, which ends in the
+//! profile, is read with the UUID.
 
 use super::caller::{Call, NvmlCaller};
 use super::readings::bytes;
@@ -20,37 +20,38 @@ use nvml_wrapper::error::NvmlError;
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// Stands before the profile in an instance's name.
+/// Precedes the profile in an instance's name.
 const PROFILE_MARK: &str = " MIG ";
-/// Bytes in what the library calls a megabyte.
+/// Bytes in the library's megabyte.
 const MEGABYTE: u64 = 1 << 20;
 
-/// No device can be cut into more: seven, and twice as many where instances may be halved.
+/// A device supports seven instances, and twice as many if instances may be halved; more are
+/// implausible.
 const MAX_INSTANCES: u32 = 64;
 
-/// One device's instances as last seen.
+/// One device's instances as last read.
 #[derive(Debug, Default)]
 pub(super) struct Instances {
-    /// How many there can be.
-    most: Option<u32>,
+    /// The maximum number of instances.
+    max: Option<u32>,
     known: Vec<KnownInstance>,
 }
 
-/// An instance that was seen before.
+/// An instance of the last reading.
 #[derive(Debug)]
 struct KnownInstance {
     uuid: String,
     name: Option<String>,
     place: Place,
-    /// The agent has all of its identity.
+    /// The agent has its complete identity.
     reported: bool,
 }
 
-/// An instance as those need it who read what is in it.
+/// An instance's handle for other readers.
 pub(super) struct Handle {
     pub(super) device: Device<'static>,
     pub(super) place: Place,
-    /// Another one for another instance, also at the same place.
+    /// Differs between instances, also at the same place.
     pub(super) mark: u64,
 }
 
@@ -63,24 +64,24 @@ impl KnownInstance {
 }
 
 impl Instances {
-    /// Reads every instance there is now and gives their handles.
+    /// Reads the current instances and returns their handles.
     pub(super) fn read(
         &mut self,
         device: &Device<'static>,
         caller: &mut NvmlCaller,
         out: &mut Vec<InstanceReading>,
     ) -> Vec<Handle> {
-        if self.most.is_none() {
-            let most = caller.call(Call::InstanceCount, || device.mig_device_count());
-            self.most = caller.in_range(most, 0..=MAX_INSTANCES);
+        if self.max.is_none() {
+            let max = caller.call(Call::InstanceCount, || device.mig_device_count());
+            self.max = caller.in_range(max, 0..=MAX_INSTANCES);
         }
         let mut handles = Vec::new();
         let mut known = Vec::new();
-        for index in 0..self.most.unwrap_or(0) {
+        for index in 0..self.max.unwrap_or(0) {
             let handle =
                 caller.call(Call::InstanceHandle, || there(device.mig_device_by_index(index)));
             let Some(handle) = handle else { continue };
-            // One that is destroyed at this very moment has no answers; it is not there.
+            // An instance that is being destroyed has no answers; it is left out.
             let Some((now, identity)) = self.identify(&handle, caller) else { continue };
             out.push(InstanceReading { place: now.place, identity, values: Vec::new() });
             handles.push(Handle { device: handle, place: now.place, mark: now.mark() });
@@ -97,7 +98,7 @@ impl Instances {
         handles
     }
 
-    /// Which instance a handle leads to, and its identity if the agent does not have it.
+    /// Identifies the instance behind a handle; returns its identity if the agent does not have it.
     fn identify(
         &self,
         handle: &Device<'_>,
@@ -115,20 +116,20 @@ impl Instances {
         let compute_instance =
             caller.call(Call::ComputeInstanceId, || there(mig::compute_instance_id(handle)))?;
         let attributes = caller.call(Call::InstanceAttributes, || there(handle.attributes()));
-        let told = attributes.is_some() && name.is_some();
-        let extent = attributes.map_or_else(InstanceExtent::default, |told| InstanceExtent {
-            // As many instances as there can be: the least takes one slice.
-            device_slices: self.most,
-            gpu_slices: Some(told.gpu_instance_slice_count),
-            compute_slices: Some(told.compute_instance_slice_count),
-            multiprocessors: Some(told.multiprocessor_count),
-            memory: told.memory_size_mb.checked_mul(MEGABYTE),
+        let is_complete = attributes.is_some() && name.is_some();
+        let extent = attributes.map_or_else(InstanceExtent::default, |read| InstanceExtent {
+            // The maximum number of instances, because the smallest takes one slice.
+            device_slices: self.max,
+            gpu_slices: Some(read.gpu_instance_slice_count),
+            compute_slices: Some(read.compute_instance_slice_count),
+            multiprocessors: Some(read.multiprocessor_count),
+            memory: read.memory_size_mb.checked_mul(MEGABYTE),
         });
         let profile = name.as_deref().and_then(|name| name.rsplit_once(PROFILE_MARK));
         let profile = profile.map(|(_, profile)| profile.to_owned());
         let identity = InstanceIdentity { uuid: GpuUuid::new(&uuid), profile, extent };
         let place = Place { gpu_instance, compute_instance: Some(compute_instance) };
-        Some((KnownInstance { uuid, name, place, reported: told }, Some(identity)))
+        Some((KnownInstance { uuid, name, place, reported: is_complete }, Some(identity)))
     }
 }
 
@@ -141,8 +142,8 @@ fn memory(instance: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValu
     push(out, &metric::MEMORY_LIMIT, (), bytes(memory.total));
 }
 
-/// Some drivers say "invalid argument" of a place without an instance, not "not found"; so do all of
-/// the handle of one that was destroyed since it was found.
+/// Some drivers return "invalid argument" instead of "not found" for a place without an instance;
+/// all do for the handle of an instance destroyed since it was found.
 fn there<T>(answer: Result<T, NvmlError>) -> Result<T, NvmlError> {
     match answer {
         Err(NvmlError::InvalidArg) => Err(NvmlError::NotFound),

@@ -1,9 +1,9 @@
-//! What connects a device: NVLink in sum and by link, and the links to the CPU of its module.
+//! The links of a device: NVLink in total and per link, and the links to the CPU of its module.
 //!
-//! All of it comes with the batched fields. The sums are asked for at every reading, what is told by
-//! link every sixth time, speeds and the history of corrections every thirtieth; in between each
-//! counter stands where it was. What a link that is down does not tell is asked for again when it is
-//! back.
+//! All values come with the batched fields. Totals are polled at every reading, per-link values
+//! every sixth, speeds and the correction history every thirtieth; in between each counter keeps
+//! its last value. Fields that a link does not support while it is down are queried again when it
+//! is back up. 32=/// Errors of a link.
 
 use super::caller::NvmlCaller;
 use super::fields::{ALL_LINKS, DEVICE, Field, Fields};
@@ -45,7 +45,7 @@ const ERRORS: &[(Field, LinkError)] = &[
     (Field::LinkSymbols, LinkError::Symbol),
 ];
 
-/// What went wrong on a link and is added up here, because the driver has no sum of it.
+/// Link errors that are summed here, because the driver has no total.
 const SUMMED: &[(Field, TotalError)] = &[
     (Field::LinkMalformed, TotalError::Malformed),
     (Field::LinkOverruns, TotalError::Overrun),
@@ -59,8 +59,8 @@ const SUMMED: &[(Field, TotalError)] = &[
     (Field::LinkUnrecovered, TotalError::RecoveryFailed),
 ];
 
-/// What is added up only where the driver has no sum of it: the field of the sum, and what a link is
-/// asked instead, the first that it knows.
+/// Link errors that are summed only if the driver has no total: the field of the total, and the
+/// per-link fields, of which the first supported one is used.
 const WITHOUT_SUM: &[(Field, &[Field], TotalError)] = &[
     (Field::NvLinkFlits, &[Field::LinkCrc], TotalError::Crc),
     (Field::NvLinkReplays, &[Field::LinkReplays], TotalError::Replay),
@@ -75,13 +75,13 @@ const RECOVERIES: &[(Field, Recovery)] =
 const RATES: &[(Field, BitErrors)] =
     &[(Field::LinkEffectiveRate, BitErrors::Effective), (Field::LinkSymbolRate, BitErrors::Symbol)];
 
-/// What a link has carried: in KiB, and in bytes where there is no such counter.
+/// Traffic of a link: in KiB, and in bytes if there is no such counter.
 const CARRIED: &[(Field, Field, Direction)] = &[
     (Field::LinkSent, Field::LinkSentBytes, Direction::Transmit),
     (Field::LinkReceived, Field::LinkReceivedBytes, Direction::Receive),
 ];
 
-/// Codewords by the number of symbols that were corrected.
+/// Codewords by number of corrected symbols.
 const CORRECTED: [Field; 16] = [
     Field::LinkCorrected0,
     Field::LinkCorrected1,
@@ -108,27 +108,27 @@ const CHIP_ERRORS: &[(Field, ChipLinkError)] = &[
     (Field::ChipLinkDoubleReplays, ChipLinkError::ReplayBackToBack),
 ];
 
-/// What is remembered of one device's links.
+/// State of one device's links.
 #[derive(Debug)]
 pub(super) struct Links {
-    /// Whether to tell of each NVLink.
+    /// Whether to export each NVLink.
     by_link: bool,
-    /// Whether each NVLink was active when last told; empty until their number is known.
+    /// Whether each NVLink was active when last read; empty until the number of links is known.
     active: Vec<bool>,
-    /// How many links lead to the CPU.
+    /// Number of links to the CPU.
     to_cpu: u32,
-    /// What was carried by all links, where only each link tells.
+    /// Traffic of all links, if only the links report it.
     carried: Tally,
     /// Codewords of all links.
     corrected: Tally,
     /// Errors of all links.
     errors: Tally,
-    /// Those of which the driver lacks a sum.
+    /// Errors for which the driver lacks a total.
     unsummed: Tally,
 }
 
 impl Links {
-    /// Nothing known yet.
+    /// Starts with no links known.
     pub(super) fn new(by_link: bool) -> Self {
         let (active, tally) = (Vec::new(), Tally::default);
         let (carried, corrected) = (tally(), tally());
@@ -136,7 +136,7 @@ impl Links {
         Self { by_link, active, to_cpu: 0, carried, corrected, errors, unsummed }
     }
 
-    /// Says what the fields told, and asks for more when it is known how many links there are.
+    /// Exports the fields, and adds more fields once the number of links is known.
     pub(super) fn read(
         &mut self,
         fields: &mut Fields,
@@ -163,13 +163,13 @@ impl Links {
     }
 
     fn want(&mut self, fields: &mut Fields) {
-        let count = |fields: &Fields, field, most: usize| {
+        let count = |fields: &Fields, field, max: usize| {
             let reported = fields.whole(field).and_then(|count| u32::try_from(count).ok());
-            reported.unwrap_or(0).min(u32::try_from(most).unwrap_or(u32::MAX))
+            reported.unwrap_or(0).min(u32::try_from(max).unwrap_or(u32::MAX))
         };
         if self.active.is_empty() {
             let links = count(fields, Field::NvLinks, usize::from(Link::COUNT));
-            // The first is asked for all of them.
+            // The version of the first link stands for all.
             if links > 0 {
                 fields.want(Field::LinkVersion, 0);
             }
@@ -216,10 +216,10 @@ impl Links {
         }
     }
 
-    /// What only the links tell, added up.
+    /// Exports values that only the links report, summed.
     fn sums(&mut self, fields: &Fields, out: &mut Vec<WireValue>) {
         let scopes = || (0..).zip(&self.active).map(|(scope, _)| scope);
-        let by_link = fields.refuses(Field::NvLinkSent, ALL_LINKS);
+        let by_link = fields.is_unsupported(Field::NvLinkSent, ALL_LINKS);
         for (bin, (kib, bytes, direction)) in (0_u8..).zip(CARRIED).filter(|_| by_link) {
             for scope in scopes() {
                 self.carried.note((bin, scope), carried(fields, *kib, *bytes, scope));
@@ -239,11 +239,11 @@ impl Links {
             push(out, &metric::NVLINK_ERRORS, *error, self.errors.sum(bin));
         }
         for (bin, (sum, of_link, error)) in (0_u8..).zip(WITHOUT_SUM) {
-            if !fields.refuses(*sum, DEVICE) {
+            if !fields.is_unsupported(*sum, DEVICE) {
                 continue;
             }
             for scope in scopes() {
-                let known = of_link.iter().find(|field| !fields.refuses(**field, scope));
+                let known = of_link.iter().find(|field| !fields.is_unsupported(**field, scope));
                 let reported = known.and_then(|field| fields.whole_of(*field, scope));
                 self.unsummed.note((bin, scope), reported);
             }
@@ -252,15 +252,15 @@ impl Links {
     }
 }
 
-/// The rows whose sum the driver does not have.
+/// The rows for which the driver has no total.
 fn without_sum(
     fields: &Fields,
 ) -> impl Iterator<Item = &'static (Field, &'static [Field], TotalError)> {
-    WITHOUT_SUM.iter().filter(|(sum, ..)| fields.refuses(*sum, DEVICE))
+    WITHOUT_SUM.iter().filter(|(sum, ..)| fields.is_unsupported(*sum, DEVICE))
 }
 
-/// Counters of links added up. A link that does not tell for a while takes nothing away, because a
-/// sum that falls is taken for one that began anew.
+/// Sums counters over links. A link that does not report for a while subtracts nothing, because a
+/// falling sum would count as a reset.
 #[derive(Debug, Default)]
 struct Tally {
     last: BTreeMap<(u8, u32), i64>,
@@ -268,11 +268,11 @@ struct Tally {
 }
 
 impl Tally {
-    /// Takes what a link's counter of a kind says now.
+    /// Takes the current value of a link's counter.
     fn note(&mut self, (bin, scope): (u8, u32), reported: Option<i64>) {
         let Some(now) = reported else { return };
         let last = self.last.insert((bin, scope), now).unwrap_or(0);
-        // One that is smaller began anew.
+        // A smaller value means that the counter was reset.
         let grown = if now < last { now } else { now - last };
         let sum = self.sums.entry(bin).or_default();
         *sum = sum.saturating_add(grown);
@@ -283,7 +283,8 @@ impl Tally {
     }
 }
 
-/// Every field of a link but its state; without those that are of no use but for the link itself.
+/// Every field of a link except its state; without the fields that only per-link metrics use if
+/// those are off.
 fn of_link(by_link: bool, fields: &Fields) -> Vec<Field> {
     let summed = SUMMED.iter().map(|(field, _)| *field);
     let unsummed = without_sum(fields).flat_map(|(_, of_link, _)| of_link.iter().copied());
@@ -316,9 +317,10 @@ fn totals(fields: &Fields, out: &mut Vec<WireValue>) {
     }
 }
 
-/// The two are counters of their own: one takes the other's place only where a link lacks it.
+/// Traffic of a link. The two are separate counters: bytes are used only if the link lacks the KiB
+/// counter.
 fn carried(fields: &Fields, kib: Field, bytes: Field, scope: u32) -> Option<i64> {
-    if fields.refuses(kib, scope) {
+    if fields.is_unsupported(kib, scope) {
         fields.whole_of(bytes, scope)
     } else {
         fields.whole_of(kib, scope)?.checked_mul(KIB)
@@ -344,7 +346,7 @@ fn nvlink(fields: &Fields, link: Link, scope: u32, out: &mut Vec<WireValue>) {
     }
 }
 
-/// Four bits of mantissa above eight of a negated decimal exponent.
+/// Unpacks four bits of mantissa above eight bits of negated decimal exponent.
 fn bit_error_rate(packed: i64) -> Option<f64> {
     let mantissa = u8::try_from(packed >> 8 & 0xf).ok()?;
     let exponent = i32::try_from(packed & 0xff).ok()?;

@@ -1,9 +1,9 @@
-//! Who is on a device: the driver's process lists, and what each process kept busy since it was
-//! last looked at.
+//! The processes on a device: the driver's process lists, and the utilisation of each process since
+//! the last reading.
 //!
-//! With MPS the driver lists a client among the compute processes and among the MPS ones, and the
-//! server among the compute processes; the MPS list is asked for only where there is a server,
-//! because a list costs milliseconds.
+//! With MPS the driver lists a client both as a compute and as an MPS process, and the server as a
+//! compute process. The MPS list is read only if there is a server, because a list costs
+//! milliseconds.
 
 use super::caller::{Call, NvmlCaller};
 use super::instances::Handle;
@@ -18,21 +18,22 @@ use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The driver's word for "I cannot tell how much memory".
-const MEMORY_NOT_TOLD: u64 = u64::MAX;
-/// The driver's word for "in no instance".
+/// The driver's value for an unknown memory size. 22=const MEMORY_UNKNOWN: u64 = u64::MAX;
+const MEMORY_UNKNOWN: u64 = u64::MAX;
+/// The driver's value for "in no instance".
 const NO_INSTANCE: u32 = u32::MAX;
-/// `nvidia-cuda-mps-server`, as far as the kernel keeps a name (`TASK_COMM_LEN`). The control daemon
-/// has the same and no compute context.
+/// `nvidia-cuda-mps-server`, truncated by the kernel (`TASK_COMM_LEN`). The control daemon has the
+/// same name and no compute context.
 const SERVER_NAME: &str = "nvidia-cuda-mps";
-/// The first reading looks back this far.
+/// How far the first reading looks back.
 const FIRST_LOOK_BACK: Duration = Duration::from_secs(1);
-/// No sample is of a time so far to come: where one was read, the clock has been set back since.
-const TO_COME: Duration = Duration::from_secs(10);
-/// A greater percentage is not one; drivers have been seen to hand out uninitialised slots.
+/// A sample further in the future than this means that the clock was set back since. 31=const
+/// MAX_AHEAD: Duration = Duration::from_secs(10);
+const MAX_AHEAD: Duration = Duration::from_secs(10);
+/// Drivers have returned uninitialised slots with higher percentages.
 const MAX_PERCENT: u32 = 100;
 
-/// One device's lists, with buffers that are kept.
+/// One device's lists, with reused buffers.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLists {
     infos: Vec<nvmlProcessInfo_t>,
@@ -41,15 +42,15 @@ pub(super) struct ProcessLists {
     servers: Servers,
 }
 
-/// How far each process's samples were read, in microseconds since the epoch: a time for each, as
-/// processes are sampled at different times.
+/// How far each process's samples were read, in microseconds since the epoch: one time for each,
+/// because processes are sampled at different times.
 #[derive(Debug, Default)]
 struct Cursors {
     since_us: Option<u64>,
     read_to: BTreeMap<u32, u64>,
 }
 
-/// What a process kept busy: sums of percentages over a number of samples.
+/// Utilisation of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Busy {
     sm: Mean,
@@ -64,7 +65,7 @@ struct Mean {
     count: u32,
 }
 
-/// A list of processes: how a device is asked for it, and how an instance.
+/// A process list: the call for a device, and the call for an instance.
 struct ListQuery {
     list: List,
     of_device: Call,
@@ -87,10 +88,10 @@ const MPS: ListQuery = ListQuery {
     of_instance: Call::InstanceMpsProcesses,
 };
 
-/// A process, once for each instance it is in.
+/// A process in one of its instances.
 type ProcessPlace = (u32, Option<Place>);
 
-/// What the lists say of a process.
+/// A process's entry in the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed {
     kind: ProcessType,
@@ -108,7 +109,7 @@ impl ProcessLists {
         let on = (device, instances);
         let compute = self.list(&COMPUTE, on, caller);
         let graphics = self.list(&GRAPHICS, on, caller);
-        self.servers.keep(compute.iter().flat_map(BTreeMap::keys).map(|(pid, _)| *pid));
+        self.servers.update(compute.iter().flat_map(BTreeMap::keys).map(|(pid, _)| *pid));
         let mps = if self.servers.any() { self.list(&MPS, on, caller) } else { None };
         let answered = compute.is_some() || graphics.is_some();
         let listed = self.servers.join(
@@ -120,7 +121,7 @@ impl ProcessLists {
         let count = i64::try_from(pids.len()).ok().filter(|_| answered);
         push(&mut reading.values, &device_metric::PROCESS_COUNT, (), count);
         reading.processes.extend(listed.iter().filter_map(|((pid, place), listed)| {
-            // One whose memory the driver hides is there all the same.
+            // A process whose memory the driver hides is still exported.
             let value = match listed.memory {
                 Some(reported) => {
                     WireValue::new(&metric::MEMORY_USAGE, listed.kind, bytes(reported)?)?
@@ -132,8 +133,7 @@ impl ProcessLists {
         self.utilization(device, caller, &listed, &mut reading.processes);
     }
 
-    /// Reads a list; where the device does not give it, from its instances. `None` where neither
-    /// does.
+    /// Reads a list; if the device does not provide it, from its instances. `None` if neither does.
     fn list(
         &mut self,
         asked: &ListQuery,
@@ -189,22 +189,22 @@ impl ProcessLists {
     }
 }
 
-/// Adds up a list by process: one with contexts in several instances is listed once for each. One
-/// whose memory is not told has none.
+/// Sums a list by process: a process with contexts in several instances is listed once for each.
+/// Unknown memory makes the sum `None`.
 fn tally(
     infos: &[nvmlProcessInfo_t],
     place: impl Fn(&nvmlProcessInfo_t) -> Option<Place>,
     found: &mut BTreeMap<ProcessPlace, Option<u64>>,
 ) {
     for info in infos {
-        let reported = Some(info.usedGpuMemory).filter(|memory| *memory != MEMORY_NOT_TOLD);
+        let reported = Some(info.usedGpuMemory).filter(|memory| *memory != MEMORY_UNKNOWN);
         let sum = found.entry((info.pid, place(info))).or_insert(Some(0));
         *sum = sum.zip(reported).and_then(|(sum, more)| sum.checked_add(more));
     }
 }
 
-/// The instance a list names, of those there are. A GPU instance alone tells where it has one compute
-/// instance only.
+/// The instance that an entry names, among the current ones. A GPU instance alone is enough if it
+/// has only one compute instance.
 fn place(info: &nvmlProcessInfo_t, there: &[Place]) -> Option<Place> {
     let named = |id: u32| Some(id).filter(|id| *id != NO_INSTANCE);
     let compute_instance = named(info.computeInstanceId);
@@ -218,7 +218,7 @@ fn place(info: &nvmlProcessInfo_t, there: &[Place]) -> Option<Place> {
     }
 }
 
-/// The instance of a process that is in one only.
+/// The instance of a process that is in only one.
 fn only_place(listed: &BTreeMap<ProcessPlace, Listed>, pid: u32) -> Option<Place> {
     let mut places = listed.keys().filter(|(of, _)| *of == pid);
     match (places.next(), places.next()) {
@@ -227,15 +227,15 @@ fn only_place(listed: &BTreeMap<ProcessPlace, Listed>, pid: u32) -> Option<Place
     }
 }
 
-/// Which of the processes with a compute context are MPS servers. A name is read when the process
-/// comes onto the list, and a server's every time, because its number may be another's by then.
+/// The MPS servers among the compute processes. A process's name is read when it appears on the
+/// list, and a server's at every reading, because its PID may have been reused.
 #[derive(Debug, Default)]
 struct Servers {
     known: BTreeMap<u32, bool>,
 }
 
 impl Servers {
-    fn keep(&mut self, pids: impl Iterator<Item = u32>) {
+    fn update(&mut self, pids: impl Iterator<Item = u32>) {
         let known = std::mem::take(&mut self.known);
         self.known =
             pids.map(|pid| (pid, *known.get(&pid).unwrap_or(&true) && is_server(pid))).collect();
@@ -245,9 +245,9 @@ impl Servers {
         self.known.values().any(|server| *server)
     }
 
-    /// One row a process, whatever lists it is on: each gives all the memory of the process
-    /// (`nvml.h`: "all of the memory used by the application"), so that adding them up would count
-    /// it again.
+    /// One entry per process, even if it is on several lists: each list gives all the memory of the
+    /// process (`nvml.h`: "all of the memory used by the application"), so a sum would count it
+    /// twice.
     fn join(
         &self,
         compute: &BTreeMap<ProcessPlace, Option<u64>>,
@@ -270,17 +270,17 @@ impl Servers {
 }
 
 fn is_server(pid: u32) -> bool {
-    // A process that is gone is nobody's server.
+    // A process that has ended is not a server.
     let name = crate::text::read_lossy(format!("/proc/{pid}/comm").as_ref()).unwrap_or_default();
     name.trim_end() == SERVER_NAME
 }
 
 impl Cursors {
-    /// From when on to ask.
+    /// The start time of the next query.
     fn since(&mut self, now: SystemTime) -> u64 {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let known = self.since_us.filter(|since_us| *since_us <= micros(now + TO_COME));
+        let known = self.since_us.filter(|since_us| *since_us <= micros(now + MAX_AHEAD));
         known.unwrap_or_else(|| {
             let since_us = micros(now.saturating_sub(FIRST_LOOK_BACK));
             *self = Self { since_us: Some(since_us), ..Self::default() };
@@ -288,8 +288,9 @@ impl Cursors {
         })
     }
 
-    /// Sums what is new for each process and moves its cursor. The next question starts at the
-    /// oldest cursor of those that had something new: what is older was on offer just now.
+    /// Sums the new samples of each process and moves its cursor. The next query starts at the
+    /// oldest cursor among the processes with new samples: this query already returned everything
+    /// older.
     fn take(&mut self, samples: &[nvmlProcessUtilizationSample_t]) -> BTreeMap<u32, Busy> {
         let start = self.since_us.unwrap_or_default();
         let mut busy: BTreeMap<u32, Busy> = BTreeMap::new();
@@ -305,7 +306,7 @@ impl Cursors {
         }
         if let Some(oldest) = newest.values().min() {
             self.since_us = Some(*oldest);
-            // A cursor before the question's start adds nothing to it.
+            // A cursor before the query's start has no effect.
             self.read_to.retain(|_, read_to| *read_to > *oldest);
             self.read_to.extend(newest);
         }
@@ -338,7 +339,7 @@ impl Mean {
 #[cfg(test)]
 mod tests {
     use super::{
-        BTreeMap, Cursors, Duration, Listed, MEMORY_NOT_TOLD, NO_INSTANCE, Place, ProcessType,
+        BTreeMap, Cursors, Duration, Listed, MEMORY_UNKNOWN, NO_INSTANCE, Place, ProcessType,
         Servers, SystemTime, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, only_place, place,
         tally,
     };
@@ -383,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_in_two_instances_has_a_row_in_each_and_untold_memory_is_none() {
+    fn a_process_in_two_instances_is_listed_in_each_and_unknown_memory_is_none() {
         let found = listed(&[
             info(1, 10, 1),
             info(1, 20, 2),
             info(2, 5, NO_INSTANCE),
             info(2, 6, NO_INSTANCE),
-            info(3, MEMORY_NOT_TOLD, 1),
+            info(3, MEMORY_UNKNOWN, 1),
             info(4, 7, 8),
         ]);
         let expected = [
@@ -397,7 +398,7 @@ mod tests {
             ((1, Some(at(2))), Some(20)),
             ((2, None), Some(11)),
             ((3, Some(at(1))), None),
-            // Made since the instances were looked up, or gone.
+            // An instance created since the instances were listed, or destroyed.
             ((4, None), Some(7)),
         ];
         assert_eq!(found, expected.into());
@@ -416,9 +417,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_on_several_lists_is_one_row_with_its_memory_once() {
+    fn a_process_on_several_lists_counts_its_memory_once() {
         let known = [(1, true), (2, false), (3, false)].into();
-        let compute = listed(&[info(1, 30, 1), info(2, 700, 1), info(3, MEMORY_NOT_TOLD, 1)]);
+        let compute = listed(&[info(1, 30, 1), info(2, 700, 1), info(3, MEMORY_UNKNOWN, 1)]);
         let graphics = listed(&[info(3, 50, 1), info(4, 60, NO_INSTANCE)]);
         let mps = listed(&[info(2, 700, 1)]);
         let joined = Servers { known }.join(&compute, &graphics, &mps);
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_process_as_a_whole_is_placed_only_if_it_is_in_one_instance() {
+    fn a_process_wide_value_is_placed_only_if_the_process_is_in_one_instance() {
         let row = Listed { kind: ProcessType::Compute, memory: None };
         let all = [
             ((1, Some(at(1))), row),
@@ -466,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_costs_no_samples_but_those_before() {
+    fn a_clock_set_back_loses_only_earlier_samples() {
         let mut cursors = Cursors::default();
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         assert_eq!(cursors.since(at(7200)), 7_199_000_000);
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentage_over_a_hundred_is_no_sample() {
+    fn a_percentage_over_a_hundred_is_dropped() {
         let mut cursors = Cursors { since_us: Some(0), ..Cursors::default() };
         let garbage = [sample(1, 10, u32::MAX), sample(1, 20, 40), sample(2, 10, 101)];
         assert_eq!(busy(&mut cursors, &garbage), [(1, Some(0.4)), (2, None)].into());

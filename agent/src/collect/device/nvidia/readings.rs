@@ -1,7 +1,7 @@
-//! What a device reads, call by call, in the catalogue's units.
+//! The readings of a device, call by call, in the catalogue's units.
 //!
-//! A value that cannot be true (all ones, more than 100 %, 300 °C) is counted and left out: drivers
-//! hand them out of registers that do not answer.
+//! Implausible values (all ones, more than 100 %, 300 °C) are counted and left out: drivers return
+//! them from registers that do not answer.
 
 mod clocks;
 mod ecc;
@@ -22,23 +22,23 @@ use nvml_wrapper::Device;
 const PERCENT: f64 = 100.0;
 /// No device has a pebibyte.
 const MAX_BYTES: i64 = 1 << 50;
-/// Fans may be set over their nominal speed.
-const FASTEST_FAN: u32 = 200;
+/// Fans may run above their nominal speed.
+const MAX_FAN_PERCENT: u32 = 200;
 
-/// Where readings come from: calls about the device, and its fields, which are read already.
+/// The sources of readings: calls about the device, and its fields, which are already read.
 type Of<'a> = (&'a Device<'a>, &'a Fields);
 
-/// What is kept of one device between readings.
+/// State of one device between readings.
 #[derive(Debug)]
 pub(super) struct Readings {
     clocks: Clocks,
-    /// How many fans there are, where the driver tells.
+    /// Number of fans, if the driver reports it.
     fans: Option<u32>,
-    /// What never changes.
+    /// Values that never change.
     once: CachedReadings,
-    /// What changes seldom.
+    /// Values that rarely change.
     slow: CachedReadings,
-    /// Counters of which a minute's delay is no loss.
+    /// Counters that may be a minute late.
     medium: CachedReadings,
 }
 
@@ -55,7 +55,7 @@ impl Default for Readings {
 }
 
 impl Readings {
-    /// Reads everything about a device but its processes.
+    /// Reads everything about a device except its processes.
     pub(super) fn read(&mut self, of: Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         let device = of.0;
         push(out, &metric::INFO, (), Some(1));
@@ -82,7 +82,7 @@ impl Readings {
         self.fans(device, caller, out);
     }
 
-    /// Each fan; of a driver that does not tell how many there are, the first.
+    /// Each fan; only the first if the driver does not report how many there are.
     fn fans(&mut self, device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         if self.fans.is_none() {
             self.fans = caller.call(Call::Fans, || device.num_fans());
@@ -93,7 +93,7 @@ impl Readings {
                 out,
                 &metric::FAN_SPEED,
                 fan,
-                caller.in_range(speed, 0..=FASTEST_FAN).map(fraction),
+                caller.in_range(speed, 0..=MAX_FAN_PERCENT).map(fraction),
             );
         }
     }
@@ -109,7 +109,7 @@ pub(super) fn bytes(count: u64) -> Option<i64> {
     i64::try_from(count).ok()
 }
 
-/// A percentage as a fraction, if it is one.
+/// A percentage as a fraction, if it is at most 100.
 fn percentage(caller: &mut NvmlCaller, percent: Option<u32>) -> Option<f64> {
     caller.in_range(percent, 0..=100).map(fraction)
 }

@@ -1,7 +1,7 @@
-//! What a board is, how it is set up, and the fabric it joined: about twenty calls once a handle,
-//! of which four are asked again every thirtieth reading (modes and video sessions) and one every
-//! sixth (the fabric). The InfoROM's flash memory is never read: the checksum of its configuration,
-//! which the driver has, is.
+//! A board's identity, modes and fabric: about twenty calls once per handle, of which four are
+//! repeated every thirtieth reading (modes and video sessions) and one every sixth (the fabric).
+//! The InfoROM's flash memory is never read, only the checksum of its configuration, which the
+//! driver has.
 
 use super::cached::CachedReadings;
 use super::caller::{Call, NvmlCaller, PollEvery};
@@ -22,10 +22,10 @@ const KIB: u64 = 1024;
 /// Divides microseconds.
 const MICRO: f64 = 1e6;
 
-/// What is kept of one board between readings.
+/// State of one board between readings.
 #[derive(Debug)]
 pub(super) struct StaticInfo {
-    /// Something of what it is was not told; it is asked again at the next reading.
+    /// A part of the identity could not be read; it is read again at the next reading.
     again: bool,
     /// Accounting is on.
     accounting: bool,
@@ -54,7 +54,7 @@ impl Default for StaticInfo {
 }
 
 impl StaticInfo {
-    /// Reads how the board is; its fields are read already.
+    /// Reads the board's state; its fields are already read.
     pub(super) fn read(
         &mut self,
         (device, fields, versions): (&Device<'_>, &Fields, &Versions),
@@ -74,12 +74,12 @@ impl StaticInfo {
         self.fabric.read(caller, out, |caller, out| *joined = fabric::read(device, caller, out));
     }
 
-    /// Whether the driver keeps accounts of processes.
-    pub(super) fn keeps_accounts(&self) -> bool {
+    /// Whether the driver's accounting is on.
+    pub(super) fn has_accounting(&self) -> bool {
         self.accounting
     }
 
-    /// Brings what is known of the board up to date; true when that changed something.
+    /// Updates the board's facts; true if any changed.
     pub(super) fn update(
         &mut self,
         (device, fields, versions): (&Device<'_>, &Fields, &Versions),
@@ -89,7 +89,7 @@ impl StaticInfo {
         let mut changed = false;
         if self.again || caller.due(PollEvery::Once) {
             let failed = caller.cost().failed;
-            changed |= what_it_is(device, caller, facts);
+            changed |= identity(device, caller, facts);
             changed |= confidential_facts(versions.confidential, facts);
             self.again = caller.cost().failed != failed;
         }
@@ -102,8 +102,8 @@ impl StaticInfo {
     }
 }
 
-fn what_it_is(device: &Device<'_>, caller: &mut NvmlCaller, facts: &mut Facts) -> bool {
-    // Some say "N/A" of what they do not have.
+fn identity(device: &Device<'_>, caller: &mut NvmlCaller, facts: &mut Facts) -> bool {
+    // Some drivers return "N/A" for what a board does not have.
     let word = |reported: Option<String>| reported.filter(|text| !text.is_empty() && text != "N/A");
     let texts = [
         (Fact::Vbios, caller.call(Call::Vbios, || device.vbios_version())),
@@ -144,7 +144,7 @@ fn platform(place: &raw::Platform, facts: &mut Facts) -> bool {
         (Fact::Host, Some(place.host.to_string())),
         (Fact::Peer, peer),
     ];
-    // Each must be set, whatever the ones before it were.
+    // No short circuit: each must be set.
     reported.into_iter().fold(false, |changed, (fact, text)| facts.set(fact, text) | changed)
 }
 
@@ -176,7 +176,7 @@ fn addressing(mode: u32) -> Option<String> {
 fn recovery_action(fields: &Fields, out: &mut Vec<WireValue>) {
     let reported =
         fields.whole(Field::RecoveryAction).and_then(|reported| usize::try_from(reported).ok());
-    // An action that a newer driver has is none of these, and not "nothing to do".
+    // An unknown action of a newer driver is not exported as "none".
     let Some(reported) = reported.filter(|reported| *reported < RecoveryAction::ALL.len()) else {
         return;
     };
@@ -185,7 +185,7 @@ fn recovery_action(fields: &Fields, out: &mut Vec<WireValue>) {
     }
 }
 
-/// Whether the InfoROM is what its checksum says, and that of its configuration if so.
+/// Reads the checksum of the InfoROM's configuration; `None` if the InfoROM is corrupted.
 fn inforom(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) -> Option<u32> {
     let reported = caller.call(Call::InforomChecksum, || match device.config_checksum() {
         Ok(checksum) => Ok(Some(checksum)),
@@ -196,7 +196,7 @@ fn inforom(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue
     reported
 }
 
-/// Reads what is on and what is off; true when accounting is on.
+/// Reads the modes; true if accounting is on.
 fn modes(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) -> bool {
     let persistence = caller.call(Call::PersistenceMode, || device.is_in_persistent_mode());
     let accounting = caller.call(Call::AccountingMode, || device.is_accounting_enabled());
@@ -233,7 +233,7 @@ fn compute_mode(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<Wire
     }
 }
 
-/// Nothing where confidential computing is off.
+/// Exports nothing if confidential computing is off.
 fn confidential(
     (device, versions): (&Device<'_>, &Versions),
     caller: &mut NvmlCaller,

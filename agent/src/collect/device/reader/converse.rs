@@ -1,4 +1,4 @@
-//! One tick with a child: what is asked, what is waited for, and until when.
+//! One tick with a child: requests, answers and deadlines.
 
 use super::DeviceReader;
 use crate::catalog::device::DeviceState;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 impl DeviceReader {
-    /// One tick with a child, of one that began a while ago.
+    /// Runs one tick with a child; the tick began at `begun`.
     pub(super) fn converse(
         &mut self,
         session: &mut Connection,
@@ -18,16 +18,16 @@ impl DeviceReader {
     ) -> Result<(), Disconnect> {
         let deadline = begun + self.settings.deadline;
         self.tick += 1;
-        let patience = if session.late { Instant::now() } else { deadline };
-        let ready = self.open(session, patience)? && self.settle(session)?;
+        let timeout = if session.late { Instant::now() } else { deadline };
+        let ready = self.open(session, timeout)? && self.settle(session)?;
         session.late = !ready;
         let Some(devices) = session.devices.filter(|_| ready) else {
-            self.rows.rest(DeviceState::Hung, &session.why_late(None));
+            self.states.rest(DeviceState::Hung, &session.why_late(None));
             return Ok(());
         };
         let count = self.is_time_to_count(session)?;
-        let holders = (self.knows.holders)();
-        session.link.send(&Request::Read { tick: self.tick, count, holders })?;
+        let openers = (self.context.openers)();
+        session.link.send(&Request::Read { tick: self.tick, count, openers })?;
         session.owed = Some(self.tick);
         session.gone.clear();
         let mut missing: BTreeSet<u32> = (0..devices).collect();
@@ -38,15 +38,15 @@ impl DeviceReader {
             }
         }
         session.late = session.owed.is_some();
-        self.judge_gone(session, devices)?;
+        self.classify_gone(session, devices)?;
         for slot in &missing {
             let why = session.why_late(Some(*slot));
-            self.rows.silent(*slot, Unavailable { state: DeviceState::Hung, why });
+            self.states.silent(*slot, Unavailable { state: DeviceState::Hung, why });
         }
-        self.rows.unlisted(&self.knows.inventory);
+        self.states.unlisted(&self.context.inventory);
         self.slow.retain(|slot| missing.contains(slot));
         self.slow.extend(missing);
-        self.restarts.went_well();
+        self.restarts.succeeded();
         Ok(())
     }
 
@@ -59,7 +59,8 @@ impl DeviceReader {
         Ok(true)
     }
 
-    /// Takes what arrived since the last tick; false while the child owes an answer.
+    /// Handles the frames that arrived since the last tick; false while the child has an unfinished
+    /// request.
     fn settle(&mut self, session: &mut Connection) -> Result<bool, Disconnect> {
         let now = Instant::now();
         while let Some(frame) = session.link.receive(now)? {
@@ -68,22 +69,22 @@ impl DeviceReader {
         Ok(session.owed.is_none())
     }
 
-    /// Whether the devices are to be counted; they are not where the kernel driver has others than
-    /// before, because then the library is loaded anew.
+    /// Whether to count the devices. If the kernel driver's devices changed, the library is
+    /// reloaded instead.
     fn is_time_to_count(&self, session: &mut Connection) -> Result<bool, Disconnect> {
         if session.counted.elapsed() < self.settings.retry {
             return Ok(false);
         }
         session.counted = Instant::now();
-        let roster = self.driver_devices();
-        if roster == session.driver_devices {
+        let now_listed = self.driver_devices();
+        if now_listed == session.driver_devices {
             return Ok(true);
         }
-        let (before, now) = (session.driver_devices.len(), roster.len());
+        let (before, now) = (session.driver_devices.len(), now_listed.len());
         Err(Disconnect::Changed(format!("the kernel driver had {before}, and now others or {now}")))
     }
 
-    /// Takes a frame; gives the device that answered this tick with it.
+    /// Handles a frame; returns the device if it answered this tick.
     fn handle(
         &mut self,
         session: &mut Connection,
@@ -94,7 +95,7 @@ impl DeviceReader {
             Frame::Opened { devices } => {
                 session.devices = Some(devices);
                 session.stuck.remove(&None);
-                self.rows.renumber();
+                self.states.renumber();
             }
             Frame::Refused { refusal, text } => return Err(Disconnect::Refused { refusal, text }),
             Frame::Stuck { slot, call } => {
@@ -113,7 +114,7 @@ impl DeviceReader {
                     session.gone.insert(slot, why.clone());
                 }
                 plausible::keep(&mut reading, &mut self.report);
-                if let Some(gpu) = self.rows.take(slot, &reading, timely, &self.knows) {
+                if let Some(gpu) = self.states.take(slot, &reading, timely, &self.context) {
                     reading.ended.iter().for_each(|ended| self.listener.ended(gpu, ended));
                 }
                 return Ok(timely.then_some(slot));
@@ -122,21 +123,21 @@ impl DeviceReader {
         Ok(None)
     }
 
-    /// What those devices make of it that said the driver was gone also after the library was loaded
-    /// anew: it is gone if all of them say so. If others answer, it is the device that is lost, and no
-    /// reason to load the library once more.
-    fn judge_gone(&mut self, session: &mut Connection, devices: u32) -> Result<(), Disconnect> {
+    /// Decides what it means that devices report a missing driver after the library was reloaded:
+    /// the driver is gone if all of them report it. If others answer, those devices are lost, and
+    /// the library is not reloaded again.
+    fn classify_gone(&mut self, session: &mut Connection, devices: u32) -> Result<(), Disconnect> {
         let gone = std::mem::take(&mut session.gone);
         if let Some(why) = gone.values().next().filter(|_| gone.len() == devices as usize) {
             return Err(Disconnect::DriverGone(why.clone()));
         }
-        // While the child owes an answer, nobody knows.
+        // Undecided while the child has an unfinished request.
         self.renewed &= session.late || !gone.is_empty();
         Ok(())
     }
 
-    /// The library has as many devices as it says now. Where loading it anew has not helped before,
-    /// it is not done again.
+    /// Handles the library's device count: a changed count reloads the library, unless a reload for
+    /// the same change did not help.
     fn counted(&mut self, session: &Connection, now: u32) -> Result<(), Disconnect> {
         let before = session.devices.unwrap_or(now);
         if now == before || self.miscount == Some((before, now)) {
@@ -146,7 +147,7 @@ impl DeviceReader {
         Err(Disconnect::Changed(format!("the library had {before}, and now {now}")))
     }
 
-    /// Books what a reading cost. A late device that was quick enough this time is waited for
+    /// Records the cost of a reading. A late device that was fast enough this time is waited for
     /// again.
     fn account(&mut self, reading: &Reading, slot: u32) {
         let spent = Duration::from_nanos(reading.cost.library_ns);

@@ -1,6 +1,6 @@
-//! The child's life: started where there is a library, let go of, and started again.
+//! Starts, closes and restarts the child.
 
-use super::{DeviceReader, EXIT_PATIENCE, RELEASED, Settings};
+use super::{DeviceReader, EXIT_TIMEOUT, RELEASED, Settings};
 use crate::catalog::agent::SourceState;
 use crate::catalog::device::DeviceState;
 use crate::collect::device::connection::{Connection, Disconnect};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 impl DeviceReader {
-    /// Starts a child if it is time and no old one is left.
+    /// Starts a child if one is due and no old one is left.
     pub(super) fn start(&mut self) -> Option<Connection> {
         if let Some(leaving) = &mut self.leaving {
             if leaving.ended(Duration::ZERO).is_none() {
@@ -42,7 +42,7 @@ impl DeviceReader {
         }
     }
 
-    /// The library to load, empty for a vendor that needs none; or why there is nothing to read.
+    /// The library to load (empty for a vendor that needs none), or why there is nothing to read.
     fn find(&self) -> Result<PathBuf, String> {
         let Settings { library, paths, .. } = &self.settings;
         let Some(known) = &self.vendor.library else {
@@ -56,8 +56,8 @@ impl DeviceReader {
 
     fn spawn(&mut self, library: &Path) -> Option<Connection> {
         self.report.restarts += u64::from(self.restarts.begin());
-        // Before the library is loaded: what comes after is noticed.
-        let roster = self.driver_devices();
+        // Listed before the library is loaded, so that a later change is noticed.
+        let driver_devices = self.driver_devices();
         let Settings { program: path, environment, off, paths, confined, stall, .. } =
             &self.settings;
         let (vendor, events) = (self.vendor.name, self.listener.are_open());
@@ -70,8 +70,9 @@ impl DeviceReader {
                 self.listener.receive(link.events());
                 self.control.hold(hangup);
                 self.slow.clear();
-                let session = Connection::new(link, roster);
-                // A release between the check at the tick's begin and here must not be missed.
+                let session = Connection::new(link, driver_devices);
+                // The operator may release the devices between the check at the start of the tick
+                // and here.
                 if self.control.released() {
                     self.session = Some(session);
                     self.let_go();
@@ -90,11 +91,11 @@ impl DeviceReader {
         }
     }
 
-    /// Ends a session and decides when the next one starts.
+    /// Closes a connection and decides when the next one starts.
     pub(super) fn end(&mut self, session: Connection, ending: &Disconnect) {
         self.control.forget_child();
         let mut leaving = session.link.close();
-        let status = leaving.ended(EXIT_PATIENCE);
+        let status = leaving.ended(EXIT_TIMEOUT);
         self.leaving = status.is_none().then_some(leaving);
         if self.control.released() {
             self.down = (DeviceState::Released, RELEASED.to_owned());
@@ -107,7 +108,7 @@ impl DeviceReader {
             reason = format!("the reader process ended early: {status}");
         }
         match ending {
-            // Seen once for each change: no reason to wait.
+            // Happens once for each change: no pause needed.
             Disconnect::Changed(_) => tracing::info!(reason, "the library is loaded anew"),
             ending if ending.is_passing() => {
                 self.report.errors += 1;
@@ -119,17 +120,17 @@ impl DeviceReader {
         self.state(state, reason, remedy);
     }
 
-    /// Hangs up on the child, if there is one.
+    /// Closes the connection to the child, if there is one.
     pub(super) fn let_go(&mut self) {
         self.control.forget_child();
         if let Some(session) = self.session.take() {
             let mut leaving = session.link.close();
-            self.leaving = leaving.ended(EXIT_PATIENCE).is_none().then_some(leaving);
+            self.leaving = leaving.ended(EXIT_TIMEOUT).is_none().then_some(leaving);
         }
         self.restarts.at_once();
     }
 
-    /// The kernel driver's devices; none where it has no such list.
+    /// The kernel driver's devices; empty if it has no such list.
     pub(super) fn driver_devices(&self) -> BTreeSet<OsString> {
         (self.vendor.listed)(&self.settings.paths)
     }

@@ -1,5 +1,5 @@
-//! Why a device is gone that was there, as far as the driver's list and the bus tell: two system calls
-//! a tick for each such device, and none where there is none.
+//! Why a known device is gone, according to the driver's list and the bus. Costs two system calls a
+//! tick for each such device.
 
 use super::Unavailable;
 use crate::catalog::device::DeviceState;
@@ -8,8 +8,8 @@ use crate::inventory::register::KnownDevice;
 use crate::paths::Paths;
 use std::fs;
 
-/// Why a device is at no position: the library has one that does not say who it is, another took its
-/// place, or it is gone.
+/// Why a device is at no position: the library has a device without identity, another device took
+/// its place, or it is gone.
 pub(super) fn absence(
     (known, drivers): (Option<&KnownDevice>, &[&str]),
     unnamed: Option<&Unavailable>,
@@ -19,9 +19,9 @@ pub(super) fn absence(
         let why = format!("{by} is at its PCI address");
         return Unavailable { state: DeviceState::Replaced, why };
     }
-    if let Some(away) = unnamed {
-        let why = format!("not among those that say who they are: {}", away.why);
-        return Unavailable { state: away.state, why };
+    if let Some(unavailable) = unnamed {
+        let why = format!("not among the identified devices: {}", unavailable.why);
+        return Unavailable { state: unavailable.state, why };
     }
     let address = known.and_then(|known| known.pci_address.as_deref());
     let at = address.unwrap_or("an unknown address");
@@ -37,14 +37,14 @@ pub(super) fn absence(
     Unavailable { state: DeviceState::Missing, why }
 }
 
-/// What a device on the bus is bound to.
+/// The driver binding of a device on the bus.
 #[derive(Debug, PartialEq, Eq)]
 enum Bound {
     ToNone,
     To(String),
 }
 
-/// `None` where the bus has no such device.
+/// `None` if the bus has no such device.
 fn driver(address: PciAddress, paths: &Paths) -> Option<Bound> {
     let device = paths.sys.join(format!("bus/pci/devices/{address}"));
     match fs::read_link(device.join("driver")) {
@@ -60,7 +60,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_device_that_is_gone_says_what_the_bus_says() {
+    fn a_missing_device_reports_its_state_on_the_bus() {
         let folder = tempfile::tempdir().unwrap();
         let paths = Paths::under(folder.path());
         let devices = paths.sys.join("bus/pci/devices");
@@ -84,9 +84,9 @@ mod tests {
                 last_seen: 0,
                 replaced_by: None,
             };
-            let away = absence((Some(&known), &["vendor-drm"]), None, &paths);
-            assert_eq!(away.state, DeviceState::Missing);
-            away.why
+            let unavailable = absence((Some(&known), &["vendor-drm"]), None, &paths);
+            assert_eq!(unavailable.state, DeviceState::Missing);
+            unavailable.why
         };
         let tail = |bus| format!(" (was at 00000000:{bus}:00.0); `gpuwho forget` ends this");
         let reported = ["17", "18", "19", "1a"].map(why);

@@ -1,4 +1,4 @@
-//! One device as the agent knows it: a reading becomes samples, and a summary for `gpuwho`'s table.
+//! One device: turns a reading into samples, and into a summary for `gpuwho`'s table.
 
 use super::ReaderContext;
 use crate::catalog::device::{self as metric, DeviceState, MemoryState, Sensor, Task};
@@ -18,12 +18,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(super) struct DeviceRow {
     pub(super) snapshot: DeviceSnapshot,
     instances: BTreeMap<Place, InstanceId>,
-    /// When it was last read, on the boot clock: before zero if it was before the boot.
+    /// Time of the last reading on the boot clock; negative if before the boot.
     pub(super) last_good_ns: Option<i64>,
-    /// How its performance counters stand.
+    /// State of its performance counters.
     pub(super) counters: Option<CounterState>,
     pub(super) samples: Vec<(SystemTime, Sample)>,
-    /// Something is known of it this tick.
+    /// The state was set in this tick.
     pub(super) settled: bool,
 }
 
@@ -59,8 +59,12 @@ impl DeviceRow {
         reason.clone_into(&mut self.snapshot.reason);
     }
 
-    /// Takes the partitions there are now; true when they are not those of the last reading.
-    pub(super) fn recut(&mut self, now: &[InstanceReading], inventory: &Inventory) -> bool {
+    /// Updates the partitions; true if they changed since the last reading.
+    pub(super) fn update_instances(
+        &mut self,
+        now: &[InstanceReading],
+        inventory: &Inventory,
+    ) -> bool {
         let gpu = self.snapshot.gpu;
         let ids = now.iter().filter_map(|read| {
             let new = read.identity.clone().map(|identity| {
@@ -81,26 +85,26 @@ impl DeviceRow {
         changed
     }
 
-    /// Where a process is by the nodes it holds, for one of which the driver's list does not say.
+    /// The partition of a process by its open nodes, if the driver's list does not name it.
     fn by_nodes(
         &self,
         process: ProcKey,
-        knows: &ReaderContext,
+        context: &ReaderContext,
         partitions: &PartitionNodes,
     ) -> Option<InstanceId> {
         if self.instances.is_empty() {
             return None;
         }
-        let info = knows.inventory.get(self.snapshot.gpu)?;
-        let place = partitions.only_one_of(&(knows.nodes)(process), &info)?;
+        let info = context.inventory.get(self.snapshot.gpu)?;
+        let place = partitions.only_one_of(&(context.nodes)(process), &info)?;
         self.snapshot.instance_at(place)
     }
 
-    /// Turns a good reading into samples; gives the number of processes nobody knows.
+    /// Turns a good reading into samples; returns the number of unidentified processes.
     pub(super) fn fill(
         &mut self,
         reading: &Reading,
-        knows: &ReaderContext,
+        context: &ReaderContext,
         partitions: &PartitionNodes,
     ) -> usize {
         let time = UNIX_EPOCH + Duration::from_nanos(reading.time_ns);
@@ -119,18 +123,18 @@ impl DeviceRow {
         let mut pids: Vec<u32> = reading.processes.iter().map(|value| value.pid).collect();
         pids.sort_unstable();
         pids.dedup();
-        let who = (knows.identify)(&pids, reading.asked_ns);
+        let who = (context.identify)(&pids, reading.asked_ns);
         let mut processes: BTreeMap<(u32, Option<Place>), ProcessSnapshot> = BTreeMap::new();
         for ProcessValue { pid, place, value } in &reading.processes {
             let known = processes.entry((*pid, *place)).or_insert_with(|| {
                 let process = who.get(pid).copied();
-                let by_nodes = || self.by_nodes(process?, knows, partitions);
+                let by_nodes = || self.by_nodes(process?, context, partitions);
                 let instance =
                     place.map_or_else(by_nodes, |place| self.snapshot.instance_at(place));
                 ProcessSnapshot { pid: *pid, process, instance, ..ProcessSnapshot::default() }
             });
             known.note(value);
-            // Said below of everybody, once.
+            // Exported below, once per process.
             let is_info = value.int(&process_metric::INFO, ()).is_some();
             if let Some(process) = known.process.filter(|_| !is_info) {
                 let subject = GpuProcess { gpu, process, instance: known.instance }.into();
@@ -193,7 +197,8 @@ impl ProcessSnapshot {
     }
 }
 
-/// A value as a sample; parent and child are one build, so the catalogue knows every one.
+/// Turns a value into a sample. Agent and child are the same build, so the catalogue has every
+/// metric.
 fn sampled(time: SystemTime, subject: Subject, value: &WireValue) -> Option<(SystemTime, Sample)> {
     let (metric, dims, value) = (value.metric()?, value.dims(), value.value());
     Some((time, Sample { metric, subject, dims, labels: None, value }))

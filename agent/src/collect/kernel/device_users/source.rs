@@ -1,4 +1,4 @@
-//! Who uses a device, as a source of the agent, and the section `[devices]`.
+//! The users of devices as a source of the agent, and the section `[devices]`.
 
 use super::{Finding as Found, NAME, OpenHook, Settings, diagnose, start};
 use crate::collect::Collector;
@@ -14,19 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The row.
+/// The row of the table.
 pub const PROBE: ProbeDef = ProbeDef {
     source: SourceDef {
         name: NAME,
-        about: "who opens a device, as the kernel tells it",
+        about: "the processes that open devices, as the kernel reports them",
         section: Some(SECTION),
-        // Whoever is told of processes, from the first one on.
+        // Every source that receives processes must start first, so that it receives all of them.
         after: &[probe::NAME],
         switches: &[],
         alone: Alone::Named,
         configure: |_, with| Ok(Box::new(settings(with.tables)?)),
     },
-    // Each must work in every kernel that can have it.
+    // Each must work in every kernel that supports it.
     self_tests: &[
         SelfTest { name: "bpf", hook: Some("fexit") },
         SelfTest { name: "bpf", hook: Some("cgroup") },
@@ -49,16 +49,16 @@ const DEVICES: &str = "devices";
 const SECTION: Section = Section::of::<RawDevices>(
     DEVICES,
     r#"# Device nodes whose openers are watched (the last part may end in *), and kernel drivers (names as in
-# /proc/devices) whose nodes are watched wherever they are, in containers too. Of drm's nodes only the
-# render nodes of devices whose driver a reader knows.
+# /proc/devices) whose nodes are watched wherever they are, in containers too. Of drm's nodes
+# only the render nodes of devices with a supported driver.
 #: nodes = ["/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel/*", "/dev/accel*", "/dev/tenstorrent/*", "/dev/vfio/*"]
 #: drivers = ["nvidia", "nvidia-frontend", "nvidiactl", "nvidia-uvm", "nvidia-caps", "kfd", "drm", "accel", "habanalabs", "tenstorrent", "vfio"]
 # How an open is seen: auto, fexit (kernel function trace), cgroup (device program on the cgroup2
 # root) or syscall (open tracepoints).
 #: open_hook = "auto"
-# false: do not load BPF; look through /proc instead.
+# false: do not load BPF; scan /proc instead.
 #: bpf = true
-# Time between looks through /proc where BPF cannot be loaded, and beside BPF, for what no hook
+# Time between scans of /proc if BPF cannot be loaded, and in addition to BPF, for opens that no hook
 # sees.
 #: scan_interval = "2s"
 #: rescan_interval = "5m"
@@ -76,7 +76,7 @@ struct RawDevices {
     rescan_interval: Option<String>,
 }
 
-/// The section, over what is usual.
+/// The section's values, over the defaults.
 pub fn settings(tables: &Tables) -> Result<Settings, ConfigError> {
     let raw: RawDevices = tables.read(DEVICES)?;
     let default = Settings::default();
@@ -118,7 +118,7 @@ impl Source for Settings {
             let report = handle.report();
             let lost = report.dropped.iter().map(|(_, lost)| lost).sum();
             if gauges.evidence_lost.swap(lost, Ordering::Relaxed) != lost {
-                // An end that was not told could leave a number to another process.
+                // A lost exit could leave a PID attributed to an ended process.
                 ownership.lost_evidence();
             }
             board.put(NAME, &report);

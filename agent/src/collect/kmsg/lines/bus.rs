@@ -1,25 +1,27 @@
-//! Lines that begin with a driver and an address: PCIe errors, and AMD's RAS, resets and hangs.
+//! Parses lines that start with a driver and an address: PCIe errors, and AMD's RAS errors, resets
+//! and hangs.
 //!
-//! Read in Linux 6.1 and 6.12 (`aer_print_error`, `pci_print_aer`, `dpc_process_error`,
-//! `amdgpu_ras.c`, `amdgpu_ras_eeprom.c`, `amdgpu_job_timedout`), and in the patches before, between
-//! and after them for what these two have otherwise. Errors are `Corrected` and `Uncorrected` (6.1) or
-//! `Correctable` and `Uncorrectable` (6.12), with or without `AER: ` before; RAS lines have a
+//! Taken from Linux 6.1 and 6.12 (`aer_print_error`, `pci_print_aer`, `dpc_process_error`,
+//! `amdgpu_ras.c`, `amdgpu_ras_eeprom.c`, `amdgpu_job_timedout`), and from the patches before,
+//! between and after them where other versions differ. Errors are `Corrected` and `Uncorrected`
+//! (6.1) or `Correctable` and `Uncorrectable` (6.12), with or without a leading `AER: `; RAS lines
+//! have a leading `{sequence}` in 6.12 and none in 6.1.
 //! `{sequence}` before them in 6.12 and none in 6.1.
 
 use super::grammar;
 use crate::catalog::event::EventKind;
 use crate::event::{Observation, Place, Severity};
 
-/// Drivers of accelerators, as their lines begin, and of the ports above them.
+/// Drivers of accelerators, as their lines start, and the driver of PCIe ports.
 const DRIVERS: &[&str] = &["nvidia", "amdgpu", "nouveau", "xe", "i915", "habanalabs", PORT];
-/// The driver of ports.
+/// The driver of PCIe ports.
 const PORT: &str = "pcieport";
 
-/// What such a line says.
+/// Parses such a line.
 pub(super) fn read(text: &str) -> Option<Observation> {
     let job = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring ";
     if let Some(rest) = text.strip_prefix(job) {
-        // Linux 6.1: which device it was, the line does not say. In 6.12 it does.
+        // The line of Linux 6.1 does not name the device; that of 6.12 does.
         return is_hang(rest).then(|| hang(Place::Host, text));
     }
     let (driver, rest) = text.split_once(' ')?;
@@ -39,7 +41,7 @@ pub(super) fn read(text: &str) -> Option<Observation> {
     amdgpu(rest.strip_prefix("[drm] *ERROR* ").unwrap_or(rest), place, text)
 }
 
-/// How bad a PCIe error is; one line of each report.
+/// The severity of a PCIe error; matches one line of each report.
 fn bus_error(rest: &str) -> Option<Severity> {
     let error = rest.strip_prefix("AER: ").unwrap_or(rest);
     if let Some(how) = error.strip_prefix("PCIe Bus Error: severity=") {
@@ -50,15 +52,15 @@ fn bus_error(rest: &str) -> Option<Severity> {
             _ => Severity::Warning,
         });
     }
-    // Of firmware that keeps the errors to itself first; how bad it was is in the lines behind.
+    // Firmware that handles errors first prints this; the severity is in later lines.
     if error.starts_with("aer_status: ") {
         return Some(Severity::Warning);
     }
-    // The port has cut off what is below it.
+    // The port has disconnected the devices below it.
     rest.strip_prefix("DPC: ")?.starts_with("containment event, ").then_some(Severity::Critical)
 }
 
-/// AMD's words. Other lines of the driver have names of processes in them.
+/// Parses AMD's lines. Other lines of the driver contain process names.
 fn amdgpu(rest: &str, place: Place, text: &str) -> Option<Observation> {
     let ras = after_place(rest);
     let (kind, severity) = if let Some(severity) = counted(ras).or_else(|| memory(ras)) {
@@ -73,7 +75,7 @@ fn amdgpu(rest: &str, place: Place, text: &str) -> Option<Observation> {
     Some(Observation::new(kind, place, severity, text))
 }
 
-/// What follows the event's number and the place on the board, `{7}socket: 0, die: 0, `.
+/// The text after the event's number and the location on the board, `{7}socket: 0, die: 0, `.
 fn after_place(rest: &str) -> &str {
     let event = || {
         let (_, rest) = grammar::number(rest.strip_prefix('{')?)?;
@@ -88,8 +90,8 @@ fn after_place(rest: &str) -> &str {
     place().unwrap_or(rest)
 }
 
-/// `1 new uncorrectable hardware errors detected in umc block`. A line that repeats the totals is
-/// no error of its own.
+/// Matches `1 new uncorrectable hardware errors detected in umc block`. A line that repeats the
+/// totals is not an error of its own.
 fn counted(words: &str) -> Option<Severity> {
     let words = grammar::number(words).map_or(words, |(_, rest)| rest.trim_start());
     let words = words.strip_prefix("new ").unwrap_or(words);
@@ -97,7 +99,7 @@ fn counted(words: &str) -> Option<Severity> {
         return Some(Severity::Warning);
     }
     let (how, rest) = words.split_once(' ')?;
-    // The first kernels with RAS, of 2019, have no `hardware`.
+    // The first kernels with RAS, of 2019, do not write `hardware`.
     let rest = rest.strip_prefix("hardware ").unwrap_or(rest);
     let is_new = rest.starts_with("error(")
         || rest
@@ -111,7 +113,7 @@ fn counted(words: &str) -> Option<Severity> {
     }
 }
 
-/// Bad pages against their threshold, and poison that was read.
+/// Matches bad pages against their threshold, and consumed poison.
 fn memory(words: &str) -> Option<Severity> {
     let behind = |before: &str| Some(grammar::number(words.strip_prefix(before)?)?.1);
     let records = behind("RAS records:");
@@ -130,7 +132,7 @@ fn memory(words: &str) -> Option<Severity> {
     }
 }
 
-/// `gfx_0.0.0 timeout, signaled seq=12, emitted seq=14`.
+/// Matches `gfx_0.0.0 timeout, signaled seq=12, emitted seq=14`.
 fn is_hang(rest: &str) -> bool {
     let ring = rest.split_once(' ');
     ring.is_some_and(|(_, words)| words.starts_with("timeout, signaled seq="))

@@ -1,21 +1,21 @@
-//! A device that falls off the bus is told in two lines: `Xid (…): 79, … GPU has fallen off the bus.`
-//! and `GPU …: GPU has fallen off the bus.` (`osHandleGpuLost`, 515.43 to 595.45). Without an XID,
-//! where the driver squashes it, the second line is alone.
+//! Merges the two lines of a device that falls off the bus: `Xid (…): 79, … GPU has fallen off the
+//! bus.` and `GPU …: GPU has fallen off the bus.` (`osHandleGpuLost`, 515.43 to 595.45). If the
+//! driver suppresses the XID, only the second line is there.
 
 use crate::catalog::event::EventKind;
 use crate::event::{Observation, Place};
 
-/// The XID of such a device, to know the line behind it.
+/// The last such XID, to recognise the line that follows it.
 #[derive(Debug, Default)]
 pub(super) struct Fallen(Option<(Place, u64)>);
 
 impl Fallen {
-    /// Both lines are written by one function.
+    /// One function writes both lines.
     const APART_US: u64 = 2_000_000;
     /// `ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS`.
     const CODE: u32 = 79;
 
-    /// Whether the line before has told this.
+    /// Whether the previous line already reported this.
     pub(super) fn is_reported(&mut self, what: &Observation, at_us: u64) -> bool {
         if what.kind == EventKind::Xid && what.code == Some(Self::CODE) {
             self.0 = Some((what.place, at_us));

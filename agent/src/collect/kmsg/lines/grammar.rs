@@ -1,9 +1,9 @@
-//! The parts of a line that drivers print with a fixed format: each function takes one part from
-//! the beginning of a text and gives what is left, or nothing where the text does not begin so.
+//! Parsers of fixed-format parts of a line: each takes one part from the start of a text and
+//! returns the rest, or `None` if the text does not start with it.
 
 use crate::ids::{PciAddress, PciPort};
 
-/// A decimal number (`%d` of what is never negative).
+/// A decimal number (`%d` of a non-negative value).
 pub(super) fn number(text: &str) -> Option<(u32, &str)> {
     let (digits, rest) = run(text, |byte| byte.is_ascii_digit());
     Some((digits.parse().ok()?, rest))
@@ -24,20 +24,20 @@ pub(super) fn device(text: &str) -> Option<(PciAddress, &str)> {
     Some((port.address, rest))
 }
 
-/// The same of a port, whose function tells it from others.
+/// A PCI port, which its function identifies.
 pub(super) fn port(text: &str) -> Option<(PciPort, &str)> {
     let (address, rest) = address(text)?;
     let (function, rest) = hex(rest.strip_prefix('.')?, 1..=1)?;
     Some((PciPort { address, function: u8::from_str_radix(function, 16).ok()? }, rest))
 }
 
-/// Lower-case hexadecimal digits, so many of them.
+/// Hexadecimal digits, as many as `count`.
 pub(super) fn hex(text: &str, count: std::ops::RangeInclusive<usize>) -> Option<(&str, &str)> {
     let (digits, rest) = run(text, |byte| byte.is_ascii_hexdigit());
     count.contains(&digits.len()).then_some((digits, rest))
 }
 
-/// A name in C.
+/// A C identifier.
 pub(super) fn identifier(text: &str) -> Option<(&str, &str)> {
     let (name, rest) = run(text, |byte| byte.is_ascii_alphanumeric() || byte == b'_');
     (!name.is_empty()).then_some((name, rest))

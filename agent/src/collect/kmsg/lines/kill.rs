@@ -1,8 +1,9 @@
-//! Processes that the kernel killed for want of memory.
+//! Parses the lines about processes that the OOM killer killed.
 //!
-//! Read in Linux 6.1 to 6.18 (`dump_oom_victim`, `__oom_kill_process`,
-//! `mem_cgroup_print_oom_context`, `mem_cgroup_print_oom_group`), and for 4.18 to 5.0 in the patches
-//! that took their words away. A report's lines come in this order, and each has its own record:
+//! Taken from Linux 6.1 to 6.18 (`dump_oom_victim`, `__oom_kill_process`,
+//! `mem_cgroup_print_oom_context`, `mem_cgroup_print_oom_group`), and for 4.18 to 5.0 from the
+//! patches that changed their format. The lines of a report come in this order, each as its own
+//! record:
 //!
 //! - up to 4.20 `Task in /a/b killed as a result of limit of /a`; since 5.0
 //!   `oom-kill:constraint=…,task_memcg=/a/b,task=python,pid=4321,uid=0`, which is limited in rate;
@@ -11,7 +12,7 @@
 //! - with `memory.oom.group`, as the kubelet sets it on cgroup v2, `Tasks in /a/b are going to be
 //!   killed due to memory.oom.group set`, and a `Killed process` line for each.
 //!
-//! Command names and the cgroups below a tenant's own are the tenant's words.
+//! Tenants choose command names and the names of cgroups below their own.
 
 use super::grammar;
 use crate::catalog::event::EventKind;
@@ -19,22 +20,22 @@ use crate::collect::kmsg::record::Record;
 use crate::event::{Named, Observation, Place, Severity};
 use std::collections::VecDeque;
 
-/// What comes before `Killed process`; the last is of 5.0 and before.
+/// What precedes `Killed process`; the last is of 5.0 and before.
 const REASONS: &[&str] = &[
     "Out of memory: ",
     "Memory cgroup out of memory: ",
     "Out of memory (oom_kill_allocating_task): ",
     "",
 ];
-/// Bytes of a command name (`TASK_COMM_LEN`, without the end).
+/// Bytes of a command name (`TASK_COMM_LEN` without the terminator).
 const MAX_COMM_LEN: usize = 15;
 
-/// The kill itself.
+/// Parses the line of the kill.
 pub(super) fn read(text: &str) -> Option<Observation> {
     let rest =
         REASONS.iter().find_map(|why| text.strip_prefix(why)?.strip_prefix("Killed process "));
     let (pid, rest) = grammar::number(rest?)?;
-    // A command name may hold anything, a closing bracket too; what follows it may not.
+    // A command name may contain anything, also a closing bracket; what follows it may not.
     let (comm, rest) = rest.strip_prefix(" (")?.rsplit_once(") total-vm:")?;
     let (_, memory) = grammar::number(rest)?;
     let (_, memory) = grammar::number(memory.strip_prefix("kB, anon-rss:")?)?;
@@ -47,9 +48,9 @@ pub(super) fn read(text: &str) -> Option<Observation> {
     Some(Observation { process, ..event })
 }
 
-/// The summary before the kill: `…,oom_memcg=/a,task_memcg=/a/b,task=python,pid=4321,uid=0`, or
-/// `…,global_oom,task_memcg=…`. Names of cgroups and the command name may hold these words
-/// themselves: then nobody can say where the cgroup ends, and none is taken.
+/// Parses the summary before the kill: `…,oom_memcg=/a,task_memcg=/a/b,task=python,pid=4321,uid=0`,
+/// or `…,global_oom,task_memcg=…`. The names of cgroups and the command name may contain these
+/// separators: then the end of the cgroup is ambiguous, and none is returned.
 fn chosen(text: &str) -> Option<(u32, &str)> {
     let rest = text.strip_prefix("oom-kill:constraint=")?;
     let (_, rest) = once(rest, ",task_memcg=")?;
@@ -60,17 +61,17 @@ fn chosen(text: &str) -> Option<(u32, &str)> {
     (cgroup.starts_with('/') && rest.trim_end().is_empty()).then_some((pid, cgroup))
 }
 
-/// Splits at words that are there once.
+/// Splits at a separator that occurs exactly once.
 fn once<'a>(text: &'a str, words: &str) -> Option<(&'a str, &'a str)> {
     text.split_once(words).filter(|(_, rest)| !rest.contains(words))
 }
 
-/// The cgroup of the kills behind a line.
+/// The cgroup of the kills that follow a line.
 #[derive(Debug)]
 enum Heading {
     /// Of the one kill of an old kernel's report.
     One(Box<str>),
-    /// Of all that is killed in a group, by this thread.
+    /// Of all kills in a group, by this thread.
     Group { cgroup: Box<str>, caller: Option<Box<str>> },
 }
 
@@ -92,41 +93,42 @@ impl Heading {
     }
 }
 
-/// The report that is being read: cgroups that have a line of their own go to the kills behind it.
+/// The report that is being parsed: a cgroup on a line of its own applies to the kills that follow
+/// it.
 ///
-/// One report at a time is written (`oom_lock`), and its thread's number is on each line where the
-/// kernel has `CONFIG_PRINTK_CALLER`. It begins with a summary, which makes an end to the report
-/// before; but of many in a short time only the first have one (`oom_rs` in `oom_kill_process`). Then
-/// nobody can say where a group's kills end, and they have no cgroup.
+/// The kernel writes one report at a time (`oom_lock`), and the thread's id is on each line if the
+/// kernel has `CONFIG_PRINTK_CALLER`. A report starts with a summary, which ends the previous
+/// report; but of many in a short time only the first have one (`oom_rs` in `oom_kill_process`).
+/// Then the end of a group's kills is ambiguous, and they get no cgroup.
 #[derive(Debug, Default)]
 pub(super) struct Kills {
-    /// Of one process.
+    /// PID and cgroup of the process in the summary.
     chosen: Option<(u32, Box<str>, u64)>,
-    /// Of kills that follow.
+    /// The heading of the kills that follow.
     heading: Option<(Heading, u64)>,
-    /// When the last [`Self::BURST`] summaries came.
+    /// Times of the last [`Self::BURST`] summaries.
     begun: VecDeque<u64>,
-    /// Lines were lost before the next one.
+    /// Lines before the next one were lost.
     has_lost: bool,
-    /// Until then lines that were lost may have been summaries.
+    /// Until then, lost lines may have been summaries.
     unsure_until_us: u64,
 }
 
 impl Kills {
-    /// A report is written in one go; a number is not used again as soon.
+    /// A report is written in one go; a PID is not reused as quickly.
     const APART_US: u64 = 2_000_000;
-    /// Summaries (`DEFAULT_RATELIMIT_BURST`) in an interval (`DEFAULT_RATELIMIT_INTERVAL`, 5 s by a
-    /// clock that ticks a hundred times a second).
+    /// Summaries per interval: `DEFAULT_RATELIMIT_BURST` per `DEFAULT_RATELIMIT_INTERVAL`, 5 s on a
+    /// clock of 100 ticks a second.
     const BURST: usize = 10;
     const INTERVAL_US: u64 = 5_500_000;
 
-    /// Lines before the next one are missing.
+    /// Records that lines before the next one are missing.
     pub(super) fn lost(&mut self) {
         self.has_lost = true;
     }
 
-    /// Looks whether a line names the cgroup of the kills behind it.
-    pub(super) fn heed(&mut self, record: &Record<'_>) {
+    /// Checks whether a line names the cgroup of the kills that follow it.
+    pub(super) fn scan(&mut self, record: &Record<'_>) {
         if std::mem::take(&mut self.has_lost) {
             (self.chosen, self.heading) = (None, None);
             self.unsure_until_us = record.at_us.saturating_add(Self::INTERVAL_US);
@@ -142,7 +144,7 @@ impl Kills {
         }
     }
 
-    /// Another report begins.
+    /// Starts another report.
     fn begin(&mut self, at_us: u64) {
         (self.chosen, self.heading) = (None, None);
         if self.begun.len() >= Self::BURST {
@@ -151,7 +153,7 @@ impl Kills {
         self.begun.push_back(at_us);
     }
 
-    /// Gives a kill the cgroup that the lines before it name.
+    /// Sets a kill's cgroup from the lines before it.
     pub(super) fn place(&mut self, what: &mut Observation, record: &Record<'_>) {
         let killed = what.process.as_ref().filter(|_| what.kind == EventKind::OomKill);
         let Some(pid) = killed.map(|process| process.pid) else { return };
@@ -179,7 +181,7 @@ impl Kills {
         }
     }
 
-    /// Whether each report has a summary now.
+    /// Whether every report has a summary now.
     fn is_sure(&self, at_us: u64) -> bool {
         let first = self.begun.front().filter(|_| self.begun.len() >= Self::BURST);
         let is_limited = first.is_some_and(|at| at_us.saturating_sub(*at) <= Self::INTERVAL_US);

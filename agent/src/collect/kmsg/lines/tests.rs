@@ -1,5 +1,5 @@
-//! Lines as drivers and kernels in the field wrote them, or as their sources say that they do; those
-//! say beside them which release they are of.
+//! Lines recorded from drivers and kernels, or derived from their sources; the latter name their
+//! release.
 
 use super::*;
 use crate::ids::{PciAddress, PciPort};
@@ -100,7 +100,7 @@ fn an_xid_of_a_switch_is_not_one_of_a_gpu() {
 }
 
 #[test]
-fn one_fault_of_a_switch_in_three_lines_is_one() {
+fn three_lines_of_a_switch_fault_are_one_event() {
     let line = |words: &str| format!("nvidia-nvswitch0: SXid (PCI:0000:85:00.0): 20034, {words}");
     let told = [
         "Fatal, Link 62 LTSSM Fault Up",
@@ -110,17 +110,17 @@ fn one_fault_of_a_switch_in_three_lines_is_one() {
     .map(|words| reported(&line(words)));
     let fatal = (EventKind::Sxid, pci("0000:85:00"), Some(20034), Severity::Critical, None, None);
     assert_eq!(told, [Some(fatal), None, None]);
-    // One without a fault of a link: `NVSWITCH_PRINT_SXID` of `cci_common.c`.
-    let module = told_of(&line("Module 3 failed initialization"));
+    // A fault without a link: `NVSWITCH_PRINT_SXID` of `cci_common.c`.
+    let module = severity_of(&line("Module 3 failed initialization"));
     assert_eq!(module, Some(Severity::Warning));
 }
 
-fn told_of(text: &str) -> Option<Severity> {
+fn severity_of(text: &str) -> Option<Severity> {
     reported(text).map(|(_, _, _, severity, _, _)| severity)
 }
 
 #[test]
-fn a_device_off_the_bus_is_told_once_with_an_xid_or_without() {
+fn a_device_off_the_bus_is_one_event_with_or_without_an_xid() {
     let alone = "NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.";
     let lost = (EventKind::Lost, pci("0000:c1:00"), None, Severity::Critical, None, None);
     assert_eq!(reported(alone), Some(lost));
@@ -137,7 +137,7 @@ fn a_device_off_the_bus_is_told_once_with_an_xid_or_without() {
 }
 
 #[test]
-fn the_drivers_other_words() {
+fn other_driver_faults() {
     let lost = "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\nNVRM: fallen off the bus and is not responding to commands.";
     for (text, kind, place, severity) in [
         (lost, EventKind::Lost, pci("0000:b3:00"), Severity::Critical),
@@ -180,7 +180,7 @@ fn the_drivers_other_words() {
 }
 
 #[test]
-fn the_drivers_coming_and_going() {
+fn driver_loads_and_unloads() {
     for (text, kind, place, severity) in [
         (
             "NVRM: Attempting to remove device 0000:17:00.0 with non-zero usage count!",
@@ -233,7 +233,7 @@ fn the_drivers_coming_and_going() {
 }
 
 #[test]
-fn a_pcie_error_is_told_once_and_where_it_was() {
+fn a_pcie_error_is_one_event_with_its_place() {
     let port = |address| Place::Port(PciPort::parse(address).unwrap());
     for (text, place, severity) in [
         // Linux 6.1 and before.
@@ -263,7 +263,7 @@ fn a_pcie_error_is_told_once_and_where_it_was() {
             pci("0000:03:00"),
             Severity::Critical,
         ),
-        // Linux 6.1 and 6.12, `pci_print_aer`: where the firmware gets the errors first.
+        // Linux 6.1 and 6.12, `pci_print_aer`: firmware handles the errors first.
         (
             "nvidia 0000:03:00.0: AER: aer_status: 0x00100000, aer_mask: 0x00000000",
             pci("0000:03:00"),
@@ -299,11 +299,11 @@ fn a_pcie_error_is_told_once_and_where_it_was() {
 }
 
 #[test]
-fn amds_words() {
+fn amd_faults() {
     const ECC: EventKind = EventKind::Ecc;
     const HANG: EventKind = EventKind::DriverTimeout;
     for (words, kind, severity) in [
-        // Linux 6.12: with the event's number, and errors since the last look.
+        // Linux 6.12: with the event's number, and errors since the last poll.
         (
             "{7}socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block",
             ECC,
@@ -366,7 +366,7 @@ fn a_hang_whose_line_does_not_say_of_which_device() {
 }
 
 #[test]
-fn amds_totals_and_recoveries_are_nothing_new() {
+fn amd_totals_and_recoveries_are_not_events() {
     for words in [
         "socket: 0, die: 0, 3 uncorrectable hardware errors detected in total in umc block",
         "{7}socket: 0, die: 0, 3 deferred hardware errors detected in total in umc block",
@@ -380,7 +380,7 @@ fn amds_totals_and_recoveries_are_nothing_new() {
     assert_eq!(reported(recovered), None);
 }
 
-/// Number, name, user and cgroup.
+/// PID, name, user and cgroup.
 type KilledAs<'a> = (u32, &'a str, Option<u32>, Option<&'a str>);
 
 #[test]
@@ -395,7 +395,7 @@ fn a_killed_process_is_named_whatever_it_calls_itself() {
             "Out of memory (oom_kill_allocating_task): Killed process 9 (a) total-vm:1kB, anon-rss:1kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:4kB oom_score_adj:0",
             (9, "a", Some(0), None),
         ),
-        // Before the user was there.
+        // Before the kernel printed the user.
         (
             "Memory cgroup out of memory: Killed process 77 (a) total-vm:(b) total-vm:1kB, anon-rss:1kB, file-rss:0kB",
             (77, "a) total-vm:(b", None, None),
@@ -422,11 +422,11 @@ fn read_at(reports: &mut Reports, text: &str, at_us: u64) -> Option<Observation>
 
 fn read_of(reports: &mut Reports, line: (&str, Option<&str>), at_us: u64) -> Option<Observation> {
     let record = Record { sequence: 0, at_us, caller: line.1, text: line.0.into() };
-    reports.heed(&record);
+    reports.scan(&record);
     reports.read(&record)
 }
 
-/// Who is told to be killed, with which cgroup, of lines at their times in seconds.
+/// The killed PIDs with their cgroups, from lines at times in seconds.
 fn report(lines: &[(u64, &str)]) -> Vec<(u32, Option<String>)> {
     let mut reports = Reports::default();
     let told = lines.iter().filter_map(|(second, text)| {
@@ -449,7 +449,7 @@ fn two_lines_about_one_kill_are_one_event() {
 }
 
 #[test]
-fn a_cgroup_that_is_named_like_the_lines_words_is_none() {
+fn an_ambiguous_cgroup_is_none() {
     let summary = |oom_memcg: &str, task_memcg: &str, task: &str| {
         format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,\
@@ -461,7 +461,7 @@ fn a_cgroup_that_is_named_like_the_lines_words_is_none() {
     for (line, cgroup) in [
         (group(pod), Some(pod)),
         (summary("/a", "/a/b", "a,pid=1,uid=2"), Some("/a/b")),
-        // Directories that a user makes below his own group.
+        // Directories that a user creates below their own group.
         (group(&format!("/user.slice/x,task_memcg={pod},task=python")), None),
         (group(&format!("/user.slice/x,task={pod}")), None),
         (summary(&format!("/user.slice/x,task_memcg={pod}"), "/user.slice/x", "python"), None),
@@ -475,7 +475,7 @@ fn a_cgroup_that_is_named_like_the_lines_words_is_none() {
 }
 
 #[test]
-fn all_that_a_group_kill_takes_have_its_cgroup() {
+fn every_process_of_a_group_kill_has_its_cgroup() {
     // Linux 6.1 and 6.12, with `memory.oom.group`.
     let group = "Tasks in /a/b are going to be killed due to memory.oom.group set";
     let told = report(&[(0, SUMMARY), (0, KILLED), (0, group), (0, KILLED_TOO), (9, KILLED)]);
@@ -501,7 +501,7 @@ fn a_kill_of_a_report_without_a_summary_has_no_cgroup_of_the_report_before() {
     assert_eq!(cgroup_of(Some("T1"), 1, false).as_deref(), Some("/a/b"));
     assert_eq!(cgroup_of(None, 1, false).as_deref(), Some("/a/b"), "the kernel does not say whose");
     assert_eq!(cgroup_of(Some("T2"), 1, false), None, "another thread's report");
-    // From the tenth in five seconds on a report may have no summary.
+    // From the tenth in five seconds on, a report may have no summary.
     assert_eq!(cgroup_of(Some("T1"), 9, false).as_deref(), Some("/a/b"));
     assert_eq!(cgroup_of(Some("T1"), 10, false), None);
     assert_eq!(cgroup_of(Some("T1"), 1, true), None, "lines were lost");
@@ -528,7 +528,7 @@ fn an_old_kernels_line_before_the_kill_has_its_cgroup() {
 }
 
 #[test]
-fn everything_else_is_nobodys_business_here() {
+fn everything_else_is_ignored() {
     for text in [
         "",
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build",
@@ -550,8 +550,8 @@ fn everything_else_is_nobodys_business_here() {
     }
 }
 
-/// Texts that a tenant would like to have told, as two names: of a process, cut at 15 bytes, and of a
-/// file. And each of them whole in both.
+/// Texts that a tenant would like to forge, split into two names: of a process, truncated to 15
+/// bytes, and of a file. Each is also tried whole in both.
 const WANTED: &[&str] = &[
     "NVRM: Xid (PCI:0000:10:00): 79, pid=77, name=z, GPU has fallen off the bus.",
     "NVRM: Xid (0000:10:00): 79, pid=77, name=z, GPU has fallen off the bus.",
@@ -579,8 +579,8 @@ const WANTED: &[&str] = &[
     "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
 ];
 
-/// Lines of Linux (6.18 and before) that hold a command name, a file's name or the name of a
-/// cgroup or an interface, most of them at the beginning.
+/// Lines of Linux (6.18 and before) that contain a command name, a file name or the name of a
+/// cgroup or an interface, most of them at the start.
 fn lines_of(comm: &str, file: &str) -> Vec<String> {
     let interface = |name: &str| {
         // `dev_valid_name`.
@@ -642,11 +642,11 @@ fn lines_of(comm: &str, file: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_line_with_a_tenants_names_in_it_is_told() {
+fn no_line_with_a_tenants_names_is_an_event() {
     let mut names: Vec<(String, String)> = Vec::new();
     for wanted in WANTED {
         for other in WANTED {
-            // A process's name has 15 bytes at most, a file's 255, and no slash.
+            // A process's name has at most 15 bytes, a file's 255 and no slash.
             for cut in 0..=15.min(wanted.len()) {
                 let (comm, rest) = wanted.split_at(cut);
                 names.push((comm.to_owned(), rest.replace('/', "")));
@@ -667,12 +667,12 @@ fn no_line_with_a_tenants_names_in_it_is_told() {
         }
     }
     assert!(names.len() > 5_000, "{}", names.len());
-    // What is wanted would be told if the driver said it.
+    // The same text is an event if the driver writes it.
     let told = WANTED.iter().filter(|wanted| read(wanted).is_some()).count();
     assert_eq!(told, WANTED.len() - 7, "all but the broken ones and what only precedes a kill");
 }
 
-/// A generator of numbers (xorshift64), the same in each run.
+/// A random number generator (xorshift64) with a fixed seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -687,7 +687,7 @@ impl Numbers {
 #[test]
 fn a_crash_is_never_an_event_whatever_its_names_are() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
-    // Pieces of the patterns, put together at random.
+    // Fragments of the patterns in random order.
     let pieces: Vec<&str> = WANTED
         .iter()
         .flat_map(|text| text.split_inclusive([' ', ':', '(', ')', ',', '.']))
@@ -708,7 +708,7 @@ fn a_crash_is_never_an_event_whatever_its_names_are() {
 }
 
 #[test]
-fn a_true_line_is_not_hidden_by_a_name_like_a_packets_line() {
+fn a_name_like_a_packet_line_hides_no_event() {
     for name in ["IN= OUT=", "IN=a OUT=b MAC=", "IN= OUT= SRC="] {
         let line = format!(
             "NVRM: Xid (PCI:0000:17:00): 79, pid=7, name={name}, GPU has fallen off the bus."
@@ -720,7 +720,7 @@ fn a_true_line_is_not_hidden_by_a_name_like_a_packets_line() {
 }
 
 #[test]
-fn a_name_in_a_true_line_adds_nothing_to_it() {
+fn a_name_adds_nothing_to_an_event() {
     let line =
         |name: &str| format!("NVRM: Xid (PCI:0000:17:00): 31, pid=7, name={name}, Ch 00000008");
     for name in ["x, pid=1", "a\nNVRM: Xid (P", "y): 79, pid=1", ", name=b, pid=2"] {

@@ -1,38 +1,39 @@
-//! What a process's environment asks of the Inspector.
+//! Parses the Inspector's settings in a process's environment.
 //!
-//! Read as a stream, 4 KiB at a time: only the variables named here are kept, everything else is
-//! passed over and never stored. What a program sets after its start (`os.environ`) is not seen.
+//! Read as a stream, 4 KiB at a time: only the variables named here are stored, everything else is
+//! skipped. Variables that a program sets after its start (`os.environ`) are not visible.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-/// The most that is read; see the reader of Slurm's variables.
+/// Limit on the bytes read; the reader of Slurm's variables has the same.
 const MAX_READ: u64 = 128 * 1024;
-/// A longer value is dropped, not cut: no path is longer (`PATH_MAX`).
+/// A longer value is dropped, not truncated: no path is longer (`PATH_MAX`).
 const MAX_VALUE: usize = 4096;
 
 const ENABLE: &str = "NCCL_INSPECTOR_ENABLE";
 const DIRECTORY: &str = "NCCL_INSPECTOR_DUMP_DIR";
 const INTERVAL: &str = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS";
-/// Prometheus text, for which 2.29 has an interval of its own.
+/// Enables Prometheus text, for which 2.29 has its own interval.
 const EXPOSITION: &str = "NCCL_INSPECTOR_PROM_DUMP";
-/// Names the directory where no other is asked for.
+/// Names the default directory.
 const JOB: &str = "SLURM_JOBID";
 const WANTED: [&str; 5] = [ENABLE, DIRECTORY, INTERVAL, EXPOSITION, JOB];
 
-/// What an environment asks for.
+/// The Inspector's settings in an environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct InspectorEnv {
-    /// Whether the Inspector is switched on.
+    /// Whether the Inspector is enabled.
     pub enabled: bool,
     /// Whether it writes while the program runs: without an interval no version writes records.
     pub dumps: bool,
-    /// Where it writes; relative to the directory in which the program began to communicate.
+    /// Where it writes; relative to the working directory in which the program started to
+    /// communicate.
     pub directory: PathBuf,
 }
 
 impl InspectorEnv {
-    /// Reads variables that end in NUL.
+    /// Parses NUL-terminated variables.
     pub(super) fn read(source: impl Read) -> io::Result<Self> {
         let mut values: [Option<String>; WANTED.len()] = Default::default();
         let mut variable = Vec::new();
@@ -49,7 +50,7 @@ impl InspectorEnv {
             for byte in bytes {
                 if *byte == 0 {
                     if is_wanted {
-                        keep(&variable, &mut values);
+                        store(&variable, &mut values);
                     }
                     variable.clear();
                     is_wanted = true;
@@ -65,7 +66,7 @@ impl InspectorEnv {
 
     fn of(values: [Option<String>; WANTED.len()]) -> Self {
         let [enable, directory, interval, exposition, job] = values;
-        // As `strtol`: whatever begins with a number that is not 0.
+        // Like `strtol`: accepts any text that starts with a non-zero number.
         let number = |text: Option<&String>| {
             let text = text.map(|text| text.trim_start()).unwrap_or_default();
             let end = text.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(text.len());
@@ -86,7 +87,7 @@ impl InspectorEnv {
     }
 }
 
-/// Whether this is a beginning of something wanted.
+/// Whether this is the start of a wanted variable.
 fn can_be_wanted(variable: &[u8]) -> bool {
     WANTED.iter().any(|name| {
         let name = name.as_bytes();
@@ -101,13 +102,13 @@ fn can_be_wanted(variable: &[u8]) -> bool {
     })
 }
 
-/// Of several of one name the first counts, as for `getenv`.
-fn keep(variable: &[u8], values: &mut [Option<String>; WANTED.len()]) {
+/// The first of several variables with the same name counts, as for `getenv`.
+fn store(variable: &[u8], values: &mut [Option<String>; WANTED.len()]) {
     let Ok(text) = std::str::from_utf8(variable) else { return };
     let Some((name, value)) = text.split_once('=') else { return };
-    for (wanted, kept) in WANTED.iter().zip(values) {
-        if *wanted == name && kept.is_none() {
-            *kept = Some(value.to_owned());
+    for (wanted, stored) in WANTED.iter().zip(values) {
+        if *wanted == name && stored.is_none() {
+            *stored = Some(value.to_owned());
         }
     }
 }
@@ -116,7 +117,7 @@ fn keep(variable: &[u8], values: &mut [Option<String>; WANTED.len()]) {
 mod tests {
     use super::*;
 
-    fn asked(environment: &str) -> InspectorEnv {
+    fn parsed(environment: &str) -> InspectorEnv {
         InspectorEnv::read(environment.replace('\n', "\0").as_bytes()).unwrap()
     }
 
@@ -126,29 +127,29 @@ mod tests {
             NCCL_INSPECTOR_DUMP_DIR=/var/lib/inspector\nNCCL_INSPECTOR_DUMP_DIR=/second\n\
             NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500\n";
         let directory = "/var/lib/inspector".into();
-        assert_eq!(asked(text), InspectorEnv { enabled: true, dumps: true, directory });
+        assert_eq!(parsed(text), InspectorEnv { enabled: true, dumps: true, directory });
     }
 
     #[test]
-    fn without_a_directory_the_jobs_number_names_it() {
-        let default = |text| asked(text).directory.to_str().unwrap().to_owned();
+    fn without_a_directory_the_job_id_names_it() {
+        let default = |text| parsed(text).directory.to_str().unwrap().to_owned();
         assert_eq!(default("SLURM_JOBID=4711\n"), "nccl-inspector-4711");
         assert_eq!(default("SLURM_JOBIDS=4711\n"), "nccl-inspector-unknown-jobid");
         assert_eq!(default(""), "nccl-inspector-unknown-jobid");
     }
 
     #[test]
-    fn an_inspector_that_never_dumps_is_told() {
+    fn an_inspector_that_never_dumps_is_recognised() {
         let text = "NCCL_INSPECTOR_ENABLE=1\nNCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=-1\n";
-        assert!(!asked(text).dumps);
-        assert!(!asked("NCCL_INSPECTOR_ENABLE=1\n").dumps);
-        assert!(!asked("NCCL_INSPECTOR_ENABLE=0\n").enabled);
-        assert!(asked("NCCL_INSPECTOR_ENABLE=1\nNCCL_INSPECTOR_PROM_DUMP=1\n").dumps);
+        assert!(!parsed(text).dumps);
+        assert!(!parsed("NCCL_INSPECTOR_ENABLE=1\n").dumps);
+        assert!(!parsed("NCCL_INSPECTOR_ENABLE=0\n").enabled);
+        assert!(parsed("NCCL_INSPECTOR_ENABLE=1\nNCCL_INSPECTOR_PROM_DUMP=1\n").dumps);
     }
 
     #[test]
-    fn a_value_without_end_is_not_kept() {
+    fn an_endless_value_is_not_stored() {
         let long = format!("NCCL_INSPECTOR_DUMP_DIR={}\n", "x".repeat(MAX_VALUE + 1));
-        assert_eq!(asked(&long).directory, PathBuf::from("nccl-inspector-unknown-jobid"));
+        assert_eq!(parsed(&long).directory, PathBuf::from("nccl-inspector-unknown-jobid"));
     }
 }

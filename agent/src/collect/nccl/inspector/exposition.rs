@@ -1,6 +1,6 @@
-//! The Inspector's Prometheus text: means over its last interval, one row a communicator,
-//! operation, size, algorithm and protocol (2.30), or the last collective of each communicator
-//! (2.29).
+//! Parses the Inspector's Prometheus text: means over its last interval, one row for each
+//! communicator, operation, size, algorithm and protocol (2.30), or the last collective of each
+//! communicator (2.29).
 
 use super::record::{HashText, operation, recorded_name, speed};
 use crate::catalog::inspector::LineOutcome;
@@ -9,13 +9,13 @@ use gpuwho_common::nccl::MAX_RANKS;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// A file holds some kilobytes; this is for one that is not the Inspector's.
+/// Upper limit of a file; the Inspector's have some kilobytes.
 pub(super) const MAX_FILE: u64 = 1 << 20;
-/// Rows of a file: more would be more series than a device is worth.
+/// Upper limit of the rows of a file, and so of its series.
 pub(super) const MAX_ROWS: usize = 128;
 const MAX_DURATION_US: f64 = 86_400e6;
 
-/// NCCL's names (`ncclAlgoToString`, `ncclProtoToString`) and ours.
+/// NCCL's names (`ncclAlgoToString`, `ncclProtoToString`) in lower case.
 const ALGORITHMS: [&str; 7] =
     ["collnet_direct", "collnet_chain", "nvls_tree", "nvls", "tree", "ring", "pat"];
 const PROTOCOLS: [&str; 3] = ["ll128", "ll", "simple"];
@@ -24,21 +24,21 @@ const UNKNOWN: &str = "unknown";
 /// The communicator of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RowCommunicator {
-    /// 2.29 only, with the rank.
+    /// Only 2.29 writes the hash and the rank.
     pub hash: Option<HashText>,
     pub rank: Option<u32>,
-    /// 2.30 only.
+    /// Only 2.30 writes the name.
     pub name: Option<String>,
     pub ranks: u32,
 }
 
-/// What a row is about.
+/// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Row {
-    pub whose: RowCommunicator,
+    pub communicator: RowCommunicator,
     /// Position in [`Operation::ALL`].
     pub operation: u8,
-    /// The least size in bytes.
+    /// The lower bound of the size in bytes.
     pub size: u64,
     pub algorithm: Option<&'static str>,
     pub protocol: Option<&'static str>,
@@ -51,7 +51,7 @@ impl Row {
     }
 }
 
-/// What is told of it.
+/// The values of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Levels {
     pub seconds: Option<f64>,
@@ -60,10 +60,10 @@ pub(super) struct Levels {
     pub bus_bandwidth: Option<f64>,
 }
 
-/// Everything that is in a file, by row.
+/// The content of a file.
 pub(super) type Exposition = BTreeMap<Row, Levels>;
 
-/// Which of a row's values a line holds.
+/// The value that a line has.
 #[derive(Clone, Copy)]
 enum Which {
     Microseconds,
@@ -71,7 +71,7 @@ enum Which {
     BusGbs,
 }
 
-/// Reads a file's whole lines; `count` is told what became of each.
+/// Parses the complete lines of a file and reports each line's outcome to `count`.
 pub(super) fn parse(text: &str, count: &mut dyn FnMut(LineOutcome)) -> Exposition {
     let mut rows = Exposition::new();
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
@@ -116,19 +116,19 @@ fn row(line: &str) -> Result<(Row, Which, Option<f64>), LineOutcome> {
     let (algorithm, protocol) = get("algo_proto").map(method).unzip();
     let ranks = get("nranks").and_then(|text| text.parse().ok());
     let ranks = ranks.filter(|ranks| (1..=MAX_RANKS).contains(ranks));
-    let size = get("message_size").and_then(least_size);
+    let size = get("message_size").and_then(lower_bound);
     let (Some(ranks), Some(size)) = (ranks, size) else { return Err(LineOutcome::Incomplete) };
-    let whose = RowCommunicator {
+    let communicator = RowCommunicator {
         hash: get("comm_id").and_then(HashText::parse),
         rank: get("rank").and_then(|rank| rank.parse().ok()).filter(|rank| *rank < ranks),
         name: get("comm_name").and_then(|name| recorded_name(name.into())).map(Cow::into_owned),
         ranks,
     };
-    Ok((Row { whose, operation: operation as u8, size, algorithm, protocol }, which, value))
+    Ok((Row { communicator, operation: operation as u8, size, algorithm, protocol }, which, value))
 }
 
-/// `a="b",c="d"`. The Inspector escapes nothing: a quote ends a value only before a comma and the
-/// next name, or at the end.
+/// Parses `a="b",c="d"`. The Inspector does not escape values: a quote ends a value only before a
+/// comma and the next name, or at the end.
 fn labels_of(mut text: &str) -> Option<Vec<(&str, &str)>> {
     let mut labels = Vec::new();
     while !text.is_empty() {
@@ -149,7 +149,7 @@ fn labels_of(mut text: &str) -> Option<Vec<(&str, &str)>> {
     Some(labels)
 }
 
-/// `RING_SIMPLE`, in either case.
+/// Parses `RING_SIMPLE`, in either case, into algorithm and protocol.
 fn method(text: &str) -> (&'static str, &'static str) {
     let text = text.to_ascii_lowercase();
     let (algorithm, protocol) = text.rsplit_once('_').unwrap_or((&text, ""));
@@ -159,8 +159,8 @@ fn method(text: &str) -> (&'static str, &'static str) {
     (known(&ALGORITHMS, algorithm), known(&PROTOCOLS, protocol))
 }
 
-/// `4-5GB` (at least 4 GiB and less than 5), `512B`, or 2.29's `8.00MB`, to the nearest byte.
-fn least_size(text: &str) -> Option<u64> {
+/// Parses `4-5GB` (at least 4 GiB and less than 5), `512B`, or 2.29's `8.00MB`, rounded to bytes.
+fn lower_bound(text: &str) -> Option<u64> {
     let at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at_checked(at)?;
     let number = number.split_once('-').map_or(number, |(least, _)| least);

@@ -1,12 +1,12 @@
-//! Opening the Inspector's files, wherever a job put them, without being led anywhere else.
+//! Opens the Inspector's files, wherever a job put them, without following links elsewhere.
 //!
-//! The surest way is through the writer's own open files: `/proc/PID/fd/N` leads to the file
-//! itself, in whatever container, under whatever path, also after it was removed. Where these
-//! cannot be looked at or their process has ended, directories are looked in: a process's below its own
-//! root, from which no link leads out (`openat2`, Linux 5.6).
+//! The safest way is through the writer's open files: `/proc/PID/fd/N` refers to the file itself,
+//! in any container, under any path, also after it was removed. If these cannot be read or their
+//! process has ended, directories are searched: a process's below its own root, which no link can
+//! leave (`openat2`, Linux 5.6).
 //!
-//! Nothing is opened before it is known to be a plain file (`O_PATH` first): no FIFO is waited
-//! for, and no device is touched.
+//! A file is opened only once it is known to be a regular file (`O_PATH` first): the agent never
+//! blocks on a FIFO and never touches a device.
 
 use super::names::{Kind, kind};
 use super::processes::ProcessNames;
@@ -23,15 +23,15 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Open files of one process that are looked at; `ulimit -n` is often a million, used are some
-/// thousands.
+/// Limit on the open files of one process that are checked; `ulimit -n` is often a million, but
+/// programs use some thousands.
 const MAX_OPEN: usize = 65_536;
-/// Entries of a directory that are looked at.
+/// Limit on the directory entries that are checked.
 const MAX_ENTRIES: usize = 65_536;
-/// Files of one directory that one look finds.
+/// Limit on the files of one directory that a search returns.
 const MAX_FOUND: usize = MAX_DESCRIPTORS;
 
-/// A file, whatever its name.
+/// Identifies a file whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct FileKey {
     device: (u32, u32),
@@ -40,13 +40,13 @@ pub(crate) struct FileKey {
 
 #[cfg(test)]
 impl FileKey {
-    /// Of no real file.
+    /// Not of a real file.
     pub(super) fn of(device: u32, inode: u64) -> Self {
         Self { device: (0, device), inode }
     }
 }
 
-/// A plain file of a name of the Inspector's.
+/// A regular file with a name of the Inspector's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FoundFile {
     pub key: FileKey,
@@ -55,7 +55,7 @@ pub(crate) struct FoundFile {
     pub modified: SystemTime,
 }
 
-/// One that was opened.
+/// An opened file.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub seen: FoundFile,
@@ -65,33 +65,32 @@ pub(crate) struct Opened {
 /// Which files to open.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FileFilter {
-    /// Not these.
+    /// Excludes these.
     pub known: Vec<FileKey>,
-    /// Only those written since.
+    /// Only files modified since.
     pub since: Option<SystemTime>,
-    /// Only those that this process wrote.
+    /// Only files written by this process.
     pub by: Option<ProcessNames>,
 }
 
-/// Where to look for files.
+/// Where to search for files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Search {
-    /// Among those that a process has open for writing. `pid` is its number in its own PID
-    /// namespace.
+    /// Among the files that a process has open for writing. `pid` is its PID in its own namespace.
     OpenBy { process: ProcKey, pid: u32 },
-    /// In a directory that is passed: records only. Expositions do not say who wrote them.
+    /// In a directory that is passed: records only, because expositions do not name their writer.
     Directory,
 }
 
-/// What a look found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResult {
     pub files: Vec<Opened>,
-    /// Files of the Inspector's names that are none, or cannot be opened.
+    /// Entries with a name of the Inspector's that are not regular files or cannot be opened.
     pub refused: u64,
 }
 
-/// The same before it is known whose files they are.
+/// The result of a search before the owners of the files are known.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub files: Vec<(Kind, Stat, OwnedFd)>,
@@ -107,7 +106,7 @@ impl FoundFile {
 }
 
 impl FileFilter {
-    fn takes(&self, seen: &FoundFile) -> bool {
+    fn matches(&self, seen: &FoundFile) -> bool {
         !self.known.contains(&seen.key)
             && self.since.is_none_or(|since| seen.modified >= since)
             && self.by.is_none_or(|by| by.wrote(seen))
@@ -118,14 +117,14 @@ impl Places {
     fn take(&mut self, place: Result<OwnedFd, Errno>, kind: Kind, wanted: &FileFilter) {
         match place.and_then(|place| plain(place, kind, wanted)) {
             Ok(found) => self.files.extend(found),
-            // Closed or removed meanwhile.
+            // Closed or removed in the meantime.
             Err(Errno::NOENT) => {}
             Err(_) => self.refused += 1,
         }
     }
 }
 
-/// Looks; in the calling thread, which may hang.
+/// Runs a search in the calling thread, which may hang.
 pub(crate) fn search(
     paths: &Paths,
     search: &Search,
@@ -150,7 +149,7 @@ fn open_by(
         let Ok(path) = readlinkat(&folder, entry.file_name(), Vec::new()) else { continue };
         let path = path.to_string_lossy();
         let Some(kind) = path.rsplit('/').next().and_then(kind) else { continue };
-        // A child inherits what its parent writes; its name is the parent's.
+        // A child inherits its parent's open files; their names have the parent's PID.
         let is_anothers = matches!(kind, Kind::Records { pid: named } if named != pid);
         if is_anothers || !is_written(folder.as_fd(), entry.file_name()) {
             continue;
@@ -183,7 +182,7 @@ fn in_directory(place: BorrowedFd<'_>, wanted: &FileFilter) -> Result<Places, Er
     Ok(found)
 }
 
-/// A directory as a process names it: below its own root, or below the directory it is in.
+/// Opens a directory as a process names it: below its own root, or below its working directory.
 pub(crate) fn directory_of(
     paths: &Paths,
     process: ProcKey,
@@ -198,25 +197,25 @@ pub(crate) fn directory_of(
     openat2(&from, directory, flags, Mode::empty(), stay | ResolveFlags::NO_MAGICLINKS)
 }
 
-/// A directory that the operator named.
+/// Opens a directory from the configuration.
 pub(crate) fn directory(path: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The link of an open file shows in its mode how the file was opened.
+/// Whether a file is open for writing: the mode of its link in `/proc` shows it.
 fn is_written(folder: BorrowedFd<'_>, name: &std::ffi::CStr) -> bool {
     statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|link| link.st_mode & 0o200 != 0)
 }
 
-/// What a place stands for, if it is a plain file that can be opened, and wanted.
+/// The file behind a place, if it is a regular file that can be opened and matches the filter.
 fn plain(
     place: OwnedFd,
     kind: Kind,
     wanted: &FileFilter,
 ) -> Result<Option<(Kind, Stat, OwnedFd)>, Errno> {
-    // Without asking the server of a network file system again.
+    // Does not query the server of a network file system.
     let stat = tenant_files::regular(&place, AtFlags::STATX_DONT_SYNC)?;
-    if !wanted.takes(&FoundFile::new(kind, &stat)) {
+    if !wanted.matches(&FoundFile::new(kind, &stat)) {
         return Ok(None);
     }
     tenant_files::open_place(place.as_fd())?;

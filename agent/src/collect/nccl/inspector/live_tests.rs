@@ -1,4 +1,4 @@
-//! The source against real processes that hold their files open, as the plugin does.
+//! Tests against real processes that keep their files open, as the plugin does.
 
 use super::*;
 use crate::attribute::{Evidence, KernelCgroups, Opened as DeviceOpened};
@@ -9,14 +9,14 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A process that does what a shell script says until its input ends.
+/// A process that runs a shell script until its input ends.
 struct Writer {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
 impl Writer {
-    /// `$1` is the folder. The script says `ready`.
+    /// `$1` is the directory. The script prints `ready`.
     fn run(script: &str, folder: &Path, environment: &[(&str, &str)]) -> Self {
         Self::of(("sh", script), folder, environment)
     }
@@ -32,17 +32,17 @@ impl Writer {
             .unwrap();
         let said = BufReader::new(child.stdout.take().unwrap());
         let mut writer = Self { child, said };
-        writer.hear("ready");
+        writer.expect_line("ready");
         writer
     }
 
-    fn hear(&mut self, expected: &str) {
+    fn expect_line(&mut self, expected: &str) {
         let mut line = String::new();
         self.said.read_line(&mut line).unwrap();
         assert_eq!(line.trim_end(), expected);
     }
 
-    /// With its records open, as the plugin has them.
+    /// Has its records open, as the plugin does.
     fn with_records(folder: &Path) -> Self {
         Self::run("exec 3>>\"$1/node-pid$$.log\"; echo ready; read go", folder, &[])
     }
@@ -129,7 +129,7 @@ impl Stage {
 struct Told(Vec<Sample>);
 
 impl Told {
-    /// The values of a metric; of one with dimensions those with this first one.
+    /// The values of a metric; with dimensions, those with this first one.
     fn of(&self, name: &str, dim: u8) -> Vec<i64> {
         let of = self.0.iter().filter(|sample| sample.metric.name == name);
         let of = of.filter(|sample| sample.metric.dims.is_empty() || sample.dims[0] == dim);
@@ -155,7 +155,7 @@ fn recorded(name: &str) -> String {
     std::fs::read_to_string(format!("{folder}{name}")).unwrap()
 }
 
-/// The recorded lines, as if this process had written them.
+/// The recorded lines, with the PID of this process.
 fn lines_of(pid: u32) -> String {
     recorded("inspector-2.30.7-v4.0-plain.jsonl").replace("11229", &pid.to_string())
 }
@@ -168,7 +168,7 @@ fn append(path: &Path, text: &str) {
 const ALL_REDUCE: u8 = crate::catalog::nccl::Operation::AllReduce as u8;
 
 #[test]
-fn what_a_process_writes_is_told_as_it_comes_and_half_a_line_when_it_is_whole() {
+fn lines_are_counted_when_they_are_complete() {
     let mut stage = Stage::new();
     let writer = Writer::with_records(stage.path());
     stage.hold(writer.process());
@@ -193,7 +193,7 @@ fn what_a_process_writes_is_told_as_it_comes_and_half_a_line_when_it_is_whole() 
 }
 
 #[test]
-fn the_last_lines_of_a_process_are_told_and_its_file_is_let_go() {
+fn the_last_lines_of_a_process_are_counted_and_its_file_is_closed() {
     let mut stage = Stage::new();
     let writer = Writer::with_records(stage.path());
     let (process, path) = (writer.process(), writer.records(stage.path()));
@@ -226,14 +226,14 @@ fn a_process_that_leaves_its_file_between_two_readings_is_found_by_its_environme
     stage.hold(process);
     assert_eq!(stage.read().files(FileState::Read), 0);
     writer.go_on();
-    writer.hear("done");
+    writer.expect_line("done");
     writer.end();
     stage.end(process);
     assert_eq!(stage.read().lines(LineOutcome::Taken), 15);
 }
 
 #[test]
-fn a_file_in_a_directory_that_the_operator_named_is_its_writers_alone() {
+fn a_file_in_a_configured_directory_belongs_to_its_writer() {
     let directories = |folder: &Path| vec![folder.join("logs")];
     let mut stage =
         Stage::with(|folder| Settings { directories: directories(folder), ..Settings::default() });
@@ -248,7 +248,7 @@ fn a_file_in_a_directory_that_the_operator_named_is_its_writers_alone() {
     let path = logs.join(format!("node-pid{}.log", writer.pid()));
     std::fs::write(&path, lines_of(writer.pid())).unwrap();
     std::fs::write(logs.join("node-pid1.log"), lines_of(1)).unwrap();
-    // It lives, and the file is not among those it has open: anybody may have made it.
+    // It is running, and the file is not among its open files: any process may have created it.
     let reported = stage.read();
     assert_eq!((reported.files(FileState::Read), reported.files(FileState::Unowned)), (0, 2));
     writer.end();
@@ -258,7 +258,7 @@ fn a_file_in_a_directory_that_the_operator_named_is_its_writers_alone() {
 }
 
 #[test]
-fn lines_of_another_process_in_a_processs_file_are_not_believed() {
+fn lines_with_another_pid_are_rejected() {
     let mut stage = Stage::new();
     let writer = Writer::with_records(stage.path());
     stage.hold(writer.process());
@@ -268,7 +268,7 @@ fn lines_of_another_process_in_a_processs_file_are_not_believed() {
 }
 
 #[test]
-fn a_file_that_grows_faster_than_it_may_be_read_is_counted_in_part() {
+fn a_file_that_grows_faster_than_the_rate_is_read_in_part() {
     let mut stage = Stage::with(|_| Settings { rate: 2_000, ..Settings::default() });
     let writer = Writer::with_records(stage.path());
     stage.hold(writer.process());
@@ -284,12 +284,12 @@ fn a_file_that_grows_faster_than_it_may_be_read_is_counted_in_part() {
 }
 
 #[test]
-fn what_was_written_before_the_agent_is_past() {
+fn records_from_before_the_agents_start_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let writer = Writer::with_records(folder.path());
     append(&writer.records(folder.path()), &lines_of(writer.pid()));
     let mut stage = Stage::new();
-    // Start times are told apart by hundredths of a second.
+    // Start times differ by at least hundredths of a second.
     stage.source.began += Duration::from_secs(1);
     stage.hold(writer.process());
     assert_eq!(stage.read().lines(LineOutcome::Taken), 0);
@@ -298,7 +298,7 @@ fn what_was_written_before_the_agent_is_past() {
 }
 
 #[test]
-fn an_inspector_that_writes_nothing_is_told_with_the_remedy() {
+fn an_inspector_that_writes_nothing_is_reported_with_the_remedy() {
     let mut stage = Stage::new();
     let environment = [("NCCL_INSPECTOR_ENABLE", "1")];
     let writer = Writer::run("echo ready; read go", stage.path(), &environment);
@@ -314,7 +314,7 @@ fn an_inspector_that_writes_nothing_is_told_with_the_remedy() {
 }
 
 #[test]
-fn means_are_told_while_they_are_fresh_and_whole() {
+fn means_are_exported_while_they_are_fresh_and_complete() {
     let mut stage = Stage::new();
     let script = "exec 3>>\"$1/nccl_inspector_metrics_0011.prom\"; echo ready; read go";
     let writer = Writer::run(script, stage.path(), &[]);
@@ -330,7 +330,7 @@ fn means_are_told_while_they_are_fresh_and_whole() {
             reported.0.iter().filter(|s| s.metric.name == "nccl.inspector.recent.bus_bandwidth");
         of.count()
     };
-    // Just written: there may be more to come.
+    // Just written: the writer may not be done.
     assert_eq!(bandwidths(&stage.read()), 0);
     at(5);
     assert_eq!(bandwidths(&stage.read()), 14);
@@ -340,7 +340,7 @@ fn means_are_told_while_they_are_fresh_and_whole() {
 }
 
 #[test]
-fn means_that_two_processes_write_into_one_file_are_nobodys() {
+fn means_of_a_shared_file_are_not_exported() {
     let mut stage = Stage::new();
     let script = "exec 3>>\"$1/nccl_inspector_metrics_0011.prom\"; echo ready; read go";
     let writers = [0, 1].map(|_| Writer::run(script, stage.path(), &[]));
@@ -353,7 +353,7 @@ fn means_that_two_processes_write_into_one_file_are_nobodys() {
 }
 
 #[test]
-fn files_for_which_there_is_no_room_are_told() {
+fn files_beyond_the_limit_are_reported() {
     const EACH: usize = 200;
     let mut stage = Stage::new();
     let script = format!(

@@ -1,18 +1,18 @@
-//! What the Inspector calls its files (`inspector.cc` of 2.28 to 2.30).
+//! The Inspector's file names (`inspector.cc` of 2.28 to 2.30).
 
 use serde::{Deserialize, Serialize};
 
-/// A file of the Inspector's, by its name.
+/// The kind of an Inspector file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
-    /// `<hostname>-pid<pid>.log`: a record a line. The number is the writer's in its own PID
+    /// `<hostname>-pid<pid>.log`: one record per line. The PID is the writer's in its own
     /// namespace.
     Records { pid: u32 },
-    /// `nccl_inspector_metrics_<uuid>.prom`: Prometheus text, written anew every 30 s or more.
+    /// `nccl_inspector_metrics_<uuid>.prom`: Prometheus text, rewritten every 30 s or more.
     Exposition,
 }
 
-/// The kind of a file of this name; the kernel marks the path of one that was removed.
+/// The kind of a file of this name; the kernel appends ` (deleted)` to the path of a removed file.
 pub(super) fn kind(name: &str) -> Option<Kind> {
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     if let Some(stem) = name.strip_suffix(".log") {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_inspectors_files_are_known_by_name() {
+    fn the_inspectors_files_are_recognised_by_name() {
         for (name, expected) in [
             ("node-a-pid11229.log", Some(Kind::Records { pid: 11_229 })),
             ("a-pid7-pid9.log", Some(Kind::Records { pid: 9 })),

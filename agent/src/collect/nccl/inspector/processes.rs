@@ -1,5 +1,5 @@
-//! The processes that may have the Inspector in them: those that hold a device. What each one's
-//! environment asks for is read once, its open files when that is due.
+//! The processes that may have the Inspector loaded: those that hold a device. Each one's
+//! environment is read once, its open files when a scan is due.
 
 use super::environment::InspectorEnv;
 use super::files::{FileFilter, FoundFile, Opened, SearchResult};
@@ -12,59 +12,60 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Between looks at the open files of a process that does not ask for the Inspector in the
-/// environment it was started with (a program may set it later), or whose file is known. A look
-/// costs about 1 µs a file.
-const RARELY: Duration = Duration::from_mins(1);
-/// Python switches it on before it communicates, not at once: so long a process is looked at at
-/// every reading.
+/// Interval at which to scan the open files of a process that does not enable the Inspector in its
+/// initial environment (a program may enable it later), or whose file is known. A scan costs about
+/// 1 µs a file.
+const RESCAN_INTERVAL: Duration = Duration::from_mins(1);
+/// Python enables it before it communicates, not at start: a process this young is scanned at every
+/// reading.
 const YOUNG: Duration = Duration::from_mins(1);
-/// How long the Inspector may take to write its first record before that is told.
+/// How long the Inspector may take to write its first record before the status reports it.
 const FIRST_RECORD_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A process.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Its number in its own PID namespace, and its user.
+    /// Its names in its own PID namespace.
     pub own: ProcessNames,
-    /// What its environment asks for, if it could be read.
-    pub asked: Option<InspectorEnv>,
-    /// It has written something.
+    /// The Inspector settings in its environment, if it could be read.
+    pub env: Option<InspectorEnv>,
+    /// A file of it was found.
     pub writes: bool,
-    /// Its open files can be looked at.
+    /// Its open files can be read.
     pub is_open: bool,
-    /// Files that were found at the last look and cannot be read, or not as well.
+    /// Files of the last scan that cannot be read, or that exceed a limit.
     refused: u64,
     since: Instant,
     due: Instant,
-    /// Where it writes, as long as no file of it is known: after its end nothing leads there.
+    /// The directory where it writes, while no file of it is known: after its end no path leads
+    /// there.
     place: Option<TenantDirectory>,
 }
 
-/// How a process names itself.
+/// The PID, user and parent of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessNames {
     pub pid: u32,
     pub uid: u32,
-    /// The parent's number in the host's namespace.
+    /// The parent's PID in the host's namespace.
     pub parent: u32,
 }
 
-/// All of them.
+/// All processes.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     known: HashMap<ProcKey, Process>,
-    /// Ended since the last reading, or there is no room for them.
+    /// Processes that ended since the last reading.
     gone: HashSet<ProcKey>,
 }
 
-/// More hold a device on no node; each costs some hundred bytes.
+/// No node has more processes that hold a device; each costs some hundred bytes.
 const MAX_PROCESSES: usize = 4_096;
-/// Of one owner's, where half of the places are taken.
+/// Limit for one owner, once half of the limit is used.
 const MAX_OF_OWNER: usize = MAX_PROCESSES / 8;
 
 impl Processes {
-    /// Takes the processes that hold a device now. Those that ended stay for one reading.
+    /// Sets the processes that hold a device now. Ended ones stay for one reading.
     pub(super) fn update(
         &mut self,
         files: &TenantFiles,
@@ -101,7 +102,7 @@ impl Processes {
             self.known.keys().filter(|process| !holders.contains(process)).copied().collect();
     }
 
-    /// Those that have ended since the last reading.
+    /// The processes that ended since the last reading.
     pub(super) fn gone(&self) -> &HashSet<ProcKey> {
         &self.gone
     }
@@ -111,7 +112,7 @@ impl Processes {
         self.known.get(&process)
     }
 
-    /// Those whose files are to be looked for.
+    /// The processes that are due for a scan.
     pub(super) fn due(&self, now: Instant) -> Vec<ProcKey> {
         let is_due = |process: &Process| now >= process.due;
         let due =
@@ -119,8 +120,8 @@ impl Processes {
         due.map(|(key, _)| *key).collect()
     }
 
-    /// Looks for the files of one.
-    pub(super) fn look(
+    /// Searches for the files of one process.
+    pub(super) fn scan(
         &mut self,
         files: &TenantFiles,
         key: ProcKey,
@@ -130,9 +131,9 @@ impl Processes {
         let has_ended = self.gone.contains(&key);
         let Some(process) = self.known.get_mut(&key) else { return Vec::new() };
         let found = if has_ended {
-            process.last_look(wanted)
+            process.search_last(wanted)
         } else {
-            process.look((files, key), now, wanted)
+            process.scan((files, key), now, wanted)
         };
         let Some(found) = found else { return Vec::new() };
         process.writes |= !found.files.is_empty();
@@ -140,24 +141,24 @@ impl Processes {
         found.files
     }
 
-    /// Files of theirs that cannot be read.
+    /// Number of their files that cannot be read.
     pub(super) fn refused(&self) -> u64 {
         self.known.values().map(|process| process.refused).sum()
     }
 
-    /// There is no room for a file of this one's.
+    /// Counts a file of this process that exceeds the limit.
     pub(super) fn refuse(&mut self, process: ProcKey) {
         if let Some(process) = self.known.get_mut(&process) {
             process.refused += 1;
         }
     }
 
-    /// The process that has this number in its own PID namespace and this user: the writer of a
-    /// file in a directory. One whose open files can be looked at shows its files itself.
+    /// The process with this PID in its own namespace and this user: the writer of a file in a
+    /// directory. A process with readable open files is scanned instead.
     pub(super) fn writer(&mut self, seen: &FoundFile, now: Instant) -> Option<ProcKey> {
         let gone = &self.gone;
-        let mut alike = self.known.iter_mut().filter(|(_, process)| process.own.wrote(seen));
-        let (key, process) = alike.next().filter(|_| alike.next().is_none())?;
+        let mut matching = self.known.iter_mut().filter(|(_, process)| process.own.wrote(seen));
+        let (key, process) = matching.next().filter(|_| matching.next().is_none())?;
         if process.is_open && !gone.contains(key) {
             process.due = now;
             return None;
@@ -166,16 +167,15 @@ impl Processes {
         Some(*key)
     }
 
-    /// Processes that ask for the Inspector and have none of its files, by whether it is asked to
-    /// write while the program runs.
+    /// Numbers of processes that enable the Inspector and have no file: [without an interval, with
+    /// one].
     pub(super) fn silent(&self, now: Instant) -> [u64; 2] {
         let mut silent = [0; 2];
         for process in self.known.values().filter(|process| !process.writes) {
-            match &process.asked {
-                Some(asked) if asked.enabled && !asked.dumps => silent[0] += 1,
-                Some(asked)
-                    if asked.enabled
-                        && now.duration_since(process.since) > FIRST_RECORD_TIMEOUT =>
+            match &process.env {
+                Some(env) if env.enabled && !env.dumps => silent[0] += 1,
+                Some(env)
+                    if env.enabled && now.duration_since(process.since) > FIRST_RECORD_TIMEOUT =>
                 {
                     silent[1] += 1;
                 }
@@ -191,10 +191,10 @@ impl Process {
         let living = Living::same(files.paths(), key)?;
         let own = own(&living.read("status")?)?;
         let environment = files.proc_file(key, ProcFile::Environment);
-        let asked = environment.ok().and_then(|environment| InspectorEnv::read(environment).ok());
+        let env = environment.ok().and_then(|environment| InspectorEnv::read(environment).ok());
         Some(Self {
             own,
-            asked,
+            env,
             writes: false,
             is_open: true,
             refused: 0,
@@ -204,20 +204,20 @@ impl Process {
         })
     }
 
-    fn look(
+    fn scan(
         &mut self,
         (files, key): (&TenantFiles, ProcKey),
         now: Instant,
         wanted: &FileFilter,
     ) -> Option<SearchResult> {
-        let asked = self.asked.as_ref().filter(|asked| asked.enabled);
-        let is_awaited = asked.is_some() && !self.writes;
+        let env = self.env.as_ref().filter(|env| env.enabled);
+        let is_awaited = env.is_some() && !self.writes;
         let is_young = !self.writes && now.duration_since(self.since) < YOUNG;
-        self.due = if is_awaited || is_young { now } else { now + RARELY };
+        self.due = if is_awaited || is_young { now } else { now + RESCAN_INTERVAL };
         let found = files.open_by(key, self.own.pid, wanted);
         self.is_open = found.is_ok();
-        if let Some(asked) = asked.filter(|_| is_awaited && self.place.is_none()) {
-            self.place = files.directory(key, &asked.directory).ok();
+        if let Some(env) = env.filter(|_| is_awaited && self.place.is_none()) {
+            self.place = files.directory(key, &env.directory).ok();
         }
         if found.as_ref().is_ok_and(|found| !found.files.is_empty()) {
             self.place = None;
@@ -230,8 +230,8 @@ impl Process {
         crate::collect::proc_scan::is_alive(files.paths(), key).then_some(found)
     }
 
-    /// What it has left where it wrote.
-    fn last_look(&mut self, wanted: &FileFilter) -> Option<SearchResult> {
+    /// Its remaining files in the directory where it wrote. 244=impl ProcessNames {
+    fn search_last(&mut self, wanted: &FileFilter) -> Option<SearchResult> {
         let place = self.place.take().filter(|_| !self.writes)?;
         place.search(&self.own_of(wanted)).ok()
     }
@@ -242,21 +242,21 @@ impl Process {
 }
 
 impl ProcessNames {
-    /// Whether a file's name and user say that this process wrote it.
+    /// Whether a file's name and user match this process.
     pub(super) fn wrote(self, seen: &FoundFile) -> bool {
         seen.kind == Kind::Records { pid: self.pid } && seen.uid == self.uid
     }
 }
 
-/// From `/proc/PID/status`.
+/// Parses `/proc/PID/status`.
 fn own(status: &str) -> Option<ProcessNames> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let last = |text: &str| text.split_ascii_whitespace().last()?.parse().ok();
     let first = |text: &str| text.split_ascii_whitespace().next()?.parse().ok();
     Some(ProcessNames {
-        // Without PID namespaces in the kernel there is no such line.
+        // A kernel without PID namespaces has no such line.
         pid: field("NSpid:").or_else(|| field("Pid:")).and_then(last)?,
-        // Files are made for the file system's user.
+        // Files are created with the file-system user id.
         uid: field("Uid:").and_then(last)?,
         parent: field("PPid:").and_then(first)?,
     })
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_in_a_namespace_has_the_innermost_number_and_the_file_systems_user() {
+    fn a_process_in_a_namespace_has_the_innermost_pid_and_the_fsuid() {
         let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t0\t0\t0\t1000\nNSpid:\t4711\t33\t7\n";
         assert_eq!(own(text), Some(ProcessNames { pid: 7, uid: 1000, parent: 12 }));
         let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t5\t5\t5\t5\n";

@@ -1,4 +1,4 @@
-//! One rank that the Inspector tells of: who it is, and what has completed on it.
+//! One rank in the Inspector's files: its identity and its completed operations.
 
 use super::record::{HashText, Record};
 use crate::attribute::quota::QuotaKey;
@@ -13,37 +13,38 @@ use gpuwho_common::nccl::size_class;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Operations and sizes of one process, over all its ranks; beyond them an operation is counted
-/// without its size.
+/// Limit on the operations and sizes of one process, over all its ranks; beyond it an operation is
+/// counted without its size.
 const MAX_COMBINATIONS: usize = 512;
-/// The same with what is counted without a size.
+/// The limit that includes operations without a size.
 const MAX_UNSIZED: usize = MAX_COMBINATIONS + 64;
-/// Names that a rank is given. A program names a communicator once; whoever renames it all the time
-/// makes new series at the receiver all the time.
+/// Limit on the names of a rank. A program names a communicator once; repeated renaming would
+/// create new series at the receiver.
 const MAX_NAMES: u8 = 3;
-/// In seconds: from a small message inside a node to a rank that waits for another's checkpoint.
+/// Histogram bounds in seconds: from a small message inside a node to a rank that waits for
+/// another's checkpoint.
 pub(super) const TIME_BOUNDS: &[f64] = &[
     1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 10.0, 60.0,
 ];
-/// In bytes a second: from TCP to NVLink with reduction in the switch.
+/// Histogram bounds in bytes a second: from TCP to NVLink with in-switch reduction.
 pub(super) const SPEED_BOUNDS: &[f64] = &[
     1e8, 1e9, 2.5e9, 5e9, 1e10, 2.5e10, 5e10, 7.5e10, 1e11, 1.5e11, 2e11, 3e11, 4e11, 5e11, 7.5e11,
     1e12,
 ];
 
-/// A rank by what the Inspector writes of it.
+/// The identity of a rank in the Inspector's files.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RankKey {
     pub process: ProcKey,
     pub hash: Option<HashText>,
     pub rank: Option<u32>,
-    /// Where there is no hash.
+    /// Set only if there is no hash.
     pub name: Option<Arc<str>>,
     pub ranks: u32,
 }
 
-/// What has completed of one operation and size.
+/// Completed operations of one kind and size.
 #[derive(Debug)]
 struct CompletedWork {
     duration: Histogram,
@@ -65,13 +66,14 @@ impl Default for CompletedWork {
     }
 }
 
-/// Sequence numbers of one operation. Not in order: NCCL's threads complete what they complete.
+/// Sequence numbers of one operation. They are not in order: NCCL's threads record completions
+/// independently.
 #[derive(Clone, Copy, Debug)]
 struct Sequence {
     first: u64,
     last: u64,
     seen: u64,
-    /// The most that were missing at the end of a reading.
+    /// The maximum that were missing at the end of a reading.
     missed: u64,
 }
 
@@ -80,20 +82,20 @@ struct Sequence {
 pub(super) struct Rank {
     pub id: MemberId,
     pub owner: QuotaKey,
-    /// Means that were told of it.
+    /// Means that were exported for it.
     pub means: HashSet<(Operation, Recent)>,
-    /// Names it had.
+    /// Number of names so far.
     names: u8,
     key: MemberKey,
     facts: MemberFacts,
     done: HashMap<(Operation, SizeClass), CompletedWork>,
     sequences: HashMap<Operation, Sequence>,
-    /// The reading in which it was last heard of.
-    pub heard: u64,
+    /// The reading with its last record.
+    pub last_reading: u64,
 }
 
 impl Rank {
-    /// A membership with this number.
+    /// Creates a member with this number.
     pub(super) fn new(
         (key, owner): (&RankKey, QuotaKey),
         number: u64,
@@ -117,29 +119,29 @@ impl Rank {
         let id = communicators.put(member, facts.clone());
         let (done, sequences) = (HashMap::new(), HashMap::new());
         let (means, names) = (HashSet::new(), 0);
-        Self { id, owner, means, names, key: member, facts, done, sequences, heard: 0 }
+        Self { id, owner, means, names, key: member, facts, done, sequences, last_reading: 0 }
     }
 
-    /// Operations and sizes that are counted.
+    /// Number of counted combinations of operation and size.
     pub(super) fn combinations(&self) -> usize {
         self.done.len()
     }
 
-    /// Takes the name that a record gives it; false where it had too many.
+    /// Sets the name that a record gives; false if the rank had too many.
     pub(super) fn rename(&mut self, name: Option<&str>) -> bool {
         let Some(name) = name.filter(|name| self.facts.name.as_deref() != Some(name)) else {
             return true;
         };
-        let may = self.names < MAX_NAMES;
-        if may {
+        let is_allowed = self.names < MAX_NAMES;
+        if is_allowed {
             self.names += 1;
             self.facts.name = Some(Arc::from(name));
         }
-        may
+        is_allowed
     }
 
-    /// What of an operation and size is counted, one of its process's `combinations`; `None` where
-    /// there are too many.
+    /// The counters of an operation and size, which count towards the process's `combinations`;
+    /// `None` beyond the limit.
     fn done(
         &mut self,
         dims: (Operation, SizeClass),
@@ -156,7 +158,7 @@ impl Rank {
         Some(self.done.entry(dims).or_default())
     }
 
-    /// Counts a record; false where its process has too many `combinations`.
+    /// Counts a record; false if the process has too many `combinations`.
     pub(super) fn take(&mut self, record: &Record<'_>, combinations: &mut usize) -> bool {
         let class = usize::try_from(size_class(record.bytes)).unwrap_or(usize::MAX);
         let class = SizeClass::ALL.get(class).copied().unwrap_or(SizeClass::Unknown);
@@ -178,14 +180,14 @@ impl Rank {
         self.sequences.values_mut().for_each(Sequence::settle);
     }
 
-    /// Finds what other sources know of the same communicator, and tells them its name and, where
-    /// the process has only one in it, the rank.
+    /// Joins facts that other sources have about the same communicator, and shares its name with
+    /// them, and its rank if the process has only one rank in it.
     pub(super) fn join(&mut self, key: &RankKey, is_only: bool, communicators: &Communicators) {
         match (key.hash, self.facts.hash) {
             (Some(text), None) => {
                 let hashes = communicators.hashes(key.process);
-                let mut alike = hashes.into_iter().filter(|hash| text.is_of(hash.0));
-                self.facts.hash = alike.next().filter(|_| alike.next().is_none());
+                let mut matching = hashes.into_iter().filter(|hash| text.is_of(hash.0));
+                self.facts.hash = matching.next().filter(|_| matching.next().is_none());
             }
             (None, _) => self.join_by_name(key, communicators),
             _ => {}
@@ -205,20 +207,20 @@ impl Rank {
         communicators.put(self.key, self.facts.clone());
     }
 
-    /// A name and a size are a communicator's only where one of the process has both.
+    /// Finds the communicator by name and size, if the process has only one with both.
     fn join_by_name(&mut self, key: &RankKey, communicators: &Communicators) {
         let of = communicators.of(key.process);
-        let is_alike = |facts: &&Arc<MemberFacts>| {
+        let is_matching = |facts: &&Arc<MemberFacts>| {
             facts.hash.is_some() && facts.name == key.name && facts.ranks == Some(key.ranks)
         };
-        let alike: Vec<_> = of.iter().filter(is_alike).collect();
-        let hashes: HashSet<_> = alike.iter().map(|facts| (facts.hash, facts.rank)).collect();
-        let found = alike.first().filter(|_| key.name.is_some() && hashes.len() == 1);
+        let matching: Vec<_> = of.iter().filter(is_matching).collect();
+        let hashes: HashSet<_> = matching.iter().map(|facts| (facts.hash, facts.rank)).collect();
+        let found = matching.first().filter(|_| key.name.is_some() && hashes.len() == 1);
         self.facts.hash = found.and_then(|facts| facts.hash);
         self.facts.rank = found.and_then(|facts| facts.rank);
     }
 
-    /// Everything that has completed.
+    /// Exports all completed operations.
     pub(super) fn report(&self, out: &mut Batch) {
         out.push(metric::INFO.sample(self.id, (), 1));
         for (dims, done) in &self.done {
@@ -249,7 +251,7 @@ impl Sequence {
     }
 }
 
-/// As OTLP has it.
+/// Converts to OTLP's integer.
 pub(super) fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

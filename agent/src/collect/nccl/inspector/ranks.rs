@@ -1,5 +1,5 @@
-//! The ranks that the Inspector tells of: who they are, joined to what else is known of the
-//! process's communicators, and what has completed on each since the agent began to read.
+//! The ranks in the Inspector's files, joined to the process's communicators known from other
+//! sources, and their completed operations since the agent started to read.
 
 use super::exposition::{Exposition, RowCommunicator};
 use super::rank::{Rank, RankKey};
@@ -14,38 +14,39 @@ use crate::sample::{Batch, Recent};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Ranks kept of one process: a program that makes more has some that no longer communicate.
+/// Limit on the ranks of one process: beyond it, some no longer communicate.
 const MAX_OF_PROCESS: usize = 64;
-/// Ranks kept in all; beyond them whoever has most gives one to whoever has fewer.
+/// Limit on all ranks; beyond it, the owner with the most ranks gives one up for an owner with
+/// fewer.
 const MAX_RANKS: usize = 1_024;
-/// Means told of one process: eight devices with the most rows that the Inspector writes of one in
-/// an interval, some thirty.
+/// Limit on the means of one process: eight devices with the maximum of about thirty rows that the
+/// Inspector writes for a device in an interval.
 const MAX_MEANS: usize = 256;
-/// Readings without a record after which a rank makes room for another.
+/// Readings without a record after which a rank may be replaced.
 const IDLE: u64 = 60;
-/// Marks the number of a membership that the Inspector told of.
+/// Marks the member numbers of ranks from the Inspector's files.
 const INSPECTED: u64 = 1 << 62;
 
-/// All of them.
+/// All ranks.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
     known: HashMap<RankKey, Rank>,
     made: u64,
     reading: u64,
-    /// Told for the last time at the last reading.
+    /// Ranks whose last points were exported at the last reading.
     ended: Vec<MemberId>,
-    /// What processes have used up.
+    /// Usage of each process.
     spent: HashMap<ProcKey, LimitUsage>,
     refused: HashMap<(QuotaKey, OwnerLimit), u64>,
 }
 
-/// What the ranks of a process use of its limits.
+/// How much of its limits a process uses.
 #[derive(Debug, Default)]
 struct LimitUsage {
     ranks: usize,
     combinations: usize,
     means: usize,
-    /// The last reading in which there was no room for one more rank.
+    /// The last reading in which there was no room for another rank.
     full: u64,
 }
 
@@ -53,7 +54,7 @@ impl Ranks {
     /// Begins a reading.
     pub(super) fn begin(&mut self, communicators: &Communicators) {
         self.reading += 1;
-        // Only now: the enrich stage needed their names for their last points.
+        // Removed only now: the enrich stage needed their names for the last points.
         for id in self.ended.drain(..) {
             communicators.remove(id);
         }
@@ -89,7 +90,7 @@ impl Ranks {
         LineOutcome::Taken
     }
 
-    /// Tells what a file of means says of a process's ranks.
+    /// Returns the values of a metrics file by rank of a process.
     pub(super) fn levels(
         &mut self,
         (process, owner): (ProcKey, QuotaKey),
@@ -98,7 +99,7 @@ impl Ranks {
     ) -> Vec<(Recent, Operation, super::exposition::Levels)> {
         let mut reported = Vec::new();
         for (row, levels) in exposition {
-            let RowCommunicator { hash, rank, name, ranks } = &row.whose;
+            let RowCommunicator { hash, rank, name, ranks } = &row.communicator;
             let name = name.as_deref().map(Arc::from);
             let key = RankKey { process, hash: *hash, rank: *rank, name, ranks: *ranks };
             let Some(operation) = row.operation() else { continue };
@@ -119,30 +120,30 @@ impl Ranks {
         reported
     }
 
-    /// Ends a reading: what is known elsewhere is joined, ranks of processes that ended are told
-    /// for the last time.
+    /// Ends a reading: joins facts from other sources. Ranks of ended processes are exported once
+    /// more.
     pub(super) fn end(&mut self, gone: &HashSet<ProcKey>, communicators: &Communicators) {
-        let mut alike: HashMap<_, u32> = HashMap::new();
+        let mut same: HashMap<_, u32> = HashMap::new();
         for key in self.known.keys() {
-            *alike.entry((key.process, key.hash)).or_insert(0) += 1;
+            *same.entry((key.process, key.hash)).or_insert(0) += 1;
         }
         for (key, rank) in &mut self.known {
             rank.settle();
             if !gone.contains(&key.process) {
-                let is_only = alike.get(&(key.process, key.hash)) == Some(&1);
+                let is_only = same.get(&(key.process, key.hash)) == Some(&1);
                 rank.join(key, is_only, communicators);
             }
         }
     }
 
-    /// Everything.
+    /// Exports all ranks.
     pub(super) fn report(&self, out: &mut Batch) {
         for rank in self.known.values() {
             rank.report(out);
         }
     }
 
-    /// Forgets the ranks of processes that have ended, after they were told.
+    /// Removes the ranks of ended processes, after their last export.
     pub(super) fn remove_processes(&mut self, gone: &HashSet<ProcKey>) {
         let ended = &mut self.ended;
         self.known.retain(|key, rank| {
@@ -155,7 +156,7 @@ impl Ranks {
         self.spent.retain(|process, _| !gone.contains(process));
     }
 
-    /// What owners were refused since this was last asked.
+    /// Takes the refusals by owner and limit since the last call.
     pub(super) fn take_refused(&mut self) -> HashMap<(QuotaKey, OwnerLimit), u64> {
         std::mem::take(&mut self.refused)
     }
@@ -164,7 +165,7 @@ impl Ranks {
         *self.refused.entry((owner, limit)).or_default() += 1;
     }
 
-    /// A rank, made if it is new, and what its process has used up; `None` where there is no room.
+    /// A rank, created if new, and its process's usage; `None` if there is no room.
     fn rank(
         &mut self,
         (key, owner): (&RankKey, QuotaKey),
@@ -181,12 +182,12 @@ impl Ranks {
             self.spent.entry(key.process).or_default().ranks += 1;
         }
         let rank = self.known.get_mut(key)?;
-        rank.heard = self.reading;
+        rank.last_reading = self.reading;
         Some((rank, self.spent.entry(key.process).or_default()))
     }
 
-    /// Whether there is room for one more rank of a process: free, that of an idle one of its own,
-    /// or of the owner with the most. One without is asked again at the next reading.
+    /// Whether there is room for one more rank of a process: a free slot, an idle rank of its own,
+    /// or a rank of the owner with the most. A refused process is retried at the next reading.
     fn make_room(&mut self, process: ProcKey, owner: QuotaKey) -> bool {
         let spent = self.spent.entry(process).or_default();
         if spent.full == self.reading {
@@ -197,10 +198,10 @@ impl Ranks {
             return true;
         }
         let mine = self.known.iter().filter(|(key, _)| key.process == process);
-        let oldest = mine.min_by_key(|(_, rank)| rank.heard);
-        let idle = oldest.filter(|(_, rank)| rank.heard + IDLE < self.reading);
+        let oldest = mine.min_by_key(|(_, rank)| rank.last_reading);
+        let idle = oldest.filter(|(_, rank)| rank.last_reading + IDLE < self.reading);
         let idle = idle.map(|(key, _)| key.clone());
-        let of_others = || if is_full { None } else { self.of_most(owner) };
+        let of_others = || if is_full { None } else { self.of_largest_owner(owner) };
         let Some(key) = idle.or_else(of_others) else {
             self.spent.entry(process).or_default().full = self.reading;
             return false;
@@ -209,18 +210,19 @@ impl Ranks {
         true
     }
 
-    /// The rank that was not heard of for longest, of the owner with the most, if that has more than
-    /// this one would.
-    fn of_most(&self, owner: QuotaKey) -> Option<RankKey> {
+    /// The least recently updated rank of the owner with the most ranks, if that owner has more
+    /// than this one would have.
+    fn of_largest_owner(&self, owner: QuotaKey) -> Option<RankKey> {
         let mut counts: HashMap<QuotaKey, usize> = HashMap::new();
         for rank in self.known.values() {
             *counts.entry(rank.owner).or_default() += 1;
         }
         let own = counts.get(&owner).copied().unwrap_or(0);
-        let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        let of_most = self.known.iter().filter(|(_, rank)| rank.owner == most);
-        let count = of_most.clone().count();
-        let oldest = of_most.min_by_key(|(_, rank)| rank.heard).filter(|_| count > own + 1);
+        let (largest, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let of_largest = self.known.iter().filter(|(_, rank)| rank.owner == largest);
+        let count = of_largest.clone().count();
+        let oldest =
+            of_largest.min_by_key(|(_, rank)| rank.last_reading).filter(|_| count > own + 1);
         oldest.map(|(key, _)| key.clone())
     }
 

@@ -1,8 +1,8 @@
-//! A line of the Inspector's records: one collective or message that has completed.
+//! Parses a line of the Inspector's records: one completed collective or message.
 //!
-//! The format has been `v4.0` from 2.28 to 2.30; keys that are not known are passed over, so that
-//! verbose records and later ones are read as well. What a line says is the job's own word: it is
-//! checked, and believed only about the process that wrote the file.
+//! The format is `v4.0` from 2.28 to 2.30; unknown keys are ignored, so that verbose records and
+//! later versions parse as well. The job controls the content: it is validated, and counted only
+//! for the process that wrote the file.
 
 use crate::catalog::inspector::LineOutcome;
 use crate::catalog::nccl::Operation;
@@ -12,27 +12,26 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Longer than a day is no collective.
+/// No collective takes longer than a day.
 const MAX_DURATION_US: u64 = 86_400_000_000;
-/// More bytes than any memory has are no message.
+/// No message has more bytes than any memory.
 const MAX_MESSAGE_BYTES: u64 = 1 << 50;
-/// Faster than any link by a thousand times, in bytes a second.
-const FASTEST: f64 = 1e17;
-/// Digits of the hash that fit the Inspector's buffer of 17 bytes beside `0x` and a NUL.
+/// A thousand times faster than any link, in bytes a second. 20=const MAX_SPEED: f64 = 1e17;
+const MAX_SPEED: f64 = 1e17;
+/// Digits of the hash that fit the Inspector's 17-byte buffer with `0x` and a NUL.
 const DIGITS: u32 = 14;
 
-/// What the Inspector writes of a communicator's hash: without leading zeros, and cut to 14
-/// digits.
+/// A communicator's hash as the Inspector writes it: without leading zeros, truncated to 14 digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum HashText {
-    /// All of it.
+    /// The whole hash.
     Whole(u64),
-    /// Its first 14 digits; there may be none after them.
+    /// Its first 14 digits; there may be no more.
     Start(u64),
 }
 
 impl HashText {
-    /// Reads `0x1db14a8a713c2f`.
+    /// Parses `0x1db14a8a713c2f`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix("0x")?;
         let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -41,7 +40,7 @@ impl HashText {
         Some(if is_cut { Self::Start(hash) } else { Self::Whole(hash) })
     }
 
-    /// Whether it can be the hash's.
+    /// Whether this can be the text of `hash`.
     pub(super) fn is_of(self, hash: u64) -> bool {
         match self {
             Self::Whole(whole) => whole == hash,
@@ -60,13 +59,13 @@ pub(super) struct Record<'a> {
     pub name: Option<Cow<'a, str>>,
     pub rank: u32,
     pub ranks: u32,
-    /// The writer's number in its own PID namespace.
+    /// The writer's PID in its own namespace.
     pub pid: u32,
     pub operation: Operation,
-    /// Of a collective, counted for each operation of the communicator.
+    /// Of a collective; counted for each operation of the communicator.
     pub sequence: Option<u64>,
     pub bytes: u64,
-    /// Bytes by which the bus bandwidth is reckoned.
+    /// Bytes that the bus bandwidth is calculated from.
     pub bus_bytes: u64,
     pub seconds: f64,
     /// In bytes a second.
@@ -134,7 +133,7 @@ struct Message<'a> {
     bus_gbs: Gigabytes,
 }
 
-/// What both kinds have.
+/// The fields that both kinds have.
 struct Measured<'a> {
     operation: &'a str,
     sequence: Option<u64>,
@@ -145,7 +144,7 @@ struct Measured<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads a line.
+    /// Parses a line.
     pub(super) fn parse(line: &'a [u8]) -> Result<Self, LineOutcome> {
         let line: Line<'a> = serde_json::from_slice(line).map_err(|error| {
             if error.is_data() { LineOutcome::Incomplete } else { LineOutcome::Malformed }
@@ -156,7 +155,7 @@ impl<'a> Record<'a> {
             _ => return Err(LineOutcome::Incomplete),
         };
         let operation = operation(measured.operation).ok_or(LineOutcome::UnknownOperation)?;
-        // The host's time of a collective is that of its enqueueing and of all that was before it.
+        // The host's time of a collective includes its enqueueing and everything before it.
         if measured.timing == Some("collective_cpu") || measured.time_us == 0 {
             return Err(LineOutcome::NotTimed);
         }
@@ -217,12 +216,12 @@ impl Message<'_> {
     }
 }
 
-/// The name that a program gave; the Inspector writes `unknown` where there is none.
+/// The name set by the program; the Inspector writes `unknown` if there is none.
 pub(super) fn recorded_name(name: Cow<'_, str>) -> Option<Cow<'_, str>> {
     printable_name(name).filter(|name| name != "unknown")
 }
 
-/// NCCL's name of an operation (`ncclFuncToString`).
+/// Parses NCCL's name of an operation (`ncclFuncToString`).
 pub(super) fn operation(name: &str) -> Option<Operation> {
     Some(match name {
         "AllReduce" => Operation::AllReduce,
@@ -239,7 +238,7 @@ pub(super) fn operation(name: &str) -> Option<Operation> {
     })
 }
 
-/// The size as `nccl.collective.bytes` counts it; the Inspector tells one rank's part.
+/// The size as `nccl.collective.bytes` counts it; the Inspector writes one rank's part.
 fn message_bytes(operation: Operation, part: u64, ranks: u32) -> Option<u64> {
     let parts = match operation {
         Operation::AllGather
@@ -252,7 +251,7 @@ fn message_bytes(operation: Operation, part: u64, ranks: u32) -> Option<u64> {
     part.checked_mul(parts).filter(|bytes| *bytes <= MAX_MESSAGE_BYTES)
 }
 
-/// The factors of nccl-tests.
+/// Applies the bus bandwidth factors of nccl-tests.
 fn bus_bytes(operation: Operation, bytes: u64, ranks: u32) -> u64 {
     let (bytes, ranks) = (u128::from(bytes), u128::from(ranks.max(1)));
     let bus = match operation {
@@ -265,9 +264,9 @@ fn bus_bytes(operation: Operation, bytes: u64, ranks: u32) -> u64 {
     u64::try_from(bus).unwrap_or(u64::MAX)
 }
 
-/// A bandwidth in bytes a second, from 10^9 bytes a second as the Inspector writes it: a number,
-/// or the text `nan`. What is no speed (also the 0 it writes for operations that it cannot reckon)
-/// is `None`.
+/// A bandwidth in bytes a second. The Inspector writes it in 10^9 bytes a second, as a number or
+/// the text `nan`. An invalid speed is `None`, also the 0 that it writes for operations that it
+/// cannot calculate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Gigabytes(Option<f64>);
 
@@ -301,10 +300,10 @@ impl<'de> Deserialize<'de> for Gigabytes {
     }
 }
 
-/// Bytes a second.
+/// Converts to bytes a second.
 pub(super) fn speed(gigabytes: f64) -> Option<f64> {
     let speed = gigabytes * 1e9;
-    (speed > 0.0 && speed <= FASTEST).then_some(speed)
+    (speed > 0.0 && speed <= MAX_SPEED).then_some(speed)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! How the files that are read, and the bytes of them, are divided between the owners of the
-//! processes that write them, so that none of them leaves the others without.
+//! Divides the files to read, and the byte budget, between the owners of the writing processes, so
+//! that none can starve the others.
 
 use super::files::FileKey;
 use super::sources::Source;
@@ -9,11 +9,11 @@ use std::collections::HashMap;
 
 /// Files read at once.
 pub(super) const MAX_FILES: usize = 512;
-/// Files of one process: its records, and an exposition a device, of which a host has sixteen.
+/// Files of one process: its records, and an exposition for each of up to sixteen devices.
 pub(super) const MAX_OF_PROCESS: usize = 32;
 
-/// Makes room for one more file of a process: where all places are taken, whoever has most gives
-/// one. The file that makes way, or `Err` where there is no room.
+/// Makes room for one more file of a process: at the limit, the owner with the most files gives one
+/// up. Returns that file, or `Err` if there is no room.
 pub(super) fn make_room(
     files: &HashMap<FileKey, Source>,
     process: ProcKey,
@@ -30,21 +30,21 @@ pub(super) fn make_room(
         *counts.entry(source.owner).or_default() += 1;
     }
     let own = counts.get(&owner).copied().unwrap_or(0);
-    let most = counts.into_iter().max_by_key(|(_, count)| *count);
-    let (most, _) = most.filter(|(_, count)| *count > own + 1).ok_or(())?;
-    let of_most = files.iter().find(|(_, source)| source.owner == most).ok_or(())?;
-    Ok(Some(*of_most.0))
+    let largest = counts.into_iter().max_by_key(|(_, count)| *count);
+    let (largest, _) = largest.filter(|(_, count)| *count > own + 1).ok_or(())?;
+    let of_largest = files.iter().find(|(_, source)| source.owner == largest).ok_or(())?;
+    Ok(Some(*of_largest.0))
 }
 
-/// The owners' files, those first that took the least at the last reading: what they leave is for
-/// the others.
+/// The owners' files, sorted by bytes used at the last reading: the others get what the first ones
+/// leave.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     used: HashMap<QuotaKey, u64>,
 }
 
 impl Turns {
-    /// The files by owner, in the order in which they are read.
+    /// The files by owner, in reading order.
     pub(super) fn order(&self, files: &HashMap<FileKey, Source>) -> Vec<(QuotaKey, Vec<FileKey>)> {
         let mut by_owner: HashMap<QuotaKey, Vec<FileKey>> = HashMap::new();
         for (key, source) in files {
@@ -60,14 +60,14 @@ impl Turns {
         self.used.clear();
     }
 
-    /// What an owner's files took.
-    pub(super) fn took(&mut self, owner: QuotaKey, bytes: u64) {
+    /// Records the bytes that an owner's files used.
+    pub(super) fn record(&mut self, owner: QuotaKey, bytes: u64) {
         self.used.insert(owner, bytes);
     }
 }
 
-/// An equal part of what is left, for each of those who still wait; what one leaves is for the
-/// next.
+/// Divides a budget: each of those still waiting gets an equal part of what is left, so that unused
+/// budget goes to the next.
 #[derive(Debug)]
 pub(super) struct Parts {
     left: u64,
@@ -75,20 +75,20 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// So many bytes for so many.
+    /// Starts with `left` bytes for `waiting` recipients.
     pub(super) fn new(left: u64, waiting: usize) -> Self {
         Self { left, waiting: waiting as u64 }
     }
 
-    /// The next one's part.
+    /// The next recipient's part.
     pub(super) fn next(&mut self) -> u64 {
         let part = self.left / self.waiting.max(1);
         self.waiting = self.waiting.saturating_sub(1);
         part
     }
 
-    /// What it took of it.
-    pub(super) fn took(&mut self, bytes: u64) {
+    /// Subtracts the bytes that it used.
+    pub(super) fn spend(&mut self, bytes: u64) {
         self.left = self.left.saturating_sub(bytes);
     }
 }

@@ -10,18 +10,18 @@ use crate::tenant_files::TenantFile;
 use std::io::{self, Read as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Two of the Inspector's shortest intervals and some: older means are of nobody's present.
+/// How long means are exported: a little more than two of the Inspector's minimum intervals.
 const FRESH: Duration = Duration::from_secs(90);
-/// An exposition is written in several pieces; after this long it is whole.
+/// An exposition is written in several pieces; it is complete after this time.
 const SETTLED: Duration = Duration::from_secs(1);
 /// A file that is read.
 #[derive(Debug)]
 pub(super) struct Source {
     pub process: ProcKey,
-    /// Whose part of what may be read it takes.
+    /// The owner whose share of the budget it uses.
     pub owner: QuotaKey,
     pub content: Content,
-    /// Another process writes it as well.
+    /// Another process writes it too.
     pub is_shared: bool,
 }
 
@@ -31,12 +31,12 @@ pub(super) enum Content {
     Exposition(MeanValues),
 }
 
-/// The last exposition of a file.
+/// The last content of an exposition file.
 #[derive(Debug)]
 pub(super) struct MeanValues {
     file: TenantFile,
     written: Option<SystemTime>,
-    /// Bytes that may be read of it, saved up until it can be read as a whole.
+    /// Budget saved up until the file can be read as a whole.
     credit: u64,
     pub rows: Exposition,
 }
@@ -46,7 +46,8 @@ impl Source {
         matches!(self.content, Content::Records(_))
     }
 
-    /// Another process has the file open for writing: a child that inherited it, or a stranger.
+    /// Notes that another process has the file open for writing: a child that inherited it, or an
+    /// unrelated process.
     pub(super) fn join(&mut self, other: ProcKey, processes: &Processes) {
         if other == self.process {
             return;
@@ -61,13 +62,13 @@ impl Source {
 }
 
 impl MeanValues {
-    /// Of a file that was not read yet.
+    /// A file that was not read yet.
     pub(super) fn new(file: TenantFile) -> Self {
         Self { file, written: None, credit: 0, rows: Exposition::new() }
     }
 
-    /// Reads the file if it was written anew and is whole, once its part of what may be read is
-    /// enough for it; gives the bytes read.
+    /// Reads the file if it was rewritten and is complete, once the saved budget suffices; returns
+    /// the bytes read.
     pub(super) fn read(
         &mut self,
         share: u64,
@@ -97,7 +98,7 @@ impl MeanValues {
     }
 }
 
-/// A file from its start, whatever was read before.
+/// Reads a file from its start.
 struct FromStart<'a> {
     file: &'a TenantFile,
     offset: u64,

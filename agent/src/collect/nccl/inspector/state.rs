@@ -1,4 +1,4 @@
-//! How the source is doing, and what the operator can do about it.
+//! The status of the source and its remedy.
 
 use super::Inspector;
 use crate::catalog::agent::SourceState;

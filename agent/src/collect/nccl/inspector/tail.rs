@@ -1,67 +1,67 @@
-//! The end of a file that grows: only new bytes are read, and only whole lines are given.
+//! Reads the end of a growing file: only new bytes, and only complete lines.
 //!
-//! A file that became shorter, or whose bytes before the place reached are others than they were,
-//! was written anew and is read from its start. One that grew by more than the budget is read
-//! where it is newest. Holds at most one line.
+//! A file that became shorter, or whose bytes before the current offset changed, was rewritten and
+//! is read from its start. One that grew by more than the budget is read at its end. Buffers at
+//! most one line.
 
 use crate::tenant_files::TenantFile;
 use std::io;
 
-/// Bytes read at once.
+/// Bytes per read call.
 const CHUNK: usize = 64 * 1024;
-/// A verbose record of 64 channels is 16 KiB.
+/// Limit of a line; a verbose record of 64 channels is 16 KiB.
 pub(super) const MAX_LINE: usize = 64 * 1024;
-/// Bytes that tell whether the file is still what it was.
+/// Bytes compared to detect a rewritten file.
 const MARK: usize = 64;
 
-/// A file and how far it has been read.
+/// A file and the current offset.
 #[derive(Debug)]
 pub(super) struct Tail {
     file: TenantFile,
     offset: u64,
-    /// A line whose end has not come yet.
+    /// An incomplete line.
     rest: Vec<u8>,
     /// The last bytes before `offset`.
     mark: Vec<u8>,
-    /// What comes is the end of a line whose start was not read.
+    /// The next bytes continue a line whose start was not read.
     in_line: bool,
 }
 
-/// What a reading passes on.
+/// What a reading passes to the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
-    /// Without its end.
+    /// A line without its line break.
     Line(&'a [u8]),
-    /// A line that is longer than [`MAX_LINE`].
+    /// A line longer than [`MAX_LINE`].
     TooLong,
 }
 
-/// What a reading took.
+/// The cost of a reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReadCost {
     /// Bytes read.
     pub bytes: u64,
-    /// Bytes passed over.
+    /// Bytes skipped.
     pub skipped: u64,
 }
 
 impl Tail {
-    /// A file to be read from its start.
+    /// Reads a file from its start.
     pub(super) fn from_start(file: TenantFile) -> Self {
         Self { file, offset: 0, rest: Vec::new(), mark: Vec::new(), in_line: false }
     }
 
-    /// A file of which only what is written from now on is read.
+    /// Reads only what is written from now on.
     pub(super) fn from_end(file: TenantFile) -> io::Result<Self> {
         let size = file.stat_now()?.size;
         let mut tail = Self { offset: size, ..Self::from_start(file) };
         let start = size.saturating_sub(MARK as u64);
-        tail.mark = tail.look(start, MARK)?;
+        tail.mark = tail.peek(start, MARK)?;
         tail.in_line = tail.mark.last().is_some_and(|byte| *byte != b'\n');
         Ok(tail)
     }
 
-    /// Reads what is new, at most `budget` bytes of it.
+    /// Reads new bytes, at most `budget`.
     pub(super) fn read(
         &mut self,
         budget: u64,
@@ -83,8 +83,8 @@ impl Tail {
         let mut chunk = vec![0; CHUNK];
         let mut left = budget.min(backlog);
         while left > 0 {
-            let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-            let Some(room) = chunk.get_mut(..most) else { break };
+            let max = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+            let Some(room) = chunk.get_mut(..max) else { break };
             let count = self.file.read_at(room, self.offset)?;
             if count == 0 {
                 break;
@@ -106,13 +106,13 @@ impl Tail {
         self.mark.clear();
     }
 
-    /// Whether the bytes before the place reached are what they were.
+    /// Whether the bytes before the offset are unchanged.
     fn is_same(&self) -> io::Result<bool> {
         let start = self.offset.saturating_sub(self.mark.len() as u64);
-        Ok(self.look(start, self.mark.len())? == self.mark)
+        Ok(self.peek(start, self.mark.len())? == self.mark)
     }
 
-    fn look(&self, start: u64, count: usize) -> io::Result<Vec<u8>> {
+    fn peek(&self, start: u64, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         let mut filled = 0;
         while let Some(room) = bytes.get_mut(filled..).filter(|room| !room.is_empty()) {
@@ -132,7 +132,7 @@ impl Tail {
         self.mark.drain(..more);
     }
 
-    /// Gives the lines that are whole with these bytes; how many bytes are no line's.
+    /// Passes the lines that these bytes complete; returns the number of skipped bytes.
     fn split(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> u64 {
         let mut skipped = 0;
         while !bytes.is_empty() {

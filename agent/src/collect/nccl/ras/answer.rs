@@ -1,9 +1,9 @@
-//! What NCCL says of a job: its communicators with their ranks, of which only those of this node are
-//! kept, and the processes that do not answer. It comes as JSON (2.28.7 and later, `json.rs`) or as
-//! the older text (`text.rs`).
+//! An answer of NCCL about a job: its communicators with their ranks, of which only those of this
+//! node are stored, and the processes that do not answer. It arrives as JSON (2.28.7 and later,
+//! `json.rs`) or as the older text (`text.rs`).
 //!
-//! Every word of it is the word of a process of some tenant. A process is a node's address and a
-//! number, never a text, so that nothing of an answer reaches an event or a terminal as it came.
+//! A process of some tenant writes every byte of it. A process is represented by a node's address
+//! and a PID, never by text, so that no text of an answer reaches an event or a terminal.
 
 use crate::catalog::nccl::Operation;
 use crate::communicators::CommunicatorHash;
@@ -12,16 +12,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// Communicators and ranks that are read of one answer; one with more is refused. A rank takes
-/// about 730 bytes of JSON, so the bytes that are read end sooner (`MOST_BYTES` in `ask.rs`).
+/// Limit on the communicators and ranks of one answer; a larger one is rejected. A rank takes about
+/// 730 bytes of JSON, so the limit on bytes (`MAX_BYTES` in `ask.rs`) applies first.
 pub(super) const MAX_ENTRIES: usize = 1 << 16;
-/// Ranks on this node that are kept of one answer, about 200 bytes each: eight processes with 128
+/// Limit on the stored ranks of one answer, about 200 bytes each: eight processes with 128
 /// communicators each.
 pub(super) const MAX_LOCAL: usize = 1_024;
-/// Devices that a process can name: NCCL has them in a mask of 64 bits.
+/// Devices of a process: NCCL has them in a mask of 64 bits.
 const MAX_DEVICES: u32 = u64::BITS;
 
-/// The names that NCCL gives its operations (`ncclFuncToString`).
+/// NCCL's names of its operations (`ncclFuncToString`).
 const OPERATIONS: [(&str, Operation); 13] = [
     ("AllReduce", Operation::AllReduce),
     ("AllGather", Operation::AllGather),
@@ -38,7 +38,7 @@ const OPERATIONS: [(&str, Operation); 13] = [
     ("WaitSignal", Operation::WaitSignal),
 ];
 
-/// A process of the job: the address of its node, and its number in its own PID namespace.
+/// A process of the job: its node's address, and its PID in its own namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Process {
     pub host: IpAddr,
@@ -46,8 +46,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// NCCL writes an address (`ncclSocketToHost`), with the interface behind one that needs it;
-    /// `unknown` and -1 where it does not know.
+    /// Parses NCCL's address (`ncclSocketToHost`), which may be followed by an interface; NCCL
+    /// writes `unknown` and -1 for unknown values.
     pub(super) fn named(host: &str, pid: i64) -> Option<Self> {
         let host: IpAddr = host.split('%').next()?.parse().ok()?;
         let pid = u32::try_from(pid).ok().filter(|pid| *pid != 0)?;
@@ -55,22 +55,21 @@ impl Process {
     }
 }
 
-/// This node's processes by the names that NCCL has for them, as far as the process that answers
-/// may speak of them.
+/// This node's processes by their NCCL names, with the trust of the answering process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LocalNames {
-    /// Those of its own owner.
-    pub believed: HashMap<Process, ProcKey>,
-    /// Those of others.
+    /// Processes of its own tenant.
+    pub trusted: HashMap<Process, ProcKey>,
+    /// Processes of other tenants.
     pub others: HashSet<Process>,
 }
 
-/// How much of each operation a rank has launched, by the place in [`OPERATIONS`].
+/// Launch counts of a rank by operation, in the order of [`OPERATIONS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LaunchCounts([Option<u64>; OPERATIONS.len()]);
 
 impl LaunchCounts {
-    /// Takes a count; an operation that is not known here is passed over.
+    /// Stores a count; an unknown operation is ignored.
     pub(super) fn put(&mut self, name: &str, count: u64) {
         let place = OPERATIONS.iter().position(|(known, _)| *known == name);
         if let Some(slot) = place.and_then(|place| self.0.get_mut(place)) {
@@ -78,12 +77,12 @@ impl LaunchCounts {
         }
     }
 
-    /// All of it; what a job says of itself may be any number.
+    /// The sum; saturates, because a job can send any number.
     pub(super) fn total(&self) -> u64 {
         sum(self.0.iter().flatten().copied())
     }
 
-    /// What is known, by operation.
+    /// The known counts by operation.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Operation, u64)> + '_ {
         let all = OPERATIONS.iter().zip(&self.0);
         all.filter_map(|((_, operation), count)| Some((*operation, (*count)?)))
@@ -97,11 +96,11 @@ pub(super) struct Rank {
     pub process: Process,
     pub device: Option<u32>,
     pub launched: LaunchCounts,
-    /// All that it has launched, as far as the answer tells ranks apart by it.
+    /// The total of the counts in which the answer distinguishes ranks.
     pub total: u64,
 }
 
-/// A rank that did not.
+/// A rank that did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MissingRank {
     pub rank: u32,
@@ -114,18 +113,18 @@ pub(super) struct MissingRank {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Communicator {
     pub hash: CommunicatorHash,
-    /// Its size, where the answer says it.
+    /// Its size, if the answer contains it.
     pub size: Option<u32>,
-    /// Ranks that answered.
+    /// Number of ranks that answered.
     pub present: u32,
-    /// Those of them on this node that are believed.
+    /// Those of trusted processes on this node.
     pub ranks: Vec<Rank>,
     pub absent: Vec<MissingRank>,
-    /// Absent ranks, also those that are not listed.
+    /// Number of absent ranks, including unlisted ones.
     pub missing: u32,
-    /// Those of them whose processes have answered and are no members.
+    /// Number of absent ranks whose processes answered and are not members.
     pub left: u32,
-    /// What the foremost rank has launched, by the same measure as the ranks.
+    /// The highest total of all ranks.
     pub foremost: u64,
 }
 
@@ -136,7 +135,7 @@ impl Communicator {
     }
 }
 
-/// A process that NCCL names apart from communicators, with its devices as bits.
+/// A process that does not answer, with its devices as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LostProcess {
     pub process: Process,
@@ -156,7 +155,7 @@ impl LostProcess {
     }
 }
 
-/// A device's bit; none for a number that is no device's.
+/// A device's bit; 0 for an invalid number.
 pub(super) fn device_bit(device: u32) -> u64 {
     1_u64.checked_shl(device).unwrap_or(0)
 }
@@ -164,25 +163,24 @@ pub(super) fn device_bit(device: u32) -> u64 {
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// All ranks of all communicators are in it, so that what is not in it is not there.
+    /// It has all ranks of all communicators, so that an unlisted rank does not exist.
     pub is_whole: bool,
     pub nodes: u32,
     pub processes: u32,
-    /// Those with ranks that are absent or on this node.
+    /// Communicators with ranks that are absent or on this node.
     pub communicators: Vec<Communicator>,
-    /// Processes given up, and how many there are.
+    /// Processes that NCCL gave up, and their number.
     pub dead: Vec<LostProcess>,
     pub dead_count: u32,
-    /// Processes that did not answer in time, and how many there are.
+    /// Processes that did not answer in time, and their number.
     pub late: Vec<LostProcess>,
     pub late_count: u32,
-    /// What it says of processes on this node of which it may not speak.
+    /// Statements about processes of other tenants on this node.
     pub claims: u64,
 }
 
 impl Answer {
-    /// Where the ranks of each process are missing: place of the communicator and rank, the first
-    /// of several.
+    /// The first missing rank of each process: index of the communicator and rank.
     pub(super) fn missing_from(&self) -> BTreeMap<Process, (usize, u32)> {
         let mut all = BTreeMap::new();
         for (place, communicator) in self.communicators.iter().enumerate() {
@@ -195,17 +193,17 @@ impl Answer {
     }
 }
 
-/// What NCCL calls so.
+/// NCCL's operation of this name.
 pub(super) fn operation(name: &str) -> Option<&'static str> {
     OPERATIONS.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
 }
 
-/// Up to 16 hexadecimal digits.
+/// Parses up to 16 hexadecimal digits.
 pub(super) fn hash(digits: &str) -> Option<CommunicatorHash> {
     u64::from_str_radix(digits, 16).ok().map(CommunicatorHash)
 }
 
-/// What a job says of itself may be any number.
+/// A saturating sum, because a job can send any number.
 pub(super) fn sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }

@@ -1,6 +1,6 @@
-//! Asking one of NCCL's status sockets: a few lines each way, then one document, and the socket is
-//! closed. What listens there is part of somebody's job: everything it sends has a limit in length
-//! and in time. Between the greeting and the question there is time to find out who has answered.
+//! Queries one of NCCL's status sockets: a few lines each way, then one document, and the socket is
+//! closed. A tenant's process listens there: everything that it sends is limited in length and
+//! time. Between the greeting and the query there is time to identify the sender.
 
 use super::answer::{Answer, LocalNames, MAX_ENTRIES};
 use super::json::{JsonError, from_json};
@@ -12,24 +12,28 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// For a connection on the same host.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// What NCCL is told to wait for its own processes: what its client tells it too.
-const NCCL_WAITS: u64 = 5;
-/// For the first lines, which NCCL answers at once. The kernel may have given the connection to a
-/// process that is stopped: then another one of those that share the port will answer.
-const GREETS_WITHIN: Duration = Duration::from_secs(3);
-/// For everything after: NCCL's wait, twice over, since it asks along a chain.
-const WITHIN: Duration = Duration::from_secs(12);
-/// Of one line of the handshake.
+/// Timeout of a connection on the same host. 16=const CONNECT_TIMEOUT: Duration =
+/// Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long NCCL waits for its own processes, in seconds; the default of NCCL's own client.
+/// 18=const NCCL_TIMEOUT_SECONDS: u64 = 5;
+const NCCL_TIMEOUT_SECONDS: u64 = 5;
+/// Timeout of the first lines, which NCCL answers at once. The kernel may have given the connection
+/// to a stopped process: then another one that shares the port may answer. 21=const
+/// GREETING_TIMEOUT: Duration = Duration::from_secs(3);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout of the rest: twice NCCL's own, because it queries along a chain. 23=const
+/// ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+/// Limit of one line of the handshake.
 const MAX_LINE_BYTES: u64 = 512;
-/// Of a document; read as it comes, so that it is never in memory. A rank takes about 730 bytes in
-/// each of its communicators: 7,000 processes with six communicators each have 31 MB. What a larger
-/// job says is not read, and counted as too long.
+/// Limit of a document, which is parsed as it arrives and never stored. A rank takes about 730
+/// bytes in each of its communicators: 7,000 processes with six communicators each have 31 MB. The
+/// answer of a larger job is rejected and counted as too long.
 const MAX_BYTES: u64 = 32 << 20;
-/// After one with more, memory that is not needed again is given back.
-const BIG: u64 = 1 << 20;
-/// Of a document as text, which is short and read whole.
+/// After a longer document, free memory is returned to the system. 31=const LARGE: u64 = 1 << 20;
+const LARGE: u64 = 1 << 20;
+/// Limit of a document as text, which is short and read whole.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
 
 /// Why there is no answer.
@@ -45,16 +49,16 @@ pub(super) enum AskError {
     Broken(io::Error),
     #[error("the answer has more than {MAX_BYTES} bytes, or more than {MAX_ENTRIES} ranks")]
     TooLong,
-    #[error("a process that is none of those that listen has answered")]
+    #[error("a process that is not known to listen has answered")]
     UnknownServer,
-    #[error("`{0}` is no answer of NCCL's")]
+    #[error("`{0}` is not an answer of NCCL")]
     NotNccl(String),
-    #[error("the answer is of a form that is not known: {0}")]
+    #[error("the answer has an unknown format: {0}")]
     NotUnderstood(String),
 }
 
 impl AskError {
-    /// The catalogue's word.
+    /// The catalogue's outcome.
     pub(super) fn outcome(&self) -> RasOutcome {
         match self {
             Self::Namespace(_) | Self::Connect { .. } => RasOutcome::Unreachable,
@@ -66,20 +70,20 @@ impl AskError {
     }
 }
 
-/// A conversation that has begun.
+/// An open conversation.
 pub(super) struct Talk {
     reader: BufReader<Limited>,
     is_json: bool,
 }
 
-/// Connects to what listens at an address, in the network namespace of `network` where that is not
-/// the agent's own, and greets it. It is given up at `until`, or sooner.
+/// Connects to an address, in the network namespace `network` if that is not the agent's own, and
+/// exchanges greetings. Times out at `until` or earlier.
 pub(super) fn greet(
     at: SocketAddr,
     network: Option<&File>,
     until: Instant,
 ) -> Result<Talk, AskError> {
-    let within = until.saturating_duration_since(Instant::now()).min(CONNECT_WITHIN);
+    let within = until.saturating_duration_since(Instant::now()).min(CONNECT_TIMEOUT);
     if within.is_zero() {
         return Err(AskError::Late);
     }
@@ -92,7 +96,7 @@ pub(super) fn greet(
             connected.map_err(|source| AskError::Connect { at, source })?
         }
     };
-    Talk::begin(stream, until.min(Instant::now() + GREETS_WITHIN), MAX_BYTES)
+    Talk::begin(stream, until.min(Instant::now() + GREETING_TIMEOUT), MAX_BYTES)
 }
 
 impl Talk {
@@ -103,7 +107,7 @@ impl Talk {
         if !hello.starts_with("SERVER PROTOCOL ") {
             return Err(AskError::NotNccl(shown(&hello)));
         }
-        talk.exchange(&format!("TIMEOUT {NCCL_WAITS}"))?;
+        talk.exchange(&format!("TIMEOUT {NCCL_TIMEOUT_SECONDS}"))?;
         talk.is_json = talk.exchange("SET FORMAT json")? == "OK";
         Ok(talk)
     }
@@ -114,17 +118,17 @@ impl Talk {
         Some((stream.peer_addr().ok()?, stream.local_addr().ok()?))
     }
 
-    /// Asks how the job is; an answer that has not come at `until`, or sooner, is none.
+    /// Queries the status; times out at `until` or earlier.
     pub(super) fn status(mut self, until: Instant, here: &LocalNames) -> Result<Answer, AskError> {
-        self.reader.get_mut().until = until.min(Instant::now() + WITHIN);
+        self.reader.get_mut().until = until.min(Instant::now() + ANSWER_TIMEOUT);
         self.send("VERBOSE STATUS")?;
         if self.is_json { self.json(here) } else { self.text(here) }
     }
 
     fn send(&mut self, line: &str) -> Result<(), AskError> {
         let stream = &mut self.reader.get_mut().stream;
-        // Some bytes into an empty buffer; a peer that takes none is broken.
-        let sent = stream.set_write_timeout(Some(CONNECT_WITHIN));
+        // Some bytes into an empty buffer; a peer that accepts none is broken.
+        let sent = stream.set_write_timeout(Some(CONNECT_TIMEOUT));
         sent.and_then(|()| stream.write_all(format!("{line}\n").as_bytes())).map_err(failed)
     }
 
@@ -143,7 +147,7 @@ impl Talk {
     fn json(mut self, here: &LocalNames) -> Result<Answer, AskError> {
         let left = self.reader.get_ref().left;
         let read = from_json(&mut self.reader, here);
-        if left - self.reader.get_ref().left > BIG {
+        if left - self.reader.get_ref().left > LARGE {
             memory::give_back();
         }
         read.map_err(|error| match error {
@@ -181,12 +185,12 @@ fn failed(error: io::Error) -> AskError {
     }
 }
 
-/// A little of what a stranger said, fit for a log.
+/// A short, printable part of received text, for a log.
 fn shown(text: &str) -> String {
     text.chars().filter(|letter| letter.is_ascii_graphic() || *letter == ' ').take(64).collect()
 }
 
-/// A stream that ends at a moment and after so many bytes.
+/// A stream with a deadline and a byte limit.
 struct Limited {
     stream: TcpStream,
     until: Instant,

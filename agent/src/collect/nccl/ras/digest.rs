@@ -1,6 +1,6 @@
-//! What is kept of an answer: who the ranks on this node are, and in one number what each is behind
-//! the others; of ranks elsewhere only how many there are. Of a communicator that no process of the
-//! tenant who answers is in, nothing is kept.
+//! Reduces an answer to what concerns this node: the ranks here and how far each is behind the
+//! foremost; of ranks elsewhere only their numbers. A communicator without a process of the
+//! answering tenant is dropped.
 
 use super::answer::{Answer, Communicator, LaunchCounts, MAX_LOCAL, Rank, count};
 use super::tenant::Server;
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CommunicatorView {
     pub hash: CommunicatorHash,
-    /// Ranks that answered; `None` where the answer does not say.
+    /// Ranks that answered; `None` if the answer does not contain it.
     pub present: Option<u32>,
     pub unresponsive: u32,
     pub dead: u32,
@@ -39,18 +39,18 @@ pub(super) struct Digest {
     pub communicators: Vec<CommunicatorView>,
 }
 
-/// Looks at an answer from this node. `known` are the communicators that processes of the tenant
-/// are known to be in.
+/// Reduces an answer. `known` are the communicators of the tenant's processes according to other
+/// sources.
 pub(super) fn digest(
     answer: &Answer,
     server: &Server,
     known: &HashSet<CommunicatorHash>,
 ) -> Digest {
-    let believed = &server.here.believed;
-    let is_its = |one: &&Communicator| {
+    let trusted = &server.here.trusted;
+    let is_of_tenant = |one: &&Communicator| {
         let mut absent = one.absent.iter().filter_map(|absent| absent.process);
         !one.ranks.is_empty()
-            || absent.any(|process| believed.contains_key(&process))
+            || absent.any(|process| trusted.contains_key(&process))
             || known.contains(&one.hash)
     };
     Digest {
@@ -60,14 +60,14 @@ pub(super) fn digest(
         communicators: answer
             .communicators
             .iter()
-            .filter(is_its)
+            .filter(is_of_tenant)
             .take(MAX_LOCAL)
             .map(|one| seen(one, server))
             .collect(),
     }
 }
 
-/// The communicators in which the processes of a tenant are known to be.
+/// The known communicators of a tenant's processes.
 pub(super) fn hashes(server: &Server, communicators: &Communicators) -> HashSet<CommunicatorHash> {
     server.trusted.iter().flat_map(|process| communicators.hashes(*process)).collect()
 }
@@ -76,7 +76,7 @@ fn seen(communicator: &Communicator, server: &Server) -> CommunicatorView {
     let dead = count(communicator.absent.iter().filter(|absent| absent.is_dead).count());
     let left = communicator.left;
     let local = |rank: &Rank| {
-        let process = *server.here.believed.get(&rank.process)?;
+        let process = *server.here.trusted.get(&rank.process)?;
         let behind = communicator.foremost.saturating_sub(rank.total);
         Some(Local { process, rank: rank.number, launched: rank.launched, behind })
     };
@@ -90,7 +90,7 @@ fn seen(communicator: &Communicator, server: &Server) -> CommunicatorView {
     }
 }
 
-/// The ranks of the tenant's processes on this node, where the answer names all of them.
+/// The ranks of the tenant's processes on this node; empty unless the answer has all ranks.
 pub(super) fn local_ranks(answer: &Answer, server: &Server, as_of_ns: u64) -> LocalRanks {
     let mut all = LocalRanks::new();
     if !answer.is_whole {
@@ -99,7 +99,7 @@ pub(super) fn local_ranks(answer: &Answer, server: &Server, as_of_ns: u64) -> Lo
     for communicator in &answer.communicators {
         let Some(size) = communicator.size else { continue };
         for rank in communicator.ranks.iter().filter(|rank| rank.number < size) {
-            let Some(process) = server.here.believed.get(&rank.process) else { continue };
+            let Some(process) = server.here.trusted.get(&rank.process) else { continue };
             let (hash, device) = (communicator.hash, rank.device);
             let reported =
                 all.entry(*process).or_insert(ReportedRanks { as_of_ns, ranks: Vec::new() });

@@ -1,16 +1,17 @@
-//! What the fuzz targets call (`tests/fuzz`): any bytes as what a process says on NCCL's status socket.
+//! Entry points of the fuzz targets (`tests/fuzz`): any bytes in place of an answer of NCCL's
+//! status socket.
 
 use super::answer::LocalNames;
 use super::json::from_json;
 use super::text::from_text;
 
-/// As NCCL 2.28 and later answers.
+/// Parses the format of NCCL 2.28 and later.
 pub fn json(bytes: &[u8]) {
-    // Both outcomes are answers.
+    // Both results are valid.
     let _ = from_json(bytes, &LocalNames::default());
 }
 
-/// As those before it answer.
+/// Parses the older text format.
 pub fn text(text: &str) {
     let _ = from_text(text, &LocalNames::default());
 }

@@ -1,6 +1,6 @@
-//! Reads an answer in JSON (2.28.7 and later) as it arrives. What is counted is counted while it is
-//! read, and only what concerns this node is kept, so that memory does not depend on the length of
-//! the document: at most some 5 MB with [`MOST_ENTRIES`] ranks that are all absent.
+//! Parses an answer in JSON (2.28.7 and later) as it arrives. Counts are accumulated while reading,
+//! and only what concerns this node is stored, so that memory does not depend on the length of the
+//! document: at most about 5 MB with [`MAX_ENTRIES`] ranks that are all absent.
 
 use super::answer::{
     Answer, Communicator, LaunchCounts, LocalNames, LostProcess, MAX_ENTRIES, MAX_LOCAL,
@@ -18,18 +18,18 @@ use std::net::IpAddr;
 /// More devices than any process sees.
 const MAX_DEVICES: u32 = 1_024;
 
-/// Why a document is no answer.
+/// Why a document is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JsonError {
-    /// It names more communicators and ranks than are read.
+    /// It has more communicators and ranks than the limit.
     #[error("more than {MAX_ENTRIES} communicators and ranks")]
     TooMany,
-    /// It is not what NCCL writes, or did not come.
+    /// It is not NCCL's format, or it did not arrive.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }
 
-/// Reads an answer as it comes.
+/// Parses an answer as it arrives.
 pub(super) fn from_json(source: impl Read, here: &LocalNames) -> Result<Answer, JsonError> {
     let mut reading = Reading::new(here);
     let mut deserializer = serde_json::Deserializer::from_reader(Tokens::new(source));
@@ -41,15 +41,15 @@ pub(super) fn from_json(source: impl Read, here: &LocalNames) -> Result<Answer, 
     }
 }
 
-/// What was read so far.
+/// The state of the parser.
 struct Reading<'a> {
     here: &'a LocalNames,
-    /// Communicators and ranks that may still come.
+    /// Communicators and ranks left until the limit.
     left: usize,
     local: usize,
     answer: Answer,
     processes: BTreeSet<Process>,
-    /// Devices of the processes that were given up, and of those that were late.
+    /// Devices of given-up processes, and of late ones.
     dead: BTreeMap<Process, u64>,
     late: BTreeMap<Process, u64>,
 }
@@ -67,8 +67,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Pays for a communicator or a rank.
-    fn pay<E: serde::de::Error>(&mut self) -> Result<(), E> {
+    /// Counts a communicator or a rank against the limit.
+    fn count_entry<E: serde::de::Error>(&mut self) -> Result<(), E> {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 { Err(E::custom("too many")) } else { Ok(()) }
     }
@@ -82,7 +82,7 @@ impl<'a> Reading<'a> {
         if self.here.others.contains(&process) {
             self.answer.claims += 1;
         }
-        if !self.here.believed.contains_key(&process) {
+        if !self.here.trusted.contains_key(&process) {
             return;
         }
         if self.local >= MAX_LOCAL {
@@ -119,12 +119,13 @@ impl<'a> Reading<'a> {
         *lost.entry(process).or_insert(0) |= device.map_or(0, device_bit);
     }
 
-    /// The answer's own counts are of communicators only; those of processes come from their ranks.
+    /// Builds the answer. Its own counts are of communicators only; those of processes come from
+    /// their ranks.
     fn end(self) -> Answer {
         let lost = |all: BTreeMap<Process, u64>| -> Vec<LostProcess> {
             all.into_iter().map(|(process, devices)| LostProcess { process, devices }).collect()
         };
-        // They are in order, so those of one node follow each other.
+        // Sorted, so those of one node are adjacent.
         let mut hosts: Vec<IpAddr> = self.processes.iter().map(|process| process.host).collect();
         hosts.dedup();
         let (dead, late) = (lost(self.dead), lost(self.late));
@@ -140,7 +141,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A rank as it comes; it has no memory of its own.
+/// A rank as it arrives, without heap memory.
 #[derive(serde::Deserialize)]
 struct RawRank {
     rank: u32,
@@ -168,7 +169,7 @@ struct RawStatus {
     considered_dead: bool,
 }
 
-/// A node's address, where it is one.
+/// A node's address, if it is valid.
 struct Host(Option<IpAddr>);
 
 impl Host {
@@ -179,7 +180,7 @@ impl Host {
     }
 }
 
-/// Gives a value to its visitor, whatever it is.
+/// Passes any value to its visitor.
 struct Seed<V>(V);
 
 impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for Seed<V> {
@@ -190,7 +191,7 @@ impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for Seed<V> {
     }
 }
 
-/// What a text is to a function, while the text is there.
+/// Applies a function to a borrowed string.
 struct Text<F>(F);
 
 impl<T, F: FnOnce(&str) -> T> Visitor<'_> for Text<F> {
@@ -276,8 +277,8 @@ impl<'de> Visitor<'de> for All<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         while let Some(one) = list.next_element_seed(Seed(One(&mut *self.0)))? {
-            self.0.pay()?;
-            // Of the others nothing but the processes is told.
+            self.0.count_entry()?;
+            // Communicators without listed ranks only add their processes.
             if !one.ranks.is_empty() || !one.absent.is_empty() {
                 self.0.answer.communicators.push(one);
             }
@@ -326,7 +327,7 @@ impl<'de> Visitor<'de> for One<'_, '_> {
             match key {
                 Key::Hash => {
                     let known = map.next_value_seed(Seed(Text(number)))?;
-                    one.hash = known.ok_or_else(|| A::Error::custom("a hash that is none"))?;
+                    one.hash = known.ok_or_else(|| A::Error::custom("an invalid hash"))?;
                     is_named = true;
                 }
                 Key::Size => one.size = Some(map.next_value()?),
@@ -360,7 +361,7 @@ impl<'de> Visitor<'de> for Ranks<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         while let Some(raw) = list.next_element::<RawRank>()? {
-            self.0.pay()?;
+            self.0.count_entry()?;
             self.0.rank(&raw, self.1);
         }
         Ok(())
@@ -378,7 +379,7 @@ impl<'de> Visitor<'de> for Missing<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         while let Some(raw) = list.next_element::<RawAbsent>()? {
-            self.0.pay()?;
+            self.0.count_entry()?;
             self.0.absent(&raw, self.1);
         }
         Ok(())

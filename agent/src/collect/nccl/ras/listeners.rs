@@ -1,8 +1,8 @@
-//! Which of NCCL's status sockets a process listens on, found among its own sockets: nothing is
-//! configured, and no port is asked that the process itself does not have open where NCCL would.
+//! Finds NCCL's status socket of a process among its own sockets: nothing is configured, and the
+//! agent connects only to a port that the process itself has open where NCCL would.
 //!
-//! Reads a process's descriptors and the part of its network's table of sockets that listens: about
-//! a millisecond for a process with 500 descriptors, once when it is new and once a round.
+//! Reads a process's descriptors and the listening part of its network's socket table: about a
+//! millisecond for a process with 500 descriptors, once when it is new and once a round.
 
 use super::sockets::{held, listening};
 use crate::attribute::process::Living;
@@ -15,32 +15,32 @@ use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 
-/// `NCCL_RAS_CLIENT_PORT`.
-const USUAL_PORT: u16 = 28_028;
-/// Where it is said otherwise.
+/// Default of `NCCL_RAS_CLIENT_PORT`. 19=const DEFAULT_PORT: u16 = 28_028;
+const DEFAULT_PORT: u16 = 28_028;
+/// The variable that overrides the address.
 const ADDRESS: &str = "NCCL_RAS_ADDR";
-/// Whether there is any.
+/// The variable that disables the socket.
 const ENABLE: &str = "NCCL_RAS_ENABLE";
-/// Bytes of an environment that are read, as of the other variables that the agent looks for.
+/// Limit on the bytes of an environment, as for the other variables that the agent reads.
 const MAX_ENVIRONMENT: u64 = 128 << 10;
-/// Addresses of a process that are kept. NCCL listens on one for each network interface it uses,
-/// and on one for its peers.
+/// Limit on the addresses of a process. NCCL listens on one for each network interface it uses, and
+/// on one for its peers.
 const MAX_HOSTS: usize = 16;
 
-/// Where a process is for NCCL.
+/// A process's identity and addresses for NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RasEndpoint {
-    /// Its network namespace, by inode.
+    /// Inode of its network namespace.
     pub network: u64,
-    /// Its number in its own PID namespace.
+    /// Its PID in its own namespace.
     pub inside: u32,
-    /// Addresses it listens on: one of them is its node's for NCCL.
+    /// Addresses it listens on: one of them is its node's address for NCCL.
     pub hosts: BTreeSet<IpAddr>,
-    /// Its status socket, as it can be connected to from its own network.
+    /// Its status socket, as reachable from its own network namespace.
     pub client: Option<SocketAddr>,
 }
 
-/// Looks at a process; `None` if it is gone or not ours to look at.
+/// Reads a process's endpoint; `None` if the process has ended or is not accessible.
 pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<RasEndpoint> {
     let paths = files.paths();
     let living = Living::same(paths, process)?;
@@ -56,7 +56,7 @@ pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<RasEndpoint>
     let wanted = wanted_port(files, process);
     let (clients, others): (Vec<SocketAddr>, Vec<SocketAddr>) =
         listening(&living, &mine).into_iter().partition(|at| Some(at.port()) == wanted);
-    // This very process, still: what was read is about it.
+    // Still the same process, so everything read belongs to it.
     Living::same(paths, process)?;
     let hosts = others.iter().map(|at| at.ip().to_canonical()).collect::<BTreeSet<_>>();
     Some(RasEndpoint {
@@ -67,12 +67,12 @@ pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<RasEndpoint>
     })
 }
 
-/// The port that a process's environment names; the usual one where it cannot be had: its pages may
-/// be of a file system that never answers.
+/// The port that a process's environment names; the default if it cannot be read, because its pages
+/// may be on a file system that never answers.
 fn wanted_port(files: &TenantFiles, process: ProcKey) -> Option<u16> {
     let mut bytes = Vec::new();
     if let Ok(file) = files.proc_file(process, ProcFile::Environment) {
-        // What was read before it failed counts.
+        // Whatever was read before an error counts.
         let _ = file.take(MAX_ENVIRONMENT).read_to_end(&mut bytes);
     }
     let wanted = port(&String::from_utf8_lossy(&bytes));
@@ -80,8 +80,7 @@ fn wanted_port(files: &TenantFiles, process: ProcKey) -> Option<u16> {
     wanted
 }
 
-/// This very network namespace, to be entered, while a process is in it; the agent's own needs no
-/// entering.
+/// Opens this network namespace, to enter it, while a process is in it.
 pub(super) fn network(paths: &Paths, process: ProcKey, inode: u64) -> Option<File> {
     let file = Living::same(paths, process)?.open("ns/net")?;
     (file.metadata().ok()?.ino() == inode).then_some(file)
@@ -92,7 +91,7 @@ pub(super) fn own_network(paths: &Paths) -> Option<u64> {
     Some(fs::metadata(paths.proc.join("self/ns/net")).ok()?.ino())
 }
 
-/// The port that NCCL would use; `None` where it is told to use none.
+/// The port that NCCL uses; `None` if the socket is disabled.
 fn port(environment: &str) -> Option<u16> {
     let variable = |name: &str| {
         let mut all = environment.split('\0').filter_map(|one| one.split_once('='));
@@ -101,11 +100,11 @@ fn port(environment: &str) -> Option<u16> {
     if variable(ENABLE).is_some_and(|value| value.trim() == "0") {
         return None;
     }
-    let Some(address) = variable(ADDRESS) else { return Some(USUAL_PORT) };
+    let Some(address) = variable(ADDRESS) else { return Some(DEFAULT_PORT) };
     address.rsplit_once(':')?.1.trim().parse().ok()
 }
 
-/// Whoever listens on every address also listens on this host's own.
+/// A socket that listens on every address is reachable on the loopback address.
 fn reachable(at: SocketAddr) -> SocketAddr {
     let ip = match at.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_is_the_usual_one_unless_the_job_says_otherwise() {
+    fn the_port_is_the_default_unless_the_job_overrides_it() {
         assert_eq!(port("A=1\0PATH=/\0"), Some(28_028));
         assert_eq!(port("NCCL_RAS_ADDR=localhost:29000\0"), Some(29_000));
         assert_eq!(port("A=1\0NCCL_RAS_ADDR=[::1]:29001"), Some(29_001));

@@ -1,4 +1,4 @@
-//! Real processes that listen as NCCL does, found and asked as on any host.
+//! Tests against real processes that listen as NCCL does.
 
 use super::*;
 use crate::attribute::fake::FakeHost;
@@ -15,11 +15,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// A tenant that is asked for 12 seconds in vain is asked again after 40, and the kernel
-/// may choose a process that is stopped four times in a row, and again.
+/// A tenant whose query takes 12 seconds in vain is queried again after 40, and the kernel may
+/// choose a stopped process four times in a row, and again.
 const WITHIN: Duration = Duration::from_mins(10);
 
-/// A process that listens; its number is known before.
+/// A process that listens; its PID is known before it starts to.
 struct Listening {
     child: Child,
     orders: ChildStdin,
@@ -65,7 +65,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A job of these processes, a rank each.
+/// A job of these processes, one rank each.
 fn job(folder: &Path, name: &str, hash: u64, pids: &[u32]) -> PathBuf {
     let ranks = pids.iter().enumerate().map(|(rank, pid)| {
         json!({ "rank": rank, "host": "127.0.0.1", "pid": pid, "cuda_dev": rank,
@@ -79,7 +79,7 @@ fn job(folder: &Path, name: &str, hash: u64, pids: &[u32]) -> PathBuf {
     path
 }
 
-/// A desk where it is known whose these processes are: all of one user.
+/// An aggregator in which one user owns all these processes.
 fn aggregator(processes: &[ProcKey]) -> Arc<EventAggregator> {
     let host = FakeHost::new();
     let ownership = Ownership::with_clock(&host.paths, || u64::MAX);
@@ -106,7 +106,7 @@ fn aggregator(processes: &[ProcKey]) -> Arc<EventAggregator> {
     }))
 }
 
-/// Asks until every process is in an answer.
+/// Queries until every process is in an answer.
 fn reported(processes: &[ProcKey]) -> (LocalRanks, Ras) {
     let every = Duration::from_secs(1);
     let communicators = Arc::<Communicators>::default();
@@ -137,7 +137,7 @@ fn rank(hash: u64, rank: u32, ranks: u32) -> LocalRank {
 }
 
 #[test]
-fn two_jobs_that_share_a_port_are_both_heard() {
+fn two_jobs_that_share_a_port_are_both_reported() {
     let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let listening = || Listening::start(Command::new(program()), port);
     let mut all: Vec<Listening> = (0..3).map(|_| listening()).collect();
@@ -148,7 +148,7 @@ fn two_jobs_that_share_a_port_are_both_heard() {
     all[1].serve(&first);
     all[2].serve(&second);
     let processes: Vec<ProcKey> = all.iter().map(Listening::process).collect();
-    // The kernel chooses who answers; a round asks again, and so does the next.
+    // The kernel chooses which process answers; a round queries again, and so does the next.
     let (ranks, mut ras) = reported(&processes);
     let ranks: Vec<_> = processes.iter().map(|process| ranks[process].ranks.clone()).collect();
     let wanted = [vec![rank(0xabc, 0, 2)], vec![rank(0xabc, 1, 2)], vec![rank(0xdef, 0, 1)]];
@@ -178,7 +178,7 @@ fn a_process_that_is_stopped_does_not_keep_others_from_answering() {
 }
 
 #[test]
-fn a_process_in_a_network_of_its_own_is_asked_there() {
+fn a_process_in_its_own_network_namespace_is_queried_there() {
     let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
     let mut command = Command::new("unshare");
     let script = "ip link set lo up && exec \"$0\"";

@@ -1,9 +1,9 @@
-//! The thread that asks: who listens where, whose turn it is, and what is told of an answer.
+//! The query thread: finds listening ports, schedules queries, and reports the answers.
 //!
 //! The processes of one user share one port of a network (`SO_REUSEPORT`), and the kernel gives a
-//! connection to any of them, also to one that is stopped and never answers. One answer is of one
-//! job. So where there is none in time, or local processes that listen are not in it, it is asked
-//! again, three times at most and for [`TURN`] in all.
+//! connection to any of them, also to a stopped one that never answers. One answer covers one job.
+//! So if an answer does not arrive in time, or lacks local processes that listen, the query is
+//! repeated, at most three times and for at most [`TURN`].
 
 use super::answer::{Answer, LocalNames, Process};
 use super::ask::{AskError, Talk, greet};
@@ -29,26 +29,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Between two looks at the clock.
-const BEAT: Duration = Duration::from_secs(1);
-/// Questions to a job from all its nodes come no closer than this.
-const NODES_SHARE: Duration = Duration::from_secs(10);
-/// A job of more nodes is asked as seldom as one of this many: every half day.
+/// Interval of the thread's loop.
+const TICK: Duration = Duration::from_secs(1);
+/// Minimum time between queries of a job by all its nodes.
+const MIN_JOB_GAP: Duration = Duration::from_secs(10);
+/// Limit on the nodes in the query interval: a job with this many or more is queried every half
+/// day.
 const MAX_NODES: u32 = 4_320;
-/// Jobs of one user on a node beyond the first.
+/// Further jobs of one user on a port beyond the first.
 const MAX_JOBS: usize = 3;
-/// Rounds for which an answer is told that nobody has confirmed: another job has answered.
-const ROUNDS_TOLD: u32 = 4;
-/// The first look at a process that does not listen comes again after this, then each after twice
-/// the time.
-const SOON: Duration = Duration::from_secs(1);
-/// The longest that a port takes at a time: so long another tenant waits at most for each whose
-/// sockets are silent.
+/// Rounds for which an answer is exported without confirmation, because another job answered.
+const ROUNDS_EXPORTED: u32 = 4;
+/// Delay before the second look at a process that does not listen; it doubles after each.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// Time limit of a port's turn: how long another tenant waits at most for each silent port.
 const TURN: Duration = Duration::from_secs(20);
-/// Processes on one port that are looked at: a node has fewer devices.
+/// Limit on the processes of one port; a node has fewer devices.
 const MAX_ON_PORT: usize = 256;
 
-/// A job's answer, whole and as told, and who gave it.
+/// A job's answer: reduced, its sender, and whole.
 type JobAnswer = (Arc<Job>, Server, Answer);
 
 /// A process that has the library loaded.
@@ -80,11 +79,12 @@ impl Rounds {
         settings: Settings,
         files: TenantFiles,
         (answers, communicators): (Answers, Arc<Communicators>),
-        desk: Arc<EventAggregator>,
+        aggregator: Arc<EventAggregator>,
     ) -> Self {
         let paths = files.paths().clone();
         let own = own_network(&paths);
-        let names = NcclNames::new(Arc::clone(&communicators), Arc::clone(&desk), paths.clone());
+        let names =
+            NcclNames::new(Arc::clone(&communicators), Arc::clone(&aggregator), paths.clone());
         let (seen, turns, accounts) = (HashMap::new(), Turns::default(), Accounts::default());
         Self {
             settings,
@@ -92,7 +92,7 @@ impl Rounds {
             files,
             answers,
             communicators,
-            aggregator: desk,
+            aggregator,
             own,
             seen,
             turns,
@@ -101,34 +101,34 @@ impl Rounds {
         }
     }
 
-    /// Runs until nobody keeps the other end of `ended`.
+    /// Runs until the other end of `ended` is closed.
     pub(super) fn run(mut self, candidates: &dyn Fn() -> Vec<ProcKey>, ended: &Receiver<()>) {
-        let beat = BEAT.min(self.settings.every);
+        let tick = TICK.min(self.settings.every);
         loop {
             self.look(candidates(), Instant::now());
             for port in self.turns.due(&self.accounts, Instant::now()) {
                 self.turn(port);
-                // Somebody may want to end, or to know, while several are asked.
+                // Publishes between ports, and checks whether to end.
                 self.publish();
                 if matches!(ended.try_recv(), Err(TryRecvError::Disconnected)) {
                     return;
                 }
             }
             self.publish();
-            if matches!(ended.recv_timeout(beat), Err(RecvTimeoutError::Disconnected)) {
+            if matches!(ended.recv_timeout(tick), Err(RecvTimeoutError::Disconnected)) {
                 return;
             }
         }
     }
 
-    /// Finds out where new processes listen, and forgets those that are gone.
+    /// Finds the endpoints of new processes, and removes those that are gone.
     fn look(&mut self, candidates: Vec<ProcKey>, now: Instant) {
         let candidates: HashSet<ProcKey> = candidates.into_iter().collect();
         let names = &mut self.names;
         self.seen.retain(|process, seen| {
             let is_there = candidates.contains(process);
             if !is_there {
-                // What is known of it will be forgotten soon.
+                // Its names are removed some minutes later.
                 names.note(*process, seen.endpoint.as_ref());
             }
             is_there
@@ -137,7 +137,7 @@ impl Rounds {
         names.remove(now, apart, |process| candidates.contains(process));
         for process in candidates {
             let tenant = Speaker::of(process, &self.aggregator);
-            let new = CandidateState { tenant, endpoint: None, next_look: now, wait: SOON };
+            let new = CandidateState { tenant, endpoint: None, next_look: now, wait: FIRST_RETRY };
             let seen = self.seen.entry(process).or_insert(new);
             seen.tenant = tenant;
             let has_socket = seen.endpoint.as_ref().is_some_and(|one| one.client.is_some());
@@ -159,7 +159,7 @@ impl Rounds {
             let known = ports.entry(port).or_insert(tenant);
             *known = tenant.min(*known);
         }
-        // Not all at the same moment on nodes that start a job together.
+        // Random, so that nodes that start a job together do not query at the same moment.
         let next = || now + part_of(self.settings.every / 10);
         let left_out = self.turns.take(ports, next);
         self.answers.count(RasOutcome::NotAsked, left_out);
@@ -167,16 +167,17 @@ impl Rounds {
         self.accounts.retain(now, |tenant| there.contains(&tenant));
     }
 
-    /// Asks at a port, and decides when to ask again.
+    /// Queries a port, and schedules its next query.
     fn turn(&mut self, port: Port) {
         let (begun, on_port) = (Instant::now(), self.on(port));
         let until = begun + TURN;
-        // What was read a round ago may have changed: whoever is asked must listen now.
+        // The endpoints of the last round may have changed: only processes that listen now are
+        // queried.
         for process in on_port.into_iter().take_while(|_| Instant::now() < until) {
-            let standing = look(&self.files, process);
-            self.names.note(process, standing.as_ref());
+            let endpoint = look(&self.files, process);
+            self.names.note(process, endpoint.as_ref());
             if let Some(seen) = self.seen.get_mut(&process) {
-                seen.endpoint = standing;
+                seen.endpoint = endpoint;
             }
         }
         let listening: BTreeSet<ProcKey> = self.on(port).into_iter().collect();
@@ -199,21 +200,21 @@ impl Rounds {
         if !answers.is_empty() {
             turn.failed = 0;
         }
-        // Of several tenants on a port none decides how often the others are asked.
+        // If several tenants share a port, none of them decides how often the others are queried.
         let tenants: HashSet<Speaker> =
             listening.iter().filter_map(|one| Some(self.seen.get(one)?.tenant)).collect();
         let nodes = answers.iter().map(|(.., answer)| answer.nodes).fold(0, u32::saturating_add);
         let is_large = nodes > 1 && tenants.len() == 1;
-        let wait = NODES_SHARE.saturating_mul(nodes.min(MAX_NODES));
+        let wait = MIN_JOB_GAP.saturating_mul(nodes.min(MAX_NODES));
         let wait = if is_large { every.max(wait) } else { every };
-        turn.renew(answers.iter().map(|(job, ..)| Arc::clone(job)), wait * ROUNDS_TOLD);
+        turn.renew(answers.iter().map(|(job, ..)| Arc::clone(job)), wait * ROUNDS_EXPORTED);
         let wait = wait.saturating_mul(1 << turn.failed.min(4));
         turn.apart = wait;
         turn.next = Instant::now() + wait.saturating_sub(part_of(wait / 10));
         self.report_silent(port, &answers);
     }
 
-    /// One answer a job, and why there is none.
+    /// Collects one answer for each job, or the error.
     fn ask_all(
         &mut self,
         port: Port,
@@ -265,7 +266,7 @@ impl Rounds {
         (answers, error)
     }
 
-    /// Asks once; `None` if nobody is left in that network.
+    /// Makes one query; `None` if no process is left in that network.
     fn ask(
         &self,
         port: Port,
@@ -286,8 +287,8 @@ impl Rounds {
         Some(ask())
     }
 
-    /// Who has answered: of those that listen the processes of one tenant that hold the
-    /// connection. Anybody of the same user may share the port, whether it is known here or not.
+    /// Identifies the sender: the listening processes of one tenant that have the connection open.
+    /// Any process of the same user may share the port, also one unknown to the agent.
     fn server(&self, network: u64, listening: &BTreeSet<ProcKey>, talk: &Talk) -> Option<Server> {
         let (server, client) = talk.ends()?;
         let of = |process: &ProcKey| Living::same(&self.paths, *process);
@@ -308,17 +309,17 @@ impl Rounds {
         Some(Server { tenant, answering, trusted, here, sees_host_pids })
     }
 
-    /// The processes of a network by the names that NCCL has for them: those of a tenant, without
-    /// those that share one, and those of others.
+    /// The processes of a network by their NCCL names: those of a tenant without ambiguous names,
+    /// and those of others.
     fn here(&self, network: u64, tenant: Speaker) -> LocalNames {
         let mut mine: HashMap<Process, Option<ProcKey>> = HashMap::new();
         let mut others = HashSet::new();
         for (process, seen) in &self.seen {
-            let Some(standing) = seen.endpoint.as_ref().filter(|one| one.network == network) else {
+            let Some(endpoint) = seen.endpoint.as_ref().filter(|one| one.network == network) else {
                 continue;
             };
-            for host in &standing.hosts {
-                let name = Process { host: *host, pid: standing.inside };
+            for host in &endpoint.hosts {
+                let name = Process { host: *host, pid: endpoint.inside };
                 if seen.tenant == tenant {
                     mine.entry(name).and_modify(|one| *one = None).or_insert(Some(*process));
                 } else {
@@ -327,37 +328,37 @@ impl Rounds {
             }
         }
         others.retain(|name| !mine.contains_key(name));
-        let believed =
+        let trusted =
             mine.into_iter().filter_map(|(name, process)| Some((name, process?))).collect();
-        LocalNames { believed, others }
+        LocalNames { trusted, others }
     }
 
-    /// Who listens on a port.
+    /// The processes that listen on a port.
     fn on(&self, port: Port) -> Vec<ProcKey> {
-        let on = self.seen.iter().filter(|(_, seen)| port_of(seen) == Some(port));
-        let mut on: Vec<ProcKey> = on.map(|(process, _)| *process).collect();
+        let listed = self.seen.iter().filter(|(_, seen)| port_of(seen) == Some(port));
+        let mut on: Vec<ProcKey> = listed.map(|(process, _)| *process).collect();
         on.sort_unstable();
         on.retain(|process| Living::remains(&self.paths, *process));
         on.truncate(MAX_ON_PORT);
         on
     }
 
-    /// Tells of those who do not answer.
+    /// Reports the processes that do not answer.
     fn report_silent(&mut self, port: Port, answers: &[JobAnswer]) {
         let Some(turn) = self.turns.of.get_mut(&port) else { return };
         turn.reported.retain(|tenant, _| self.seen.values().any(|seen| seen.tenant == *tenant));
         for (_, server, answer) in answers {
             let received = silent::ReceivedAnswer { network: port.0, answer, server };
-            let told = turn.reported.entry(server.tenant).or_default();
+            let reported = turn.reported.entry(server.tenant).or_default();
             let claims =
-                told.report(&received, &self.names, (&self.aggregator, &mut self.accounts));
+                reported.report(&received, &self.names, (&self.aggregator, &mut self.accounts));
             self.answers.claim(claims);
         }
-        for (tenant, told) in &mut turn.reported {
+        for (tenant, reported) in &mut turn.reported {
             let of = answers.iter().filter(|(_, server, _)| server.tenant == *tenant);
             let of: Vec<&Answer> = of.map(|(.., answer)| answer).collect();
             if !of.is_empty() {
-                told.settle(&of);
+                reported.settle(&of);
             }
         }
     }
@@ -368,23 +369,23 @@ impl Rounds {
         let ranks = turns().flat_map(|turn| &turn.jobs).flat_map(|job| &job.ranks);
         self.communicators.set_reported(ranks.map(|(of, all)| (*of, all.clone())).collect());
         let is_failing = turns().any(|turn| turn.failed > 0);
-        self.answers.with(|told| {
-            told.jobs = jobs;
+        self.answers.with(|state| {
+            state.jobs = jobs;
             if self.turns.of.is_empty() {
-                told.state = super::RasState::default().state;
+                state.state = super::RasState::default().state;
             } else if !is_failing {
-                told.state = (SourceState::Ready, String::new(), String::new());
+                state.state = (SourceState::Ready, String::new(), String::new());
             }
         });
     }
 }
 
 fn port_of(seen: &CandidateState) -> Option<Port> {
-    let standing = seen.endpoint.as_ref()?;
-    Some((standing.network, standing.client?))
+    let endpoint = seen.endpoint.as_ref()?;
+    Some((endpoint.network, endpoint.client?))
 }
 
-/// A part of a time, by chance.
+/// A random fraction of a time.
 fn part_of(time: Duration) -> Duration {
     let chance = RandomState::new().hash_one(0_u8) % 1_000;
     time.mul_f64(chance as f64 / 1_000.0)

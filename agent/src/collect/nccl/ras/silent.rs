@@ -1,12 +1,12 @@
-//! Processes that do not answer the others of their job, joined to this node's: an event says whose
-//! such a process is or was, or where NCCL has it if that is elsewhere.
+//! Joins processes that do not answer their job to processes of this node: the event names the
+//! owner of a local process, or the host and PID that NCCL reports for a remote one.
 //!
-//! NCCL gives a process up a minute after its last word, and a large job is asked more seldom than
-//! that, so names, ranks and owners are kept beyond a process's end. A name is an address
-//! and a number in some PID namespace: of several that share one, and of a process in another
-//! network, only one that is known to have had the very rank is taken. Who answers speaks of the
-//! processes of its own tenant and of those on other nodes; what it says of others on this node is
-//! counted and told nobody.
+//! NCCL gives up a process a minute after its last message, and a large job is queried less often
+//! than that, so names, ranks and owners are stored beyond a process's end. A name is an address
+//! and a PID in some PID namespace. If several processes share a name, or the process is in another
+//! network, only one that is known to have had the missing rank matches. An answer is trusted about
+//! processes of its own tenant and about those on other nodes; its statements about other processes
+//! on this node are counted and not reported.
 
 use super::answer::{Answer, LostProcess, Process};
 use super::listeners::RasEndpoint;
@@ -25,20 +25,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// At least as long as NCCL takes to give a process up, and the usual time between two questions.
-const KEPT: Duration = Duration::from_mins(5);
-/// Processes of a tenant that are remembered as told, and names that are kept of all.
+/// At least as long as NCCL takes to give up a process, and as the default time between two
+/// queries. 29=const RETENTION: Duration = Duration::from_mins(5);
+const RETENTION: Duration = Duration::from_mins(5);
+/// Limit on the reported processes of a tenant, and on the stored names of all tenants.
 const MAX_PER_HOST: usize = 4_096;
-/// Names of one tenant that are kept: more than a node has processes on devices.
+/// Limit on the stored names of one tenant: more than a node has processes on devices.
 const MAX_PER_TENANT: usize = 512;
-/// Processes given up that are looked at of one answer; a node loses some hundred at once.
+/// Limit on the given-up processes that are processed of one answer; a node loses some hundred at
+/// once.
 const MAX_LOST: usize = 1_024;
 
-/// A rank that a process is known to have: communicator, rank and ranks.
+/// A known rank of a process: communicator, rank and number of ranks.
 type KnownRank = (CommunicatorHash, Option<u32>, Option<u32>);
 
-/// The processes of this node by the names that NCCL has for them, some minutes longer than they
-/// live.
+/// The processes of this node by their NCCL names, stored some minutes beyond their end.
 #[derive(Debug)]
 pub(super) struct NcclNames {
     communicators: Arc<Communicators>,
@@ -57,36 +58,36 @@ struct Named {
     seen: Instant,
 }
 
-/// Who has been told of by a tenant, so that each is told once.
+/// The processes that were already reported for a tenant.
 #[derive(Debug, Default)]
 pub(super) struct ReportedProcesses {
     dead: HashSet<Process>,
     silent: HashSet<Process>,
 }
 
-/// An answer, and who gave it.
+/// An answer and its sender.
 pub(super) struct ReceivedAnswer<'a> {
     pub network: u64,
     pub answer: &'a Answer,
     pub server: &'a Server,
 }
 
-/// Where a process is that does not answer.
+/// The location of a process that does not answer.
 enum ProcessLocation {
     /// On this node.
     Itself(ProcKey),
-    /// On another, or nobody knows.
+    /// On another node, or unknown.
     Elsewhere,
-    /// On this node, and another tenant's.
-    Strangers,
+    /// On this node, but of another tenant.
+    OtherTenant,
 }
 
-/// What is looked for of each process that does not answer.
+/// Indexes for locating the processes that do not answer.
 struct Search<'a> {
     names: &'a NcclNames,
     received: &'a ReceivedAnswer<'a>,
     by_name: HashMap<Process, Vec<ProcKey>>,
-    /// Addresses of this node in the network.
+    /// Addresses of this node in the network namespace.
     hosts: HashSet<IpAddr>,
     missing: BTreeMap<Process, (usize, u32)>,
 }
@@ -94,14 +95,14 @@ struct Search<'a> {
 impl NcclNames {
     pub(super) fn new(
         communicators: Arc<Communicators>,
-        desk: Arc<EventAggregator>,
+        aggregator: Arc<EventAggregator>,
         paths: Paths,
     ) -> Self {
-        Self { communicators, aggregator: desk, paths, of: HashMap::new() }
+        Self { communicators, aggregator, paths, of: HashMap::new() }
     }
 
-    /// Notes where a process is and which ranks it has. A standing that says no address is kept
-    /// from before: sockets are closed before a process has ended.
+    /// Stores the names and the ranks of a process. If the endpoint has no address, the previous
+    /// ones stay: a process closes its sockets before it ends.
     pub(super) fn note(&mut self, process: ProcKey, endpoint: Option<&RasEndpoint>) {
         let known = endpoint.filter(|one| !one.hosts.is_empty());
         let tenant = Speaker::of(process, &self.aggregator);
@@ -116,8 +117,8 @@ impl NcclNames {
         let new = || Named { network: 0, names, ranks: Vec::new(), tenant, owner, seen };
         let named = self.of.entry(process).or_insert_with(new);
         named.seen = seen;
-        // A communicator that is destroyed is a rank no more, but one that vanishes with its
-        // process was.
+        // The ranks of a running process are replaced, but an empty list is not stored: the
+        // communicators of an ended process disappear before this entry does.
         if !ranks.is_empty() {
             named.ranks = ranks;
         }
@@ -136,44 +137,45 @@ impl NcclNames {
         self.of.len() < MAX_PER_HOST && mine() < MAX_PER_TENANT
     }
 
-    /// Forgets who has been gone for as long as two questions are apart, some minutes at least.
+    /// Removes processes that have been gone for twice the time between two queries, and at least
+    /// some minutes.
     pub(super) fn remove(
         &mut self,
         now: Instant,
         apart: Duration,
         is_there: impl Fn(&ProcKey) -> bool,
     ) {
-        let kept = KEPT.max(apart.saturating_mul(2));
+        let retention = RETENTION.max(apart.saturating_mul(2));
         self.of.retain(|process, named| {
-            is_there(process) || now.saturating_duration_since(named.seen) < kept
+            is_there(process) || now.saturating_duration_since(named.seen) < retention
         });
     }
 
-    fn search<'a>(&'a self, heard: &'a ReceivedAnswer<'a>) -> Search<'a> {
+    fn search<'a>(&'a self, received: &'a ReceivedAnswer<'a>) -> Search<'a> {
         let mut by_name: HashMap<Process, Vec<ProcKey>> = HashMap::new();
         let mut hosts = HashSet::new();
         for (process, named) in &self.of {
             for name in &named.names {
                 by_name.entry(*name).or_default().push(*process);
-                if named.network == heard.network {
+                if named.network == received.network {
                     hosts.insert(name.host);
                 }
             }
         }
-        let missing = heard.answer.missing_from();
-        Search { names: self, received: heard, by_name, hosts, missing }
+        let missing = received.answer.missing_from();
+        Search { names: self, received, by_name, hosts, missing }
     }
 }
 
 impl Search<'_> {
-    /// Where an answer says that the ranks of a process are missing, the first of several.
+    /// The first rank of a process that an answer lists as missing.
     fn rank_in(&self, lost: &Process) -> Option<KnownRank> {
         let (place, rank) = self.missing.get(lost)?;
         let communicator = self.received.answer.communicators.get(*place)?;
         Some((communicator.hash, Some(*rank), communicator.size))
     }
 
-    /// The one process on this node that this can be, and the rank it is missing from.
+    /// The only process on this node that this can be, and the rank it is missing from.
     fn find(&self, lost: &Process) -> (ProcessLocation, Option<KnownRank>) {
         let reported = self.rank_in(lost);
         let had = |named: &Named| {
@@ -183,23 +185,22 @@ impl Search<'_> {
         let (network, tenant) = (self.received.network, self.received.server.tenant);
         let same = self.by_name.get(lost).into_iter().flatten();
         let same = same.filter_map(|process| Some((process, self.names.of.get(process)?)));
-        let (mine, strangers): (Vec<_>, Vec<_>) =
-            same.partition(|(_, named)| named.tenant == tenant);
-        let is_strangers = || {
-            strangers.iter().any(|(_, named)| named.network == network)
+        let (mine, others): (Vec<_>, Vec<_>) = same.partition(|(_, named)| named.tenant == tenant);
+        let is_other_tenant = || {
+            others.iter().any(|(_, named)| named.network == network)
                 || self.is_of_another_user(lost)
         };
-        if mine.is_empty() && is_strangers() {
-            return (ProcessLocation::Strangers, None);
+        if mine.is_empty() && is_other_tenant() {
+            return (ProcessLocation::OtherTenant, None);
         }
-        let (sure, others): (Vec<_>, Vec<_>) =
+        let (sure, unsure): (Vec<_>, Vec<_>) =
             mine.into_iter().partition(|(_, named)| had(named).is_some());
         if let [(process, named)] = sure.as_slice() {
             return (ProcessLocation::Itself(**process), had(named));
         }
-        let near: Vec<_> = others.iter().filter(|(_, named)| named.network == network).collect();
+        let near: Vec<_> = unsure.iter().filter(|(_, named)| named.network == network).collect();
         match near.as_slice() {
-            // What is known of its ranks must not say that it is another one.
+            // Its known ranks must not contradict the missing one.
             [(process, named)] if sure.is_empty() && agrees(named, reported) => {
                 let only = named.ranks.as_slice();
                 let own = if let [only] = only { Some(*only) } else { None };
@@ -209,7 +210,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether the number is that of a living process here that is another user's.
+    /// Whether the PID is that of a running process of another user on this host.
     fn is_of_another_user(&self, lost: &Process) -> bool {
         let server = self.received.server;
         let is_here = lost.host.is_loopback() || self.hosts.contains(&lost.host);
@@ -219,9 +220,9 @@ impl Search<'_> {
             && uid().is_some_and(|uid| server.tenant.uid() != Some(uid))
     }
 
-    /// Who of the tenant is in the communicators in which it is missing, or in the answer at all,
-    /// or has given it.
-    fn beside(&self, lost: &Process) -> Vec<ProcKey> {
+    /// The tenant's processes in the communicators that miss the process; else those in any
+    /// communicator of the answer; else those that answered.
+    fn tenant_peers(&self, lost: &Process) -> Vec<ProcKey> {
         let server = self.received.server;
         let is_missed = |one: &&super::answer::Communicator| {
             one.absent.iter().any(|absent| absent.process.as_ref() == Some(lost))
@@ -235,7 +236,7 @@ impl Search<'_> {
         let communicators = &self.names.communicators;
         for communicator in in_which {
             let named = communicator.ranks.iter();
-            beside.extend(named.filter_map(|rank| server.here.believed.get(&rank.process)));
+            beside.extend(named.filter_map(|rank| server.here.trusted.get(&rank.process)));
             let members = communicators.members(communicator.hash);
             let facts = members.into_iter().filter_map(|id| communicators.facts(id));
             let processes = facts.map(|facts| facts.process);
@@ -254,7 +255,7 @@ impl Search<'_> {
         (process, rank): (Option<ProcKey>, Option<KnownRank>),
     ) -> Observation {
         let Process { host, pid } = lost.process;
-        let mut beside = self.beside(&lost.process);
+        let mut beside = self.tenant_peers(&lost.process);
         beside.retain(|one| Some(*one) != process);
         let peer = Peer {
             host: host.to_string().into(),
@@ -279,55 +280,57 @@ impl Search<'_> {
 }
 
 impl ReportedProcesses {
-    /// Says once of each process that NCCL has given it up, and of each of this node, once until it
-    /// answers again, that it does not answer. Gives how many claims about others there were.
+    /// Reports each process that NCCL gave up, once, and each local process that does not answer,
+    /// once until it answers again. Returns the number of statements about other tenants'
+    /// processes.
     pub(super) fn report(
         &mut self,
-        heard: &ReceivedAnswer<'_>,
+        received: &ReceivedAnswer<'_>,
         names: &NcclNames,
-        (desk, accounts): (&EventAggregator, &mut Accounts),
+        (aggregator, accounts): (&EventAggregator, &mut Accounts),
     ) -> u64 {
-        let (search, tenant) = (names.search(heard), heard.server.tenant);
+        let (search, tenant) = (names.search(received), received.server.tenant);
         let mut claims = 0;
-        let mut may_tell = |reported: &mut HashSet<Process>, lost: &LostProcess| {
+        let mut may_report = |reported: &mut HashSet<Process>, lost: &LostProcess| {
             reported.len() < MAX_PER_HOST
                 && accounts.allows_event(tenant, Instant::now())
                 && reported.insert(lost.process)
         };
         let is_new = |lost: &&LostProcess| !self.dead.contains(&lost.process);
         let new: Vec<&LostProcess> =
-            heard.answer.dead.iter().filter(is_new).take(MAX_LOST).collect();
+            received.answer.dead.iter().filter(is_new).take(MAX_LOST).collect();
         for lost in new {
             let (process, rank) = match search.find(&lost.process) {
                 (ProcessLocation::Itself(process), rank) => (Some(process), rank),
                 (ProcessLocation::Elsewhere, rank) => (None, rank),
-                (ProcessLocation::Strangers, _) => {
+                (ProcessLocation::OtherTenant, _) => {
                     claims += 1;
                     continue;
                 }
             };
-            if may_tell(&mut self.dead, lost) {
-                take(desk, search.observation(EventKind::PeerDead, lost, (process, rank)));
+            if may_report(&mut self.dead, lost) {
+                take(aggregator, search.observation(EventKind::PeerDead, lost, (process, rank)));
             }
         }
-        for lost in &heard.answer.late {
+        for lost in &received.answer.late {
             if self.silent.contains(&lost.process) || !search.by_name.contains_key(&lost.process) {
                 continue;
             }
             match search.find(&lost.process) {
-                // Each node tells of its own, or a thousand nodes would tell of each.
-                (ProcessLocation::Itself(process), rank) if may_tell(&mut self.silent, lost) => {
+                // Each node reports only its own processes; otherwise a thousand nodes would report
+                // each of them.
+                (ProcessLocation::Itself(process), rank) if may_report(&mut self.silent, lost) => {
                     let what = (Some(process), rank);
-                    take(desk, search.observation(EventKind::PeerSilent, lost, what));
+                    take(aggregator, search.observation(EventKind::PeerSilent, lost, what));
                 }
-                (ProcessLocation::Strangers, _) => claims += 1,
+                (ProcessLocation::OtherTenant, _) => claims += 1,
                 _ => {}
             }
         }
         claims
     }
 
-    /// Who is silent in none of these answers may be told of again.
+    /// Allows a new report of processes that are silent in none of these answers.
     pub(super) fn settle(&mut self, answers: &[&Answer]) {
         let is_late = |process: &Process| {
             answers.iter().any(|answer| answer.late.iter().any(|lost| lost.process == *process))
@@ -336,16 +339,16 @@ impl ReportedProcesses {
     }
 }
 
-fn take(desk: &EventAggregator, what: Observation) {
+fn take(aggregator: &EventAggregator, what: Observation) {
     let at = Moment { time: SystemTime::now(), boot_ns: boot_time_ns() };
-    desk.take(what, at, EventSource::Ras, Instant::now());
+    aggregator.take(what, at, EventSource::Ras, Instant::now());
 }
 
 fn known_rank(facts: &crate::communicators::MemberFacts) -> Option<KnownRank> {
     Some((facts.hash?, facts.rank, facts.ranks))
 }
 
-/// Whether a process may have had a rank, as far as its ranks are known.
+/// Whether a process may have had a rank, according to its known ranks.
 fn agrees(named: &Named, reported: Option<KnownRank>) -> bool {
     let Some((hash, rank, _)) = reported else { return true };
     let mut same = named.ranks.iter().filter(|(one, ..)| *one == hash);

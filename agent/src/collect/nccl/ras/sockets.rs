@@ -1,6 +1,6 @@
-//! A network's TCP sockets, as the kernel lists them in `/proc/PID/net/tcp`. Everybody in the
-//! network can make as many as their files allow, so the list is read line by line and up to a
-//! bound: about a microsecond a socket, and no memory for those that are not looked for.
+//! A network's TCP sockets, as the kernel lists them in `/proc/PID/net/tcp`. Any process in the
+//! network can open as many as its limits allow, so the list is read line by line and up to a
+//! bound: about a microsecond a socket, and no memory for irrelevant ones.
 
 use crate::attribute::process::Living;
 use rustix::fs::{Dir, readlinkat};
@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Sockets that listen of which one is looked for; the kernel lists them first. A busy node has
-/// some hundreds in a network.
+/// Limit on listening sockets; the kernel lists them first. A busy node has some hundreds in a
+/// network.
 const MAX_LISTENING: usize = 1 << 16;
-/// All sockets of which one is looked for: 0.3 s.
+/// Limit on all sockets: 0.3 s.
 const MAX_SOCKETS: usize = 1 << 18;
-/// Descriptors of a process that are looked at: 0.1 s.
+/// Limit on the descriptors of a process: 0.1 s.
 const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// A line of the table: `0: 0100007F:6D7C 00000000:0000 0A … 0 0 12345 1 …`.
@@ -36,7 +36,7 @@ impl Socket {
     }
 }
 
-/// The sockets of a table, without its heading; the kernel makes the lines, none is long.
+/// The sockets of a table, without its heading; the kernel writes the lines, so none is long.
 fn table(living: &Living, name: &str) -> impl Iterator<Item = Socket> + use<> {
     let lines = living.open(name).map(|file| BufReader::with_capacity(1 << 16, file).lines());
     let lines = lines.into_iter().flatten().skip(1).map_while(Result::ok);
@@ -52,13 +52,13 @@ pub(super) fn listening(living: &Living, inodes: &HashSet<u64>) -> Vec<SocketAdd
     all.filter(|socket| inodes.contains(&socket.inode)).map(|socket| socket.local).collect()
 }
 
-/// The socket at the other end of a connection from `client` to `server` in the same network, once
-/// somebody has accepted it.
+/// The inode of the server's end of a connection from `client` to `server` in the same network,
+/// once the server has accepted it.
 pub(super) fn accepted(living: &Living, server: SocketAddr, client: SocketAddr) -> Option<u64> {
     let name = if server.is_ipv4() { "net/tcp" } else { "net/tcp6" };
-    let is_it =
+    let is_same =
         |socket: &Socket| (socket.local, socket.remote, socket.listens) == (server, client, false);
-    let found = table(living, name).take(MAX_SOCKETS).find(is_it)?;
+    let found = table(living, name).take(MAX_SOCKETS).find(is_same)?;
     (found.inode != 0).then_some(found.inode)
 }
 
@@ -78,7 +78,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip_of(ip)?, u16::from_str_radix(port, 16).ok()?))
 }
 
-/// Words of 32 bits as this machine has them, in hex.
+/// Parses 32-bit words in host byte order, in hex.
 fn ip_of(digits: &str) -> Option<IpAddr> {
     let words: Option<Vec<[u8; 4]>> = (0..digits.len() / 8)
         .map(|at| {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_that_was_accepted_is_found_and_is_held_by_its_process() {
+    fn the_accepted_socket_is_found_in_its_process() {
         let living = Living::find(&Paths::default(), std::process::id()).unwrap();
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };

@@ -1,6 +1,7 @@
-//! On whose behalf a process speaks. What it says is believed of processes of the same user and the
-//! same owner alone. That a process is in a communicator proves nothing: anybody can make a library
-//! that says so, and whoever shares a network can read the hash from NCCL itself.
+//! The tenant of a process that answers. Its answers are trusted only about processes of the same
+//! user and the same owner. Membership in a communicator proves nothing: any process can load a
+//! modified library that claims it, and any process in the network can read the hash from NCCL
+//! itself.
 
 use super::answer::LocalNames;
 use crate::attribute::owner::OwnerId;
@@ -9,24 +10,24 @@ use crate::ids::ProcKey;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Who speaks.
+/// The tenant of an answering process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Speaker {
     /// A user within a pod's container, a job, a service or their own slice.
     Owner {
         /// Real user id.
         uid: u32,
-        /// The account that the use of devices goes on.
+        /// The owner that the process's use of devices is attributed to.
         owner: OwnerId,
     },
-    /// A process whose owner is not known: it speaks for itself.
+    /// A process of unknown owner is its own tenant.
     Process(ProcKey),
 }
 
 impl Speaker {
-    /// Whose a process is.
-    pub(super) fn of(process: ProcKey, desk: &EventAggregator) -> Self {
-        match desk.owner(process) {
+    /// The tenant of a process.
+    pub(super) fn of(process: ProcKey, aggregator: &EventAggregator) -> Self {
+        match aggregator.owner(process) {
             Some(owner) if owner.owner > OwnerId::OTHER => {
                 Self::Owner { uid: owner.uid, owner: owner.owner }
             }
@@ -34,7 +35,7 @@ impl Speaker {
         }
     }
 
-    /// Its user, where that is known.
+    /// Its user, if known.
     pub(super) fn uid(self) -> Option<u32> {
         match self {
             Self::Owner { uid, .. } => Some(uid),
@@ -43,30 +44,31 @@ impl Speaker {
     }
 }
 
-/// Who has answered, and of whom it may speak.
+/// The sender of an answer, with the processes about which it is trusted.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub tenant: Speaker,
-    /// The processes that hold the connection.
+    /// The processes that have the connection open.
     pub answering: Vec<ProcKey>,
     /// All processes of the tenant on this node.
     pub trusted: HashSet<ProcKey>,
-    /// By the names that NCCL has for them in this network.
+    /// By their NCCL names in this network.
     pub here: LocalNames,
-    /// It counts processes as the agent does.
+    /// Its PID namespace is the agent's.
     pub sees_host_pids: bool,
 }
 
-/// Of the thread's time a tenant gets a quarter: after a question that took so long it pauses three
-/// times as long, which is a minute after the longest.
+/// Each tenant gets a quarter of the thread's time: after a query it pauses three times as long as
+/// the query took, which is a minute after the longest.
 const PAUSE: u32 = 3;
-/// A tenant that owes no more than this is served: a few looks come together when a job starts.
+/// A tenant that owes at most this much is still served, because several looks happen together when
+/// a job starts.
 const CREDIT: Duration = Duration::from_secs(1);
-/// Events of a tenant in a [`WINDOW`]; more than a node's processes.
+/// Events of a tenant per [`WINDOW`]; more than a node's processes.
 const MAX_EVENTS: u32 = 16;
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// What each tenant has had of the thread.
+/// Usage of the thread by tenant.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(HashMap<Speaker, Account>);
 
@@ -79,28 +81,28 @@ struct Account {
 }
 
 impl Accounts {
-    /// Whether a tenant's turn may come.
+    /// Whether a tenant may be served now.
     pub(super) fn is_free(&self, tenant: Speaker, now: Instant) -> bool {
         self.0.get(&tenant).is_none_or(|account| account.free_at <= now + CREDIT)
     }
 
-    /// When it was asked last: who waits longest comes first.
+    /// Time of the last query: tenants are served in this order.
     pub(super) fn served_at(&self, tenant: Speaker) -> Option<Instant> {
         self.0.get(&tenant)?.served_at
     }
 
-    /// Notes what was spent on it until now.
+    /// Adds time spent on a tenant.
     pub(super) fn charge(&mut self, tenant: Speaker, now: Instant, spent: Duration) {
         let account = self.account(tenant, now);
         account.free_at = account.free_at.max(now) + spent.saturating_mul(PAUSE);
     }
 
-    /// Notes that it is asked now.
+    /// Records the time of a query.
     pub(super) fn serve(&mut self, tenant: Speaker, now: Instant) {
         self.account(tenant, now).served_at = Some(now);
     }
 
-    /// Whether one more event of its may be told now.
+    /// Whether one more event of a tenant may be reported now.
     pub(super) fn allows_event(&mut self, tenant: Speaker, now: Instant) -> bool {
         let account = self.account(tenant, now);
         if now.saturating_duration_since(account.window) >= WINDOW {
@@ -110,7 +112,7 @@ impl Accounts {
         account.events <= MAX_EVENTS
     }
 
-    /// Forgets those that are gone and owe nothing.
+    /// Removes tenants that are gone and owe nothing.
     pub(super) fn retain(&mut self, now: Instant, is_there: impl Fn(Speaker) -> bool) {
         self.0.retain(|tenant, account| {
             let is_settled = account.free_at <= now && account.window + WINDOW <= now;
@@ -132,7 +134,7 @@ mod tests {
     const OTHER: Speaker = Speaker::Process(ProcKey { pid: 2, start_ticks: 1 });
 
     #[test]
-    fn a_tenant_gets_a_quarter_of_the_time_and_costs_the_others_nothing() {
+    fn a_tenant_gets_a_quarter_of_the_time_and_delays_no_other() {
         let (mut accounts, now) = (Accounts::default(), Instant::now());
         let after = |seconds| now + Duration::from_secs(seconds);
         accounts.charge(ONE, now, Duration::from_secs(20));
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_events_of_a_tenant_are_told_each_minute() {
+    fn events_of_a_tenant_are_limited_each_minute() {
         let (mut accounts, now) = (Accounts::default(), Instant::now());
         let mut reported = |tenant, after| {
             (0..100)

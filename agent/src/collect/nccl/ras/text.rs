@@ -1,12 +1,12 @@
-//! NCCL's status as text, made for people (2.24 to 2.28.3, and whoever does not ask for JSON): how
-//! large the job is, and what is wrong with it: ranks that are missing, and ranks that differ in
-//! what they have launched. A communicator without troubles is not named in it, so it does not say
-//! who a rank is.
+//! Parses NCCL's status as text, made for people (2.24 to 2.28.3, and for clients that do not
+//! request JSON): the size of the job and its problems, which are missing ranks and ranks that
+//! differ in launched operations. A communicator without problems is not listed, so the text does
+//! not identify every rank.
 //!
-//! Lines are taken by their beginnings (`rasClientRunComms` in `src/ras/client_support.cc`); lines
-//! that are not known pass. A text without one of its headings, or that ends within a line, is no
-//! answer: it was cut short. One that names more than [`MOST_ENTRIES`] is none either. Takes time in
-//! proportion to the text's length.
+//! Lines are recognised by how they start (`rasClientRunComms` in `src/ras/client_support.cc`);
+//! unknown lines are ignored. A text without one of its headings, or that ends within a line, is
+//! truncated and rejected, and so is one with more than [`MAX_ENTRIES`] entries. Takes time linear
+//! in the length of the text.
 
 use super::answer::{
     Answer, Communicator, LocalNames, LostProcess, MAX_ENTRIES, MAX_LOCAL, MissingRank, Process,
@@ -16,55 +16,55 @@ use super::unequal::Unequal;
 use crate::communicators::CommunicatorHash;
 use std::collections::{HashMap, HashSet};
 
-/// Room that 2.24 and 2.25 have for a list of ranks (`lineBuf`, with the zero at its end): what
-/// does not fit is cut off, be it within a number.
+/// Buffer of 2.24 and 2.25 for a list of ranks (`lineBuf` without the final zero): the rest is cut
+/// off, possibly within a number.
 const MAX_LIST_LEN: usize = 1_023;
-/// No job has more.
+/// No job has more processes.
 const MAX_PROCESSES: u32 = 1 << 18;
 
-/// The part of the text that a line is in.
+/// The section of the text that a line is in.
 #[derive(Default)]
 enum Part {
     #[default]
     Other,
     /// Processes that did not answer.
     Late,
-    /// Processes given up.
+    /// Processes that NCCL gave up.
     Dead,
-    /// Ranks missing in the communicator of this place.
+    /// Ranks missing in the communicator at this position.
     Missing(usize),
-    /// Ranks of the communicator that differ in something.
+    /// Ranks of the communicator that differ.
     Mismatch(usize),
-    /// In their status: those that are listed now are no members, or are.
+    /// Ranks that differ in status: whether the listed ones are non-members.
     Status(usize, bool),
-    /// In how much they have launched.
+    /// Ranks that differ in launched operations.
     Launched,
 }
 
-/// What was read so far.
+/// The state of the parser.
 #[derive(Default)]
 struct Reading {
     answer: Answer,
     part: Part,
     places: HashMap<CommunicatorHash, usize>,
-    /// Counts in which ranks differ, with the place of their communicator.
+    /// Counts in which ranks differ, with the position of their communicator.
     unequal: Vec<(usize, Unequal)>,
-    /// Communicators, ranks, processes and counts.
+    /// Number of communicators, ranks, processes and counts so far.
     entries: usize,
 }
 
-/// Why a text is no answer.
+/// Why a text is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TextError {
-    /// It names more communicators and ranks than are read.
+    /// It has more entries than the limit.
     #[error("more than {MAX_ENTRIES} communicators and ranks")]
     TooMany,
-    /// It is not what NCCL writes, or was cut short.
+    /// It is not NCCL's format, or it is truncated.
     #[error("not a whole status")]
     NotWhole,
 }
 
-/// Reads an answer.
+/// Parses an answer.
 pub(super) fn from_text(text: &str, here: &LocalNames) -> Result<Answer, TextError> {
     let (mut reading, mut is_summary) = (Reading::default(), false);
     let [mut has_summary, mut has_communicators, mut has_warnings] = [false; 3];
@@ -97,12 +97,12 @@ impl Reading {
         } else if line.starts_with(' ') {
             self.detail(line.trim_start());
         } else if !line.is_empty() {
-            // An empty line is also between two operations of one communicator (2.26 and later).
+            // Empty lines also separate operations of one communicator (2.26 and later).
             self.part = Part::Other;
         }
     }
 
-    /// `0-0 (cf264af53edbe986) INCOMPLETE`: a communicator may come once for each trouble.
+    /// Parses `0-0 (cf264af53edbe986) INCOMPLETE`: a communicator is listed once for each problem.
     fn named(&mut self, name: &str) -> Option<Part> {
         let (_, rest) = name.split_once(" (")?;
         let (digits, what) = rest.split_once(") ")?;
@@ -153,7 +153,7 @@ impl Reading {
         }
     }
 
-    /// In what ranks differ, and who differs in status.
+    /// Parses a line about differing ranks.
     fn differing(&mut self, words: &str, place: usize) {
         if let Some(unequal) = Unequal::begin(words) {
             self.unequal.push((place, unequal));
@@ -179,7 +179,7 @@ impl Reading {
                 communicator.absent.extend(absent(rank, manager(status), false));
             }
         } else if !matches!(self.part, Part::Status(_, true)) {
-            // Those are members.
+            // The listed ranks are members.
         } else if let Some(list) = words.strip_prefix("The unknown ranks: ") {
             // 2.24 and 2.25.
             communicator.absent.extend(listed(list, false));
@@ -189,7 +189,7 @@ impl Reading {
         self.entries += communicator.absent.len() - before;
     }
 
-    /// The answer, when all was read. A rank is dead if its process is.
+    /// Builds the answer. A rank is dead if its process is.
     fn end(self, here: &LocalNames) -> Answer {
         let Self { mut answer, unequal, .. } = self;
         let mut by_place: HashMap<usize, Vec<Unequal>> = HashMap::new();
@@ -203,7 +203,7 @@ impl Reading {
             let named = Unequal::processes(mine);
             let others = named.values().filter(|process| here.others.contains(process)).count();
             answer.claims += others as u64;
-            let local = named.into_iter().filter(|(_, is)| here.believed.contains_key(is));
+            let local = named.into_iter().filter(|(_, is)| here.trusted.contains_key(is));
             let ranks = local.filter_map(|(number, process)| Unequal::rank(mine, number, process));
             communicator.ranks = ranks.take(left).collect();
             left -= communicator.ranks.len();
@@ -218,28 +218,28 @@ impl Reading {
 }
 
 impl Communicator {
-    /// 2.24 and 2.25 do not know why a rank is missing: where processes did not answer, those of
-    /// unknown status are the missing ones again.
+    /// False for ranks that are already counted as missing: 2.24 and 2.25 do not say why a rank is
+    /// missing, so if processes did not answer, ranks of unknown status are the missing ones again.
     fn are_not_missing(&self, status: &str) -> bool {
         status != "UNKNOWN" || self.missing == 0
     }
 
-    /// So many ranks' processes have answered and are no members.
+    /// Counts ranks whose processes answered and are not members.
     fn leave(&mut self, ranks: u32) {
         self.missing = self.missing.saturating_add(ranks);
         self.left = self.left.saturating_add(ranks);
     }
 }
 
-/// `      4          8            1         32       32`: nodes, processes a node, devices a
-/// process, processes, devices; without the two in the middle where they differ.
+/// Parses `      4          8            1         32       32`: nodes, processes per node, devices
+/// per process, processes, devices; without the two in the middle if they differ.
 fn summary(line: &str, answer: &mut Answer) -> Option<()> {
     let numbers: Option<Vec<u32>> =
         line.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
     let ([nodes, _, _, processes, _] | [nodes, processes, _]) = *numbers?.as_slice() else {
         return None;
     };
-    // By its nodes a job is asked more or less often.
+    // The number of nodes determines the query interval.
     let is_a_job = nodes <= processes && processes <= MAX_PROCESSES;
     is_a_job.then(|| (answer.nodes, answer.processes) = (nodes, processes))
 }
@@ -248,7 +248,7 @@ fn first_number(words: &str) -> Option<u32> {
     words.split(' ').find_map(|word| word.parse().ok())
 }
 
-/// A line about processes that are not heard; how many it names.
+/// Parses a line about processes that do not answer; returns the number of entries.
 fn unanswered(words: &str, list: &mut Vec<LostProcess>, total: &mut u32) -> usize {
     if let Some(process) = lost(words) {
         list.push(process);
@@ -272,12 +272,12 @@ fn missing(words: &str, communicator: &mut Communicator) {
     }
 }
 
-/// `Rank 21 -- GPU 5 managed by process 3487984 on node 172.16.64.213`.
+/// Parses `Rank 21 -- GPU 5 managed by process 3487984 on node 172.16.64.213`.
 fn rank(words: &str) -> Option<(&str, &str)> {
     words.strip_prefix("Rank ")?.split_once(" -- ")
 }
 
-/// `3,21`, without the last where it may have been cut off.
+/// Parses `3,21`, without the last number if it may be cut off.
 fn listed(list: &str, is_unresponsive: bool) -> impl Iterator<Item = MissingRank> + '_ {
     let whole = if list.len() < MAX_LIST_LEN {
         list
@@ -292,7 +292,7 @@ fn absent(rank: &str, process: Option<Process>, is_unresponsive: bool) -> Option
     Some(MissingRank { rank, process, is_unresponsive, is_dead: false })
 }
 
-/// `Process 3487984 on node 172.16.64.213 managing GPUs 4,5 (NVML 6,7)`.
+/// Parses `Process 3487984 on node 172.16.64.213 managing GPUs 4,5 (NVML 6,7)`.
 fn lost(words: &str) -> Option<LostProcess> {
     let (pid, rest) = words.strip_prefix("Process ")?.split_once(" on node ")?;
     let (host, devices) = rest.split_once(" managing GPU")?;
@@ -302,7 +302,7 @@ fn lost(words: &str) -> Option<LostProcess> {
     Some(LostProcess { process, devices: bits.fold(0, |all, bit| all | bit) })
 }
 
-/// `GPU 5 managed by process 3487984 on node 172.16.64.213`.
+/// Parses `GPU 5 managed by process 3487984 on node 172.16.64.213`.
 pub(super) fn manager(words: &str) -> Option<Process> {
     let (_, rest) = words.split_once(" managed by process ")?;
     let (pid, host) = rest.split_once(" on node ")?;

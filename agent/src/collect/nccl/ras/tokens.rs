@@ -1,25 +1,24 @@
-//! The bytes of a JSON document on their way to the parser: with the comma that NCCL 2.28.7 and
-//! 2.28.9 leave out after the device of each missing rank, and with bounds on whatever makes a
-//! parser's memory grow. Holds one byte.
+//! Filters the bytes of a JSON document on their way to the parser: inserts the comma that NCCL
+//! 2.28.7 and 2.28.9 omit after the device of each missing rank, and bounds everything that makes a
+//! parser's memory grow. Buffers one byte.
 
 use std::io::{self, Read};
 
-/// Bytes of one string: the longest of NCCL's are two hashes, 39 bytes.
+/// Limit on a string; NCCL's longest are two hashes, 39 bytes.
 const MAX_STRING_LEN: usize = 256;
-/// Bytes of a number or a word; a number has 20 digits.
+/// Limit on a number or a word; a number has 20 digits.
 const MAX_WORD_LEN: usize = 32;
-/// Objects and lists within each other; NCCL has six.
+/// Limit on nesting; NCCL has six levels.
 const MAX_DEPTH: usize = 16;
 
-/// Passes bytes on. A string begins only after one of `{[,:`, and where it does not, the comma is
-/// what is missing.
+/// Passes bytes on. A string starts only after one of `{[,:`; anywhere else a comma is missing.
 pub(super) struct Tokens<R> {
     source: R,
     waiting: Option<u8>,
     last: u8,
     in_string: bool,
     escaped: bool,
-    /// Bytes of the string or the word so far.
+    /// Bytes of the current string or word.
     length: usize,
     depth: usize,
 }
@@ -53,18 +52,18 @@ impl<R: Read> Tokens<R> {
         Ok(Some(byte))
     }
 
-    /// Refuses what is longer or deeper than anything of NCCL's.
+    /// Rejects anything longer or deeper than NCCL's output.
     fn bound(&mut self, byte: u8) -> io::Result<()> {
         let is_word = byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let was_word = self.last.is_ascii_alphanumeric() || matches!(self.last, b'+' | b'-' | b'.');
         self.length = if self.in_string || (is_word && was_word) { self.length + 1 } else { 0 };
-        let most = if self.in_string { MAX_STRING_LEN } else { MAX_WORD_LEN };
+        let max = if self.in_string { MAX_STRING_LEN } else { MAX_WORD_LEN };
         match byte {
             b'{' | b'[' if !self.in_string => self.depth += 1,
             b'}' | b']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }
-        if self.length > most || self.depth > MAX_DEPTH {
+        if self.length > max || self.depth > MAX_DEPTH {
             let what = "longer or deeper than anything of NCCL's";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_is_put_in_only_where_one_is_missing() {
+    fn a_comma_is_inserted_only_where_one_is_missing() {
         let (broken, wanted) = (r#"{"a": 1 "b": {}"c": "x"}"#, r#"{"a": 1 ,"b": {},"c": "x"}"#);
         assert_eq!(passed(broken).unwrap(), wanted);
         let whole = r#"{"a\\": [1, "2\"", "\\"], "b": {"c": null}}"#;
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_make_a_parser_grow_is_refused() {
+    fn input_that_would_grow_the_parser_is_rejected() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
         let string = |length: usize| format!("[\"{}\"]", "x".repeat(length));
         let number = |length: usize| format!("[{}]", "9".repeat(length));

@@ -1,5 +1,5 @@
-//! The ports that are asked, and when: of each tenant only so many, and of all tenants those first
-//! that were asked longest ago.
+//! Schedules the ports to query: a limited number for each tenant, and the least recently served
+//! tenant first.
 
 use super::Job;
 use super::silent::ReportedProcesses;
@@ -10,29 +10,29 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Processes that share a port of a network.
+/// A port of a network, shared by its processes.
 pub(super) type Port = (u64, SocketAddr);
 
-/// Ports of a tenant that are asked: its processes share one in each network.
+/// Limit on the ports of a tenant: its processes share one in each network.
 const MAX_PORTS_PER_TENANT: usize = 8;
-/// Ports that are asked: more than a node has tenants with devices. With all answers of all of them
-/// as large as they can be 50 MB.
+/// Limit on all ports: more than a node has tenants with devices. The answers of all of them take
+/// at most 50 MB.
 const MAX_PORTS: usize = 64;
-/// Answers of a port that are kept; processes that listen on one are seldom of more jobs.
+/// Limit on the stored answers of a port; processes on one port rarely belong to more jobs.
 const MAX_ANSWERS: usize = 4;
 
-/// A port's turns.
+/// The schedule and the answers of a port.
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// On whose account.
+    /// The tenant that is charged.
     pub tenant: Speaker,
     pub next: Instant,
-    /// Time between two questions.
+    /// Time between two queries.
     pub apart: Duration,
     pub failed: u32,
     pub jobs: Vec<Arc<Job>>,
     pub reported: HashMap<Speaker, ReportedProcesses>,
-    /// Who was in no answer although it was asked again.
+    /// Processes that were in no answer of the last turn.
     pub elsewhere: BTreeSet<ProcKey>,
 }
 
@@ -49,18 +49,18 @@ impl Turn {
         }
     }
 
-    /// Takes new answers, and keeps those of jobs that have not been heard this time for a while.
+    /// Stores new answers; answers of jobs that did not answer this time stay for a while.
     pub(super) fn renew(&mut self, new: impl Iterator<Item = Arc<Job>>, reported_for: Duration) {
         let mut jobs: Vec<Arc<Job>> = new.collect();
         let received: HashSet<ProcKey> =
             jobs.iter().flat_map(|job| job.ranks.keys().copied()).collect();
         let tenants: HashSet<Speaker> = jobs.iter().map(|job| job.tenant).collect();
-        let is_kept = |job: &Arc<Job>| {
+        let stays = |job: &Arc<Job>| {
             let is_other = !tenants.contains(&job.tenant) || !job.ranks.is_empty();
             let is_unanswered = !job.ranks.keys().any(|process| received.contains(process));
             is_other && is_unanswered && job.at.elapsed() < reported_for
         };
-        jobs.extend(self.jobs.drain(..).filter(is_kept));
+        jobs.extend(self.jobs.drain(..).filter(stays));
         jobs.truncate(MAX_ANSWERS);
         self.jobs = jobs;
     }
@@ -74,8 +74,8 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Takes the ports that there are now, each with whose it is; `next` says when a new one is
-    /// asked. Gives how many new ones are not asked.
+    /// Sets the current ports with their tenants; `next` gives the first query time of a new one.
+    /// Returns the number of new ports beyond the limits.
     pub(super) fn take(
         &mut self,
         ports: BTreeMap<Port, Speaker>,
@@ -107,7 +107,7 @@ impl Turns {
         new as u64
     }
 
-    /// One port of each tenant whose turn it is, who waits longest first.
+    /// One due port of each tenant, the least recently served tenant first.
     pub(super) fn due(&self, accounts: &Accounts, now: Instant) -> Vec<Port> {
         let is_due =
             |(_, turn): &(&Port, &Turn)| turn.next <= now && accounts.is_free(turn.tenant, now);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_with_many_ports_takes_no_others_place() {
+    fn a_tenant_with_many_ports_displaces_no_other() {
         let (mut turns, now) = (Turns::default(), Instant::now());
         let many: BTreeMap<Port, Speaker> = (0..200).map(|at| (port(at), tenant(1))).collect();
         let mut all = many.clone();
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(turns.take(all, || now), 0, "counted once");
         assert_eq!(turns.of.len(), MAX_PORTS_PER_TENANT + 1);
         assert!(turns.of.contains_key(&port(60_000)));
-        // However many tenants there are, each has its first before one has its second.
+        // Each tenant has its first port before any has its second, whatever their number.
         let mut all = many;
         all.extend((2..100).map(|at| (port(50_000 + at), tenant(at.into()))));
         turns.take(all, || now);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_longest_is_asked_first_and_who_owes_time_not_at_all() {
+    fn the_least_recently_served_tenant_is_first_and_one_in_debt_is_skipped() {
         let (mut turns, mut accounts) = (Turns::default(), Accounts::default());
         let now = Instant::now();
         let all = [(port(1), tenant(1)), (port(2), tenant(1)), (port(3), tenant(2))];

@@ -1,6 +1,6 @@
-//! Counts in which the ranks of a communicator differ, from NCCL's status as text: of one operation
-//! (2.26 and later) or of all together (2.24 and 2.25). Ranks are there in groups of the same count;
-//! of a group of half the ranks and more only the size is told.
+//! Operation counts in which the ranks of a communicator differ, from NCCL's text status: of one
+//! operation (2.26 and later) or of all together (2.24 and 2.25). The text groups ranks by count;
+//! for a group of half the ranks or more it has only the size.
 
 use super::answer::{LaunchCounts, Process, Rank, operation, sum};
 use super::text::manager;
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 /// One such count.
 #[derive(Debug)]
 pub(super) struct Unequal {
-    /// `None` for all together, or one that is not known here.
+    /// `None` for all operations together, or for an unknown one.
     operation: Option<&'static str>,
     groups: Vec<Group>,
-    /// Ranks that are listed, with what they have launched.
+    /// Listed ranks with their counts.
     listed: BTreeMap<u32, (u64, Option<Process>)>,
 }
 
-/// Ranks that have launched the same.
+/// Ranks with the same count.
 #[derive(Debug)]
 struct Group {
     launched: u64,
@@ -25,15 +25,15 @@ struct Group {
 }
 
 impl Unequal {
-    /// `Communicator ranks have different AllReduce operation counts`; of 2.24 and 2.25
-    /// `collective` where the operation is.
+    /// Parses `Communicator ranks have different AllReduce operation counts`; 2.24 and 2.25 write
+    /// `collective` instead of the operation.
     pub(super) fn begin(words: &str) -> Option<Self> {
         let rest = words.strip_prefix("Communicator ranks have different ")?;
         let name = rest.strip_suffix(" operation counts")?;
         Some(Self { operation: operation(name), groups: Vec::new(), listed: BTreeMap::new() })
     }
 
-    /// Takes a line; false if it says something else.
+    /// Parses a line; false if it does not belong to a count.
     pub(super) fn take(&mut self, words: &str) -> bool {
         if let Some((size, rest)) = words.split_once(" ranks have ") {
             let group = size.parse().ok().zip(launched(rest));
@@ -58,7 +58,7 @@ impl Unequal {
         is_one
     }
 
-    /// Lists a rank in the last group.
+    /// Adds a rank to the last group.
     fn list(&mut self, number: u32, process: &str) -> bool {
         let Some(group) = self.groups.last_mut() else { return false };
         group.listed = group.listed.saturating_add(1);
@@ -66,13 +66,13 @@ impl Unequal {
         true
     }
 
-    /// What the foremost ranks have launched.
+    /// The highest count.
     pub(super) fn foremost(&self) -> u64 {
         self.groups.iter().map(|group| group.launched).max().unwrap_or(0)
     }
 
-    /// What a rank has launched; of those that are listed nowhere it is known where there is one
-    /// such group.
+    /// The count of a rank. The count of unlisted ranks is known if there is only one group with
+    /// unlisted ranks.
     fn of(&self, number: u32) -> Option<u64> {
         if let Some((launched, _)) = self.listed.get(&number) {
             return Some(*launched);
@@ -82,15 +82,15 @@ impl Unequal {
         others.next().is_none().then_some(only.launched)
     }
 
-    /// The ranks that are listed in one of several counts with their processes.
+    /// The listed ranks with their processes.
     pub(super) fn processes(all: &[Self]) -> BTreeMap<u32, Process> {
         let listed = all.iter().flat_map(|one| &one.listed);
         let named = listed.filter_map(|(number, (_, process))| Some((*number, (*process)?)));
         named.collect()
     }
 
-    /// A rank with all of its counts. The ranks of a communicator call the same in the same order,
-    /// so the foremost is so in each.
+    /// A rank with all of its counts. The ranks of a communicator call the same operations in the
+    /// same order, so the foremost rank is foremost in each.
     pub(super) fn rank(all: &[Self], number: u32, process: Process) -> Option<Rank> {
         let counts: Option<Vec<u64>> = all.iter().map(|one| one.of(number)).collect();
         let counts = counts?;
@@ -105,7 +105,7 @@ impl Unequal {
     }
 }
 
-/// `launched up to operation 6650`, or `not launched any operations` (2.26 and later).
+/// Parses `launched up to operation 6650`, or `not launched any operations` (2.26 and later).
 fn launched(words: &str) -> Option<u64> {
     if words == "not launched any operations" {
         return Some(0);

@@ -1,14 +1,14 @@
-//! Which fields there are, with the numbers of the bindings' header.
+//! The fields, with the numbers of the bindings' header.
 
 use super::{ALL_LINKS, DEVICE, MODULE};
 use crate::collect::device::nvidia::caller::PollEvery;
 use crate::sys::nvml::fields::Number;
 use nvml_wrapper_sys::bindings::field_id as nvml;
 
-/// What a value counts in; its factor leads to the catalogue's base unit.
+/// The unit of a raw value, with its factor to the catalogue's base unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// A number of something, a state, bytes.
+    /// A count, a state, or bytes.
     Number,
     Celsius,
     Milliwatt,
@@ -17,13 +17,13 @@ pub(super) enum Unit {
     MegabytePerSecond,
 }
 
-/// What is known of a field.
+/// The properties of a field.
 pub(super) struct FieldInfo {
     /// Its number before driver 580.82.
     pub(super) id: u32,
     pub(super) pace: PollEvery,
     pub(super) unit: Unit,
-    /// Of which parts it is always asked for.
+    /// The scopes in which it is always queried.
     pub(super) scopes: &'static [u32],
 }
 
@@ -38,7 +38,7 @@ macro_rules! fields {
             /// Every field.
             pub(super) const ALL: &'static [Self] = &[$(Self::$field),+];
 
-            /// What is known of it.
+            /// Its properties.
             pub(super) fn info(self) -> FieldInfo {
                 match self {
                     $(Self::$field => FieldInfo {
@@ -54,7 +54,7 @@ macro_rules! fields {
 }
 
 fields! {
-    /// Of the memory stacks; 0 on boards without that sensor.
+    /// Temperature of the memory stacks; 0 on boards without that sensor.
     MemoryTemperature = NVML_FI_DEV_MEMORY_TEMP, EveryTick, Celsius, of [DEVICE];
     /// Energy used since the driver was loaded.
     Energy = NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, EveryTick, Millijoule, of [DEVICE];
@@ -72,23 +72,23 @@ fields! {
     PowerLimitEnforced = NVML_FI_DEV_POWER_CURRENT_LIMIT, Slow, Milliwatt, of [DEVICE];
     /// The power limit that was asked for.
     PowerLimitRequested = NVML_FI_DEV_POWER_REQUESTED_LIMIT, Slow, Milliwatt, of [DEVICE];
-    /// Time the clocks were held down by the power limit.
+    /// Time the clocks were limited by the power limit.
     HeldByPowerCap = NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by another device of the group.
+    /// Time they were limited by another device of the sync-boost group.
     HeldBySyncBoost = NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by the board's limit.
+    /// Time they were limited by the board's limit.
     HeldByBoardLimit = NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were low for want of load.
+    /// Time they were low because of low load.
     HeldByLowUtilization = NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by the limit of voltage or reliability.
+    /// Time they were limited by voltage or reliability.
     HeldByReliability = NVML_FI_DEV_PERF_POLICY_RELIABILITY, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by software for the temperature.
+    /// Time they were limited by software because of the temperature.
     HeldBySoftwareThermal = NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by hardware for the temperature.
+    /// Time they were limited by hardware because of the temperature.
     HeldByHardwareThermal = NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down by the external power brake.
+    /// Time they were limited by the external power brake.
     HeldByPowerBrake = NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, EveryTick, Nanosecond, of [DEVICE];
-    /// Time they were held down for the temperature, whoever did it.
+    /// Time they were limited because of the temperature, by hardware or software.
     HeldByThermal = NVML_FI_DEV_PERF_POLICY_THERMAL, EveryTick, Nanosecond, of [DEVICE];
     /// Margin at which the device shuts down.
     MarginShutdown = NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, Slow, Celsius, of [DEVICE];
@@ -162,7 +162,7 @@ fields! {
     RetirementPending = NVML_FI_DEV_RETIRED_PENDING, Medium, Number, of [DEVICE];
     /// PCIe packets sent again.
     PcieReplays = NVML_FI_DEV_PCIE_REPLAY_COUNTER, EveryTick, Number, of [DEVICE];
-    /// PCIe packets sent again so often that the link was trained anew.
+    /// PCIe replay rollovers: packets sent again so often that the link was retrained.
     PcieRollovers = NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER, Medium, Number, of [DEVICE];
     /// Recoveries of the PCIe link.
     PcieRecoveries = NVML_FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER, Medium, Number, of [DEVICE];
@@ -200,7 +200,7 @@ fields! {
     RemapPending = NVML_FI_DEV_REMAPPED_PENDING, EveryTick, Number, of [DEVICE];
     /// Whether a row could not be remapped.
     RemapFailure = NVML_FI_DEV_REMAPPED_FAILURE, EveryTick, Number, of [DEVICE];
-    /// What the driver advises to do.
+    /// The recovery action that the driver recommends.
     RecoveryAction = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, EveryTick, Number, of [DEVICE];
     /// How many NVLinks there are.
     NvLinks = NVML_FI_DEV_NVLINK_LINK_COUNT, Once, Number, of [DEVICE];
@@ -208,9 +208,9 @@ fields! {
     NvLinkSent = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, EveryTick, Number, of [ALL_LINKS];
     /// KiB of payload received, by link or by all.
     NvLinkReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, EveryTick, Number, of [ALL_LINKS];
-    /// KiB sent with what the protocol adds, by all links.
+    /// KiB sent including protocol overhead, by all links.
     NvLinkRawSent = NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX, EveryTick, Number, of [ALL_LINKS];
-    /// KiB received with what the protocol adds, by all links.
+    /// KiB received including protocol overhead, by all links.
     NvLinkRawReceived = NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX, EveryTick, Number, of [ALL_LINKS];
     /// Flow control digits with a wrong checksum, all links.
     NvLinkFlits = NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, EveryTick, Number, of [DEVICE];
@@ -320,7 +320,7 @@ impl Unit {
     /// A value in the base unit.
     pub(super) fn base(self, value: Number) -> Option<f64> {
         let value = match value {
-            // Margins are below zero, whatever the type says.
+            // Margins are negative although the type is unsigned.
             Number::U32(value) if self == Self::Celsius => f64::from(value.cast_signed()),
             Number::U32(value) => f64::from(value),
             Number::U64(value) => value as f64,

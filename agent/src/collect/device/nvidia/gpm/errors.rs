@@ -1,15 +1,15 @@
-//! Which of the library's errors are states of the counters, and which are failures of a call.
+//! Separates errors that are states of the counters from failed calls.
 
 use crate::catalog::gpm::CounterState;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
-/// `NVML_ERROR_INSUFFICIENT_RESOURCES`: all of the hardware's counters are taken.
+/// `NVML_ERROR_INSUFFICIENT_RESOURCES`: all hardware counters are in use.
 const INSUFFICIENT_RESOURCES: nvmlReturn_t = 23;
-/// Argument version mismatch: the driver knows another version of a structure.
+/// Argument version mismatch: the driver has another version of a structure.
 const ARGUMENT_VERSION: nvmlReturn_t = 25;
 
-/// What is a state of the counters and no failure.
+/// Turns the errors that are states into a [`CounterState`].
 pub(super) fn classify(
     taken: Result<(), NvmlError>,
 ) -> Result<Result<(), CounterState>, NvmlError> {
@@ -24,7 +24,7 @@ pub(super) fn classify(
     }
 }
 
-/// Whether an error means that there is none, now and later.
+/// Whether an error means that there are no counters, now or later.
 pub(super) fn is_lack(error: &NvmlError) -> bool {
     matches!(
         error,

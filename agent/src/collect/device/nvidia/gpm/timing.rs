@@ -1,17 +1,18 @@
-//! Which two samples make a value, by when they were taken.
+//! Decides by their times which two samples make a value.
 
-/// Nearer samples make no value: the driver renews its counters every 100 ms (`nvml.h`).
+/// Minimum distance of two samples: the driver updates its counters every 100 ms (`nvml.h`).
 const NEAREST_NS: u64 = 100_000_000;
-/// Samples this far apart are compared if the ones before were as far: the interval is long. Else
-/// the device did not answer for a while, and the mean over that while is not of now.
+/// Maximum distance of two samples, unless the previous ones were as far apart because the interval
+/// is long. Otherwise the device did not answer for a while, and a mean over that time is not
+/// current.
 const FARTHEST_NS: u64 = 60_000_000_000;
 
-/// Whether it is too early for another sample. A clock that went back makes it late.
+/// Whether it is too early for another sample. A clock that went back makes it not early.
 pub(super) fn is_early(last_ns: u64, now_ns: u64) -> bool {
     now_ns.checked_sub(last_ns).is_some_and(|gap_ns| gap_ns < NEAREST_NS)
 }
 
-/// Whether two samples with a gap between them make a value; `typical_ns` is the gap before.
+/// Whether two samples with this gap make a value; `typical_ns` is the previous gap.
 pub(super) fn is_near_enough(gap_ns: u64, typical_ns: Option<u64>) -> bool {
     let farthest_ns =
         typical_ns.map_or(FARTHEST_NS, |typical_ns| typical_ns.saturating_mul(2).max(FARTHEST_NS));
@@ -25,7 +26,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn samples_too_near_wait_and_a_clock_that_went_back_makes_no_value() {
+    fn samples_too_close_wait_and_a_clock_that_went_back_makes_no_value() {
         assert!(is_early(SECOND, SECOND) && is_early(SECOND, SECOND + NEAREST_NS - 1));
         assert!(!is_early(SECOND, SECOND + NEAREST_NS));
         assert!(!is_early(SECOND, SECOND - 1), "sampled anew");

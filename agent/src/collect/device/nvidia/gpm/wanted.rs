@@ -1,4 +1,4 @@
-//! Which of the counters' metrics are asked for, and what they are in the catalogue's units.
+//! The queried counter metrics, and their conversion to the catalogue's units.
 
 use crate::catalog::gpm::{self as metric, MediaEngine, Pipe};
 use crate::catalog::link::Direction::{self, Receive, Transmit};
@@ -32,21 +32,21 @@ use nvml_wrapper_sys::bindings::{
 const DMMA_TENSOR: u32 = 8;
 /// Divides a percentage into a fraction.
 const PERCENT: f64 = 100.0;
-/// The driver's counters are not read in one instant, so that a full engine can be a little over;
-/// what is more over is no percentage.
+/// The driver does not read all counters in one instant, so a full engine can be slightly over 100;
+/// anything higher is invalid.
 const MAX_PERCENT: f64 = 101.0;
-/// Bytes in a MiB, in which the driver tells rates.
+/// Bytes in a MiB, the unit of the driver's rates.
 const MEBI: f64 = 1_048_576.0;
 /// No link of a device moves 16 TiB a second.
 const MAX_MEBI: f64 = 16_777_216.0;
 
-/// One metric that is asked for.
+/// One queried metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
-    /// The library's number of it.
+    /// The library's metric number.
     pub(super) id: u32,
     what: What,
-    /// It came after the first drivers with GPM (525).
+    /// Added after the first drivers with GPM (525).
     pub(super) is_newer: bool,
 }
 
@@ -71,7 +71,7 @@ const fn newer(id: u32, what: What) -> Counter {
     Counter { id, what, is_newer: true }
 }
 
-/// Every metric that is asked for; no more than a [`Rows`] can tell apart.
+/// Every queried metric; at most as many as a [`CounterSet`] has bits.
 pub(super) const WANTED: &[Counter] = &[
     first(GRAPHICS, What::GrEngine),
     first(SM, What::Sm),
@@ -135,13 +135,13 @@ impl CounterSet {
 }
 
 impl Counter {
-    /// Whether a MIG instance can have it: links are the device's.
+    /// Whether a MIG instance can have it: links belong to the device.
     pub(super) fn is_of_instances(self) -> bool {
         !matches!(self.what, What::Nvlink(_) | What::C2c(_))
     }
 
-    /// A value as the library gave it, of a device or of a MIG instance; `None` if it is not a number
-    /// or not one that the metric can have.
+    /// Converts a value of a device or a MIG instance; `None` if it is not a number or out of
+    /// range.
     pub(super) fn reading(self, of_instance: bool, given: f64) -> Option<WireValue> {
         let value = match self.what {
             What::Pcie(_) | What::Nvlink(_) | What::C2c(_) => rate(given),
@@ -189,7 +189,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_metric_is_asked_once_and_has_a_row_of_its_own() {
+    fn every_metric_is_queried_once_and_has_its_own_row() {
         let ids: BTreeSet<u32> = WANTED.iter().map(|wanted| wanted.id).collect();
         assert_eq!(ids.len(), WANTED.len());
         let mut all = CounterSet::default();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_or_no_such_number_is_no_reading() {
+    fn an_invalid_number_is_no_reading() {
         let nonsense = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1, 1e9, f64::MAX];
         assert_eq!(nonsense.map(fraction), [None; 6]);
         assert_eq!(nonsense.map(rate), [None; 6]);

@@ -1,4 +1,4 @@
-//! Clocks and what holds them down.
+//! Clocks and their throttle reasons.
 
 use super::Of;
 use crate::catalog::device::{self as metric, Clock, ThrottleReason};
@@ -21,14 +21,14 @@ use nvml_wrapper_sys::bindings::{
 const MEGA: f64 = 1e6;
 /// Nanoseconds of a second.
 const NANO: f64 = 1e9;
-/// No clock of a device is faster, in MHz.
-const FASTEST: u32 = 100_000;
+/// Upper limit of a clock in MHz.
+const MAX_MHZ: u32 = 100_000;
 /// `nvmlClocksEventReasonBoardLimit`, in `nvml.h` since CUDA 13.1.
 const BOARD_LIMIT: u32 = 0x200;
 /// `nvmlClocksEventReasonReliability`, likewise.
 const RELIABILITY: u32 = 0x400;
 
-/// The bits of the reasons.
+/// The bits of the throttle reasons.
 const REASONS: &[(u32, ThrottleReason)] = &[
     (nvmlClocksEventReasonGpuIdle, ThrottleReason::Idle),
     (nvmlClocksEventReasonApplicationsClocksSetting, ThrottleReason::ApplicationClocks),
@@ -43,7 +43,7 @@ const REASONS: &[(u32, ThrottleReason)] = &[
     (RELIABILITY, ThrottleReason::Reliability),
 ];
 
-/// The counters of time.
+/// Counters of throttled time.
 const TIMES: &[(Field, ThrottleReason)] = &[
     (Field::HeldByPowerCap, ThrottleReason::PowerCap),
     (Field::HeldByThermal, ThrottleReason::Thermal),
@@ -56,10 +56,10 @@ const TIMES: &[(Field, ThrottleReason)] = &[
     (Field::HeldByPowerBrake, ThrottleReason::PowerBrake),
 ];
 
-/// A counter of drivers without fields for them.
+/// A counter of drivers that lack the field.
 type OldTime = (Field, Call, PerformancePolicy, ThrottleReason);
 
-/// The counters of drivers without fields for them.
+/// The counters of drivers that lack the fields.
 const OLD_TIMES: &[OldTime] = &[
     (Field::HeldByPowerCap, Call::HeldPower, PerformancePolicy::Power, ThrottleReason::PowerCap),
     (Field::HeldByThermal, Call::HeldThermal, PerformancePolicy::Thermal, ThrottleReason::Thermal),
@@ -89,20 +89,20 @@ const OLD_TIMES: &[OldTime] = &[
     ),
 ];
 
-/// What is kept of a device's clocks between readings.
+/// State of a device's clocks between readings.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    /// The reasons it knows.
+    /// The throttle reasons that the device supports.
     possible: Option<u64>,
 }
 
 impl Clocks {
-    /// Reads the clocks as they are now, and what holds them down.
+    /// Reads the current clocks and throttle reasons.
     pub(super) fn read(&mut self, of: Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
         let (device, _) = of;
         speeds(device, caller, out);
         let state = caller.call(Call::PowerState, || device.performance_state());
-        // 32 is the library's word for "unknown".
+        // 32 is the library's value for "unknown".
         let state = state.map(|state| i64::from(state.as_c())).filter(|state| *state != 32);
         push(out, &metric::POWER_STATE, (), caller.in_range(state, 0..=15));
         self.reasons(device, caller, out);
@@ -113,12 +113,13 @@ impl Clocks {
         if caller.renewed() {
             self.possible = None;
         }
-        let ask_possible = || raw::supported_event_reasons(device);
-        self.possible = self.possible.or_else(|| caller.call(Call::HeldByPossible, ask_possible));
+        let query = || raw::supported_event_reasons(device);
+        self.possible = self.possible.or_else(|| caller.call(Call::HeldByPossible, query));
         let active = caller.call(Call::HeldBy, || raw::event_reasons(device));
-        // All ones has all reasons at once.
+        // All ones would be all reasons at once.
         let Some(active) = caller.in_range(active, 0..=u64::from(u32::MAX >> 1)) else { return };
-        // Of a device that does not tell which it knows: which it has, and no zeros.
+        // If the device does not report the supported reasons, only active ones are exported,
+        // without zeros.
         let possible = self.possible.unwrap_or(active) | active;
         for (bit, reason) in REASONS {
             let bit = u64::from(*bit);
@@ -156,7 +157,7 @@ fn times((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireVa
     }
 }
 
-/// The highest rates.
+/// The maximum clocks.
 pub(super) fn highest(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::HighestGraphics, NvmlClock::Graphics, Clock::Graphics),
@@ -170,7 +171,7 @@ pub(super) fn highest(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Ve
     }
 }
 
-/// The rates a user set.
+/// The clocks set by a user.
 pub(super) fn application(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let clocks = [
         (Call::ApplicationGraphics, NvmlClock::Graphics, Clock::Graphics),
@@ -183,5 +184,5 @@ pub(super) fn application(device: &Device<'_>, caller: &mut NvmlCaller, out: &mu
 }
 
 fn hertz(caller: &mut NvmlCaller, megahertz: Option<u32>) -> Option<f64> {
-    caller.in_range(megahertz, 0..=FASTEST).map(|rate| f64::from(rate) * MEGA)
+    caller.in_range(megahertz, 0..=MAX_MHZ).map(|rate| f64::from(rate) * MEGA)
 }

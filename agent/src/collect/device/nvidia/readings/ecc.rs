@@ -1,4 +1,4 @@
-//! What fails in a device's memories: ECC errors, and memory that is out of use.
+//! ECC errors, and retired or remapped memory.
 
 use super::Of;
 use crate::catalog::wear::{
@@ -13,7 +13,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, MemoryLocation};
 use std::ops::RangeInclusive;
 
-/// More errors than this are none: a register that does not answer.
+/// A larger count comes from a register that does not answer.
 const ERRORS: RangeInclusive<u64> = 0..=1 << 48;
 /// No device has more banks.
 const BANKS: RangeInclusive<u32> = 0..=1 << 20;
@@ -56,7 +56,7 @@ const AGGREGATE: &[(Field, EccError, EccLocation)] = &[
     (Field::AggregateUncorrectedBarrier, EccError::Uncorrected, EccLocation::Barrier),
 ];
 
-/// Errors of the static memories, of drivers and users that have no summary of them.
+/// Errors of the static memories, for drivers and users without the summary call.
 const OLD_SRAM: [(Call, EccError, EccCount); 4] = [
     (Call::SramCorrectedVolatile, EccError::Corrected, EccCount::Volatile),
     (Call::SramUncorrectedVolatile, EccError::Uncorrected, EccCount::Volatile),
@@ -64,7 +64,7 @@ const OLD_SRAM: [(Call, EccError, EccCount); 4] = [
     (Call::SramUncorrectedAggregate, EccError::Uncorrected, EccCount::Aggregate),
 ];
 
-/// Says what the fields told, and asks where they did not.
+/// Exports the fields, and calls older functions for those that the driver lacks.
 pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     push(out, &metric::ECC_ENABLED, (), fields.whole(Field::EccEnabled));
     push(out, &metric::ECC_ENABLED_NEXT, (), fields.whole(Field::EccEnabledNext));
@@ -105,7 +105,7 @@ fn remapped_rows((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Ve
     push(out, &metric::REMAP_FAILED, (), failed);
 }
 
-/// The mode, of drivers without fields for it.
+/// The ECC mode, for drivers without the fields.
 pub(super) fn old_mode(
     (device, fields): Of<'_>,
     caller: &mut NvmlCaller,
@@ -120,7 +120,7 @@ pub(super) fn old_mode(
     }
 }
 
-/// Banks by the spare rows they have left.
+/// Memory banks by remaining spare rows.
 pub(super) fn spare_rows(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let Some(banks) = caller.call(Call::SpareRows, || wear::spare_rows(device)) else { return };
     for (left, banks) in SpareRows::ALL.iter().zip(banks) {
@@ -129,7 +129,7 @@ pub(super) fn spare_rows(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut
     }
 }
 
-/// The static memories: their summary, else counter by counter.
+/// Errors of the static memories: the summary, or counter by counter.
 pub(super) fn sram(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let Some(sram) = caller.call(Call::SramErrors, || wear::sram_errors(device)) else {
         for (call, error, count) in OLD_SRAM {
@@ -154,7 +154,7 @@ pub(super) fn sram(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<W
     push(out, &metric::ECC_SRAM_EXCEEDED, (), Some(i64::from(sram.exceeded)));
 }
 
-/// Errors of the static memories.
+/// Exports errors of the static memories.
 fn report(error: EccError, count: EccCount, errors: Option<u64>, out: &mut Vec<WireValue>) {
     let metric = match count {
         EccCount::Volatile => &metric::ECC_VOLATILE,

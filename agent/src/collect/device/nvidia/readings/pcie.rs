@@ -10,12 +10,12 @@ use crate::collect::device::wire::push;
 use nvml_wrapper::Device;
 use std::ops::RangeInclusive;
 
-/// Generations there will be for some years.
+/// Plausible PCIe generations.
 const GENERATIONS: RangeInclusive<u32> = 1..=16;
-/// Lanes a link can have.
+/// Plausible lane counts.
 const WIDTHS: RangeInclusive<u32> = 1..=32;
 
-/// What goes wrong.
+/// Error counters.
 const ERRORS: &[(Field, PcieError)] = &[
     (Field::PcieCorrectable, PcieError::Correctable),
     (Field::PcieNonFatal, PcieError::NonFatal),
@@ -32,7 +32,7 @@ const ERRORS: &[(Field, PcieError)] = &[
     (Field::PcieRecoveries, PcieError::Recovery),
 ];
 
-/// Reads the link as it is now, and its counters.
+/// Reads the current link and its counters.
 pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let generation = caller.call(Call::PcieGeneration, || device.current_pcie_link_gen());
     let generation = caller.in_range(generation, GENERATIONS).map(i64::from);
@@ -53,7 +53,7 @@ pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut 
     push(out, &metric::PCIE_IO, Direction::Receive, fields.wide(Field::PcieReceived));
 }
 
-/// The most that device and slot have together.
+/// The maximum that device and slot support together.
 pub(super) fn highest(device: &Device<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let generation = caller.call(Call::HighestPcieGeneration, || device.max_pcie_link_gen());
     let generation = caller.in_range(generation, GENERATIONS).map(i64::from);

@@ -10,10 +10,10 @@ use std::ops::RangeInclusive;
 
 /// Divides milliwatts and millijoules.
 const MILLI: f64 = 1000.0;
-/// No board draws more than this; a rack of them has 120 kW.
+/// Upper limit for a board; a whole rack has 120 kW.
 const WATTS: RangeInclusive<f64> = 0.0..=20_000.0;
 
-/// Reads power and energy, and says the limits.
+/// Reads power, energy and the limits.
 pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut Vec<WireValue>) {
     let drawn = if fields.lacks(Field::PowerInstant, caller) {
         caller.call(Call::Power, || device.power_usage()).map(watts)
@@ -44,7 +44,7 @@ pub(super) fn read((device, fields): Of<'_>, caller: &mut NvmlCaller, out: &mut 
     }
 }
 
-/// The limits of drivers without fields for them.
+/// The limits, for drivers without the fields.
 pub(super) fn old_limits(
     (device, fields): Of<'_>,
     caller: &mut NvmlCaller,

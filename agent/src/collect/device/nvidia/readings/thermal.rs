@@ -1,4 +1,4 @@
-//! Temperatures and what happens at which.
+//! Temperatures and their limits.
 
 use super::Of;
 use crate::catalog::device::{self as metric, Sensor, TemperatureLimit};
@@ -11,9 +11,9 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{TemperatureSensor, TemperatureThreshold};
 use std::ops::RangeInclusive;
 
-/// A device at work is above the freezing point, and is off long before this.
+/// A running device is above the freezing point, and shuts down long before the upper bound.
 const CELSIUS: RangeInclusive<f64> = 1.0..=200.0;
-/// What can be left of that.
+/// Plausible margins to a limit.
 const MARGIN: RangeInclusive<f64> = -200.0..=200.0;
 
 /// Reads the temperatures.

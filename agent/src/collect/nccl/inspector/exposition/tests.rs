@@ -54,9 +54,9 @@ fn the_recorded_means_of_2_30_are_read_to_the_last_figure() {
     };
     assert_eq!(sorted(figures(&rows)), sorted(expected.to_vec()));
     for row in rows.keys() {
-        let whose =
+        let communicator =
             RowCommunicator { hash: None, rank: None, name: Some("TP Group 0".into()), ranks: 8 };
-        assert_eq!(row.whose, whose);
+        assert_eq!(row.communicator, communicator);
         let is_message = matches!(row.operation(), Some(Send | Recv));
         let how = if is_message { (None, None) } else { (Some("ring"), Some("simple")) };
         assert_eq!((row.algorithm, row.protocol), how);
@@ -69,14 +69,14 @@ fn the_recorded_last_collective_of_2_29_has_its_communicator_and_rank() {
     assert_eq!(outcomes, [LineOutcome::Taken; 3]);
     let (row, levels) = rows.iter().next().unwrap();
     let hash = HashText::parse("0x1db14a8a713c2f");
-    assert_eq!(row.whose, RowCommunicator { hash, rank: Some(3), name: None, ranks: 8 });
+    assert_eq!(row.communicator, RowCommunicator { hash, rank: Some(3), name: None, ranks: 8 });
     assert_eq!((row.operation(), row.size), (Some(Operation::Broadcast), 24 * MIB));
     let levels = (levels.seconds, levels.algorithm_bandwidth, levels.bus_bandwidth);
     assert_eq!(levels, (Some(0.001_152), Some(21.8453e9), Some(21.8453e9)));
 }
 
 #[test]
-fn a_file_that_is_being_written_gives_its_whole_lines() {
+fn an_incomplete_file_gives_its_complete_lines() {
     let text = recorded("inspector-2.30.7-v5.1.prom");
     let (rows, outcomes) = read(&text[..text.len() - 10]);
     assert_eq!((rows.len(), outcomes.len()), (14, 27));
@@ -90,12 +90,12 @@ fn a_name_may_hold_what_the_inspector_does_not_escape() {
     for name in [r#"a"b"#, r#"a",b"#, "a=b} 3", "{x}", "ü"] {
         let (rows, outcomes) = read(&(line.replace("TP Group 0", name) + "\n"));
         assert_eq!(outcomes, [LineOutcome::Taken], "{name}");
-        assert_eq!(rows.keys().next().unwrap().whose.name.as_deref(), Some(name));
+        assert_eq!(rows.keys().next().unwrap().communicator.name.as_deref(), Some(name));
     }
 }
 
 #[test]
-fn lines_of_other_kinds_are_told_by_reason() {
+fn other_lines_are_counted_by_reason() {
     use LineOutcome::{Incomplete, Malformed, Taken, UnknownOperation};
     let text = recorded("inspector-2.30.7-v5.1.prom");
     let line = text.lines().next().unwrap();
@@ -120,7 +120,7 @@ fn lines_of_other_kinds_are_told_by_reason() {
 }
 
 #[test]
-fn sizes_and_methods_are_the_inspectors() {
+fn sizes_and_methods_are_parsed_as_the_inspector_writes_them() {
     for (text, bytes) in [
         ("0B", Some(0)),
         ("512-513B", Some(512)),
@@ -134,7 +134,7 @@ fn sizes_and_methods_are_the_inspectors() {
         ("8", None),
         ("8é", None),
     ] {
-        assert_eq!(least_size(text), bytes, "{text}");
+        assert_eq!(lower_bound(text), bytes, "{text}");
     }
     for (text, expected) in [
         ("RING_SIMPLE", ("ring", "simple")),
@@ -149,7 +149,7 @@ fn sizes_and_methods_are_the_inspectors() {
 }
 
 #[test]
-fn more_rows_than_there_is_room_for_are_counted() {
+fn rows_beyond_the_limit_are_counted() {
     let line = recorded("inspector-2.30.7-v5.1.prom").lines().next().unwrap().to_owned();
     let text: String = (0..MAX_ROWS + 5)
         .map(|row| line.replace("8-9MB", &format!("{row}-{}KB", row + 1)) + "\n")

@@ -17,7 +17,7 @@ fn write_open(path: &Path) -> File {
     OpenOptions::new().create(true).append(true).open(path).unwrap()
 }
 
-/// Inodes of what a look at this process's open files found below a folder.
+/// Inodes of this process's open files below a directory.
 fn found_open(pid: u32, folder: &Path) -> Vec<u64> {
     let found = open_by((&Paths::default(), me(), pid), &all()).unwrap();
     let device = fs::metadata(folder).unwrap().dev();
@@ -38,7 +38,7 @@ fn named(folder: &Path, pid: u32) -> PathBuf {
 #[test]
 fn a_file_is_found_among_its_writers_open_files_also_after_it_was_removed() {
     let folder = tempfile::tempdir().unwrap();
-    // A number that no other test of this process uses.
+    // A PID that no other test in this process uses.
     let path = named(folder.path(), 910_001);
     let writer = write_open(&path);
     let inode = writer.metadata().unwrap().ino();
@@ -50,7 +50,7 @@ fn a_file_is_found_among_its_writers_open_files_also_after_it_was_removed() {
 }
 
 #[test]
-fn a_reader_and_a_process_of_another_number_are_no_writers() {
+fn a_reader_and_a_process_with_another_pid_are_not_writers() {
     let folder = tempfile::tempdir().unwrap();
     let path = named(folder.path(), 910_002);
     fs::write(&path, "").unwrap();
@@ -68,7 +68,7 @@ fn a_name_that_leads_to_a_device_or_a_fifo_is_refused_and_not_opened() {
         let path = named(folder.path(), pid);
         mknodat(CWD, &path, kind, Mode::RUSR | Mode::WUSR, device)
     };
-    // A FIFO without a writer would hold a plain open for ever.
+    // A plain open of a FIFO without a writer would block for ever.
     make(1, FileType::Fifo, 0).unwrap();
     symlink("/etc/passwd", named(folder.path(), 2)).unwrap();
     symlink("/proc/self/mem", named(folder.path(), 3)).unwrap();
@@ -103,7 +103,7 @@ fn a_process_that_is_gone_is_an_error_and_not_a_panic() {
     assert!(directory_of(&Paths::default(), nobody, Path::new("/")).is_err());
 }
 
-/// A `/proc` in which a process has another root.
+/// A `/proc` in which a process has its own root.
 fn container() -> (tempfile::TempDir, Paths, PathBuf) {
     let host = tempfile::tempdir().unwrap();
     let root = host.path().join("merged");
@@ -121,7 +121,7 @@ fn inode_of(found: Result<OwnedFd, Errno>) -> Result<u64, Errno> {
 }
 
 #[test]
-fn a_directory_is_the_processs_own_and_no_link_leads_out_of_its_root() {
+fn a_directory_is_resolved_inside_the_processs_root() {
     let (host, paths, root) = container();
     let process = ProcKey { pid: 7, start_ticks: 1 };
     let of = |directory: &str| inode_of(directory_of(&paths, process, Path::new(directory)));

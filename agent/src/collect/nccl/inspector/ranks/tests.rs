@@ -12,7 +12,7 @@ const PROCESS: ProcKey = ProcKey { pid: 7, start_ticks: 70 };
 const HASH: CommunicatorHash = CommunicatorHash(0x1db1_4a8a_713c_2fa5);
 const MIB: u64 = 1 << 20;
 
-fn whose() -> (ProcKey, QuotaKey) {
+fn process_and_owner() -> (ProcKey, QuotaKey) {
     (PROCESS, QuotaKey::of_user(1))
 }
 
@@ -45,7 +45,7 @@ fn read_gone(
 ) -> Batch {
     ranks.begin(communicators);
     for record in records {
-        assert_eq!(ranks.count(whose(), record, communicators), LineOutcome::Taken);
+        assert_eq!(ranks.count(process_and_owner(), record, communicators), LineOutcome::Taken);
     }
     ranks.end(gone, communicators);
     let mut out = Batch::new("test", SystemTime::now());
@@ -98,7 +98,7 @@ fn completions_are_added_up_in_the_catalogues_units() {
 }
 
 #[test]
-fn a_rank_is_the_probes_where_the_probes_know_it_and_gives_them_the_name() {
+fn a_rank_known_to_the_probes_is_joined_and_named() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     let probed = communicators.put(
         MemberKey { process: PROCESS, number: 1 },
@@ -117,7 +117,7 @@ fn a_rank_is_the_probes_where_the_probes_know_it_and_gives_them_the_name() {
 }
 
 #[test]
-fn the_whole_hash_is_told_as_soon_as_somebody_knows_it() {
+fn the_whole_hash_is_exported_once_another_source_knows_it() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     let batch = read(&mut ranks, &communicators, &[record(0)]);
     let expected = BTreeMap::from([
@@ -139,7 +139,7 @@ fn the_whole_hash_is_told_as_soon_as_somebody_knows_it() {
 }
 
 #[test]
-fn two_hashes_that_begin_alike_are_not_guessed_between() {
+fn ambiguous_hash_prefixes_stay_unresolved() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     communicators.learn(PROCESS, HASH, CommunicatorUpdate::default());
     communicators.learn(PROCESS, CommunicatorHash(HASH.0 + 1), CommunicatorUpdate::default());
@@ -155,39 +155,40 @@ fn gaps_in_the_sequence_are_missed_and_its_order_does_not_matter() {
     assert_eq!(missed(&batch), Value::Int(0));
     let batch = read(&mut ranks, &communicators, &[record(20)]);
     assert_eq!(missed(&batch), Value::Int(7));
-    // One that comes late after all does not make the counter go back.
+    // A late one does not decrease the counter.
     let batch = read(&mut ranks, &communicators, &[record(15)]);
     assert_eq!(missed(&batch), Value::Int(7));
 }
 
 #[test]
-fn a_process_that_ended_is_told_once_more_and_forgotten() {
+fn an_ended_process_is_exported_once_more_and_removed() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     read(&mut ranks, &communicators, &[record(0)]);
     let gone = HashSet::from([PROCESS]);
     let batch = read_gone(&mut ranks, &communicators, &[record(1)], &gone);
     assert_eq!(value(&batch, "nccl.inspector.bytes"), Some(Value::Int(4 * 1_048_576)));
-    // Its names are there as long as its last points are on their way.
+    // Its names stay until its last points are enriched.
     assert_eq!(communicators.of(PROCESS).len(), 1);
     assert!(read(&mut ranks, &communicators, &[]).samples.is_empty());
     assert_eq!(communicators.of(PROCESS).len(), 0);
 }
 
 #[test]
-fn a_process_that_makes_communicators_without_end_takes_no_more_room() {
+fn the_ranks_of_a_process_are_bounded() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     let of =
         |number: u64| Record { hash: HashText::Start(0x10_0000_0000_0000 + number), ..record(0) };
     ranks.begin(&communicators);
-    let outcomes: Vec<_> =
-        (0..70).map(|number| ranks.count(whose(), &of(number), &communicators)).collect();
+    let outcomes: Vec<_> = (0..70)
+        .map(|number| ranks.count(process_and_owner(), &of(number), &communicators))
+        .collect();
     let refused = outcomes.iter().filter(|outcome| **outcome == LineOutcome::NoRoom).count();
     assert_eq!(refused, 70 - MAX_OF_PROCESS);
-    // One that was not heard of for long makes room.
+    // An idle rank makes room.
     for _ in 0..=IDLE {
         ranks.begin(&communicators);
     }
-    assert_eq!(ranks.count(whose(), &of(99), &communicators), LineOutcome::Taken);
+    assert_eq!(ranks.count(process_and_owner(), &of(99), &communicators), LineOutcome::Taken);
     assert_eq!(ranks.known.len(), MAX_OF_PROCESS);
 }
 
@@ -206,13 +207,13 @@ fn means_are_joined_by_name_where_only_one_communicator_has_it() {
     let text = std::fs::read_to_string(format!("{folder}inspector-2.30.7-v5.1.prom")).unwrap();
     let exposition = crate::collect::nccl::inspector::exposition::parse(&text, &mut |_| {});
     ranks.begin(&communicators);
-    let reported = ranks.levels(whose(), &exposition, &communicators);
+    let reported = ranks.levels(process_and_owner(), &exposition, &communicators);
     ranks.end(&HashSet::new(), &communicators);
     assert_eq!(reported.len(), 14);
     let (recent, ..) = reported[0];
     let facts = communicators.facts(recent.member).unwrap();
     assert_eq!(facts.attributes(), known.attributes());
-    // A second of the name: whose the means are is not known any more.
+    // A second communicator of the name makes the means ambiguous.
     let other = MemberFacts { hash: Some(CommunicatorHash(1)), ..known };
     communicators.put(MemberKey { process: PROCESS, number: 2 }, other);
     ranks.end(&HashSet::new(), &communicators);
@@ -221,7 +222,7 @@ fn means_are_joined_by_name_where_only_one_communicator_has_it() {
 }
 
 #[test]
-fn a_rank_that_renames_itself_has_a_few_names_and_no_more() {
+fn the_names_of_a_rank_are_bounded() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     let mut names = HashSet::new();
     for turn in 0..50 {
@@ -230,13 +231,13 @@ fn a_rank_that_renames_itself_has_a_few_names_and_no_more() {
         names.insert(text(&attributes(&batch, &communicators))["nccl.communicator.name"].clone());
     }
     assert_eq!(names, HashSet::from(["name 0", "name 1", "name 2"].map(str::to_owned)));
-    let refused = HashMap::from([((whose().1, OwnerLimit::RankNames), 47)]);
+    let refused = HashMap::from([((process_and_owner().1, OwnerLimit::RankNames), 47)]);
     assert_eq!(ranks.take_refused(), refused);
 }
 
 #[test]
 fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() {
-    /// More than are kept.
+    /// More than the limit.
     const MORE: u32 = 74;
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     ranks.begin(&communicators);
@@ -245,7 +246,7 @@ fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() 
             for bytes in [1, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 4 << 30] {
                 let record =
                     Record { operation: *operation, bytes, rank, ranks: MORE, ..record(1) };
-                ranks.count(whose(), &record, &communicators);
+                ranks.count(process_and_owner(), &record, &communicators);
             }
         }
     }
@@ -255,8 +256,8 @@ fn a_process_of_all_ranks_operations_and_sizes_has_a_bounded_number_of_series() 
     let unsized_too = u8::try_from(SizeClass::ALL.len() - 1).unwrap();
     assert!(out.samples.iter().any(|(_, sample)| sample.dims[1] == unsized_too));
     let refused = ranks.take_refused();
-    assert!(refused[&(whose().1, OwnerLimit::InspectorRanks)] > 0);
-    // Its end gives everything back.
+    assert!(refused[&(process_and_owner().1, OwnerLimit::InspectorRanks)] > 0);
+    // Its end frees all of them.
     ranks.remove_processes(&HashSet::from([PROCESS]));
     assert_eq!((ranks.known.len(), ranks.spent.len()), (0, 0));
 }
@@ -276,14 +277,14 @@ fn means_of_ever_new_sizes_are_bounded() {
         let text: String = (0..40).map(|size| line(turn * 40 + size)).collect();
         let exposition = crate::collect::nccl::inspector::exposition::parse(&text, &mut |_| {});
         assert_eq!(exposition.len(), 40);
-        let levels = ranks.levels(whose(), &exposition, &communicators);
+        let levels = ranks.levels(process_and_owner(), &exposition, &communicators);
         reported.extend(levels.into_iter().map(|(recent, ..)| recent));
     }
     assert_eq!(reported.len(), MAX_MEANS);
 }
 
 #[test]
-fn with_all_ranks_taken_the_owner_with_most_makes_way() {
+fn at_the_limit_the_owner_with_most_ranks_gives_one_up() {
     let (mut ranks, communicators) = (Ranks::default(), Communicators::default());
     ranks.begin(&communicators);
     let mut count = |pid, user, rank| {

@@ -32,7 +32,7 @@ fn rows(text: &str) -> Vec<Row> {
 
 const MIB: u64 = 1 << 20;
 
-/// What the recorded program did on each version.
+/// The operations of the recorded program on each version.
 fn collectives() -> Vec<Row> {
     use Operation::{AllGather, AllReduce, Broadcast, ReduceScatter};
     [
@@ -81,7 +81,7 @@ fn every_recorded_line_is_read_to_the_last_figure() {
 }
 
 #[test]
-fn a_recorded_header_says_who_it_is() {
+fn a_recorded_header_identifies_the_rank() {
     let named = recorded("inspector-2.30.7-v4.0-plain.jsonl");
     let record = Record::parse(named.lines().next().unwrap().as_bytes()).unwrap();
     let expected = (HashText::Start(0x1d_b14a_8a71_3c2f), Some("TP Group 0"), 3, 8, 11_229);
@@ -94,7 +94,7 @@ fn a_recorded_header_says_who_it_is() {
 }
 
 #[test]
-fn our_own_reckoning_is_the_inspectors() {
+fn our_calculation_matches_the_inspectors() {
     for line in recorded("inspector-2.30.7-v4.0-plain.jsonl").lines() {
         let reported = Record::parse(line.as_bytes()).unwrap();
         let ours = reported.bus_bytes as f64 / reported.seconds;
@@ -111,7 +111,7 @@ fn changed(from: &str, to: &str) -> Result<Record<'static>, LineOutcome> {
 }
 
 #[test]
-fn what_a_line_lacks_or_does_not_make_sense_is_told_by_reason() {
+fn invalid_lines_are_counted_by_reason() {
     use LineOutcome::{Incomplete, Malformed, NotTimed, UnknownOperation};
     for (from, to, reason) in [
         ("{\"header\"", "{header", Malformed),
@@ -138,7 +138,7 @@ fn what_a_line_lacks_or_does_not_make_sense_is_told_by_reason() {
 }
 
 #[test]
-fn a_bandwidth_that_is_no_number_is_reckoned_from_size_and_time() {
+fn an_invalid_bandwidth_is_calculated_from_size_and_time() {
     for text in ["\"nan\"", "0.000000", "0", "null_is_no_number"] {
         let text = if text.starts_with("null") { "\"-nan\"" } else { text };
         let record = changed("6.096372", text).unwrap();
@@ -148,19 +148,19 @@ fn a_bandwidth_that_is_no_number_is_reckoned_from_size_and_time() {
 }
 
 #[test]
-fn a_key_of_a_later_version_is_passed_over() {
+fn an_unknown_key_is_ignored() {
     assert!(changed("\"coll_sn\"", "\"algo\":\"RING\",\"coll_sn\"").is_ok());
     assert!(changed("\"nnodes\"", "\"nnodes_\"").is_ok());
 }
 
 #[test]
-fn a_hash_is_known_by_its_first_digits() {
+fn a_hash_is_matched_by_its_first_digits() {
     let hash = 0x1db1_4a8a_713c_2fa5_u64;
     let is_of = |text: &str, hash| HashText::parse(text).unwrap().is_of(hash);
     assert!(is_of("0x1db14a8a713c2f", hash));
     assert!(!is_of("0x1db14a8a713c2f", hash + 0x100));
     assert!(is_of("0x1db14a8a713c2fa5", hash));
-    // Fifteen digits, cut by one; fourteen, cut by none; fewer.
+    // Fifteen digits, one cut off; fourteen, none cut off; fewer.
     assert!(is_of("0x1db14a8a713c2f", 0x01db_14a8_a713_c2f7));
     assert!(is_of("0x1db14a8a713c2f", 0x001d_b14a_8a71_3c2f));
     assert!(is_of("0xdb14a8a713c2f", 0x000d_b14a_8a71_3c2f));
@@ -173,7 +173,7 @@ fn a_hash_is_known_by_its_first_digits() {
 proptest! {
     /// As `snprintf(text, 17, "0x%lx", hash)` writes it.
     #[test]
-    fn every_hash_is_known_by_what_the_inspector_writes_of_it(hash in 1_u64..) {
+    fn every_hash_matches_its_text(hash in 1_u64..) {
         let mut text = format!("{hash:#x}");
         text.truncate(16);
         prop_assert!(HashText::parse(&text).unwrap().is_of(hash));

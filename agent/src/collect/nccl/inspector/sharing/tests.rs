@@ -13,7 +13,7 @@ fn source(process: u32, user: u32) -> Source {
     }
 }
 
-/// A process's number of files by user, four of each process.
+/// Files of a process by user, four per process.
 fn files(users: &[(u32, u64)]) -> HashMap<FileKey, Source> {
     let all = users.iter().flat_map(|(user, count)| (0..*count).map(|file| (*user, file)));
     all.map(|(user, file)| {
@@ -24,7 +24,7 @@ fn files(users: &[(u32, u64)]) -> HashMap<FileKey, Source> {
 }
 
 #[test]
-fn a_process_has_some_files_and_no_more() {
+fn the_files_of_a_process_are_bounded() {
     let most = MAX_OF_PROCESS as u64;
     let process = ProcKey { pid: 7, start_ticks: 1 };
     let mut files = HashMap::new();
@@ -38,7 +38,7 @@ fn a_process_has_some_files_and_no_more() {
 }
 
 #[test]
-fn who_has_most_files_makes_way_for_others_until_they_have_as_many() {
+fn the_owner_with_most_files_gives_way_until_others_have_as_many() {
     let mut files = files(&[(1, 500), (2, 12)]);
     let process = |pid| ProcKey { pid, start_ticks: 1 };
     assert_eq!(files.len(), MAX_FILES);
@@ -53,7 +53,7 @@ fn who_has_most_files_makes_way_for_others_until_they_have_as_many() {
 }
 
 #[test]
-fn a_flood_takes_no_byte_of_anothers_part_and_what_is_left() {
+fn a_flood_gets_only_its_own_part_and_the_rest() {
     let files = files(&[(1, 100), (2, 1), (3, 2)]);
     let mut turns = Turns::default();
     let mut had = HashMap::new();
@@ -63,10 +63,10 @@ fn a_flood_takes_no_byte_of_anothers_part_and_what_is_left() {
         let mut parts = Parts::new(900, order.len());
         for (owner, mine) in order {
             let part = parts.next();
-            // The first user takes all there is, the others little.
+            // The first user uses all of its part, the others little.
             let takes = if mine.len() == 100 { part } else { part.min(10) };
-            parts.took(takes);
-            turns.took(owner, takes);
+            parts.spend(takes);
+            turns.record(owner, takes);
             had.insert(mine.len(), takes);
         }
     }

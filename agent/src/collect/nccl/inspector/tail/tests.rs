@@ -48,7 +48,7 @@ fn read(tail: &mut Tail, budget: u64) -> (Vec<String>, ReadCost) {
 }
 
 #[test]
-fn a_line_is_given_when_it_is_whole_and_once() {
+fn a_line_is_returned_once_when_it_is_complete() {
     let log = Log::new();
     let mut tail = Tail::from_start(log.open());
     log.append("one\ntw");
@@ -59,7 +59,7 @@ fn a_line_is_given_when_it_is_whole_and_once() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_written_anew_is_read_from_its_start() {
+fn a_truncated_or_rewritten_file_is_read_from_its_start() {
     let log = Log::new();
     let mut tail = Tail::from_start(log.open());
     log.append("first\nsecond\nthi");
@@ -71,7 +71,7 @@ fn a_file_that_is_cut_or_written_anew_is_read_from_its_start() {
 }
 
 #[test]
-fn what_was_there_before_is_not_read_nor_the_rest_of_its_last_line() {
+fn existing_content_and_the_rest_of_its_last_line_are_skipped() {
     let log = Log::new();
     log.append("old\nhalf");
     let mut tail = Tail::from_end(log.open()).unwrap();
@@ -80,7 +80,7 @@ fn what_was_there_before_is_not_read_nor_the_rest_of_its_last_line() {
 }
 
 #[test]
-fn a_file_that_grows_too_fast_is_read_where_it_is_newest() {
+fn a_file_that_grows_too_fast_is_read_at_its_end() {
     let log = Log::new();
     let mut tail = Tail::from_start(log.open());
     log.append(&"0123456789\n".repeat(100));
@@ -90,7 +90,7 @@ fn a_file_that_grows_too_fast_is_read_where_it_is_newest() {
 }
 
 #[test]
-fn a_line_without_end_is_told_once_and_not_kept() {
+fn an_endless_line_is_reported_once_and_not_buffered() {
     let log = Log::new();
     let mut tail = Tail::from_start(log.open());
     log.append(&"x".repeat(3 * MAX_LINE));
@@ -133,10 +133,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever is written, cut and written anew: every line given was written whole, none is
-    /// given twice, and while nothing is cut or skipped all are given in order.
+    /// For any sequence of writes, truncations and rewrites: every returned line was written as a
+    /// whole, none is returned twice, and without truncation or skipping all are returned in order.
     #[test]
-    fn only_lines_that_were_written_are_given(steps in steps()) {
+    fn only_written_lines_are_returned(steps in steps()) {
         let log = Log::new();
         let mut tail = Tail::from_start(log.open());
         let (mut number, mut open) = (0_u32, String::new());

@@ -7,7 +7,7 @@ const ANSWER: &str =
 const TEXT: &str =
     include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.27.5-three-ranks.txt");
 
-/// What a client says to a server that does so.
+/// The result of a client against this server.
 fn served(
     within: Duration,
     serve: impl FnOnce(BufReader<TcpStream>) + Send + 'static,
@@ -18,12 +18,12 @@ fn served(
     let talk =
         Talk::begin(TcpStream::connect(at).unwrap(), Instant::now() + within, MAX_TEXT_BYTES);
     let answer = talk.and_then(|talk| talk.status(Instant::now() + within, &LocalNames::default()));
-    // A server that writes for ever ends when its client is gone.
+    // A server that writes for ever ends when the client closes.
     server.join().unwrap();
     answer
 }
 
-/// Answers a line each, then sends the document.
+/// Replies to each line, then sends the document.
 fn replies(
     lines: &'static [&'static str],
     document: impl FnOnce(&mut TcpStream) + Send + 'static,
@@ -44,11 +44,11 @@ fn replies(
 const NEW: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "OK\n"];
 const OLD: &[&str] = &["SERVER PROTOCOL 2\n", "OK\n", "ERROR: Unknown command SET FORMAT json\n"];
 const LONG: Duration = Duration::from_secs(20);
-/// More than a text may have.
+/// More than the limit of a text.
 const MAX_TEXT_BYTES: u64 = 2 << 20;
 
 #[test]
-fn a_library_that_knows_json_is_asked_for_it() {
+fn a_library_with_json_is_queried_for_it() {
     let answer = served(LONG, replies(NEW, |to| to.write_all(ANSWER.as_bytes()).unwrap()));
     assert_eq!(answer.unwrap().late_count, 1);
 }
@@ -60,7 +60,7 @@ fn an_older_library_answers_in_text() {
 }
 
 #[test]
-fn a_server_that_says_nothing_or_too_little_is_left_in_time() {
+fn a_silent_or_incomplete_server_times_out() {
     let short = Duration::from_millis(100);
     let until_closed = |mut client: BufReader<TcpStream>| {
         let mut all = Vec::new();
@@ -78,7 +78,7 @@ fn a_server_that_says_nothing_or_too_little_is_left_in_time() {
 }
 
 #[test]
-fn a_byte_now_and_then_does_not_hold_the_client() {
+fn slow_bytes_do_not_extend_the_timeout() {
     let drip = replies(NEW, |to| {
         while to.write_all(b" ").is_ok() {
             thread::yield_now();
@@ -90,7 +90,7 @@ fn a_byte_now_and_then_does_not_hold_the_client() {
 }
 
 #[test]
-fn bytes_without_end_are_not_kept() {
+fn an_endless_answer_is_bounded() {
     let endless = |to: &mut TcpStream| {
         let block = vec![b'x'; 65_536];
         while to.write_all(&block).is_ok() {}
@@ -112,7 +112,7 @@ fn bytes_without_end_are_not_kept() {
 }
 
 #[test]
-fn another_service_is_no_nccl_and_its_words_are_not_repeated_raw() {
+fn another_service_is_rejected_and_its_text_is_sanitised() {
     let web = |mut client: BufReader<TcpStream>| {
         client.get_mut().write_all(b"HTTP/1.1 400\x1b[31m Bad\r\n").unwrap();
     };
@@ -121,7 +121,7 @@ fn another_service_is_no_nccl_and_its_words_are_not_repeated_raw() {
 }
 
 #[test]
-fn nobody_listening_is_unreachable() {
+fn a_closed_port_is_unreachable() {
     let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let until = Instant::now() + LONG;
     let error = greet(at, None, until).map(|_| ()).unwrap_err();

@@ -8,14 +8,14 @@ const USER_GUIDE: &str =
     include_str!("../../../../../../tests/fixtures/nccl-ras/user-guide-2.29.1.json");
 const HERE: ProcKey = ProcKey { pid: 7, start_ticks: 70 };
 
-/// A process of this node answers that NCCL names so.
+/// A process of this node that answers, by its NCCL name.
 fn server(host: &str, pid: i64) -> Server {
-    let believed = Process::named(host, pid).map(|name| (name, HERE)).into_iter().collect();
+    let trusted = Process::named(host, pid).map(|name| (name, HERE)).into_iter().collect();
     Server {
         tenant: Speaker::Process(HERE),
         answering: vec![HERE],
         trusted: HashSet::from([HERE]),
-        here: LocalNames { believed, others: HashSet::new() },
+        here: LocalNames { trusted, others: HashSet::new() },
         sees_host_pids: true,
     }
 }
@@ -43,7 +43,7 @@ fn a_rank_is_as_far_behind_as_the_foremost_one_is_ahead() {
 }
 
 #[test]
-fn only_an_answer_that_names_everybody_names_anybody() {
+fn only_a_complete_answer_gives_local_ranks() {
     let mut answer = read(USER_GUIDE);
     let ranks = local_ranks(&answer, &here(), 9);
     let hash = CommunicatorHash(0xae94_423c_fbb2_ef4a);
@@ -66,7 +66,7 @@ fn a_rank_that_is_neither_late_nor_dead_has_left() {
 }
 
 #[test]
-fn a_text_tells_how_far_behind_a_rank_is_and_who_has_left() {
+fn lag_and_left_ranks_are_read_from_text() {
     const TEXT: &str =
         include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.28-mismatch.txt");
     let server = server("172.16.64.210", 483_078);
@@ -85,13 +85,13 @@ fn a_text_tells_how_far_behind_a_rank_is_and_who_has_left() {
         local: vec![Local { process: HERE, rank: 6, launched, behind: 62 }],
     };
     assert_eq!(digest.communicators[0], known);
-    // Not listed, since most have.
+    // Not listed, because most have it.
     let other = &digest.communicators[1];
     assert_eq!((other.unresponsive, other.left, other.local.len()), (0, 5, 0));
 }
 
 #[test]
-fn a_job_that_tells_more_launches_than_a_number_holds_is_behind_by_no_less() {
+fn launch_counts_saturate() {
     let most = format!("\"AllGather\": {0}, \"ReduceScatter\": {0}", u64::MAX);
     let none = "\"AllGather\": 0,\n            \"ReduceScatter\": 0";
     let reported = USER_GUIDE.replacen(none, &most, 1);
@@ -101,12 +101,12 @@ fn a_job_that_tells_more_launches_than_a_number_holds_is_behind_by_no_less() {
 }
 
 #[test]
-fn of_a_communicator_that_nobody_of_the_tenant_is_in_nothing_is_kept() {
+fn a_communicator_without_the_tenants_processes_is_dropped() {
     let others = server("10.0.0.1", 7);
     let answer = from_json(USER_GUIDE.as_bytes(), &others.here).unwrap();
     assert_eq!(digest(&answer, &others, &HashSet::new()).communicators, []);
     assert_eq!(local_ranks(&answer, &others, 9), LocalRanks::new());
-    // It is known otherwise that one of its processes is in it.
+    // Another source knows that one of its processes is in it.
     let known = HashSet::from([answer.communicators[0].hash]);
     let digest = digest(&answer, &others, &known);
     assert_eq!((digest.communicators.len(), digest.communicators[0].local.len()), (1, 0));

@@ -11,11 +11,11 @@ fn process(host: &str, pid: i64) -> Process {
     Process::named(host, pid).unwrap()
 }
 
-/// These processes are on this node, and the answer may speak of them.
+/// These processes are on this node, and the answer is trusted about them.
 fn here(all: &[(&str, i64)]) -> LocalNames {
     let key = |pid: i64| ProcKey { pid: pid.try_into().unwrap(), start_ticks: 1 };
-    let believed = all.iter().map(|(host, pid)| (process(host, *pid), key(*pid))).collect();
-    LocalNames { believed, others: HashSet::new() }
+    let trusted = all.iter().map(|(host, pid)| (process(host, *pid), key(*pid))).collect();
+    LocalNames { trusted, others: HashSet::new() }
 }
 
 fn read(text: &str, here: &LocalNames) -> Result<Answer, JsonError> {
@@ -66,7 +66,7 @@ fn the_user_guides_answer_is_read_whole() {
 }
 
 #[test]
-fn a_dead_process_is_told_once_with_all_its_devices() {
+fn a_dead_process_is_reported_once_with_all_its_devices() {
     let text = USER_GUIDE.replace("\"considered_dead\": false", "\"considered_dead\": true");
     let communicators: serde_json::Value = serde_json::from_str(&text).unwrap();
     let one = communicators["communicators"][0].clone();
@@ -81,10 +81,10 @@ fn a_dead_process_is_told_once_with_all_its_devices() {
     assert_eq!((answer.dead_count, answer.late_count, answer.processes), (1, 0, 2));
 }
 
-/// From three processes of the library, one of them stopped: for some seconds in 2.28.9, which
-/// leaves out a comma, for 75 seconds in 2.30.4.
+/// Recorded from three processes of the library, one of them stopped: for some seconds in 2.28.9,
+/// which omits a comma, for 75 seconds in 2.30.4.
 #[test]
-fn real_libraries_answers_are_read_also_where_they_are_no_json() {
+fn recorded_answers_are_read_even_where_they_are_invalid_json() {
     const STOPPED: &str =
         include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.28.9-one-stopped.json");
     const DEAD: &str =
@@ -107,7 +107,7 @@ fn real_libraries_answers_are_read_also_where_they_are_no_json() {
 }
 
 #[test]
-fn what_nccl_does_not_know_is_not_known() {
+fn unknown_values_stay_unknown() {
     let text = USER_GUIDE
         .replace("\"host\": \"172.16.64.245\"", "\"host\": \"unknown\"")
         .replace("1524344", "-1")
@@ -117,7 +117,7 @@ fn what_nccl_does_not_know_is_not_known() {
 }
 
 #[test]
-fn what_is_no_answer_is_an_error() {
+fn an_invalid_document_is_an_error() {
     for text in ["", "{}", "[]", "ERROR: no\n", "{\"nccl_version\": \"2.29.1\"", "\0\0"] {
         assert!(read(text, &LocalNames::default()).is_err(), "{text}");
     }
@@ -125,7 +125,7 @@ fn what_is_no_answer_is_an_error() {
     assert!(read(&text, &LocalNames::default()).is_err());
 }
 
-/// An answer with one communicator whose ranks are these.
+/// An answer with one communicator and these ranks.
 fn answer(ranks: &str, missing: &str) -> String {
     format!(
         r#"{{"nccl_version": "2.29.7", "communicators": [
@@ -141,7 +141,7 @@ fn rank(number: u32, host: &str, pid: i64) -> String {
 }
 
 #[test]
-fn of_processes_on_this_node_only_those_that_are_believed_are_kept_and_claims_are_counted() {
+fn only_trusted_local_processes_are_stored_and_claims_are_counted() {
     let mut here = here(&[("10.0.0.1", 7)]);
     here.others.insert(process("10.0.0.1", 8));
     let all = [rank(0, "10.0.0.1", 7), rank(1, "10.0.0.1", 8), rank(2, "10.0.0.2", 7)].join(",");
@@ -157,7 +157,7 @@ fn of_processes_on_this_node_only_those_that_are_believed_are_kept_and_claims_ar
 }
 
 #[test]
-fn a_host_that_is_no_address_is_nobodys() {
+fn a_host_that_is_not_an_address_has_no_process() {
     let names = ["\\u001b[2J", "\\u202egnp", "localhost", "10.0.0.1 ", "", "999.1.1.1"];
     for name in names {
         let answer = read(&answer(&rank(0, name, 7), ""), &LocalNames::default()).unwrap();
@@ -171,7 +171,7 @@ fn a_host_that_is_no_address_is_nobodys() {
 }
 
 #[test]
-fn numbers_that_are_none_and_keys_that_come_twice_end_the_answer() {
+fn invalid_numbers_and_duplicate_keys_end_the_answer() {
     let good = rank(0, "10.0.0.1", 7);
     for (number, other) in [("7,", "-7,"), ("7,", "1e308,"), ("7,", "0.5,"), ("7,", "[],")] {
         let bad = good.replacen(
@@ -186,7 +186,7 @@ fn numbers_that_are_none_and_keys_that_come_twice_end_the_answer() {
     assert!(read(&answer(&twice, ""), &LocalNames::default()).is_err());
 }
 
-/// Documents of some MB whose trees had hundreds.
+/// Documents of some MB; a parsed tree of them would take hundreds.
 fn hostile() -> [(&'static str, String); 4] {
     let begin = r#"{"nccl_version": "2.29.7", "communicators": ["#;
     let mut empties = String::from(begin);
@@ -208,7 +208,7 @@ fn hostile() -> [(&'static str, String); 4] {
 }
 
 #[test]
-fn memory_does_not_depend_on_what_an_answer_says() {
+fn memory_does_not_depend_on_the_content() {
     for (name, text) in hostile() {
         let mut outcome = None;
         let info = allocation_counter::measure(|| {

@@ -26,11 +26,11 @@ const LARGE: u64 = 0xcf26_4af5_3edb_e986;
 const SECOND: u64 = 1_000_000_000;
 const NETWORK: u64 = 4_026_531_840;
 
-fn from_text(told: &str) -> Result<Answer, text::TextError> {
-    text::from_text(told, &LocalNames::default())
+fn from_text(text: &str) -> Result<Answer, text::TextError> {
+    text::from_text(text, &LocalNames::default())
 }
 
-/// What the thread knows, in front of a desk.
+/// The state of the thread with an aggregator.
 struct Office {
     host: FakeHost,
     ownership: Ownership,
@@ -64,7 +64,7 @@ impl Office {
         Self { host, ownership, communicators, aggregator: desk, names, reported: told, claims: 0 }
     }
 
-    /// A process of a Slurm job holds a device.
+    /// Makes a process of a Slurm job hold a device.
     fn holds(&self, pid: u32, job: u32) {
         let path = format!("/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_1");
         let id = CgroupId { hierarchy: Hierarchy::V2, id: job.into() };
@@ -90,14 +90,14 @@ impl Office {
         self.communicators.put(MemberKey { process: key(pid), number: hash }, facts);
     }
 
-    /// A process goes by a number in a namespace of its own, at an address of a network.
+    /// Gives a process a PID in its own namespace and an address in a network.
     fn stands(&mut self, pid: u32, network: u64, (host, inside): (&str, u32)) {
         let hosts = BTreeSet::from([host.parse().unwrap()]);
         let endpoint = RasEndpoint { network, inside, hosts, client: None };
         self.names.note(key(pid), Some(&endpoint));
     }
 
-    /// Its process is gone, and what was known of its communicators with it.
+    /// Ends the process and removes its communicators.
     fn ends(&mut self, pid: u32) {
         self.names.note(key(pid), None);
         for hash in self.communicators.hashes(key(pid)) {
@@ -165,7 +165,7 @@ fn a_dead_process_of_this_node_is_named_with_its_owner_after_it_has_ended() {
                   has given up process 13033 on node 127.0.0.1, which is this one";
     assert_eq!(office.hears(&answer, 70), [wanted]);
     assert_eq!(office.hears(&answer, 70), [""; 0], "told once");
-    // JSON of another release names the same.
+    // The JSON of another release names the same.
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(72, 1007);
@@ -178,7 +178,7 @@ fn a_dead_process_of_this_node_is_named_with_its_owner_after_it_has_ended() {
 }
 
 #[test]
-fn its_owner_is_named_also_when_the_table_has_forgotten_it() {
+fn its_owner_is_named_after_the_table_has_removed_it() {
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(72, 1007);
@@ -191,7 +191,7 @@ fn its_owner_is_named_also_when_the_table_has_forgotten_it() {
 }
 
 #[test]
-fn a_dead_process_elsewhere_is_told_by_host_and_number_with_those_it_leaves_here() {
+fn a_remote_dead_process_is_reported_by_host_and_pid_with_its_local_peers() {
     let mut office = Office::new();
     for (pid, rank) in [(70, 0), (71, 1)] {
         office.holds(pid, 1007);
@@ -207,11 +207,11 @@ fn a_dead_process_elsewhere_is_told_by_host_and_number_with_those_it_leaves_here
 }
 
 #[test]
-fn a_death_elsewhere_is_told_of_whoever_says_it_and_of_nobody_else() {
+fn a_remote_death_affects_only_the_reporting_tenant() {
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(80, 1008);
-    // Another job's process is in the communicator, or says so.
+    // Another job's process is in the communicator, or claims to be.
     office.is_rank(80, WORLD, 0, 3);
     let told = office.hears(&from_text(ONE_DEAD).unwrap(), 70);
     let wanted = "nccl.peer.dead: 70 1007 peer 127.0.0.1 13033 0x1db14a8a713c2fa5 2 - - | NCCL has \
@@ -220,13 +220,13 @@ fn a_death_elsewhere_is_told_of_whoever_says_it_and_of_nobody_else() {
 }
 
 #[test]
-fn a_death_of_another_owners_process_is_not_told() {
+fn a_death_of_another_owners_process_is_not_reported() {
     let (name, answer) = (("127.0.0.1", 13_033), from_text(ONE_DEAD).unwrap());
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(80, 1008);
     office.stands(80, NETWORK, name);
-    // Neither with the communicator and the rank that the process has.
+    // Not even with the communicator and the rank that the process has.
     for is_rank in [false, true] {
         if is_rank {
             office.is_rank(80, WORLD, 2, 3);
@@ -236,11 +236,11 @@ fn a_death_of_another_owners_process_is_not_told() {
         assert_eq!(office.hears(&answer, 70), [""; 0]);
         assert_eq!(office.claims, 1);
     }
-    // Its own word counts, also after the other's.
+    // Its own answer counts, also after the other's.
     office.holds(81, 1008);
     let told = office.hears(&answer, 81);
     assert!(told.len() == 1 && told[0].starts_with("nccl.peer.dead: 80 1008 itself"), "{told:?}");
-    // In another network the same name is somebody else's, of whom nothing is known.
+    // In another network the same name is an unknown process.
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(80, 1008);
@@ -250,10 +250,10 @@ fn a_death_of_another_owners_process_is_not_told() {
 }
 
 #[test]
-fn a_living_process_of_another_user_is_not_told_dead_by_its_number() {
+fn a_living_process_of_another_user_is_not_reported_dead_by_its_pid() {
     let mut office = Office::new();
     office.holds(70, 1007);
-    // It is of this host, though nobody knows that it has to do with NCCL.
+    // It is on this host, although it is not known to use NCCL.
     office.host.start(ProcKey { pid: 13_033, start_ticks: 100 }, "sshd", "0::/\n");
     let path = office.host.paths.proc.join("13033/status");
     std::fs::write(path, "Tgid:\t13033\nUid:\t0\t0\t0\t0\n").unwrap();
@@ -262,19 +262,19 @@ fn a_living_process_of_another_user_is_not_told_dead_by_its_number() {
 }
 
 #[test]
-fn a_job_that_loses_many_has_so_many_events_a_minute() {
+fn events_of_a_job_are_limited_each_minute() {
     let mut office = Office::new();
     office.holds(70, 1007);
     let all = (1..5_000)
         .map(|pid| LostProcess { process: Process::named("10.0.0.9", pid).unwrap(), devices: 0 });
     let answer = Answer { dead: all.collect(), ..Answer::default() };
-    // Ten of a kind are told one by one, the others as one.
+    // Ten of a kind are reported one by one, the others in a summary.
     assert_eq!(office.hears(&answer, 70).len(), 10);
     assert_eq!(office.reported.dead.len(), 16);
 }
 
 #[test]
-fn of_processes_with_the_same_name_the_one_with_the_missing_rank_is_meant() {
+fn of_processes_with_the_same_name_the_missing_rank_decides() {
     let name = ("127.0.0.1", 13_033);
     let mut office = Office::new();
     office.holds(70, 1007);
@@ -290,7 +290,7 @@ fn of_processes_with_the_same_name_the_one_with_the_missing_rank_is_meant() {
     office.is_rank(92, WORLD, 2, 3);
     office.stands(92, NETWORK, name);
     assert!(who(&mut office).starts_with("nccl.peer.dead: 92 1007 itself 127.0.0.1"));
-    // One that is known to be another rank is none of them.
+    // A process known to have another rank does not match.
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(72, 1007);
@@ -300,7 +300,7 @@ fn of_processes_with_the_same_name_the_one_with_the_missing_rank_is_meant() {
 }
 
 #[test]
-fn a_process_in_another_network_is_meant_only_if_it_had_the_rank() {
+fn a_process_in_another_network_matches_only_by_rank() {
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(72, 1007);
@@ -316,14 +316,14 @@ fn a_process_in_another_network_is_meant_only_if_it_had_the_rank() {
 }
 
 #[test]
-fn a_silent_process_of_this_node_is_told_again_only_after_it_has_answered() {
+fn a_silent_process_is_reported_again_only_after_an_answer() {
     let mut office = Office::new();
     office.holds(70, 1007);
     office.holds(72, 1007);
     office.is_rank(72, LARGE, 21, 32);
     office.stands(72, NETWORK, ("172.16.64.213", 3_487_984));
     let silent = from_text(OLDEST).unwrap();
-    // The oldest form does not say which process the missing rank is.
+    // The oldest format does not name the process of the missing rank.
     let wanted = "nccl.peer.unresponsive: 72 1007 itself 172.16.64.213 3487984 0xcf264af53edbe986 \
                   21 32 - | NCCL gets no answer from process 3487984 on node 172.16.64.213, which \
                   is this one";
@@ -335,7 +335,7 @@ fn a_silent_process_of_this_node_is_told_again_only_after_it_has_answered() {
 }
 
 #[test]
-fn names_are_kept_beyond_an_end_and_not_for_ever() {
+fn names_outlive_their_process_for_a_limited_time() {
     let mut office = Office::new();
     office.stands(72, NETWORK, ("127.0.0.1", 13_033));
     let now = Instant::now();

@@ -11,10 +11,10 @@ const DEAD: &str =
 const MISSING: &str =
     include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.24-missing.txt");
 
-/// As the format strings of `src/ras/client_support.cc` at v2.24.3-1 and v2.25.1-1 make it.
+/// Format of `src/ras/client_support.cc` at v2.24.3-1 and v2.25.1-1.
 const MISMATCH_2_24: &str =
     include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.24-mismatch.txt");
-/// As those at v2.26.2-1 to v2.28.3-1 make it.
+/// Format of the same file at v2.26.2-1 to v2.28.3-1.
 const MISMATCH_2_28: &str =
     include_str!("../../../../../../tests/fixtures/nccl-ras/reconstructed-2.28-mismatch.txt");
 
@@ -38,25 +38,25 @@ fn rank(number: u32, process: Process, counts: &[(&str, u64)]) -> Rank {
     Rank { number, process, device: None, launched, total: launched.total() }
 }
 
-/// All processes that are named are on this node, and believed.
-fn everybody(text: &str) -> LocalNames {
+/// All named processes are on this node and trusted.
+fn trust_all(text: &str) -> LocalNames {
     let named = text.lines().filter_map(manager);
     let key = |process: Process| ProcKey { pid: process.pid, start_ticks: 1 };
-    let believed = named.map(|process| (process, key(process))).collect();
-    LocalNames { believed, others: HashSet::new() }
+    let trusted = named.map(|process| (process, key(process))).collect();
+    LocalNames { trusted, others: HashSet::new() }
 }
 
 fn read(text: &str) -> Option<Answer> {
-    from_text(text, &everybody(text)).ok()
+    from_text(text, &trust_all(text)).ok()
 }
 
-/// One whose process has answered and is no member.
+/// One whose process has answered and is not a member.
 fn left(rank: u32, process: Option<Process>) -> MissingRank {
     MissingRank { is_unresponsive: false, ..absent(rank, process, false) }
 }
 
 #[test]
-fn a_jobs_size_is_told_and_of_ranks_who_differs() {
+fn the_size_of_a_job_and_differing_ranks_are_read() {
     let behind = rank(1, on("127.0.0.1", 13_029), &[("AllReduce", 49)]);
     let communicator = Communicator {
         ranks: vec![behind],
@@ -71,7 +71,7 @@ fn a_jobs_size_is_told_and_of_ranks_who_differs() {
 }
 
 #[test]
-fn the_oldest_form_tells_who_is_no_member_and_what_all_operations_together_differ_in() {
+fn the_oldest_format_lists_non_members_and_total_counts() {
     let answer = read(MISMATCH_2_24).unwrap();
     let behind = |number, pid| Rank { total: 6_649, ..rank(number, on("172.16.64.210", pid), &[]) };
     let world = Communicator {
@@ -95,7 +95,7 @@ fn the_oldest_form_tells_who_is_no_member_and_what_all_operations_together_diffe
 }
 
 #[test]
-fn missing_ranks_that_the_oldest_form_tells_twice_are_missing_once() {
+fn ranks_listed_twice_in_the_oldest_format_are_missing_once() {
     let again = "\n#0-0 (cf264af53edbe986) MISMATCH\n  Communicator ranks have different status\n  \
                  30 ranks have status RUNNING\n  Rank 7 has status FINALIZE -- GPU 7 managed by \
                  process 483079 on node 172.16.64.210\n  Rank 21 has status UNKNOWN\n\n";
@@ -109,7 +109,7 @@ fn missing_ranks_that_the_oldest_form_tells_twice_are_missing_once() {
 }
 
 #[test]
-fn a_list_of_ranks_that_was_cut_off_is_read_as_far_as_it_is_whole() {
+fn a_truncated_list_of_ranks_is_read_up_to_the_last_whole_one() {
     let all: Vec<String> = (1_000..1_300).map(|rank| rank.to_string()).collect();
     let (list, lost) =
         all.join(",").split_at_checked(1_023).map(|(a, b)| (a.to_owned(), b.len())).unwrap();
@@ -122,7 +122,7 @@ fn a_list_of_ranks_that_was_cut_off_is_read_as_far_as_it_is_whole() {
 }
 
 #[test]
-fn who_is_no_member_and_who_is_behind_in_which_operation_is_told() {
+fn non_members_and_lagging_ranks_are_read_by_operation() {
     let answer = read(MISMATCH_2_28).unwrap();
     let node = "172.16.64.210";
     let counts = |broadcast, all_reduce| [("Broadcast", broadcast), ("AllReduce", all_reduce)];
@@ -151,7 +151,7 @@ fn who_is_no_member_and_who_is_behind_in_which_operation_is_told() {
 }
 
 #[test]
-fn dead_and_missing_processes_are_told_with_their_ranks() {
+fn dead_and_missing_processes_are_read_with_their_ranks() {
     let answer = read(DEAD).unwrap();
     let lost = |pid, devices| LostProcess { process: process(pid), devices };
     assert_eq!((answer.nodes, answer.processes), (4, 31));
@@ -174,9 +174,9 @@ fn dead_and_missing_processes_are_told_with_their_ranks() {
     assert_eq!(answer.communicators, vec![wanted]);
 }
 
-/// From three processes of the library, one of them stopped for 75 seconds.
+/// Recorded from three processes of the library, one of them stopped for 75 seconds.
 #[test]
-fn a_real_librarys_dead_process_is_told() {
+fn a_recorded_dead_process_is_read() {
     const RECORDED: &str =
         include_str!("../../../../../../tests/fixtures/nccl-ras/libnccl-2.27.5-one-dead.txt");
     let process = on("127.0.0.1", 13_033);
@@ -202,7 +202,7 @@ fn a_real_librarys_dead_process_is_told() {
 }
 
 #[test]
-fn the_oldest_form_lists_missing_ranks_by_number() {
+fn the_oldest_format_lists_missing_ranks_by_number() {
     let answer = read(MISSING).unwrap();
     assert_eq!(answer.late_count, 1);
     let communicator = &answer.communicators[0];
@@ -210,7 +210,7 @@ fn the_oldest_form_lists_missing_ranks_by_number() {
 }
 
 #[test]
-fn a_text_without_its_headings_is_no_answer() {
+fn a_text_without_its_headings_is_invalid() {
     for text in ["", "HTTP/1.1 400 Bad Request\r\n\r\n", "Job summary\n", "Communicators...\n"] {
         assert_eq!(read(text), None, "{text}");
     }
@@ -226,7 +226,7 @@ fn a_text_without_its_headings_is_no_answer() {
 }
 
 #[test]
-fn a_size_that_no_job_has_is_no_answer() {
+fn an_impossible_job_size_is_invalid() {
     let sizes = |nodes: u64, processes: u64| {
         let told =
             format!("(total)\n  {nodes}  {processes}  {processes}\n\nCommunicators...\nWarnings\n");
@@ -238,23 +238,23 @@ fn a_size_that_no_job_has_is_no_answer() {
 }
 
 #[test]
-fn only_believed_processes_are_kept_and_what_is_said_of_others_is_counted() {
-    let mut here = everybody(DEAD);
+fn only_trusted_processes_are_stored_and_claims_about_others_are_counted() {
+    let mut here = trust_all(DEAD);
     let other = on("172.16.64.210", 483_074);
-    here.believed.remove(&other);
+    here.trusted.remove(&other);
     here.others.insert(other);
     let answer = from_text(DEAD, &here).unwrap();
     let ranks: Vec<u32> = answer.communicators[0].ranks.iter().map(|rank| rank.number).collect();
     assert_eq!((ranks, answer.claims), (vec![0], 1));
 }
 
-/// A status whose body is this.
+/// A status with this body.
 fn reported(body: &str) -> String {
     format!("(total)\n  1  1  1\n\nCommunicators...\n\nWarnings\n{body}\n")
 }
 
 #[test]
-fn a_text_names_no_more_than_is_read_and_takes_time_by_its_length() {
+fn a_text_is_bounded_and_takes_linear_time() {
     let (mut communicators, mut unequal) = (String::new(), String::new());
     let mut dead = String::from("DEAD\n");
     unequal +=
@@ -266,7 +266,7 @@ fn a_text_names_no_more_than_is_read_and_takes_time_by_its_length() {
         writeln!(dead, "  Process {number}1 on node 10.0.0.1 managing GPU 5").unwrap();
     }
     for fits in [communicators, unequal, dead] {
-        // Were it quadratic, it would take minutes here.
+        // With quadratic time this would take minutes.
         assert!(read(&reported(&fits)).is_some());
     }
     let short = "  The missing ranks: 0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0\n".repeat(1 << 13);
