@@ -145,7 +145,12 @@ type AffectedProcesses = Vec<(u32, &'static str)>;
 
 /// Whom an XID affects and why, of a room in which processes 10 and 11 of user 7 and 20 of user 9 are
 /// on the device and 12 of user 8 is on another, when the log names a process.
-fn affected(code: u32, message: &str, named: Option<u32>, listed: &'static [u32]) -> AffectedProcesses {
+fn affected(
+    code: u32,
+    message: &str,
+    named: Option<u32>,
+    listed: &'static [u32],
+) -> AffectedProcesses {
     affected_of("train", code, message, named, listed)
 }
 
@@ -496,7 +501,8 @@ fn only_the_process_that_the_log_names_is_affected_whichever_source_reports_firs
 }
 
 #[test]
-fn an_unbinding_that_the_library_reports_seconds_after_the_log_is_one_event_and_closes_devices_once() {
+fn an_unbinding_that_the_library_reports_seconds_after_the_log_is_one_event_and_closes_devices_once()
+ {
     let mut room = room();
     let ways = Arc::new(AtomicU64::new(0));
     let made = Arc::clone(&ways);
