@@ -50,7 +50,7 @@ impl Core {
         }
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::reading_through(&files, settings.attribution.clone());
-        log_limit::know_owners(&ownership);
+        log_limit::set_ownership(&ownership);
         let board = StatusRegistry::default();
         let providers = MetadataProviders::start_for(settings.names.clone(), &ownership, &board);
         let inventory = Arc::new(Inventory::beside(register));
