@@ -1,14 +1,14 @@
-//! What wires the agent: the tables of sources and sinks, samples into shares and points, points to
-//! sinks.
+//! Wires the agent: starts the rows of the tables of sources and sinks, and runs the loop that turns
+//! samples into shares and points and hands the points to the sinks.
 
 mod answer;
 pub mod configuration;
 mod core;
 mod doctor;
 mod once;
-mod pump;
 pub mod sinks;
 pub mod sources;
+mod tick_loop;
 mod upkeep;
 
 pub use doctor::diagnose;
@@ -30,26 +30,26 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Batches on their way to the pipeline: a few ticks of all sources; a source waits when it is
-/// full.
-const WAITING_BATCHES: usize = 16;
+/// Capacity of the channel to the pipeline: a few ticks of all sources. When it is full, a source
+/// blocks.
+const MAX_QUEUED_BATCHES: usize = 16;
 
-/// How long the sinks have at the end to send what is left.
+/// Time for the sinks to send what is left when the agent stops.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The control socket.
+    /// The control socket cannot be opened.
     #[error(transparent)]
     Control(#[from] control::ControlError),
-    /// Another agent runs.
+    /// Another agent runs on this host.
     #[error(transparent)]
     Second(#[from] LockError),
-    /// A sink.
+    /// A sink cannot be opened.
     #[error(transparent)]
     Sink(OpenError),
-    /// A thread.
+    /// A thread cannot be started.
     #[error("cannot start the thread {name}: {source}")]
     Thread {
         /// Its name.
@@ -57,20 +57,20 @@ pub enum RunError {
         /// Why.
         source: std::io::Error,
     },
-    /// Signals.
+    /// The signal handlers cannot be installed.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// A name that is no source.
+    /// No source has this name.
     #[error("no source `{name}`; there are: {known}")]
     UnknownSource {
-        /// As asked.
+        /// The name that the user gave.
         name: String,
-        /// The names there are.
+        /// The names of all sources.
         known: String,
     },
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it receives SIGINT or SIGTERM.
 pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let settings = &configuration.settings;
     let mut sinks = sinks::open(configuration)?;
@@ -82,13 +82,13 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     // Held until the agent ends.
     let _lock = lock(&settings.paths.state)?;
     let listeners = control::listen(&settings.paths.run, settings.control)?;
-    let (batches, received) = sync_channel(WAITING_BATCHES);
+    let (batches, received) = sync_channel(MAX_QUEUED_BATCHES);
     let stop = Stop::default();
     wait_for_signals(stop.clone(), batches.clone())?;
 
     let events = batches.clone();
     let wake = Box::new(move || {
-        // A full queue has something in it that wakes the pipeline as well.
+        // A full channel wakes the pipeline anyway.
         let _ = events.try_send(Event::Happened);
     });
     let mut core = Core::new(settings, DeviceStore::open(&settings.paths.state), Some(wake));
@@ -107,19 +107,20 @@ pub fn run(configuration: &Configuration) -> Result<(), RunError> {
     let theirs = Arc::clone(&core);
     spawn(upkeep::THREAD, move || upkeep::run(&theirs, &stop))?;
 
-    pump::tick_loop(&core, &scheduler, &received, &mut sinks);
+    tick_loop::run(&core, &scheduler, &received, &mut sinks);
     sinks::flush(&mut sinks, Instant::now() + LAST_FLUSH);
     for reader in core.context.readers.all() {
         reader.release(None);
     }
     for socket in [control::SOCKET, control::ADMIN_SOCKET] {
-        // It names an agent that answers; nobody minds if it is gone already.
+        // The path promises a running agent. It may be gone already.
         let _ = std::fs::remove_file(settings.paths.run.join(socket));
     }
     Ok(())
 }
 
-/// One agent a host. A state directory that cannot be written is no reason to stop.
+/// Takes the lock that allows one agent a host. The agent runs without it where the state directory
+/// cannot be written.
 fn lock(state: &Path) -> Result<Option<Lock>, RunError> {
     match Lock::take(state) {
         Ok(lock) => Ok(Some(lock)),
@@ -160,7 +161,7 @@ fn wait_for_signals(stop: Stop, batches: SyncSender<Event>) -> Result<(), RunErr
         if let Some(signal) = signals.forever().next() {
             tracing::info!(signal, "stopping");
             stop.stop();
-            // An error means that the pipeline has ended before.
+            // An error means that the pipeline has already ended.
             let _ = batches.send(Event::Stop);
         }
     })

@@ -25,12 +25,12 @@ use attributes::AttrKey;
 use std::marker::PhantomData;
 use std::sync::{LazyLock, OnceLock};
 
-/// How readings of a metric relate over time.
+/// The instrument kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A level; the last reading counts, adding over series has no meaning.
+    /// A level; a sum over series has no meaning.
     Gauge,
-    /// A level that adds up over series.
+    /// A level with a meaningful sum over series.
     UpDownCounter,
     /// Only grows, until its source starts again.
     Counter,
@@ -68,7 +68,7 @@ pub struct MetricDef {
     pub unit: &'static str,
     /// Instrument kind.
     pub kind: Kind,
-    /// What it is about: `gpu`, `instance`, `process`, `agent`, ….
+    /// The kind of its subject: `gpu`, `instance`, `process`, `agent`, ….
     pub subject: &'static str,
     /// Closed dimensions, in the order of [`Sample::dims`].
     pub dims: &'static [&'static Dim],
@@ -76,12 +76,12 @@ pub struct MetricDef {
     pub description: &'static str,
     /// The vendor call, field or kernel source it is read from.
     pub source: &'static str,
-    /// Its position in [`all`], once somebody has asked.
+    /// Its position in [`all`], set at first use.
     index: OnceLock<u16>,
 }
 
 impl PartialEq for MetricDef {
-    /// Each is declared once, as a static.
+    /// Compares addresses: each metric is one static.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
@@ -96,7 +96,7 @@ impl std::hash::Hash for MetricDef {
 }
 
 impl MetricDef {
-    /// Most series one subject can have: the product of the dimensions' sizes.
+    /// Largest number of series of one subject: the product of the dimensions' sizes.
     pub fn series_per_subject(&self) -> usize {
         self.dims.iter().map(|dim| dim.values.len()).product()
     }
@@ -170,8 +170,7 @@ impl Number for Histogram {
     }
 }
 
-/// A typed handle on a declared metric: `S` is what it is about, `D` its dimensions, `N` its
-/// number type.
+/// A typed handle of a declared metric: `S` is the subject, `D` the dimensions, `N` the number type.
 #[derive(Debug)]
 pub struct Metric<S, D, N> {
     def: MetricDef,
@@ -179,7 +178,7 @@ pub struct Metric<S, D, N> {
 }
 
 impl<S: Into<Subject>, D: Dims, N: Number> Metric<S, D, N> {
-    /// What was declared.
+    /// The declaration.
     pub const fn def(&'static self) -> &'static MetricDef {
         &self.def
     }
@@ -240,7 +239,7 @@ macro_rules! index_dims {
         pub struct $name(u8);
 
         impl $name {
-            /// How many there are.
+            /// Number of values.
             pub const COUNT: u8 = $count;
 
             /// Every value, in order.
@@ -290,7 +289,7 @@ macro_rules! metrics {
 
 pub(crate) use {dims, index_dims, metrics};
 
-/// Makes a metric; only the `metrics!` macro calls it, so that no other file can invent one.
+/// Makes a metric. Only the `metrics!` macro calls it, so that no other file can declare one.
 #[expect(clippy::too_many_arguments, reason = "a declaration's columns, called by one macro")]
 const fn declare<S, D, N>(
     name: &'static str,
@@ -331,7 +330,7 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("The agent itself", agent::ALL),
 ];
 
-/// Every metric there is, in the order of `METRICS.md`.
+/// Every metric, in the order of `METRICS.md`.
 pub fn all() -> impl Iterator<Item = &'static MetricDef> {
     DOMAINS.iter().flat_map(|(_, domain)| domain.iter().copied())
 }

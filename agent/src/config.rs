@@ -1,10 +1,9 @@
-//! What the operator asked for: the configuration file, then the environment (`GPUWHO_…`), then
-//! flags, each over the one before.
+//! The operator's configuration: the file, then the environment (`GPUWHO_…`), then flags. Each overrides
+//! the one before.
 //!
-//! A section is only what was typed, key by key; what it is resolved to is complete, checked, and
-//! what the parts are given. [`Settings`] is what all parts share; each source and each sink
-//! resolves its own section. An unknown key is an error that names the key, its line and the
-//! nearest key.
+//! A raw section holds only the keys that were set. Resolving it gives complete, checked settings.
+//! [`Settings`] is shared by all parts; each source and each sink resolves its own section. An
+//! unknown key is an error that names the key, its line and the nearest key.
 
 pub(crate) mod checks;
 mod error;
@@ -31,23 +30,24 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time between readings unless set: dashboards refresh no faster, and the cost stays a tenth of
-/// a one-second cadence's.
+/// Default time between readings: dashboards refresh no faster, and the cost is a tenth of that at a
+/// one-second interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Below this the agent would cost the workload more than it tells.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// A shorter interval would cost the workload more than the readings are worth.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A device without links, its processes and the agent's own have as many.
-const LEAST_SERIES: usize = 500;
+/// Series of one device without links, its processes, and the agent's own metrics.
+const MIN_SERIES: usize = 500;
 
 const AGENT_SAMPLE: &str = r#"# Time between readings.
 #: interval = "10s"
-# Most series at a time. Beyond it new ones are left out, those of processes and owners before those of
-# devices, and counted in gpuwho.dropped; how many a device can have is in METRICS.md.
+# Largest number of series at a time. Beyond it the agent leaves out new ones, those of processes and
+# owners before those of devices, and counts them in gpuwho.dropped. METRICS.md has the number of
+# series that a device can have.
 #: series_limit = 50000
-# Whose every process is, gpuwho tells root. Others are told of the devices and of their own processes,
-# and how many others there are. true: everybody is told everything.
+# `gpuwho` shows all processes to root. Other users see the devices, their own processes, and the number
+# of the others. true: every user sees all processes.
 #: show_others = false
 # What to log on standard error: error, warn, info, debug, trace, or a tracing filter.
 #: log = "info"
@@ -56,12 +56,12 @@ const TELEMETRY_SAMPLE: &str = "# Send the agent's own log records to the OTLP r
 #: logs = false
 ";
 
-/// The sections that belong to no source and no sink, before and after theirs in the sample.
+/// Sections that belong to no source and no sink and come first in the sample.
 pub static FIRST: &[Section] = &[
     Section::of::<RawAgent>("agent", AGENT_SAMPLE),
     Section::of::<places::RawPaths>("paths", places::SAMPLE),
 ];
-/// See [`FIRST`].
+/// Sections that belong to no source and no sink and come after the sources' in the sample.
 pub static LAST: &[Section] = &[
     Section::of::<RawKubernetes>("kubernetes", runtimes::KUBERNETES_SAMPLE),
     Section::of::<RawContainers>("containers", runtimes::CONTAINERS_SAMPLE),
@@ -84,30 +84,30 @@ struct RawTelemetry {
     logs: Option<bool>,
 }
 
-/// What all parts share, resolved.
+/// The resolved settings that all parts share.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Time between readings.
     pub interval: Duration,
-    /// Most series there may be.
+    /// Largest number of series at a time.
     pub series_limit: usize,
     /// What to log: `error` to `trace`, or `tracing`'s filter syntax.
     pub log: String,
     /// Where the host's files are.
     pub paths: Paths,
-    /// Which device nodes are watched, and how.
+    /// The watched device nodes, and how they are watched.
     pub nodes: device_users::Settings,
-    /// Who may ask the agent what.
+    /// Access to the control socket.
     pub control: control::Settings,
-    /// How whose a process is is found out.
+    /// Settings of attribution.
     pub attribution: attribute::Settings,
-    /// Who names the node's pods and containers.
+    /// Settings of the metadata providers, which name pods and containers.
     pub names: providers::Settings,
-    /// Where the agent's own log records go as well; `None` unless asked for.
+    /// The receiver of the agent's own log records; `None` unless enabled.
     pub telemetry: Option<otlp::Settings>,
 }
 
-/// What flags set over the file and the environment.
+/// Command-line flags, which override the file and the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// `--interval`.
@@ -118,12 +118,12 @@ pub struct Flags {
     pub log: Option<String>,
     /// Libraries by vendor: `--nvidia-library`.
     pub libraries: BTreeMap<&'static str, PathBuf>,
-    /// Each `--sink`: a name, or a name, a colon and what the sink takes.
+    /// Each `--sink`: a name, or a name, a colon and a value.
     pub sinks: Vec<String>,
 }
 
 impl Flags {
-    /// What the last `--sink` of this name gives the sink; empty where it gives nothing.
+    /// The value of the last `--sink` of this name; empty where it has none.
     pub fn sink(&self, name: &str) -> Option<&str> {
         let named = |flag: &str| flag.split_once(':').unwrap_or((flag, "")).0 == name;
         let flag = self.sinks.iter().rev().find(|flag| named(flag))?;
@@ -131,20 +131,20 @@ impl Flags {
     }
 }
 
-/// What a section is resolved with.
+/// The inputs from which a section is resolved.
 pub struct Resolving<'a> {
     /// The sections.
     pub tables: &'a Tables,
-    /// What all parts share.
+    /// The settings that all parts share.
     pub settings: &'a Settings,
     /// The command line.
     pub flags: &'a Flags,
-    /// A variable of the environment.
+    /// Looks up an environment variable.
     pub env: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl Settings {
-    /// Resolves what all parts share.
+    /// Resolves the settings that all parts share.
     pub fn resolve(
         tables: &Tables,
         flags: &Flags,
@@ -182,10 +182,10 @@ impl Settings {
 
 fn interval(text: Option<String>) -> Result<Duration, ConfigError> {
     let interval = duration("agent.interval", text, DEFAULT_INTERVAL)?;
-    if interval < SHORTEST_INTERVAL {
+    if interval < MIN_INTERVAL {
         return Err(ConfigError::Value {
             key: "agent.interval".into(),
-            problem: format!("{interval:?} is shorter than {SHORTEST_INTERVAL:?}"),
+            problem: format!("{interval:?} is shorter than {MIN_INTERVAL:?}"),
             remedy: "use 1s or longer; 10s is the default".into(),
         });
     }
@@ -195,10 +195,10 @@ fn interval(text: Option<String>) -> Result<Duration, ConfigError> {
 fn series_limit(raw: Option<u32>) -> Result<usize, ConfigError> {
     match raw.map(usize::try_from) {
         None => Ok(DEFAULT_LIMIT),
-        Some(Ok(limit)) if limit >= LEAST_SERIES => Ok(limit),
+        Some(Ok(limit)) if limit >= MIN_SERIES => Ok(limit),
         Some(_) => Err(ConfigError::Value {
             key: "agent.series_limit".into(),
-            problem: format!("fewer than {LEAST_SERIES} series are not enough for one device"),
+            problem: format!("fewer than {MIN_SERIES} series are not enough for one device"),
             remedy: format!("use a few thousand for each device; {DEFAULT_LIMIT} is the default"),
         }),
     }
@@ -214,15 +214,15 @@ fn telemetry_settings(
         return Ok(None);
     }
     let settings = otlp_settings(Signal::Logs, tables, flags, env)?;
-    let nowhere = || ConfigError::Value {
+    let no_receiver = || ConfigError::Value {
         key: "telemetry.logs".into(),
         problem: "there is no receiver to send the log to".into(),
         remedy: "set [otlp] endpoint as well".into(),
     };
-    settings.ok_or_else(nowhere).map(Some)
+    settings.ok_or_else(no_receiver).map(Some)
 }
 
-/// A duration with its unit, or the usual one.
+/// Parses a duration with its unit; the default where there is no text.
 pub(crate) fn duration(
     key: &str,
     text: Option<String>,

@@ -1,11 +1,11 @@
-//! The agent's own sockets: who is on each device, on one for everybody; `release`, `resume` and
-//! `forget` on one for root and the agent's own user.
+//! The agent's own sockets: a public one for the table of devices and processes, and one for root and
+//! the agent's own user for `release`, `resume` and `forget`.
 //!
 //! A request is one line of JSON, the answer is one line of JSON.
 
+mod client;
 mod lock;
 mod server;
-mod talk;
 
 pub use lock::{Lock, LockError};
 pub use server::{Access, serve};
@@ -20,58 +20,58 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The name in the run directory of the socket for everybody.
+/// Name of the public socket in the run directory.
 pub const SOCKET: &str = "gpuwho.sock";
-/// That of the socket for root and the agent's own user.
+/// Name of the socket for root and the agent's own user.
 pub const ADMIN_SOCKET: &str = "gpuwho-admin.sock";
-/// Who may connect to the socket for everybody, unless `paths.socket_mode` says otherwise.
-pub const USUAL_MODE: u32 = 0o666;
+/// Default mode of the public socket (`paths.socket_mode`).
+pub const DEFAULT_MODE: u32 = 0o666;
 
 /// How long a client waits for the answer: a release waits for the readers to close their handles.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
-/// Before a client asks again whose turn it was not.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before a client repeats a request after [`Reply::Busy`].
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// What can be asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Who is on each device.
+    /// Devices and their processes.
     Who,
-    /// Close every device handle for a while.
+    /// Close every device handle for a time.
     Release {
-        /// How long, before the agent comes back by itself.
+        /// Seconds after which the agent opens the devices again.
         seconds: u64,
     },
-    /// Come back now.
+    /// Open the devices again now.
     Resume,
-    /// Miss a device no longer that is gone.
+    /// Stop reporting a permanently removed device as missing.
     Forget {
         /// The device.
         uuid: String,
     },
 }
 
-/// What is answered.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Reply {
-    /// To [`Request::Who`].
+    /// The reply to [`Request::Who`].
     Who {
-        /// The table.
+        /// Devices and processes.
         who: Box<HostReport>,
     },
-    /// Done.
+    /// The request was carried out.
     Done {
-        /// What was done.
+        /// What the agent did.
         message: String,
     },
-    /// Not done.
+    /// The request was refused.
     Refused {
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: String,
     },
-    /// Too many ask at once: ask again.
+    /// Too many clients at once: the client should try again.
     Busy,
 }
 
@@ -92,13 +92,13 @@ pub enum ControlError {
         /// Why.
         source: io::Error,
     },
-    /// Others are being answered.
-    #[error("the agent on {path} is answering too many others; try again")]
+    /// The agent is busy with other clients.
+    #[error("the agent on {path} is busy with other clients; try again")]
     Busy {
         /// The socket.
         path: PathBuf,
     },
-    /// Nobody listens.
+    /// No agent listens.
     #[error("no gpuwho agent answers on {path}: {source}; start one with `gpuwho agent`")]
     Connect {
         /// The socket.
@@ -116,34 +116,34 @@ pub enum ControlError {
     },
 }
 
-/// What the socket's requests are answered with.
+/// Carries out the requests of the sockets.
 pub trait Answer: Send + Sync {
-    /// The table, now.
+    /// The current devices and processes.
     fn who(&self) -> HostReport;
-    /// Lets go of the devices; gives what was done.
+    /// Closes the devices for a time; returns what was done.
     fn release(&self, length: Duration) -> String;
-    /// Takes them again.
+    /// Opens them again; returns what was done.
     fn resume(&self) -> String;
-    /// Remembers a device no longer; gives what was done, or why not.
+    /// Removes a device from the store; returns what was done, or why not.
     fn forget(&self, uuid: &str) -> Result<String, String>;
 }
 
-/// What the operator has said about the socket for everybody.
+/// The operator's settings of the public socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Its mode.
     pub mode: u32,
-    /// Everybody is told whose all processes are.
+    /// Whether every user sees all processes.
     pub show_others: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { mode: USUAL_MODE, show_others: false }
+        Self { mode: DEFAULT_MODE, show_others: false }
     }
 }
 
-/// Makes the sockets in `run`, that for everybody first; those that a dead agent left are replaced.
+/// Makes the sockets in `run`, the public one first, and replaces those that a dead agent left.
 pub fn listen(run: &Path, settings: Settings) -> Result<[UnixListener; 2], ControlError> {
     let public = run.join(SOCKET);
     if UnixStream::connect(&public).is_ok() {
@@ -165,9 +165,9 @@ pub fn listen(run: &Path, settings: Settings) -> Result<[UnixListener; 2], Contr
     Ok([make(public, settings.mode)?, make(run.join(ADMIN_SOCKET), 0o600)?])
 }
 
-/// Asks the agent behind `socket`.
+/// Sends a request to the agent on `socket`.
 pub fn ask(socket: &Path, request: &Request) -> Result<Reply, ControlError> {
-    let until = Instant::now() + CLIENT_PATIENCE;
+    let until = Instant::now() + CLIENT_TIMEOUT;
     loop {
         let reply = ask_once(socket, request, until)?;
         if reply != Reply::Busy {
@@ -176,7 +176,7 @@ pub fn ask(socket: &Path, request: &Request) -> Result<Reply, ControlError> {
         if Instant::now() >= until {
             return Err(ControlError::Busy { path: socket.into() });
         }
-        thread::sleep(ASK_AGAIN);
+        thread::sleep(RETRY_AFTER);
     }
 }
 
@@ -184,11 +184,11 @@ fn ask_once(socket: &Path, request: &Request, until: Instant) -> Result<Reply, C
     let stream = UnixStream::connect(socket)
         .map_err(|source| ControlError::Connect { path: socket.into(), source })?;
     let exchange = || {
-        let left = until.saturating_duration_since(Instant::now()).max(ASK_AGAIN);
+        let left = until.saturating_duration_since(Instant::now()).max(RETRY_AFTER);
         stream.set_read_timeout(Some(left))?;
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
-        // An agent that is too busy answers before it is asked, and hangs up.
+        // A busy agent replies before it reads the request, and closes the connection.
         let sent = (&stream).write_all(&text);
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line)?;

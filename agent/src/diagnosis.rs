@@ -1,4 +1,4 @@
-//! What a look at the host finds: the lines of `gpuwho doctor`.
+//! Checks of the host for `gpuwho doctor`.
 
 use crate::attribute::ownership::Ownership;
 use crate::attribute::slurm::Granted;
@@ -7,12 +7,12 @@ use crate::host::{self, CgroupNamespace};
 use crate::privilege;
 use serde::Serialize;
 
-/// One finding: answer first, reason second, remedy third.
+/// One finding: the state, the facts, the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub subject: String,
-    /// How it stands: `ok`, or a word like `absent`, `degraded`, `hung`.
+    /// Its state: `ok`, or a word like `absent`, `degraded`, `hung`.
     pub state: String,
     /// The facts, in one sentence.
     pub facts: String,
@@ -37,23 +37,23 @@ impl Finding {
     }
 }
 
-/// What a look at the host finds before any source: privileges and namespaces.
+/// Checks the host itself: privileges and namespaces.
 pub fn host(settings: &Settings) -> Vec<Finding> {
     let mut findings = privileges();
     findings.push(cgroup_namespace(settings));
     findings
 }
 
-/// What it finds of where owners' names come from.
+/// Checks the files from which owners get their names.
 pub fn names(settings: &Settings) -> Vec<Finding> {
     vec![pod_logs(settings), slurm(settings)]
 }
 
-/// One line where all is there, else one for each capability that is missing.
+/// One finding if no capability is missing, otherwise one for each missing capability.
 fn privileges() -> Vec<Finding> {
     let subject = "privilege";
     if !rustix::process::geteuid().is_root() {
-        let facts = "not root: no BPF, and only this user's processes can be looked into";
+        let facts = "not root: no BPF, and only this user's processes can be read";
         return vec![Finding::new(subject, "degraded", facts, "run it with sudo")];
     }
     let missing = privilege::missing();
@@ -110,9 +110,9 @@ fn slurm(settings: &Settings) -> Finding {
     };
     let count = jobs.len();
     let facts =
-        format!("{count} jobs, of {reported} the kernel tells the granted devices; {names}");
+        format!("{count} jobs, the kernel has the allocated devices of {reported}; {names}");
     Finding::new("slurm", "ok", facts, remedy)
 }
 
-/// What makes names come from root.
-const PROLOG: &str = "to have them from root, use the prolog and epilog in deploy/slurm";
+/// The remedy where names come from the jobs' own environment.
+const PROLOG: &str = "use the prolog and epilog in deploy/slurm, so that names come from root";

@@ -1,9 +1,9 @@
-//! What happens to a device: an XID, memory errors, a bus error, a process killed beside it.
+//! Events of a device or its processes: an XID, memory errors, a bus error, an OOM kill.
 //!
-//! A source gives a [`Happening`]; the [`desk::Desk`] finds out whose device and whose processes it
-//! struck while they are still known, takes what two sources told for one, counts it, and folds a
-//! storm. What it tells is an [`Event`], and [`record`] makes log records of it. Costs nothing while
-//! nothing happens.
+//! A source passes an [`Observation`] to the [`aggregator::EventAggregator`], which finds the affected
+//! device and owners while they are still known, merges two reports of one fault, counts it, and
+//! limits bursts. The result is an [`Event`]; [`record`] makes log records of it. Costs nothing while
+//! no event occurs.
 
 pub mod aggregator;
 pub mod record;
@@ -18,19 +18,19 @@ use crate::inventory::GpuInfo;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// How bad it is.
+/// How severe an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
-    /// Good to know.
+    /// No action is needed.
     Info,
-    /// A program suffers, or a device may.
+    /// A program is affected, or a device may be.
     Warning,
-    /// A device is broken until somebody acts.
+    /// A device does not work until an operator acts.
     Critical,
 }
 
 impl Severity {
-    /// The word in the log record.
+    /// The severity text of the log record.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -49,25 +49,25 @@ impl Severity {
     }
 }
 
-/// Who told.
+/// The source that reported an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventSource {
     /// The kernel log.
     Kmsg,
     /// The vendor library's events.
     Nvml,
-    /// Both.
+    /// The kernel log and the vendor library.
     Both,
     /// NCCL's status socket.
     Ras,
     /// The probes on the collective library.
     Probes,
-    /// The agent, of its own probes.
+    /// The agent's budget of its own probes.
     Governor,
 }
 
 impl EventSource {
-    /// The word in the log record.
+    /// The value in the log record.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Kmsg => "kmsg",
@@ -80,14 +80,14 @@ impl EventSource {
     }
 }
 
-/// Where it happened, as far as the source knows.
+/// Where an event occurred, as precisely as the source reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// A device the agent reads.
     Gpu(GpuId),
-    /// An address on the bus.
+    /// An address on the PCI bus.
     Pci(PciAddress),
-    /// A port of the bus, above one device or many.
+    /// A port of the PCI bus, above one device or several.
     Port(PciPort),
     /// The host.
     Host,
@@ -96,119 +96,119 @@ pub enum Place {
 /// A process as a source names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Its number on the host.
+    /// Its PID on the host.
     pub pid: u32,
-    /// Its command name, if told.
+    /// Its command name, if reported.
     pub comm: Option<Box<str>>,
-    /// Its real user id, if told.
+    /// Its real user id, if reported.
     pub uid: Option<u32>,
 }
 
 impl Named {
-    /// One of which only its number is told.
+    /// A process of which only the PID is reported.
     pub fn pid(pid: u32) -> Self {
         Self { pid, comm: None, uid: None }
     }
 }
 
-/// A process of a job, on any node, as NCCL names it.
+/// A process of a job on any node, as NCCL describes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peer {
     /// Address of its node.
     pub host: Box<str>,
-    /// Its number there, in its own PID namespace.
+    /// Its PID there, in its own PID namespace.
     pub pid: u32,
     /// Its devices, comma-separated.
     pub devices: Option<Box<str>>,
-    /// A communicator it is a rank of.
+    /// A communicator that it belongs to.
     pub communicator: Option<CommunicatorHash>,
-    /// Its rank in that.
+    /// Its rank in that communicator.
     pub rank: Option<u32>,
-    /// Ranks of that.
+    /// Number of ranks of that communicator.
     pub ranks: Option<u32>,
-    /// The very process, where it is or was on this node.
+    /// The process itself, where it is or was on this node.
     pub process: Option<ProcKey>,
-    /// Whose that was when it was last seen.
+    /// The attribution of that process when it was last read.
     pub owner: Option<Arc<ProcessAttribution>>,
     /// Other processes of its job on this node.
     pub beside: Vec<ProcKey>,
 }
 
-/// A rank that does not get on, and the call that it stays in or has made last.
+/// A rank without progress, and its open or latest call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StuckRank {
     /// Its process.
     pub process: ProcKey,
     /// The communicator.
     pub communicator: Option<CommunicatorHash>,
-    /// The name the program gave it.
+    /// The communicator's name, as the program set it.
     pub name: Option<Arc<str>>,
     /// Rank in it.
     pub rank: Option<u32>,
-    /// Its ranks.
+    /// Number of ranks of the communicator.
     pub ranks: Option<u32>,
     /// The operation.
     pub operation: &'static str,
-    /// Size of the message.
+    /// Size of the message in bytes.
     pub bytes: u64,
     /// The call has not returned.
     pub is_open: bool,
-    /// Collectives behind the foremost rank on this node.
+    /// Number of collectives by which it is behind the foremost rank on this node.
     pub lag: Option<u64>,
     /// Seconds since the call.
     pub seconds: u64,
 }
 
-/// What was decided of the probes on collective libraries, and why.
+/// A change of the level of the probes on collective libraries, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetDecision {
-    /// What they were let do before.
+    /// The level before.
     pub before: GovernorLevel,
-    /// And from now on.
+    /// The level from now on.
     pub level: GovernorLevel,
-    /// One second with probes in so many.
+    /// The probes are attached for one second in so many.
     pub cycle: u32,
-    /// Hits a second and process, measured.
+    /// Measured hits a second and process.
     pub rate: u64,
-    /// Hits a second and process, allowed.
+    /// Allowed hits a second and process.
     pub budget: u64,
     /// Files of the libraries in use, comma-separated.
     pub libraries: Box<str>,
-    /// Their versions, the same.
+    /// Versions of these libraries, comma-separated.
     pub versions: Box<str>,
 }
 
-/// What a source saw.
+/// What a source reports, before owners are attached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// What.
+    /// The kind of event.
     pub kind: EventKind,
-    /// Where.
+    /// Where it occurred.
     pub place: Place,
     /// The vendor's code.
     pub code: Option<u32>,
-    /// How bad, where the kind and the code do not say.
+    /// The severity, where kind and code do not determine it.
     pub severity: Severity,
-    /// The process it struck, if the source knows.
+    /// The affected process, if the source names it.
     pub process: Option<Named>,
-    /// The process it is about, where that may be on another node.
+    /// The process that the event is about, where it may be on another node.
     pub peer: Option<Box<Peer>>,
-    /// The rank it is about.
+    /// The rank that the event is about.
     pub stuck: Option<Box<StuckRank>>,
-    /// What was decided of the agent's own probes.
+    /// The change of the agent's own probes.
     pub decision: Option<Box<BudgetDecision>>,
-    /// The MIG GPU instance it was in.
+    /// The MIG GPU instance in which it occurred.
     pub gpu_instance: Option<u32>,
-    /// The cgroup of that process, as the memory controller's hierarchy has it.
+    /// The cgroup of that process in the hierarchy of the memory controller.
     pub cgroup: Option<Box<str>>,
-    /// What that process has used, where it is about its end.
+    /// The usage of that process, where the event is its end.
     pub usage: Option<Box<Usage>>,
-    /// The source's own words.
+    /// The source's own text.
     pub message: Box<str>,
 }
 
 impl Observation {
-    /// One of which nothing else is told.
+    /// An observation without the optional fields.
     pub fn new(
         kind: EventKind,
         place: Place,
@@ -232,52 +232,53 @@ impl Observation {
     }
 }
 
-/// What a process has used of a device in all its life.
+/// What a process has used of a device in its lifetime.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Seconds for which it was on the device.
+    /// Seconds during which it was on the device.
     pub seconds: f64,
-    /// Bytes of device memory it had at most.
+    /// Largest amount of device memory in bytes.
     pub memory_peak: Option<i64>,
-    /// Fraction of the time in which it had a kernel on the device.
+    /// Fraction of the time in which its kernels ran on the device.
     pub busy: Option<f64>,
-    /// Fraction of the time in which it had device memory read or written.
+    /// Fraction of the time in which it read or wrote device memory.
     pub memory_busy: Option<f64>,
 }
 
-/// When something happened, on the two clocks that matter.
+/// A point in time on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// For the record.
+    /// Wall-clock time, for the log record.
     pub time: SystemTime,
     /// Nanoseconds of `CLOCK_BOOTTIME`, for the ownership table.
     pub boot_ns: u64,
 }
 
-/// The processes of one owner that were on the device, as they were then.
+/// The processes of one owner that were on the device, as they were at that time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AffectedOwner {
-    /// One of them.
+    /// The attribution of one of them.
     pub owner: Arc<ProcessAttribution>,
-    /// How many there were.
+    /// Number of processes.
     pub processes: u64,
-    /// Why it is told, where it is about a device.
+    /// Why the owner is affected, where the event is about a device.
     pub affected: Option<Affected>,
 }
 
-/// Why an owner is told as affected.
+/// Why an owner counts as affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affected {
-    /// The source names its process, and that process held the device.
+    /// The source names a process of the owner, and that process held the device.
     Named,
-    /// All of the device is affected, and its processes were on it.
+    /// The whole device is affected, and the owner's processes were on it.
     Device,
-    /// One process is affected, the source does not say which, and its processes were on the device.
+    /// One process is affected, the source does not name it, and the owner's processes were on the
+    /// device.
     Candidate,
 }
 
 impl Affected {
-    /// The word in the log record.
+    /// The value in the log record.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Named => "named",
@@ -287,25 +288,25 @@ impl Affected {
     }
 }
 
-/// What is told.
+/// An event that is exported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What the source saw.
+    /// What the source reported.
     pub what: Observation,
-    /// When it happened.
+    /// When it occurred.
     pub at: Moment,
-    /// When the agent saw it.
+    /// When the agent received it.
     pub seen: SystemTime,
-    /// Who told.
+    /// The source that reported it.
     pub source: EventSource,
-    /// The device as it was known then.
+    /// The device as it was known at that time.
     pub gpu: Option<Arc<GpuInfo>>,
-    /// Whom it struck; at most [`desk::MOST_VICTIMS`].
+    /// The affected owners; at most [`aggregator::MAX_AFFECTED`].
     pub affected_owners: Vec<AffectedOwner>,
-    /// Owners it struck.
+    /// Number of affected owners.
     pub owners: u64,
-    /// How many like it this one stands for; more than one on a summary only.
+    /// Number of events that this one represents; more than one only for a summary.
     pub count: u64,
-    /// Tells it from every other event of this agent.
+    /// Unique among the events of this agent.
     pub id: u64,
 }

@@ -1,5 +1,5 @@
-//! Where enriched batches go. A sink renders; it never names anything and never drops without
-//! counting.
+//! The sinks of enriched batches. A sink renders points; it never names anything, and it counts every
+//! point that it drops.
 
 pub mod def;
 pub mod lines;
@@ -48,42 +48,42 @@ pub struct Point {
     pub time_ns: u64,
 }
 
-/// What one tick has to send.
+/// The points of one tick.
 #[derive(Clone, Debug, Default)]
 pub struct EnrichedBatch {
-    /// The points, those of one metric side by side.
+    /// The points, grouped by metric.
     pub points: Vec<Point>,
 }
 
 /// A receiver of enriched batches.
 pub trait Sink: Send {
-    /// Takes a batch. Must not block on the receiver: what cannot be sent now is queued within
-    /// bounds, and what falls out of the queue is counted.
+    /// Exports a batch. Must not block on the receiver: the sink queues what it cannot send now,
+    /// within bounds, and counts what falls out of the queue.
     fn export(&mut self, batch: &EnrichedBatch);
 
-    /// Takes log records of events, with the same manners. A sink of points only leaves them.
+    /// Exports log records of events under the same rules. A sink of points only ignores them.
     fn export_events(&mut self, _records: &[Record]) {}
 
     /// Called once before the agent ends: waits until everything is sent or `deadline` has passed.
-    /// What is left then is given up and counted.
+    /// The sink then drops and counts the rest.
     fn flush(&mut self, deadline: Instant);
 
-    /// What became of the points so far.
+    /// The outcome of the points so far.
     fn report(&self) -> Report;
 }
 
-/// What a sink did with its points since it was made. The numbers only grow.
+/// Outcomes of a sink's points since it was made. The numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Points the receiver accepted.
     pub accepted: u64,
-    /// Points the receiver refused for good.
+    /// Points the receiver refused permanently.
     pub refused: u64,
-    /// Points given up at shutdown without an answer.
+    /// Points dropped at shutdown without an answer.
     pub undelivered: u64,
     /// Points that fell out of the full queue.
     pub queue_full: u64,
-    /// Points no request can carry: not a finite number.
+    /// Points that no request can carry: not a finite number.
     pub not_finite: u64,
     /// Attempts to send a request (or write a batch).
     pub requests: u64,

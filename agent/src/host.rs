@@ -1,4 +1,4 @@
-//! The host: its names, its clock, and the namespace its cgroup paths are read in.
+//! The host: its names, its clock, and its cgroup namespace.
 
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::paths::Paths;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-/// What is known of this host, for the OTLP resource; `node` is what Kubernetes calls it.
+/// The attributes of this host for the OTLP Resource; `node` is its name in Kubernetes.
 pub fn attributes(paths: &Paths, node: Option<&str>) -> AttrSet {
     let mut set = AttrSet::new();
     set.set(&attr::HOST_NAME, name().as_str());
@@ -21,21 +21,21 @@ pub fn attributes(paths: &Paths, node: Option<&str>) -> AttrSet {
     set
 }
 
-/// Whose cgroup namespace this process reads paths in.
+/// The cgroup namespace in which this process reads paths.
 #[derive(Debug)]
 pub enum CgroupNamespace {
-    /// The host's: paths are whole.
+    /// The host's: paths are complete.
     Host,
-    /// Another one, for this reason: paths of what is outside it cannot be read.
+    /// Another one, for this reason: paths outside it cannot be read.
     Foreign(io::Error),
 }
 
-/// Moves the calling thread, and those it starts after, into the cgroup namespace of PID 1, where
-/// it is not already: a container runtime puts an agent into one of its own, in which the paths of
-/// all others are cut off.
+/// Moves the calling thread, and those it starts later, into the cgroup namespace of PID 1, unless it
+/// is already there. A container runtime gives the agent a namespace of its own, in which the paths of
+/// all other cgroups are incomplete.
 pub fn enter_cgroup_namespace(paths: &Paths) -> CgroupNamespace {
-    let seen = fs::read_to_string(paths.proc.join("1/cgroup")).unwrap_or_default();
-    if !is_cut_off(&seen) {
+    let cgroup = fs::read_to_string(paths.proc.join("1/cgroup")).unwrap_or_default();
+    if !is_cut_off(&cgroup) {
         return CgroupNamespace::Host;
     }
     let enter = || {
@@ -46,13 +46,13 @@ pub fn enter_cgroup_namespace(paths: &Paths) -> CgroupNamespace {
     enter().map_or_else(CgroupNamespace::Foreign, |()| CgroupNamespace::Host)
 }
 
-/// Whether a process's cgroup file leads out of the reader's namespace, as PID 1's does in every
-/// namespace but the host's.
+/// Whether a process's cgroup is outside the reader's namespace, as that of PID 1 is in every namespace
+/// but the host's.
 fn is_cut_off(cgroup: &str) -> bool {
     cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| path.starts_with("/.."))
 }
 
-/// [`boot_time_ns`], or what stands for it.
+/// [`boot_time_ns`], or a clock that a test sets.
 #[derive(Clone)]
 pub(crate) struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
 
@@ -72,16 +72,16 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Takes as many open files as the service may have: its soft limit is often 1,024, which the links
-/// of a few dozen probed libraries use up on kernels before 6.6.
+/// Raises the limit of open files to the hard limit: the soft limit is often 1,024, which the links of a
+/// few dozen probed libraries use up on kernels before 6.6.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Refused to nobody below the hard limit; what is refused stays as it is.
+    // Allowed up to the hard limit; on an error the limit stays as it is.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Now, in nanoseconds of `CLOCK_BOOTTIME`: the clock of process start times and of the kernel's
-/// evidence.
+/// The current time in nanoseconds of `CLOCK_BOOTTIME`, the clock of process start times and of the BPF
+/// programs' records.
 pub fn boot_time_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
@@ -93,7 +93,7 @@ pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The machine id, as OpenTelemetry's `host.id` wants it for a host that is not a cloud instance.
+/// The machine id, which OpenTelemetry's `host.id` is for a host that is not a cloud instance.
 pub fn machine_id(paths: &Paths) -> Option<String> {
     let text = fs::read_to_string(paths.passwd.with_file_name("machine-id")).ok()?;
     let id = text.trim();

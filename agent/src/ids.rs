@@ -1,5 +1,5 @@
-//! The identities that travel inside the agent. Each is parsed once, at the edge where it was
-//! read, and is never a bare string or number after that.
+//! The identities inside the agent. Each is parsed once, where it is read, and is never a bare string
+//! or number after that.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -45,7 +45,7 @@ pub enum Hierarchy {
     Freezer,
 }
 
-/// A cgroup by the number the kernel knows it by: the inode of its directory.
+/// A cgroup by its kernel id: the inode number of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CgroupId {
     /// The hierarchy in which `id` is unique.
@@ -54,7 +54,7 @@ pub struct CgroupId {
     pub id: u64,
 }
 
-/// A PCI device, without its function: a GPU and its audio function are one board.
+/// A PCI device without its function: a GPU and its audio function are one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     /// Segment.
@@ -66,7 +66,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// Reads `0000:17:00`, `0000:17:00.0`, `00000000:17:00.0` or `PCI:0000:17:00`.
+    /// Parses `0000:17:00`, `0000:17:00.0`, `00000000:17:00.0` or `PCI:0000:17:00`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix("PCI:").unwrap_or(text);
         let mut parts = text.split(':');
@@ -92,17 +92,17 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// A port of the PCI bus. Unlike a board's, a port's function tells it from the ports beside it.
+/// A port of the PCI bus. The function distinguishes it from other ports at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciPort {
-    /// Where it is.
+    /// Its address.
     pub address: PciAddress,
-    /// Which of the ports there.
+    /// Its function at that address.
     pub function: u8,
 }
 
 impl PciPort {
-    /// Reads `0000:17:00.1`.
+    /// Parses `0000:17:00.1`.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, function) = text.split_once('.')?;
         Some(Self { address: PciAddress::parse(address)?, function: function.parse().ok()? })
@@ -123,7 +123,7 @@ macro_rules! text_id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Takes text that the caller has already recognised as this kind of id.
+            /// Wraps text that the caller has already recognised as this kind of id.
             pub fn new(text: &str) -> Self {
                 Self(Arc::from(text))
             }
@@ -143,7 +143,7 @@ macro_rules! text_id {
 }
 
 text_id! {
-    /// The vendor's own name of a device, exactly as the driver spells it (`GPU-…`, `MIG-…`).
+    /// The vendor's own identifier of a device, exactly as the driver spells it (`GPU-…`, `MIG-…`).
     GpuUuid
 }
 text_id! {

@@ -1,10 +1,10 @@
 //! Calls over the node's own unix sockets: gRPC (container runtimes, the kubelet) and plain
 //! HTTP/1.1 (Docker, Podman).
 //!
-//! Every call has a deadline and every answer a bound, so a socket that hangs or floods costs its
-//! caller that much and nobody else anything. A connection is made at the first call, kept, and
-//! made anew when the other side was restarted. No keep-alive pings: the servers (grpc-go with its
-//! default policy) hang up on clients that ping more often than every five minutes.
+//! Every call has a deadline and every answer a bound, so a socket that hangs or floods costs only its
+//! own caller. A connection is made at the first call, kept, and made again after the server restarts.
+//! No keep-alive pings: the servers (grpc-go with its default policy) disconnect clients that ping more
+//! often than every five minutes.
 
 mod error;
 
@@ -29,9 +29,9 @@ use tokio::net::UnixStream;
 use tonic_prost::ProstCodec;
 use tower_service::Service;
 
-/// The largest answer taken: the kubelet's and CRI's own limit. A node's 500 containers are 1 MB.
+/// Largest answer in bytes: the kubelet's and CRI's own limit. A list of 500 containers has 1 MB.
 const ANSWER_BYTES: usize = 16 << 20;
-/// What the sockets' servers are called; grpc-go refuses a socket's path as an authority.
+/// The authority of every request; grpc-go refuses a socket's path as an authority.
 const AUTHORITY: &str = "localhost";
 
 /// A gRPC server on a unix socket. Belongs to the runtime that first calls it.
@@ -42,7 +42,7 @@ pub(crate) struct Grpc {
     connections: Arc<AtomicUsize>,
 }
 
-/// The answers of a streaming call, as they come.
+/// The answers of a streaming call.
 pub(crate) struct Answers<A> {
     socket: PathBuf,
     call: &'static str,
@@ -50,15 +50,15 @@ pub(crate) struct Answers<A> {
 }
 
 enum State<A> {
-    /// The server has said nothing yet. It says nothing at all before the first answer.
-    Opening(PendingStream<A>),
+    /// The server has not answered yet. It sends no header before the first answer.
+    Connecting(PendingStream<A>),
     Open(Box<tonic::Streaming<A>>),
 }
 
 type PendingStream<A> =
     Pin<Box<dyn Future<Output = Result<tonic::Streaming<A>, tonic::Status>> + Send>>;
 
-/// Connects to one socket, whatever the address says, and counts how often.
+/// Connects to one socket, whatever the address, and counts the connections.
 #[derive(Clone, Debug)]
 struct Connector {
     socket: PathBuf,
@@ -66,7 +66,7 @@ struct Connector {
 }
 
 impl Grpc {
-    /// Makes no connection yet.
+    /// A client without a connection yet.
     pub(crate) fn new(socket: PathBuf) -> Self {
         let connections = Arc::default();
         let connector = Connector { socket: socket.clone(), connections: Arc::clone(&connections) };
@@ -77,13 +77,13 @@ impl Grpc {
         Self { socket, client, connections }
     }
 
-    /// Connections made so far: another one may lead to another server.
+    /// Number of connections so far: a new one may reach another server.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// One question, one answer. `call` is the method's path, `/package.Service/Method`. Asked
-    /// twice if the connection was lost: a kept one may have led to a server that is gone.
+    /// Makes a unary call. `call` is the method's path, `/package.Service/Method`. The call is repeated
+    /// once if the connection was lost: a kept one may belong to a server that has ended.
     pub(crate) async fn unary<Q, A>(
         &self,
         call: &'static str,
@@ -127,22 +127,26 @@ impl Grpc {
         answer.map(tonic::Response::into_inner).map_err(refused)
     }
 
-    /// One question and answers from then on. Nothing is sent before the first
-    /// [`Answers::next`], and there is no deadline: nothing to tell and a hung server look alike,
-    /// so a caller that must know asks by [`Grpc::unary`] now and then.
+    /// Makes a server-streaming call. Nothing is sent before the first [`Answers::next`], and there is no
+    /// deadline: a silent server and a hung one look the same, so a caller that must know makes a
+    /// [`Grpc::unary`] call from time to time.
     pub(crate) fn stream<Q, A>(&self, call: &'static str, question: Q) -> Answers<A>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
         let mut grpc = self.grpc();
-        let opening = async move {
+        let connecting = async move {
             grpc.ready().await.map_err(|error| tonic::Status::from_error(error.into()))?;
             let (request, path) = (tonic::Request::new(question), PathAndQuery::from_static(call));
             let answer = grpc.server_streaming(request, path, ProstCodec::default()).await?;
             Ok(answer.into_inner())
         };
-        Answers { socket: self.socket.clone(), call, state: State::Opening(Box::pin(opening)) }
+        Answers {
+            socket: self.socket.clone(),
+            call,
+            state: State::Connecting(Box::pin(connecting)),
+        }
     }
 
     fn grpc(&self) -> tonic::client::Grpc<Client<Connector, tonic::body::Body>> {
@@ -165,8 +169,8 @@ impl<A> Answers<A> {
     async fn advance(&mut self) -> Result<Option<A>, tonic::Status> {
         loop {
             match &mut self.state {
-                State::Opening(opening) => {
-                    let open = opening.await?;
+                State::Connecting(connecting) => {
+                    let open = connecting.await?;
                     self.state = State::Open(Box::new(open));
                 }
                 State::Open(answers) => return answers.message().await,
@@ -217,7 +221,7 @@ async fn get(socket: &Path, path: &str) -> Result<Bytes, LocalError> {
     tokio::select! {
         biased;
         answer = &mut exchange => answer,
-        // The other side hung up; what it had said is in the exchange's hands.
+        // The server closed the connection; the exchange has what it sent.
         _ = &mut connection => exchange.await,
     }
 }

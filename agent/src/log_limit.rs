@@ -1,11 +1,11 @@
-//! Bounds the lines that the agent logs, on standard error and over OTLP alike: what tenants do can
-//! cause a line, and no tenant can make the log useless to the others.
+//! Limits the lines that the agent logs, on standard error and over OTLP. Tenants can cause lines, so a
+//! limit per owner keeps the log useful.
 //!
-//! A line about a process (it has the field `process`, a [`ProcKey`]) comes once a process, place in
-//! the code and minute, [`MAX_OF_OWNER`] times an owner and [`MAX_OF_PROCESSES`] times in all. Of
-//! other lines each place in the code has [`MAX_OF_PLACE`] a minute. What is left out is counted by
-//! owner and said once a minute. A line costs one lock and one look-up; memory is bounded by the
-//! lines that may pass.
+//! A line about a process (it has the field `process`, a [`ProcKey`]) is logged once a minute for each
+//! process and call site, [`MAX_OF_OWNER`] times an owner and [`MAX_OF_PROCESSES`] times in all. Other
+//! lines are logged [`MAX_OF_PLACE`] times a minute for each call site. Suppressed lines are counted by
+//! owner and summarised once a minute. A line costs one lock and one look-up; memory is bounded by the
+//! number of lines that pass.
 
 use crate::attribute::ownership::Ownership;
 use crate::attribute::quota::QuotaKey;
@@ -21,21 +21,21 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// What the limits are for.
+/// The time to which the limits apply.
 const WINDOW: Duration = Duration::from_mins(1);
-/// Lines about one owner's processes in a [`WINDOW`]: enough to see what is going on.
+/// Lines about one owner's processes in a [`WINDOW`].
 const MAX_OF_OWNER: u32 = 10;
-/// Lines about all processes in a [`WINDOW`]: six owners at their worst, a line a second.
+/// Lines about all processes in a [`WINDOW`]: six owners at their limit, a line a second.
 const MAX_OF_PROCESSES: u32 = 60;
-/// Lines of one place in the code that name no process: every source changes its state at the start.
+/// Lines of one call site that name no process: every source changes its state at the start.
 const MAX_OF_PLACE: u32 = 30;
-/// The field that says which process a line is about.
+/// The field with the process that a line is about.
 const PROCESS: &str = "process";
 
 static LINES: Mutex<Option<Lines>> = Mutex::new(None);
 static OWNERS: OnceLock<Ownership> = OnceLock::new();
 
-/// The layer that leaves lines out. Outermost, so that no other layer sees them.
+/// The layer that suppresses lines. It is the outermost, so that no other layer receives them.
 #[derive(Debug)]
 pub struct LogLimit;
 
@@ -52,13 +52,14 @@ impl<S: Subscriber> Layer<S> for LogLimit {
     }
 }
 
-/// Lets the limit know whose processes are.
-pub fn know_owners(ownership: &Ownership) {
-    // The first table of this process stays.
+/// Sets the ownership table in which the limit finds the owner of a process.
+pub fn set_ownership(ownership: &Ownership) {
+    // The first table stays.
     let _ = OWNERS.set(ownership.clone());
 }
 
-/// Once a tick: says what was left out of the minute that is over, and counts it by owner.
+/// Logs the number of lines that were suppressed in the window that is over, and counts them by owner.
+/// The agent calls it once a tick.
 pub fn sum_up(ownership: &Ownership) {
     let over = lines().as_mut().and_then(|lines| lines.turn(Instant::now()));
     let Some(left_out) = over else { return };
@@ -85,7 +86,7 @@ struct Lines {
     left_out: LeftOut,
 }
 
-/// Lines that were left out.
+/// Number of suppressed lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LeftOut {
     of_owners: HashMap<QuotaKey, u64>,
@@ -112,11 +113,11 @@ impl Lines {
             self.left_out.others += u64::from(!passes);
             return passes;
         };
-        let told = (place.clone(), process);
+        let key = (place.clone(), process);
         let of_owner = self.of_owners.get(&owner).copied().unwrap_or(0);
         let passes = of_owner < MAX_OF_OWNER
             && self.of_processes < MAX_OF_PROCESSES
-            && self.reported.insert(told);
+            && self.reported.insert(key);
         if passes {
             self.of_owners.insert(owner, of_owner + 1);
             self.of_processes += 1;
@@ -126,7 +127,7 @@ impl Lines {
         passes
     }
 
-    /// What was left out, when a window is over.
+    /// The suppressed lines, when a window is over.
     fn turn(&mut self, now: Instant) -> Option<LeftOut> {
         let is_over = self.began.is_some_and(|began| now.duration_since(began) >= WINDOW);
         let is_news = self.left_out != LeftOut::default();
@@ -152,7 +153,7 @@ impl Visit for ProcessField {
     }
 }
 
-/// As [`ProcKey`] writes itself.
+/// Parses the form in which [`ProcKey`] is displayed.
 fn process(text: &str) -> Option<ProcKey> {
     let (pid, start_ticks) = text.split_once('@')?;
     Some(ProcKey { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!((left_out.others, left_out.of_owners.len()), (70, 0));
     }
 
-    /// What reaches the writer.
+    /// The written text.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_knows_the_process_that_a_line_is_about() {
+    fn the_layer_finds_the_process_that_a_line_is_about() {
         let written = Written::default();
         let lines = tracing_subscriber::fmt::layer().with_writer(written.clone());
         let log = tracing_subscriber::registry().with(lines).with(LogLimit);

@@ -1,4 +1,4 @@
-//! Where the host's files are: elsewhere in a container that mounts the host, and in tests.
+//! The places of the host's files, which differ in a container that mounts the host, and in tests.
 
 use std::path::{Path, PathBuf};
 
@@ -19,9 +19,9 @@ pub struct Paths {
     pub passwd: PathBuf,
     /// The kernel log, one record a line as `/dev/kmsg` writes them.
     pub kmsg: PathBuf,
-    /// Where the agent's own socket lives.
+    /// The directory of the agent's own sockets.
     pub run: PathBuf,
-    /// Where the agent keeps what must outlive a boot.
+    /// The directory of the agent's state that outlives a boot.
     pub state: PathBuf,
 }
 
@@ -32,7 +32,7 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// The usual places below `root`.
+    /// The default places below `root`.
     pub fn under(root: &Path) -> Self {
         Self {
             proc: root.join("proc"),

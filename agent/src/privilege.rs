@@ -1,4 +1,4 @@
-//! The capabilities that the agent uses, and what goes where one is missing. The unit file, the
+//! The capabilities that the agent uses, and what does not work without each. The unit file, the
 //! DaemonSet and the README name the same ones.
 
 use rustix::thread::{CapabilitySet, capabilities};
@@ -10,41 +10,41 @@ pub struct Need {
     pub capability: CapabilitySet,
     /// Its name.
     pub name: &'static str,
-    /// What there is not without it.
+    /// What does not work without it.
     pub without: &'static str,
 }
 
-/// All of them. The reader of a vendor's library gives them up before it loads it.
+/// All of them. The reader child drops them before it loads a vendor's library.
 pub const NEEDS: &[Need] = &[
     Need {
         capability: CapabilitySet::SYS_ADMIN,
         name: "CAP_SYS_ADMIN",
-        without: "no BPF, so processes are looked for in /proc and collectives are not counted; \
-            pods' networks are not entered to ask NCCL; in a container no owner is found",
+        without: "no BPF, so the agent scans /proc for processes and does not count collectives; \
+            it cannot enter pods' networks to query NCCL; in a container it finds no owner",
     },
     Need {
         capability: CapabilitySet::SYS_PTRACE,
         name: "CAP_SYS_PTRACE",
-        without: "what other users' processes have open, mapped and in their environment is \
-            hidden: holders from before the agent, names of jobs and ranks are missing",
+        without: "open files, mappings and environment of other users' processes are hidden: \
+            processes from before the agent and names of jobs and ranks are missing",
     },
     Need {
         capability: CapabilitySet::DAC_READ_SEARCH,
         name: "CAP_DAC_READ_SEARCH",
-        without: "other users' folders are closed, /proc/PID/fd among them: holders from before \
-            the agent and the Inspector's files are not found; cgroups are looked for by walking",
+        without: "other users' directories, with /proc/PID/fd, are not readable: processes from \
+            before the agent and the Inspector's files are not found; cgroups are found by walking",
     },
     Need {
         capability: CapabilitySet::SYSLOG,
         name: "CAP_SYSLOG",
-        without: "the kernel log is closed where kernel.dmesg_restrict is 1: XIDs, bus errors and \
-            OOM kills in it are not told",
+        without: "the kernel log is not readable where kernel.dmesg_restrict is 1: XIDs, bus errors and \
+            OOM kills in it are not reported",
     },
 ];
 
-/// Those that this process has not got.
+/// The capabilities that this process does not have.
 pub fn missing() -> Vec<&'static Need> {
-    // The call fails for no reason that a process of one's own could give.
+    // The call does not fail for the own process.
     let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     NEEDS.iter().filter(|need| !held.contains(need.capability)).collect()
 }

@@ -1,9 +1,9 @@
-//! The agent's own log as OTLP log records, for those who want it beside its metrics.
+//! Sends the agent's own log as OTLP log records, beside its metrics.
 //!
-//! Off unless configured, and then nothing of it exists: no thread, no queue, no connection. On, it
-//! is the OpenTelemetry SDK's batch processor (one thread, at most 256 records) that sends through
-//! our own HTTP connection. Only the agent's own events go out; those of the libraries below it
-//! could not be told from the sending itself.
+//! Off by default; it then has no thread, no queue and no connection. When it is on, the OpenTelemetry
+//! SDK's batch processor (one thread, at most 256 records) sends through the agent's own HTTP
+//! connection. Only log records of the agent itself are sent; records of its libraries could be caused
+//! by the sending itself.
 
 use crate::catalog::attributes::AttrValue;
 use crate::export::otlp::Resource;
@@ -31,21 +31,21 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Records that may wait: a log this full says the same thing again and again.
+/// Largest number of waiting records.
 const QUEUE: usize = 256;
 
 /// The log cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The transport is fixed.
+    /// gRPC is not supported for the log.
     #[error(
         "the agent's own log goes over http/protobuf only; set OTEL_EXPORTER_OTLP_LOGS_ENDPOINT and OTEL_EXPORTER_OTLP_LOGS_PROTOCOL=http/protobuf"
     )]
     Grpc,
-    /// No runtime for the connection.
+    /// The runtime of the connection cannot be started.
     #[error("cannot start the log exporter's runtime ({0})")]
     Runtime(#[from] io::Error),
-    /// The SDK's exporter does not take a setting.
+    /// The SDK's exporter refuses a setting.
     #[error("cannot make the log exporter ({0})")]
     Exporter(#[from] ExporterBuildError),
     /// Records were left when the agent ended.
@@ -105,11 +105,11 @@ fn described(resource: &Resource) -> opentelemetry_sdk::Resource {
     opentelemetry_sdk::Resource::builder_empty().with_attributes(attributes).build()
 }
 
-/// The SDK's way to our connection. The batch processor's thread has no tokio runtime, so the
-/// client brings one that runs on that thread while it sends.
+/// Connects the SDK to the agent's own connection. The batch processor's thread has no tokio runtime,
+/// so the client has one that runs on that thread while it sends.
 struct Client {
     runtime: Runtime,
-    /// Never contended: the processor's thread is the only caller.
+    /// Never contended: only the processor's thread calls.
     connection: Mutex<Connection>,
 }
 
@@ -139,8 +139,7 @@ impl Client {
 }
 
 impl HttpClient for Client {
-    /// Blocks instead of waiting, as its one caller expects; the signature is what
-    /// `async_trait` makes of the trait's method.
+    /// Blocks, as its one caller expects. The signature is the expansion of `async_trait`.
     fn send_bytes<'life, 'future>(
         &'life self,
         request: Request<Bytes>,

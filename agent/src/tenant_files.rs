@@ -1,17 +1,17 @@
-//! Reads that a tenant can make hang, done in a helper process: files on a tenant's own mounts,
-//! and what the kernel reads out of a process's memory (`environ`, `cmdline`, `maps`, `mem`), whose
-//! pages may be backed by a file system that never answers.
+//! Reads in a helper process what a tenant can make hang: files on a tenant's own mounts, and the files
+//! in `/proc` that the kernel reads out of a process's memory (`environ`, `cmdline`, `maps`, `mem`): a
+//! file system that never answers may back the pages.
 //!
-//! A thread that hangs in such a read cannot be given up; a process can. A helper is the agent's
-//! own binary (`gpuwho file-reader`), started when it is first needed, ended when nobody has
-//! needed it for [`IDLE`]. It answers one request at a time under a deadline. One that misses it
-//! is killed, and its tenant is refused until it has ended and a back-off is over; the others go on
-//! with the next helper, of at most [`MOST_HELPERS`]. With nothing to read there is no helper.
+//! A thread that hangs in such a read cannot be killed; a process can. A helper is the agent's own
+//! binary (`gpuwho file-reader`). The agent starts it at the first request and ends it after [`IDLE`]
+//! without requests. A helper answers one request at a time under a deadline. The agent kills one that
+//! misses it, and refuses that tenant's requests until the helper has ended and a back-off is over.
+//! Other tenants use the next helper, of at most [`MAX_HELPERS`]. Without requests there is no helper.
 //!
-//! The agent never holds a readable descriptor of a tenant's file: already its `close` would ask
-//! a FUSE server (`FUSE_FLUSH`) and wait for it. It holds `O_PATH` descriptors, which fix the inode.
+//! The agent never holds a readable descriptor of a tenant's file: even its `close` would send
+//! `FUSE_FLUSH` to a FUSE server and wait. It holds `O_PATH` descriptors, which fix the inode.
 //!
-//! A request costs two switches between processes more than the read itself.
+//! A request costs two context switches more than the read itself.
 
 mod answer;
 mod file;
@@ -45,36 +45,35 @@ use std::time::Duration;
 use wire::{Answer, Reply, Request};
 pub use wire::{Link, MAX_DESCRIPTORS, MAX_READ, ProcFile, Stat};
 
-/// What the helpers are called among the sources.
+/// The helpers' name in the status registry.
 pub const NAME: &str = "tenant_files";
 
-/// How long a helper may take for an answer. A disk that wakes up and a slow network file system
-/// answer in it.
+/// Time for a helper's answer. A disk that spins up and a slow network file system answer in it.
 pub const DEADLINE: Duration = Duration::from_secs(2);
-/// Helpers at once: each is a process of some MiB, and one that hangs may stay in the kernel as
-/// long as its tenant likes.
+/// Helpers at once: each is a process of some MiB, and a tenant can keep a hung one in the kernel
+/// without limit.
 pub const MAX_HELPERS: usize = 4;
-/// After so long without a request a helper is ended.
+/// Time without a request after which a helper is ended.
 pub const IDLE: Duration = Duration::from_mins(1);
 
-/// Why something was not read.
+/// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// A read for this tenant has not come back, or has not long ago.
+    /// A read for this tenant has not returned, or a recent one did not.
     #[error("a file system of {tenant} did not answer {} s ago", since.as_secs())]
     Hung {
-        /// Whose it is.
+        /// The tenant.
         tenant: FileOwner,
-        /// How long ago it was asked.
+        /// Time since the read began.
         since: Duration,
     },
-    /// This tenant's reads take too long to wait for more of them now.
+    /// This tenant's reads are too slow to make more of them now.
     #[error("file systems of {0} answer too slowly")]
     Slow(FileOwner),
-    /// Every helper hangs, or is busy with others.
+    /// Every helper hangs or is busy with other tenants.
     #[error("every process that reads tenants' files hangs or is busy")]
     Exhausted,
-    /// A helper could not be started, or ended, or said what is no answer.
+    /// A helper could not be started, ended early, or sent an invalid answer.
     #[error("a process that reads tenants' files failed: {0}")]
     Helper(String),
     /// The read itself failed.
@@ -96,21 +95,21 @@ impl From<ReadError> for io::Error {
 pub struct TenantFiles {
     paths: Arc<Paths>,
     means: Means,
-    patience: Duration,
-    /// Each process is a tenant of its own.
+    timeout: Duration,
+    /// Whether each process counts as a tenant of its own.
     by_process: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Means {
-    /// In the calling thread, which may hang.
+    /// Reads in the calling thread, which may hang.
     Direct,
-    /// In helpers.
+    /// Reads in helpers.
     Helpers(Arc<Pool>),
 }
 
 impl TenantFiles {
-    /// Reads in helpers, which run this very binary, also after an upgrade replaced its file.
+    /// Reads in helpers. They run the same binary as the agent, even after an upgrade replaced its file.
     pub fn new(paths: &Paths) -> Self {
         Self::running(paths, PathBuf::from("/proc/self/exe"))
     }
@@ -120,40 +119,41 @@ impl TenantFiles {
         Self {
             paths: Arc::new(paths.clone()),
             means: Means::Helpers(Arc::new(pool)),
-            patience: DEADLINE,
+            timeout: DEADLINE,
             by_process: false,
         }
     }
 
-    /// Reads in the calling thread: for a command that a person waits for and can interrupt.
+    /// Reads in the calling thread, for an interactive command that the user can interrupt.
     pub fn direct(paths: &Paths) -> Self {
         let (paths, means) = (Arc::new(paths.clone()), Means::Direct);
-        Self { paths, means, patience: DEADLINE, by_process: false }
+        Self { paths, means, timeout: DEADLINE, by_process: false }
     }
 
-    /// The same for a caller who can wait so long only. What comes later is dropped.
+    /// The same with a shorter timeout. A later answer is dropped.
     #[must_use]
-    pub fn within(&self, patience: Duration) -> Self {
-        Self { patience: patience.min(DEADLINE), ..self.clone() }
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { timeout: timeout.min(DEADLINE), ..self.clone() }
     }
 
-    /// The same for what waits for no file system, only for a process's lock on its mappings: a
-    /// process that hangs there speaks for itself alone, and its tenant's file systems not for it.
+    /// The same for reads that wait only for a process's lock on its mappings, not for a file system.
+    /// Each process then counts as a tenant of its own, so that one hung process or file system does not
+    /// stop the reads of the tenant's other processes.
     #[must_use]
     pub(crate) fn of_mappings(&self) -> Self {
         Self { by_process: true, ..self.clone() }
     }
 
-    /// One of a process's files in `/proc`, from its start, as a stream.
+    /// Reads one of a process's files in `/proc` from its start, as a stream.
     pub fn proc_file(&self, process: ProcKey, file: ProcFile) -> Result<ProcReader, ReadError> {
         let tenant = self.tenant(process)?;
-        let request = Request::Proc { process, file, offset: 0, length: wire::most() };
+        let request = Request::Proc { process, file, offset: 0, length: wire::max_read() };
         let reply = self.ask(&tenant, &request, &[])?;
         let is_whole = reply.bytes.len() < MAX_READ;
         Ok(ProcReader {
             files: self.clone(),
             tenant,
-            // A full answer comes with the open file for what is left.
+            // A full answer includes the open file for the rest.
             file: reply.descriptors.into_iter().next().filter(|_| !is_whole),
             offset: reply.bytes.len() as u64,
             chunk: reply.bytes,
@@ -161,7 +161,7 @@ impl TenantFiles {
         })
     }
 
-    /// Bytes of a process's memory; all of them, and at most [`MAX_READ`].
+    /// Reads bytes of a process's memory, all of them, at most [`MAX_READ`].
     pub fn memory(
         &self,
         process: ProcKey,
@@ -176,7 +176,7 @@ impl TenantFiles {
         if bytes.len() == length { Ok(bytes) } else { Err(ReadError::Failed(Errno::FAULT)) }
     }
 
-    /// The regular file that a link of a process's leads to. Everything else is refused unopened.
+    /// Opens the regular file to which a process's link leads. Other files are refused without opening.
     pub fn open(&self, process: ProcKey, link: &Link) -> Result<TenantFile, ReadError> {
         let tenant = self.tenant(process)?;
         let request = Request::Open { process, link: link.clone() };
@@ -187,8 +187,8 @@ impl TenantFiles {
         }
     }
 
-    /// A directory as a process names it: below its own root if the path is absolute, else below
-    /// the directory it is in. No link leads out.
+    /// Opens a directory by a process's own path: below its root if the path is absolute, otherwise below
+    /// its working directory. No link leads out of it.
     pub(crate) fn directory(
         &self,
         process: ProcKey,
@@ -197,7 +197,7 @@ impl TenantFiles {
         self.directory_for(self.tenant(process)?, Some(process), path)
     }
 
-    /// A directory that the operator named.
+    /// Opens a directory that the operator configured.
     pub(crate) fn operators(&self, path: &Path) -> Result<TenantDirectory, ReadError> {
         self.directory_for(FileOwner::operator(), None, path)
     }
@@ -213,8 +213,8 @@ impl TenantFiles {
         Ok(TenantDirectory { files: self.clone(), tenant, place })
     }
 
-    /// The Inspector's files among those that a process has open; `pid` is its number in its own
-    /// PID namespace.
+    /// Finds the Inspector's files among a process's open files; `pid` is its PID in its own PID
+    /// namespace.
     pub(crate) fn open_by(
         &self,
         process: ProcKey,
@@ -241,12 +241,12 @@ impl TenantFiles {
         Ok(SearchResult { files: opened.collect(), refused })
     }
 
-    /// Where the host's files are.
+    /// The places of the host's files.
     pub(crate) fn paths(&self) -> &Paths {
         &self.paths
     }
 
-    /// Whose reads those of a process are.
+    /// The tenant to which reads of a process are charged.
     pub fn tenant(&self, process: ProcKey) -> Result<FileOwner, ReadError> {
         match self.means {
             Means::Direct => Ok(FileOwner::default()),
@@ -257,8 +257,8 @@ impl TenantFiles {
         }
     }
 
-    /// Ends what is idle, kills what is late, and says how the helpers are. To be called now and
-    /// then.
+    /// Ends idle helpers, kills late ones, and returns the helpers' status. The agent calls it at every
+    /// tick.
     pub fn status(&self) -> PoolStatus {
         match &self.means {
             Means::Direct => PoolStatus::default(),
@@ -278,7 +278,7 @@ impl TenantFiles {
     ) -> Result<Reply, ReadError> {
         let reply = match &self.means {
             Means::Direct => answer::answer(&self.paths, request, passed),
-            Means::Helpers(pool) => pool.ask(tenant, request, passed, self.patience)?,
+            Means::Helpers(pool) => pool.ask(tenant, request, passed, self.timeout)?,
         };
         match reply.answer {
             Answer::Failed(errno) => Err(ReadError::Failed(Errno::from_raw_os_error(errno))),
@@ -297,10 +297,10 @@ impl PoolStatus {
                 let state = if is_full { SourceState::Hung } else { SourceState::Degraded };
                 let (stuck, tenants, seconds) = (self.stuck, self.hung.len(), since.as_secs());
                 let reason = format!(
-                    "a file of {tenant} did not answer {seconds} s ago; nothing is read of \
-                     {tenants} tenants now, and {stuck} of {MAX_HELPERS} processes that read hang"
+                    "a file of {tenant} did not answer {seconds} s ago; files of {tenants} tenants \
+                     are not read now, and {stuck} of {MAX_HELPERS} reading processes hang"
                 );
-                Report::of(state, reason, "see that tenant's network and FUSE mounts")
+                Report::of(state, reason, "check that tenant's network and FUSE mounts")
             }
         };
         let refused = (DropReason::TenantHung, self.refused);

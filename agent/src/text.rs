@@ -1,8 +1,8 @@
-//! Text from others than the operator: what of it reaches an attribute or a terminal.
+//! Sanitizes text that tenants write before it reaches an attribute or a terminal.
 //!
-//! A workload chooses the names of its processes, cgroups and units. Printable Unicode stays; all else
-//! (control characters, directions, what has no width) becomes U+FFFD, so that no name moves a
-//! cursor, hides a part of itself or looks like another.
+//! A workload chooses the names of its processes, cgroups and units. Printable Unicode stays; every
+//! other character (control characters, text directions, characters without width) becomes U+FFFD, so
+//! that no name moves the cursor, hides a part of itself or looks like another.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,14 +10,14 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What stands in the place of a character that is not printed.
+/// Replaces a character that is not printable.
 const REPLACED: char = char::REPLACEMENT_CHARACTER;
 
-/// Longer than any file of `/proc` that is read whole: 14 lines of `cgroup`, each of `PATH_MAX`.
+/// Largest `/proc` file that is read whole: 14 lines of `cgroup`, each of `PATH_MAX`, are shorter.
 pub(crate) const MAX_FILE: u64 = 128 * 1024;
 
-/// Letters and marks that show nothing, beside those that Rust escapes
-/// (`Default_Ignorable_Code_Point` of Unicode).
+/// Invisible letters and marks, beside those that Rust escapes (`Default_Ignorable_Code_Point` of
+/// Unicode).
 const INVISIBLE: &[std::ops::RangeInclusive<char>] = &[
     '\u{034f}'..='\u{034f}',
     '\u{115f}'..='\u{1160}',
@@ -30,17 +30,17 @@ const INVISIBLE: &[std::ops::RangeInclusive<char>] = &[
     '\u{e0100}'..='\u{e01ef}',
 ];
 
-/// The text with every character replaced that is not printed as itself.
+/// Replaces every character that is not printable.
 pub fn printable(text: &str) -> Cow<'_, str> {
     keeping(text, |_| false)
 }
 
-/// The same for text of several lines, whose ends stay.
+/// The same for text of several lines; line ends stay.
 pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
     keeping(text, |c| c == '\n')
 }
 
-/// The same for text that is shared: most needs no change.
+/// The same for shared text, which seldom changes.
 pub(crate) fn printable_arc(text: Arc<str>) -> Arc<str> {
     match printable(&text) {
         Cow::Borrowed(_) => text,
@@ -48,8 +48,8 @@ pub(crate) fn printable_arc(text: Arc<str>) -> Arc<str> {
     }
 }
 
-/// A file of `/proc` as text; bytes that are not UTF-8 are replaced: a process gives itself a name
-/// of any bytes, which must not hide what else the file says.
+/// Reads a file of `/proc` as text and replaces bytes that are not UTF-8. A process can choose a name of
+/// any bytes, which must not hide the rest of the file.
 pub(crate) fn read_lossy(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE).read_to_end(&mut bytes)?;
@@ -68,7 +68,7 @@ fn is_printed(c: char) -> bool {
     if c.is_ascii() {
         return c == ' ' || c.is_ascii_graphic();
     }
-    // Behind another letter a mark that combines with it is printed; alone it would be escaped.
+    // A combining mark is printable after another letter; alone it would be escaped.
     let mut pair = [b'a', 0, 0, 0, 0];
     let length = pair.get_mut(1..).map_or(0, |rest| c.encode_utf8(rest).len());
     let pair = pair.get(..=length).and_then(|pair| str::from_utf8(pair).ok());
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_the_cursor_turns_the_text_or_shows_nothing_is_replaced() {
+    fn control_direction_and_invisible_characters_are_replaced() {
         for c in [
             '\x1b',
             '\n',
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_bytes_that_are_no_text_is_read() {
+    fn a_file_with_bytes_that_are_not_utf8_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("status");
         std::fs::write(&path, b"Name:\t\xff\xfeA\nUid:\t7\n").unwrap();

@@ -9,6 +9,7 @@ mod manifests;
 mod names;
 mod rust;
 mod tree;
+mod words;
 
 use crate::{place, task_names};
 use anyhow::{Result, bail};
@@ -49,6 +50,8 @@ const RULES: &[fn(&Tree) -> Vec<Finding>] = &[
     names::dashboards,
     manifests::no_kubernetes_client,
     manifests::reasons,
+    words::retired,
+    documents::source_paths,
 ];
 
 /// `cargo xtask tidy`; asks a built agent for its commands.

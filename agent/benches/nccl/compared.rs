@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 /// Kept records, after which the file is written anew.
-const MOST_LINES: u32 = 1_000_000;
+const MAX_LINES: u32 = 1_000_000;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/per_call"));
 
@@ -149,7 +149,7 @@ fn read(mut ring: RingBuf<MapData>, does: Reader, spent: &AtomicU64, ends: &Atom
                 record.write(&mut kept).unwrap();
                 lines += 1;
             }
-            if lines == MOST_LINES {
+            if lines == MAX_LINES {
                 lines = 0;
                 kept.rewind().unwrap();
             }

@@ -1,4 +1,4 @@
-//! Answers the control socket from what the parts know now.
+//! Answers requests on the control sockets from the current state of sources and ownership.
 
 use super::core::Core;
 use crate::attribute::ProcessAttribution;
@@ -12,7 +12,7 @@ use crate::ids::InstanceId;
 use crate::who::{Device, Holder, HostReport, Instance, OwnerView, Process, Source};
 use std::time::Duration;
 
-/// Ended processes in one answer: a storm's worth, and still a small answer.
+/// Ended processes in one answer: enough for a burst, and still a small answer.
 const MAX_ENDED: usize = 1024;
 
 impl Core {
@@ -49,7 +49,7 @@ impl Core {
         })
     }
 
-    /// Who holds a device now, then who did a short while ago, the last to end first.
+    /// Processes that hold a device now, then those that ended a short while ago, the latest first.
     fn holders(&self) -> Vec<Holder> {
         let mut ended = self.context.ownership.ended();
         ended.sort_by_key(|owner| std::cmp::Reverse(owner.exited_ns));
@@ -61,7 +61,7 @@ impl Core {
 
     fn holder(&self, owner: &ProcessAttribution, readers: &[ReaderSnapshot]) -> Holder {
         let exited = owner.exited_ns.is_some();
-        // What the nodes granted when it lived, another may have now.
+        // Another process may have the same nodes by now.
         let living = readers.iter().filter(|_| !exited);
         let granted =
             living.flat_map(|reader| reader.granted(&owner.nodes, &self.context.inventory));
@@ -93,7 +93,7 @@ impl Core {
 impl Answer for Core {
     fn who(&self) -> HostReport {
         self.refresh();
-        // Each vendor numbers its own.
+        // Indexes are unique within one vendor.
         let devices = self.context.readers.all().into_iter().flat_map(|reader| {
             let read = reader.snapshot().devices.into_iter();
             let mut devices: Vec<Device> = read.map(|read| self.device(read)).collect();
@@ -121,7 +121,7 @@ impl Answer for Core {
         if closed {
             format!("every device handle is closed; the agent comes back in {length:?}")
         } else {
-            "the readers were told to let go, but one is still inside a driver call".into()
+            "release requested; one reader is still blocked in a driver call".into()
         }
     }
 

@@ -1,4 +1,4 @@
-//! The whole configuration: what all parts share, and each row of the tables with its own section.
+//! The whole configuration: the shared settings, and the section of each source and sink.
 
 use super::sinks::SINKS;
 use super::sources;
@@ -11,18 +11,18 @@ const TITLE: &str = "\
 # gpuwho's configuration. As shipped it changes nothing: every key is commented out and shows its
 # default (or, where there is none, an example). Lines that begin with `#:` are settings.
 #
-# A variable GPUWHO_<SECTION>_<KEY> goes over a key here, a flag over both. Check a changed file
-# with `gpuwho config check FILE`.
+# A variable GPUWHO_<SECTION>_<KEY> overrides a key here, a flag overrides both. Check a changed
+# file with `gpuwho config check FILE`.
 ";
 
-/// Everything resolved.
+/// The resolved configuration.
 #[derive(Debug)]
 pub struct Configuration {
-    /// What all parts share.
+    /// Settings that all parts share.
     pub settings: Settings,
-    /// Every source, switched on or not.
+    /// Every source, enabled or not.
     pub sources: Vec<(SourceDef, Box<dyn Source>)>,
-    /// Every sink, asked for or not, by name.
+    /// Every sink by name, requested or not.
     pub sinks: Vec<(&'static str, Box<dyn Receiver>)>,
 }
 
@@ -50,12 +50,12 @@ impl Configuration {
         Ok(Self { settings, sources, sinks })
     }
 
-    /// Checks a file alone, as `gpuwho config check` does.
+    /// Checks a file without environment and flags, as `gpuwho config check` does.
     pub fn check(file: &Path) -> Result<Self, ConfigError> {
         Self::load(Some(file), &[], &Flags::default())
     }
 
-    /// The sources that are switched on, in the order in which they start.
+    /// The enabled sources in the order in which they start.
     pub(super) fn to_start(&self) -> impl Iterator<Item = (SourceDef, &dyn Source)> {
         let defs: Vec<SourceDef> = self.sources.iter().map(|(def, _)| *def).collect();
         let order = sources::start_order(&defs).into_iter();
@@ -64,7 +64,7 @@ impl Configuration {
     }
 }
 
-/// Every section, once, in the order of the sample.
+/// Every section once, in the order of the sample.
 fn sections() -> Vec<Section> {
     let sources = sources::all().into_iter().filter_map(|source| source.section);
     let sinks = SINKS.iter().filter_map(|sink| sink.section);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_does_not_start() {
+    fn a_disabled_source_does_not_start() {
         let started = |text: &str| {
             let all = load(text);
             all.to_start().map(|(def, _)| def.name).collect::<Vec<_>>()

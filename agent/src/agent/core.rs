@@ -1,4 +1,4 @@
-//! What the parts of the agent share, and the upkeep of what has no tick of its own.
+//! The state that all parts of the agent share, and its refresh between ticks.
 
 use super::configuration::Configuration;
 use super::{RunError, sources};
@@ -24,10 +24,10 @@ use std::cell::OnceCell;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// How long the readers stay away from devices of which one is being taken from its driver.
+/// How long the readers close all devices when one of them is unbound from its driver.
 const UNBINDING: Duration = Duration::from_secs(30);
 
-/// What the parts share.
+/// The state that all parts share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) context: Context,
@@ -37,8 +37,8 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Without any source. `wake` is called when there are events to send; `None` where no agent
-    /// runs.
+    /// Makes the shared state without any source. `wake` is called when there are events to send;
+    /// it is `None` where no agent runs.
     pub(super) fn new(
         settings: &Settings,
         register: DeviceStore,
@@ -50,13 +50,13 @@ impl Core {
         }
         let files = TenantFiles::new(&settings.paths);
         let ownership = Ownership::reading_through(&files, settings.attribution.clone());
-        log_limit::know_owners(&ownership);
+        log_limit::set_ownership(&ownership);
         let board = StatusRegistry::default();
-        let suppliers = MetadataProviders::start_for(settings.names.clone(), &ownership, &board);
+        let providers = MetadataProviders::start_for(settings.names.clone(), &ownership, &board);
         let inventory = Arc::new(Inventory::beside(register));
         let (readers, holding) = (Readers::default(), Readers::default());
         let is_agent = wake.is_some();
-        let desk = Arc::new(EventAggregator::new(aggregator::Sources {
+        let aggregator = Arc::new(EventAggregator::new(aggregator::Sources {
             inventory: Arc::clone(&inventory),
             ownership: ownership.clone(),
             listed: listed(readers.clone(), Arc::clone(&inventory)),
@@ -74,7 +74,7 @@ impl Core {
             board,
             gauges: Arc::default(),
             files,
-            aggregator: desk,
+            aggregator,
             nodes: settings.nodes.clone(),
             readers,
             holding,
@@ -83,17 +83,17 @@ impl Core {
             late: <_>::default(),
             nccl_processes: <_>::default(),
         };
-        let (series_limit, job_grants) = (settings.series_limit, JobGrants::default());
-        Self { context, series_limit, providers: suppliers, job_allocations: job_grants }
+        let (series_limit, job_allocations) = (settings.series_limit, JobGrants::default());
+        Self { context, series_limit, providers, job_allocations }
     }
 
-    /// Starts those who name pods and containers.
+    /// Starts the metadata providers, which name pods and containers.
     pub(super) fn start_providers(&mut self) -> Result<(), RunError> {
         let name = || providers::THREAD.into();
         self.providers.start().map_err(|source| RunError::Thread { name: name(), source })
     }
 
-    /// Starts the wanted ones of the sources that are switched on, in their order; gives the
+    /// Starts the enabled sources that `wanted` selects, in start order, and returns their
     /// collectors.
     pub(super) fn start_sources(
         &mut self,
@@ -109,7 +109,7 @@ impl Core {
         Ok(collectors)
     }
 
-    /// Turns samples into series, by what the parts share.
+    /// Makes the registry that turns samples into series.
     pub(super) fn registry(&self) -> SeriesRegistry {
         let Context { inventory, ownership, communicators, .. } = &self.context;
         SeriesRegistry::new(Arc::clone(inventory), ownership.clone())
@@ -118,7 +118,8 @@ impl Core {
             .with_communicators(Arc::clone(communicators))
     }
 
-    /// Puts the report of what has no tick of its own on the board.
+    /// Refreshes what has no tick of its own: reports of the file helpers, upkeep of sources without
+    /// a collector, Slurm allocations, and the list of reader children.
     pub(super) fn refresh(&self) {
         let Context { board, ownership, paths, gauges, .. } = &self.context;
         board.put(tenant_files::NAME, &self.context.files.status().report());
@@ -136,7 +137,7 @@ impl Core {
     }
 }
 
-/// The processes that the drivers last listed on a device.
+/// Lists the processes that the drivers last reported on a device.
 fn listed(readers: Readers, inventory: Arc<Inventory>) -> aggregator::Listed {
     Box::new(move |gpu| {
         let readers = readers.all();

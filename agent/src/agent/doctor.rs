@@ -1,10 +1,10 @@
-//! The lines of `gpuwho doctor`: a look at everything the agent would use, without an agent.
+//! The findings of `gpuwho doctor`: checks everything that the agent would use, without an agent.
 
 use super::configuration::Configuration;
 use super::read_once;
 use crate::diagnosis::{self, Finding};
 
-/// Looks at the host, at each row of the tables, and at the devices.
+/// Checks the host, each source, the metadata providers, each sink, and the devices.
 pub fn diagnose(configuration: &Configuration) -> Vec<Finding> {
     let settings = &configuration.settings;
     let mut findings = diagnosis::host(settings);

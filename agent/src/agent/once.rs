@@ -17,17 +17,18 @@ use crate::sample::{Batch, SourcePart};
 use crate::who::HostReport;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The driver computes a process's utilisation over the time since it was last asked: a second
-/// look this much later has something to show.
+/// Time between two readings of the devices. The driver computes a process's utilisation over the
+/// time since the last call, so only the second reading has a value.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 
-/// How long the node's runtimes have to name what was found; they take a few milliseconds.
+/// Time for the container runtime and the kubelet to name what was found; they take a few
+/// milliseconds.
 const NAMES: Duration = Duration::from_millis(500);
 
-/// How long the sinks have to send what was read.
+/// Time for the sinks to send what was read.
 const FLUSH: Duration = Duration::from_secs(10);
 
-/// Looks once at everything and gives the table.
+/// Reads the devices and their processes once, without an agent.
 pub fn read_once(configuration: &Configuration) -> HostReport {
     let settings = &configuration.settings;
     let mut core = Core::new(settings, DeviceStore::read_only(&settings.paths.state), None);
@@ -50,8 +51,8 @@ pub fn read_once(configuration: &Configuration) -> HostReport {
     core.who()
 }
 
-/// Reads the named sources, or those that need neither time nor the kernel's probes; once, or at
-/// every interval until killed.
+/// Reads the named sources, or, without names, those that need neither time nor BPF probes; once, or
+/// at every interval until the process is killed.
 pub fn collect(
     configuration: &Configuration,
     names: &[String],
@@ -70,8 +71,8 @@ pub fn collect(
     })?;
     let context = core.context.clone();
     let (inventory, ownership) = (&context.inventory, &context.ownership);
-    let mut enricher = core.registry();
-    let mut ledger = Accounting::new(settings.interval);
+    let mut registry = core.registry();
+    let mut accounting = Accounting::new(settings.interval);
     let nodes = Nodes::read(&settings.nodes, &settings.paths);
     let mut tracker = Tracker::default();
     loop {
@@ -82,14 +83,14 @@ pub fn collect(
         collectors.extend(context.late.take());
         for collector in &mut collectors {
             let mut batch = read(&core, collector.as_mut());
-            ledger.account(&mut batch, ownership, inventory);
-            enricher.enrich(&batch, &mut out);
+            accounting.account(&mut batch, ownership, inventory);
+            registry.enrich(&batch, &mut out);
         }
         core.refresh();
-        sinks::accept(&mut sinks, &out);
+        sinks::export(&mut sinks, &out);
         let events: Vec<Record> = context.aggregator.drain().iter().flat_map(records).collect();
         if !events.is_empty() {
-            sinks::tell(&mut sinks, &events);
+            sinks::export_events(&mut sinks, &events);
         }
         if once {
             break;
@@ -100,8 +101,8 @@ pub fn collect(
     Ok(())
 }
 
-fn observe(core: &Core, seen: Vec<Evidence>) {
-    for evidence in seen {
+fn observe(core: &Core, found: Vec<Evidence>) {
+    for evidence in found {
         core.context.ownership.observe(evidence);
     }
 }

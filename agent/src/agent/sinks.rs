@@ -1,4 +1,4 @@
-//! [`SINKS`]: everything that takes points and events. To add one, write its file and its row here.
+//! [`SINKS`]: every receiver of points and events. To add one, write its file and its row here.
 
 use super::RunError;
 use super::configuration::Configuration;
@@ -15,7 +15,7 @@ pub static SINKS: &[SinkDef] = &[
     export::lines::FILE,
 ];
 
-/// The forms that `--sink` takes.
+/// The forms of `--sink`, for its help.
 pub fn forms() -> String {
     SINKS.iter().filter_map(SinkDef::form).collect::<Vec<_>>().join(" or ")
 }
@@ -31,7 +31,7 @@ pub fn parse(flag: &str) -> Result<String, String> {
 /// An open sink and its name.
 pub(super) type OpenSink = (&'static str, Box<dyn Sink>);
 
-/// Opens every sink that is asked for.
+/// Opens every sink that the configuration requests.
 pub(super) fn open(configuration: &Configuration) -> Result<Vec<OpenSink>, RunError> {
     let settings = &configuration.settings;
     let node = settings.names.kubernetes.node_name.as_deref();
@@ -45,14 +45,14 @@ pub(super) fn open(configuration: &Configuration) -> Result<Vec<OpenSink>, RunEr
 }
 
 /// Hands a batch to every sink.
-pub(super) fn accept(sinks: &mut [OpenSink], batch: &EnrichedBatch) {
+pub(super) fn export(sinks: &mut [OpenSink], batch: &EnrichedBatch) {
     for (_, sink) in sinks {
         sink.export(batch);
     }
 }
 
 /// Hands events to every sink.
-pub(super) fn tell(sinks: &mut [OpenSink], records: &[Record]) {
+pub(super) fn export_events(sinks: &mut [OpenSink], records: &[Record]) {
     for (_, sink) in sinks {
         sink.export_events(records);
     }

@@ -6,7 +6,7 @@ use crate::collect::device::{self, DEVICES};
 use crate::collect::kernel::PROBES;
 use crate::collect::source::SourceDef;
 
-/// The sources. What must start before what, each row says itself.
+/// The sources. Each row names the sources that must start before it.
 pub static SOURCES: &[SourceDef] = &[
     collect::nccl::INSPECTOR,
     collect::nccl::RAS,
@@ -27,14 +27,14 @@ pub fn names() -> Vec<&'static str> {
     all().iter().map(|source| source.name).collect()
 }
 
-/// The keys of the configuration that make sources tell less.
+/// The configuration keys that reduce what sources report.
 pub(super) fn switches() -> String {
     let all = all().into_iter().flat_map(|source| source.switches);
     all.copied().collect::<Vec<_>>().join(", ")
 }
 
-/// The places of `sources` in the order in which they start: each after those that it names, else
-/// as they are listed. What waits for itself comes last.
+/// Indexes of `sources` in start order: each after the sources that it names, otherwise as they are
+/// listed. Sources that wait for each other in a circle come last.
 pub(super) fn start_order(sources: &[SourceDef]) -> Vec<usize> {
     let mut order: Vec<usize> = Vec::new();
     while order.len() < sources.len() {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_does_not_keep_the_others_from_starting() {
+    fn the_other_sources_start_before_a_circle() {
         let rows = [row("a", &["b"]), row("b", &["a"]), row("c", &[]), row("d", &["gone"])];
         assert_eq!(order(&rows), ["c", "d", "a", "b"]);
     }

@@ -1,5 +1,5 @@
-//! The upkeep of owners, names and grants, once an interval. It reads the host's files, so it has a
-//! thread of its own: one that never answers stops this, and nothing that is sent.
+//! Refreshes owners, names and allocations once an interval. It reads the host's files, so it has a
+//! thread of its own: a file system that never answers stops this thread, but not the export.
 
 use super::core::Core;
 use crate::attribute::users;
@@ -11,10 +11,10 @@ use crate::host::boot_time_ns;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The thread, among the sources.
+/// The thread's name in the status registry.
 pub(super) const THREAD: &str = "upkeep";
 
-/// Runs until told to stop.
+/// Runs until the agent stops.
 pub(super) fn run(core: &Core, stop: &Stop) {
     let Context { board, ownership, gauges, interval, .. } = &core.context;
     board.clock(THREAD);
@@ -25,7 +25,7 @@ pub(super) fn run(core: &Core, stop: &Stop) {
             core.refresh();
             ownership.expire(boot_time_ns());
         });
-        // Among the sources once it has hung.
+        // Reported only once it has hung.
         let hung = ownership.hung_users().map(|(file, since)| no_users(file, since));
         has_hung |= hung.is_some();
         if has_hung {
@@ -36,6 +36,6 @@ pub(super) fn run(core: &Core, stop: &Stop) {
 
 fn no_users(file: &Path, since: Duration) -> Report {
     let (file, seconds) = (file.display(), since.as_secs());
-    let reason = format!("{file} has not answered for {seconds} s; users have numbers for names");
+    let reason = format!("{file} has not answered for {seconds} s; users are shown by number");
     Report::of(SourceState::Hung, reason, "see the file system that paths.passwd is on")
 }

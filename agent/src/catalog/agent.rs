@@ -1,4 +1,4 @@
-//! The agent's own figures: what it costs, what works, what was lost.
+//! Metrics of the agent itself: its cost, the state of its sources, its losses.
 
 use super::attributes as attr;
 use super::{dims, metrics};
@@ -10,7 +10,7 @@ dims! {
     SourceState: attr::SOURCE_STATE {
         /// Working.
         Ready = "ready",
-        /// Working with less than it could have; `gpuwho doctor` says what is missing.
+        /// Working with a part of its data; `gpuwho doctor` names what is missing.
         Degraded = "degraded",
         /// Nothing to read on this host (no driver, no kubelet): not an error.
         Absent = "absent",
@@ -21,133 +21,133 @@ dims! {
     }
     /// Why data was dropped.
     DropReason: attr::DROP_REASON {
-        /// The kernel's ring had no room.
+        /// The BPF ring buffer was full.
         RingFull = "ring_full",
-        /// A kernel map had no room.
+        /// A BPF map was full.
         MapFull = "map_full",
-        /// A communicator found no room in the kernel's map, or its owner holds all places it may.
+        /// The BPF map of communicators was full, or the owner had reached its limit there.
         CommunicatorsFull = "communicators_full",
-        /// The same of an operation by size.
+        /// The same for operations by size.
         OperationsFull = "operations_full",
-        /// The same of a thread.
+        /// The same for threads.
         ThreadsFull = "threads_full",
-        /// The queue to the exporter was full; the oldest batch went.
+        /// The export queue was full and dropped the oldest batch.
         QueueFull = "queue_full",
         /// The receiver refused the points.
         Rejected = "rejected",
         /// Retries ended without an answer.
         Undelivered = "undelivered",
-        /// A reading that cannot be true: all ones, 300 °C, 120 %.
+        /// An impossible reading: all ones, 300 °C, 120 %.
         Implausible = "implausible",
-        /// Not a finite number: no receiver takes it.
+        /// Not a finite number; receivers do not accept it.
         NotFinite = "not_finite",
-        /// Its series would have been one more than `agent.series_limit` allows.
+        /// Its series would have exceeded `agent.series_limit`.
         SeriesLimit = "series_limit",
-        /// Its tenant's file systems do not answer, or too slowly: nothing of the tenant's is read
-        /// for a while.
+        /// The tenant's file systems do not answer or are too slow; the agent does not read the tenant's
+        /// files during a back-off.
         TenantHung = "tenant_hung",
         /// Every process that reads tenants' files hung or was busy.
         HelpersExhausted = "helpers_exhausted",
     }
-    /// What all tenants of a host share, each only up to a part of it.
+    /// A shared resource of which each owner may use only a part.
     OwnerLimit: attr::OWNER_LIMIT {
-        /// Series: points that were left out.
+        /// Series: points left out.
         Series = "series",
         /// Files of NCCL's Inspector.
         InspectorFiles = "inspector_files",
         /// Ranks and combinations in files of NCCL's Inspector.
         InspectorRanks = "inspector_ranks",
-        /// New names that a rank gave itself in files of NCCL's Inspector.
+        /// Changed rank names in files of NCCL's Inspector.
         RankNames = "rank_names",
         /// Lines of the agent's log.
         LogLines = "log_lines",
         /// Events that were summed up instead of sent one by one.
         Events = "events",
-        /// Places for communicators in the kernel's map.
+        /// Entries for communicators in the BPF map.
         Communicators = "communicators",
-        /// Places for operations by size in the kernel's map.
+        /// Entries for operations by size in the BPF map.
         Operations = "operations",
-        /// Places for threads that call NCCL in the kernel's map.
+        /// Entries for threads that call NCCL in the BPF map.
         Threads = "threads",
-        /// Places for unique ids in the kernel's map.
+        /// Entries for unique ids in the BPF map.
         UniqueIds = "unique_ids",
     }
     /// How an export request ended.
     ExportOutcome: attr::EXPORT_OUTCOME {
         /// Accepted.
         Ok = "ok",
-        /// Refused for good.
+        /// Refused permanently.
         Refused = "refused",
-        /// Given up after retries.
+        /// Failed after retries.
         Failed = "failed",
     }
     /// One of the agent's processes.
     AgentProcess: attr::AGENT_PROCESS {
         /// The agent itself.
         Agent = "agent",
-        /// The children that read devices, all together.
+        /// All device reader children together.
         Reader = "reader",
     }
     /// A stage of the agent's pipeline.
     Stage: attr::STAGE {
-        /// Whose the numbers are that a driver lists.
+        /// Identification of the PIDs that a driver lists.
         Identify = "identify",
-        /// The look-ups of owners and devices for the points.
+        /// Look-ups of owners and devices for the points.
         Owners = "owners",
-        /// The upkeep of owners, names and grants once a tick.
+        /// Refresh of owners, names and allocations once a tick.
         Table = "table",
-        /// The shares of devices by owner, their own look-ups included.
+        /// Shares of devices by owner, with their own look-ups.
         Shares = "shares",
-        /// Points of series.
+        /// Making points of series.
         Series = "series",
-        /// Handing over to the sinks, with encoding.
+        /// Passing points to the sinks, with encoding.
         Sinks = "sinks",
     }
 }
 
 metrics! {
-    /// State of each source: 1 on the state it is in, 0 on the others.
+    /// State of each source: 1 for its current state, 0 for the others.
     SOURCE_STATE: Gauge<i64> of Source, by SourceState = "gpuwho.source.status" ["1"]
         from "the source's own report";
     /// CPU time each source's thread has used.
     SOURCE_CPU: Counter<f64> of Source = "gpuwho.source.cpu.time" ["s"]
         from "CLOCK_THREAD_CPUTIME_ID of the source's thread";
-    /// CPU time each stage between the sources and the receivers has used. What knowing whose it is
-    /// costs a tick is the first three; what is found out between ticks is on the sources `names`
-    /// and `device_users`.
+    /// CPU time of each pipeline stage between the sources and the sinks. The first three stages are
+    /// the cost of attribution per tick; attribution between ticks is on the sources `names` and
+    /// `device_users`.
     STAGE_CPU: Counter<f64> of Agent, by Stage = "gpuwho.stage.cpu.time" ["s"]
         from "CLOCK_THREAD_CPUTIME_ID around the stage";
     /// Time from the start of a reading to its end.
     SOURCE_DURATION: Histogram<Histogram> of Source = "gpuwho.source.duration" ["s"]
         from "CLOCK_MONOTONIC around each reading";
-    /// Readings that failed and will be tried again. A value that cannot be true is none of them: it
-    /// is in `gpuwho.dropped`, as `implausible`.
+    /// Readings that failed and are retried. Impossible values are not counted here but in
+    /// `gpuwho.dropped`, as `implausible`.
     SOURCE_ERRORS: Counter<i64> of Source = "gpuwho.source.errors" ["{error}"]
         from "the source's own report";
-    /// Times a source's child process was started again.
+    /// Number of times a source's child process was restarted.
     SOURCE_RESTARTS: Counter<i64> of Source = "gpuwho.source.restarts" ["{restart}"]
         from "the reader's supervisor";
-    /// Times a source became `hung`: its thread did not come back from a reading for three intervals
-    /// and at least 30 s, or what it reads from, a driver or a tenant's file, does not answer.
+    /// Number of times a source became `hung`: its thread did not return from a reading for three
+    /// intervals and at least 30 s, or the driver or tenant's file that it reads does not answer.
     SOURCE_HANGS: Counter<i64> of Source = "gpuwho.source.hangs" ["{hang}"]
-        from "the age of the reading that each thread is at, and the sources' own reports";
-    /// Data lost, by reason.
+        from "the age of each thread's current reading, and the sources' own reports";
+    /// Lost data, by reason.
     DROPPED: Counter<i64> of Source, by DropReason = "gpuwho.dropped" ["{item}"]
-        from "the place that dropped it";
-    /// What was refused to an owner because its part of what all owners share was used up. Only
-    /// owners that were refused something; beyond 32 of them the others are one, `other`.
+        from "the component that dropped it";
+    /// Items refused to an owner because it had reached its limit of a shared resource. Only owners
+    /// with refused items have a series; owners beyond the first 32 are summed up as `other`.
     OWNER_REFUSED: Counter<i64> of OwnerId, by OwnerLimit = "gpuwho.owner.refused" ["{item}"]
-        from "the place that refused it";
+        from "the component that refused it";
     /// Points sent, by outcome.
     EXPORT_POINTS: Counter<i64> of Source, by ExportOutcome = "gpuwho.export.points" ["{point}"]
         from "the sink's answers";
-    /// Series that are alive.
+    /// Number of live series.
     SERIES: Gauge<i64> of Agent = "gpuwho.series" ["{series}"]
         from "the series registry";
-    /// Processes known to hold a device.
+    /// Number of known processes that hold a device.
     HOLDERS: Gauge<i64> of Agent = "gpuwho.holders" ["{process}"]
         from "the ownership table";
-    /// Time from a process's opening of a device to its owner being known.
+    /// Time from the moment a process opens a device until its owner is resolved.
     OWNERSHIP_LATENCY: Histogram<Histogram> of Agent = "gpuwho.ownership.latency" ["s"]
         from "kernel time stamp of the open against CLOCK_BOOTTIME when the owner was resolved";
     /// CPU time of the agent's processes.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct AttrKey {
     /// OpenTelemetry name.
     pub name: &'static str,
-    /// What it holds, as the documents say it.
+    /// Its description in the documents.
     pub description: &'static str,
 }
 
@@ -27,7 +27,7 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// `gpuwho`, unless `OTEL_SERVICE_NAME` says otherwise (resource).
+    /// `gpuwho`, unless `OTEL_SERVICE_NAME` is set (resource).
     SERVICE_NAME = "service.name";
     /// The agent's version (resource).
     SERVICE_VERSION = "service.version";
@@ -63,7 +63,7 @@ attributes! {
     GPU_MIG_COMPUTE_INSTANCE = "gpu.mig.compute_instance.id";
     /// The MIG instance's profile as the driver names it: `3g.20gb`, `1c.3g.20gb`, `1g.10gb+me`.
     GPU_MIG_PROFILE = "gpu.mig.profile";
-    /// The engine that was busy.
+    /// The busy engine.
     GPU_TASK = "gpu.task";
     /// Part of the device memory.
     GPU_MEMORY_STATE = "gpu.memory.state";
@@ -77,25 +77,25 @@ attributes! {
     GPU_CLOCK_TYPE = "gpu.clock.type";
     /// Why memory was taken out of use.
     GPU_MEMORY_RETIREMENT_CAUSE = "gpu.memory.retirement.cause";
-    /// How many of its spare rows a bank of memory still has.
+    /// Number of spare rows that a bank of memory still has.
     GPU_MEMORY_SPARE_ROWS = "gpu.memory.spare_rows";
     /// Kind of PCIe error.
     GPU_PCIE_ERROR = "gpu.pcie.error";
     /// Whether ECC corrected an error.
     GPU_ECC_ERROR_TYPE = "gpu.ecc.error_type";
-    /// Since when ECC errors are counted.
+    /// Start of the ECC error counts.
     GPU_ECC_COUNT_TYPE = "gpu.ecc.count_type";
     /// Which memory of the device.
     GPU_ECC_LOCATION = "gpu.ecc.location";
     /// Which part of the device a static memory is in.
     GPU_ECC_SRAM_UNIT = "gpu.ecc.sram.unit";
-    /// What holds the clocks down.
+    /// What keeps the clocks down.
     GPU_THROTTLE_REASON = "gpu.throttle.reason";
     /// Which part of the multiprocessors.
     GPU_PIPE = "gpu.pipe";
     /// Which video or image engine.
     GPU_MEDIA_ENGINE = "gpu.media.engine";
-    /// How a device's performance counters stand.
+    /// State of a device's performance counters.
     GPU_COUNTERS_STATE = "gpu.counters.state";
     /// How the process uses the device.
     GPU_PROCESS_TYPE = "gpu.process.type";
@@ -103,29 +103,29 @@ attributes! {
     GPU_STATE = "gpu.state";
     /// Number of a link of the device.
     GPU_LINK_INDEX = "gpu.interconnect.link_index";
-    /// Which way, seen from the device. OpenTelemetry's own, which its `hw.gpu.io` has too.
+    /// Direction, as seen from the device. OpenTelemetry's own attribute, also on its `hw.gpu.io`.
     IO_DIRECTION = "network.io.direction";
-    /// What a link does.
+    /// State of a link.
     GPU_LINK_STATE = "gpu.interconnect.state";
-    /// What went wrong on a link.
+    /// Kind of error on a link.
     GPU_LINK_ERROR = "gpu.interconnect.error";
     /// How the recovery of a link ended.
     GPU_LINK_RECOVERY = "gpu.interconnect.recovery";
     /// Symbols corrected in a codeword.
     GPU_LINK_FEC_BIN = "gpu.interconnect.fec.corrected";
-    /// How far the registration with the NVLink fabric is.
+    /// State of the registration with the NVLink fabric.
     GPU_FABRIC_STATE = "gpu.fabric.state";
-    /// How the NVLink fabric is, all in all.
+    /// Overall health of the NVLink fabric.
     GPU_FABRIC_HEALTH = "gpu.fabric.health";
-    /// Something that is not well with the NVLink fabric.
+    /// A problem of the NVLink fabric.
     GPU_FABRIC_CONDITION = "gpu.fabric.condition";
-    /// What the driver advises to do.
+    /// The recovery action that the driver advises.
     GPU_RECOVERY_ACTION = "gpu.recovery.action";
-    /// Something that is on or off.
+    /// A mode that is on or off.
     GPU_MODE = "gpu.mode";
     /// Who may use the device.
     GPU_COMPUTE_MODE = "gpu.compute_mode";
-    /// What works on video.
+    /// The video use.
     GPU_VIDEO_USE = "gpu.video.use";
     /// Whether memory is protected in confidential computing.
     GPU_MEMORY_PROTECTION = "gpu.memory.protection";
@@ -143,7 +143,7 @@ attributes! {
     GPU_INFOROM_ECC = "gpu.inforom.ecc.version";
     /// Version of the InfoROM's power object (`gpu.info`).
     GPU_INFOROM_POWER = "gpu.inforom.power.version";
-    /// Checksum of the InfoROM's configuration, in hex: equal configurations have equal ones
+    /// Checksum of the InfoROM's configuration, in hex: equal configurations have equal checksums
     /// (`gpu.info`).
     GPU_INFOROM_CHECKSUM = "gpu.inforom.configuration.checksum";
     /// Number of the module on its baseboard (`gpu.info`).
@@ -152,13 +152,13 @@ attributes! {
     GPU_ADDRESSING_MODE = "gpu.addressing.mode";
     /// Serial number of the chassis (`gpu.info`).
     GPU_CHASSIS_SERIAL = "gpu.platform.chassis.serial_number";
-    /// Slot in the chassis, switches counted (`gpu.info`).
+    /// Slot in the chassis, counting switches (`gpu.info`).
     GPU_PLATFORM_SLOT = "gpu.platform.slot";
     /// Compute tray in the chassis (`gpu.info`).
     GPU_PLATFORM_TRAY = "gpu.platform.tray";
     /// Node in the slot (`gpu.info`).
     GPU_PLATFORM_HOST = "gpu.platform.host";
-    /// What NVLink leads to: `direct` (other devices) or `switch` (`gpu.info`).
+    /// What NVLink connects to: `direct` (other devices) or `switch` (`gpu.info`).
     GPU_PLATFORM_PEER = "gpu.platform.peer";
     /// NVLink generation, `4.0` (`gpu.info`).
     GPU_NVLINK_VERSION = "gpu.nvlink.version";
@@ -175,13 +175,13 @@ attributes! {
     PROCESS_PID = "process.pid";
     /// The process's executable name (`comm`).
     PROCESS_EXECUTABLE_NAME = "process.executable.name";
-    /// The user name, or the number where no name is known.
+    /// The user name, or the user id where no name is known.
     PROCESS_OWNER = "process.owner";
     /// The container's id.
     CONTAINER_ID = "container.id";
-    /// The container's name, where it is in no pod.
+    /// The container's name, outside pods.
     CONTAINER_NAME = "container.name";
-    /// The container's image as its runtime names it.
+    /// The container's image, as named by its runtime.
     CONTAINER_IMAGE_NAME = "container.image.name";
     /// The container's runtime: `containerd`, `cri-o`, `docker`, `podman`.
     CONTAINER_RUNTIME = "container.runtime.name";
@@ -201,7 +201,7 @@ attributes! {
     K8S_NAMESPACE_NAME = "k8s.namespace.name";
     /// The pod's quality-of-service class: `guaranteed`, `burstable` or `besteffort`.
     K8S_POD_QOS = "k8s.pod.qos_class";
-    /// The node, as Kubernetes names it.
+    /// The node's name in Kubernetes.
     K8S_NODE_NAME = "k8s.node.name";
     /// The pod's Deployment.
     K8S_DEPLOYMENT_NAME = "k8s.deployment.name";
@@ -215,13 +215,13 @@ attributes! {
     K8S_JOB_NAME = "k8s.job.name";
     /// The pod's CronJob.
     K8S_CRONJOB_NAME = "k8s.cronjob.name";
-    /// Kind of the pod's workload, in Kubernetes' word: `Deployment`, `PyTorchJob`, `RayCluster`, ….
+    /// Kind of the pod's workload, as in Kubernetes: `Deployment`, `PyTorchJob`, `RayCluster`, ….
     WORKLOAD_KIND = "gpuwho.workload.kind";
     /// Name of the pod's workload.
     WORKLOAD_NAME = "gpuwho.workload.name";
     /// Queue the workload was admitted through (Kueue, Volcano).
     WORKLOAD_QUEUE = "gpuwho.workload.queue";
-    /// The Slurm job's number; its SLUID (Slurm 26.05) where the node does not tell the number.
+    /// The Slurm job's number; its SLUID (Slurm 26.05) where the number is not known on the node.
     SLURM_JOB_ID = "slurm.job.id";
     /// The Slurm step: a number, `batch`, `extern` or `interactive`.
     SLURM_STEP_ID = "slurm.step.id";
@@ -229,7 +229,7 @@ attributes! {
     SLURM_TASK_ID = "slurm.task.id";
     /// The Slurm cluster.
     SLURM_CLUSTER_NAME = "slurm.cluster.name";
-    /// The user the Slurm job runs for.
+    /// The Slurm job's user.
     SLURM_JOB_USER = "slurm.job.user";
     /// The account the Slurm job is charged to.
     SLURM_JOB_ACCOUNT = "slurm.job.account";
@@ -237,47 +237,47 @@ attributes! {
     SLURM_JOB_PARTITION = "slurm.job.partition";
     /// The Slurm job's name.
     SLURM_JOB_NAME = "slurm.job.name";
-    /// The job array: the number the user knows it by.
+    /// The job array's number, as shown to the user.
     SLURM_ARRAY_JOB_ID = "slurm.array.job.id";
     /// The task's index in the job array.
     SLURM_ARRAY_TASK_ID = "slurm.array.task.id";
-    /// The least trusted source of the Slurm job's names here: `cgroup`, `slurmstepd`, `prolog`,
-    /// `mapping`, `process` (the kernel's user id) or `environment` (the user's own words).
+    /// The least trusted source of this Slurm job's names: `cgroup`, `slurmstepd`, `prolog`, `mapping`,
+    /// `process` (the kernel's user id) or `environment` (set by the user).
     SLURM_FACTS_SOURCE = "slurm.facts.source";
     /// Slurm's unique id of this run of the job (info series).
     SLURM_JOB_SLUID = "slurm.job.sluid";
     /// The leader of the heterogeneous job that the job is a component of (info series).
     SLURM_HET_JOB_ID = "slurm.het.job.id";
-    /// The component's place in its heterogeneous job (info series).
+    /// The component's offset in its heterogeneous job (info series).
     SLURM_HET_JOB_OFFSET = "slurm.het.job.offset";
-    /// Components of the heterogeneous job (info series).
+    /// Number of components of the heterogeneous job (info series).
     SLURM_HET_JOB_SIZE = "slurm.het.job.size";
-    /// The number of the Slurm job's user (info series).
+    /// The user id of the Slurm job's user (info series).
     SLURM_JOB_UID = "slurm.job.uid";
     /// The Slurm job's quality of service (info series).
     SLURM_JOB_QOS = "slurm.job.qos";
     /// The Slurm job's nodes, in Slurm's notation (info series).
     SLURM_JOB_NODES = "slurm.job.nodes";
-    /// How many nodes the Slurm job has (info series).
+    /// Number of nodes of the Slurm job (info series).
     SLURM_JOB_NODE_COUNT = "slurm.job.node_count";
-    /// How many tasks the Slurm job has (info series).
+    /// Number of tasks of the Slurm job (info series).
     SLURM_JOB_TASK_COUNT = "slurm.job.task_count";
-    /// How often the Slurm job was started again (info series).
+    /// Number of restarts of the Slurm job (info series).
     SLURM_JOB_RESTARTS = "slurm.job.restarts";
-    /// The GPUs granted to the Slurm job on this node, as Slurm or the mapping directory numbers
-    /// them (info series).
+    /// The GPUs allocated to the Slurm job on this node, as numbered by Slurm or the mapping directory
+    /// (info series).
     SLURM_JOB_GPUS = "slurm.job.gpus";
-    /// The GPUs of the Slurm step on this node, as Slurm numbers them (info series).
+    /// The GPUs of the Slurm step on this node, as numbered by Slurm (info series).
     SLURM_STEP_GPUS = "slurm.step.gpus";
-    /// The task's place among all tasks of its step (info series).
+    /// The task's rank among all tasks of its step (info series).
     SLURM_TASK_RANK = "slurm.task.rank";
-    /// The task's place among those of its step on this node (info series).
+    /// The task's rank among the tasks of its step on this node (info series).
     SLURM_TASK_LOCAL_RANK = "slurm.task.local_rank";
     /// The systemd unit.
     SYSTEMD_UNIT = "systemd.unit";
-    /// The LXC, nspawn or libvirt machine the process is in.
+    /// The LXC, nspawn or libvirt machine of the process.
     MACHINE_NAME = "gpuwho.machine.name";
-    /// Another scheduler that names its work in the cgroup: `nomad`, `htcondor`, `ecs`.
+    /// Another scheduler that the cgroup names: `nomad`, `htcondor`, `ecs`.
     SCHEDULER = "gpuwho.scheduler";
     /// Nomad's allocation, HTCondor's slot, ECS's task.
     SCHEDULER_ALLOCATION = "gpuwho.scheduler.allocation";
@@ -285,51 +285,51 @@ attributes! {
     SCHEDULER_TASK = "gpuwho.scheduler.task";
     /// How the owner was found: `cgroup`, `kernel`, `slurmstepd` (a parent), `none`.
     OWNER_METHOD = "gpuwho.owner.method";
-    /// The pod that a cgroup is named after which the work may have made itself: a claim, no identity
-    /// (info series).
+    /// The pod that a cgroup's name contains, where the workload may have made the cgroup itself: a claim,
+    /// not an identity (info series).
     CLAIMED_POD_UID = "gpuwho.claimed.pod.uid";
-    /// The container that a cgroup is named after which the work may have made itself (info series).
+    /// The container that a cgroup's name contains, where the workload may have made the cgroup itself
+    /// (info series).
     CLAIMED_CONTAINER_ID = "gpuwho.claimed.container.id";
-    /// The unit as a user's or a machine's own service manager names it (info series).
+    /// The unit, as named by the service manager of a user or a machine (info series).
     CLAIMED_SYSTEMD_UNIT = "gpuwho.claimed.systemd.unit";
-    /// The Slurm job that the process's own environment names, where nothing else gives it to a job
+    /// The Slurm job that the process's own environment names, where no other source assigns it to a job
     /// (info series).
     CLAIMED_SLURM_JOB_ID = "gpuwho.claimed.slurm.job.id";
-    /// The host's container that is the node of the cluster the pod is in (`kubernetes.nested`; info
-    /// series).
+    /// The host's container that is the node of the pod's cluster (`kubernetes.nested`; info series).
     NODE_CONTAINER_ID = "gpuwho.node.container.id";
-    /// What kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`,
-    /// `user`, `other` (owners beyond those told apart on a device) or `unattributed`.
+    /// Kind of owner: `pod`, `slurm_job`, `allocation`, `container`, `machine`, `service`, `user`,
+    /// `other` (owners beyond the limit of a device) or `unattributed`.
     OWNER_KIND = "gpuwho.owner.kind";
-    /// Who granted a device to its owner.
+    /// The source of a device allocation.
     GRANT_SOURCE = "gpu.allocation.source";
-    /// Whether a device was granted whole or in part.
+    /// Whether a device is allocated whole or in part.
     GRANT_KIND = "gpu.allocation.kind";
-    /// The name a device was asked for by: the device plugin's resource, the claim, `gres/gpu`.
+    /// The requested resource name: the device plugin's resource, the claim, `gres/gpu`.
     GRANT_RESOURCE = "gpu.allocation.resource";
-    /// Which part of a device that several owners were granted: the replica's number, the share's id.
+    /// The part of a device that is allocated to several owners: the replica's number, the share's id.
     GRANT_REPLICA = "gpu.allocation.replica";
-    /// Driver of the claim of dynamic resource allocation: `gpu.nvidia.com`.
+    /// Driver of the resource claim (Dynamic Resource Allocation): `gpu.nvidia.com`.
     CLAIM_DRIVER = "gpu.allocation.claim.driver";
-    /// Pool that the driver took the claim's device from.
+    /// The driver's pool from which the claim's device comes.
     CLAIM_POOL = "gpu.allocation.claim.pool";
-    /// What the driver calls the claim's device.
+    /// The driver's name of the claim's device.
     CLAIM_DEVICE = "gpu.allocation.claim.device";
-    /// CDI names of the claim's device, with commas between them.
+    /// CDI names of the claim's device, comma-separated.
     CLAIM_CDI = "gpu.allocation.claim.cdi_devices";
-    /// NUMA nodes of the device as its plugin says: `0` or `0-1`.
+    /// NUMA nodes of the device, according to its plugin: `0` or `0-1`.
     GRANT_NUMA = "gpu.allocation.numa_nodes";
-    /// CPUs that the kubelet has set aside for the container: `2-5,8`.
+    /// CPUs that the kubelet has pinned to the container: `2-5,8`.
     GRANT_CPUS = "gpu.allocation.cpus";
-    /// Bytes of memory that the kubelet has set aside for the container.
+    /// Bytes of memory that the kubelet has pinned to the container.
     GRANT_MEMORY = "gpu.allocation.memory.size";
     /// NUMA nodes of that memory.
     GRANT_MEMORY_NUMA = "gpu.allocation.memory.numa_nodes";
-    /// What the owner did with the device it was granted.
+    /// The owner's use of the allocated device.
     ALLOCATION_STATE = "gpu.allocation.state";
-    /// How an owner's share was found.
+    /// Method by which an owner's share was found.
     SHARE_METHOD = "gpuwho.share.method";
-    /// What shows that a process is on a device.
+    /// Evidence that a process is on a device.
     PRESENCE = "gpuwho.presence";
     /// The communicator: NCCL's own hash of it, in hex, the same on all ranks and nodes.
     NCCL_COMMUNICATOR = "nccl.communicator.id";
@@ -337,101 +337,101 @@ attributes! {
     NCCL_RANK = "nccl.rank";
     /// Ranks of the communicator, on all nodes.
     NCCL_RANKS = "nccl.nranks";
-    /// The communicator it was made from.
+    /// The communicator from which it was made.
     NCCL_PARENT = "nccl.communicator.parent";
-    /// The name the program gave the communicator (`ncclConfig_t.commName`, or the parent's), as
-    /// the probes or the Inspector tell it: 64 bytes at most, cut with `…`, without control
-    /// characters; one for all ranks of the host. On `nccl.communicator.info` and events, and
-    /// elsewhere only where the id is not known.
+    /// The communicator's name, as set by the program (`ncclConfig_t.commName`, or the parent's) and
+    /// read by the probes or the Inspector: at most 64 bytes, cut with `…`, without control characters;
+    /// one name for all ranks of the host. On `nccl.communicator.info` and events, and elsewhere only
+    /// where the id is not known.
     NCCL_NAME = "nccl.communicator.name";
-    /// How the communicator came to be: `unique_id`, `init_all`, `split`, `shrink`, `grow` or
-    /// `unknown`.
+    /// How the communicator was made: `unique_id`, `init_all`, `split`, `shrink`, `grow` or `unknown`.
     NCCL_ORIGIN = "nccl.communicator.origin";
-    /// What tells which communicator it is, and which rank: `birth`, `memory`, `ras` or `unknown`.
+    /// The source of the communicator's identity and rank: `birth`, `memory`, `ras` or `unknown`.
     NCCL_KNOWN_BY = "nccl.communicator.known_by";
-    /// How a rank is in NCCL's own account of its communicator.
+    /// State of a rank according to NCCL.
     NCCL_RANK_PRESENCE = "nccl.rank.presence";
-    /// How a process is in NCCL's own account of its job.
+    /// State of a process according to NCCL.
     NCCL_PEER_STATE = "nccl.peer.state";
-    /// What came of asking NCCL's status socket.
+    /// Outcome of a query to NCCL's status socket.
     NCCL_RAS_OUTCOME = "nccl.ras.outcome";
-    /// Address of the node of a process that NCCL told of (events).
+    /// Address of the node of a process that NCCL reports (events).
     NCCL_PEER_HOST = "nccl.peer.host";
-    /// Number of that process on its node (events).
+    /// PID of that process on its node (events).
     NCCL_PEER_PID = "nccl.peer.pid";
     /// CUDA devices of that process, comma-separated (events).
     NCCL_PEER_DEVICES = "nccl.peer.devices";
-    /// Whose the process and the owner on such a record are: `itself` where that process is or was
-    /// on this node, else `peer`, one of the others of its job here (events).
+    /// Which process and owner such a record names: `itself` where that process is or was on this node,
+    /// otherwise `peer`, another process of its job on this node (events).
     NCCL_PEER_RECORD = "nccl.peer.record";
-    /// Size in bytes of the message of the call that a rank stays in, or has made last (events).
+    /// Message size in bytes of the rank's open or latest call (events).
     NCCL_CALL_BYTES = "nccl.call.bytes";
-    /// Whether that call has come back: `open` or `returned` (events).
+    /// Whether that call has returned: `open` or `returned` (events).
     NCCL_CALL_STATE = "nccl.call.state";
     /// Seconds since that call (events).
     NCCL_CALL_AGE = "nccl.call.age";
-    /// Collectives that the rank is behind the foremost one on its node (events).
+    /// Number of collectives by which the rank is behind the foremost one on its node (events).
     NCCL_CALL_LAG = "nccl.call.lag";
     /// Device ordinal of the rank in its process.
     NCCL_DEVICE = "nccl.device";
     /// The library's version.
     NCCL_VERSION = "nccl.version";
-    /// The library's file, as the process sees it.
+    /// The library's file, by the process's own path.
     NCCL_LIBRARY = "nccl.library";
-    /// What the library was asked to do.
+    /// The operation of a call.
     NCCL_OPERATION = "nccl.operation";
     /// Size of the message.
     NCCL_SIZE_CLASS = "nccl.size_class";
-    /// How a rank stands.
+    /// State of a rank.
     NCCL_RANK_STATE = "nccl.rank.state";
-    /// What the governor lets the probes do.
+    /// The level of the probes that the probe budget allows.
     NCCL_GOVERNOR_LEVEL = "nccl.governor.state";
-    /// What the governor let the probes do before (events).
+    /// The level of the probes before the change (events).
     NCCL_GOVERNOR_BEFORE = "nccl.governor.state.before";
-    /// One second with probes in so many (events).
+    /// The probes are attached for one second in this many (events).
     NCCL_GOVERNOR_CYCLE = "nccl.governor.cycle";
-    /// Hits a second and process that were measured (events).
+    /// Measured hits a second and process (events).
     NCCL_GOVERNOR_RATE = "nccl.governor.rate";
-    /// Hits a second and process that are allowed (events).
+    /// Allowed hits a second and process (events).
     NCCL_GOVERNOR_BUDGET = "nccl.governor.hits_allowed";
     /// Which probes.
     NCCL_PROBE_PART = "nccl.probe";
-    /// First 14 hex digits of the communicator's hash, which is all that NCCL's Inspector writes
-    /// of it; only where nothing else tells the whole of it.
+    /// First 14 hex digits of the communicator's hash, because NCCL's Inspector writes no more; only
+    /// where no other source has the whole hash.
     NCCL_COMMUNICATOR_PREFIX = "nccl.communicator.id_prefix";
     /// Algorithm that NCCL chose: `ring`, `tree`, `collnet_direct`, `collnet_chain`, `nvls`,
     /// `nvls_tree`, `pat` or `unknown`.
     NCCL_ALGORITHM = "nccl.algorithm";
     /// Protocol that NCCL chose: `ll`, `ll128`, `simple` or `unknown`.
     NCCL_PROTOCOL = "nccl.protocol";
-    /// The least size of the message in bytes, as the source rounds it.
+    /// Lower bound of the message size in bytes, as rounded by the source.
     NCCL_MESSAGE_SIZE = "nccl.message.size";
-    /// What became of a line of the Inspector's.
+    /// Outcome of a line in an Inspector file.
     NCCL_INSPECTOR_OUTCOME = "nccl.inspector.outcome";
-    /// How a file of the Inspector's stands.
+    /// State of an Inspector file.
     NCCL_INSPECTOR_FILE_STATE = "nccl.inspector.file.state";
     /// Name of an event; on its log record it is the record's event name.
     EVENT_NAME = "gpuwho.event.name";
-    /// Which event a log record is about: the same on the records of all its victims (events).
+    /// Identifies the event of a log record: the same on the records of all affected owners (events).
     EVENT_ID = "gpuwho.event.id";
-    /// How many events a record stands for; only on one that sums up what was folded (events).
+    /// Number of events that a record summarises; only on summaries (events).
     EVENT_COUNT = "gpuwho.event.count";
-    /// Whose word it is: `kmsg` (the kernel log), `nvml` (the vendor library) or `nvml+kmsg`, where
-    /// both told it (events).
+    /// The source that reported it: `kmsg` (the kernel log), `nvml` (the vendor library), `nvml+kmsg`
+    /// (both), `nccl` (the probes), `nccl-ras` (NCCL's status socket) or `nccl-governor` (the probe
+    /// budget) (events).
     EVENT_SOURCE = "gpuwho.event.source";
-    /// What it means, in one phrase (events).
+    /// Its meaning, in one phrase (events).
     EVENT_MEANING = "gpuwho.event.meaning";
-    /// What to do about it, in one phrase (events).
+    /// The recommended action, in one phrase (events).
     EVENT_ACTION = "gpuwho.event.action";
     /// Processes of the record's owner that were on the device (events).
     EVENT_PROCESSES = "gpuwho.event.processes";
-    /// Owners that were on the device; each has a record of its own, up to a limit (events).
+    /// Number of affected owners; each has a record of its own, up to a limit (events).
     EVENT_VICTIMS = "gpuwho.event.victims";
-    /// Why the record's owner is told as affected: `named` (the source names its process, which held
-    /// the device), `device` (all of the device is affected), `candidate` (one process on the device
-    /// is affected, and the source does not say which) (events).
+    /// Why the record's owner is affected: `named` (the source names its process, which held the
+    /// device), `device` (the whole device is affected), `candidate` (one process on the device is
+    /// affected, and the source does not name it) (events).
     EVENT_AFFECTED = "gpuwho.event.affected";
-    /// How bad an event is; on its log record it is the record's severity.
+    /// Severity of an event; on its log record it is the record's severity.
     EVENT_SEVERITY = "gpuwho.event.severity";
     /// Code of an XID or SXid.
     GPU_XID_CODE = "gpu.xid.code";
@@ -441,19 +441,19 @@ attributes! {
     GPU_XID_UNIT = "gpu.xid.unit";
     /// That unit's error status, hexadecimal (events).
     GPU_XID_STATUS = "gpu.xid.status";
-    /// Bytes of device memory that a process had at most in its life (events).
+    /// Largest device memory of a process in its lifetime, in bytes (events).
     GPU_PROCESS_MEMORY_PEAK = "gpu.process.memory.peak";
-    /// Fraction of its life in which a process had a kernel on the device (events).
+    /// Fraction of its lifetime in which a process's kernels ran on the device (events).
     GPU_PROCESS_LIFETIME_UTILIZATION = "gpu.process.lifetime.utilization";
-    /// Fraction of its life in which a process had device memory read or written (events).
+    /// Fraction of its lifetime in which a process read or wrote device memory (events).
     GPU_PROCESS_LIFETIME_MEMORY = "gpu.process.lifetime.memory.utilization";
-    /// Seconds for which a process was on the device (events).
+    /// Seconds during which a process was on the device (events).
     GPU_PROCESS_LIFETIME = "gpu.process.lifetime.duration";
     /// The agent's source of data.
     SOURCE = "gpuwho.source";
     /// Why something was dropped.
     DROP_REASON = "gpuwho.drop.reason";
-    /// Which limit of an owner's was reached.
+    /// The limit that the owner reached.
     OWNER_LIMIT = "gpuwho.owner.limit";
     /// Outcome of an export request.
     EXPORT_OUTCOME = "gpuwho.export.outcome";
@@ -465,32 +465,32 @@ attributes! {
     STAGE = "gpuwho.stage";
 }
 
-/// What comes before the key of a container's label.
+/// The prefix of a container label's attribute name.
 pub const CONTAINER_LABEL: &str = "container.label.";
 
-/// Labels of pods that the operator asked for, on info series.
+/// Labels of pods that the configuration selects, on info series.
 pub static K8S_POD_LABEL: PodKeys = PodKeys::new(
     "k8s.pod.label.",
-    "A label of the pod that `[kubernetes] labels` asks for; its key is the name's end.",
+    "A label of the pod that `[kubernetes] labels` selects; the name ends in its key.",
 );
-/// Annotations of pods that the operator asked for, on info series.
+/// Annotations of pods that the configuration selects, on info series.
 pub static K8S_POD_ANNOTATION: PodKeys = PodKeys::new(
     "k8s.pod.annotation.",
-    "An annotation of the pod that `[kubernetes] annotations` asks for; its key is the name's end.",
+    "An annotation of the pod that `[kubernetes] annotations` selects; the name ends in its key.",
 );
 
-/// Attributes whose names end in a key that is known only when a pod bears it.
+/// Attributes with a name that ends in a key of a pod, known only at run time.
 #[derive(Debug)]
 pub struct PodKeys {
-    /// What the names start with.
+    /// The prefix of the names.
     pub start: &'static str,
-    /// What they hold.
+    /// Their description.
     pub description: &'static str,
     known: Mutex<Option<HashMap<Box<str>, &'static AttrKey>>>,
 }
 
-/// Names kept for each of the two: they stay as long as the agent runs, and a pattern of the
-/// configuration can fit any number of keys.
+/// Largest number of names of each of the two: names stay while the agent runs, and a pattern of the
+/// configuration can match any number of keys.
 const MAX_POD_KEYS: usize = 256;
 
 impl PodKeys {
@@ -498,7 +498,7 @@ impl PodKeys {
         Self { start, description, known: Mutex::new(None) }
     }
 
-    /// The attribute of a key; `None` when there is no room for one more.
+    /// The attribute of a key; `None` when the limit is reached.
     pub fn key(&self, key: &str) -> Option<&'static AttrKey> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();
@@ -516,7 +516,8 @@ impl PodKeys {
     }
 }
 
-/// An attribute's value. Text becomes one only through `From`, which leaves of it what is printable.
+/// An attribute's value. Text becomes a value only through `From`, which replaces characters that are not
+/// printable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AttrValue {
     /// Text.
@@ -527,7 +528,7 @@ pub enum AttrValue {
     Double(Double),
 }
 
-/// A number that is its bits where it is compared, as a set of attributes is a key.
+/// A number that is compared by its bits, because a set of attributes is a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Double(u64);
 
@@ -620,12 +621,12 @@ impl AttrSet {
         other.iter().all(|(key, value)| self.get(key) == Some(value))
     }
 
-    /// How many attributes there are.
+    /// Number of attributes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,12 +1,12 @@
-//! Metrics of how a device is set up, what its driver advises, and who uses its video engines. What
-//! it is, in words, is on `gpu.info`.
+//! Metrics of a device's configuration, of the driver's advice, and of the use of its video engines.
+//! Textual facts are on `gpu.info`.
 
 use super::attributes as attr;
 use super::{dims, metrics};
 use crate::ids::GpuId;
 
 dims! {
-    /// What the driver advises to do about a device.
+    /// The recovery action that the driver advises.
     RecoveryAction: attr::GPU_RECOVERY_ACTION {
         /// Nothing.
         None = "none",
@@ -25,9 +25,9 @@ dims! {
         /// Reboot the whole system.
         SystemReboot = "system_reboot",
     }
-    /// Something that is on or off.
+    /// A mode that is on or off.
     Mode: attr::GPU_MODE {
-        /// The driver keeps the device's state while nobody uses it.
+        /// The driver keeps the device's state while no process uses it.
         Persistence = "persistence",
         /// The driver keeps accounts of processes.
         Accounting = "accounting",
@@ -42,12 +42,12 @@ dims! {
         Default = "default",
         /// One thread; no longer in use.
         ExclusiveThread = "exclusive_thread",
-        /// Nobody.
+        /// No process.
         Prohibited = "prohibited",
         /// One process.
         ExclusiveProcess = "exclusive_process",
     }
-    /// What works on video.
+    /// The video use.
     Video: attr::GPU_VIDEO_USE {
         /// The encoder.
         Encoder = "encoder",
@@ -64,35 +64,35 @@ dims! {
 }
 
 metrics! {
-    /// What the driver advises to do about a device: 1 on that, 0 on the rest.
+    /// The recovery action that the driver advises: 1 for that action, 0 for the others.
     RECOVERY_ACTION: Gauge<i64> of GpuId, by RecoveryAction = "gpu.recovery.action" ["1"]
         from "field 230";
-    /// Whether a mode is on: 1 or 0; one that the device does not have is not there.
+    /// Whether a mode is on: 1 or 0; absent for a mode that the device does not have.
     MODE: Gauge<i64> of GpuId, by Mode = "gpu.mode" ["1"]
         from "nvmlDeviceGetPersistenceMode, GetAccountingMode, GetGspFirmwareMode, GetC2cModeInfoV";
-    /// Who may use a device: 1 on the mode it is in, 0 on the others.
+    /// Who may use a device: 1 for its current mode, 0 for the others.
     COMPUTE_MODE: Gauge<i64> of GpuId, by ComputeMode = "gpu.compute_mode" ["1"]
         from "nvmlDeviceGetComputeMode";
-    /// Processes that the driver can keep accounts of before it forgets the oldest.
+    /// Number of processes whose accounts the driver can keep; it drops the oldest beyond that.
     ACCOUNTING_LIMIT: Gauge<i64> of GpuId = "gpu.accounting.limit" ["{process}"]
         from "nvmlDeviceGetAccountingBufferSize";
-    /// Whether the checksum of the InfoROM's configuration is right: 1 or 0. Looked at when the
-    /// device is opened; the whole InfoROM is not read, since that takes the flash memory.
+    /// Whether the checksum of the InfoROM's configuration is right: 1 or 0. Read when the device is
+    /// opened. The agent does not read the whole InfoROM, because that occupies the flash memory.
     INFOROM_VALID: Gauge<i64> of GpuId = "gpu.inforom.valid" ["1"]
         from "nvmlDeviceGetInforomConfigurationChecksum";
     /// Sessions that encode or capture video.
     VIDEO_SESSIONS: Gauge<i64> of GpuId, by Video = "gpu.video.sessions" ["{session}"]
         from "nvmlDeviceGetEncoderStats, GetFBCStats";
-    /// Frames a second, averaged over the sessions; without sessions it is not there.
+    /// Frames a second, averaged over the sessions; absent without sessions.
     VIDEO_FRAME_RATE: Gauge<f64> of GpuId, by Video = "gpu.video.frame_rate" ["{frame}/s"]
         from "nvmlDeviceGetEncoderStats, GetFBCStats";
-    /// Time that a frame takes, averaged over the sessions; without sessions it is not there.
+    /// Time for a frame, averaged over the sessions; absent without sessions.
     VIDEO_LATENCY: Gauge<f64> of GpuId, by Video = "gpu.video.latency" ["s"]
         from "nvmlDeviceGetEncoderStats, GetFBCStats (µs)";
-    /// Whether devices accept work in confidential computing: 1 or 0; not there where it is off.
+    /// Whether devices accept work in confidential computing: 1 or 0; absent where it is off.
     CONFIDENTIAL_READY: Gauge<i64> of GpuId = "gpu.confidential_compute.ready" ["1"]
         from "nvmlSystemGetConfComputeGpusReadyState";
-    /// Device memory by protection in confidential computing; not there where it is off.
+    /// Device memory by protection in confidential computing; absent where it is off.
     CONFIDENTIAL_MEMORY: UpDownCounter<i64> of GpuId, by Protection = "gpu.confidential_compute.memory" ["By"]
         from "nvmlDeviceGetConfComputeMemSizeInfo (KiB)";
 }

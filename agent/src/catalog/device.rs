@@ -1,4 +1,4 @@
-//! Metrics of a device. Vendor-neutral: a vendor fills those it can read.
+//! Metrics of a device. Vendor-neutral: a vendor's reader fills those that it can read.
 
 use super::attributes as attr;
 use super::{dims, metrics};
@@ -69,7 +69,7 @@ dims! {
     Limit: attr::GPU_LIMIT_TYPE {
         /// The limit the operator set.
         Management = "management",
-        /// The lowest of all limits in force, also those that a baseboard controller set.
+        /// The lowest of all limits in force, including those set by a baseboard controller.
         Enforced = "enforced",
         /// The limit the device starts with.
         Default = "default",
@@ -89,13 +89,13 @@ dims! {
         /// Video encoder and decoder clock.
         Video = "video",
     }
-    /// What holds the clocks below what they could be.
+    /// What keeps the clocks below their maximum.
     ThrottleReason: attr::GPU_THROTTLE_REASON {
-        /// Nothing to do.
+        /// The device has no work.
         Idle = "idle",
         /// Clocks that a user set.
         ApplicationClocks = "application_clocks",
-        /// Software, to keep to the power limit.
+        /// Software, to stay within the power limit.
         PowerCap = "power_cap",
         /// Hardware: temperature, power brake or a fast rise of power.
         HardwareSlowdown = "hardware_slowdown",
@@ -113,7 +113,7 @@ dims! {
         BoardLimit = "board_limit",
         /// The limit of voltage or reliability.
         Reliability = "reliability",
-        /// The temperature, whoever acted on it.
+        /// The temperature, by software or hardware.
         Thermal = "thermal",
         /// The load is too low for the driver to raise them.
         LowUtilization = "low_utilization",
@@ -122,19 +122,19 @@ dims! {
     DeviceState: attr::GPU_STATE {
         /// Answers.
         Ok = "ok",
-        /// The driver says it is gone (fell off the bus) or needs a reset.
+        /// The driver reports that it is gone (fell off the bus) or needs a reset.
         Lost = "lost",
-        /// A read has not come back within its deadline.
+        /// A read has not returned within its deadline.
         Hung = "hung",
         /// The driver answers, but every reading of this device failed.
         Failing = "failing",
         /// Its handles are closed at the operator's request.
         Released = "released",
-        /// The driver answers and does not list it, though it was on this host before.
+        /// The driver answers but does not list a device that was on this host before.
         Missing = "missing",
         /// It was on this host before, and another device is at its PCI address.
         Replaced = "replaced",
-        /// No driver is loaded, or its library and it are not of one version.
+        /// No driver is loaded, or driver and library have different versions.
         NoDriver = "no_driver",
     }
 }
@@ -145,20 +145,19 @@ metrics! {
     /// confidential computing) are on this series only and join by `gpu.uuid`.
     INFO: Gauge<i64> of GpuId = "gpu.info" ["1"]
         from "nvmlDeviceGetUUID, GetName, GetPciInfo_v3, GetSerial, GetMigMode, nvmlSystemGetDriverVersion, GetCudaDriverVersion_v2, GetConfComputeState; of the board nvmlDeviceGetVbiosVersion, GetBoardPartNumber, GetGspFirmwareVersion, GetInforomImageVersion, GetInforomVersion, GetInforomConfigurationChecksum, GetModuleId, GetPlatformInfo, GetAddressingMode; field 166 and nvmlDeviceGetGpuFabricInfoV";
-    /// State of a device: 1 on the state it is in, 0 on the others.
+    /// State of a device: 1 for its current state, 0 for the others.
     STATE: Gauge<i64> of GpuId, by DeviceState = "gpu.status" ["1"]
         from "return codes of the reader's calls and its deadline";
     /// Whether a device answers: 1, or 0 with the reason in `gpu.status`. A device that was on this
-    /// host before is 0 until it is back or forgotten (`gpuwho forget UUID`), also after restarts of
-    /// the agent and the host. Absent while the operator has it released, and of a device that was
-    /// replaced.
+    /// host before is 0 until it returns or the operator runs `gpuwho forget UUID`, even after restarts
+    /// of the agent and the host. Absent while the operator has it released, and for a replaced device.
     UP: Gauge<i64> of GpuId = "gpu.up" ["1"]
-        from "gpu.status; the devices remembered in paths.state";
+        from "gpu.status; the known devices stored in paths.state";
     /// Age of the last good reading; grows while a device is lost or hung.
     READ_AGE: Gauge<f64> of GpuId = "gpu.read.age" ["s"]
         from "the agent's clock at the last complete reading";
     /// Fraction of the driver's last sample period (1/6 s to 1 s) in which the engine was busy.
-    /// While MIG is on, drivers mostly have no value; what one answers is told.
+    /// While MIG is on, most drivers have no value; a value that the driver returns is exported.
     UTILIZATION: Gauge<f64> of GpuId, by Task = "gpu.utilization" ["1"]
         from "nvmlDeviceGetUtilizationRates, GetEncoderUtilization, GetDecoderUtilization, GetJpgUtilization, GetOfaUtilization";
     /// Fraction of the driver's last sample period in which device memory was being read or
@@ -168,11 +167,11 @@ metrics! {
     /// Device memory by state; the states add up to `gpu.memory.limit`.
     MEMORY_USAGE: UpDownCounter<i64> of GpuId, by MemoryState = "gpu.memory.usage" ["By"]
         from "nvmlDeviceGetMemoryInfo_v2";
-    /// Device memory there is.
+    /// Size of the device memory.
     MEMORY_LIMIT: UpDownCounter<i64> of GpuId = "gpu.memory.limit" ["By"]
         from "nvmlDeviceGetMemoryInfo_v2 (total)";
-    /// The aperture by which CPU and other devices reach device memory (BAR1): of a full one no
-    /// more can be mapped, for GPUDirect RDMA, say. Asked at every thirtieth reading.
+    /// The aperture through which CPU and other devices access device memory (BAR1). When it is full,
+    /// no more memory can be mapped, for example for GPUDirect RDMA. Read at every thirtieth reading.
     APERTURE_USAGE: UpDownCounter<i64> of GpuId, by ApertureState = "gpu.memory.aperture.usage" ["By"]
         from "nvmlDeviceGetBAR1MemoryInfo";
     /// Size of that aperture.
@@ -181,52 +180,53 @@ metrics! {
     /// Temperature.
     TEMPERATURE: Gauge<f64> of GpuId, by Sensor = "gpu.temperature" ["Cel"]
         from "nvmlDeviceGetTemperature; field 82 (memory)";
-    /// Degrees left until the device is slowed down; below zero it is.
+    /// Degrees until the device is slowed down; below zero while it is slowed down.
     TEMPERATURE_MARGIN: Gauge<f64> of GpuId = "gpu.temperature.margin" ["Cel"]
         from "nvmlDeviceGetMarginTemperature";
-    /// Temperatures at which something happens, asked at every thirtieth reading.
+    /// Temperatures at which the device acts, read at every thirtieth reading.
     TEMPERATURE_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.limit" ["Cel"]
         from "nvmlDeviceGetTemperatureThreshold";
-    /// The same as values of `gpu.temperature.margin`: what happens when it falls to this. Ada and
-    /// later; asked at every thirtieth reading.
+    /// The same as values of `gpu.temperature.margin` at which the device acts. Ada and later; read at
+    /// every thirtieth reading.
     TEMPERATURE_MARGIN_LIMIT: Gauge<f64> of GpuId, by TemperatureLimit = "gpu.temperature.margin.limit" ["Cel"]
         from "fields 193 to 196";
-    /// Power drawn by the board now. A sampled level (on A100 and H100 a quarter of the time): for
-    /// energy use `gpu.energy`, which misses nothing.
+    /// Power drawn by the board now. A sampled level (on A100 and H100 sampled a quarter of the time);
+    /// for energy use `gpu.energy`, which is complete.
     POWER: Gauge<f64> of GpuId = "gpu.power" ["W"]
         from "field 186 (mW); nvmlDeviceGetPowerUsage, a second's mean from Ampere on, where the driver has no such field";
     /// Power drawn by the board, mean of the last second. Ampere (but GA100) and later.
     POWER_AVERAGE: Gauge<f64> of GpuId = "gpu.power.average" ["W"]
         from "field 185 (mW)";
-    /// Power drawn now by the module around the device, its CPU and all (Grace).
+    /// Power drawn now by the whole module of the device, CPU included (Grace).
     MODULE_POWER: Gauge<f64> of GpuId = "gpu.module.power" ["W"]
         from "field 186 of scope 1 (mW)";
-    /// Power limits, asked at every thirtieth reading.
+    /// Power limits, read at every thirtieth reading.
     POWER_LIMIT: Gauge<f64> of GpuId, by Limit = "gpu.power.limit" ["W"]
         from "fields 187 to 190 and 192 (mW); nvmlDeviceGetPowerManagementLimit, GetEnforcedPowerLimit where the driver has no such fields";
     /// Energy used since the driver was loaded.
     ENERGY: Counter<f64> of GpuId = "gpu.energy" ["J"]
         from "field 83 (mJ); nvmlDeviceGetTotalEnergyConsumption where the driver has no such field";
-    /// What holds the clocks down now: 1 on each reason that does, 0 on the others that the device
-    /// knows. To see what a sample misses, use `gpu.throttle.time`.
+    /// What keeps the clocks down now: 1 for each active reason, 0 for the others that the device
+    /// supports. `gpu.throttle.time` covers the time between samples.
     THROTTLE_ACTIVE: Gauge<i64> of GpuId, by ThrottleReason = "gpu.throttle.active" ["1"]
         from "nvmlDeviceGetCurrentClocksEventReasons, GetSupportedClocksEventReasons (or ClocksThrottleReasons)";
-    /// Time the clocks were held down since the driver was loaded, by reason. Reasons overlap.
+    /// Time during which the clocks were kept down since the driver was loaded, by reason. Reasons
+    /// overlap.
     THROTTLE_TIME: Counter<f64> of GpuId, by ThrottleReason = "gpu.throttle.time" ["s"]
         from "fields 74 to 79 and, renumbered by driver 580.82, 251 to 253 or 269 to 271 (ns); nvmlDeviceGetViolationStatus (ns) where the driver has no such fields";
     /// Current clock rates.
     CLOCK_SPEED: Gauge<f64> of GpuId, by Clock = "gpu.clock.speed" ["Hz"]
         from "nvmlDeviceGetClockInfo (MHz)";
-    /// Highest clock rates, asked once.
+    /// Highest clock rates, read once.
     CLOCK_LIMIT: Gauge<f64> of GpuId, by Clock = "gpu.clock.limit" ["Hz"]
         from "nvmlDeviceGetMaxClockInfo (MHz)";
-    /// Clock rates that a user set for applications, asked at every thirtieth reading.
+    /// Clock rates that a user set for applications, read at every thirtieth reading.
     CLOCK_APPLICATION: Gauge<f64> of GpuId, by Clock = "gpu.clock.application" ["Hz"]
         from "nvmlDeviceGetApplicationsClock (MHz)";
     /// Performance state, 0 (fastest) to 15.
     POWER_STATE: Gauge<i64> of GpuId = "gpu.power.state" ["{state}"]
         from "nvmlDeviceGetPerformanceState";
-    /// Speed that each fan is set to, as a fraction of its maximum; absent on passively cooled boards.
+    /// Set speed of each fan as a fraction of its maximum; absent on passively cooled boards.
     FAN_SPEED: Gauge<f64> of GpuId, by Fan = "gpu.fan.speed_ratio" ["1"]
         from "nvmlDeviceGetNumFans, nvmlDeviceGetFanSpeed_v2 (percent)";
     /// Processes the driver lists on the device.

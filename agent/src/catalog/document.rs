@@ -44,8 +44,8 @@ pub fn json() -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&entries)
 }
 
-/// A vendor's column of the table of vendors: its name, and where a metric comes from or why it has
-/// none.
+/// A vendor's column in the table of vendors: its name, and a function that returns the source of a metric
+/// or the reason why the vendor has none.
 pub type Column = (&'static str, fn(&'static MetricDef) -> Result<&'static str, &'static str>);
 
 /// The text of `METRICS.md`.
@@ -83,31 +83,31 @@ MIG instance carry those of its device and `gpu.mig.uuid`, `gpu.mig.gpu_instance
 `gpu.mig.compute_instance.id` and `gpu.mig.profile`; points about a process on a device carry the
 device's, the instance's where it is in one, and the owner's, as far as they are known.
 
-What is said of a device is of the whole device, also with MIG on. What is said of an instance has
-names of its own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
+Metrics of a device are about the whole device, also with MIG on. Metrics of an instance have names of
+their own (`gpu.instance.*`), so that a sum over `gpu.memory.usage` counts every byte once.
 ";
 
-/// What a reader reads about.
+/// The subjects of a device reader's metrics.
 const DEVICE_SUBJECTS: [&str; 4] = ["gpu", "instance", "process", "xid"];
 
 const VENDORS: &str = "
 ## By vendor
 
-Where each vendor's reader has a metric from, or why it has none. Unit, kind and meaning are the same
-for all. The state of a device, the age of its reading, and what is counted by owner are the agent's own.
+The source of each metric for each vendor, or why the vendor has none. Unit, kind and meaning are the
+same for all. The state of a device, the age of its reading, and counts by owner are the agent's own.
 
 ";
 
 const SERIES: &str = "
 ## How many series
 
-At most, where a device has everything: most have a part of it, because what is not supported is not
-sent. Processes, owners and ranks are as many as there are. Of all together there are never more than
-`agent.series_limit`, the agent's own aside. NCCL's Inspector may fill three fifths of it, the other
-collectives' series four fifths, so that processes and owners always find room; where room is short
-the owner with the most series of collectives makes way, down to a fifth of all. What is left out is
-counted by `gpuwho.dropped` as `series_limit` and by owner in `gpuwho.owner.refused`, and `gpuwho` and
-the log say so.
+These are upper bounds for a device that supports everything; unsupported metrics are not sent, so most
+devices have fewer. The number of processes, owners and ranks is not bounded here, but all series together
+never exceed `agent.series_limit`, not counting the agent's own. Series of NCCL's Inspector may use three
+fifths of the limit, series of collectives in all four fifths, so that processes and owners always have
+room. When room is short, the owner with the most series of collectives loses series, down to a fifth of
+the limit. Points that are left out are counted in `gpuwho.dropped` as `series_limit` and by owner in
+`gpuwho.owner.refused`; `gpuwho` and the log report it.
 
 | of each | series at most |
 |---|---|
@@ -118,26 +118,25 @@ const EVENTS: &str = "
 
 Each event is an OTLP log record (and a line of the `stdout` and `file` sinks) with the event's name,
 its own time, a severity (info 9, warning 13, critical 21) and the driver's line as its body. It
-carries the device's identity and, one record for each owner that was on the device at that moment,
-the owner's; those records share `gpuwho.event.id`. Of one code of a device and owner ten a
-minute are told, of an owner's ended processes 240; the others are counted and told as one record with
-`gpuwho.event.count`, and one owner's never stand for another's. Meanings and actions of XIDs
-are in the agent's table, whose rows name their source; the severity and the action of XIDs 144 to
-150 (NVLink) and 154 (recovery action) are those of the line's text.
+carries the device's identity. If owners were on the device at that moment, each of them has a record
+with its identity; these records share `gpuwho.event.id`. At most ten events per device, code, severity
+and owner are exported each minute, at most 240 ended processes per owner; the rest are summarised in one
+record with `gpuwho.event.count`. A summary never mixes owners. The agent's table has the meanings and
+actions of XIDs, with the source of each row; the severity and the action of XIDs 144 to 150 (NVLink) and
+154 (recovery action) come from the line's text.
 
 `gpuwho.event.affected` says why an owner has a record. XIDs of a program's work (13, 31, 43, 45, 94,
-…) affect the process that the line names, and it is told only if it held the device then or had
-just ended (`named`); where no line names one, each owner on the device is told as `candidate`. All
-other faults affect everybody on the device (`device`), of a MIG instance everybody in it. Processes
-of the agent itself, and known monitors (`nv-hostengine`, `dcgm-exporter`, `nvidia-smi`, …) without a
-context on the device, are affected by nothing. A process whose claim is not borne out is in the
-record's body alone.
+…) affect the process that the line names, if it held the device at that moment or had just ended
+(`named`); where no line names a process, each owner on the device is a `candidate`. All other faults
+affect every owner on the device (`device`), or in the MIG instance. Processes of the agent itself, and
+known monitors (`nv-hostengine`, `dcgm-exporter`, `nvidia-smi`, …) without a context on the device, are
+never affected. A named process that did not hold the device appears in the record's body only.
 
 | event name | means | what to do |
 |---|---|---|
 ";
 
-/// Which vendor has which metric of devices, their parts and processes.
+/// Writes the table of vendors: the source of each metric of devices, instances, processes and XIDs.
 fn table_of_vendors(vendors: &[Column], out: &mut String) {
     out.push_str(VENDORS);
     let cells = |cells: &mut dyn Iterator<Item = String>| cells.collect::<Vec<_>>().join(" | ");
@@ -153,7 +152,7 @@ fn table_of_vendors(vendors: &[Column], out: &mut String) {
     }
 }
 
-/// How many series there can be of each thing, from the closed dimensions.
+/// Writes the largest number of series of each kind of subject, computed from the closed dimensions.
 fn series(out: &mut String) {
     out.push_str(SERIES);
     let mut counts: Vec<(&str, usize)> = Vec::new();
@@ -170,7 +169,7 @@ fn series(out: &mut String) {
     }
 }
 
-/// What a metric's series are of, and how many each of it has.
+/// The subject of a metric's series in the table, and the largest number of series of one subject.
 fn series_of(def: &MetricDef) -> (&'static str, usize) {
     let all = def.series_per_subject();
     match def.dims.first().filter(|dim| dim.key.name == attributes::GPU_LINK_INDEX.name) {
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_description_and_source_says_something() {
+    fn every_metric_has_a_description_and_a_source() {
         for def in all() {
             assert!(paragraph(def.description).ends_with('.'), "{}", def.name);
             assert!(def.source.len() > 8, "{}", def.name);
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn every_series_is_of_something_that_the_table_names() {
+    fn the_table_of_series_counts_every_metric() {
         let mut table = String::new();
         series(&mut table);
         let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();

@@ -1,9 +1,7 @@
-//! What a device's own performance counters say between two readings: NVIDIA's GPM, of Hopper and
-//! later. Of a MIG instance the same, under names of its own: nothing said of a device is counted
-//! again by a sum over instances.
+//! Metrics of a device's performance counters: NVIDIA's GPM, on Hopper and later. A MIG instance has
+//! the same metrics under names of its own, so that a sum over instances does not count a device again.
 //!
-//! Every value is the mean over the time between two readings, not a moment, so that no load between
-//! two looks is missed.
+//! Every value is the mean over the time between two readings, so that it includes all load.
 
 use super::attributes as attr;
 use super::link::Direction;
@@ -79,18 +77,17 @@ dims! {
         /// Video encoder 3.
         Nvenc3 = "nvenc3",
     }
-    /// How the performance counters of a device stand.
+    /// State of a device's performance counters.
     CounterState: attr::GPU_COUNTERS_STATE {
-        /// They are read.
+        /// The agent reads them.
         Ok = "ok",
-        /// There is one sample and not yet two that belong together: after the start, a new
-        /// partitioning or a pause.
+        /// There is only one sample yet: after the start, a new partitioning or a pause.
         Waiting = "waiting",
         /// The device or its driver has none.
         Unsupported = "unsupported",
-        /// Somebody else, a profiler say, has them; tried again later.
+        /// Another program, for example a profiler, uses them; retried later.
         Busy = "busy",
-        /// This user may not read them; tried again later.
+        /// The agent's user may not read them; retried later.
         Forbidden = "forbidden",
         /// Reading them failed.
         Failing = "failing",
@@ -98,35 +95,35 @@ dims! {
 }
 
 metrics! {
-    /// Whether the performance counters behind the metrics below are read: 1 on the state they are
-    /// in, 0 on the others. Absent where they are switched off (`nvidia.gpm`).
+    /// State of the performance counters behind the metrics below: 1 for the current state, 0 for the
+    /// others. Absent where they are disabled (`nvidia.gpm`).
     STATUS: Gauge<i64> of GpuId, by CounterState = "gpu.counters.status" ["1"]
         from "return codes of nvmlGpmQueryDeviceSupport, SampleGet, MigSampleGet, MetricsGet";
     /// Fraction of the time in which any graphics or compute work was on the device.
     GR_ENGINE_ACTIVE: Gauge<f64> of GpuId = "gpu.gr_engine.active" ["1"]
         from "GPM metric 1 (NVML_GPM_METRIC_GRAPHICS_UTIL, percent)";
-    /// Fraction of the multiprocessors that were busy, on average: unlike `gpu.utilization` it tells
-    /// one small kernel from a full device. With MIG on, of the whole device as far as the driver
-    /// gives it; the instances have their own.
+    /// Fraction of the multiprocessors that were busy, on average: unlike `gpu.utilization` it
+    /// distinguishes one small kernel from a full device. With MIG on, it is of the whole device, if the
+    /// driver has a value; the instances have their own.
     SM_ACTIVE: Gauge<f64> of GpuId = "gpu.sm.active" ["1"]
         from "GPM metric 2 (NVML_GPM_METRIC_SM_UTIL, percent)";
-    /// Warps that were resident, as a fraction of as many as there can be.
+    /// Resident warps as a fraction of the maximum.
     SM_OCCUPANCY: Gauge<f64> of GpuId = "gpu.sm.occupancy" ["1"]
         from "GPM metric 3 (NVML_GPM_METRIC_SM_OCCUPANCY, percent)";
-    /// Fraction of the time in which a pipe of the multiprocessors worked. Pipes work side by side,
-    /// and `tensor` is all of its kinds: never add them.
+    /// Fraction of the time in which a pipe of the multiprocessors worked. Pipes work in parallel, and
+    /// `tensor` includes all tensor kinds: never add them.
     PIPE_ACTIVE: Gauge<f64> of GpuId, by Pipe = "gpu.pipe.active" ["1"]
         from "GPM metrics 4 to 9 and 11 to 13 (NVML_GPM_METRIC_INTEGER_UTIL, ANY_TENSOR, DFMA, HMMA, DMMA, IMMA, FP64, FP32, FP16, percent)";
-    /// Bytes that went to and from device memory, as a fraction of as many as it can move.
+    /// Bytes moved to and from device memory as a fraction of the maximum.
     DRAM_ACTIVE: Gauge<f64> of GpuId = "gpu.dram.active" ["1"]
         from "GPM metric 10 (NVML_GPM_METRIC_DRAM_BW_UTIL, percent)";
-    /// Fraction of the time in which a video or image engine worked; only engines there are.
+    /// Fraction of the time in which a video or image engine worked; only for existing engines.
     MEDIA_ACTIVE: Gauge<f64> of GpuId, by MediaEngine = "gpu.media.active" ["1"]
         from "GPM metrics 30 to 37 (NVDEC), 40 to 47 (NVJPG), 50 and 51 (OFA), 166 to 169 (NVENC), percent";
-    /// Bytes a second over PCIe, without the 20 ms wait of the driver's other way to tell.
+    /// Bytes a second over PCIe, without the 20 ms wait of the driver's other call.
     PCIE_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.pcie.throughput" ["By/s"]
         from "GPM metrics 20 and 21 (NVML_GPM_METRIC_PCIE_TX_PER_SEC, RX, MiB/s)";
-    /// Bytes a second over all NVLinks together; `gpu.nvlink.io` counts them, for sums.
+    /// Bytes a second over all NVLinks together; for sums use the counter `gpu.nvlink.io`.
     NVLINK_THROUGHPUT: Gauge<f64> of GpuId, by Direction = "gpu.nvlink.throughput" ["By/s"]
         from "GPM metrics 60 and 61 (NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, TX, MiB/s)";
     /// Bytes a second over the links to the CPU of the device's module.
@@ -140,13 +137,13 @@ metrics! {
     /// Fraction of a MIG instance's own multiprocessors that were busy, on average.
     INSTANCE_SM_ACTIVE: Gauge<f64> of InstanceId = "gpu.instance.sm.active" ["1"]
         from "GPM metric 2 of the GPU instance (nvmlGpmMigSampleGet, percent)";
-    /// Warps that were resident on a MIG instance, as a fraction of as many as there can be.
+    /// Resident warps of a MIG instance as a fraction of the maximum.
     INSTANCE_SM_OCCUPANCY: Gauge<f64> of InstanceId = "gpu.instance.sm.occupancy" ["1"]
         from "GPM metric 3 of the GPU instance (nvmlGpmMigSampleGet, percent)";
     /// Fraction of the time in which a pipe of a MIG instance's multiprocessors worked.
     INSTANCE_PIPE_ACTIVE: Gauge<f64> of InstanceId, by Pipe = "gpu.instance.pipe.active" ["1"]
         from "GPM metrics 4 to 9 and 11 to 13 of the GPU instance (nvmlGpmMigSampleGet, percent)";
-    /// Bytes that went to and from a MIG instance's memory, as a fraction of as many as it can move.
+    /// Bytes moved to and from a MIG instance's memory as a fraction of the maximum.
     INSTANCE_DRAM_ACTIVE: Gauge<f64> of InstanceId = "gpu.instance.dram.active" ["1"]
         from "GPM metric 10 of the GPU instance (nvmlGpmMigSampleGet, percent)";
     /// Fraction of the time in which a video or image engine of a MIG instance worked.

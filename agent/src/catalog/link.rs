@@ -1,7 +1,7 @@
-//! Metrics of what connects a device: NVLink, the link to the CPU of its module, the fabric. Those
-//! of one link have names of their own, so that no sum over links counts a device's total again.
-//! What is told by link is asked at every sixth reading (speeds of links to the CPU, bit error rates
-//! and the history of corrections at every thirtieth) and said at every one.
+//! Metrics of a device's links: NVLink, the link to the CPU of its module, the fabric. Metrics of one
+//! link have names of their own, so that no sum over links counts a device's total again. Values by link
+//! are read at every sixth reading (speeds of links to the CPU, bit error rates and the history of
+//! corrections at every thirtieth) and exported at every reading.
 
 use super::attributes as attr;
 use super::{dims, index_dims, metrics};
@@ -22,11 +22,11 @@ dims! {
         /// Into the device.
         Receive = "receive",
     }
-    /// What a link does.
+    /// State of a link.
     LinkState: attr::GPU_LINK_STATE {
         /// Carries data.
         Active = "active",
-        /// Is down or leads nowhere.
+        /// Is down or not connected.
         Inactive = "inactive",
         /// Saves power and wakes up by itself.
         Sleep = "sleep",
@@ -82,7 +82,7 @@ dims! {
         /// 15 corrected.
         B15 = "15",
     }
-    /// What went wrong on a link to the CPU.
+    /// Kind of error on a link to the CPU.
     ChipLinkError: attr::GPU_LINK_ERROR {
         /// Wrong checksum.
         Crc = "crc",
@@ -91,29 +91,29 @@ dims! {
         /// Sent again twice in a row.
         ReplayBackToBack = "replay_back_to_back",
     }
-    /// How far the registration with the fabric is.
+    /// State of the registration with the fabric.
     FabricState: attr::GPU_FABRIC_STATE {
         /// It has not begun.
         NotStarted = "not_started",
-        /// It goes on.
+        /// It is in progress.
         InProgress = "in_progress",
-        /// It ended well.
+        /// It succeeded.
         Completed = "completed",
-        /// It ended with an error.
+        /// It failed.
         Failed = "failed",
     }
-    /// How the fabric is, all in all.
+    /// Overall health of the fabric.
     FabricHealth: attr::GPU_FABRIC_HEALTH {
-        /// Well.
+        /// Healthy.
         Healthy = "healthy",
-        /// Not well.
+        /// Unhealthy.
         Unhealthy = "unhealthy",
-        /// Well, with less capacity than there should be.
+        /// Healthy, with reduced capacity.
         Limited = "limited_capacity",
     }
-    /// Something that is not well with the fabric.
+    /// A problem of the fabric.
     FabricCondition: attr::GPU_FABRIC_CONDITION {
-        /// Less bandwidth than there should be.
+        /// Reduced bandwidth.
         DegradedBandwidth = "degraded_bandwidth",
         /// A route is being recovered.
         RouteRecovery = "route_recovery",
@@ -129,11 +129,11 @@ dims! {
         NoPartition = "no_partition",
         /// There are too few links.
         TooFewLinks = "insufficient_nvlinks",
-        /// The device's firmware does not fit.
+        /// The device's firmware is incompatible.
         Firmware = "incompatible_gpu_firmware",
-        /// The device is at the wrong place.
+        /// The device is in an invalid location.
         Location = "invalid_location",
-        /// The device is in the wrong state.
+        /// The device is in an invalid state.
         GpuState = "invalid_gpu_state",
         /// No partition has been assigned.
         Unassigned = "partition_unassigned",
@@ -142,8 +142,8 @@ dims! {
     }
 }
 
-/// Declares kinds of link errors: after its own each has those that are told from Blackwell on, of a
-/// link and in sum.
+/// Declares kinds of link errors: after its own, each has those that drivers report from Blackwell on,
+/// per link and in sum.
 macro_rules! link_errors {
     ($($(#[doc = $doc:literal])+ $name:ident { $($own:tt)+ })+) => { dims! { $(
         $(#[doc = $doc])+
@@ -157,13 +157,13 @@ macro_rules! link_errors {
             Received = "received",
             /// A packet was received that the other end had marked as bad.
             Remote = "remote",
-            /// A packet was received with a header that does not fit.
+            /// A packet was received with an invalid header.
             General = "header",
             /// Local errors passed their threshold.
             Integrity = "link_integrity",
             /// A packet was not sent.
             Discarded = "transmit_discarded",
-            /// An error that correction left over.
+            /// An error remained after correction.
             Effective = "effective",
             /// A wrong symbol was received.
             Symbol = "symbol",
@@ -172,7 +172,7 @@ macro_rules! link_errors {
 }
 
 link_errors! {
-    /// What went wrong on the links of a device. Up to Hopper the driver tells the first five; from
+    /// Kind of error on the links of a device. Up to Hopper the driver reports the first five; from
     /// Blackwell on recoveries and the rest are sums over links.
     TotalError {
         /// Wrong checksum, of links whose driver has no sum by kind.
@@ -190,7 +190,8 @@ link_errors! {
         /// The link could not be recovered and went down.
         RecoveryFailed = "recovery_failed",
     }
-    /// What went wrong on a link. The first three are told up to Hopper, the rest from Blackwell on.
+    /// Kind of error on a link. The driver reports the first three up to Hopper, the rest from Blackwell
+    /// on.
     LinkError {
         /// Wrong checksum.
         Crc = "crc",
@@ -202,24 +203,23 @@ link_errors! {
 }
 
 metrics! {
-    /// NVLinks of a device by what they do; asked, like all that is told by link, at every sixth
-    /// reading.
+    /// NVLinks of a device by state; read at every sixth reading, like all values by link.
     NVLINKS: UpDownCounter<i64> of GpuId, by LinkState = "gpu.nvlink.links" ["{link}"]
         from "fields 91 (count), 165 (state of each link)";
     /// Payload carried by all NVLinks of a device.
     NVLINK_IO: Counter<i64> of GpuId, by Direction = "gpu.nvlink.io" ["By"]
         from "fields 138, 139 of all links (KiB)";
-    /// Payload and what the protocol adds, carried by all NVLinks of a device.
+    /// Payload and protocol overhead carried by all NVLinks of a device.
     NVLINK_RAW_IO: Counter<i64> of GpuId, by Direction = "gpu.nvlink.raw.io" ["By"]
         from "fields 140, 141 of all links (KiB)";
-    /// What went wrong on all NVLinks of a device, also where `nvidia.by_link` is off.
+    /// Errors on all NVLinks of a device, also where `nvidia.by_link` is off.
     NVLINK_ERRORS: Counter<i64> of GpuId, by TotalError = "gpu.nvlink.errors" ["{error}"]
-        from "fields 38, 45, 160, 52, 59; where there are none 161 to 163; 206 to 214, 219, 221: summed over links";
-    /// Codewords that the NVLinks of a device have received, by the number of symbols that had to be
-    /// corrected. The higher numbers grow before a link fails. Asked at every thirtieth reading.
+        from "fields 38, 45, 160, 52, 59; where they are missing 161 to 163; 206 to 214, 219, 221: summed over links";
+    /// Codewords that the NVLinks of a device have received, by the number of corrected symbols. The
+    /// higher numbers grow before a link fails. Read at every thirtieth reading.
     NVLINK_FEC: Counter<i64> of GpuId, by Corrected = "gpu.nvlink.fec.codewords" ["{codeword}"]
         from "fields 235 to 250, summed over links";
-    /// Whether an NVLink is active: 1 or 0. What else it may be, `gpu.nvlink.links` tells.
+    /// Whether an NVLink is active: 1 or 0. `gpu.nvlink.links` has the other states.
     LINK_ACTIVE: Gauge<i64> of GpuId, by Link = "gpu.nvlink.link.active" ["1"]
         from "field 165 of the link";
     /// Speed of an active NVLink in each direction.
@@ -228,14 +228,14 @@ metrics! {
     /// Payload carried by an NVLink; part of the device's `gpu.nvlink.io`.
     LINK_IO: Counter<i64> of GpuId, by (Link, Direction) = "gpu.nvlink.link.io" ["By"]
         from "fields 138, 139 of the link (KiB)";
-    /// What went wrong on an NVLink.
+    /// Errors on an NVLink.
     LINK_ERRORS: Counter<i64> of GpuId, by (Link, LinkError) = "gpu.nvlink.link.errors" ["{error}"]
         from "fields 161 to 163, 206 to 212, 219, 221 of the link";
     /// Recoveries of an NVLink, from Blackwell on.
     LINK_RECOVERIES: Counter<i64> of GpuId, by (Link, Recovery) = "gpu.nvlink.link.recoveries" ["{recovery}"]
         from "fields 213, 214 of the link";
     /// Bit error rate of an NVLink, from Blackwell on. A link without errors has the smallest rate
-    /// the library can say, 15e-255.
+    /// the library can express, 15e-255.
     LINK_BIT_ERRORS: Gauge<f64> of GpuId, by (Link, BitErrors) = "gpu.nvlink.link.bit_error_rate" ["1"]
         from "fields 220, 222 of the link (4 bits mantissa, 8 bits negated decimal exponent)";
     /// Whether a link to the CPU of the module is active: 1 or 0.
@@ -247,18 +247,17 @@ metrics! {
     /// Whether a link to the CPU of the module saves power: 1 or 0.
     C2C_LOW_POWER: Gauge<i64> of GpuId, by ChipLink = "gpu.c2c.link.low_power" ["1"]
         from "field 234 of the link";
-    /// What went wrong on a link to the CPU of the module.
+    /// Errors on a link to the CPU of the module.
     C2C_ERRORS: Counter<i64> of GpuId, by (ChipLink, ChipLinkError) = "gpu.c2c.link.errors" ["{error}"]
         from "fields 231 to 233 of the link";
-    /// Registration with the NVLink fabric: 1 on the state it is in, 0 on the others. Devices that
-    /// need none have no such series; cluster and clique are on `gpu.info`.
+    /// Registration with the NVLink fabric: 1 for the current state, 0 for the others. Absent for devices
+    /// that need none; cluster and clique are on `gpu.info`.
     FABRIC_STATE: Gauge<i64> of GpuId, by FabricState = "gpu.fabric.status" ["1"]
         from "nvmlDeviceGetGpuFabricInfoV (state, status)";
-    /// Health of the NVLink fabric as this device sees it: 1 on the word that holds, 0 on the others.
+    /// Health of the NVLink fabric as this device reports it: 1 for the current state, 0 for the others.
     FABRIC_HEALTH: Gauge<i64> of GpuId, by FabricHealth = "gpu.fabric.health" ["1"]
         from "nvmlDeviceGetGpuFabricInfoV (healthSummary; structure version 3)";
-    /// Whether something is not well with the NVLink fabric: 1 or 0; one that the driver does not
-    /// watch is not there.
+    /// Problems of the NVLink fabric: 1 or 0; absent for problems that the driver does not watch.
     FABRIC_CONDITION: Gauge<i64> of GpuId, by FabricCondition = "gpu.fabric.condition" ["1"]
         from "nvmlDeviceGetGpuFabricInfoV (healthMask)";
 }

@@ -1,5 +1,5 @@
-//! Metrics of what fails in a device's memory and on its way to the host: ECC errors, memory out of
-//! use, the PCIe link.
+//! Metrics of errors in a device's memory and on its link to the host: ECC errors, retired memory, the
+//! PCIe link.
 
 use super::attributes as attr;
 use super::link::Direction;
@@ -7,14 +7,14 @@ use super::{dims, metrics};
 use crate::ids::GpuId;
 
 dims! {
-    /// Why memory was taken out of use.
+    /// Why memory was retired.
     RetirementCause: attr::GPU_MEMORY_RETIREMENT_CAUSE {
-        /// Errors that were corrected, at one place again and again.
+        /// Repeated corrected errors in one place.
         Corrected = "corrected",
         /// An error that could not be corrected.
         Uncorrected = "uncorrected",
     }
-    /// How many of its spare rows a bank still has.
+    /// Number of spare rows that a bank still has.
     SpareRows: attr::GPU_MEMORY_SPARE_ROWS {
         /// All.
         All = "all",
@@ -34,7 +34,7 @@ dims! {
         /// Not corrected (double bit, parity).
         Uncorrected = "uncorrected",
     }
-    /// Since when errors are counted.
+    /// Start of the error counts.
     EccCount: attr::GPU_ECC_COUNT_TYPE {
         /// Since the driver was loaded.
         Volatile = "volatile",
@@ -71,8 +71,7 @@ dims! {
         /// Elsewhere.
         Other = "other",
     }
-    /// What went wrong on the PCIe link. They overlap: what is corrected is counted by its cause,
-    /// too.
+    /// Kind of error on the PCIe link. They overlap: a corrected error is also counted by its cause.
     PcieError: attr::GPU_PCIE_ERROR {
         /// Corrected errors.
         Correctable = "correctable",
@@ -80,7 +79,7 @@ dims! {
         NonFatal = "non_fatal",
         /// Errors that lost the link.
         Fatal = "fatal",
-        /// Requests that the device does not know.
+        /// Requests that the device does not support.
         UnsupportedRequest = "unsupported_request",
         /// Errors of the receiver.
         Receiver = "receiver",
@@ -92,11 +91,11 @@ dims! {
         Lcrc = "lcrc",
         /// Errors of a lane.
         Lane = "lane",
-        /// Packets the other side refused.
+        /// Packets that the other side refused.
         NakReceived = "nak_received",
-        /// Packets the device refused.
+        /// Packets that the device refused.
         NakSent = "nak_sent",
-        /// Packets sent again so often that the link was trained anew.
+        /// Repeated packets after which the link was trained again.
         ReplayRollover = "replay_rollover",
         /// Recoveries of the link.
         Recovery = "recovery",
@@ -104,68 +103,68 @@ dims! {
 }
 
 metrics! {
-    /// Whether ECC is on: 1 if so. Asked at every thirtieth reading.
+    /// Whether ECC is on: 1 if so. Read at every thirtieth reading.
     ECC_ENABLED: Gauge<i64> of GpuId = "gpu.ecc.enabled" ["1"]
         from "field 1; nvmlDeviceGetEccMode where the driver has no such field";
-    /// Whether ECC will be on after the next reset: 1 if so. Asked at every thirtieth reading.
+    /// Whether ECC will be on after the next reset: 1 if so. Read at every thirtieth reading.
     ECC_ENABLED_NEXT: Gauge<i64> of GpuId = "gpu.ecc.enabled.pending" ["1"]
         from "field 2; nvmlDeviceGetEccMode where the driver has no such field";
-    /// Memory errors that ECC saw in all memories of a device.
+    /// Memory errors that ECC detected in all memories of a device.
     ECC_ERRORS: Counter<i64> of GpuId, by (EccError, EccCount) = "gpu.ecc.errors" ["{error}"]
         from "fields 3 to 6 (SBE, DBE; volatile, aggregate)";
-    /// The same by memory, since the driver was loaded. Of SRAM asked at every sixth reading.
+    /// The same by memory, since the driver was loaded. SRAM is read at every sixth reading.
     ECC_VOLATILE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.volatile" ["{error}"]
         from "fields 7 to 17; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
-    /// The same by memory, since the board was made. Of SRAM asked at every sixth reading.
+    /// The same by memory, since the board was made. SRAM is read at every sixth reading.
     ECC_AGGREGATE: Counter<i64> of GpuId, by (EccError, EccLocation) = "gpu.ecc.location.errors.aggregate" ["{error}"]
         from "fields 18 to 28; nvmlDeviceGetSramEccErrorStatus, GetMemoryErrorCounter (SRAM)";
-    /// Errors of static memories that ECC did not correct, since the board was made, by where they
-    /// are. Ampere and later, only for root; asked at every sixth reading.
+    /// Errors of static memories that ECC did not correct, since the board was made, by location. Ampere
+    /// and later, only for root; read at every sixth reading.
     ECC_SRAM: Counter<i64> of GpuId, by SramUnit = "gpu.ecc.sram.uncorrected" ["{error}"]
         from "nvmlDeviceGetSramEccErrorStatus";
-    /// Whether the static memories had more errors than the vendor's field diagnosis allows: 1 if
-    /// so. The board is to be replaced.
+    /// Whether the static memories had more errors than the vendor's field diagnosis allows: 1 if so.
+    /// Replace the board.
     ECC_SRAM_EXCEEDED: Gauge<i64> of GpuId = "gpu.ecc.sram.threshold_exceeded" ["1"]
         from "nvmlDeviceGetSramEccErrorStatus";
-    /// Rows of device memory that spare rows stand in for, since the board was made, by cause.
-    /// Ampere and later.
+    /// Rows of device memory that were remapped to spare rows, since the board was made, by cause. Ampere
+    /// and later.
     REMAPPED_ROWS: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.remapped_rows" ["{row}"]
         from "fields 142, 143; nvmlDeviceGetRemappedRows where the driver has no such fields";
     /// Whether rows wait for a reset to be remapped: 1 if so.
     REMAP_PENDING: Gauge<i64> of GpuId = "gpu.memory.remap.pending" ["1"]
         from "field 144; nvmlDeviceGetRemappedRows";
-    /// Whether a row could not be remapped: 1 if so. The board is to be replaced.
+    /// Whether a row could not be remapped: 1 if so. Replace the board.
     REMAP_FAILED: Gauge<i64> of GpuId = "gpu.memory.remap.failed" ["1"]
         from "field 145; nvmlDeviceGetRemappedRows";
-    /// Banks of device memory by the spare rows they still have. Asked at every thirtieth reading.
+    /// Banks of device memory by their remaining spare rows. Read at every thirtieth reading.
     SPARE_ROWS: UpDownCounter<i64> of GpuId, by SpareRows = "gpu.memory.banks" ["{bank}"]
         from "nvmlDeviceGetRowRemapperHistogram";
-    /// Pages of device memory that are out of use, since the board was made, by cause. Before
-    /// Ampere; asked at every sixth reading.
+    /// Retired pages of device memory, since the board was made, by cause. Before Ampere; read at every
+    /// sixth reading.
     RETIRED_PAGES: Counter<i64> of GpuId, by RetirementCause = "gpu.memory.retired_pages" ["{page}"]
         from "fields 29 (SBE) and 30 (DBE)";
-    /// Whether pages wait for a reset to be taken out of use: 1 if so.
+    /// Whether pages wait for a reset to be retired: 1 if so.
     RETIREMENT_PENDING: Gauge<i64> of GpuId = "gpu.memory.retirement.pending" ["1"]
         from "field 31 (any cause)";
-    /// PCIe generation of the link now; it falls when the device idles.
+    /// Current PCIe generation of the link; it falls when the device is idle.
     PCIE_GENERATION: Gauge<i64> of GpuId = "gpu.pcie.link.generation" ["{generation}"]
         from "nvmlDeviceGetCurrPcieLinkGeneration";
-    /// Lanes of the link now.
+    /// Current number of lanes of the link.
     PCIE_WIDTH: Gauge<i64> of GpuId = "gpu.pcie.link.width" ["{lane}"]
         from "nvmlDeviceGetCurrPcieLinkWidth";
-    /// Highest PCIe generation that device and slot have together, asked once.
+    /// Highest PCIe generation that device and slot both support, read once.
     PCIE_GENERATION_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.generation.limit" ["{generation}"]
         from "nvmlDeviceGetMaxPcieLinkGeneration";
-    /// Most lanes that device and slot have together, asked once.
+    /// Largest number of lanes that device and slot both support, read once.
     PCIE_WIDTH_LIMIT: Gauge<i64> of GpuId = "gpu.pcie.link.width.limit" ["{lane}"]
         from "nvmlDeviceGetMaxPcieLinkWidth";
-    /// Packets that had to be sent again.
+    /// Packets that were sent again.
     PCIE_REPLAYS: Counter<i64> of GpuId = "gpu.pcie.replays" ["{replay}"]
         from "field 94; nvmlDeviceGetPcieReplayCounter where the driver has no such field";
-    /// Errors of the PCIe link, asked at every sixth reading.
+    /// Errors of the PCIe link, read at every sixth reading.
     PCIE_ERRORS: Counter<i64> of GpuId, by PcieError = "gpu.pcie.errors" ["{error}"]
         from "fields 95, 169, 173 to 183";
-    /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a counter of 32 wraps many
+    /// Bytes over the PCIe link. Only where the driver counts in 64 bits: a 32-bit counter wraps many
     /// times between two readings.
     PCIE_IO: Counter<i64> of GpuId, by Direction = "gpu.pcie.io" ["By"]
         from "fields 197, 198 (never nvmlDeviceGetPcieThroughput, which blocks for 20 ms)";

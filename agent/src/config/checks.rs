@@ -1,21 +1,20 @@
-//! Values that have the right type and cannot be right: refused with the key, what is wrong with it,
-//! and what to write instead.
+//! Checks values that have the right type: a wrong one is an error with the key, the problem and what
+//! to write instead.
 
 use super::ConfigError;
-use crate::control::USUAL_MODE;
+use crate::control::DEFAULT_MODE;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// The sample is 7 KiB; no configuration is a hundred times as long.
+/// Largest configuration file. The sample has 7 KiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What every shared library begins with.
+/// The first bytes of every shared library.
 const ELF: [u8; 4] = *b"\x7fELF";
 
-/// The text of a file: of a regular one only, up to a bound. A pipe would be waited for, and
-/// `/dev/zero` has no end.
+/// Reads a regular file up to a bound. Reading a pipe could block, and `/dev/zero` has no end.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let file = regular(path)?;
     let mut text = String::new();
@@ -26,24 +25,24 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Whole paths: the agent's working directory is no place of the host's.
+/// Checks that paths are absolute, because the agent's working directory has no meaning on the host.
 pub(crate) fn absolute<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = (impl AsRef<str>, P)>,
 ) -> Result<(), ConfigError> {
     for (key, path) in paths {
         let path = path.as_ref();
         if !path.is_absolute() {
-            let problem = format!("`{}` is not a whole path", path.display());
+            let problem = format!("`{}` is not an absolute path", path.display());
             return Err(wrong(key.as_ref(), problem, "begin it with /"));
         }
     }
     Ok(())
 }
 
-/// The mode of the socket for everybody, in octal.
+/// Parses the mode of the public socket, in octal.
 pub(crate) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
-    let Some(text) = mode else { return Ok(USUAL_MODE) };
-    // Neither a sign nor more than permissions.
+    let Some(text) = mode else { return Ok(DEFAULT_MODE) };
+    // Without a sign, and permission bits only.
     let mode = Some(&*text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let mode = mode.and_then(|text| u32::from_str_radix(text, 8).ok());
     mode.filter(|mode| *mode <= 0o777).ok_or_else(|| {
@@ -51,13 +50,13 @@ pub(crate) fn socket_mode(mode: Option<String>) -> Result<u32, ConfigError> {
         wrong(
             "paths.socket_mode",
             problem,
-            "write it in octal: 0666 for everybody, 0660 for a group",
+            "write it in octal: 0666 for every user, 0660 for a group",
         )
     })
 }
 
-/// Patterns of device nodes: whole paths in a directory that is not full of other things, of which
-/// the last part may end in `*`.
+/// Checks patterns of device nodes: absolute paths, not directly in `/` or `/dev` with `*` alone; the
+/// last part may end in `*`.
 pub(crate) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
     for node in nodes {
         let (folder, name) = node.rsplit_once('/').unwrap_or(("", node));
@@ -70,8 +69,8 @@ pub(crate) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
             || !is_plain(stem)
             || !folder.split('/').all(is_plain)
         {
-            let problem = format!("`{node}` is no pattern of device nodes");
-            let remedy = "write whole paths like /dev/nvidia0 or /dev/nvidia*; a * only at the end, \
+            let problem = format!("`{node}` is not a pattern of device nodes");
+            let remedy = "write absolute paths like /dev/nvidia0 or /dev/nvidia*; a * only at the end, \
                           and not alone in / or /dev";
             return Err(wrong("devices.nodes", problem, remedy));
         }
@@ -79,7 +78,7 @@ pub(crate) fn nodes(nodes: &[String]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A vendor's library: a name, or a whole path; what is there must be a shared library.
+/// Checks a vendor's library: a name, or the absolute path of a shared library.
 pub(crate) fn library(key: &str, name: &str, path: &Path) -> Result<(), ConfigError> {
     let shown = path.display();
     let remedy = format!("name the driver's library, like {name}, or leave the key out");
@@ -94,15 +93,15 @@ pub(crate) fn library(key: &str, name: &str, path: &Path) -> Result<(), ConfigEr
     let mut start = [0; ELF.len()];
     match regular(path).and_then(|mut file| file.read_exact(&mut start)) {
         Ok(()) if start == ELF => Ok(()),
-        // It may come later, or be on another host.
+        // The library may be installed later, or the check may run on another host.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        Ok(()) | Err(_) => refuse(format!("`{shown}` is no shared library")),
+        Ok(()) | Err(_) => refuse(format!("`{shown}` is not a shared library")),
     }
 }
 
 fn regular(path: &Path) -> io::Result<File> {
-    // Neither waits for a pipe's writer nor takes a terminal.
+    // `open` neither waits for a pipe's writer nor makes a terminal the controlling one.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     match file.metadata()?.file_type() {
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_be_right_are_refused_with_key_value_and_remedy() {
+    fn wrong_values_are_refused_with_key_value_and_remedy() {
         for (text, key, value, remedy) in [
             ("[otlp]\ncompression = \"zstd\"", "otlp.compression", "zstd", "`gzip`"),
             ("[otlp]\ntimeout_ms = 0", "otlp.timeout_ms", "`0`", "10000"),
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_values_are_taken() {
+    fn common_values_are_accepted() {
         let text = "[agent]\nshow_others = true\n[paths]\nsocket_mode = \"0660\"\n[devices]\n\
                     nodes = [\"/dev/nvidia*\", \"/dev/nvidia-caps/*\", \"/dev/kfd\"]\n\
                     [nvidia]\nlibrary = \"libnvidia-ml.so.1\"\n[kubernetes]\nnested = true\n";

@@ -1,4 +1,4 @@
-//! What can be wrong with the settings, in words that say where and what to do.
+//! Errors of the configuration: each names the place, the problem and the remedy.
 
 use crate::export::otlp::settings::SettingsError;
 use std::path::PathBuf;
@@ -86,13 +86,13 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_named_with_what_to_do_about_it() {
         let folder = tempfile::tempdir().unwrap();
-        let reported = |path: &Path| Configuration::check(path).unwrap_err().to_string();
-        let missing = reported(&folder.path().join("no.toml"));
+        let error = |path: &Path| Configuration::check(path).unwrap_err().to_string();
+        let missing = error(&folder.path().join("no.toml"));
         assert!(
             missing.ends_with("; `gpuwho config sample` prints one to begin with"),
             "{missing}"
         );
-        let is_folder = reported(folder.path());
+        let is_folder = error(folder.path());
         assert!(is_folder.ends_with("; name a file of text with --config"), "{is_folder}");
     }
 }

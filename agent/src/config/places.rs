@@ -1,4 +1,4 @@
-//! `[paths]`: where the host's files and the agent's own are.
+//! `[paths]`: the places of the host's files and of the agent's own.
 
 use super::{ConfigError, checks};
 use crate::paths::Paths;
@@ -17,12 +17,13 @@ pub(super) const SAMPLE: &str = r#"# Where the host's files are, for an agent th
 #: passwd = "/etc/passwd"
 # The kernel log, in the format of /dev/kmsg.
 #: kmsg = "/dev/kmsg"
-# Where the agent's own socket is, and how far the kernel log was told.
+# The agent's own sockets, and the position up to which the kernel log was read.
 #: run = "/run/gpuwho"
-# Who may connect to gpuwho.sock in there, in octal; commands go over gpuwho-admin.sock, root's own.
+# Mode of gpuwho.sock in there, in octal: who may connect. Commands use gpuwho-admin.sock, which only
+# root may connect to.
 #: socket_mode = "0666"
-# Where the devices of this host are remembered: one that is gone after a reboot is missed. One agent
-# at a time uses it; a second one on the host needs another, and another `run`.
+# The store of this host's known devices: a device that disappears in a reboot is reported as missing.
+# Only one agent at a time uses it; a second one on the host needs its own, and its own `run`.
 #: state = "/var/lib/gpuwho"
 "#;
 
@@ -48,12 +49,12 @@ impl RawPaths {
         self.root.clone()
     }
 
-    /// The mode of the socket for everybody.
+    /// The mode of the public socket.
     pub(super) fn socket_mode(&self) -> Option<String> {
         self.socket_mode.clone()
     }
 
-    /// Each that is set, by its key.
+    /// The paths that are set, by key.
     fn each(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let all = [
             ("paths.root", &self.root),
@@ -71,7 +72,7 @@ impl RawPaths {
     }
 }
 
-/// What was typed over the usual places.
+/// The default places with those that were set.
 pub(super) fn paths(raw: RawPaths) -> Result<Paths, ConfigError> {
     let default = Paths::under(raw.root.as_deref().unwrap_or(Path::new("/")));
     checks::absolute(raw.each())?;

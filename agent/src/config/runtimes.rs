@@ -6,47 +6,48 @@ use crate::attribute::workload::{PatternError, WantedLabels};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Where runtimes listen for the kubelet, below the host's root.
+/// Default CRI sockets, below the host's root.
 const CRI: &[&str] = &[
     "run/containerd/containerd.sock",
     "run/k3s/containerd/containerd.sock",
     "run/crio/crio.sock",
     "var/run/cri-dockerd.sock",
 ];
-/// Where the kubelet tells of whole pods, from Kubernetes 1.37.
+/// The kubelet's Pods API socket, from Kubernetes 1.37.
 const PODS_API: &str = "var/lib/kubelet/pods-api/pods-api.sock";
-/// Where it tells what it has granted.
+/// The kubelet's pod-resources socket.
 const POD_RESOURCES: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 /// Variables that manifests put the node's name into, by the downward API.
 const NODE_NAMES: &[&str] = &["NODE_NAME", "KUBE_NODE_NAME", "K8S_NODE_NAME"];
-/// Where Docker listens.
+/// Docker's socket.
 const DOCKER: &str = "run/docker.sock";
-/// Where Podman's service of the whole host listens.
+/// The socket of Podman's system service.
 const PODMAN: &str = "run/podman/podman.sock";
 
 /// The sections in the sample.
 pub(super) const KUBERNETES_SAMPLE: &str = r#"# Sockets of container runtimes that speak CRI (below paths.root): names, images and labels of pods
-# and containers. Those that are not there are looked for again; [] asks none.
+# and containers. The agent looks again for missing ones; [] disables them.
 #: cri = ["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock", "/var/run/cri-dockerd.sock"]
-# The kubelet's sockets (below paths.root), read before the runtime's: whole pods with their owners
-# (Kubernetes 1.37), and which device was granted to which container. "" asks neither.
+# The kubelet's sockets (below paths.root), preferred to the runtime's: whole pods with their owners
+# (Kubernetes 1.37), and which device is allocated to which container. "" disables one.
 #: pods_api = "/var/lib/kubelet/pods-api/pods-api.sock"
 #: pod_resources = "/var/lib/kubelet/pod-resources/kubelet.sock"
-# Labels and annotations of pods to tell, on info series as k8s.pod.label.KEY and
-# k8s.pod.annotation.KEY; a * at the end stands for any end.
+# Labels and annotations of pods to export, on info series as k8s.pod.label.KEY and
+# k8s.pod.annotation.KEY; a * at the end matches any suffix.
 #: labels = []
 #: annotations = []
-# Further resources of device plugins, and drivers of claims, that are accelerators; a * at the end
-# stands for any end.
+# More resources of device plugins, and drivers of resource claims, that are accelerators; a * at the
+# end matches any suffix.
 #: resources = []
-# What Kubernetes calls this node; default: the variable NODE_NAME, KUBE_NODE_NAME or K8S_NODE_NAME.
+# The name of this node in Kubernetes; default: the variable NODE_NAME, KUBE_NODE_NAME or K8S_NODE_NAME.
 #: node_name = "node-a"
-# Clusters run in containers, machines or services of this host (kind, k3d): believe what they name
-# their pods. Whoever can make cgroups in there can name any pod that this host does not have.
+# true: trust the pod names of clusters that run in containers, virtual machines or services of this
+# host (kind, k3d). A user who can make cgroups in there can then name any pod that this host does not
+# have.
 #: nested = false
 "#;
 /// See [`KUBERNETES_SAMPLE`].
-pub(super) const CONTAINERS_SAMPLE: &str = r#"# Docker's and Podman's sockets (below paths.root), for containers outside pods; "" asks neither.
+pub(super) const CONTAINERS_SAMPLE: &str = r#"# Docker's and Podman's sockets (below paths.root), for containers outside pods; "" disables one.
 #: docker = "/run/docker.sock"
 #: podman = "/run/podman/podman.sock"
 "#;
@@ -65,7 +66,7 @@ pub(super) struct RawKubernetes {
 }
 
 impl RawKubernetes {
-    /// Whether pods of clusters that run in containers of this host are believed.
+    /// Whether pod names of clusters that run in containers of this host are trusted.
     pub(super) fn nested(&self) -> bool {
         self.nested.unwrap_or(false)
     }

@@ -1,4 +1,4 @@
-//! `[slurm]`: where the node keeps what Slurm's Prolog and other tools say of jobs.
+//! `[slurm]`: the node's files in which Slurm's Prolog and other tools describe jobs.
 
 use super::{ConfigError, checks};
 use crate::attribute::slurm::Settings;
@@ -7,19 +7,19 @@ use serde::Deserialize;
 use std::path::PathBuf;
 
 /// The section in the sample.
-pub(super) const SAMPLE: &str = r#"# Files of the node that name jobs, used where they are there. Files that others than root can write
-# are not believed.
-# One file a job, written by our Prolog: Slurm's variables as KEY=VALUE, the file's name is the job's
-# number.
+pub(super) const SAMPLE: &str = r#"# Files of the node that describe jobs, used where they exist. The agent ignores files that users other
+# than root can write.
+# One file a job, written by gpuwho's Prolog: Slurm's variables as KEY=VALUE. The file's name is the
+# job's number.
 #: jobs = "/run/gpuwho/slurm/jobs"
 # dcgm-exporter's job mapping directory (--hpc-job-mapping-dir), and jobstats' directory.
 #: gpu_map = "/run/dcgm-job-map"
 #: gpustat = "/run/gpustat"
-# Read Slurm's own variables (no others) in the environment of a job's processes, for the names
-# that no file has. They are labels only: whose a process is, its cgroup says. Outside every job they
-# are a claim (gpuwho.claimed.slurm.job.id).
+# Read Slurm's own variables (no others) in the environment of a job's processes, for names that no
+# file has. Used as labels only; the cgroup decides ownership. Outside every job they are exported as a
+# claim (gpuwho.claimed.slurm.job.id).
 #: environment = true
-# Namespaces of pods that run slurmd: jobs inside are told beside the pod, which stays the owner.
+# Namespaces of pods that run slurmd: jobs inside are exported beside the pod, which stays the owner.
 #: pod_namespaces = []
 "#;
 
@@ -34,7 +34,7 @@ pub(super) struct RawSlurm {
     pod_namespaces: Option<Vec<String>>,
 }
 
-/// What was typed over the usual places.
+/// The default places with those that were set.
 pub(super) fn settings(raw: RawSlurm, paths: &Paths) -> Result<Settings, ConfigError> {
     let default = Settings::default_settings(paths);
     let set = [

@@ -1,9 +1,9 @@
-//! The configuration as TOML tables: the file, with the environment laid over it.
+//! The configuration as TOML tables: the file, overridden by the environment.
 //!
-//! Each section belongs to the component that reads it, and is checked as that component's type: a
-//! key that does not exist is named with its line and the nearest key. A variable
-//! `GPUWHO_<SECTION>_<KEY>` sets `key` of `[section]`. Its value is read as TOML where it is a TOML
-//! boolean, number or array, else as text.
+//! Each section belongs to the component that reads it, and is checked as that component's type. The
+//! error for an unknown key names its line and the nearest key. A variable `GPUWHO_<SECTION>_<KEY>`
+//! sets `key` of `[section]`. Its value is parsed as TOML where it is a TOML boolean, number or array,
+//! otherwise it is text.
 
 use super::{ConfigError, checks};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Visitor};
@@ -12,12 +12,12 @@ use std::marker::PhantomData;
 use std::path::Path;
 use toml::de::{DeTable, ValueDeserializer};
 
-/// Two keys closer than this (Jaro-Winkler) are taken for a slip of the finger.
+/// A key that is closer than this (Jaro-Winkler) to a known one counts as a typing error.
 const CLOSE_ENOUGH: f64 = 0.75;
 
 const PREFIX: &str = "GPUWHO_";
 
-/// A section of the configuration, as its owner brings it.
+/// A section of the configuration, as its component declares it.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
     /// The table's name.
@@ -25,7 +25,7 @@ pub struct Section {
     /// Its lines in the sample configuration, without the header: comments, and settings that begin
     /// with `#:`.
     pub sample: &'static str,
-    /// Whether its keys and their types are right.
+    /// Checks its keys and their types.
     pub check: fn(&Self, ValueDeserializer<'_>) -> Result<(), toml::de::Error>,
 }
 
@@ -36,12 +36,12 @@ impl Section {
     }
 }
 
-/// All sections, of which every key and every type is known to be right.
+/// All sections, with every key and type checked.
 #[derive(Clone, Debug, Default)]
 pub struct Tables(toml::Table);
 
 impl Tables {
-    /// Reads the file (if one is named), and lays the environment over it.
+    /// Reads the file (if one is named), and applies the environment.
     pub fn load(
         file: Option<&Path>,
         env: &[(String, String)],
@@ -66,12 +66,12 @@ impl Tables {
         Ok(Self(table))
     }
 
-    /// A section; as if empty where there is none.
+    /// Reads a section; a missing one is empty.
     pub fn read<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, ConfigError> {
         self.read_by(name, PhantomData)
     }
 
-    /// A section whose keys are known only at run time.
+    /// Reads a section with keys that are known only at run time.
     pub fn read_by<T: Default>(
         &self,
         name: &str,
@@ -83,7 +83,7 @@ impl Tables {
     }
 }
 
-/// Reads a key that must be one of these.
+/// Deserializes a key that must be one of these.
 pub(crate) struct OneOf<'a>(pub(crate) &'a [&'static str]);
 
 impl<'de> DeserializeSeed<'de> for OneOf<'_> {
@@ -101,7 +101,7 @@ impl Visitor<'_> for OneOf<'_> {
         f.write_str("a key")
     }
 
-    /// An unknown one is refused in serde's own words, which [`unknown_key`] reads.
+    /// The error for an unknown key has serde's own form, which [`unknown_key`] parses.
     fn visit_str<E: de::Error>(self, key: &str) -> Result<&'static str, E> {
         let found = self.0.iter().find(|known| **known == key).copied();
         found.ok_or_else(|| {
@@ -116,7 +116,7 @@ fn read_file(path: &Path, sections: &[Section]) -> Result<toml::Table, ConfigErr
     let text =
         checks::read(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
     let wrong = |error: &toml::de::Error| in_file(path, &text, error);
-    // By this way, not as a plain table: only here do keys and values have a place in the text.
+    // Parsed as a `DeTable`, because only there keys and values have a position in the text.
     for (key, value) in DeTable::parse(&text).map_err(|error| wrong(&error))?.into_inner() {
         let Some(section) = sections.iter().find(|section| section.name == key.get_ref()) else {
             let known = sections.iter().map(|section| section.name);
@@ -169,7 +169,7 @@ fn in_environment(variable: &str, error: &toml::de::Error) -> ConfigError {
     }
 }
 
-/// serde says: unknown field `a`, expected one of `b`, `c`.
+/// Parses serde's message: unknown field `a`, expected one of `b`, `c`.
 fn unknown_key(message: &str) -> Option<(String, Option<String>)> {
     let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     let key = quoted.next()?.to_owned();
@@ -177,7 +177,7 @@ fn unknown_key(message: &str) -> Option<(String, Option<String>)> {
     Some((key, nearest))
 }
 
-/// The one of those that there are which looks most like the key, if one does.
+/// The known key that is most like this one, if any is close enough.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|known| (strsim::jaro_winkler(key, known), known))
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_goes_over_the_file() {
+    fn the_environment_overrides_the_file() {
         let settings = load(
             "[agent]\ninterval = \"5s\"\n[devices]\nbpf = true\n",
             &[("GPUWHO_AGENT_INTERVAL", "2s"), ("GPUWHO_DEVICES_BPF", "false")],

@@ -1,9 +1,9 @@
-//! One agent a host sends: a second one would tell everything twice.
+//! Allows one agent a host: a second one would export everything twice.
 //!
-//! The lock is a file of root's in the state directory, which agents of different run directories,
-//! of a systemd unit and of a DaemonSet's pods share. The kernel holds it for the process and drops it with
-//! it. Nobody else can open the file, so no tenant can hold it. Agents that are meant to run side by
-//! side have state directories of their own.
+//! The lock is a file of root's in the state directory, which agents with different run directories, of
+//! a systemd unit and of a DaemonSet's pods share. The kernel holds the lock for the process and drops
+//! it when the process ends. No other user can open the file, so no tenant can hold the lock. Agents
+//! that are meant to run side by side have state directories of their own.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 /// The file in the state directory.
 const FILE: &str = "agent.lock";
-/// More than a process number.
+/// Longer than a PID.
 const MAX_LEN: u64 = 16;
 
-/// Held as long as it lives.
+/// Holds the lock until it is dropped.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "held, not read: the lock ends with it")] File);
 
@@ -31,7 +31,7 @@ pub enum LockError {
     Held {
         /// The file.
         path: PathBuf,
-        /// Its process number, as it has written it; empty where it has not.
+        /// Its PID, as it wrote it; empty where it did not.
         pid: String,
     },
     /// The file cannot be made.
@@ -55,7 +55,7 @@ impl Lock {
         let open = || {
             fs::create_dir_all(state)?;
             let mut options = OpenOptions::new();
-            // A link or a pipe of that name is not ours.
+            // A link or a pipe of that name is not the agent's.
             let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
             options.custom_flags(flags).open(&path)
@@ -66,14 +66,14 @@ impl Lock {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut pid = String::new();
-                // Only to say who it is.
+                // For the error message only.
                 let _ = (&lock).take(MAX_LEN).read_to_string(&mut pid);
                 pid.retain(|c| c.is_ascii_digit());
                 return Err(LockError::Held { path, pid });
             }
             Err(error) => return Err(file(error.into())),
         }
-        // Without its number it is a lock all the same.
+        // The lock works without the PID.
         let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
         Ok(Self(lock))
     }
@@ -85,7 +85,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_second_agent_is_refused_with_the_first_ones_number_and_what_to_do() {
+    fn a_second_agent_is_refused_with_the_first_ones_pid_and_the_remedy() {
         let state = tempfile::tempdir().unwrap();
         let first = Lock::take(state.path()).unwrap();
         let file = state.path().join(FILE);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_or_a_link_in_the_locks_place_is_no_lock() {
+    fn a_pipe_or_a_link_in_place_of_the_lock_is_refused() {
         let state = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/null", state.path().join(FILE)).unwrap();
         assert!(matches!(Lock::take(state.path()), Err(LockError::File { .. })));

@@ -1,8 +1,7 @@
-//! Answers the talks on one socket, none of which waits for another: a thread for each socket, at
-//! most [`MAX_TALKS`] open at once on it, and no more work a second for clients without privilege
-//! than is stated here.
+//! Serves the clients of one socket without letting one wait for another: one thread a socket, at most
+//! [`MAX_CLIENTS`] unprivileged clients at once, and a bounded amount of work a second for them.
 
-use super::talk::{Step, Talk};
+use super::client::{Client, Step};
 use super::{Answer, Reply, Request};
 use crate::who::HostReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,38 +10,38 @@ use std::os::unix::net::UnixListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Talks that clients without privilege have at once; each costs a descriptor and its answer, some
-/// 100 KiB at most.
-const MAX_TALKS: usize = 64;
-/// Of these, of one user: some commands side by side.
+/// Unprivileged clients at once; each costs a descriptor and its answer, some 100 KiB at most.
+const MAX_CLIENTS: usize = 64;
+/// Of these, clients of one user: some commands side by side.
 const MAX_OF_USER: usize = 4;
-/// Talks of root's and the agent's own user's, which have places of their own.
+/// Clients of root and the agent's own user, which have a limit of their own.
 const MAX_PRIVILEGED: usize = 16;
-/// Between two answers to clients without privilege: at most 50 a second, which is a few per cent
-/// of a core on a large node. One of 64 that have asked waits 1.3 s for its turn.
+/// Time between two answers to unprivileged clients: at most 50 a second, which costs a few per cent of
+/// a core on a large node. With 64 clients, one waits 1.3 s for its answer.
 const PACE: Duration = Duration::from_millis(20);
-/// A table that clients without privilege get is no older than this.
+/// Largest age of the table that unprivileged clients get.
 const TABLE_AGE: Duration = Duration::from_millis(250);
-/// Connections taken in a turn, and how long a turn lasts at least where others keep it busy.
+/// Connections accepted in one turn of the loop.
 const MAX_ACCEPTED: usize = 16;
+/// Shortest turn of the loop, so that busy clients cannot keep the thread running.
 const TURN: Duration = Duration::from_millis(5);
 
-/// Whose a socket is.
+/// Who may use a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody's, for questions.
+    /// Every user, for [`Request::Who`].
     Public {
-        /// Whether others' processes are named to everybody.
+        /// Whether every user sees all processes.
         show_others: bool,
     },
-    /// Root's and the agent's own user's, for commands.
+    /// Root and the agent's own user, for commands.
     Admin,
 }
 
 /// Answers requests until the process ends.
 pub fn serve(listener: &UnixListener, access: Access, answer: &dyn Answer) {
     let mut server =
-        Server { access, answer, talks: Vec::new(), table: None, next: Instant::now() };
+        Server { access, answer, clients: Vec::new(), table: None, next: Instant::now() };
     if let Err(error) = listener.set_nonblocking(true) {
         tracing::warn!(%error, "the control socket is not answered");
         return;
@@ -59,27 +58,27 @@ pub fn serve(listener: &UnixListener, access: Access, answer: &dyn Answer) {
 struct Server<'a> {
     access: Access,
     answer: &'a dyn Answer,
-    talks: Vec<Talk>,
-    /// What clients without privilege are told, and since when.
+    clients: Vec<Client>,
+    /// The table for unprivileged clients, and when it was made.
     table: Option<(Instant, HostReport)>,
-    /// When the next of them may be answered.
+    /// When the next unprivileged client may be answered.
     next: Instant,
 }
 
 impl Server<'_> {
-    /// Until somebody connects, speaks, can read on, has its turn or is over.
+    /// Waits until a client connects, sends, can receive, may be answered, or times out.
     fn wait(&self, listener: &UnixListener) {
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
-        for talk in self.talks.iter().filter(|talk| talk.request().is_none()) {
-            let flags = if talk.is_answered() { PollFlags::OUT } else { PollFlags::IN };
-            fds.push(PollFd::new(talk.stream(), flags));
+        for client in self.clients.iter().filter(|client| client.request().is_none()) {
+            let flags = if client.is_answered() { PollFlags::OUT } else { PollFlags::IN };
+            fds.push(PollFd::new(client.stream(), flags));
         }
-        let has_turn = self.talks.iter().any(|talk| talk.request().is_some());
+        let has_turn = self.clients.iter().any(|client| client.request().is_some());
         let turn = has_turn.then_some(self.next);
-        let due = self.talks.iter().map(Talk::until).chain(turn).min();
+        let due = self.clients.iter().map(Client::until).chain(turn).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        // An interrupted wait is over.
+        // An interrupted wait ends early.
         let _ = poll(&mut fds, left.as_ref());
     }
 
@@ -87,81 +86,81 @@ impl Server<'_> {
         for _ in 0..MAX_ACCEPTED {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    if let Ok(talk) = Talk::new(stream) {
-                        self.admit(talk);
+                    if let Ok(client) = Client::new(stream) {
+                        self.admit(client);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Of a connection that is gone again, or for want of descriptors: others' turn.
+                // The connection is already closed, or no descriptor is left: serve the others.
                 Err(_) => return,
             }
         }
     }
 
-    /// Gives a talk a place: that of an older one that says nothing, if there is no other.
-    fn admit(&mut self, talk: Talk) {
-        let is_alike = |other: &Talk| other.is_privileged == talk.is_privileged;
-        let most = if talk.is_privileged { MAX_PRIVILEGED } else { MAX_TALKS };
-        let all = self.talks.iter().filter(|other| is_alike(other)).count();
-        let is_users = |other: &Talk| is_alike(other) && other.uid == talk.uid;
-        let of_user = self.talks.iter().filter(|other| is_users(other)).count();
-        let has_room = if !talk.is_privileged && of_user >= MAX_OF_USER {
+    /// Admits a client; where there is no room, in place of an older one that has not sent a request.
+    fn admit(&mut self, client: Client) {
+        let is_alike = |other: &Client| other.is_privileged == client.is_privileged;
+        let limit = if client.is_privileged { MAX_PRIVILEGED } else { MAX_CLIENTS };
+        let all = self.clients.iter().filter(|other| is_alike(other)).count();
+        let is_users = |other: &Client| is_alike(other) && other.uid == client.uid;
+        let of_user = self.clients.iter().filter(|other| is_users(other)).count();
+        let has_room = if !client.is_privileged && of_user >= MAX_OF_USER {
             self.end_silent(is_users)
         } else {
-            all < most || self.end_silent(is_alike)
+            all < limit || self.end_silent(is_alike)
         };
         if has_room {
-            self.talks.push(talk);
+            self.clients.push(client);
         } else {
-            refuse(&talk);
+            refuse(&client);
         }
     }
 
-    /// Ends the oldest silent talk of some; false where there is none.
-    fn end_silent(&mut self, of: impl Fn(&Talk) -> bool) -> bool {
-        let oldest = self.talks.iter().position(|talk| talk.is_silent() && of(talk));
-        oldest.map(|at| self.talks.remove(at)).is_some()
+    /// Disconnects the oldest selected client that has not sent a request; false where there is none.
+    fn end_silent(&mut self, of: impl Fn(&Client) -> bool) -> bool {
+        let oldest = self.clients.iter().position(|client| client.is_silent() && of(client));
+        oldest.map(|at| self.clients.remove(at)).is_some()
     }
 
-    /// Lets every talk go on as far as it can.
+    /// Reads from and writes to every client as far as possible without blocking.
     fn turn(&mut self) {
-        let mut talks = std::mem::take(&mut self.talks);
-        talks.retain_mut(|talk| {
-            let mut step = talk.step(Instant::now());
-            if step == Step::Waits && self.reply(talk) {
-                step = talk.step(Instant::now());
+        let mut clients = std::mem::take(&mut self.clients);
+        clients.retain_mut(|client| {
+            let mut step = client.step(Instant::now());
+            if step == Step::Waits && self.reply(client) {
+                step = client.step(Instant::now());
             }
             step == Step::Waits
         });
-        self.talks = talks;
+        self.clients = clients;
     }
 
-    /// Answers a talk that has asked, if it is its turn; whether it did.
-    fn reply(&mut self, talk: &mut Talk) -> bool {
+    /// Answers a client that has sent a request, if it may be answered now; returns whether it did.
+    fn reply(&mut self, client: &mut Client) -> bool {
         let began = Instant::now();
-        let Some(request) = talk.request() else { return false };
-        if !talk.is_privileged && began < self.next {
+        let Some(request) = client.request() else { return false };
+        if !client.is_privileged && began < self.next {
             return false;
         }
         let reply = match serde_json::from_slice(request) {
-            Ok(request) => self.to(&request, talk),
+            Ok(request) => self.to(&request, client),
             Err(error) => Reply::Refused { reason: format!("not a request: {error}") },
         };
         let took = began.elapsed();
-        if !talk.is_privileged {
+        if !client.is_privileged {
             self.next = began + PACE.max(took);
         }
-        talk.put(line(&reply), took);
+        client.put(line(&reply), took);
         true
     }
 
-    fn to(&mut self, request: &Request, talk: &Talk) -> Reply {
+    fn to(&mut self, request: &Request, client: &Client) -> Reply {
         match (request, self.access) {
             (Request::Who, access) => {
                 let show_others = matches!(access, Access::Public { show_others: true });
-                Reply::Who { who: Box::new(self.who(talk, show_others)) }
+                Reply::Who { who: Box::new(self.who(client, show_others)) }
             }
-            _ if !talk.is_privileged => {
+            _ if !client.is_privileged => {
                 Reply::Refused { reason: "only root and the agent's own user may do this".into() }
             }
             (_, Access::Public { .. }) => {
@@ -180,8 +179,8 @@ impl Server<'_> {
     }
 
     /// The table for this client.
-    fn who(&mut self, talk: &Talk, show_others: bool) -> HostReport {
-        if talk.is_privileged {
+    fn who(&mut self, client: &Client, show_others: bool) -> HostReport {
+        if client.is_privileged {
             return self.answer.who();
         }
         let is_fresh = |(at, _): &&(Instant, HostReport)| at.elapsed() < TABLE_AGE;
@@ -189,19 +188,19 @@ impl Server<'_> {
             Some(table) => table,
             None => (Instant::now(), self.answer.who()),
         };
-        let who = if show_others { table.1.clone() } else { table.1.as_seen_by(talk.uid) };
+        let who = if show_others { table.1.clone() } else { table.1.as_seen_by(client.uid) };
         self.table = Some(table);
         who
     }
 }
 
-/// Says that there is no place. A client that does not take even that is not told.
-fn refuse(talk: &Talk) {
-    let _: io::Result<usize> = talk.stream().write(&line(&Reply::Busy));
+/// Replies that there is no room. A client that does not receive it notices the closed connection.
+fn refuse(client: &Client) {
+    let _: io::Result<usize> = client.stream().write(&line(&Reply::Busy));
 }
 
 fn line(reply: &Reply) -> Vec<u8> {
-    // Nothing in a reply fails to be JSON; an empty line would be no answer.
+    // Serializing a reply does not fail.
     let mut text = serde_json::to_vec(reply).unwrap_or_default();
     text.push(b'\n');
     text

@@ -29,7 +29,7 @@ impl Answer for Fixed {
 
 const ALL: Access = Access::Public { show_others: false };
 
-/// Both sockets, answered.
+/// Serves both sockets.
 fn served(run: &Path) -> [PathBuf; 2] {
     let answer: Arc<dyn Answer> = Arc::new(Fixed);
     let listeners = listen(run, Settings::default()).unwrap();
@@ -89,7 +89,7 @@ fn a_request_that_is_not_one_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_hung_up_on() {
+fn a_silent_client_is_disconnected() {
     let dir = tempfile::tempdir().unwrap();
     let [socket, _] = served(dir.path());
     let mut silent = UnixStream::connect(&socket).unwrap();
@@ -98,7 +98,7 @@ fn a_client_that_says_nothing_is_hung_up_on() {
 }
 
 #[test]
-fn a_second_agent_is_told_of_the_first() {
+fn a_second_agent_is_refused_while_the_first_runs() {
     let dir = tempfile::tempdir().unwrap();
     served(dir.path());
     let error = listen(dir.path(), Settings::default()).unwrap_err().to_string();
@@ -116,7 +116,7 @@ fn a_dead_agent_s_sockets_are_replaced() {
 }
 
 #[test]
-fn nobody_listening_is_said_with_the_remedy() {
+fn a_missing_agent_is_reported_with_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let error = ask(&dir.path().join(SOCKET), &Request::Who).unwrap_err().to_string();
     assert!(error.ends_with("start one with `gpuwho agent`"), "{error}");

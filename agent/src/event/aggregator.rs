@@ -1,7 +1,8 @@
-//! Where happenings become events: one of two tellings, counted, folded, with its victims.
+//! Turns observations into events: merges two reports of one fault, counts it, limits bursts, attaches
+//! the affected owners.
 //!
-//! A happening is worked up on the thread that brings it, because its victims may be gone a moment
-//! later. What is to be told waits in a bounded queue until the pipeline takes it.
+//! An observation is processed on the thread of its source, because the affected processes may have
+//! ended a moment later. Events wait in a bounded queue until the pipeline takes them.
 
 mod affected;
 mod waiting;
@@ -20,25 +21,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 use waiting::State;
 
-/// Owners that get a record of their own.
+/// Owners of one event that get a record of their own.
 pub const MAX_AFFECTED: usize = 16;
 
-/// Tells who is on a device, and in which of its MIG GPU instances.
+/// Lists the processes on a device, each with its MIG GPU instance.
 pub type Listed = Box<dyn Fn(GpuId) -> Vec<(ProcKey, Option<u32>)> + Send + Sync>;
 
-/// What the desk asks about devices and processes.
+/// What the aggregator uses to find devices and processes.
 pub struct Sources {
     /// The devices.
     pub inventory: Arc<Inventory>,
-    /// Whose processes are.
+    /// The owners of processes.
     pub ownership: Ownership,
     /// The processes that the driver last listed on a device, each with its MIG GPU instance.
     pub listed: Listed,
     /// Where the host's files are.
     pub paths: Paths,
-    /// Called when there is something to tell.
+    /// Called when there are events to export.
     pub wake: Box<dyn Fn() + Send + Sync>,
-    /// Called when somebody takes a device from its driver and waits for those who hold it.
+    /// Called when an operator unbinds a device from its driver and the kernel waits for the processes
+    /// that hold it.
     pub make_way: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -48,53 +50,54 @@ impl fmt::Debug for Sources {
     }
 }
 
-/// The desk.
+/// Turns observations into events. Sources share it between threads.
 #[derive(Debug)]
 pub struct EventAggregator {
     sources: Sources,
     state: Mutex<State>,
 }
 
-/// What has happened so far, for the metrics.
+/// Counts of events since the start, for the metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Events by kind.
     pub kinds: Vec<(EventKind, u64)>,
     /// XIDs by device, code and severity.
     pub xids: Vec<(GpuId, u16, Severity, u64)>,
-    /// Events that were counted and could not be told.
+    /// Events that were counted but not exported.
     pub lost: u64,
 }
 
 impl EventAggregator {
-    /// An empty desk.
+    /// An aggregator without events.
     pub fn new(sources: Sources) -> Self {
         let state = Mutex::new(State::new(sources.ownership.clone()));
         Self { sources, state }
     }
 
-    /// Whether any device is known: before, nothing can be said of whose an event was.
+    /// Whether any device is known. Before that, no owner of an event can be found.
     pub fn knows_devices(&self) -> bool {
         !self.sources.inventory.all().is_empty()
     }
 
-    /// Says whether the vendor library tells events too: then each is held until both had time.
+    /// Sets whether the vendor library reports events too. If so, each event is held until both
+    /// sources had time to report it.
     pub fn pair(&self, paired: bool) {
         self.state().paired = paired;
     }
 
-    /// Takes what a source saw. `now` is the agent's clock.
+    /// Takes an observation of a source. `now` is the agent's clock.
     pub fn take(&self, what: Observation, at: Moment, event_source: EventSource, now: Instant) {
         let mut what = what;
         let known = self.device(what.place);
         if let Some((gpu, info)) = &known {
             what.place = Place::Gpu(*gpu);
-            // Some libraries leave 0 there where a device is not cut.
+            // Some libraries report instance 0 of a device that is not in MIG mode.
             what.gpu_instance = what.gpu_instance.filter(|_| info.mig == Some(true));
         }
         let Some(with_affected) = self.affected_owners(&what, at) else { return };
         let is_unbinding = what.kind == EventKind::DriverUnbind;
-        // Looked for and held in one go: the other source's telling may come at this very moment.
+        // Merged or held under one lock: the other source may report the same fault concurrently.
         let mut state = self.state();
         if state.merge((&what, &with_affected), event_source, now) {
             return;
@@ -120,7 +123,7 @@ impl EventAggregator {
         (self.sources.wake)();
     }
 
-    /// Tells what has waited long enough; call it now and then.
+    /// Releases held events and summaries that are due. The agent calls it at every tick.
     pub fn apply_due(&self, now: Instant) {
         let mut state = self.state();
         let before = state.out.len();
@@ -138,12 +141,12 @@ impl EventAggregator {
         }
     }
 
-    /// Everything to be told now.
+    /// Takes the events that are ready for export.
     pub fn drain(&self) -> Vec<Event> {
         self.state().out.drain(..).collect()
     }
 
-    /// Everything, also what waits for its pair or for its minute: at the end.
+    /// Takes all events when the agent stops, also those that are held or summed up.
     pub fn finish(&self) -> Vec<Event> {
         let mut state = self.state();
         let end = Instant::now() + waiting::MAX_AGE;
@@ -152,7 +155,7 @@ impl EventAggregator {
         state.out.drain(..).collect()
     }
 
-    /// The counts so far; those of a device the agent does not know yet come when it does.
+    /// The counts so far. Counts of an address follow once a device is known there.
     pub fn tally(&self) -> Tally {
         let state = self.state();
         let kinds = EventKind::ALL.iter().map(|kind| {
@@ -174,7 +177,7 @@ impl EventAggregator {
         Tally { kinds, xids, lost }
     }
 
-    /// The device at a place: itself, or the only one below a port.
+    /// The device at a place; for a port, the only device below it.
     fn device(&self, place: Place) -> Option<(GpuId, Arc<GpuInfo>)> {
         let inventory = &self.sources.inventory;
         match place {
@@ -194,32 +197,32 @@ impl EventAggregator {
         }
     }
 
-    /// Whether a device hangs on a port: sysfs has the way to it in its path.
+    /// Whether a device is below a port: the device's path in sysfs names every port above it.
     fn is_below(&self, info: &GpuInfo, port: PciPort) -> bool {
         let Some(at) = info.pci_address.as_deref().and_then(PciAddress::parse) else {
             return false;
         };
         let link = self.sources.paths.sys.join(format!("bus/pci/devices/{at}"));
-        let Ok(way) = std::fs::read_link(link) else { return false };
-        way.parent().is_some_and(|ports| {
+        let Ok(path) = std::fs::read_link(link) else { return false };
+        path.parent().is_some_and(|ports| {
             let mut names = ports.components().filter_map(|part| part.as_os_str().to_str());
             names.any(|name| PciPort::parse(name) == Some(port))
         })
     }
 
-    /// Whose a process is.
+    /// The attribution of a process.
     pub fn owner(&self, process: ProcKey) -> Option<Arc<ProcessAttribution>> {
         self.sources.ownership.attribution(process)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Counts and queues are whole whatever panicked beside them.
+        // Every change of counts and queues is complete before anything can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Event {
-    /// Sets whom it struck.
+    /// Sets the affected owners.
     fn set_affected(&mut self, all_affected: &[AffectedOwner]) {
         self.owners = all_affected.len() as u64;
         self.affected_owners = all_affected.iter().take(MAX_AFFECTED).cloned().collect();

@@ -1,11 +1,11 @@
-//! An event as log records: one for each owner it struck, or one alone.
+//! Makes log records of an event: one for each affected owner, or a single one.
 
 use super::{Affected, AffectedOwner, Event, Peer, Place, xid};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::catalog::event::EventKind;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest line of the driver that is told whole.
+/// Longest driver line that is exported whole, in bytes.
 const MAX_BODY: usize = 2048;
 
 /// One log record.
@@ -15,15 +15,15 @@ pub struct Record {
     pub name: &'static str,
     /// OpenTelemetry's severity number.
     pub severity: u8,
-    /// The severity's word.
+    /// The severity's text.
     pub severity_text: &'static str,
-    /// When it happened, in nanoseconds since the epoch.
+    /// When it occurred, in nanoseconds since the epoch.
     pub time_ns: u64,
-    /// When the agent saw it, the same.
+    /// When the agent received it, in nanoseconds since the epoch.
     pub observed_ns: u64,
-    /// The driver's own words.
+    /// The driver's own text.
     pub body: Box<str>,
-    /// Everything else.
+    /// All other facts.
     pub attributes: AttrSet,
 }
 
@@ -36,7 +36,7 @@ pub fn records(event: &Event) -> Vec<Record> {
     decision(event, &mut common);
     facts(event, &mut common);
     usage(event, &mut common);
-    let reported = |attributes| Record {
+    let record = |attributes| Record {
         name: event.what.kind.as_str(),
         severity: event.what.severity.number(),
         severity_text: event.what.severity.as_str(),
@@ -47,10 +47,10 @@ pub fn records(event: &Event) -> Vec<Record> {
     };
     if event.affected_owners.is_empty() {
         named(event, &mut common);
-        return vec![reported(common)];
+        return vec![record(common)];
     }
-    let whose = |affected_owner| affected(&common, affected_owner, event.what.peer.as_deref());
-    event.affected_owners.iter().map(|affected_owner| reported(whose(affected_owner))).collect()
+    let of_owner = |owner| record(affected(&common, owner, event.what.peer.as_deref()));
+    event.affected_owners.iter().map(of_owner).collect()
 }
 
 fn device(event: &Event, set: &mut AttrSet) {
@@ -156,8 +156,8 @@ fn affected(common: &AttrSet, affected_owner: &AffectedOwner, peer: Option<&Peer
     set
 }
 
-/// A process of which only the vendor library's words are known. One that an XID's line names and that
-/// did not hold the device stays in the line.
+/// Adds a process that only the source names. A process that an XID's line names but that did not hold
+/// the device appears in the body only.
 fn named(event: &Event, set: &mut AttrSet) {
     if let Some(process) = event.what.process.as_ref().filter(|_| event.what.kind != EventKind::Xid)
     {

@@ -1,6 +1,6 @@
-//! What each XID means: one row a code, with where the row is from.
+//! The meaning of each XID: one row a code, with the origin of the row.
 //!
-//! A code that is in no row is told as unknown, never guessed: NVIDIA adds codes with each driver.
+//! A code without a row is reported as unknown, never guessed: NVIDIA adds codes with each driver.
 
 mod text;
 
@@ -15,25 +15,25 @@ pub struct Xid {
     pub name: &'static str,
     /// What it means.
     pub meaning: &'static str,
-    /// What to do, where the text does not say more.
+    /// What to do, unless the text says more.
     pub action: Action,
-    /// Whose work it affects, where the text does not say more.
+    /// Whose work it affects, unless the text says more.
     pub affects: Affects,
-    /// Where the row is from.
+    /// The origin of the row.
     pub origin: Origin,
 }
 
 /// Whose work an XID affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affects {
-    /// That of the process in whose work it happened; others on the device go on.
+    /// The work of the process in which it occurred; other processes on the device continue.
     Process,
-    /// That of everybody on the device, whichever process the line names: of a device that does not
-    /// answer it names the one whose call found that out.
+    /// The work of every process on the device, whichever process the line names: for a device that
+    /// does not answer, the line names the process that made the failing call.
     Device,
 }
 
-/// Where a row is from.
+/// The origin of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// NVIDIA's Xid catalogue for Ampere and later, as published: code, mnemonic
@@ -69,7 +69,7 @@ pub enum Action {
     RestartNode,
     /// `WORKFLOW_NVLINK_ERR`; `WORKFLOW_NVLINK5_ERR` where the text says that it is fatal.
     CheckLink,
-    /// `WORKFLOW_NVLINK5_ERR` with `XID_154_EVAL`, or without a text that says how bad it is.
+    /// `WORKFLOW_NVLINK5_ERR` with `XID_154_EVAL`, or without a text that states the severity.
     FollowRecovery,
     /// `CHECK_MECHANICALS`.
     CheckCables,
@@ -77,7 +77,7 @@ pub enum Action {
     Update,
     /// Of XID 154: the text names it.
     FollowText,
-    /// Of XID 154: the device needs nothing any more.
+    /// Of XID 154: the device needs no action any more.
     Recovered,
     /// Of XID 154: traffic between devices has to end.
     DrainPeers,
@@ -119,7 +119,7 @@ impl Action {
         }
     }
 
-    /// How bad a code with this action is.
+    /// The severity of a code with this action.
     pub fn severity(self) -> Severity {
         match self {
             Self::Nothing | Self::Recovered => Severity::Info,
@@ -155,7 +155,7 @@ const fn xid(
     Xid { code, name, meaning, action, affects: Affects::Device, origin }
 }
 
-/// A code of one process's work: of a channel, an engine or a context of its.
+/// A code of one process's work: of its channel, engine or context.
 const fn app(
     code: u16,
     name: &'static str,
@@ -166,7 +166,7 @@ const fn app(
     Xid { affects: Affects::Process, ..xid(code, name, meaning, action, origin) }
 }
 
-/// Every code that is in use, ascending.
+/// Every code in use, ascending.
 #[rustfmt::skip]
 pub static XIDS: &[Xid] = &[
     app(8, "ROBUST_CHANNEL_FIFO_ERROR_IDLE_TIMEOUT", "the GPU stopped processing a channel", Action::RestartApp, Origin::Catalog),
@@ -325,7 +325,7 @@ pub struct Verdict<'a> {
     pub status: Option<&'a str>,
 }
 
-/// What an XID means by its code and, where the kernel log has told it, its line.
+/// What an XID means by its code and, where the kernel log has it, its line.
 pub fn verdict(code: u32, line: &str) -> Verdict<'_> {
     let row = find(code);
     let detail = match code {

@@ -11,22 +11,22 @@ use std::fmt;
 /// A row: one sink.
 #[derive(Clone, Copy, Debug)]
 pub struct SinkDef {
-    /// `sink:` and its name: how it is called in the agent's own metrics.
+    /// `sink:` and its name, as in the agent's own metrics.
     pub name: &'static str,
     /// Its section of the configuration; several sinks may share one.
     pub section: Option<Section>,
-    /// How `--sink` can ask for it.
+    /// How `--sink` requests it.
     pub flag: Option<SinkFlag>,
     /// Makes the component from its section and flag.
     pub configure: fn(&Resolving<'_>) -> Result<Box<dyn Receiver>, ConfigError>,
 }
 
-/// How `--sink` asks for a sink.
+/// How `--sink` requests a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkFlag {
     /// By its name alone.
     Plain,
-    /// By its name, a colon and a value: what the help calls the value.
+    /// By its name, a colon and a value; holds the value's name in the help.
     With(&'static str),
 }
 
@@ -35,7 +35,7 @@ pub enum SinkFlag {
 pub struct SinkContext<'a> {
     /// Where the host's files are.
     pub paths: &'a Paths,
-    /// What Kubernetes calls this node.
+    /// The name of this node in Kubernetes.
     pub node: Option<&'a str>,
 }
 
@@ -44,10 +44,10 @@ pub type OpenError = Box<dyn Error + Send + Sync>;
 
 /// A sink as configured.
 pub trait Receiver: fmt::Debug {
-    /// Opens it; `None` where nobody asked for it.
+    /// Opens it; `None` where the configuration does not request it.
     fn open(&self, context: &SinkContext<'_>) -> Result<Option<Box<dyn Sink>>, OpenError>;
 
-    /// What `gpuwho doctor` says of it.
+    /// Findings for `gpuwho doctor`.
     fn diagnose(&self) -> Vec<Finding> {
         Vec::new()
     }
@@ -59,7 +59,7 @@ impl SinkDef {
         self.name.trim_start_matches("sink:")
     }
 
-    /// The form in which `--sink` asks for it.
+    /// The form in which `--sink` requests it.
     pub fn form(&self) -> Option<String> {
         Some(match self.flag? {
             SinkFlag::Plain => self.word().to_owned(),
@@ -67,7 +67,7 @@ impl SinkDef {
         })
     }
 
-    /// Whether a `--sink` asks for this one, in its form.
+    /// Whether a `--sink` value requests this sink in its form.
     pub fn is_asked_by(&self, flag: &str) -> bool {
         match (self.flag, flag.split_once(':')) {
             (Some(SinkFlag::Plain), None) => flag == self.word(),

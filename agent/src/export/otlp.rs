@@ -1,8 +1,8 @@
 //! The OTLP sink: encodes on the tick's thread, queues within bounds, and sends from one thread of
 //! its own (`export:otlp`) over HTTP or gRPC.
 //!
-//! While the receiver is away, requests wait in order and go out with their own timestamps when it
-//! is back; the oldest fall out of a full queue and are counted. Costs about 0.1 µs a point for
+//! While the receiver is unavailable, requests wait in order and keep their own timestamps. A full
+//! queue drops the oldest and counts them. Costs about 0.1 µs a point for
 //! encoding and 0.3 µs for gzip, no allocation a point, and at most `queue_bytes` plus two
 //! requests of memory.
 
@@ -41,7 +41,7 @@ use tokio::sync::watch;
 pub use logs::LogsSink;
 pub use resource::Resource;
 
-/// What the sender may need after its deadline to count what is left.
+/// Time for the sender to count the remaining points after its deadline.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The sender's thread could not be started.
@@ -59,15 +59,15 @@ pub struct OtlpSink {
 impl OtlpSink {
     /// Starts the sender. Nothing is connected, resolved or read from disk before the first batch.
     pub fn start(settings: &Settings, resource: &Resource) -> Result<Self, StartError> {
-        let lane = OtlpQueue::start("export:otlp", settings)?;
-        Ok(Self { encoder: Encoder::new(resource, Limits::default()), queue: lane })
+        let queue = OtlpQueue::start("export:otlp", settings)?;
+        Ok(Self { encoder: Encoder::new(resource, Limits::default()), queue })
     }
 }
 
 impl Sink for OtlpSink {
     fn export(&mut self, batch: &EnrichedBatch) {
-        let Self { encoder, queue: lane } = self;
-        encoder.encode(batch, &mut |raw, points| lane.push(raw, points as u64));
+        let Self { encoder, queue } = self;
+        encoder.encode(batch, &mut |raw, points| queue.push(raw, points as u64));
     }
 
     fn flush(&mut self, deadline: Instant) {
@@ -79,7 +79,7 @@ impl Sink for OtlpSink {
     }
 }
 
-/// The way of one signal to its receiver: a queue and the thread that empties it.
+/// The queue of one signal and the thread that sends from it.
 #[derive(Debug)]
 struct OtlpQueue {
     protocol: Protocol,
@@ -95,8 +95,8 @@ impl OtlpQueue {
         let queue = Arc::new(Queue::new(settings.queue_bytes));
         let counts = Arc::new(SinkCounters::default());
         let (closing, closed) = watch::channel(None);
-        let (tell_done, done) = sync_channel(1);
-        // The one blocking thread looks names up, and ends ten seconds later.
+        let (ended, done) = sync_channel(1);
+        // The one blocking thread resolves host names. It ends after ten idle seconds.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -106,10 +106,10 @@ impl OtlpQueue {
         let sender = Sender::new(settings, Arc::clone(&queue), Arc::clone(&counts), closed);
         std::thread::Builder::new().name(thread.to_owned()).spawn(move || {
             runtime.block_on(sender.run());
-            // A look-up that hangs must not hold the agent's end up.
+            // A look-up that hangs must not delay the agent's end.
             runtime.shutdown_background();
-            // Nobody listens when the sink was dropped without a flush.
-            let _ = tell_done.send(());
+            // The receiving end is gone when the sink was dropped without a flush.
+            let _ = ended.send(());
         })?;
         let Settings { protocol, compression, .. } = *settings;
         Ok(Self { protocol, compression, queue, counts, closing, done })
@@ -123,7 +123,7 @@ impl OtlpQueue {
                 let lost = self.queue.push(Request { body, points });
                 SinkCounters::add(&self.counts.queue_full, lost);
             }
-            // After the flush nobody sends; compressing into memory does not fail.
+            // The sender has ended after the flush. Compression into memory does not fail.
             Ok(_) | Err(_) => SinkCounters::add(&self.counts.undelivered, points),
         }
     }
@@ -131,7 +131,7 @@ impl OtlpQueue {
     fn flush(&self, deadline: Instant) {
         self.closing.send_replace(Some(deadline));
         let left = deadline.saturating_duration_since(Instant::now());
-        // An error means that the sender has ended before: there is nothing to wait for.
+        // An error means that the sender has already ended.
         let _ = self.done.recv_timeout(left + GRACE);
     }
 
@@ -141,14 +141,13 @@ impl OtlpQueue {
 }
 
 impl Drop for OtlpQueue {
-    /// Ends the sender's thread at once; [`Sink::flush`] before this sends what waits.
+    /// Ends the sender's thread at once; [`Sink::flush`] before this sends the queued requests.
     fn drop(&mut self) {
         self.closing.send_replace(Some(Instant::now()));
     }
 }
 
-/// The body as it travels: compressed once, whatever the number of attempts, and for gRPC behind
-/// its prefix.
+/// The body as sent: compressed once for all attempts, and for gRPC after its prefix.
 fn pack(raw: &[u8], protocol: Protocol, compression: Compression) -> io::Result<Bytes> {
     let prefix = match protocol {
         Protocol::Http => 0,

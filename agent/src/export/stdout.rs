@@ -1,6 +1,6 @@
-//! One JSON object a line, for people, pipes and files: time, metric, kind, unit, value and
-//! attributes of each point; time, event, severity, body and attributes of each event. Writes a
-//! batch in one system call.
+//! Writes one JSON object a line, for terminals, pipes and files: time, metric, kind, unit, value and
+//! attributes of each point; time, event, severity, body and attributes of each event. Writes a batch
+//! in one system call.
 
 use super::{EnrichedBatch, Point, Report, Sink};
 use crate::catalog::Kind;
@@ -12,7 +12,7 @@ use serde::ser::{SerializeMap as _, Serializer};
 use std::io::{self, Write};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// Writes lines to anything: standard output, a file.
+/// Writes lines to standard output or a file.
 #[derive(Debug)]
 pub struct JsonLines<W> {
     out: W,
@@ -63,7 +63,7 @@ impl<W: Write + Send> JsonLines<W> {
         Self { out, line: Vec::new(), closed: false, report: Report::default() }
     }
 
-    /// Whether the reader has gone, so that nothing more can be written.
+    /// Whether the reader has closed the pipe, so that nothing more can be written.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
@@ -89,7 +89,7 @@ impl<W: Write + Send> JsonLines<W> {
 
 impl<W: Write + Send> JsonLines<W> {
     fn push(&mut self, line: &impl Serialize) -> u64 {
-        // A Vec takes every write, and every key is text.
+        // Writing to a Vec does not fail, and every key is a string.
         if serde_json::to_writer(&mut self.line, line).is_err() {
             return 0;
         }
@@ -111,7 +111,7 @@ impl<W: Write + Send> JsonLines<W> {
             Err(error) => {
                 self.report.undelivered += lines;
                 self.closed = true;
-                // `gpuwho collect | head` is no failure.
+                // `gpuwho collect | head` is not a failure.
                 if error.kind() != io::ErrorKind::BrokenPipe {
                     tracing::warn!(%error, "cannot write the points; this sink ends");
                 }
@@ -133,7 +133,7 @@ impl<W: Write + Send> Sink for JsonLines<W> {
         self.put(lines);
     }
 
-    /// Every batch is written when it is accepted.
+    /// Does nothing: [`Sink::export`] writes every batch at once.
     fn flush(&mut self, _deadline: Instant) {}
 
     fn report(&self) -> Report {
@@ -141,7 +141,7 @@ impl<W: Write + Send> Sink for JsonLines<W> {
     }
 }
 
-/// `None` for a number JSON cannot hold.
+/// `None` for a number that JSON cannot represent.
 fn line(point: &Point) -> Option<Line<'_>> {
     let value = match &point.value {
         None => None,

@@ -1,4 +1,4 @@
-//! Why a call over a local socket failed, and what the operator can do about it.
+//! The cause of a failed call over a local socket, and the remedy.
 
 use crate::catalog::agent::SourceState;
 use crate::collect::status::Report;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::{Code, Status};
 
-/// Longest part of the other side's own message that is repeated.
+/// Longest part of the server's message that is reported.
 const MESSAGE_CHARS: usize = 200;
 
-/// What was called, on which socket, and what came of it.
+/// A failed call: the socket, the call and the cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {call}: {cause}", socket.display())]
 pub(crate) struct LocalError {
@@ -20,18 +20,18 @@ pub(crate) struct LocalError {
     pub(crate) socket: PathBuf,
     /// The method or the path.
     pub(crate) call: String,
-    /// What happened.
+    /// The cause.
     pub(crate) cause: Cause,
 }
 
-/// What happened.
+/// The cause of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Cause {
     /// There is no such socket.
     #[error("there is no such socket")]
     Absent,
-    /// The file is there and nobody listens.
-    #[error("nobody listens")]
+    /// The socket exists, but no process listens on it.
+    #[error("no process listens")]
     Refused,
     /// The agent may not connect.
     #[error("permission denied")]
@@ -42,10 +42,10 @@ pub(crate) enum Cause {
     /// The server does not have the method.
     #[error("not implemented there")]
     Unimplemented,
-    /// What was asked for is not there.
+    /// The requested resource does not exist.
     #[error("not found")]
     NotFound,
-    /// The answer is larger than any true one.
+    /// The answer exceeds the bound.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
     /// The server answered with an error.
@@ -53,10 +53,10 @@ pub(crate) enum Cause {
     Answered {
         /// Its code.
         status: String,
-        /// Its words.
+        /// Its message.
         message: String,
     },
-    /// The answer is not what the protocol says.
+    /// The answer does not follow the protocol.
     #[error("cannot read the answer ({0})")]
     Garbled(String),
     /// The connection broke, or the other side does not speak the protocol.
@@ -81,7 +81,7 @@ impl LocalError {
         Self::new(socket, call, Cause::Garbled(message(&error.to_string())))
     }
 
-    /// Reads the cause off a failed connection or exchange.
+    /// Finds the cause of a failed connection or exchange.
     pub(super) fn of(socket: &Path, call: &str, error: &(dyn Error + 'static)) -> Self {
         let mut text = error.to_string();
         let mut current = Some(error);
@@ -123,16 +123,16 @@ impl LocalError {
         Self::new(socket, path, cause)
     }
 
-    /// Whether nobody is there to answer: a socket that is worth a look every few seconds.
-    pub(crate) fn is_away(&self) -> bool {
+    /// Whether no server is there: the caller tries such a socket again every few seconds.
+    pub(crate) fn is_absent(&self) -> bool {
         matches!(self.cause, Cause::Absent | Cause::Refused)
     }
 
-    /// How the source behind the socket stands; one that answered before is not absent but does not
-    /// answer.
+    /// The status of the source behind the socket; one that answered before has failed and is not
+    /// absent.
     pub(crate) fn report_after(&self, answered: bool) -> Report {
-        if answered && self.is_away() {
-            let remedy = "start what serves this socket; what it said stays known";
+        if answered && self.is_absent() {
+            let remedy = "start the server of this socket; the agent keeps the last answers";
             let (socket, call) = (self.socket.display(), &self.call);
             let reason = format!("{socket}: {call}: not answering ({})", self.cause);
             return Report::of(SourceState::Failed, reason, remedy);
@@ -140,24 +140,26 @@ impl LocalError {
         self.report()
     }
 
-    /// How the source behind the socket stands, for the board.
+    /// The status of the source behind the socket.
     pub(crate) fn report(&self) -> Report {
         let (state, remedy) = match &self.cause {
             Cause::Absent => (SourceState::Absent, ""),
-            Cause::Refused => (SourceState::Absent, "start what serves this socket, or remove it"),
+            Cause::Refused => {
+                (SourceState::Absent, "start the server of this socket, or remove the file")
+            }
             Cause::Denied => (
                 SourceState::Failed,
                 "run the agent as root, or let its user connect to the socket",
             ),
             Cause::TimedOut(_) => (
                 SourceState::Hung,
-                "look at the log of what serves this socket; the agent goes on without it",
+                "see the log of this socket's server; the agent continues without it",
             ),
             Cause::Unimplemented => {
                 (SourceState::Failed, "check that the socket is the right one; update its server")
             }
             Cause::TooLarge(_) | Cause::NotFound | Cause::Answered { .. } => {
-                (SourceState::Failed, "look at the log of what serves this socket")
+                (SourceState::Failed, "see the log of this socket's server")
             }
             Cause::Garbled(_) | Cause::Lost(_) => {
                 (SourceState::Failed, "check that the socket is the right one")
@@ -176,7 +178,7 @@ fn of_io(error: &io::Error) -> Option<Cause> {
     }
 }
 
-/// The other side's words, in one line and bounded.
+/// The server's message in one line, with a bounded length.
 fn message(text: &str) -> String {
     let text: String = text.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect();
     if text.is_empty() { "no reason given".to_owned() } else { text }

@@ -1,5 +1,5 @@
-//! Servers on unix sockets that answer as a test tells them, each on a thread of its own: gRPC as
-//! grpc-go speaks it (no header before the first answer), HTTP/1.1, and bytes that are neither.
+//! Servers on unix sockets for tests, each on a thread of its own: gRPC like grpc-go (no header before
+//! the first answer), HTTP/1.1, and bytes that are neither.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};
@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status};
 
-/// A running server. Dropped, it is gone with its socket and its connections.
+/// A running server. Dropping it closes its socket and its connections.
 pub(crate) struct Server {
     socket: PathBuf,
     stop: Option<oneshot::Sender<()>>,
@@ -34,7 +34,7 @@ pub(crate) struct Call {
     pub(crate) reply: Reply,
 }
 
-/// The answering side of a call: hangs for as long as it is kept and nothing is said.
+/// The answering side of a call. The call hangs until this answers or is dropped.
 #[derive(Debug)]
 pub(crate) struct Reply(mpsc::UnboundedSender<Frame<Bytes>>);
 
@@ -46,12 +46,12 @@ impl Call {
 }
 
 impl Reply {
-    /// One answer; whether anybody still listens.
+    /// Sends one answer; returns whether the caller still waits.
     pub(crate) fn answer(&self, message: &impl prost::Message) -> bool {
         self.bytes(&message.encode_to_vec())
     }
 
-    /// Bytes in place of a message.
+    /// Sends bytes in place of a message.
     pub(crate) fn bytes(&self, message: &[u8]) -> bool {
         let mut framed = BytesMut::new();
         framed.put_u8(0);
@@ -60,7 +60,7 @@ impl Reply {
         self.0.send(Frame::data(framed.freeze())).is_ok()
     }
 
-    /// The end of the call.
+    /// Ends the call.
     pub(crate) fn end(self, code: Code, words: &str) {
         let mut trailers = HeaderMap::new();
         Status::new(code, words).add_header(&mut trailers).unwrap();
@@ -68,7 +68,7 @@ impl Reply {
         let _ = self.0.send(Frame::trailers(trailers));
     }
 
-    /// One answer and the end.
+    /// Sends one answer and ends the call.
     pub(crate) fn only(self, message: &impl prost::Message) {
         self.answer(message);
         self.end(Code::Ok, "");
@@ -76,7 +76,7 @@ impl Reply {
 }
 
 impl Server {
-    /// Gives every gRPC call to `handle`.
+    /// Passes every gRPC call to `handle`.
     pub(crate) fn grpc(socket: &Path, handle: impl Fn(Call) + Send + Sync + 'static) -> Self {
         let handle = Arc::new(handle);
         let answer = move |request: Request<Incoming>| {
@@ -104,7 +104,7 @@ impl Server {
         })
     }
 
-    /// Answers every GET with what `answer` gives for its path; `None` never answers.
+    /// Answers every GET with the result of `answer` for its path; `None` never answers.
     pub(crate) fn http(
         socket: &Path,
         answer: impl Fn(&str) -> Option<(u16, Vec<u8>)> + Send + Sync + 'static,
@@ -132,12 +132,12 @@ impl Server {
         })
     }
 
-    /// Says `bytes` to everybody and hangs up.
+    /// Sends `bytes` to every client and closes the connection.
     pub(crate) fn noise(socket: &Path, bytes: &'static [u8]) -> Self {
         Self::start(socket, move |mut stream| async move {
             stream.set_nonblocking(false).unwrap();
             let mut question = [0; 16];
-            // What is asked and whether anybody listens does not matter.
+            // The request and the client do not matter.
             let _ = (stream.read(&mut question), stream.write_all(bytes));
         })
     }
@@ -180,7 +180,7 @@ impl Drop for Server {
     }
 }
 
-/// A body of frames as they are said.
+/// A body of frames as they are sent.
 struct Said {
     first: Option<Frame<Bytes>>,
     frames: mpsc::UnboundedReceiver<Frame<Bytes>>,

@@ -49,7 +49,7 @@ fn a_question_is_answered() {
 }
 
 #[test]
-fn a_socket_that_is_not_there_and_one_nobody_listens_on_are_told_apart() {
+fn an_absent_socket_and_one_without_a_listener_are_distinguished() {
     let (_dir, socket) = socket();
     assert_eq!(cause(&socket, LATE), Cause::Absent);
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
@@ -57,7 +57,7 @@ fn a_socket_that_is_not_there_and_one_nobody_listens_on_are_told_apart() {
 }
 
 #[test]
-fn a_call_that_hangs_ends_at_its_deadline_and_keeps_no_other_call_back() {
+fn a_call_that_hangs_ends_at_its_deadline_and_delays_no_other_call() {
     let (_dir, socket) = socket();
     let hung = Mutex::new(Vec::new());
     let _server = Server::grpc(&socket, move |call: Call| {
@@ -78,7 +78,7 @@ fn a_call_that_hangs_ends_at_its_deadline_and_keeps_no_other_call_back() {
 }
 
 #[test]
-fn a_server_s_refusals_keep_its_words() {
+fn an_error_has_the_message_of_the_server() {
     let (_dir, socket) = socket();
     let codes = [Code::Unimplemented, Code::NotFound, Code::PermissionDenied, Code::Internal];
     let next = Mutex::new(codes.into_iter());
@@ -92,7 +92,7 @@ fn a_server_s_refusals_keep_its_words() {
 }
 
 #[test]
-fn a_message_that_is_none_is_refused() {
+fn an_invalid_message_is_refused() {
     let (_dir, socket) = socket();
     let _server = Server::grpc(&socket, |call: Call| {
         call.reply.bytes(&[0xff; 9]);
@@ -111,7 +111,7 @@ fn a_server_of_another_protocol_is_an_error() {
 }
 
 #[test]
-fn an_answer_larger_than_any_true_one_is_refused() {
+fn an_answer_above_the_bound_is_refused() {
     let (_dir, socket) = socket();
     let large = vec![0; ANSWER_BYTES + 1];
     let _server = Server::grpc(&socket, move |call: Call| {
@@ -152,7 +152,7 @@ fn answers_come_one_by_one_until_the_server_ends_them() {
 }
 
 #[test]
-fn a_stream_that_is_given_up_while_it_waits_goes_on_later() {
+fn a_stream_can_be_dropped_while_it_waits_and_continued_later() {
     let (_dir, socket) = socket();
     let (give, replies) = std::sync::mpsc::channel();
     let _server = Server::grpc(&socket, move |call: Call| give.send(call.reply).unwrap());
@@ -188,7 +188,7 @@ fn http_answers_are_read_whole_and_in_bounds() {
 }
 
 #[test]
-fn an_error_says_which_socket_which_call_and_what_to_do() {
+fn an_error_names_the_socket_the_call_and_the_remedy() {
     let socket = Path::new("/run/containerd/containerd.sock");
     let report = LocalError::late(socket, METHOD, LATE).report();
     let reason = "/run/containerd/containerd.sock: /test.Test/Ask: no answer within 20s";

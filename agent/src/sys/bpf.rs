@@ -1,5 +1,4 @@
-//! Reading the records that the BPF programs write, and the device programs that others attached
-//! to a cgroup.
+//! Reads the records that the BPF programs write, and the device programs that are attached to a cgroup.
 
 use aya::Pod;
 use std::io;
@@ -8,9 +7,9 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 /// `BPF_MAP_LOOKUP_BATCH` (`enum bpf_cmd`), 5.6.
 const LOOKUP_BATCH: libc::c_int = 24;
-/// Entries a call asks for at first; one bucket of the map must fit.
+/// Number of entries of the first call; one bucket of the map must fit.
 const FIRST_BATCH: u32 = 64;
-/// More than a map of the agent's has; a kernel that asks for more is not answering sensibly.
+/// Upper bound of the entries of one call: more than any of the agent's maps has.
 const LARGEST_BATCH: u32 = 1 << 20;
 
 /// The part of `union bpf_attr` that batches use.
@@ -26,8 +25,8 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Every entry of a hash map, some hundreds a system call. Entries that come and go meanwhile may
-/// be left out.
+/// Reads every entry of a hash map, some hundreds a system call. It may miss entries that are added or
+/// removed during the call.
 pub fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K, V)>> {
     let mut found = Vec::new();
     let mut most = FIRST_BATCH;
@@ -36,7 +35,7 @@ pub fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K, V)>> {
         match batch::<K, V>(map, position, most, &mut found) {
             Ok(Some(next)) => position = Some(next),
             Ok(None) => return Ok(found),
-            // One bucket alone is larger than what was asked for.
+            // One bucket has more entries than the call has room for.
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && most < LARGEST_BATCH => {
                 most *= 2;
             }
@@ -45,7 +44,7 @@ pub fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K, V)>> {
     }
 }
 
-/// Reads the entries from a position on; gives the next one, or `None` at the end.
+/// Reads the entries from a position on; returns the next position, or `None` at the end.
 fn batch<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     from: Option<u64>,
@@ -66,7 +65,7 @@ fn batch<K: Pod, V: Pod>(
         elem_flags: 0,
         flags: 0,
     };
-    // Their addresses travel as numbers.
+    // The attribute has the addresses as numbers.
     keys.as_mut_ptr().expose_provenance();
     values.as_mut_ptr().expose_provenance();
     (&raw mut next).expose_provenance();
@@ -103,10 +102,10 @@ pub fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// One instruction as the kernel keeps it: opcode, registers, offset, immediate.
+/// One BPF instruction: opcode, registers, offset, immediate.
 pub type Instruction = [u8; 8];
 
-/// A program that somebody attached to a cgroup.
+/// A program attached to a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachedProgram {
     /// Its name, at most 15 bytes.
@@ -115,13 +114,13 @@ pub struct AttachedProgram {
     pub instructions: Vec<Instruction>,
 }
 
-/// Programs of one kind that a cgroup can have itself (`BPF_CGROUP_MAX_PROGS`).
+/// Largest number of programs of one kind on a cgroup (`BPF_CGROUP_MAX_PROGS`).
 const MAX_PROGRAMS: u32 = 64;
-/// Instructions read of a program; one device takes five, and a host has at most some tens.
+/// Largest number of instructions read of a program; one device takes five, and a host has some tens of
+/// devices at most.
 const MAX_INSTRUCTIONS: u32 = 4096;
 
-/// Length of an instruction and of the known part of `struct bpf_prog_info`, as the kernel's own
-/// 32-bit lengths.
+/// Length of an instruction and of the known part of `struct bpf_prog_info`, in the kernel's 32-bit type.
 const INSTRUCTION_LEN: u32 = 8;
 const PROGRAM_INFO_LEN: u32 = 80;
 const _: () = assert!(size_of::<Instruction>() == INSTRUCTION_LEN as usize);
@@ -162,7 +161,7 @@ struct InfoAttr {
     info: u64,
 }
 
-/// `struct bpf_prog_info` up to the name (Linux 4.15); the kernel fills as much as it is told of.
+/// `struct bpf_prog_info` up to the name (Linux 4.15); the kernel fills the given length.
 #[repr(C)]
 struct ProgramInfo {
     kind: u32,
@@ -197,7 +196,7 @@ pub fn device_programs(cgroup: BorrowedFd<'_>) -> io::Result<Vec<AttachedProgram
     for id in ids.iter().take(attr.prog_cnt as usize) {
         match by_id(*id).and_then(|program| read_program(&program)) {
             Ok(program) => programs.push(program),
-            // Detached and gone between the two calls.
+            // The program was detached and unloaded between the two calls.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -209,7 +208,7 @@ fn by_id(prog_id: u32) -> io::Result<OwnedFd> {
     let mut attr = ByIdAttr { prog_id, next_id: 0, open_flags: 0 };
     let fd = bpf(BPF_PROG_GET_FD_BY_ID, &mut attr)?;
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the call just returned this descriptor, so it is open and nobody else's.
+    // SAFETY: the call just returned this descriptor, so it is open and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,17 +1,17 @@
-//! The CPU clock of a thread, to be read by itself or by another one.
+//! The CPU clock of a thread, readable by the thread itself and by others.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// What a thread has used. A look is one system call, and wakes nobody.
+/// The CPU clock of a thread. Reading it is one system call and wakes no thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadClock(libc::clockid_t);
 
 impl ThreadClock {
-    /// That of whichever thread reads it.
+    /// The clock of the reading thread.
     pub(crate) const OWN: Self = Self(libc::CLOCK_THREAD_CPUTIME_ID);
 
-    /// The calling thread's.
+    /// The clock of the calling thread, for other threads.
     pub(crate) fn here() -> Option<Self> {
         let mut clock = MaybeUninit::uninit();
         // SAFETY: the calling thread exists, and `clock` has room for the answer.
@@ -21,14 +21,14 @@ impl ThreadClock {
         (status == 0).then(|| Self(unsafe { clock.assume_init() }))
     }
 
-    /// None once the thread has ended.
+    /// The CPU time used so far; `None` once the thread has ended.
     pub(crate) fn spent(self) -> Option<Duration> {
         let mut time = MaybeUninit::<libc::timespec>::uninit();
         // SAFETY: any number may be asked for; `time` has room for the answer.
         let status = unsafe { libc::clock_gettime(self.0, time.as_mut_ptr()) };
         // SAFETY: the call writes the answer where it returns 0.
         let time = (status == 0).then(|| unsafe { time.assume_init() })?;
-        // A clock that counts from 0 fits both.
+        // CPU time is never negative, so both parts fit.
         let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
         Some(Duration::new(time.tv_sec.unsigned_abs(), nanos))
     }
@@ -48,7 +48,7 @@ mod tests {
             let clock = ThreadClock::here().unwrap();
             while clock.spent().unwrap() < Duration::from_millis(5) {}
             clocks.send(clock).unwrap();
-            // Ends with the sender.
+            // Ends when the sender is dropped.
             let _ = ended.recv();
         });
         let clock = made.recv().unwrap();

@@ -1,4 +1,4 @@
-//! What a process gives up for good before it runs code that the agent did not bring.
+//! Drops privileges permanently before a process runs code that is not the agent's.
 
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
@@ -7,11 +7,11 @@ use rustix::thread::{
 use std::ffi::{c_int, c_long};
 use std::io;
 
-/// The first descriptor behind the three that the agent gives to a child.
+/// The first descriptor after the three that the agent passes to a child.
 const FIRST_INHERITED: u32 = 3;
-/// Calls that fail with `EPERM` in a process under [`refuse_calls`]: what reaches into other processes,
-/// loads code into the kernel, changes mounts and namespaces, or starts a program. Reading a device
-/// needs none of them.
+/// Calls that fail with `EPERM` in a process under [`refuse_calls`]: calls that access other processes,
+/// load code into the kernel, change mounts and namespaces, or start a program. Reading a device needs
+/// none of them.
 const REFUSED: &[c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -55,8 +55,8 @@ const REFUSED: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
 ];
-/// All that a process under [`allow_reading`] may call: opening, looking and reading, its socket, its
-/// memory, and its end.
+/// The only calls allowed in a process under [`allow_reading`]: opening, stat and reading, its socket, its
+/// memory, and its exit.
 const READING: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_openat2,
@@ -95,7 +95,7 @@ const READING: &[c_long] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];
-/// Flags of `clone` that make a namespace; a user namespace brings every capability in it.
+/// Flags of `clone` that make a namespace; a user namespace has every capability inside it.
 const NEW_NAMESPACES: c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -108,7 +108,7 @@ const NEW_NAMESPACES: c_int = libc::CLONE_NEWUSER
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
-/// Calls of x86-64's x32 have this bit beside the usual number; no other architecture's do.
+/// Calls of x86-64's x32 ABI have this bit in their number; other architectures do not use it.
 const X32: u32 = 0x4000_0000;
 /// Offsets in `struct seccomp_data`, and of the lower half of its first argument on the
 /// little-endian targets.
@@ -116,11 +116,11 @@ const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
 
-/// Gives up every capability but these, as far as the process has them, for the calling thread and
-/// those that it starts later. To be called while the process has one thread.
+/// Drops every capability but these, for the calling thread and those that it starts later. Call it while
+/// the process has one thread.
 pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
-    // From here on no program gives a capability back, so it does no harm that the next lines need
-    // `CAP_SETPCAP`, which the agent has not got as a service.
+    // After this no program can regain a capability. So the next lines may fail without `CAP_SETPCAP`,
+    // which the agent does not have as a service.
     set_no_new_privs(true)?;
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
@@ -132,8 +132,8 @@ pub fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Closes every descriptor but the first three. To be called before the process has opened any:
-/// whoever has one open beyond them loses it.
+/// Closes every descriptor but the first three. Call it before the process has opened any: the owner of
+/// another open descriptor would lose it.
 pub fn close_inherited() {
     let (first, last, flags) = (FIRST_INHERITED, u32::MAX, 0_u32);
     // SAFETY: closes descriptors and touches no memory. By this function's contract none of them is
@@ -188,7 +188,7 @@ fn refusing() -> Vec<libc::sock_filter> {
     for call in REFUSED {
         filter.extend(when(libc::BPF_JEQ, number(*call), fail(libc::EPERM)));
     }
-    // Its flags are behind a pointer; the C library uses `clone` where it is not there.
+    // Its flags are behind a pointer; the C library falls back to `clone` where it is missing.
     filter.extend(when(libc::BPF_JEQ, number(libc::SYS_clone3), fail(libc::ENOSYS)));
     filter.extend(unless(libc::BPF_JEQ, number(libc::SYS_clone), give(libc::SECCOMP_RET_ALLOW)));
     filter.push(load(FIRST_ARGUMENT));

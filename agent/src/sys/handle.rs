@@ -1,4 +1,4 @@
-//! Opening a cgroup's directory by its number, as the kernel hands it to a BPF program.
+//! Opens a cgroup's directory by its kernel id, which BPF programs record.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -16,7 +16,7 @@ struct KernfsHandle {
 
 /// Opens (as a path only) the kernfs node `id` of the file system that `mount` is in.
 ///
-/// Needs `CAP_DAC_READ_SEARCH`; `ESTALE` where no such node is left.
+/// Needs `CAP_DAC_READ_SEARCH`; fails with `ESTALE` where the node has been removed.
 pub(crate) fn open_kernfs_node(mount: BorrowedFd<'_>, id: u64) -> io::Result<OwnedFd> {
     let mut handle =
         KernfsHandle { handle_bytes: 8, handle_type: FILEID_KERNFS, id: id.to_ne_bytes() };
@@ -33,6 +33,6 @@ pub(crate) fn open_kernfs_node(mount: BorrowedFd<'_>, id: u64) -> io::Result<Own
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call just returned this descriptor, so it is open and nobody else's.
+    // SAFETY: the call just returned this descriptor, so it is open and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

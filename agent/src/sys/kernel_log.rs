@@ -3,10 +3,10 @@
 use std::ffi::c_int;
 use std::io;
 
-/// `SYSLOG_ACTION_READ_ALL` of `linux/syslog.h`: the last records that have room, none of them taken.
+/// `SYSLOG_ACTION_READ_ALL` of `linux/syslog.h`: copies the last records that fit, without removing them.
 const READ_ALL: c_int = 3;
 
-/// The last whole records of the log that have room in so many bytes; needs `CAP_SYSLOG`.
+/// Reads the last complete records of the log that fit in this many bytes; needs `CAP_SYSLOG`.
 pub(crate) fn read_end(most: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0_u8; most];
     let length = c_int::try_from(most).unwrap_or(c_int::MAX);

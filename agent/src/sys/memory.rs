@@ -1,8 +1,7 @@
-//! Memory that the allocator holds without using it.
+//! Returns memory that the allocator holds without use.
 
-/// Gives unused heap back to the kernel; for use after a step that needed much more than will be
-/// needed again. glibc keeps such memory at the top of its heap only, but a small block that
-/// outlives the step keeps all of it.
+/// Returns unused heap to the kernel, after a step that needed much more memory than later ones. glibc
+/// returns only memory at the top of its heap, so a small block that outlives the step keeps all of it.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` takes any padding, locks the arenas itself and moves no block.

@@ -1,4 +1,4 @@
-//! Kernel file systems that the host has not mounted, without changing the host's mounts.
+//! Accesses kernel file systems that the host has not mounted, without changing the host's mounts.
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::thread;
 
-/// The root directory of a file system that is mounted nowhere (kernel 5.2).
+/// Opens the root directory of a new file system instance without mounting it (kernel 5.2).
 pub fn detached(file_system: &str) -> io::Result<OwnedFd> {
     let context = fsopen(file_system, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -18,8 +18,8 @@ pub fn detached(file_system: &str) -> io::Result<OwnedFd> {
     Ok(openat(mount, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Runs `work` in a thread with mounts of its own where tracefs is at its usual place. The mounts
-/// go with the thread.
+/// Runs `work` in a thread with its own mount namespace, in which tracefs is at its default place. The
+/// namespace ends with the thread.
 pub fn with_tracefs<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| private_tracefs().map(|()| work()));

@@ -1,12 +1,12 @@
-//! Acting from inside another process's namespaces, without this process entering them.
+//! Runs work inside another process's namespaces, without moving this process into them.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io;
 use std::os::fd::AsFd;
 use std::thread;
 
-/// Runs `work` in a thread of its own that is in the network namespace `namespace`; needs
-/// `CAP_SYS_ADMIN`. Sockets made there stay there. The thread ends with the work.
+/// Runs `work` in a new thread in the network namespace `namespace`; needs `CAP_SYS_ADMIN`. Sockets made
+/// there belong to that namespace. The thread ends with the work.
 pub fn in_network<T: Send>(
     namespace: impl AsFd + Sync,
     work: impl FnOnce() -> io::Result<T> + Send,

@@ -1,5 +1,5 @@
-//! Many uprobes of one file by one link (`BPF_LINK_TYPE_UPROBE_MULTI`), which come and go together:
-//! the kernel waits once for its processors, not once a probe.
+//! Attaches and detaches many uprobes of one file with one link (`BPF_LINK_TYPE_UPROBE_MULTI`): the kernel
+//! synchronizes its processors once, not once a probe.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,15 +10,15 @@ pub(super) const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
-/// Bytes of the verifier's words that are kept.
+/// Bytes kept of the verifier's log.
 const LOG_LEN: u32 = 64 << 10;
 
-/// What a program is loaded for.
+/// The attach kind of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Entries, or returns; 6.6.
+    /// Entries, or returns; Linux 6.6.
     Multi,
-    /// Entries, and those returns that the program wants at the entry; 6.13.
+    /// Entries, and returns that the program selects at the entry; Linux 6.13.
     Session,
 }
 
@@ -32,12 +32,12 @@ impl Kind {
     }
 }
 
-/// A function's place in its file, and what the program is told of it.
+/// A function's offset in its file, and its cookie for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Bytes from the file's beginning.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// What `bpf_get_attach_cookie` answers.
+    /// The value that `bpf_get_attach_cookie` returns.
     pub cookie: u64,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct LoadAttr {
 }
 
 impl LoadAttr {
-    /// A program of a kind; what it points to must outlive it.
+    /// A program of a kind; the data that it points to must outlive it.
     pub(super) fn new<I>(
         (prog_type, expected_attach_type): (u32, u32),
         name: &str,
@@ -106,7 +106,7 @@ struct LinkAttr {
 
 const _: () = assert!(size_of::<LoadAttr>() == 72 && size_of::<LinkAttr>() == 64);
 
-/// Loads a program, each instruction of 8 bytes. A refusal has the verifier's words.
+/// Loads a program of 8-byte instructions. An error has the verifier's log.
 pub fn load<I: Copy>(
     name: &str,
     instructions: &[I],
@@ -121,7 +121,7 @@ pub fn load<I: Copy>(
             let mut log = vec![0_u8; LOG_LEN as usize];
             (attr.log_level, attr.log_size) = (1, LOG_LEN);
             attr.log_buf = log.as_mut_ptr() as u64;
-            // Refused again, for the same reason, and this time with words.
+            // The second attempt fails for the same reason, with the verifier's log.
             let said = bpf(BPF_PROG_LOAD, &mut attr).is_err();
             let words = log.split(|byte| *byte == 0).next().filter(|_| said).unwrap_or_default();
             Err((error, String::from_utf8_lossy(words).into_owned()))
@@ -129,8 +129,7 @@ pub fn load<I: Copy>(
     }
 }
 
-/// Attaches a program to functions of a file, at their entry or return. They are probed until the
-/// link is closed.
+/// Attaches a program to functions of a file, at their entry or return, until the link is closed.
 pub fn attach(
     program: BorrowedFd<'_>,
     kind: Kind,
@@ -157,7 +156,7 @@ pub fn attach(
     bpf(BPF_LINK_CREATE, &mut attr)
 }
 
-/// Whether the kernel has such links: it then looks at the file, and says that a directory is none.
+/// Whether the kernel supports such links: it then checks the file, and refuses a directory.
 pub fn is_offered(program: BorrowedFd<'_>, kind: Kind) -> bool {
     let tried = attach(program, kind, false, c"/", &[Place { offset: 0, cookie: 0 }]);
     tried.is_err_and(|error| error.raw_os_error() == Some(libc::EBADF))
@@ -172,6 +171,6 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the call just returned this descriptor, so it is open and nobody else's.
+    // SAFETY: the call just returned this descriptor, so it is open and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

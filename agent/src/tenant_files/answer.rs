@@ -1,7 +1,7 @@
-//! The reads themselves, in whichever process.
+//! The reads themselves; the caller decides the process.
 //!
-//! Nothing is opened before it is known to be a regular file (`O_PATH` first): no FIFO is waited
-//! for, and no device is touched. Everything that an answer opened is closed before it is given,
+//! A file is opened for reading only after an `O_PATH` descriptor shows that it is regular: so opening
+//! never waits for a FIFO and never touches a device. Every file is closed before the answer is sent,
 //! because a `close` may hang like a read.
 
 use super::wire::{Answer, Link, MAX_READ, Reply, Request, Stat};
@@ -17,7 +17,7 @@ use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-/// Does what is asked, in this thread.
+/// Carries out a request in this thread.
 pub(super) fn answer(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Reply {
     attempt(paths, request, passed).unwrap_or_else(Reply::failed)
 }
@@ -54,7 +54,7 @@ fn attempt(paths: &Paths, request: &Request, passed: &[BorrowedFd<'_>]) -> Resul
             let place = match process {
                 Some(process) => {
                     let place = files::directory_of(paths, *process, path)?;
-                    // After it is open: until then the number may go to another.
+                    // Checked after opening: until then the PID may go to another process.
                     Living::same(paths, *process).map(|_| place).ok_or(Errno::SRCH)?
                 }
                 None => files::directory(path)?,
@@ -80,15 +80,15 @@ fn bytes(bytes: Vec<u8>) -> Result<Reply, Errno> {
     Ok(Reply { answer: Answer::Bytes, bytes, descriptors: Vec::new() })
 }
 
-/// `/proc/PID` of this very process; it stays with it.
+/// Opens `/proc/PID` of exactly this process. The descriptor stays with the process.
 fn own(paths: &Paths, process: ProcKey) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(CWD, paths.proc.join(process.pid.to_string()), flags, Mode::empty())?;
-    // After the folder is open: until then the number may go to another.
+    // Checked after opening: until then the PID may go to another process.
     Living::same(paths, process).map(|_| folder).ok_or(Errno::SRCH)
 }
 
-/// What a place stands for, if it is a regular file.
+/// The metadata of a file, if it is a regular one.
 pub(crate) fn regular(place: impl AsFd, sync: AtFlags) -> Result<Stat, Errno> {
     let stat = statx(place, c"", AtFlags::EMPTY_PATH | sync, StatxFlags::BASIC_STATS)?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
@@ -106,7 +106,7 @@ pub(crate) fn regular(place: impl AsFd, sync: AtFlags) -> Result<Stat, Errno> {
     })
 }
 
-/// Opens a regular file for reading. One under a lease is refused (`EWOULDBLOCK`), not waited for.
+/// Opens a regular file for reading. A file under a lease is refused (`EWOULDBLOCK`) without waiting.
 pub(crate) fn open_place(place: BorrowedFd<'_>) -> Result<File, Errno> {
     regular(place, AtFlags::STATX_DONT_SYNC)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -116,14 +116,14 @@ pub(crate) fn open_place(place: BorrowedFd<'_>) -> Result<File, Errno> {
     Ok(file.into())
 }
 
-/// Lets the kernel read what is asked for and not what may be asked next.
+/// Turns off the kernel's read-ahead.
 pub(crate) fn read_no_further(file: impl AsFd) {
-    // A file system that cannot is one that has no pages to count.
+    // A file system that does not support it has no page cache.
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// Gives up the pages that were just read, which count as the agent's memory until then, and no other
-/// ones: what a tenant's processes have read themselves, or map, stays theirs.
+/// Drops the cached pages that were just read, which count as the agent's memory until then. Pages that
+/// a tenant's processes have read or mapped stay.
 pub(crate) fn let_go(file: impl AsFd, offset: u64, length: usize) {
     if let Some(length) = NonZeroU64::new(length as u64) {
         let _ = fadvise(file, offset, Some(length), Advice::DontNeed);
@@ -140,7 +140,7 @@ fn fill(file: impl AsFd, offset: u64, length: u32) -> Result<Vec<u8>, Errno> {
             Ok(0) => break,
             Ok(count) => filled += count,
             Err(Errno::INTR) => {}
-            // What came before a hole counts.
+            // Bytes before an unreadable page count.
             Err(_) if filled > 0 => break,
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! What was opened for a tenant: files, directories and streams, each of which is read in a helper.
+//! Open files, directories and streams of a tenant. A helper reads each of them.
 
 use super::wire::{self, Answer, Request};
 use super::{FileOwner, MAX_READ, ReadError, Stat, TenantFiles, no_answer};
@@ -8,7 +8,7 @@ use crate::paths::Paths;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-/// A tenant's regular file: its inode is fixed, its bytes are the tenant's.
+/// A tenant's regular file: the inode is fixed, the contents may change.
 #[derive(Debug)]
 pub struct TenantFile {
     pub(super) files: TenantFiles,
@@ -27,7 +27,7 @@ impl TenantFile {
         files.file(FileOwner::default(), stat, file.try_clone().unwrap().into())
     }
 
-    /// As it was when it was opened.
+    /// The metadata at the time of opening.
     pub fn stat(&self) -> Stat {
         self.stat
     }
@@ -37,7 +37,7 @@ impl TenantFile {
         self.place.as_fd()
     }
 
-    /// As it is now.
+    /// The current metadata.
     pub fn stat_now(&self) -> Result<Stat, ReadError> {
         match self.files.ask(&self.tenant, &Request::Stat, &[self.place.as_fd()])?.answer {
             Answer::Stat(stat) => Ok(stat),
@@ -45,9 +45,9 @@ impl TenantFile {
         }
     }
 
-    /// Fills `room` as far as the file goes, and at most [`MAX_READ`] of it.
+    /// Fills `room` up to the end of the file, with at most [`MAX_READ`] bytes.
     pub fn read_at(&self, room: &mut [u8], offset: u64) -> Result<usize, ReadError> {
-        let length = u32::try_from(room.len()).unwrap_or(u32::MAX).min(wire::most());
+        let length = u32::try_from(room.len()).unwrap_or(u32::MAX).min(wire::max_read());
         let request = Request::Read { offset, length };
         let bytes = self.files.ask(&self.tenant, &request, &[self.place.as_fd()])?.bytes;
         let count = bytes.len().min(room.len());
@@ -68,13 +68,13 @@ pub(crate) struct TenantDirectory {
 }
 
 impl TenantDirectory {
-    /// The Inspector's records in it.
+    /// Finds the Inspector's files in it.
     pub(crate) fn search(&self, wanted: &FileFilter) -> Result<SearchResult, ReadError> {
         self.files.search(&self.tenant, Search::Directory, &[self.place.as_fd()], wanted)
     }
 }
 
-/// A file in `/proc`, read as a stream; what was read is overwritten when it is dropped.
+/// A file in `/proc`, read as a stream. Dropping it overwrites the buffer.
 #[derive(Debug)]
 pub struct ProcReader {
     pub(super) files: TenantFiles,
@@ -90,7 +90,7 @@ impl io::Read for ProcReader {
         if self.taken == self.chunk.len()
             && let Some(file) = &self.file
         {
-            let request = Request::ReadOn { offset: self.offset, length: wire::most() };
+            let request = Request::ReadOn { offset: self.offset, length: wire::max_read() };
             let next = self.files.ask(&self.tenant, &request, &[file.as_fd()])?.bytes;
             self.chunk.fill(0);
             self.offset += next.len() as u64;

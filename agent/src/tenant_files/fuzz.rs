@@ -1,8 +1,8 @@
-//! What the fuzz targets call (`tests/fuzz`).
+//! The entry point of the fuzz target (`tests/fuzz`).
 
 use super::wire::{Answer, Request};
 
-/// Any bytes as a message between the agent and a helper.
+/// Parses any bytes as a message between the agent and a helper.
 pub fn message(bytes: &[u8]) {
     // Each outcome is an answer.
     let _ = postcard::take_from_bytes::<Request>(bytes);

@@ -1,4 +1,4 @@
-//! The agent's end of a helper: starting it, asking it under a deadline, ending it.
+//! The agent's end of a helper: starts it, sends requests under a deadline, ends it.
 
 use super::wire::{Answer, Reply, Request, WireError, receive, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,26 +10,26 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A helper that runs.
+/// A running helper.
 #[derive(Debug)]
 pub(super) struct Helper {
     socket: OwnedFd,
     child: Child,
 }
 
-/// Why there is no answer.
+/// Why a helper did not answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    /// Not in time.
+    /// It missed the deadline.
     #[error("no answer in time")]
     Late,
-    /// It no longer talks.
+    /// The socket failed.
     #[error(transparent)]
     Wire(#[from] WireError),
 }
 
 impl Helper {
-    /// Starts one. Only its socket is inherited: it ends when the agent does.
+    /// Starts a helper. It inherits only its socket, and ends when the agent closes the socket.
     pub(super) fn start(program: &Path, proc: &Path) -> io::Result<Self> {
         let kind = SocketType::SEQPACKET;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -46,7 +46,7 @@ impl Helper {
         Ok(Self { socket: ours, child })
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(super) fn ask(
         &self,
         request: &Request,
@@ -57,16 +57,16 @@ impl Helper {
             Err(WireError::Descriptors(error)) => return Ok(Reply::failed(error)),
             sent => sent?,
         }
-        let patience = deadline.saturating_duration_since(Instant::now());
-        if !self.has_answer(patience) {
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        if !self.has_answer(timeout) {
             return Err(AskError::Late);
         }
         Ok(self.receive()?)
     }
 
-    /// Whether there is something to receive within the time, if only the helper's end.
-    pub(super) fn has_answer(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Whether something can be received within the time; the helper's end counts.
+    pub(super) fn has_answer(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(timeout) = Timespec::try_from(left) else { return false };
@@ -78,7 +78,7 @@ impl Helper {
         }
     }
 
-    /// The answer that is there.
+    /// Receives an answer.
     pub(super) fn receive(&self) -> Result<Reply, WireError> {
         match receive::<Answer>(self.socket.as_fd()) {
             Ok((answer, bytes, descriptors)) => Ok(Reply { answer, bytes, descriptors }),
@@ -92,13 +92,13 @@ impl Helper {
         self.child.id()
     }
 
-    /// Kills it; inside the kernel it may stay all the same.
+    /// Kills it. A helper that hangs in the kernel may not end.
     pub(super) fn kill(&mut self) {
         // It fails only on one that has been waited for.
         let _ = self.child.kill();
     }
 
-    /// Waits for the end of one that was killed and hangs nowhere.
+    /// Waits for the end of a killed helper that does not hang in the kernel.
     pub(super) fn wait(&mut self) {
         // It fails only on one that has been waited for.
         let _ = self.child.wait();
@@ -113,7 +113,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         self.kill();
-        // One that hangs in the kernel is reaped by whoever reaps the agent.
+        // If it hangs in the kernel, the process that reaps the agent reaps it.
         let _ = self.child.try_wait();
     }
 }

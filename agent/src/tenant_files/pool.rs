@@ -1,6 +1,6 @@
-//! The helpers, and who is refused: one request a tenant at a time, so that a tenant hangs one
-//! helper at most; a tenant whose read did not come back waits out a back-off; one whose reads are
-//! slow gets a tenth of the time.
+//! The pool of helpers and its limits per tenant: one request a tenant at a time, so that a tenant can
+//! hang at most one helper; a back-off after a read that did not return; a tenth of the time for a tenant
+//! with slow reads.
 
 use super::helper::{AskError, Helper};
 use super::tenant::FileOwner;
@@ -12,19 +12,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The first wait after a read that did not come back; each further one doubles it.
+/// The first back-off after a read that did not return; each further one doubles it.
 const BACK_OFF: Duration = Duration::from_secs(30);
-/// And the longest. A tenant without a miss for so long begins anew.
+/// The longest back-off. After twice this time without a miss a tenant starts with the first again.
 const MAX_BACK_OFF: Duration = Duration::from_mins(10);
-/// What a request may take without counting as slow: a healthy file system on a busy host.
-const USUAL: Duration = Duration::from_millis(5);
-/// What a tenant's slow requests may take at once; it comes back at a tenth of the time that
-/// passes, so that a tenant costs those who wait for him a tenth of their time at most.
+/// Longest request that does not count as slow: a healthy file system on a busy host.
+const FAST: Duration = Duration::from_millis(5);
+/// Time that a tenant's slow requests may take at once.
 const CREDIT: Duration = Duration::from_secs(2);
-const COMES_BACK: u32 = 10;
-/// With less credit left nothing is asked.
-const LEAST: Duration = Duration::from_millis(100);
-/// Tenants that something is known of: more than there are pods and jobs on a host.
+/// Credit refills at this fraction (1/10) of the passing time, so that a tenant delays others by at most
+/// a tenth of their time.
+const REFILL: u32 = 10;
+/// With less credit left, requests are refused.
+const MIN_CREDIT: Duration = Duration::from_millis(100);
+/// Tenants with a record: more than there are pods and jobs on a host.
 const MAX_TENANTS: usize = 4_096;
 
 /// The helpers and their queue.
@@ -32,7 +33,7 @@ const MAX_TENANTS: usize = 4_096;
 pub(super) struct Pool {
     program: PathBuf,
     proc: PathBuf,
-    /// After so long a helper is killed.
+    /// Time after which a helper is killed.
     deadline: Duration,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -61,14 +62,14 @@ struct Late {
     tenant: FileOwner,
     since: Instant,
     is_killed: bool,
-    /// It did not answer in time; else it ended, or said what is no answer.
+    /// Whether it missed the deadline; otherwise it ended or sent an invalid answer.
     is_overdue: bool,
 }
 
-/// What is known of a tenant.
+/// The record of a tenant.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// What his slow requests took and that has not come back, at `at`.
+    /// Credit used by slow requests, at the time `at`.
     spent: Duration,
     at: Instant,
     misses: u32,
@@ -76,16 +77,16 @@ struct Record {
     refused_until: Instant,
 }
 
-/// How the helpers are.
+/// The status of the helpers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// Processes that run, those that hang among them.
+    /// Running helpers, including hung ones.
     pub helpers: usize,
-    /// Those that hang.
+    /// Hung helpers.
     pub stuck: usize,
-    /// Of whom nothing is read now, and how long ago a read of theirs began that did not come back.
+    /// Tenants that are refused now, and the time since the read began that did not return.
     pub hung: Vec<(FileOwner, Duration)>,
-    /// Reads that did not come back in time, since the start.
+    /// Reads that missed the deadline, since the start.
     pub misses: u64,
     /// Requests refused because their tenant's reads hang, or are slow, since the start.
     pub refused: u64,
@@ -101,15 +102,15 @@ impl Pool {
         Self { program, proc, deadline, inner: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Asks a helper for a tenant.
+    /// Sends a tenant's request to a helper.
     pub(super) fn ask(
         &self,
         tenant: &FileOwner,
         request: &Request,
         passed: &[BorrowedFd<'_>],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Reply, ReadError> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let (at, mut helper, deadline) = self.take(tenant, deadline)?;
         loop {
             let is_fresh = helper.is_none();
@@ -128,7 +129,7 @@ impl Pool {
                     });
                     return Ok(reply);
                 }
-                // An idle one may have been killed by somebody; it was not this tenant's read.
+                // An idle helper may have been killed from outside; this tenant's read is not the cause.
                 Err(AskError::Wire(WireError::Closed)) if !is_fresh => end(running),
                 Err(error) => return Err(self.lose(at, running, (tenant, began), &error)),
             }
@@ -139,7 +140,7 @@ impl Pool {
         Helper::start(&self.program, &self.proc)
     }
 
-    /// A place for the tenant, the helper in it if one runs, and until when to wait for it.
+    /// Takes a slot for the tenant; returns its helper if one runs, and the deadline of the request.
     fn take(
         &self,
         tenant: &FileOwner,
@@ -150,9 +151,9 @@ impl Pool {
             let now = Instant::now();
             inner.sweep(self.deadline, now);
             let left = inner.admit(tenant, now)?;
-            let is_anybodys =
+            let has_no_request =
                 !inner.slots.iter().any(|slot| matches!(slot, Slot::Busy(busy) if busy == tenant));
-            if is_anybodys && let Some(at) = inner.free() {
+            if has_no_request && let Some(at) = inner.free() {
                 let slot = inner
                     .slots
                     .get_mut(at)
@@ -164,17 +165,17 @@ impl Pool {
                 return Ok((at, helper, deadline.min(now + left)));
             }
             let all_hang = inner.slots.iter().all(|slot| matches!(slot, Slot::Late(_)));
-            let patience = deadline.saturating_duration_since(now);
-            if all_hang || patience.is_zero() {
+            let timeout = deadline.saturating_duration_since(now);
+            if all_hang || timeout.is_zero() {
                 inner.reported.exhausted += 1;
                 return Err(ReadError::Exhausted);
             }
-            let waited = self.changed.wait_timeout(inner, patience);
+            let waited = self.changed.wait_timeout(inner, timeout);
             (inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Gives a place back.
+    /// Returns a slot.
     fn put(&self, at: usize, slot: Slot, note: impl FnOnce(&mut Inner)) {
         let mut inner = self.lock();
         if let Some(place) = inner.slots.get_mut(at) {
@@ -185,7 +186,7 @@ impl Pool {
         self.changed.notify_all();
     }
 
-    /// A helper that did not answer stays with its tenant until it has, or has ended.
+    /// Marks a helper that did not answer as late: it is charged to its tenant until it answers or ends.
     fn lose(
         &self,
         at: usize,
@@ -214,7 +215,7 @@ impl Pool {
         ReadError::Helper(error.to_string())
     }
 
-    /// Ends what is idle, kills what is late, and says how it is.
+    /// Ends idle helpers, kills late ones, and returns the status.
     pub(super) fn status(&self) -> PoolStatus {
         let mut inner = self.lock();
         let now = Instant::now();
@@ -227,13 +228,13 @@ impl Pool {
                 idle.push(helper);
             }
         }
-        let mut told = inner.reported.clone();
-        told.helpers = inner.slots.iter().filter(|slot| !matches!(slot, Slot::Empty)).count();
-        told.stuck = inner.slots.iter().filter(|slot| matches!(slot, Slot::Late(_))).count();
-        told.hung = inner.hung(now);
+        let mut status = inner.reported.clone();
+        status.helpers = inner.slots.iter().filter(|slot| !matches!(slot, Slot::Empty)).count();
+        status.stuck = inner.slots.iter().filter(|slot| matches!(slot, Slot::Late(_))).count();
+        status.hung = inner.hung(now);
         drop(inner);
         idle.into_iter().for_each(end);
-        told
+        status
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -242,7 +243,7 @@ impl Pool {
 }
 
 impl Inner {
-    /// How long the tenant may be waited for; refused if not at all.
+    /// The time for which the tenant's next request may run, or the refusal.
     fn admit(&mut self, tenant: &FileOwner, now: Instant) -> Result<Duration, ReadError> {
         let hung = |since: Instant| ReadError::Hung {
             tenant: tenant.clone(),
@@ -258,25 +259,25 @@ impl Inner {
         let refusal = match (late, waits) {
             (Some(since), _) => hung(since),
             (None, Some(record)) => hung(record.missed.unwrap_or(now)),
-            _ if left < LEAST => ReadError::Slow(tenant.clone()),
+            _ if left < MIN_CREDIT => ReadError::Slow(tenant.clone()),
             _ => return Ok(left),
         };
         self.reported.refused += 1;
         Err(refusal)
     }
 
-    /// One that runs before one that must be started.
+    /// A free slot: one with a running helper, otherwise an empty one.
     fn free(&self) -> Option<usize> {
         let place = |is: fn(&Slot) -> bool| self.slots.iter().position(is);
         place(|slot| matches!(slot, Slot::Idle(..)))
             .or_else(|| place(|slot| matches!(slot, Slot::Empty)))
     }
 
-    /// Takes back what has answered late, kills what will not, and forgets what has ended.
+    /// Recovers helpers that have answered late, kills overdue ones, and empties the slots of ended ones.
     fn sweep(&mut self, deadline: Duration, now: Instant) {
         for (at, slot) in std::mem::take(&mut self.slots).into_iter().enumerate() {
             let slot = match slot {
-                Slot::Late(late) => self.settle(late, deadline, now),
+                Slot::Late(late) => self.resolve_late(late, deadline, now),
                 slot => slot,
             };
             if let Some(place) = self.slots.get_mut(at) {
@@ -285,9 +286,9 @@ impl Inner {
         }
     }
 
-    fn settle(&mut self, mut late: Late, deadline: Duration, now: Instant) -> Slot {
+    fn resolve_late(&mut self, mut late: Late, deadline: Duration, now: Instant) -> Slot {
         if !late.is_killed && late.helper.has_answer(Duration::ZERO) {
-            // Nobody waits for it any more; an error shows at the next request.
+            // The caller has gone; an error shows at the next request.
             if late.helper.receive().is_ok() {
                 self.spent(&late.tenant, now.saturating_duration_since(late.since));
                 return Slot::Idle(late.helper, now);
@@ -305,16 +306,16 @@ impl Inner {
         if !late.is_killed || !late.helper.has_ended() {
             return Slot::Late(late);
         }
-        // One that ended by itself says nothing of the tenant.
+        // The end of a helper that was not overdue is not the tenant's fault.
         if late.is_overdue {
             self.missed(&late.tenant, late.since, now);
         }
         Slot::Empty
     }
 
-    /// Charges what a request took beyond the usual.
+    /// Charges the time of a request beyond [`FAST`].
     fn spent(&mut self, tenant: &FileOwner, took: Duration) {
-        let (now, took) = (Instant::now(), took.saturating_sub(USUAL));
+        let (now, took) = (Instant::now(), took.saturating_sub(FAST));
         if took.is_zero() {
             return;
         }
@@ -356,7 +357,7 @@ impl Inner {
 
 impl Record {
     fn spent(&self, now: Instant) -> Duration {
-        self.spent.saturating_sub(now.saturating_duration_since(self.at) / COMES_BACK)
+        self.spent.saturating_sub(now.saturating_duration_since(self.at) / REFILL)
     }
 
     fn is_of_use(&self, now: Instant) -> bool {
@@ -367,7 +368,7 @@ impl Record {
     }
 }
 
-/// Ends a helper that does nothing: it is in no call that could keep it.
+/// Ends an idle helper; it is in no call that could hang.
 fn end(mut helper: Helper) {
     helper.kill();
     helper.wait();

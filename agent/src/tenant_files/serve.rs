@@ -1,5 +1,5 @@
-//! A helper process: `gpuwho file-reader`. It has the privileges that looking into other processes
-//! takes and no others, and room for little.
+//! A helper process: `gpuwho file-reader`. It has only the privileges for reading other processes, and
+//! little memory and few descriptors.
 
 use super::answer::answer;
 use super::wire::{Reply, Request, WireError, receive, send};
@@ -16,23 +16,23 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
-/// Address space: the program itself, and two messages.
+/// Address space in bytes: the program and two messages.
 const MAX_MEMORY: u64 = 256 * 1024 * 1024;
-/// Descriptors: those of a message, and some.
+/// Descriptors: those of a message, and a few more.
 const MAX_OPEN: u64 = 256;
-/// `OOM_SCORE_ADJ_MAX`; to raise one's own takes no privilege.
+/// `OOM_SCORE_ADJ_MAX`; raising the own value needs no privilege.
 const FIRST_TO_GO: &str = "1000";
-/// What no process of the agent's can have more of.
+/// Upper bound of capability numbers.
 const CAPABILITIES: u64 = 64;
 
 /// Why a helper ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// It could not give up what it does not need.
-    #[error("cannot give up privileges: {0}")]
+    /// It could not drop its privileges.
+    #[error("cannot drop privileges: {0}")]
     Privileges(Errno),
-    /// Nor the system calls.
-    #[error("cannot give up system calls: {0}")]
+    /// It could not install the filter of system calls.
+    #[error("cannot restrict system calls: {0}")]
     Calls(#[source] io::Error),
     /// The socket to the agent failed.
     #[error(transparent)]
@@ -41,12 +41,12 @@ pub enum ServeError {
 
 /// Serves until the agent closes the socket.
 pub fn serve(proc: PathBuf, socket: &OwnedFd) -> Result<(), ServeError> {
-    // As `ps` and `top` show it; fails on no name that is short enough.
+    // The name in `ps` and `top`; setting a short name does not fail.
     let _ = set_name(c"file-reader");
-    // Where memory is short, the helper goes before the agent. Without a `/proc` of its own, or
-    // where that is read-only, both are alike.
+    // The OOM killer picks the helper before the agent. Where `/proc` is missing or read-only, it treats
+    // both alike.
     let _ = fs::write("/proc/self/oom_score_adj", FIRST_TO_GO);
-    give_up().map_err(ServeError::Privileges)?;
+    drop_privileges().map_err(ServeError::Privileges)?;
     confine::allow_reading().map_err(ServeError::Calls)?;
     let paths = Paths { proc, ..Paths::default() };
     loop {
@@ -58,8 +58,8 @@ pub fn serve(proc: PathBuf, socket: &OwnedFd) -> Result<(), ServeError> {
     }
 }
 
-/// Waits for a request and answers it. What is wrong with its descriptors is an answer too: whose they
-/// are is refused once, and the helper goes on.
+/// Waits for a request and answers it. A failure to pass descriptors is an answer too, and the helper
+/// continues.
 fn turn(paths: &Paths, socket: &OwnedFd) -> Result<(), WireError> {
     let mut reply = match receive::<Request>(socket.as_fd()) {
         Ok((request, _, passed)) => {
@@ -82,15 +82,15 @@ fn turn(paths: &Paths, socket: &OwnedFd) -> Result<(), WireError> {
     sent
 }
 
-/// Gives up what reading does not need.
-fn give_up() -> Result<(), Errno> {
+/// Drops the privileges that reading does not need.
+fn drop_privileges() -> Result<(), Errno> {
     let limit = |most| Rlimit { current: Some(most), maximum: Some(most) };
     setrlimit(Resource::As, limit(MAX_MEMORY))?;
     setrlimit(Resource::Nofile, limit(MAX_OPEN))?;
     setrlimit(Resource::Core, limit(0))?;
     let held = capabilities(None)?.permitted;
-    // Other users' processes and files; and, to follow a link in `map_files`, the right to
-    // checkpoint, which before Linux 5.9 was a part of this one.
+    // Needed for other users' processes and files, and for links in `map_files`: checkpointing, which
+    // was a part of CAP_SYS_ADMIN before Linux 5.9.
     let mut needed = CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
         | CapabilitySet::CHECKPOINT_RESTORE;
@@ -100,11 +100,11 @@ fn give_up() -> Result<(), Errno> {
     for number in 0..CAPABILITIES {
         let one = CapabilitySet::from_bits_retain(1 << number);
         if !needed.contains(one) {
-            // Refused to those who may not change it, and for numbers that the kernel lacks.
+            // Fails without the privilege, and for numbers that the kernel does not have.
             let _ = remove_capability_from_bounding_set(one);
         }
     }
-    // Refused by nobody; kernels before 4.3 have no such set.
+    // Fails only on kernels before 4.3, which have no ambient set.
     let _ = clear_ambient_capability_set();
     let kept = held & needed;
     let inheritable = CapabilitySet::empty();
@@ -121,9 +121,9 @@ mod tests {
     use rustix::process::{Uid, geteuid, getrlimit};
     use rustix::thread::set_thread_uid;
 
-    /// A number that nobody else sends descriptors under.
-    const SOMEBODY: u32 = 60_321;
-    /// Descriptors on their way that fit into a socket's buffer.
+    /// A user id under which no other process sends descriptors.
+    const UNUSED_UID: u32 = 60_321;
+    /// Number of in-flight descriptors that fit into a socket's buffer.
     const MANY: u64 = 20_480;
 
     fn pair() -> (OwnedFd, OwnedFd) {
@@ -131,7 +131,7 @@ mod tests {
         socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
     }
 
-    /// Asks for a descriptor; gives the error's number, if it is one, and how many came.
+    /// Requests a descriptor; returns the error number, if any, and the number of received descriptors.
     fn asks((ours, theirs): &(OwnedFd, OwnedFd)) -> (Option<i32>, usize) {
         let request = Request::Directory { process: None, path: "/".into() };
         send(ours.as_fd(), &request, &[], &[]).unwrap();
@@ -147,9 +147,9 @@ mod tests {
             println!("skipped: needs root and at most {MANY} open files");
             return;
         }
-        // The user is this thread's alone, as the descriptors on their way are this user's.
+        // Only this thread changes its user, because in-flight descriptors are counted by user.
         let all = std::thread::spawn(|| {
-            set_thread_uid(Uid::from_raw(SOMEBODY)).unwrap();
+            set_thread_uid(Uid::from_raw(UNUSED_UID)).unwrap();
             let null = open("/dev/null", OFlags::RDONLY, Mode::empty()).unwrap();
             let (full, asked) = (pair(), pair());
             let passed = [null.as_fd(); MAX_DESCRIPTORS];

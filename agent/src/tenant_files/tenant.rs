@@ -1,5 +1,5 @@
-//! Whose reads a process's are, told before it is attributed: two files of the kernel's own that
-//! no tenant can make hang.
+//! Finds the tenant to which reads of a process are charged, before the process is attributed. Reads two
+//! files of the kernel that no tenant can make hang.
 
 use crate::attribute::Workload;
 use crate::attribute::cgroup::Placement;
@@ -9,7 +9,7 @@ use crate::paths::Paths;
 use std::fmt;
 use std::sync::Arc;
 
-/// The one whose file systems a read may wait for.
+/// The tenant that owns the file systems for which a read may wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileOwner(Arc<str>);
 
@@ -19,12 +19,12 @@ impl FileOwner {
         Self(Arc::from("the operator"))
     }
 
-    /// A process's lock on its mappings, which is nobody else's.
+    /// A process's lock on its mappings.
     pub(super) fn mappings(process: ProcKey) -> Self {
         Self(Arc::from(format!("process {process}'s mappings")))
     }
 
-    /// Of this very process; `None` if it is gone.
+    /// The tenant of exactly this process; `None` if it has ended.
     pub(super) fn of(paths: &Paths, process: ProcKey) -> Option<Self> {
         let living = Living::same(paths, process)?;
         let uid = living.uid()?;
@@ -47,7 +47,7 @@ impl fmt::Display for FileOwner {
     }
 }
 
-/// The outermost name that the tenant cannot make himself: else he would be as many as he likes.
+/// The outermost name that the tenant cannot create; otherwise one tenant could count as many.
 fn name(workload: &Workload, uid: u32) -> String {
     if let Some(uid) = workload.uid.filter(|_| workload.user_slice) {
         return format!("user {uid}");
@@ -79,7 +79,7 @@ mod tests {
     use crate::attribute::cgroup::parse_path;
 
     #[test]
-    fn a_tenant_is_named_by_what_he_cannot_make() {
+    fn a_tenant_has_a_name_that_it_cannot_create() {
         let pod = "/kubepods.slice/kubepods-pod11111111_2222_3333_4444_555555555555.slice/\
             cri-containerd-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.scope";
         let slice = "/user.slice/user-1000.slice/user@1000.service/";

@@ -67,7 +67,7 @@ fn a_file_that_a_process_has_open_is_read_through_its_link() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_not_opened() {
+fn only_regular_files_are_opened() {
     for path in ["/dev/zero", "/proc", "/dev/ptmx"] {
         let file = rustix::fs::open(path, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
         let refused = files().open(own(), &descriptor(&File::from(file.unwrap())));
@@ -76,7 +76,7 @@ fn what_is_no_regular_file_is_not_opened() {
 }
 
 #[test]
-fn another_process_of_the_same_number_is_not_read() {
+fn another_process_with_the_same_pid_is_not_read() {
     let other = ProcKey { start_ticks: own().start_ticks + 1, ..own() };
     let refused = files().proc_file(other, ProcFile::Environment).unwrap_err();
     assert_eq!(refused, ReadError::Failed(Errno::SRCH));
@@ -85,7 +85,7 @@ fn another_process_of_the_same_number_is_not_read() {
 }
 
 #[test]
-fn a_helper_that_is_no_helper_is_an_error_and_not_a_hang() {
+fn a_program_that_is_not_a_helper_is_an_error_and_not_a_hang() {
     let files = TenantFiles::running(&Paths::default(), "/bin/true".into());
     let refused = files.proc_file(own(), ProcFile::Environment).unwrap_err();
     assert!(matches!(refused, ReadError::Helper(_)), "{refused:?}");
@@ -95,16 +95,16 @@ fn a_helper_that_is_no_helper_is_an_error_and_not_a_hang() {
 }
 
 #[test]
-fn who_hangs_a_helper_is_refused_and_four_of_them_take_all() {
+fn a_tenant_that_hangs_a_helper_is_refused_and_four_tenants_exhaust_all() {
     let (_folder, files) = silent(Duration::from_hours(1));
     for name in ["a", "b", "c", "d"] {
         assert!(matches!(ask(&files, name), ReadError::Hung { .. }));
         assert!(matches!(ask(&files, name), ReadError::Hung { .. }), "one helper a tenant");
     }
     assert_eq!(ask(&files, "e"), ReadError::Exhausted);
-    let standing = files.status();
-    assert_eq!((standing.stuck, standing.hung.len(), standing.exhausted), (4, 4, 1));
-    assert_eq!(standing.report().state, SourceState::Hung);
+    let status = files.status();
+    assert_eq!((status.stuck, status.hung.len(), status.exhausted), (4, 4, 1));
+    assert_eq!(status.report().state, SourceState::Hung);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_late_helper_is_killed_and_its_tenant_waits_longer_than_the_others() {
     until(|| files.status().misses == 2);
 }
 
-/// Helpers that neither read their socket nor end with it, as one that is stuck in the kernel.
+/// Helpers that neither read their socket nor end with it, like one that hangs in the kernel.
 fn silent(deadline: Duration) -> (tempfile::TempDir, TenantFiles) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("silent");
@@ -128,8 +128,8 @@ fn silent(deadline: Duration) -> (tempfile::TempDir, TenantFiles) {
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let paths = Paths::default();
     let means = Means::Helpers(Arc::new(Pool::new(program, &paths.proc, deadline)));
-    let patience = Duration::from_millis(20);
-    (folder, TenantFiles { paths: Arc::new(paths), means, patience, by_process: false })
+    let timeout = Duration::from_millis(20);
+    (folder, TenantFiles { paths: Arc::new(paths), means, timeout, by_process: false })
 }
 
 fn ask(files: &TenantFiles, name: &str) -> ReadError {

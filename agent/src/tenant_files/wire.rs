@@ -1,6 +1,6 @@
-//! What the agent and a helper say to each other: one message a request and one an answer
-//! (`SOCK_SEQPACKET`), descriptors beside it. Both ends are the same binary; the agent still takes
-//! nothing that is longer than [`MAX_FRAME`].
+//! The messages between the agent and a helper: one message a request and one an answer
+//! (`SOCK_SEQPACKET`), with descriptors. Both ends are the same binary; the agent still refuses messages
+//! longer than [`MAX_FRAME`].
 
 use crate::collect::nccl::inspector::files::{FileFilter, Search};
 use crate::collect::nccl::inspector::names::Kind;
@@ -16,38 +16,38 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Bytes of one answer: what the Inspector's reader takes at once.
+/// Largest number of bytes in one answer: the chunk of the Inspector's reader.
 pub const MAX_READ: usize = 64 * 1024;
-/// With what stands before the bytes.
+/// Largest message: the bytes and the encoded answer before them.
 const MAX_FRAME: usize = MAX_READ + 16 * 1024;
 /// Descriptors of one message; the kernel takes 253 (`SCM_MAX_FD`).
 pub const MAX_DESCRIPTORS: usize = 128;
 
-/// [`MAX_READ`] as requests have it.
-pub(super) fn most() -> u32 {
+/// [`MAX_READ`] in the type of requests.
+pub(super) fn max_read() -> u32 {
     u32::try_from(MAX_READ).unwrap_or(u32::MAX)
 }
 
-/// What a helper is asked.
+/// A request to a helper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Bytes of one of a process's files in `/proc`; with the open file if there may be more.
+    /// Read one of a process's files in `/proc`; the answer has the open file if there may be more.
     Proc { process: ProcKey, file: ProcFile, offset: u64, length: u32 },
-    /// More bytes of such a file, which is passed.
+    /// Read more of such a file, which is passed.
     ReadOn { offset: u64, length: u32 },
-    /// The regular file that a link leads to.
+    /// Open the regular file that a link leads to.
     Open { process: ProcKey, link: Link },
-    /// Bytes of a file that `Open` gave, which is passed.
+    /// Read a file that `Open` returned, which is passed.
     Read { offset: u64, length: u32 },
-    /// How such a file is now.
+    /// The current metadata of such a file.
     Stat,
-    /// A directory below a process's root or working directory; without one the operator's.
+    /// Open a directory below a process's root or working directory; without a process, the operator's.
     Directory { process: Option<ProcKey>, path: PathBuf },
-    /// Files of NCCL's Inspector, perhaps in a directory that is passed.
+    /// Find files of NCCL's Inspector, in a passed directory if there is one.
     Search { search: Search, wanted: FileFilter },
 }
 
-/// Files of a process that the kernel reads out of its memory, or under a lock that its page
+/// Files of a process that the kernel reads out of the process's memory, or under a lock that its page
 /// faults hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcFile {
@@ -72,51 +72,51 @@ impl ProcFile {
     }
 }
 
-/// A link of a process's in `/proc`, which leads to an open or mapped file itself.
+/// A link in a process's `/proc` directory that leads to an open or mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Link {
     /// Mapped at this range, as `maps` prints it.
     Mapping {
         /// First address.
         begin: u64,
-        /// Behind the last.
+        /// First address after the range.
         end: u64,
     },
     /// Open under this number.
     Descriptor(u32),
 }
 
-/// What is known of a regular file.
+/// Metadata of a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
     /// Major and minor number of its file system's device.
     pub device: (u32, u32),
-    /// Its number there.
+    /// Its inode number.
     pub inode: u64,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// Its owner.
     pub uid: u32,
-    /// Last change of its bytes, nanoseconds since 1970.
+    /// Time of the last change of its contents, in nanoseconds since 1970.
     pub modified_ns: u64,
 }
 
-/// What a helper answers.
+/// A helper's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Bytes, behind this.
+    /// Bytes, after this message.
     Bytes,
-    /// A file, which is passed after `Open`.
+    /// Metadata of a file, which is passed after `Open`.
     Stat(Stat),
     /// A directory, which is passed.
     Directory,
-    /// Files, which are passed in this order, and how many more could not be opened.
+    /// Files, passed in this order, and the number of files that could not be opened.
     Found(Vec<(Kind, Stat)>, u64),
     /// An error's number.
     Failed(i32),
 }
 
-/// An answer with all that comes with it.
+/// An answer with its bytes and descriptors.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub answer: Answer,
@@ -125,7 +125,7 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// That it failed so.
+    /// The answer for an error.
     pub(super) fn failed(error: Errno) -> Self {
         Answer::Failed(error.raw_os_error()).into()
     }
@@ -137,7 +137,7 @@ impl From<Answer> for Reply {
     }
 }
 
-/// Why a message did not go or come.
+/// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The socket failed.
@@ -146,8 +146,8 @@ pub enum WireError {
     /// The other end is gone.
     #[error("the other end is gone")]
     Closed,
-    /// The descriptors did not fit: into what the receiver may have open, or, as of one user, into
-    /// what may be on its way (`too_many_unix_fds`).
+    /// The descriptors exceed the receiver's limit of open files, or the limit of one user's in-flight
+    /// descriptors (`too_many_unix_fds`).
     #[error("descriptors cannot be passed: {0}")]
     Descriptors(Errno),
     /// Longer than a message may be.

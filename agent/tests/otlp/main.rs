@@ -26,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 fn settings(raw: &RawOtlp) -> Settings {
     let none = RawOtlp::default();
     let mut settings = Settings::resolve(Signal::Metrics, raw, &none, &|_| None).unwrap();
-    settings.backoff = Backoff { first: Duration::from_millis(5), most: Duration::from_millis(20) };
+    settings.backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(20) };
     settings
 }
 

@@ -165,7 +165,7 @@ fn the_kubelet_names_a_pods_processes_and_its_restart_takes_no_name_away() {
     assert!(named.is_some(), "{last:#?}; agent: {:#?}", scene.agent.log());
 
     scene.kubelet.stop();
-    let gone = until(SEEN_WITHIN, || scene.source("pods_api", "nobody listens"));
+    let gone = until(SEEN_WITHIN, || scene.source("pods_api", "no process listens"));
     assert!(gone.is_some(), "{:#}", scene.agent.who().unwrap());
     scene.kubelet.remove_sockets().unwrap();
     let before = scene.reported().len();
@@ -248,7 +248,7 @@ fn the_kubelets_grants_are_bound_to_the_pod_and_outlive_its_restart() {
     scene.wait_for_source("pod_resources", "1 devices granted of 2");
     // Its socket stays, and refuses.
     scene.kubelet.stop();
-    let words = "not answering (nobody listens); the 1 devices of the last list stay granted";
+    let words = "not answering (no process listens); the 1 devices of the last list stay granted";
     scene.wait_for_source("pod_resources", words);
     scene.wait_for_grants("trainer-0", ENOUGH);
     scene.kubelet.again().unwrap();

@@ -1,4 +1,4 @@
-//! Rules about documents: the commands they tell people to type exist.
+//! Rules about documents: the commands and the sources that they name exist.
 
 use super::Finding;
 use super::tree::Tree;
@@ -14,6 +14,35 @@ pub(super) fn xtask_commands(tree: &Tree, tasks: &[String]) -> Vec<Finding> {
 /// Every `gpuwho <command>` in a document is a command of the agent.
 pub(super) fn agent_commands(tree: &Tree, known: &[String]) -> Vec<Finding> {
     commands(tree, "gpuwho ", known)
+}
+
+/// The documents that say where things are, with the folder below which their paths begin.
+const MAPS: &[&str] = &["agent/docs/architecture.md", "agent/docs/glossary.md"];
+const SOURCES: &str = "agent/src/";
+
+/// Every source that a map of the code names exists, below `agent/src` or the top folder.
+pub(super) fn source_paths(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".md").filter(|(path, _)| MAPS.contains(path)) {
+        let named = code(text).into_iter().filter(|(_, span)| is_source(span));
+        for (line, span) in named {
+            if tree.text(span).is_none() && tree.text(&format!("{SOURCES}{span}")).is_none() {
+                findings.push(Finding {
+                    file: path.to_owned(),
+                    line,
+                    rule: "maps of the code name only sources that exist",
+                    remedy: format!("there is no {span} below {SOURCES}"),
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// A path, not a pattern like `collect/<source>.rs`.
+fn is_source(span: &str) -> bool {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "_-/.".contains(c);
+    span.ends_with(".rs") && span.chars().all(is_path)
 }
 
 /// What `gpuwho --help` lists.
@@ -82,7 +111,7 @@ fn code(text: &str) -> Vec<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::super::tree::Tree;
-    use super::{agent_commands, listed, xtask_commands};
+    use super::{agent_commands, listed, source_paths, xtask_commands};
 
     #[test]
     fn a_task_that_does_not_exist_is_found_in_text_and_in_blocks() {
@@ -101,6 +130,20 @@ mod tests {
         let readme = "gpuwho tells it. `gpuwho --json`, `sudo gpuwho doctor`.\n";
         let known = ["doctor".to_owned()];
         assert_eq!(agent_commands(&Tree::of([("README.md", readme)]), &known), []);
+    }
+
+    #[test]
+    fn a_source_that_was_moved_is_found_in_the_maps_only() {
+        let text = "`event.rs`, `xtask/src/main.rs`, `collect/<vendor>.rs`\n| `event/desk.rs` |\n";
+        let found = source_paths(&Tree::of([
+            ("agent/docs/glossary.md", text),
+            ("agent/docs/ownership.md", text),
+            ("agent/src/event.rs", ""),
+            ("xtask/src/main.rs", ""),
+        ]));
+        let found: Vec<_> = found.iter().map(|f| (&*f.file, f.line, &*f.remedy)).collect();
+        let remedy = "there is no event/desk.rs below agent/src/";
+        assert_eq!(found, [("agent/docs/glossary.md", 2, remedy)]);
     }
 
     #[test]

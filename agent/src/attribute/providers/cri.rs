@@ -91,7 +91,7 @@ impl Runtime {
         loop {
             let Err(error) = self.serve().await;
             let mut report = error.report_after(!self.about.is_empty());
-            let longest = if error.is_away() { LOOK_AGAIN } else { LAST_RETRY };
+            let longest = if error.is_absent() { LOOK_AGAIN } else { LAST_RETRY };
             let pause = self.retry.min(longest);
             self.retry = pause * 2;
             if error.cause == Cause::Unimplemented {

@@ -313,7 +313,7 @@ impl Kubelet {
         self.reported.missing.reconnected |= !over_limit;
         let report =
             error.report_after(self.node.known.is_some() || !self.reported.list.is_empty());
-        let pause = if error.is_away() { pause.min(self.pace.soonest) } else { pause };
+        let pause = if error.is_absent() { pause.min(self.pace.soonest) } else { pause };
         self.errors += u64::from(report.state != SourceState::Absent);
         let words = match self.ownership.allocations().count(SOURCE) {
             0 => report.reason,

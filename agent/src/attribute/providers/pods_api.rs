@@ -104,7 +104,7 @@ impl Kubelet {
             let Err(trouble) = self.serve().await;
             let report = trouble.report(self.book.pods() > 0);
             let pause = self.retry.min(match &trouble {
-                Trouble::Call(error) if error.is_away() => self.pace.look_again,
+                Trouble::Call(error) if error.is_absent() => self.pace.look_again,
                 _ => self.pace.last_retry,
             });
             self.retry = pause * 2;

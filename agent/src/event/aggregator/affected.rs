@@ -1,9 +1,10 @@
-//! Whose work an event affects: of a device all who are on it, or the process that the source names.
+//! Finds the owners that an event affects: all owners on the device, or the owner of the process that
+//! the source names.
 //!
-//! A name in the kernel log is believed only of a process that held the device at that moment, or had
-//! just ended. Those who only look at devices are affected by nothing: the agent's own processes, and
-//! known monitors without a context on the device, as the driver lists them. A tenant who takes a
-//! monitor's name hides only himself, and only until he computes.
+//! A process that the kernel log names counts only if it held the device at that moment or had just
+//! ended. Monitoring processes are never affected: the agent's own processes, and known monitors that
+//! the driver does not list with a context on the device. A tenant that uses a monitor's name hides
+//! only its own process, and only until that process has a context on the device.
 
 use super::{EventAggregator, Sources};
 use crate::attribute::ProcessAttribution;
@@ -15,7 +16,7 @@ use crate::ids::{GpuId, ProcKey};
 use crate::inventory::node_name;
 use std::sync::Arc;
 
-/// Command names (15 bytes at most) of programs that open devices to look at them.
+/// Command names (15 bytes at most) of programs that open devices to monitor them.
 const MONITORS: &[&str] = &[
     "amd-smi",
     "dcgm-exporter",
@@ -35,7 +36,7 @@ const MONITORS: &[&str] = &[
 ];
 
 impl EventAggregator {
-    /// Whose work it affects, an owner once; `None` when it is no business of a device.
+    /// The affected owners, each once; `None` when the event concerns no process that uses a device.
     pub(super) fn affected_owners(
         &self,
         what: &Observation,
@@ -61,8 +62,8 @@ impl EventAggregator {
     }
 
     fn on_device(&self, what: &Observation, gpu: GpuId, at: Moment) -> Vec<AffectedOwner> {
-        let holders = Holders::of(&self.sources, gpu);
-        let named = what.process.as_ref().map(|named| holders.named(named.pid, at));
+        let processes = DeviceProcesses::of(&self.sources, gpu);
+        let named = what.process.as_ref().map(|named| processes.named(named.pid, at));
         let code = what.code.filter(|_| what.kind == EventKind::Xid);
         let affects =
             code.map_or(Affects::Device, |code| xid::verdict(code, &what.message).affects);
@@ -71,13 +72,13 @@ impl EventAggregator {
                 by_owner(owner.into_iter().collect(), Some(Affected::Named))
             }
             (Affects::Process, None) => {
-                by_owner(holders.at(what.gpu_instance, at), Some(Affected::Candidate))
+                by_owner(processes.at(what.gpu_instance, at), Some(Affected::Candidate))
             }
             (Affects::Device, named) => {
-                let mut on = holders.at(what.gpu_instance, at);
+                let mut on = processes.at(what.gpu_instance, at);
                 let named = named.flatten();
                 if let Some(named) = &named {
-                    // First, so that it stands for its owner.
+                    // First, so that it represents its owner.
                     on.retain(|owner| owner.process != named.process);
                     on.insert(0, Arc::clone(named));
                 }
@@ -90,8 +91,8 @@ impl EventAggregator {
         }
     }
 
-    /// Whose the process was that the kernel killed. Most of what it kills never touched a device,
-    /// and a process that goes on was not killed, whatever the log says.
+    /// The attribution of the process that the kernel killed. Most killed processes never used a
+    /// device. A process that still runs was not killed, whatever the log says.
     fn killed(&self, what: &Observation, at: Moment) -> Option<Arc<ProcessAttribution>> {
         let ownership = &self.sources.ownership;
         let Named { pid, comm, uid } = what.process.as_ref()?;
@@ -103,8 +104,8 @@ impl EventAggregator {
         (!ownership.goes_on(*pid, at.boot_ns)).then_some(owner)
     }
 
-    /// The process itself, though it may have ended long before; where it is not known here, the
-    /// others of its job.
+    /// The owner of the process itself, even if it has ended long before; where the process is not
+    /// known on this node, the owners of the other processes of its job.
     fn peers(&self, peer: &Peer) -> Vec<AffectedOwner> {
         let itself = peer.process.and_then(|process| self.owner(process));
         let beside = || peer.beside.iter().filter_map(|process| self.owner(*process)).collect();
@@ -113,28 +114,28 @@ impl EventAggregator {
     }
 }
 
-/// Who is on a device, by its open nodes or the driver's list.
-struct Holders<'a> {
+/// The processes on a device, by its open nodes or the driver's list.
+struct DeviceProcesses<'a> {
     sources: &'a Sources,
     listed: Vec<(ProcKey, Option<u32>)>,
     nodes: Vec<String>,
 }
 
-impl<'a> Holders<'a> {
+impl<'a> DeviceProcesses<'a> {
     fn of(sources: &'a Sources, gpu: GpuId) -> Self {
         let nodes = sources.inventory.get(gpu).map_or_else(Vec::new, |info| info.nodes.clone());
         Self { sources, listed: (sources.listed)(gpu), nodes }
     }
 
-    /// The process that had this number at a moment or had just ended, if it held the device.
+    /// The process that had this PID at a moment or had just ended, if it held the device.
     fn named(&self, pid: u32, at: Moment) -> Option<Arc<ProcessAttribution>> {
         let owner = self.sources.ownership.known(pid, at.boot_ns)?;
         let holds = self.lists(owner.process) || self.has_opened(&owner);
-        (holds && !self.only_looks(&owner)).then_some(owner)
+        (holds && !self.is_monitor(&owner)).then_some(owner)
     }
 
-    /// Every process that was there at a moment; of a MIG instance those that the list has in it,
-    /// because the node is the whole device's.
+    /// Every process on the device at a moment. For a MIG instance only the driver's list counts,
+    /// because the device node belongs to the whole device.
     fn at(&self, instance: Option<u32>, at: Moment) -> Vec<Arc<ProcessAttribution>> {
         let is_on = |owner: &Arc<ProcessAttribution>| match instance {
             Some(_) => self.listed.contains(&(owner.process, instance)),
@@ -147,8 +148,8 @@ impl<'a> Holders<'a> {
         let ownership = &self.sources.ownership;
         let all = ownership.openers().into_iter().chain(ownership.ended());
         let on = all.filter(|owner| was_there(owner) && is_on(owner));
-        let mut on: Vec<_> = on.filter(|owner| !self.only_looks(owner)).collect();
-        // Whoever the driver lists first: they are surely told where there are too many.
+        let mut on: Vec<_> = on.filter(|owner| !self.is_monitor(owner)).collect();
+        // Processes that the driver lists come first, so that the limit does not cut them off.
         on.sort_by_key(|owner| (!self.lists(owner.process), owner.process));
         on.dedup_by_key(|owner| owner.process);
         on
@@ -162,10 +163,10 @@ impl<'a> Holders<'a> {
         owner.nodes.iter().any(|held| self.nodes.iter().any(|node| node == node_name(held)))
     }
 
-    /// Whether a process holds the device to look at it: nothing of its runs there.
-    fn only_looks(&self, owner: &ProcessAttribution) -> bool {
+    /// Whether a process only monitors the device: the driver lists no context of it.
+    fn is_monitor(&self, owner: &ProcessAttribution) -> bool {
         let own = std::process::id();
-        // Only of our own user: however many processes others have, none of theirs is read.
+        // Only processes of the agent's own user are looked up, so other users cannot add cost.
         let is_child = || {
             owner.uid == rustix::process::geteuid().as_raw()
                 && self.sources.ownership.parent(owner.process) == Some(own)

@@ -20,7 +20,7 @@ struct Room {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A desk in front of one device on which two processes of one user and one of another are.
+/// An aggregator with one device on which two processes of one user and one of another run.
 fn room() -> Room {
     let inventory = Arc::new(Inventory::default());
     let gpu = inventory.put(GpuInfo {
@@ -53,7 +53,7 @@ fn room() -> Room {
     }
     let wakes = Arc::new(AtomicU64::new(0));
     let woken = Arc::clone(&wakes);
-    let desk = EventAggregator::new(Sources {
+    let aggregator = EventAggregator::new(Sources {
         inventory,
         ownership,
         listed: Box::new(|_| Vec::new()),
@@ -63,7 +63,7 @@ fn room() -> Room {
         }),
         make_way: Box::new(|| {}),
     });
-    Room { aggregator: desk, gpu, wakes, start: Instant::now() }
+    Room { aggregator, gpu, wakes, start: Instant::now() }
 }
 
 impl Room {
@@ -96,7 +96,7 @@ fn pids(event: &Event) -> Vec<(u32, u64)> {
 }
 
 #[test]
-fn an_xid_without_a_process_strikes_everybody_on_the_device_and_nobody_else() {
+fn an_xid_without_a_process_affects_every_owner_on_the_device_and_no_other() {
     let room = room();
     room.take(xid(79), EventSource::Kmsg, 0);
     let reported = room.aggregator.drain();
@@ -108,7 +108,7 @@ fn an_xid_without_a_process_strikes_everybody_on_the_device_and_nobody_else() {
 }
 
 #[test]
-fn an_xid_of_a_mig_instance_strikes_those_in_it_and_not_the_rest_of_the_device() {
+fn an_xid_of_a_mig_instance_affects_the_owners_in_it_only() {
     let mut room = room();
     let known = room.aggregator.sources.inventory.get(room.gpu).unwrap();
     room.aggregator.sources.inventory.put(GpuInfo { mig: Some(true), ..(*known).clone() });
@@ -125,7 +125,7 @@ fn an_xid_of_a_mig_instance_strikes_those_in_it_and_not_the_rest_of_the_device()
 }
 
 #[test]
-fn an_xid_of_one_process_strikes_that_one() {
+fn an_xid_of_one_process_affects_that_process() {
     let room = room();
     let process = Some(Named::pid(11));
     room.take(Observation { process, ..xid(31) }, EventSource::Kmsg, 0);
@@ -141,11 +141,16 @@ fn instance_0_of_a_device_without_mig_is_the_device() {
 }
 
 /// One process of each of some owners.
-type Told = Vec<(u32, &'static str)>;
+type AffectedProcesses = Vec<(u32, &'static str)>;
 
 /// Whom an XID affects and why, of a room in which processes 10 and 11 of user 7 and 20 of user 9 are
 /// on the device and 12 of user 8 is on another, when the log names a process.
-fn affected(code: u32, message: &str, named: Option<u32>, listed: &'static [u32]) -> Told {
+fn affected(
+    code: u32,
+    message: &str,
+    named: Option<u32>,
+    listed: &'static [u32],
+) -> AffectedProcesses {
     affected_of("train", code, message, named, listed)
 }
 
@@ -155,7 +160,7 @@ fn affected_of(
     message: &str,
     named: Option<u32>,
     listed: &'static [u32],
-) -> Told {
+) -> AffectedProcesses {
     let mut room = room();
     opens(&room, 20, 9, comm);
     let key = |pid: &u32| (ProcKey { pid: *pid, start_ticks: 100 }, None);
@@ -187,7 +192,7 @@ fn opens(room: &Room, pid: u32, uid: u32, comm: &str) {
 }
 
 #[test]
-fn a_fault_of_the_device_affects_everybody_on_it_and_marks_the_process_that_is_named() {
+fn a_fault_of_the_device_affects_every_owner_on_it_and_marks_the_named_process() {
     const FATAL: &str = "NVRM: Xid (PCI:0000:17:00): 145, pid=11, name=a, RLW_REMAP Fatal XC0 i0 Link 10 (0x00000004 0x00000040)";
     for (code, text) in [(79, ""), (95, ""), (119, ""), (74, ""), (145, FATAL)] {
         let everybody = |first| vec![(first, "device"), (20, "device")];
@@ -200,7 +205,7 @@ fn a_fault_of_the_device_affects_everybody_on_it_and_marks_the_process_that_is_n
 }
 
 #[test]
-fn a_fault_of_a_program_affects_the_process_that_is_named_and_held_the_device() {
+fn a_fault_of_a_program_affects_the_named_process_that_held_the_device() {
     const NONFATAL: &str = "NVRM: Xid (PCI:0000:17:00): 145, pid=11, name=a, RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)";
     for (code, text) in [(13, ""), (31, ""), (43, ""), (45, ""), (94, ""), (145, NONFATAL)] {
         assert_eq!(affected(code, text, Some(11), &[]), [(11, "named")], "{code}");
@@ -213,7 +218,7 @@ fn a_fault_of_a_program_affects_the_process_that_is_named_and_held_the_device() 
 }
 
 #[test]
-fn who_only_looks_at_a_device_is_not_affected_by_its_faults() {
+fn a_monitor_is_not_affected_by_faults_of_the_device() {
     for comm in ["nv-hostengine", "dcgm-exporter", "nvidia-smi", "gpud", "gpuwho"] {
         let poller = |code, named, listed| affected_of(comm, code, "", named, listed);
         assert_eq!(poller(119, Some(20), &[]), [(10, "device")], "{comm}");
@@ -243,7 +248,7 @@ fn the_agents_own_processes_are_not_affected_whatever_they_are_called() {
 }
 
 #[test]
-fn a_nonfatal_error_of_a_link_is_no_critical_one_also_when_the_library_told_first() {
+fn a_nonfatal_link_error_is_not_critical_even_if_the_library_reports_it_first() {
     const LINE: &str = "NVRM: Xid (PCI:0000:17:00): 145, RLW_REMAP Nonfatal XC1 i0 Link 10 (0x00000004 0x00000004)";
     const FATAL: &str =
         "NVRM: Xid (PCI:0000:17:00): 145, RLW_REMAP Fatal XC1 i0 Link 10 (0x00000004 0x00000040)";
@@ -269,7 +274,7 @@ fn a_nonfatal_error_of_a_link_is_no_critical_one_also_when_the_library_told_firs
 }
 
 #[test]
-fn a_fatal_error_is_told_behind_a_storm_of_others_of_its_code() {
+fn a_fatal_error_is_reported_after_a_burst_of_others_of_its_code() {
     let room = room();
     let of = |severity| Observation { severity, ..xid(145) };
     (0..500).for_each(|_| room.take(of(Severity::Warning), EventSource::Kmsg, 0));
@@ -279,7 +284,7 @@ fn a_fatal_error_is_told_behind_a_storm_of_others_of_its_code() {
 }
 
 #[test]
-fn a_storm_of_one_owner_hides_no_event_of_another() {
+fn a_burst_of_one_owner_hides_no_event_of_another() {
     let room = room();
     opens(&room, 20, 9, "train");
     let of = |pid| Observation { process: Some(Named::pid(pid)), ..xid(31) };
@@ -303,7 +308,7 @@ fn only_so_many_events_wait_for_the_other_source() {
 }
 
 #[test]
-fn a_process_that_ended_before_is_no_victim() {
+fn a_process_that_ended_before_is_not_affected() {
     let room = room();
     let ended = |pid, at_ns| Evidence::Exited { process: ProcKey { pid, start_ticks: 100 }, at_ns };
     room.aggregator.sources.ownership.observe(ended(10, 49 * SECOND));
@@ -313,7 +318,7 @@ fn a_process_that_ended_before_is_no_victim() {
 }
 
 #[test]
-fn a_process_that_started_after_an_old_record_is_no_victim() {
+fn a_process_that_started_after_an_old_record_is_not_affected() {
     let room = room();
     let at = Moment { time: SystemTime::UNIX_EPOCH, boot_ns: SECOND / 2 };
     room.aggregator.take(xid(79), at, EventSource::Kmsg, room.at(0));
@@ -321,7 +326,7 @@ fn a_process_that_started_after_an_old_record_is_no_victim() {
 }
 
 #[test]
-fn a_killed_process_that_held_no_device_is_not_told() {
+fn a_killed_process_that_held_no_device_is_not_reported() {
     let room = room();
     let killed = |pid| Observation {
         kind: EventKind::OomKill,
@@ -337,7 +342,7 @@ fn a_killed_process_that_held_no_device_is_not_told() {
 }
 
 #[test]
-fn a_process_that_goes_on_was_not_killed() {
+fn a_process_that_still_runs_was_not_killed() {
     let host = FakeHost::new();
     let mut room = room();
     room.aggregator.sources.ownership = Ownership::with_clock(&host.paths, || 100 * SECOND);
@@ -403,7 +408,7 @@ fn killed(pid: u32, cgroup: &str, uid: Option<u32>) -> Observation {
     }
 }
 
-/// PID, user, pod and container of each victim told.
+/// PID, user, pod and container of each affected owner.
 fn whose(events: &[Event]) -> Vec<(u32, u32, Option<String>, Option<String>)> {
     let all_affected = events.iter().flat_map(|event| &event.affected_owners);
     let rows = all_affected.map(|AffectedOwner { owner, .. }| {
@@ -415,7 +420,7 @@ fn whose(events: &[Event]) -> Vec<(u32, u32, Option<String>, Option<String>)> {
 }
 
 #[test]
-fn a_killed_process_that_nobody_knows_is_told_by_the_cgroup_of_those_on_a_device() {
+fn an_unknown_killed_process_is_reported_by_the_cgroup_of_processes_on_a_device() {
     let room = room();
     in_pod(&room, 20, &container('a'), "/dev/nvidia3");
     room.take(killed(999, &container('a'), Some(1000)), EventSource::Kmsg, 0);
@@ -430,7 +435,7 @@ fn a_killed_process_that_nobody_knows_is_told_by_the_cgroup_of_those_on_a_device
 }
 
 #[test]
-fn a_killed_process_of_a_cgroup_without_a_device_is_not_told() {
+fn a_killed_process_of_a_cgroup_without_a_device_is_not_reported() {
     let room = room();
     in_pod(&room, 20, &container('a'), "/dev/nvidia3");
     let other = POD.replace("0f0e", "1f0e");
@@ -441,12 +446,12 @@ fn a_killed_process_of_a_cgroup_without_a_device_is_not_told() {
 }
 
 #[test]
-fn a_killed_process_is_told_by_its_cgroup_after_all_of_it_have_ended() {
+fn a_killed_process_is_reported_by_its_cgroup_after_all_of_it_have_ended() {
     let room = room();
     in_pod(&room, 20, "/slurm/uid_7/job_5/step_0", "/dev/nvidia3");
     let process = ProcKey { pid: 20, start_ticks: 100 };
     room.aggregator.sources.ownership.observe(Evidence::Exited { process, at_ns: 49 * SECOND });
-    // An old kernel, which does not say whose it was.
+    // An old kernel does not log the user.
     room.take(killed(999, "/slurm/uid_7/job_5/step_1", None), EventSource::Kmsg, 0);
     let reported = room.aggregator.drain();
     assert_eq!(whose(&reported), [(999, 7, None, None)]);
@@ -460,7 +465,7 @@ fn a_killed_process_is_told_by_its_cgroup_after_all_of_it_have_ended() {
 }
 
 #[test]
-fn two_tellings_are_one_event_and_one_count() {
+fn two_reports_of_one_fault_are_one_event_and_one_count() {
     let room = room();
     room.aggregator.pair(true);
     room.take(Observation { message: "event".into(), ..xid(79) }, EventSource::Nvml, 0);
@@ -474,14 +479,14 @@ fn two_tellings_are_one_event_and_one_count() {
 }
 
 #[test]
-fn a_process_that_the_log_names_is_the_only_victim_whoever_told_first() {
+fn only_the_process_that_the_log_names_is_affected_whichever_source_reports_first() {
     for library_first in [true, false] {
         let room = room();
         room.aggregator.pair(true);
         let library = (xid(31), EventSource::Nvml);
         let log = (Observation { process: Some(Named::pid(11)), ..xid(31) }, EventSource::Kmsg);
-        let tellings = if library_first { [library, log] } else { [log, library] };
-        for (what, event_source) in tellings {
+        let reports = if library_first { [library, log] } else { [log, library] };
+        for (what, event_source) in reports {
             room.take(what, event_source, 0);
         }
         room.aggregator.apply_due(room.at(2));
@@ -496,7 +501,8 @@ fn a_process_that_the_log_names_is_the_only_victim_whoever_told_first() {
 }
 
 #[test]
-fn an_unbinding_that_the_library_tells_seconds_after_the_log_is_one_event_and_makes_way_once() {
+fn an_unbinding_that_the_library_reports_seconds_after_the_log_is_one_event_and_closes_devices_once()
+ {
     let mut room = room();
     let ways = Arc::new(AtomicU64::new(0));
     let made = Arc::clone(&ways);
@@ -515,7 +521,7 @@ fn an_unbinding_that_the_library_tells_seconds_after_the_log_is_one_event_and_ma
 }
 
 #[test]
-fn one_source_telling_twice_is_two_events() {
+fn two_reports_of_one_source_are_two_events() {
     let room = room();
     room.aggregator.pair(true);
     room.take(xid(31), EventSource::Kmsg, 0);
@@ -526,7 +532,7 @@ fn one_source_telling_twice_is_two_events() {
 }
 
 #[test]
-fn a_storm_is_told_in_ten_and_a_sum_and_counted_whole() {
+fn a_burst_is_exported_as_ten_events_and_a_summary_and_counted_whole() {
     let room = room();
     for _ in 0..500 {
         room.take(xid(63), EventSource::Kmsg, 0);
@@ -553,7 +559,7 @@ fn what_the_pipeline_does_not_take_is_counted_as_lost() {
     for code in 0..300 {
         room.take(xid(code), EventSource::Kmsg, 0);
     }
-    // They are of one owner's device: the other half of the places is for others.
+    // They are of one owner's device: the other half of the queue is for others.
     let one_owners = MAX_QUEUED / 2;
     assert_eq!(room.aggregator.drain().len(), one_owners);
     assert_eq!(room.aggregator.tally().lost, 300 - one_owners as u64);
@@ -601,7 +607,7 @@ fn an_error_at_a_port_is_of_the_device_below_that_port_and_not_below_the_one_bes
 }
 
 #[test]
-fn a_record_says_what_it_means_what_to_do_and_whose_it_was() {
+fn a_record_has_meaning_action_and_owner() {
     let room = room();
     room.take(xid(79), EventSource::Kmsg, 0);
     let event = room.aggregator.drain().remove(0);
@@ -637,7 +643,7 @@ fn a_record_says_what_it_means_what_to_do_and_whose_it_was() {
 }
 
 #[test]
-fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
+fn a_record_of_the_probe_budget_has_the_new_level_and_the_reason() {
     use crate::catalog::nccl::GovernorLevel;
     use crate::event::BudgetDecision;
     let room = room();
@@ -684,34 +690,34 @@ fn a_record_of_the_governor_says_what_is_seen_from_now_on_and_why() {
 }
 
 #[test]
-fn the_second_source_that_tells_while_the_first_is_still_at_it_tells_no_other_event() {
-    let Room { aggregator: mut desk, start, .. } = room();
+fn a_concurrent_report_of_the_second_source_makes_no_second_event() {
+    let Room { mut aggregator, start, .. } = room();
     let (asked, second) =
         (AtomicU64::new(0), Arc::new(std::sync::OnceLock::<Arc<EventAggregator>>::new()));
     let at = Moment { time: SystemTime::UNIX_EPOCH, boot_ns: 50 * SECOND };
     let unbound = || Observation { kind: EventKind::DriverUnbind, code: None, ..xid(0) };
     let other = Arc::clone(&second);
-    desk.sources.make_way = Box::new(move || {
+    aggregator.sources.make_way = Box::new(move || {
         if asked.fetch_add(1, Ordering::Relaxed) == 0 {
             other.get().unwrap().take(unbound(), at, EventSource::Nvml, start);
         }
     });
-    desk.pair(true);
-    let desk = second.get_or_init(|| Arc::new(desk));
-    desk.take(unbound(), at, EventSource::Kmsg, start);
-    let reported = desk.finish();
+    aggregator.pair(true);
+    let aggregator = second.get_or_init(|| Arc::new(aggregator));
+    aggregator.take(unbound(), at, EventSource::Kmsg, start);
+    let reported = aggregator.finish();
     let event_sources: Vec<_> = reported.iter().map(|event| event.source).collect();
     assert_eq!(event_sources, [EventSource::Both]);
 }
 
-/// A happening to a process.
+/// An observation about a process.
 fn of_process(kind: EventKind, pid: u32) -> Observation {
     let seen = Observation::new(kind, Place::Host, Severity::Warning, "of a process");
     Observation { process: Some(Named::pid(pid)), ..seen }
 }
 
 #[test]
-fn one_owners_storm_leaves_anothers_event_whole() {
+fn one_owners_burst_does_not_displace_anothers_event() {
     let room = room();
     for _ in 0..300 {
         room.take(of_process(EventKind::OomKill, 10), EventSource::Kmsg, 0);
@@ -730,7 +736,7 @@ fn one_owners_storm_leaves_anothers_event_whole() {
 }
 
 #[test]
-fn an_owner_whose_processes_end_without_end_leaves_places_in_the_queue() {
+fn an_owner_with_endless_process_ends_leaves_room_in_the_queue() {
     let room = room();
     for _ in 0..500 {
         room.take(of_process(EventKind::ProcessEnded, 10), EventSource::Nvml, 0);

@@ -1,4 +1,5 @@
-//! What waits at the desk: for the other source's telling, for its minute's summary, for the pipeline.
+//! Events that wait in the aggregator: for the other source's report, for the summary of their window,
+//! for the pipeline.
 
 use crate::attribute::ProcessAttribution;
 use crate::attribute::ownership::Ownership;
@@ -9,42 +10,42 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Two tellings of one thing come within this time: the driver writes the log line and posts the
+/// Two reports of one fault arrive within this time: the driver writes the log line and posts the
 /// event in the same handler, and either reader may be late under load.
 const SAME: Duration = Duration::from_secs(2);
-/// The library's word of an unbinding comes up to one wait for its other events later.
+/// The library reports an unbinding up to one wait for its other events later.
 const SAME_UNBIND: Duration = Duration::from_secs(7);
-/// Like events of a device and owner told one by one in a [`WINDOW`]; the others are summed up.
+/// Events of one key exported one by one in a [`WINDOW`]; the rest are summed up in one record.
 const MAX_EVENTS_PER_WINDOW: u64 = 10;
-/// The same of an owner's processes that have ended. None is like another, each is the only account
-/// of its process; but one owner's must not fill the queue to the receiver.
+/// The same for ended processes of one owner. Each such event is the only account of its process, so
+/// the limit is higher; it keeps one owner from filling the queue to the receiver.
 const MAX_ENDED_PER_WINDOW: u64 = 240;
-/// A summary's time.
+/// The time that one summary covers.
 const WINDOW: Duration = Duration::from_mins(1);
 /// Events that may wait for the pipeline, which takes them within a tick.
 pub(super) const MAX_QUEUED: usize = 256;
-/// Those of them that one owner's processes can cause: the others' find room whatever one does.
+/// Limit of those that the processes of one owner cause, so that other owners' events find room.
 const MAX_QUEUED_PER_OWNER: usize = MAX_QUEUED / 4;
-/// Events that may wait for the other source; with more, each is told by itself.
+/// Events that may wait for the other source; beyond that, each is exported without waiting.
 pub(super) const MAX_HELD: usize = 1024;
-/// Kinds, devices and codes kept apart for folding and counting: more than any host has faults.
+/// Keys that are folded and counted separately: more than any host has faults.
 const MAX_KEYS: usize = 1024;
-/// After this time nothing waits any more but for the pipeline.
+/// After this time an event waits for nothing but the pipeline.
 pub(super) const MAX_AGE: Duration = WINDOW.saturating_add(SAME_UNBIND);
 
-/// What makes two happenings alike.
+/// Observations with the same key may be the same fault.
 type Key = (EventKind, Place, Option<u32>);
-/// What makes two events alike for a summary: a bad one is not lost among others of its code, and
-/// no owner's among those of another whose process is named again and again.
+/// Events with the same key share a summary. Severity and owner are part of it, so that a severe event
+/// is not lost among others of its code, nor one owner's events among those of another owner.
 type FoldKey = (Key, Severity, Option<QuotaKey>);
 
-/// What waits, and what was counted.
+/// The waiting events and the counts.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Knows who the tenant is: whatever containers he makes, they share his part.
+    /// Finds the tenant of a process: all containers of one tenant share its part of the queue.
     ownership: Ownership,
     pub(super) next_id: u64,
-    /// Whether a second source is there, so that its telling is waited for.
+    /// Whether a second source reports events, so that each event waits for its report.
     pub(super) paired: bool,
     held: Vec<(Instant, Event)>,
     folds: HashMap<FoldKey, Fold>,
@@ -52,22 +53,22 @@ pub(super) struct State {
     pub(super) kinds: HashMap<EventKind, u64>,
     pub(super) xids: BTreeMap<(Place, u16, Severity), u64>,
     pub(super) lost: u64,
-    /// Events that were summed up or lost, with the only owner they were about.
+    /// Number of events that were summed up or lost, with the only owner that they affected.
     pub(super) refused: Vec<(Arc<ProcessAttribution>, u64)>,
 }
 
-/// Like events within a window.
+/// Events of one key within a window.
 #[derive(Debug)]
 struct Fold {
     until: Instant,
-    seen: u64,
-    /// Told one by one.
-    most: u64,
+    count: u64,
+    /// Number that is exported one by one.
+    limit: u64,
     last: Option<Event>,
 }
 
 impl State {
-    /// Nothing waits.
+    /// An empty state.
     pub(super) fn new(ownership: Ownership) -> Self {
         Self {
             ownership,
@@ -83,8 +84,8 @@ impl State {
         }
     }
 
-    /// Whether this is the other source's telling of what waits. `with_affected` is whom it struck as this
-    /// source has it.
+    /// Merges an observation into a held event of the other source; true if there was one.
+    /// `with_affected` are the affected owners according to this source.
     pub(super) fn merge(
         &mut self,
         (what, with_affected): (&Observation, &[AffectedOwner]),
@@ -100,8 +101,8 @@ impl State {
         let Some((_, event)) = self.held.iter_mut().find(alike) else { return false };
         event.source = EventSource::Both;
         if event_source == EventSource::Kmsg {
-            // The log line says more than the event does: the process, and how bad it is. But an
-            // instance that only the event names is better than the whole device.
+            // The log line has more than the library's event: the process and the severity. But an
+            // instance that only the library's event names is more precise than the whole device.
             let is_wider = what.gpu_instance.is_none() && event.what.gpu_instance.is_some();
             if what.process.is_some() || !is_wider {
                 event.set_affected(with_affected);
@@ -126,7 +127,7 @@ impl State {
         }
     }
 
-    /// Held until the other source had time to tell it, if there is one.
+    /// Holds an event until the other source had time to report it, if there is one.
     pub(super) fn hold(&mut self, event: Event, now: Instant) {
         let same = match event.what.kind {
             EventKind::ProcessEnded => Duration::ZERO,
@@ -140,34 +141,34 @@ impl State {
         }
     }
 
-    /// Told now, or counted into its minute's summary.
+    /// Queues an event for export, or counts it into the summary of its window.
     fn emit(&mut self, event: Event, now: Instant) {
         self.count(&event.what);
         let has_ended = event.what.kind == EventKind::ProcessEnded;
-        let most = if has_ended { MAX_ENDED_PER_WINDOW } else { MAX_EVENTS_PER_WINDOW };
+        let limit = if has_ended { MAX_ENDED_PER_WINDOW } else { MAX_EVENTS_PER_WINDOW };
         let alike = if has_ended {
-            // On whatever device.
+            // One key for all devices.
             (event.what.kind, Place::Host, None)
         } else {
             key(&event.what)
         };
-        let owner = event.only_owner().or_else(|| named(&event)).map(|owner| self.whose(owner));
+        let owner = event.only_owner().or_else(|| named(&event)).map(|owner| self.quota_key(owner));
         let key = (alike, event.what.severity, owner);
         if self.folds.len() >= MAX_KEYS && !self.folds.contains_key(&key) {
             self.lost += 1;
             return;
         }
-        let fresh = Fold { until: now + WINDOW, seen: 0, most, last: None };
+        let fresh = Fold { until: now + WINDOW, count: 0, limit, last: None };
         let fold = self.folds.entry(key).or_insert(fresh);
-        fold.seen += 1;
-        if fold.seen > most {
+        fold.count += 1;
+        if fold.count > limit {
             fold.last = Some(event);
         } else {
             self.push(event);
         }
     }
 
-    /// What has waited for its pair long enough.
+    /// Queues the held events that have waited long enough for the other source.
     pub(super) fn release(&mut self, now: Instant) {
         let (due, held) = self.held.drain(..).partition(|(until, _)| *until <= now);
         self.held = held;
@@ -177,7 +178,7 @@ impl State {
         }
     }
 
-    /// The summaries of the minutes that are over.
+    /// Queues the summaries of the windows that are over.
     pub(super) fn sum_up(&mut self, now: Instant) {
         let mut over = Vec::new();
         self.folds.retain(|_, fold| {
@@ -185,7 +186,7 @@ impl State {
                 return true;
             }
             if let Some(mut event) = fold.last.take() {
-                event.count = fold.seen.saturating_sub(fold.most);
+                event.count = fold.count.saturating_sub(fold.limit);
                 over.push(event);
             }
             false
@@ -198,7 +199,8 @@ impl State {
         }
     }
 
-    /// Whether there is room for it. An owner's part counts only where places are short.
+    /// Queues an event; false if there is no room. The limit per owner applies once the queue is half
+    /// full.
     fn push(&mut self, event: Event) -> bool {
         let is_short = self.out.len() >= MAX_QUEUED / 2;
         if self.out.len() >= MAX_QUEUED || is_short && self.has_too_many(&event) {
@@ -211,7 +213,7 @@ impl State {
         true
     }
 
-    /// Whether the owner whose process caused it has too many that wait.
+    /// Whether the owner that caused this event has too many queued events.
     fn has_too_many(&self, event: &Event) -> bool {
         let owner = |event: &Event| {
             let by_process = matches!(
@@ -223,19 +225,19 @@ impl State {
                     | EventKind::PeerSilent
                     | EventKind::Xid
             );
-            event.only_owner().filter(|_| by_process).map(|owner| self.whose(owner))
+            event.only_owner().filter(|_| by_process).map(|owner| self.quota_key(owner))
         };
-        let Some(whose) = owner(event) else { return false };
-        self.out.iter().filter(|event| owner(event) == Some(whose)).count() >= MAX_QUEUED_PER_OWNER
+        let Some(key) = owner(event) else { return false };
+        self.out.iter().filter(|event| owner(event) == Some(key)).count() >= MAX_QUEUED_PER_OWNER
     }
 
-    fn whose(&self, owner: &ProcessAttribution) -> QuotaKey {
+    fn quota_key(&self, owner: &ProcessAttribution) -> QuotaKey {
         self.ownership.key_of(Some(owner))
     }
 }
 
 impl Event {
-    /// The owner it is about, where it is only one.
+    /// The affected owner, where there is exactly one.
     fn only_owner(&self) -> Option<&Arc<ProcessAttribution>> {
         match self.affected_owners.as_slice() {
             [only] if self.owners == 1 => Some(&only.owner),
@@ -244,7 +246,7 @@ impl Event {
     }
 }
 
-/// Whose process the source has named.
+/// The owner of the process that the source names.
 fn named(event: &Event) -> Option<&Arc<ProcessAttribution>> {
     let affected_owner = event.affected_owners.first()?;
     (affected_owner.affected == Some(Affected::Named)).then_some(&affected_owner.owner)

@@ -1,12 +1,12 @@
-//! What the driver's text of an XID says beyond its number: the NVLink unit and its status (144 to
-//! 150), and the recovery action (154).
+//! Reads the driver's text of an XID beyond its number: the NVLink unit and its status (144 to 150),
+//! and the recovery action (154).
 //!
-//! The text comes last on the line, behind the process's name, which is that process's own word:
-//! all of it is read from the last comma on.
+//! The text comes last on the line, after the process's name, which that process chooses freely. So
+//! parsing starts at the last comma.
 
 use super::{Action, Affects};
 
-/// What a text says.
+/// The contents of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Detail<'a> {
     pub(super) action: Action,
@@ -39,8 +39,8 @@ const FOLLOWED: Rows = &[("RLW_REMAP", 0x3f), ("RLW_SRC_TRACK", 0xc)];
 /// table ignores though the link is lost: `INVESTIGATE_SW/USER`, `INVESTIGATE_HOST`.
 const WANTED_DOWN: [u32; 2] = [0b10_0110, 0b10_1000];
 
-/// `RLW_REMAP Nonfatal XC1 i0 Link 10 (0x004505c6 0x00000000 …)`: the words behind the unit say how
-/// bad it is, those in parentheses are the unit's own and its status.
+/// `RLW_REMAP Nonfatal XC1 i0 Link 10 (0x004505c6 0x00000000 …)`: the word after the unit is the
+/// severity, the numbers in parentheses are the unit's own word and its status.
 pub(super) fn nvlink(text: &str) -> Option<Detail<'_>> {
     let mut words = last(text).split(' ');
     let (unit, how) = (words.next()?, words.next()?);

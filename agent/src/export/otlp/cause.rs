@@ -1,4 +1,4 @@
-//! Why a request did not get through, in the words of somebody who has to mend it.
+//! The cause of a failed request, in terms of what the operator can change.
 
 use super::settings::Protocol;
 use super::tls::TlsFileError;
@@ -6,19 +6,19 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-/// Longest part of a receiver's own message that is repeated.
+/// Longest part of a receiver's message that is logged.
 const MESSAGE_CHARS: usize = 200;
 
-/// What went wrong.
+/// The cause of a failed request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Cause {
     /// The name has no address.
     #[error("no address found for the receiver's name ({0}); check the endpoint's host")]
     Name(String),
-    /// Nothing listens.
+    /// No process listens on the port.
     #[error("connection refused; check that the receiver runs and the endpoint's port")]
     Refused,
-    /// The network does not lead there.
+    /// The network has no route to the receiver.
     #[error("cannot connect ({0})")]
     Unreachable(String),
     /// No answer.
@@ -29,10 +29,10 @@ pub(crate) enum Cause {
         "the receiver's certificate is signed by an unknown CA; set `certificate` to the CA's file"
     )]
     UnknownCa,
-    /// The certificate is for somebody else, or out of date.
+    /// The certificate is for another host, or expired.
     #[error("the receiver's certificate is not valid ({0})")]
     Certificate(String),
-    /// TLS was spoken to a plain port.
+    /// The agent used TLS on a plain-text port.
     #[error(
         "the receiver does not speak TLS on this port; use an http:// endpoint or `insecure = true`"
     )]
@@ -40,17 +40,17 @@ pub(crate) enum Cause {
     /// Any other failure of the handshake.
     #[error("TLS handshake failed ({0}); check `client_certificate` and `client_key`")]
     Tls(String),
-    /// Our own certificate files.
+    /// The agent's own certificate files.
     #[error(transparent)]
     TlsFiles(#[from] TlsFileError),
-    /// Connected, and then cut off before any request was ever answered.
+    /// The receiver closed the connection before it ever answered a request.
     #[error(
-        "the receiver hung up ({detail}); if this is an OTLP/{other} port, set protocol = \"{protocol}\""
+        "the receiver closed the connection ({detail}); if this is an OTLP/{other} port, set protocol = \"{protocol}\""
     )]
-    HungUp {
-        /// How it showed.
+    ClosedByReceiver {
+        /// The error of the connection.
         detail: String,
-        /// What the port may speak instead.
+        /// The protocol that the port may expect instead.
         other: &'static str,
         /// The setting for that.
         protocol: &'static str,
@@ -63,7 +63,7 @@ pub(crate) enum Cause {
     Credentials {
         /// Status or code.
         status: String,
-        /// The receiver's words.
+        /// The receiver's message.
         message: String,
     },
     /// 404, 405, UNIMPLEMENTED.
@@ -71,7 +71,7 @@ pub(crate) enum Cause {
     NotOtlp {
         /// Status or code.
         status: String,
-        /// The receiver's words.
+        /// The receiver's message.
         message: String,
     },
     /// 413, or RESOURCE_EXHAUSTED without a time to come back.
@@ -81,7 +81,7 @@ pub(crate) enum Cause {
     TooLarge {
         /// Status or code.
         status: String,
-        /// The receiver's words.
+        /// The receiver's message.
         message: String,
     },
     /// Anything else.
@@ -89,13 +89,13 @@ pub(crate) enum Cause {
     Answered {
         /// Status or code.
         status: String,
-        /// The receiver's words.
+        /// The receiver's message.
         message: String,
     },
 }
 
 impl Cause {
-    /// Reads the cause off a failed connection or exchange.
+    /// Finds the cause of a failed connection or exchange.
     pub(super) fn of(error: &(dyn Error + 'static)) -> Self {
         let mut text = error.to_string();
         let mut current = Some(error);
@@ -109,22 +109,22 @@ impl Cause {
         Self::Lost(text)
     }
 
-    /// A connection that was lost before anything was ever answered is most often one to a port
-    /// of the other protocol: each side takes the other's first bytes for garbage.
+    /// A connection that is lost before the first answer is most often one to a port of the other
+    /// protocol: neither side understands the other's first bytes.
     pub(super) fn hint(self, protocol: Protocol) -> Self {
         match (self, protocol) {
             (Self::Lost(detail), Protocol::Http) => {
-                Self::HungUp { detail, other: "gRPC", protocol: "grpc" }
+                Self::ClosedByReceiver { detail, other: "gRPC", protocol: "grpc" }
             }
             (Self::Lost(detail), Protocol::Grpc) => {
-                Self::HungUp { detail, other: "HTTP", protocol: "http/protobuf" }
+                Self::ClosedByReceiver { detail, other: "HTTP", protocol: "http/protobuf" }
             }
             (cause, _) => cause,
         }
     }
 }
 
-/// The receiver's words, in one line and bounded.
+/// The receiver's message in one line, with a bounded length.
 pub(super) fn message(text: &str) -> String {
     let text: String = text.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect();
     if text.is_empty() { "no reason given".to_owned() } else { text }
@@ -159,7 +159,7 @@ fn of_io(error: &io::Error) -> Option<Cause> {
 fn of_tls(error: &rustls::Error) -> Cause {
     use rustls::CertificateError::{BadSignature, UnknownIssuer};
     match error {
-        // A bad signature is one by another CA of the same name, as after a rotation.
+        // A bad signature means another CA of the same name, as after a rotation.
         rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => Cause::UnknownCa,
         rustls::Error::InvalidCertificate(reason) => Cause::Certificate(reason.to_string()),
         rustls::Error::InvalidMessage(_) => Cause::PlainText,

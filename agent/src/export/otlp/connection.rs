@@ -1,5 +1,5 @@
-//! One kept connection to the receiver, HTTP/1.1 or HTTP/2, plain or TLS, over the same hyper
-//! stack. Built at first use and again when a certificate file changes.
+//! One persistent connection to the receiver: HTTP/1.1 or HTTP/2, plain or TLS, by hyper. Built at
+//! first use and again when a certificate file changes.
 
 use super::cause::Cause;
 use super::settings::{Protocol, Settings};
@@ -14,9 +14,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::time::Duration;
 
-/// For the TCP handshake, of the whole timeout.
+/// The part of the timeout for the TCP handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// An answer is a status and a few words; more than this is not one.
+/// Largest answer in bytes. An answer is a status and a short message.
 const ANSWER_BYTES: usize = 64 << 10;
 
 type HyperClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;

@@ -1,9 +1,9 @@
-//! What became of the points, written by the tick's thread and the sender's, read by both.
+//! Counters of the points' outcomes. The tick's thread and the sender's thread write and read them.
 
 use crate::export::Report;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// [`Report`] as it grows.
+/// The counters behind a [`Report`].
 #[derive(Debug, Default)]
 pub(super) struct SinkCounters {
     pub(super) accepted: AtomicU64,

@@ -31,10 +31,10 @@ pub const LOGS: SinkDef = SinkDef {
 const OTLP: &str = "otlp";
 const SECTION: Section = Section::of::<RawOtlp>(
     OTLP,
-    r#"# The receiver of metrics, and of events as log records; nothing is sent by OTLP without one. The OTEL_EXPORTER_OTLP_* variables set the
-# same things.
+    r#"# The receiver of metrics, and of events as log records. Without it the agent sends nothing by OTLP.
+# The OTEL_EXPORTER_OTLP_* variables set the same.
 #: endpoint = "http://127.0.0.1:4318"
-# http/protobuf or grpc; default: grpc for port 4317, http/protobuf else.
+# http/protobuf or grpc; default: grpc for port 4317, otherwise http/protobuf.
 #: protocol = "http/protobuf"
 # Milliseconds for one attempt.
 #: timeout_ms = 10000
@@ -80,8 +80,8 @@ fn settings(signal: Signal, with: &Resolving<'_>) -> Result<Option<Settings>, Co
     otlp_settings(signal, with.tables, with.flags, with.env)
 }
 
-/// OTLP is on when somebody named an endpoint; the variables' own default, a receiver on this host,
-/// would make every agent without one complain.
+/// OTLP is on when an endpoint is set. The specification's default, a receiver on this host, would
+/// make every agent without a receiver log errors.
 pub(crate) fn otlp_settings(
     signal: Signal,
     tables: &Tables,
@@ -97,7 +97,7 @@ pub(crate) fn otlp_settings(
     let variables = ["OTEL_EXPORTER_OTLP_ENDPOINT", own];
     let in_environment = variables.iter().any(|name| env(name).is_some_and(|url| !url.is_empty()));
     if flags.endpoint.is_none() && file.endpoint.is_none() && !in_environment {
-        // A wrong value is wrong before there is a receiver, too.
+        // Wrong values are reported even without a receiver.
         Settings::resolve(signal, &flags, file, &|_| None)?;
         return Ok(None);
     }

@@ -23,10 +23,10 @@ const NO_RECORDED_VALUE: u8 = 1;
 const NUMBER_ATTRIBUTES: u8 = 7;
 /// `HistogramDataPoint.attributes`.
 const HISTOGRAM_ATTRIBUTES: u8 = 9;
-/// Most that the tags and lengths around one metric's points and its temporality can take.
+/// Upper bound in bytes of the tags and lengths around one metric's points, with its temporality.
 const METRIC_OVERHEAD: usize = 32;
 
-/// How large one request may become.
+/// Largest size of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes before compression.
@@ -36,7 +36,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 3 MiB keeps below the 4 MiB that gRPC receivers accept by default; 8,000 points below the
+    /// 3 MiB is below the 4 MiB that gRPC receivers accept by default; 8,000 points are below the
     /// limits of hosted receivers.
     fn default() -> Self {
         Self { bytes: 3 << 20, points: 8_000 }
@@ -58,7 +58,7 @@ pub struct Encoder {
     not_finite: u64,
 }
 
-/// The request that is being put together.
+/// The request under construction.
 #[derive(Debug, Default)]
 struct Plan {
     runs: Vec<Run>,
@@ -78,7 +78,7 @@ struct Run {
     header_len: usize,
 }
 
-/// What of a point goes on the wire.
+/// The part of a point that is sent.
 enum Body<'a> {
     Ended,
     Int(i64),
@@ -101,8 +101,8 @@ impl Encoder {
         }
     }
 
-    /// Encodes a batch and gives `emit` each request with its number of points. A batch without a
-    /// point that can be sent makes no request.
+    /// Encodes a batch and passes each request with its number of points to `emit`. A batch without
+    /// sendable points makes no request.
     pub fn encode(&mut self, batch: &EnrichedBatch, emit: &mut dyn FnMut(&[u8], usize)) {
         for (index, point) in batch.points.iter().enumerate() {
             let Some(len) = point_len(point) else {
@@ -122,7 +122,7 @@ impl Encoder {
         self.write(batch, emit);
     }
 
-    /// Points left out so far because they were not finite numbers.
+    /// Number of points left out because they were not finite.
     pub fn not_finite(&self) -> u64 {
         self.not_finite
     }
@@ -134,7 +134,7 @@ impl Encoder {
         self.headers.entry(metric.name).or_insert_with(|| header(metric)).len()
     }
 
-    /// Writes the planned request, hands it out and starts the next one.
+    /// Writes the planned request, passes it to `emit` and starts the next one.
     fn write(&mut self, batch: &EnrichedBatch, emit: &mut dyn FnMut(&[u8], usize)) {
         if self.plan.points == 0 {
             return;
@@ -212,8 +212,8 @@ fn temporality(kind: Kind) -> &'static [u8] {
     }
 }
 
-/// The value as it can be sent; `None` for what is not a finite number, and for a value of another
-/// shape than the metric's, which the catalogue's types rule out.
+/// The value as sent; `None` for a number that is not finite, and for a value of another shape than
+/// the metric's, which the catalogue's types rule out.
 fn body(point: &Point) -> Option<Body<'_>> {
     let distribution = point.metric.kind == Kind::Histogram;
     match &point.value {

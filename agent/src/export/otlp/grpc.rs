@@ -1,5 +1,5 @@
-//! OTLP/gRPC: one unary call. The body is framed and compressed when it is encoded, so that an
-//! attempt sends the bytes as they are; tonic reads the status off the trailers.
+//! OTLP/gRPC: one unary call. The encoder frames and compresses the body, so an attempt sends the
+//! bytes as they are; tonic parses the status in the trailers.
 
 use super::cause::{Cause, message};
 use super::connection::{Answer, Connection};
@@ -59,7 +59,7 @@ fn classify(answer: &Answer) -> Verdict {
         return Verdict::Accepted { rejected, message };
     }
     let after = retry_info(status.details());
-    let words = message(status.message());
+    let message = message(status.message());
     let name = format!("{:?}", status.code());
     let answered = |status, message| Cause::Answered { status, message };
     match status.code() {
@@ -68,22 +68,20 @@ fn classify(answer: &Answer) -> Verdict {
         | Code::Aborted
         | Code::OutOfRange
         | Code::Unavailable
-        | Code::DataLoss => Verdict::Retry { cause: answered(name, words), after },
+        | Code::DataLoss => Verdict::Retry { cause: answered(name, message), after },
         Code::ResourceExhausted if after.is_some() => {
-            Verdict::Retry { cause: answered(name, words), after }
+            Verdict::Retry { cause: answered(name, message), after }
         }
-        Code::ResourceExhausted => {
-            Verdict::Refused(Cause::TooLarge { status: name, message: words })
-        }
+        Code::ResourceExhausted => Verdict::Refused(Cause::TooLarge { status: name, message }),
         Code::Unauthenticated | Code::PermissionDenied => {
-            Verdict::Refused(Cause::Credentials { status: name, message: words })
+            Verdict::Refused(Cause::Credentials { status: name, message })
         }
-        Code::Unimplemented => Verdict::Refused(Cause::NotOtlp { status: name, message: words }),
-        _ => Verdict::Refused(answered(name, words)),
+        Code::Unimplemented => Verdict::Refused(Cause::NotOtlp { status: name, message }),
+        _ => Verdict::Refused(answered(name, message)),
     }
 }
 
-/// The code that stands for an HTTP status without a gRPC one, as gRPC's own table has it.
+/// The gRPC code for an HTTP status without one, according to gRPC's own table.
 fn of_http(status: StatusCode) -> Status {
     let code = match status.as_u16() {
         400 => Code::Internal,
@@ -149,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_specification_s_codes_are_tried_again() {
+    fn only_the_codes_of_the_specification_are_retried() {
         let again = [
             Code::Cancelled,
             Code::DeadlineExceeded,
@@ -165,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn exhausted_receiver_is_tried_again_only_when_it_says_when() {
+    fn an_exhausted_receiver_is_retried_only_if_it_names_a_delay() {
         let verdict = classify(&answer(Code::ResourceExhausted, &status(Some(7))));
         assert!(
             matches!(verdict, Verdict::Retry { after: Some(after), .. } if after.as_secs() == 7),

@@ -1,5 +1,5 @@
-//! What the log says about the receiver: once when sending starts to fail, once more when the
-//! cause becomes another, once when it works again.
+//! Logs the receiver's state: once when sending starts to fail, once when the cause changes, once
+//! when sending works again.
 
 use super::cause::Cause;
 use super::settings::Endpoint;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Causes may alternate, and every batch may be partly refused: at most one line in this time.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// The log's memory.
+/// What was logged about the receiver.
 #[derive(Debug)]
 pub(super) struct Health {
     endpoint: Endpoint,
@@ -31,7 +31,7 @@ impl Health {
 
     /// An attempt failed and will be repeated, or the request was refused.
     pub(super) fn failed(&mut self, cause: &Cause, again: bool, now: Instant) {
-        if !self.is_news(discriminant(cause), now) {
+        if !self.should_log(discriminant(cause), now) {
             return;
         }
         let endpoint = &self.endpoint;
@@ -42,7 +42,7 @@ impl Health {
         }
     }
 
-    /// A request was taken.
+    /// The receiver accepted a request.
     pub(super) fn worked(&mut self, now: Instant) {
         if let Some(failing) = self.failing.take() {
             let seconds = now.duration_since(failing.since).as_secs();
@@ -50,7 +50,7 @@ impl Health {
         }
     }
 
-    /// A request was taken in part.
+    /// The receiver accepted part of a request.
     pub(super) fn partial(&mut self, rejected: u64, message: &str, now: Instant) {
         if self.partial.is_some_and(|last| now.duration_since(last) < QUIET) {
             return;
@@ -60,7 +60,7 @@ impl Health {
         tracing::warn!(%endpoint, rejected, message, "OTLP receiver rejected some points");
     }
 
-    fn is_news(&mut self, cause: Discriminant<Cause>, now: Instant) -> bool {
+    fn should_log(&mut self, cause: Discriminant<Cause>, now: Instant) -> bool {
         let Some(failing) = &mut self.failing else {
             self.failing = Some(Failing { since: now, logged: now, cause });
             return true;
@@ -86,24 +86,24 @@ mod tests {
     }
 
     #[test]
-    fn same_cause_is_news_once_until_it_works_again() {
+    fn a_cause_is_logged_once_until_sending_works_again() {
         let (mut health, start) = (health(), Instant::now());
         let refused = discriminant(&Cause::Refused);
         let later = start + Duration::from_hours(1);
-        let news = [health.is_news(refused, start), health.is_news(refused, later)];
+        let news = [health.should_log(refused, start), health.should_log(refused, later)];
         assert_eq!(news, [true, false]);
         health.worked(later);
-        assert!(health.is_news(refused, later));
+        assert!(health.should_log(refused, later));
     }
 
     #[test]
-    fn other_cause_is_news_once_a_minute() {
+    fn another_cause_is_logged_once_a_minute() {
         let (mut health, start) = (health(), Instant::now());
         let (refused, lost) = (discriminant(&Cause::Refused), discriminant(&Cause::UnknownCa));
         let at = |seconds| start + Duration::from_secs(seconds);
         let news =
             [(refused, 0), (lost, 1), (refused, 2), (lost, 60), (refused, 61), (refused, 120)]
-                .map(|(cause, seconds)| health.is_news(cause, at(seconds)));
+                .map(|(cause, seconds)| health.should_log(cause, at(seconds)));
         assert_eq!(news, [true, false, false, true, false, true]);
     }
 }

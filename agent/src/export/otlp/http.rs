@@ -65,21 +65,21 @@ fn classify(answer: &Answer) -> Verdict {
 /// `ExportMetricsServiceResponse.partial_success`: rejected points and why.
 pub(super) fn partial_success(body: &[u8]) -> (u64, String) {
     let mut rejected = 0;
-    let mut words = String::new();
+    let mut reason = String::new();
     for (field, value) in Reader(body) {
         let (1, Field::Bytes(partial)) = (field, value) else { continue };
         for (field, value) in Reader(partial) {
             match (field, value) {
                 (1, Field::Varint(count)) => rejected = count,
-                (2, Field::Bytes(text)) => words = message(&String::from_utf8_lossy(text)),
+                (2, Field::Bytes(text)) => reason = message(&String::from_utf8_lossy(text)),
                 _ => {}
             }
         }
     }
-    (rejected, words)
+    (rejected, reason)
 }
 
-/// The words of a refusal: a `google.rpc.Status` message, or text.
+/// The receiver's reason for a refusal: a `google.rpc.Status` message, or text.
 fn reason(answer: &Answer) -> String {
     let protobuf = answer
         .headers

@@ -1,7 +1,8 @@
-//! Events as OTLP log records: an `ExportLogsServiceRequest` a telling, sent by a thread of its own
-//! (`export:otlp-logs`) over the same connection code, queue and retries as the points.
+//! Sends events as OTLP log records: one `ExportLogsServiceRequest` for the events of a tick, from a
+//! thread of its own (`export:otlp-logs`), with the same connection code, queue and retries as the
+//! points.
 //!
-//! Events are rare: nothing is encoded ahead. Memory is bounded by [`QUEUE_BYTES`].
+//! Events are rare, so no encoded form is cached. Memory is bounded by [`QUEUE_BYTES`].
 
 use super::encode::put_attribute;
 use super::resource::Resource;
@@ -14,7 +15,7 @@ use std::time::Instant;
 
 /// `LogRecord.attributes`.
 const ATTRIBUTES: u8 = 6;
-/// Encoded records that may wait for the receiver: some thousand.
+/// Largest number of bytes of records that wait for the receiver: some thousand records.
 const QUEUE_BYTES: usize = 1 << 20;
 
 /// Sends events to one OTLP receiver.
@@ -50,7 +51,7 @@ impl LogsSink {
 }
 
 impl Sink for LogsSink {
-    /// Points go elsewhere.
+    /// Ignores points: [`super::OtlpSink`] sends them.
     fn export(&mut self, _batch: &EnrichedBatch) {}
 
     fn export_events(&mut self, records: &[Record]) {

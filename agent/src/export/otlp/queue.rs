@@ -1,7 +1,7 @@
-//! The bounded queue between the tick and the sender: encoded requests in the order of their
-//! making, the oldest out when there is no room.
+//! The bounded queue between the tick and the sender: encoded requests, oldest first. A full queue
+//! drops the oldest.
 //!
-//! The request that is being sent is outside; so memory is bounded by the limit and one request.
+//! The request in flight is not in the queue, so memory is bounded by the limit plus one request.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// One encoded request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// As it travels: compressed, and framed for gRPC.
+    /// The body as sent: compressed, and framed for gRPC.
     pub(super) body: Bytes,
     /// Points in it.
     pub(super) points: u64,
@@ -36,7 +36,7 @@ impl Queue {
         Self { limit, waiting: Mutex::default(), pushed: Notify::new() }
     }
 
-    /// Adds the newest request; returns the points of those that had to go for it.
+    /// Adds the newest request; returns the points of the dropped ones.
     pub(super) fn push(&self, request: Request) -> u64 {
         let mut waiting = self.waiting();
         waiting.bytes += request.body.len();
@@ -73,14 +73,14 @@ impl Queue {
         self.pushed.notified().await;
     }
 
-    /// Encoded bytes that wait.
+    /// Number of queued bytes.
     #[cfg(test)]
     fn bytes(&self) -> usize {
         self.waiting().bytes
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing panics while it is held; the queue is whole either way.
+        // Nothing panics while the lock is held.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_goes_when_full_and_its_points_are_counted() {
+    fn a_full_queue_drops_the_oldest_and_counts_its_points() {
         let queue = Queue::new(100);
         let lost: Vec<u64> = (1..=5).map(|n| queue.push(request(n, 40))).collect();
         assert_eq!(lost, [0, 0, 1, 2, 3]);

@@ -1,4 +1,4 @@
-//! What the sender says about itself: the attributes of the one OTLP Resource.
+//! The attributes of the one OTLP Resource, which describes the agent and its host.
 
 use super::settings::Settings;
 use crate::catalog::attributes::{AttrSet, AttrValue, SERVICE_NAME, SERVICE_VERSION};
@@ -8,8 +8,8 @@ use crate::catalog::attributes::{AttrSet, AttrValue, SERVICE_NAME, SERVICE_VERSI
 pub struct Resource(Vec<(String, AttrValue)>);
 
 impl Resource {
-    /// The agent's name and version, then what was detected on the host, then what the operator
-    /// set: the later wins.
+    /// The agent's name and version, the attributes detected on the host, and those that the operator
+    /// set; a later one replaces an earlier one.
     pub fn new(detected: &AttrSet, settings: &Settings) -> Self {
         let mut resource = Self::default();
         resource.set(SERVICE_NAME.name, env!("CARGO_PKG_NAME").into());

@@ -1,4 +1,4 @@
-//! What an attempt's end means, and how long to wait before the next one.
+//! The outcome of an attempt, and the wait before the next one.
 
 use super::cause::Cause;
 use super::settings::Backoff;
@@ -14,14 +14,14 @@ const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
 pub(super) enum Verdict {
     /// Taken, except for `rejected` points.
     Accepted { rejected: u64, message: String },
-    /// Not now: send the same again, not before `after` where the receiver said so.
+    /// Retry later; not before `after` where the receiver set it.
     Retry { cause: Cause, after: Option<Duration> },
-    /// Not ever.
+    /// Refused permanently.
     Refused(Cause),
 }
 
 impl Verdict {
-    /// A connection that could not be made or broke: the receiver may be back later.
+    /// The connection could not be made or broke: the receiver may return.
     pub(super) fn lost(cause: Cause) -> Self {
         Self::Retry { cause, after: None }
     }
@@ -47,12 +47,12 @@ impl Waits {
     pub(super) fn next(&mut self, asked: Option<Duration>) -> Duration {
         let doubled = self.backoff.first.saturating_mul(1_u32 << self.failures.min(16));
         self.failures = self.failures.saturating_add(1);
-        let most = doubled.min(self.backoff.most);
-        // Agents that lost the same collector must not come back in the same second. The keys of
+        let max = doubled.min(self.backoff.max);
+        // Agents that lost the same collector must not reconnect in the same second. The keys of
         // std's hash maps are random enough for that.
         let chance =
             (RandomState::new().hash_one(self.failures) >> 11) as f64 / (1_u64 << 53) as f64;
-        let wait = most.div_f64(2.0) + most.div_f64(2.0).mul_f64(chance);
+        let wait = max.div_f64(2.0) + max.div_f64(2.0).mul_f64(chance);
         asked.map_or(wait, |asked| wait.max(asked.min(MAX_RETRY_AFTER)))
     }
 }
@@ -62,22 +62,22 @@ mod tests {
     use super::*;
 
     const BACKOFF: Backoff =
-        Backoff { first: Duration::from_secs(1), most: Duration::from_secs(30) };
+        Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) };
 
     #[test]
-    fn waits_double_to_the_most_and_start_again_after_a_success() {
+    fn waits_double_up_to_the_maximum_and_start_again_after_a_success() {
         let mut waits = Waits::new(BACKOFF);
-        for most in [1, 2, 4, 8, 16, 30, 30] {
+        for max in [1, 2, 4, 8, 16, 30, 30] {
             let wait = waits.next(None);
-            let most = Duration::from_secs(most);
-            assert!(wait >= most / 2 && wait <= most, "{wait:?} of {most:?}");
+            let max = Duration::from_secs(max);
+            assert!(wait >= max / 2 && wait <= max, "{wait:?} of {max:?}");
         }
         waits.reset();
         assert!(waits.next(None) <= Duration::from_secs(1));
     }
 
     #[test]
-    fn receiver_can_ask_for_more_but_not_for_ever() {
+    fn a_receiver_can_ask_for_a_longer_wait_within_a_bound() {
         let mut waits = Waits::new(BACKOFF);
         assert_eq!(waits.next(Some(Duration::from_secs(90))), Duration::from_secs(90));
         assert_eq!(waits.next(Some(Duration::MAX)), MAX_RETRY_AFTER);

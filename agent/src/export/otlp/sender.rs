@@ -1,5 +1,5 @@
-//! The thread that talks to the receiver: takes requests off the queue in order, one at a time,
-//! and repeats what may be repeated until it is taken, falls out of the queue, or the agent ends.
+//! The thread that sends to the receiver: takes requests off the queue in order, one at a time, and
+//! retries a retryable one until it is accepted, falls out of the queue, or the agent ends.
 
 use super::counts::SinkCounters;
 use super::grpc::Grpc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Told to the sender at the end: until when it may go on sending.
+/// Set at the end: until when the sender may continue.
 pub(super) type Closing = watch::Receiver<Option<Instant>>;
 
 /// The sender's state.
@@ -23,7 +23,7 @@ pub(super) struct Sender {
     transport: Transport,
     waits: Waits,
     health: Health,
-    /// The request on its way, which is nobody else's.
+    /// The request in flight; it is not in the queue.
     current: Option<Request>,
     closing: Closing,
 }
@@ -77,7 +77,7 @@ impl Sender {
             } else {
                 tokio::select! {
                     () = self.queue.pushed() => {}
-                    // The loop looks at what changed.
+                    // The loop checks the change.
                     _ = self.closing.changed() => {}
                 }
             }
@@ -118,7 +118,7 @@ impl Sender {
                 let wait = self.waits.next(after);
                 tokio::select! {
                     () = tokio::time::sleep(wait) => {}
-                    // At the end there is no time to wait: one more attempt at once.
+                    // When the agent ends, the last attempt is made at once.
                     _ = self.closing.changed() => {}
                 }
             }
@@ -130,7 +130,7 @@ impl Sender {
 async fn deadline(mut closing: Closing) {
     let until = match closing.wait_for(Option::is_some).await {
         Ok(until) => *until,
-        // The sink is gone without a word.
+        // The sink was dropped.
         Err(_) => None,
     };
     if let Some(until) = until {

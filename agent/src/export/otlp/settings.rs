@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Half an hour or more of an eight-GPU node's compressed ticks at 10 s.
 const QUEUE_BYTES: usize = 8 << 20;
 
-/// What to send, and so which variables, paths and methods apply.
+/// The signal, which decides the variables, paths and methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Metrics.
@@ -60,22 +60,22 @@ impl Signal {
     }
 }
 
-/// Everything the sink needs to know.
+/// The settings of one OTLP sink.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where requests go, path included.
+    /// The receiver's address with its path.
     pub endpoint: Endpoint,
-    /// How they travel.
+    /// The protocol of requests.
     pub protocol: Protocol,
-    /// Sent with each request; every value is marked sensitive, so that `Debug` hides it.
+    /// Headers of each request; every value is marked sensitive, so that `Debug` hides it.
     pub headers: HeaderMap,
-    /// For one attempt, from connecting to the whole answer.
+    /// Time for one attempt, from connecting to the complete answer.
     pub timeout: Duration,
-    /// Of request bodies.
+    /// Compression of request bodies.
     pub compression: Compression,
     /// Certificates, for `https`.
     pub tls: TlsFiles,
-    /// Encoded requests that may wait for the receiver.
+    /// Largest number of bytes of encoded requests that wait for the receiver.
     pub queue_bytes: usize,
     /// Waits between attempts.
     pub backoff: Backoff,
@@ -87,7 +87,7 @@ pub struct Settings {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint(Uri);
 
-/// How requests travel.
+/// The protocol of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// OTLP/HTTP with protobuf bodies over HTTP/1.1.
@@ -99,33 +99,33 @@ pub enum Protocol {
 /// Compression of request bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// As encoded.
+    /// No compression.
     None,
     /// gzip, level 1.
     Gzip,
 }
 
-/// Certificate files. They are read again when they change.
+/// Certificate files. The agent reads them again when they change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The only CAs to trust; the system's where absent.
+    /// The only trusted CAs; the system's where absent.
     pub ca: Option<PathBuf>,
     /// The agent's own certificate chain and key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// Waits between attempts: doubling from `first` to `most`, half of each left to chance.
+/// Waits between attempts: they double from `first` to `max`, and half of each is random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// Before the first repetition.
     pub first: Duration,
-    /// Never more, unless the receiver asks for it.
-    pub most: Duration,
+    /// The longest wait, unless the receiver asks for a longer one.
+    pub max: Duration,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { first: Duration::from_secs(1), most: Duration::from_secs(30) }
+        Self { first: Duration::from_secs(1), max: Duration::from_secs(30) }
     }
 }
 
@@ -160,7 +160,7 @@ pub struct RawOtlp {
 #[serde(transparent)]
 pub struct RawHeaders(pub BTreeMap<String, String>);
 
-/// What is wrong with a setting, where, and what to write instead. Header values are never in it.
+/// A wrong setting: where it is, what is wrong, and what to write instead. It never has header values.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
     /// Not an address.
@@ -171,18 +171,18 @@ pub enum SettingsError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Not one of the words.
+    /// Not one of the accepted values.
     #[error("{origin}: unknown value `{value}`; use {expected}")]
     Word {
         /// Variable or key.
         origin: String,
         /// As written.
         value: String,
-        /// The words there are.
+        /// The accepted values.
         expected: &'static str,
     },
     /// Not a time.
-    #[error("{origin}: `{value}` is not a number of milliseconds above 0; 10000 is usual")]
+    #[error("{origin}: `{value}` is not a number of milliseconds above 0; the default is 10000")]
     Timeout {
         /// Variable or key.
         origin: String,
@@ -217,8 +217,10 @@ pub enum SettingsError {
         /// The one that is not.
         missing: &'static str,
     },
-    /// No room for anything.
-    #[error("otlp.queue_bytes: {value} holds no request; 8388608 is usual, 65536 the least")]
+    /// The queue is too small.
+    #[error(
+        "otlp.queue_bytes: {value} is too small for a request; the default is 8388608, the minimum 65536"
+    )]
     QueueBytes {
         /// As written.
         value: usize,

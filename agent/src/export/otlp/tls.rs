@@ -1,5 +1,5 @@
-//! The TLS side of a connection: which CAs to trust and who we are. The system's CAs are read only
-//! when an `https` endpoint needs them (about half a megabyte resident).
+//! The TLS configuration of a connection: trusted CAs and the agent's own certificate. The system's CAs
+//! are read only when an `https` endpoint needs them (about half a megabyte resident).
 
 use super::settings::TlsFiles;
 use hyper_rustls::ConfigBuilderExt as _;
@@ -22,7 +22,7 @@ pub(crate) enum TlsFileError {
         /// Why.
         source: pem::Error,
     },
-    /// Nothing of the kind in it.
+    /// The file has no certificate.
     #[error("{path} holds no certificate")]
     Empty {
         /// The file.
@@ -44,8 +44,8 @@ pub(crate) enum TlsFileError {
 /// Which files they are and when they were last written: a change means reading them again.
 pub(super) type Stamp = [Option<Written>; 3];
 
-/// A file as it was found. Its number tells two apart that were written within one tick of the
-/// file system's clock.
+/// The identity of a file. The inode number distinguishes two files that were written within one tick
+/// of the file system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     inode: u64,
@@ -65,7 +65,7 @@ pub(super) fn stamp(files: &TlsFiles) -> Stamp {
     [files.ca.as_ref().and_then(written), certificate, key]
 }
 
-/// A configuration that trusts nobody, for plain-text endpoints.
+/// A configuration without trusted CAs, for plain-text endpoints.
 pub(super) fn none() -> Result<ClientConfig, TlsFileError> {
     Ok(builder(Path::new(""))?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }

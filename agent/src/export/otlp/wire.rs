@@ -1,5 +1,5 @@
-//! The protobuf wire format: what the encoder writes with, and what reads a receiver's short
-//! answers. Works on byte slices and costs no allocation.
+//! The protobuf wire format: the encoder's writing functions, and a reader for the receiver's short
+//! answers. Works on byte slices without allocation.
 
 /// Wire type 0.
 pub(super) const VARINT: u8 = 0;
@@ -66,18 +66,18 @@ pub(super) fn retag(message: &mut [u8], field: u8) {
     }
 }
 
-/// A field of a message that is read.
+/// A field of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Field<'a> {
     /// A varint.
     Varint(u64),
     /// A length-delimited content.
     Bytes(&'a [u8]),
-    /// A fixed-width value, which no answer we read uses.
+    /// A fixed-width value. No answer of a receiver uses one.
     Fixed,
 }
 
-/// Reads a message field by field and ends at the first byte it cannot read.
+/// Reads a message field by field and ends at the first invalid byte.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 

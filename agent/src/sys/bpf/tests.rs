@@ -16,7 +16,7 @@ struct AttachAttr {
     attach_flags: u32,
 }
 
-/// Attaches a device program to a cgroup as slurmstepd does; it goes with the cgroup.
+/// Attaches a device program to a cgroup like slurmstepd; the kernel detaches it with the cgroup.
 pub(crate) fn attach_device_program(
     cgroup: BorrowedFd<'_>,
     name: &CStr,
@@ -25,7 +25,7 @@ pub(crate) fn attach_device_program(
     let kind = (BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE);
     let mut attr = LoadAttr::new(kind, name.to_str().unwrap(), instructions, c"GPL");
     let fd = bpf(BPF_PROG_LOAD, &mut attr)?;
-    // SAFETY: the call just returned this descriptor, so it is open and nobody else's.
+    // SAFETY: the call just returned this descriptor, so it is open and has no other owner.
     let program = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) };
     let mut attr = AttachAttr {
         target_fd: cgroup.as_raw_fd(),
@@ -42,7 +42,7 @@ pub(crate) fn unified() -> Option<PathBuf> {
     places.into_iter().find(|place| place.join("cgroup.controllers").exists())
 }
 
-/// `r0 = 0; exit`: nothing may be opened.
+/// `r0 = 0; exit`: forbids every device.
 const DENY_ALL: [Instruction; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
 
 struct Directory(PathBuf);

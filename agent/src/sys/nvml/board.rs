@@ -1,4 +1,4 @@
-//! What a board is and how it is set up.
+//! Identity and configuration of a board.
 
 use super::{handle, layout, version_word};
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -15,18 +15,18 @@ layout!(nvmlC2cModeInfo_v1_t, 4, isC2cEnabled at 0);
 layout!(nvmlConfComputeSystemState_t, 12, ccFeature at 4, devToolsMode at 8);
 layout!(nvmlConfComputeMemSizeInfo_t, 16, unprotectedMemSizeKib at 8);
 
-/// Where a board is in its rack.
+/// The place of a board in its rack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// Serial number of the chassis; empty where it has none.
+    /// Serial number of the chassis; empty where it is missing.
     pub chassis: String,
-    /// Slot, switches counted.
+    /// Slot, counting switches.
     pub slot: u8,
-    /// Tray, switches not counted.
+    /// Tray, not counting switches.
     pub tray: u8,
     /// Node in the slot.
     pub host: u8,
-    /// What NVLink leads to: 0 other devices, 1 a switch.
+    /// What NVLink connects to: 0 other devices, 1 a switch.
     pub peer: u8,
     /// The device in the node.
     pub module: u8,
@@ -37,9 +37,9 @@ pub struct Platform {
 pub struct Confidential {
     /// 0 unavailable, 1 simulation, 2 production.
     pub environment: u32,
-    /// It is on.
+    /// Whether it is on.
     pub on: bool,
-    /// With the tools of developers, which may look into it.
+    /// Whether developer tools, which can inspect it, are enabled.
     pub devtools: bool,
 }
 
@@ -56,7 +56,7 @@ pub fn platform(device: &Device<'_>) -> Result<Platform, NvmlError> {
         peerType: 0,
         moduleId: 0,
     };
-    // SAFETY: the handle is the library's own, and `info` has the version that its word says.
+    // SAFETY: the handle is the library's own, and `info` has the version of its version word.
     nvml_try(unsafe { call(handle(device), &raw mut info) })?;
     let letters = info.chassisSerialNumber.iter().take_while(|letter| **letter != 0);
     let chassis = letters.map(|letter| char::from(*letter)).collect::<String>();
@@ -75,7 +75,7 @@ pub fn addressing_mode(device: &Device<'_>) -> Result<u32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetAddressingMode.as_ref())?;
     let version = version_word::<nvmlDeviceAddressingMode_t>(1);
     let mut mode = nvmlDeviceAddressingMode_t { version, value: 0 };
-    // SAFETY: the handle is the library's own, and `mode` has the version that its word says.
+    // SAFETY: the handle is the library's own, and `mode` has the version of its version word.
     nvml_try(unsafe { call(handle(device), &raw mut mode) })?;
     Ok(mode.value)
 }

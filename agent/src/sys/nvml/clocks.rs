@@ -1,7 +1,7 @@
-//! What holds a device's clocks and temperature down.
+//! Reasons for reduced clocks, and the temperature margin.
 //!
-//! The functions of the reasons were renamed with driver 535 (`…ClocksThrottleReasons` to
-//! `…ClocksEventReasons`); the older name serves where the newer is missing.
+//! Driver 535 renamed the functions (`…ClocksThrottleReasons` to `…ClocksEventReasons`); the older name is
+//! used where the newer one is missing.
 
 use super::{handle, layout, version_word};
 use nvml_wrapper::Device;
@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::nvmlMarginTemperature_t;
 
 layout!(nvmlMarginTemperature_t, 8, marginTemperature at 4);
 
-/// The reasons for which the clocks are held down now, as a set of bits.
+/// The current reasons for reduced clocks, as a set of bits.
 pub fn event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     let library = device.nvml().lib();
     let call = nvml_sym(library.nvmlDeviceGetCurrentClocksEventReasons.as_ref())
@@ -21,7 +21,7 @@ pub fn event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     Ok(reasons)
 }
 
-/// The reasons that the device knows.
+/// The reasons that the device supports.
 pub fn supported_event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     let library = device.nvml().lib();
     let call = nvml_sym(library.nvmlDeviceGetSupportedClocksEventReasons.as_ref())
@@ -32,12 +32,12 @@ pub fn supported_event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     Ok(reasons)
 }
 
-/// Degrees left until the device is slowed down.
+/// Degrees until the device is slowed down.
 pub fn margin_temperature(device: &Device<'_>) -> Result<i32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMarginTemperature.as_ref())?;
     let version = version_word::<nvmlMarginTemperature_t>(1);
     let mut margin = nvmlMarginTemperature_t { version, marginTemperature: 0 };
-    // SAFETY: the handle is the library's own, and `margin` has the version that its word says.
+    // SAFETY: the handle is the library's own, and `margin` has the version of its version word.
     nvml_try(unsafe { call(handle(device), &raw mut margin) })?;
     Ok(margin.marginTemperature)
 }

@@ -1,4 +1,4 @@
-//! What single engines of a device do.
+//! Utilisation of single engines of a device.
 
 use super::handle;
 use nvml_wrapper::Device;

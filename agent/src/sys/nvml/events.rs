@@ -20,8 +20,8 @@ layout!(nvmlSystemEventData_v1_t, 16, eventType at 0, gpuId at 8);
 layout!(nvmlSystemEventSetWaitRequest_v1_t, 32, version at 0, timeoutms at 4, set at 8, data at 16,
     dataSize at 24, numEvent at 28);
 
-/// A set of devices whose events are waited for. The wrapper's own drops the bits of event types
-/// that it does not know.
+/// A set of devices for whose events the agent waits. The wrapper's own set drops bits of event types that
+/// it does not know.
 pub struct EventSet {
     nvml: &'static Nvml,
     set: nvmlEventSet_t,
@@ -30,16 +30,16 @@ pub struct EventSet {
 // SAFETY: NVML is thread-safe (`nvml.h`), and a set is bound to no thread.
 unsafe impl Send for EventSet {}
 
-/// One event as the library gives it.
+/// One event, as returned by the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawEvent {
     /// The handle of the device.
     pub device: usize,
-    /// Which event.
+    /// The type of event.
     pub kind: u64,
-    /// Of an XID its code.
+    /// The code of an XID.
     pub data: u64,
-    /// The MIG GPU instance; all ones without.
+    /// The MIG GPU instance; all ones if there is none.
     pub gpu_instance: u32,
 }
 
@@ -53,7 +53,7 @@ impl EventSet {
         Ok(Self { nvml, set })
     }
 
-    /// Adds a device; gives the handle its events carry.
+    /// Adds a device; returns the handle that its events have.
     pub fn register(&mut self, device: &Device<'_>, types: u64) -> Result<usize, NvmlError> {
         let call = nvml_sym(self.nvml.lib().nvmlDeviceRegisterEvents.as_ref())?;
         let handle = handle(device);
@@ -62,7 +62,7 @@ impl EventSet {
         Ok(handle.addr())
     }
 
-    /// Waits for an event; `None` when there is none in time.
+    /// Waits for an event; `None` after the timeout.
     pub fn wait(&mut self, milliseconds: u32) -> Result<Option<RawEvent>, NvmlError> {
         let call = nvml_sym(self.nvml.lib().nvmlEventSetWait_v2.as_ref())?;
         // SAFETY: a pointer and four integers, for which zero is a value.
@@ -83,18 +83,18 @@ impl EventSet {
 impl Drop for EventSet {
     fn drop(&mut self) {
         if let Ok(call) = &self.nvml.lib().nvmlEventSetFree {
-            // SAFETY: the set is the library's own and is used no more. One that cannot be freed
-            // goes with the process.
+            // SAFETY: the set is the library's own and is not used afterwards. One that cannot be freed
+            // is freed when the process ends.
             let _ = unsafe { call(self.set) };
         }
     }
 }
 
-/// System events that one look takes; more come with the next.
+/// Largest number of system events of one call; later calls return the rest.
 const AT_ONCE: usize = 16;
 
-/// The set of the system's own events: devices bound to the driver and taken from it (drivers of
-/// 2025 and later).
+/// The set of the system's own events: devices bound to and unbound from the driver (drivers of 2025 and
+/// later).
 pub struct SystemEventSet {
     nvml: &'static Nvml,
     set: nvmlSystemEventSet_t,
@@ -103,35 +103,35 @@ pub struct SystemEventSet {
 // SAFETY: NVML is thread-safe (`nvml.h`), and a set is bound to no thread.
 unsafe impl Send for SystemEventSet {}
 
-/// One system event as the library gives it.
+/// One system event, as returned by the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawSystemEvent {
-    /// Which event.
+    /// The type of event.
     pub kind: u64,
     /// The address of the device.
     pub device: PciAddress,
 }
 
 impl SystemEventSet {
-    /// A set that gets events of these types from now on.
+    /// Makes a set that receives events of these types from now on.
     pub fn of(nvml: &'static Nvml, types: u64) -> Result<Self, NvmlError> {
         let create = nvml_sym(nvml.lib().nvmlSystemEventSetCreate.as_ref())?;
         let register = nvml_sym(nvml.lib().nvmlSystemRegisterEvents.as_ref())?;
         let version = version_word::<nvmlSystemEventSetCreateRequest_v1_t>(1);
         let mut made = nvmlSystemEventSetCreateRequest_v1_t { version, set: null_mut() };
-        // SAFETY: `made` says its version, and is where the answer goes.
+        // SAFETY: `made` has its version word, and is where the answer goes.
         nvml_try(unsafe { create(&raw mut made) })?;
-        // From here on it is given back, whatever comes of the rest.
+        // From here on `Drop` frees the set, also after an error.
         let this = Self { nvml, set: made.set };
         let version = version_word::<nvmlSystemRegisterEventRequest_v1_t>(1);
         let mut wanted =
             nvmlSystemRegisterEventRequest_v1_t { version, eventTypes: types, set: this.set };
-        // SAFETY: `wanted` says its version, and the set is the library's own.
+        // SAFETY: `wanted` has its version word, and the set is the library's own.
         nvml_try(unsafe { register(&raw mut wanted) })?;
         Ok(this)
     }
 
-    /// What has happened since the last look; does not wait.
+    /// The events since the last call; does not wait.
     pub fn look(&mut self) -> Result<Vec<RawSystemEvent>, NvmlError> {
         let call = nvml_sym(self.nvml.lib().nvmlSystemEventSetWait.as_ref())?;
         let mut data = [nvmlSystemEventData_v1_t { eventType: 0, gpuId: 0 }; AT_ONCE];
@@ -144,7 +144,7 @@ impl SystemEventSet {
             dataSize: u32::try_from(AT_ONCE).unwrap_or_default(),
             numEvent: 0,
         };
-        // SAFETY: the request says its version, the set is the library's own, and `data` is an array
+        // SAFETY: the request has its version word, the set is the library's own, and `data` is an array
         // of the length beside it.
         match unsafe { call(&raw mut request) } {
             TIMEOUT => Ok(Vec::new()),
@@ -172,14 +172,14 @@ impl Drop for SystemEventSet {
         if let Ok(call) = &self.nvml.lib().nvmlSystemEventSetFree {
             let version = version_word::<nvmlSystemEventSetFreeRequest_v1_t>(1);
             let mut request = nvmlSystemEventSetFreeRequest_v1_t { version, set: self.set };
-            // SAFETY: the set is the library's own and is used no more. One that cannot be freed
-            // goes with the process.
+            // SAFETY: the set is the library's own and is not used afterwards. One that cannot be freed
+            // is freed when the process ends.
             let _ = unsafe { call(&raw mut request) };
         }
     }
 }
 
-/// The event types a device has.
+/// The event types that a device supports.
 pub fn supported_events(device: &Device<'_>) -> Result<u64, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSupportedEventTypes.as_ref())?;
     let mut types = 0;

@@ -1,4 +1,4 @@
-//! The NVLink fabric a device registers with.
+//! The NVLink fabric with which a device registers.
 
 use super::{handle, layout, version_word};
 use nvml_wrapper::Device;
@@ -15,35 +15,35 @@ layout!(nvmlGpuFabricInfo_v3_t, 40, clusterUuid at 4, status at 20, cliqueId at 
 pub enum Version {
     /// Without a summary.
     V2,
-    /// With it.
+    /// With a summary.
     V3,
 }
 
-/// What a device says of its fabric, in the library's numbers.
+/// A device's fabric state, in the library's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fabric {
-    /// How far the registration is: `NVML_GPU_FABRIC_STATE_…`.
+    /// State of the registration: `NVML_GPU_FABRIC_STATE_…`.
     pub state: u8,
-    /// What it came to, once it is over: 0, or a return code.
+    /// Result of a finished registration: 0, or a return code.
     pub status: u32,
     /// The cluster.
     pub cluster: [u8; 16],
     /// The clique in it.
     pub clique: u32,
-    /// A few bits for each condition: `NVML_GPU_FABRIC_HEALTH_MASK_…`.
+    /// Some bits for each condition: `NVML_GPU_FABRIC_HEALTH_MASK_…`.
     pub health: u32,
-    /// `NVML_GPU_FABRIC_HEALTH_SUMMARY_…`; 0 where it is not told.
+    /// `NVML_GPU_FABRIC_HEALTH_SUMMARY_…`; 0 where the library has no value.
     pub summary: u8,
 }
 
-/// Reads it with a structure of a version.
+/// Reads the fabric state with the given version of the structure.
 pub fn fabric(device: &Device<'_>, version: Version) -> Result<Fabric, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
     let word = match version {
         Version::V2 => version_word::<nvmlGpuFabricInfo_v2_t>(2),
         Version::V3 => version_word::<nvmlGpuFabricInfo_v3_t>(3),
     };
-    // The newer structure is the older one and more.
+    // The newer structure extends the older one.
     let mut info = nvmlGpuFabricInfo_v3_t {
         version: word,
         clusterUuid: [0; 16],

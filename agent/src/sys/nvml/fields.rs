@@ -1,7 +1,7 @@
-//! Many values of a device in one call: `nvmlDeviceGetFieldValues`.
+//! Reads many values of a device in one call: `nvmlDeviceGetFieldValues`.
 //!
-//! The call itself says little; each value has a return code and a type of its own. What one driver
-//! call fills, the library asks the driver for once.
+//! Each value has its own return code and type. The library makes one driver call for values that the
+//! driver returns together.
 
 use super::{handle, layout};
 use nvml_wrapper::Device;
@@ -20,20 +20,20 @@ use std::ffi::c_int;
 layout!(nvmlFieldValue_t, 40, scopeId at 4, timestamp at 8, latencyUsec at 16, valueType at 24,
     nvmlReturn at 28, value at 32);
 
-/// A value in the type the driver gives it.
+/// A value in the type that the driver chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// 16 or 32 bits.
     U32(u32),
     /// 64 bits.
     U64(u64),
-    /// With a sign.
+    /// Signed.
     I64(i64),
-    /// With a fraction.
+    /// Floating point.
     F64(f64),
 }
 
-/// Values to ask for, and their answers. The buffer is kept.
+/// The requested values and their answers. The buffer is reused.
 #[derive(Default)]
 pub struct Batch {
     values: Vec<nvmlFieldValue_t>,
@@ -46,27 +46,27 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Batch {
-    /// Forgets what was asked for.
+    /// Removes all requested values.
     pub fn clear(&mut self) {
         self.values.clear();
     }
 
-    /// Adds a value to ask for: the field's number, and of which part (link, power domain).
+    /// Adds a requested value: the field's number and its scope (link, power domain).
     pub fn push(&mut self, id: u32, scope: u32) {
         // SAFETY: integers and a union of numbers, for all of which zero is a value.
         let empty: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
-        // Until it is answered it is none; the library may leave fields out of its answer.
+        // An error until it is answered: the library may leave fields out of its answer.
         let none = NvmlError::NoData.into();
         let field = nvmlFieldValue_t { fieldId: id, scopeId: scope, nvmlReturn: none, ..empty };
         self.values.push(field);
     }
 
-    /// Whether nothing is asked for.
+    /// Whether no value is requested.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Asks for all of them in one call; well, if the library tried.
+    /// Reads all requested values in one call. It succeeds if the call did; each value has its own result.
     pub fn ask(&mut self, device: &Device<'_>) -> Result<(), NvmlError> {
         let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
         let count = c_int::try_from(self.values.len()).map_err(|_| NvmlError::InvalidArg)?;
@@ -74,7 +74,7 @@ impl Batch {
         nvml_try(unsafe { call(handle(device), count, self.values.as_mut_ptr()) })
     }
 
-    /// The answers, in the order of asking.
+    /// The answers in the order of the requests.
     pub fn answers(&self) -> impl Iterator<Item = Result<Number, NvmlError>> {
         self.values.iter().map(number)
     }
@@ -118,7 +118,7 @@ mod tests {
     fn each_type_is_read_from_its_own_member() {
         let read = |kind, value| answer(kind, 0, value).unwrap();
         assert_eq!(read(0, nvmlValue_t { dVal: 1.5 }), Number::F64(1.5));
-        // Whatever stands in the other bytes of the union is not part of the value.
+        // The other bytes of the union are not part of the value.
         let garbage = 0xdead_beef_0000_0000_u64;
         assert_eq!(read(1, nvmlValue_t { ullVal: garbage | 7 }), Number::U32(7));
         assert_eq!(read(3, nvmlValue_t { ullVal: garbage }), Number::U64(garbage));

@@ -1,7 +1,7 @@
-//! GPM, the performance counters of Hopper and later: samples of them, and what two samples make.
+//! GPM, the performance counters of Hopper and later: samples, and metrics between two samples.
 //!
-//! The wrapper's own sample borrows the library for a lifetime that a reader which keeps samples from
-//! one reading to the next cannot name, and its query panics on too long a list.
+//! The wrapper's own sample borrows the library for a lifetime that a reader that keeps samples between
+//! readings cannot name, and its query panics on too long a list.
 
 use super::handle;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -12,8 +12,8 @@ use nvml_wrapper_sys::bindings::{
 };
 use std::ffi::c_uint;
 
-/// One reading of a device's or an instance's counters, in a buffer of the library. What is in it is
-/// the library's own; it is freed when dropped.
+/// One sample of a device's or an instance's counters, in an opaque buffer of the library. Dropping it
+/// frees the buffer.
 pub struct Sample {
     nvml: &'static Nvml,
     sample: nvmlGpmSample_t,
@@ -23,17 +23,17 @@ pub struct Sample {
 // uses it.
 unsafe impl Send for Sample {}
 
-/// A metric that is asked for, and the answer.
+/// A requested metric and its answer.
 #[derive(Debug)]
 pub struct GpmQuery {
     /// One of `NVML_GPM_METRIC_…`.
     pub id: u32,
-    /// The value in the metric's unit, or why there is none.
+    /// The value in the metric's unit, or the error.
     pub answer: Result<f64, NvmlError>,
 }
 
-/// Whether a device has the counters, and the library all that is needed to read them: with a part of
-/// it, samples could be made that nothing frees.
+/// Whether a device has the counters, and the library every function to read them: with only some of the
+/// functions, samples could not be freed.
 pub fn is_supported(device: &Device<'_>) -> Result<bool, NvmlError> {
     let library = device.nvml().lib();
     let call = nvml_sym(library.nvmlGpmQueryDeviceSupport.as_ref())?;
@@ -47,7 +47,7 @@ pub fn is_supported(device: &Device<'_>) -> Result<bool, NvmlError> {
     Ok(support.isSupportedDevice != 0)
 }
 
-/// Whether somebody has turned the counters' streaming on. Nothing here ever turns it.
+/// Whether streaming of the counters is on. The agent never changes it.
 pub fn is_streaming(device: &Device<'_>) -> Result<bool, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlGpmQueryIfStreamingEnabled.as_ref())?;
     let mut state: nvmlEnableState_t = 0;
@@ -87,7 +87,7 @@ impl Sample {
         nvml_try(unsafe { call(handle(device), gpu_instance, self.sample) })
     }
 
-    /// Answers what lies between an earlier sample and this one, all in one call.
+    /// Computes the metrics between an earlier sample and this one, all in one call.
     pub fn since(&self, earlier: &Self, asked: &mut [GpmQuery]) -> Result<(), NvmlError> {
         let call = nvml_sym(self.nvml.lib().nvmlGpmMetricsGet.as_ref())?;
         // SAFETY: integers, numbers and pointers, for all of which zero is a value.
@@ -114,8 +114,8 @@ impl Sample {
 impl Drop for Sample {
     fn drop(&mut self) {
         if let Ok(call) = &self.nvml.lib().nvmlGpmSampleFree {
-            // SAFETY: the sample is the library's own and is used no more. One that cannot be freed
-            // goes with the process.
+            // SAFETY: the sample is the library's own and is not used afterwards. One that cannot be freed
+            // is freed when the process ends.
             let _ = unsafe { call(self.sample) };
         }
     }

@@ -1,8 +1,8 @@
 //! Lists of a device's processes.
 //!
-//! The wrapper asks for the length of a list, then for the list; a list call costs milliseconds
-//! under the driver's lock, so these ask once with a buffer that is kept, and again only when the
-//! driver says that it is too small.
+//! The wrapper reads the length of a list, then the list. A list call costs milliseconds under the
+//! driver's lock, so these functions call once with a reused buffer, and again only when the driver
+//! reports that it is too small.
 
 use super::{handle, layout};
 use nvml_wrapper::Device;
@@ -16,19 +16,19 @@ use std::ffi::c_uint;
 layout!(nvmlProcessInfo_t, 24, usedGpuMemory at 8, gpuInstanceId at 16, computeInstanceId at 20);
 layout!(nvmlProcessUtilizationSample_t, 32, timeStamp at 8, smUtil at 16, decUtil at 28);
 
-/// Room for this many entries is asked for first; eight processes on each of eight MIG instances.
+/// Room of the first call: eight processes on each of eight MIG instances.
 const FIRST_ROOM: usize = 64;
-/// More entries than this are no process list.
+/// Largest plausible process list.
 const MAX_ENTRIES: usize = 1 << 16;
 
-/// A list a device keeps of processes.
+/// One of a device's process lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
-    /// Those with a compute context.
+    /// Processes with a compute context.
     Compute,
-    /// Those with a graphics context.
+    /// Processes with a graphics context.
     Graphics,
-    /// Those with a compute context through an MPS server.
+    /// Processes with a compute context through an MPS server.
     Mps,
 }
 
@@ -70,7 +70,7 @@ pub fn process_utilization(
     })
 }
 
-/// Fills `to` by a call that takes the room there is and gives the number of entries there are.
+/// Fills `to` by a call that takes the available room and returns the number of entries.
 fn fetch<T: Copy>(
     to: &mut Vec<T>,
     empty: T,
@@ -84,13 +84,13 @@ fn fetch<T: Copy>(
         let code = call(&raw mut count, to.as_mut_ptr());
         let reported = usize::try_from(count).unwrap_or(usize::MAX);
         if code == INSUFFICIENT_SIZE && reported > room && reported <= MAX_ENTRIES {
-            // Some more, for processes that start before the next call.
+            // Extra room for processes that start before the next call.
             room = reported + 8;
             continue;
         }
         to.truncate(if code == 0 { reported } else { 0 });
         nvml_try(code)?;
-        // More than there was room for: which of the entries it wrote is not known.
+        // With too little room it is not known which entries the library wrote.
         if reported > room {
             to.clear();
             return Err(NvmlError::InsufficientSize(None));

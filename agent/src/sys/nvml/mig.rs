@@ -1,4 +1,4 @@
-//! Which MIG instance a handle leads to.
+//! The MIG instance of a handle.
 
 use super::handle;
 use nvml_wrapper::Device;

@@ -1,4 +1,4 @@
-//! What fails in a device's memories.
+//! Errors in a device's memories.
 
 use super::{handle, layout, version_word};
 use nvml_wrapper::Device;
@@ -10,16 +10,16 @@ layout!(nvmlEccSramErrorStatus_t, 104, aggregateUncParity at 8, aggregateCor at 
     bThresholdExceeded at 96);
 layout!(nvmlRowRemapperHistogramValues_t, 20, max at 0, partial at 8, none at 16);
 
-/// Rows that spare rows stand in for.
+/// Numbers of remapped rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemappedRows {
-    /// For corrected errors.
+    /// Remapped because of corrected errors.
     pub corrected: u32,
-    /// For uncorrected errors.
+    /// Remapped because of uncorrected errors.
     pub uncorrected: u32,
-    /// Some wait for a reset.
+    /// Whether rows wait for a reset.
     pub pending: bool,
-    /// Some could not be remapped.
+    /// Whether a row could not be remapped.
     pub failed: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct SramErrors {
     pub uncorrected: [u64; 2],
     /// Uncorrected, since the board was made, of L2, multiprocessors, PCIe, microcontrollers, others.
     pub units: [u64; 5],
-    /// More than the field diagnosis allows.
+    /// Whether there are more than the field diagnosis allows.
     pub exceeded: bool,
 }
 
@@ -64,7 +64,7 @@ pub fn sram_errors(device: &Device<'_>) -> Result<SramErrors, NvmlError> {
     let empty: nvmlEccSramErrorStatus_t = unsafe { std::mem::zeroed() };
     let version = version_word::<nvmlEccSramErrorStatus_t>(1);
     let mut status = nvmlEccSramErrorStatus_t { version, ..empty };
-    // SAFETY: the handle is the library's own, and `status` has the version that its word says.
+    // SAFETY: the handle is the library's own, and `status` has the version of its version word.
     nvml_try(unsafe { call(handle(device), &raw mut status) })?;
     let uncorrected = |parity: u64, ecc: u64| parity.saturating_add(ecc);
     Ok(SramErrors {

@@ -1,4 +1,4 @@
-//! Finds each setting's text and turns it into its type.
+//! Finds each setting's text and parses it.
 
 use super::{Compression, Endpoint, Protocol, RawOtlp, SettingsError, Signal};
 use crate::catalog::attributes::SERVICE_NAME;

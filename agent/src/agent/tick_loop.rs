@@ -1,5 +1,5 @@
-//! The pipeline's loop: the batches of a tick into shares, points and requests. It reads no file, so
-//! that nothing holds it up. What each stage costs is measured on the way.
+//! The pipeline's loop: turns the batches of a tick into shares, points and requests. It reads no
+//! file, so no file system can block it. It measures the CPU time of each stage.
 
 use super::core::Core;
 use super::sinks::{self, OpenSink};
@@ -16,25 +16,25 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How long a tick's batch waits for the other sources', so that they share a request.
+/// How long a tick's first batch waits for those of the other sources, so that all share a request.
 const GATHER: Duration = Duration::from_millis(300);
 
-/// Under what name is told how the ceiling on series stands, once it was reached.
+/// The name under which the series limit reports its state, once it was reached.
 const SERIES: &str = "series";
 
-/// The thread among the sources.
+/// The thread's name in the status registry.
 const THREAD: &str = "pipeline";
 
-/// Takes batches until told to stop, a tick's together, and ends every series at the end.
-pub(super) fn tick_loop(
+/// Processes batches, those of one tick together, until [`Event::Stop`]; then ends every series.
+pub(super) fn run(
     core: &Core,
     scheduler: &Scheduler,
     received: &Receiver<Event>,
     sinks: &mut [OpenSink],
 ) {
     let context = &core.context;
-    let mut enricher = core.registry();
-    let mut ledger = Accounting::new(context.interval);
+    let mut registry = core.registry();
+    let mut accounting = Accounting::new(context.interval);
     let mut out = EnrichedBatch::default();
     let stages = &context.gauges.stages;
     let mut going = true;
@@ -45,14 +45,14 @@ pub(super) fn tick_loop(
             let _turn = context.board.turn(THREAD, context.interval);
             let mut batch = match arrived {
                 Arrived::Batch(batch) => batch,
-                Arrived::Ended(part) => return enricher.end(part, &mut out),
+                Arrived::Ended(part) => return registry.end(part, &mut out),
             };
             stages.time(Stage::Shares, || {
-                ledger.account(&mut batch, &context.ownership, &context.inventory);
+                accounting.account(&mut batch, &context.ownership, &context.inventory);
             });
             let began = thread_cpu();
-            enricher.enrich(&batch, &mut out);
-            let (took, owners) = (thread_cpu().saturating_sub(began), enricher.take_spent());
+            registry.enrich(&batch, &mut out);
+            let (took, owners) = (thread_cpu().saturating_sub(began), registry.take_spent());
             stages.spend(Stage::Owners, owners);
             stages.spend(Stage::Series, took.saturating_sub(owners));
         });
@@ -60,18 +60,18 @@ pub(super) fn tick_loop(
         let reported = if going {
             context.aggregator.drain()
         } else {
-            enricher.end_all(&mut out);
+            registry.end_all(&mut out);
             context.aggregator.finish()
         };
         let reported: Vec<Record> = reported.iter().flat_map(records).collect();
         if !reported.is_empty() {
-            sinks::tell(sinks, &reported);
+            sinks::export_events(sinks, &reported);
         }
         stages.time(Stage::Sinks, || send(sinks, &mut out));
-        if let Some(report) = enricher.report() {
+        if let Some(report) = registry.report() {
             context.board.put(SERIES, &report);
         }
-        context.gauges.series.store(enricher.alive() as u64, Ordering::Relaxed);
+        context.gauges.series.store(registry.alive() as u64, Ordering::Relaxed);
         let reports = sinks.iter().map(|(name, sink)| (*name, sink.report())).collect();
         *context.gauges.sinks.lock().unwrap_or_else(PoisonError::into_inner) = reports;
     }
@@ -90,20 +90,21 @@ fn start_late(context: &Context, scheduler: &Scheduler) {
 fn send(sinks: &mut [OpenSink], out: &mut EnrichedBatch) {
     out.points.sort_by_key(|point| std::ptr::from_ref(point.metric).addr());
     if !out.points.is_empty() {
-        sinks::accept(sinks, out);
+        sinks::export(sinks, out);
     }
     out.points.clear();
 }
 
-/// What a tick is made of.
+/// One input of a tick.
 #[derive(Debug)]
 enum Arrived {
     Batch(Batch),
     Ended(SourcePart),
 }
 
-/// Takes the batches of one tick: until each of `expected` has given one, or [`GATHER`] after the
-/// first. Returns at once when something happened between two ticks. False when it is time to stop.
+/// Takes the batches of one tick: until each part in `expected` has sent one, or [`GATHER`] after the
+/// first. Returns at once when an event arrives between two ticks. Returns false when the agent
+/// stops.
 fn gather(
     expected: &HashSet<SourcePart>,
     received: &Receiver<Event>,
@@ -124,7 +125,7 @@ fn gather(
                 missing.remove(&part);
                 take(Arrived::Ended(part));
             }
-            // Told at once where no tick is on its way, else with it.
+            // Events between two ticks are sent at once, others with their tick.
             Event::Happened if !is_tick => return true,
             Event::Happened => {}
             Event::Stop => return false,
@@ -155,7 +156,7 @@ mod tests {
         Event::Batch(Batch::of(of, SystemTime::now()))
     }
 
-    /// What one tick takes of these, and whether more may come.
+    /// The parts that one tick takes from these events, and whether more may come.
     fn tick(expected: &[SourcePart], events: Vec<Event>) -> (Vec<SourcePart>, bool) {
         let (sender, received) = sync_channel(events.len());
         for event in events {
@@ -179,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_ends_is_waited_for_no_longer() {
+    fn a_tick_does_not_wait_for_a_source_that_has_ended() {
         let (a, b) = (part("a", 0), part("b", 1));
         let events = vec![batch(a), Event::Ended(b), batch(a)];
         assert_eq!(tick(&[a, b], events), (vec![a, b], true));
     }
 
     #[test]
-    fn what_happened_is_sent_at_once_where_no_tick_is_on_its_way() {
+    fn an_event_between_two_ticks_is_sent_at_once() {
         let a = part("a", 0);
         assert_eq!(tick(&[a], vec![Event::Happened, batch(a)]), (vec![], true));
         assert_eq!(tick(&[a], vec![Event::Stop, batch(a)]), (vec![], false));

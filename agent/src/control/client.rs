@@ -1,41 +1,41 @@
-//! One talk with a client: a request of one line, an answer of one line, a deadline for both.
+//! One client's connection: a request of one line, an answer of one line, one deadline for both.
 
 use rustix::net::sockopt::socket_peercred;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// A request is a few words.
+/// Largest request in bytes.
 const MAX_REQUEST_LEN: usize = 4096;
-/// From being accepted to having taken the whole answer, less the time the answer took to make:
-/// a client that reads or writes slowly is not waited for longer.
+/// Time from accepting a connection to the end of the answer, without the time to make the answer. It
+/// bounds how long a slow client is served.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The client is to write, or to read on.
+    /// The client has to send or to receive.
     Waits,
-    /// It is over, well or not.
+    /// The connection is over, with or without success.
     Ended,
 }
 
-/// A connection and who is behind it.
+/// A connection and its user.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Client {
     stream: UnixStream,
-    /// Who connected, in the kernel's word.
+    /// The user who connected, according to the kernel.
     pub(super) uid: u32,
-    /// Root or the agent's own user.
+    /// Whether it is root or the agent's own user.
     pub(super) is_privileged: bool,
     until: Instant,
     received: Vec<u8>,
-    is_asked: bool,
+    is_complete: bool,
     answer: Option<Vec<u8>>,
     written: usize,
 }
 
-impl Talk {
+impl Client {
     pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
         let uid = socket_peercred(&stream)?.uid;
         let is_privileged = uid.is_root() || uid == rustix::process::geteuid();
@@ -46,7 +46,7 @@ impl Talk {
             is_privileged,
             until: Instant::now() + DEADLINE,
             received: Vec::new(),
-            is_asked: false,
+            is_complete: false,
             answer: None,
             written: 0,
         })
@@ -56,52 +56,53 @@ impl Talk {
         &self.stream
     }
 
-    /// When it is over at the latest.
+    /// The deadline.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
 
-    /// The request, once all of it is there and nothing was answered.
+    /// The complete request, until it is answered.
     pub(super) fn request(&self) -> Option<&[u8]> {
-        (self.is_asked && self.answer.is_none()).then_some(&self.received)
+        (self.is_complete && self.answer.is_none()).then_some(&self.received)
     }
 
-    /// Whether the client has not said what it wants.
+    /// Whether the client has not sent its request.
     pub(super) fn is_silent(&self) -> bool {
-        !self.is_asked
+        !self.is_complete
     }
 
-    /// Whether the client is to read.
+    /// Whether there is an answer for the client to receive.
     pub(super) fn is_answered(&self) -> bool {
         self.answer.is_some()
     }
 
-    /// Takes the answer, which took so long to make.
+    /// Sets the answer, and extends the deadline by the time it took to make.
     pub(super) fn put(&mut self, answer: Vec<u8>, took: Duration) {
         self.until += took;
         self.answer = Some(answer);
     }
 
-    /// Reads or writes what can be.
+    /// Reads or writes as far as possible without blocking.
     pub(super) fn step(&mut self, now: Instant) -> Step {
         if now >= self.until {
             return Step::Ended;
         }
-        let step = if self.answer.is_none() { self.listen() } else { self.speak() };
-        // A client that hung up is done with.
+        let step = if self.answer.is_none() { self.receive() } else { self.send() };
+        // The client has closed the connection.
         step.unwrap_or(Step::Ended)
     }
 
-    fn listen(&mut self) -> io::Result<Step> {
+    fn receive(&mut self) -> io::Result<Step> {
         let mut chunk = [0; 512];
-        while !self.is_asked {
+        while !self.is_complete {
             match (&self.stream).read(&mut chunk) {
-                // It has said all it wants to say.
-                Ok(0) => self.is_asked = true,
+                // The client has closed its sending side.
+                Ok(0) => self.is_complete = true,
                 Ok(count) => {
                     let new = chunk.get(..count).unwrap_or_default();
                     self.received.extend_from_slice(new);
-                    self.is_asked = new.contains(&b'\n') || self.received.len() >= MAX_REQUEST_LEN;
+                    self.is_complete =
+                        new.contains(&b'\n') || self.received.len() >= MAX_REQUEST_LEN;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Step::Waits),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -111,7 +112,7 @@ impl Talk {
         Ok(Step::Waits)
     }
 
-    fn speak(&mut self) -> io::Result<Step> {
+    fn send(&mut self) -> io::Result<Step> {
         let Some(answer) = &self.answer else { return Ok(Step::Waits) };
         loop {
             let rest = answer.get(self.written..).unwrap_or_default();

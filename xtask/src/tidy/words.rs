@@ -1,0 +1,160 @@
+//! Rule about retired words: it refuses identifiers that the field's own words have replaced.
+//! `agent/docs/glossary.md` has the words in use.
+
+use super::Finding;
+use super::tree::{Source, Tree};
+
+/// Whole identifiers that were retired, and their successors. A word is on the list once it is gone from
+/// the code.
+const RETIRED: &[(&[&str], &str)] = &[
+    (&["Parties", "party", "parties", "by_party", "of_party"], "Owner, owners"),
+    (&["PartyId", "party_id"], "OwnerId"),
+    (&["PartyFacts"], "OwnerFacts"),
+    (&["Person"], "OwnerView"),
+    (&["Desk"], "EventAggregator, ProviderContext or ReaderServer"),
+    (&["Happening", "Happenings", "happening", "happenings"], "Observation"),
+    (&["Witness", "witness", "witnesses"], "EventSource, ProcessEvidence"),
+    (&["Victims", "victims", "struck"], "AffectedOwner, affected"),
+    (&["Supplier", "supplier", "is_supplier"], "Provider"),
+    (&["Suppliers", "start_suppliers"], "MetadataProviders, providers"),
+    (&["Wants"], "LookupQueue"),
+    (&["Questions"], "Lookups"),
+    (&["Names"], "MetadataCache, NcclNames or SymbolNames"),
+    (&["Shelf", "shelf"], "ProviderCache"),
+    (&["Standing", "Standings"], "SourceStatus, RankStatus or RasEndpoint"),
+    (&["Ears", "ears"], "EventListener"),
+    (&["Heard", "unheard", "is_unheard"], "Received, receive, unanswered"),
+    (&["untold"], "undecided"),
+    (
+        &["tell_calls", "tell_coverage", "tell_granted", "tell_known", "tell_means", "tell_once"],
+        "report_calls and the like, emit_once",
+    ),
+    (
+        &["tell_presence", "tell_silent", "tell_version", "name_told", "fit_to_tell"],
+        "report_presence and the like, recorded_name, printable_name",
+    ),
+    (&["Waker"], "RescanHandle"),
+    (&["Stirred", "stir"], "PendingRescans, pending, request_rescan"),
+    (&["recall"], "load_known"),
+    (&["Away"], "Unavailable"),
+    (&["Knows"], "ReaderContext"),
+    (&["Ending"], "Disconnect"),
+    (&["Leaving"], "ExitingChild"),
+    (&["Hangup"], "CloseHandle"),
+    (&["judge"], "classify"),
+    (&["credible"], "in_range"),
+    (&["Kept"], "CachedReadings"),
+    (&["Opening"], "OpenOptions"),
+    (&["Refusal"], "OpenErrorKind, RejectReason or ProbeRefusal"),
+    (&["name_again"], "refresh_names"),
+    (&["Identities"], "PidCache"),
+    (&["Lives"], "PidfdSet"),
+    (&["Ends"], "ExitDetector"),
+    (&["Grants", "GrantId", "GrantWords"], "AllocationRegistry, AllocationId, AllocationDetails"),
+    (&["Beside"], "PinnedResources"),
+    (&["Claimed"], "DraDevice"),
+    (&["Ledger"], "Accounting"),
+    (&["Crew", "crew_of"], "Occupancy"),
+    (&["seat"], "slot"),
+    (&["Presences"], "DeviceOpeners"),
+    (&["Enricher"], "SeriesRegistry"),
+    (&["Looked"], "ScanOutcome, SubjectLookup"),
+    (&["Ceiling"], "SeriesLimit"),
+    (&["Gauges"], "SelfStats"),
+    (&["Own"], "SelfMetrics, ProcessNames"),
+    (&["pump"], "tick_loop"),
+    (&["lane"], "OtlpQueue"),
+    (&["Roll", "roll"], "MemberTable"),
+    (&["Punctuality", "lateness_ns", "tell_punctuality"], "ArrivalSkew, skew_ns"),
+    (&["Governing", "governing"], "ProbeBudget, ProbeBudgets"),
+    (&["Price", "dearest"], "ProbeCost, costliest"),
+    (&["Cover", "Covered", "Covers"], "Uptime, UptimeTotals, UptimeByUse"),
+    (&["Busiest"], "TopCaller"),
+    (&["Looks"], "ProcessScan"),
+    (&["Hooks"], "LinkerProbes"),
+    (&["Study"], "JobInspector"),
+    (&["Belief", "belief"], "TrustPolicy"),
+    (&["usual", "is_usual"], "default"),
+    (&["PATIENCE"], "TIMEOUT, timeout"),
+];
+
+/// How retired identifiers begin, and what their successors begin with.
+const RETIRED_PREFIXES: &[(&str, &str)] = &[("MOST_", "MAX_"), ("LONGEST_", "MAX_")];
+
+/// An old word that comes back is a second word for one thing. Strings and comments may hold it.
+pub(super) fn retired(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".rs") {
+        for token in Source::parse(text).tokens() {
+            if let Some(successor) = successor(&token.text) {
+                findings.push(Finding {
+                    file: path.to_owned(),
+                    line: token.line,
+                    rule: "retired identifiers stay away",
+                    remedy: format!("{} is now {successor}", token.text),
+                });
+            }
+        }
+    }
+    findings
+}
+
+/// What took the place of a retired identifier; `None` for any other token.
+fn successor(identifier: &str) -> Option<&'static str> {
+    let whole = RETIRED.iter().find(|(words, _)| words.contains(&identifier));
+    let begun = || RETIRED_PREFIXES.iter().find(|(prefix, _)| identifier.starts_with(prefix));
+    whole.map(|(_, successor)| *successor).or_else(|| begun().map(|(_, successor)| *successor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Tree;
+    use super::{RETIRED, RETIRED_PREFIXES, retired};
+    use std::collections::BTreeSet;
+
+    fn remedies(text: &str) -> Vec<(usize, String)> {
+        let found = retired(&Tree::of([("agent/src/a.rs", text)]));
+        found.into_iter().map(|finding| (finding.line, finding.remedy)).collect()
+    }
+
+    #[test]
+    fn retired_types_functions_modules_fields_and_locals_are_found_with_their_successor() {
+        let text = "mod shelf;\nstruct Shelf { seat: u8 }\nfn stir() {\n    let ears = 1;\n}\n";
+        let (cache, slot) = ("ProviderCache", "slot");
+        let expected = [
+            (1, format!("shelf is now {cache}")),
+            (2, format!("Shelf is now {cache}")),
+            (2, format!("seat is now {slot}")),
+            (3, "stir is now PendingRescans, pending, request_rescan".to_owned()),
+            (4, "ears is now EventListener".to_owned()),
+        ];
+        assert_eq!(remedies(text), expected);
+    }
+
+    #[test]
+    fn a_retired_prefix_is_found_in_every_constant() {
+        let expected = [(1, "MOST_FILES is now MAX_".to_owned())];
+        assert_eq!(remedies("const MOST_FILES: usize = 8;\n"), expected);
+    }
+
+    #[test]
+    fn retired_identifiers_are_found_in_tests_and_macros_too() {
+        let text = "#[cfg(test)]\nmod tests {\n    fn a() { assert!(ears == 1) }\n}\n";
+        assert_eq!(remedies(text).len(), 1);
+    }
+
+    #[test]
+    fn strings_comments_and_longer_identifiers_are_left_alone() {
+        let text = "//! A shelf.\n/// A seat.\nfn seated() { // ears\n    f(\"stir the shelf\", b\"seat\", r#\"ears\"#, bookshelf)\n}\n";
+        assert_eq!(remedies(text), []);
+    }
+
+    #[test]
+    fn every_word_is_listed_once_and_has_a_successor() {
+        let words: Vec<_> = RETIRED.iter().flat_map(|(words, _)| words.iter()).collect();
+        assert_eq!(words.iter().collect::<BTreeSet<_>>().len(), words.len());
+        let successors =
+            RETIRED.iter().map(|(_, to)| to).chain(RETIRED_PREFIXES.iter().map(|(_, to)| to));
+        assert!(successors.into_iter().all(|to| !to.is_empty()));
+    }
+}
