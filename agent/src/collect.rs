@@ -1,8 +1,10 @@
 //! Sources of data: each runs on its own named thread, reads one thing, and pushes samples.
 
+mod cgroups;
 pub mod collectives;
 pub mod device;
 pub mod events;
+pub mod host;
 pub mod inspector;
 pub mod kernel;
 pub mod kmsg;
