@@ -8,10 +8,12 @@
 pub mod agent;
 pub mod attributes;
 pub mod board;
+pub mod cgroup;
 pub mod device;
 pub mod document;
 pub mod event;
 pub mod gpm;
+pub mod host;
 pub mod inspector;
 pub mod instance;
 pub mod link;
@@ -324,6 +326,8 @@ pub const DOMAINS: &[(&str, &[&MetricDef])] = &[
     ("Performance counters of devices and MIG instances", gpm::ALL),
     ("Processes on devices", process::ALL),
     ("Owners", share::ALL),
+    ("Owners' cgroups", cgroup::ALL),
+    ("The host", host::ALL),
     ("Collective communication", nccl::ALL),
     ("Completed collectives (NCCL Inspector)", inspector::ALL),
     ("Events", event::ALL),

@@ -1,7 +1,9 @@
 //! Sources of data: each runs on its own named thread, reads one thing, and pushes samples.
 
+mod cgroups;
 pub mod device;
 pub mod events;
+pub mod host;
 pub mod kernel;
 pub mod kmsg;
 pub mod nccl;

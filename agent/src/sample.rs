@@ -38,6 +38,10 @@ subjects! {
     Recent(Recent),
     /// An owner, on the whole host.
     Owner(OwnerId),
+    /// The host itself.
+    Host(Host),
+    /// The cgroup of an owner that holds a device.
+    Cgroup(OwnerCgroup),
 }
 
 /// A rank's messages of one size, algorithm and protocol, of which a source computes a mean. The
@@ -104,6 +108,14 @@ pub struct Agent;
 /// One of the agent's sources, as a subject type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source(pub &'static str);
+
+/// The host, as a subject type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Host;
+
+/// The cgroup of an owner that holds a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerCgroup(pub OwnerId);
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,6 +5,7 @@
 mod agent;
 mod collective;
 mod device;
+mod host;
 mod owner;
 mod process;
 

@@ -4,5 +4,6 @@ mod cadence;
 mod driver_lists;
 mod identity;
 mod ownership;
+mod resources;
 mod shares;
 mod short_processes;

@@ -133,7 +133,9 @@ mod tests {
         assert!(place("nccl") < place("device_users") && place("nccl") < place("nccl-ras"));
         let vendors = DEVICES.iter().map(|vendor| format!("[{}]\nenabled = false\n", vendor.name));
         let vendors: String = vendors.collect();
-        let off = started(&format!("[nccl]\nenabled = false\ninspector = false\n{vendors}"));
+        let host = "[host]\nenabled = false\ncgroups = false";
+        let nccl = "[nccl]\nenabled = false\ninspector = false";
+        let off = started(&format!("{nccl}\n{host}\n{vendors}"));
         assert_eq!(off, ["device_users", "kmsg", "events", "agent"], "RAS asks what NCCL's finds");
     }
 }

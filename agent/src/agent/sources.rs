@@ -10,6 +10,8 @@ use crate::collect::source::SourceDef;
 pub static SOURCES: &[SourceDef] = &[
     collect::nccl::INSPECTOR,
     collect::nccl::RAS,
+    collect::host::SOURCE,
+    collect::host::CGROUPS,
     collect::kmsg::SOURCE,
     collect::events::SOURCE,
     collect::own::SOURCE,

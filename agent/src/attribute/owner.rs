@@ -4,10 +4,13 @@
 //! Numbered, so that a sample stays small; the names behind a number are replaced as a whole when
 //! they change. One lookup a use.
 
+mod place;
+
 use super::slurm::SlurmTask;
 use super::{Method, ProcessAttribution, Workload};
 use crate::catalog::attributes::{self as attr, AttrSet};
 use crate::ids::{ContainerId, PodUid, SlurmJobId};
+pub(crate) use place::MAX_DEPTH;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 

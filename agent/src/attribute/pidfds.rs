@@ -47,7 +47,7 @@ impl PidfdSet {
             // Opened before the look: who has the number then had it all the time since it was
             // first seen.
             let handle = (gives_handles && handles.len() < MAX_HANDLES).then(|| open(*process));
-            if !Living::remains(paths, *process) {
+            if !Living::is_alive(paths, *process) {
                 missing.push(*process);
             } else if let Some(Some(handle)) = handle {
                 handles.insert(*process, handle);

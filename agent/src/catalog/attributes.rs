@@ -171,6 +171,14 @@ attributes! {
     /// Environment of confidential computing: `unavailable`, `simulation` or `production`
     /// (`gpu.info`).
     GPU_CONFIDENTIAL_ENVIRONMENT = "gpu.confidential_compute.environment";
+    /// What CPUs did (OpenTelemetry's own).
+    CPU_MODE = "cpu.mode";
+    /// Part of the host's memory (OpenTelemetry's own).
+    SYSTEM_MEMORY_STATE = "system.memory.state";
+    /// What tasks of a cgroup wait for.
+    PRESSURE_RESOURCE = "cgroup.pressure.resource";
+    /// How many of the tasks wait.
+    PRESSURE_STALL = "cgroup.pressure.stall";
     /// PID in the host's PID namespace.
     PROCESS_PID = "process.pid";
     /// The process's executable name (`comm`).

@@ -4,14 +4,14 @@
 //! Reads every open file's type and number without touching the file itself, so a hung network
 //! mount does not hang the scan. Costs one `statx` an open file of the host: about 1 µs each.
 
-use crate::attribute::process::{Folder, Living};
+use crate::attribute::process::{Folder, Living, ProcStat};
 use crate::attribute::{Evidence, KernelCgroups, Opened};
 use crate::collect::kernel::nodes::{Device, Nodes};
 use crate::host::boot_time_ns;
 use crate::ids::{CgroupId, Hierarchy, ProcKey};
 use crate::paths::Paths;
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, StatxFlags, statx};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -47,14 +47,13 @@ pub fn holders(paths: &Paths, nodes: &Nodes) -> Vec<Holder> {
 /// Whether a process has a device among its open files.
 pub fn holds(paths: &Paths, process: ProcKey, device: Device) -> bool {
     let Some(folder) = Folder::open(paths, process.pid) else { return false };
-    let is_same = |stat: Stat| stat.start_ticks == process.start_ticks;
-    open_devices(&folder).contains(&device)
-        && folder.text("stat").and_then(|text| parse_stat(&text)).is_some_and(is_same)
+    let is_same = |stat: ProcStat| stat.start_ticks == process.start_ticks && !stat.has_ended();
+    open_devices(&folder).contains(&device) && folder.stat("").is_some_and(is_same)
 }
 
-/// Whether a process is still there, and still the same.
+/// Whether this very process is alive.
 pub fn is_alive(paths: &Paths, process: ProcKey) -> bool {
-    Living::is_there(paths, process)
+    Living::is_alive(paths, process)
 }
 
 /// The process that has a number now.
@@ -70,10 +69,10 @@ fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {
     if devices.is_empty() {
         return None;
     }
-    let stat = parse_stat(&folder.text("stat")?)?;
-    let uid = real_uid(&folder.text("status")?)?;
+    let [uid, ..] = folder.status("")?.uids()?;
+    let (stat, cgroup) = folder.stat_and_cgroup().filter(|(stat, _)| !stat.has_ended())?;
     // None of one that is exiting: where it was stays what is known of it.
-    let cgroups = folder.cgroup().map(|text| cgroups(paths, &text)).unwrap_or_default();
+    let cgroups = cgroup.map(|text| cgroups(paths, &text)).unwrap_or_default();
     let process = ProcKey { pid, start_ticks: stat.start_ticks };
     Some(Holder { process, parent: stat.parent, uid, comm: stat.comm, cgroups, devices })
 }
@@ -81,8 +80,8 @@ fn holder(paths: &Paths, nodes: &Nodes, pid: u32) -> Option<Holder> {
 fn open_devices(folder: &Folder) -> BTreeSet<Device> {
     // A first thread that has ended shows no files; the process's others have them.
     let of_another = || {
-        let thread = folder.thread().filter(|thread| !thread.is_empty())?;
-        devices_of(folder, &thread)
+        let first = folder.stat("").filter(ProcStat::is_exiting);
+        devices_of(folder, &first.and_then(|_| folder.another())?)
     };
     // The process is gone or not ours to look at: it holds nothing that we can see.
     devices_of(folder, "").or_else(of_another).unwrap_or_default()
@@ -104,33 +103,6 @@ fn devices_of(folder: &Folder, thread: &str) -> Option<BTreeSet<Device>> {
             .then_some(Device { major: file.stx_rdev_major, minor: file.stx_rdev_minor })
     };
     Some(entries.filter_map(device).collect())
-}
-
-struct Stat {
-    comm: Arc<str>,
-    parent: u32,
-    start_ticks: u64,
-}
-
-/// `/proc/PID/stat`: the name is in parentheses and may itself contain them.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (before, after) = text.rsplit_once(')')?;
-    let (_, comm) = before.split_once('(')?;
-    let mut fields = after.split_ascii_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    // Field 20 counts threads, 22 is the start; 3 and 4 are taken.
-    let threads: u32 = fields.nth(15)?.parse().ok()?;
-    let start_ticks = fields.nth(1)?.parse().ok()?;
-    // A zombie holds nothing any more; one with other threads is a leader that ended before them.
-    (state != "Z" || threads > 1).then(|| Stat { comm: Arc::from(comm), parent, start_ticks })
-}
-
-fn real_uid(status: &str) -> Option<u32> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("Uid:"))
-        .and_then(|uids| uids.split_ascii_whitespace().next()?.parse().ok())
 }
 
 /// The numbers of a process's cgroups: the inodes of their directories. A hierarchy that is not
@@ -240,10 +212,14 @@ impl Tracker {
     pub fn scan(&mut self, paths: &Paths, nodes: &Nodes) -> Vec<Evidence> {
         let at_ns = boot_time_ns();
         let mut reported = Vec::new();
-        for holder in holders(paths, nodes) {
-            reported.extend(self.news(&holder, nodes, at_ns));
+        let holders = holders(paths, nodes);
+        for holder in &holders {
+            reported.extend(self.news(holder, nodes, at_ns));
         }
-        let gone = self.0.keys().filter(|process| !is_alive(paths, **process));
+        // Who holds a device is alive.
+        let holding: HashSet<ProcKey> = holders.iter().map(|holder| holder.process).collect();
+        let others = self.0.keys().filter(|process| !holding.contains(process));
+        let gone = others.filter(|process| !is_alive(paths, **process));
         reported.extend(gone.map(|process| Evidence::Exited { process: *process, at_ns }));
         for evidence in &reported {
             self.note(evidence);
@@ -301,35 +277,16 @@ mod tests {
     use crate::attribute::fake::FakeHost;
     use std::fs::File;
 
-    fn self_stat() -> Stat {
-        parse_stat(&fs::read_to_string("/proc/self/stat").unwrap()).unwrap()
-    }
-
-    #[test]
-    fn name_with_parentheses_does_not_shift_the_fields() {
-        let text = "42 (a) b) (c) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1 1";
-        let stat = parse_stat(text).unwrap();
-        assert_eq!((&*stat.comm, stat.parent, stat.start_ticks), ("a) b) (c", 7, 12345));
-    }
-
-    #[test]
-    fn zombie_is_not_alive() {
-        let text = "42 (gone) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 0 0 0";
-        assert!(parse_stat(text).is_none());
-    }
-
-    #[test]
-    fn process_outlives_its_first_thread() {
-        let text = "42 (train) Z 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 12345 0 0 0";
-        assert_eq!(parse_stat(text).unwrap().start_ticks, 12345);
+    fn own_key() -> ProcKey {
+        living(&Paths::default(), std::process::id()).unwrap()
     }
 
     #[test]
     fn earlier_process_of_the_same_number_is_not_alive() {
-        let pid = std::process::id();
-        let start_ticks = self_stat().start_ticks;
-        assert!(is_alive(&Paths::default(), ProcKey { pid, start_ticks }));
-        assert!(!is_alive(&Paths::default(), ProcKey { pid, start_ticks: start_ticks - 1 }));
+        let own = own_key();
+        assert!(is_alive(&Paths::default(), own));
+        let earlier = ProcKey { start_ticks: own.start_ticks - 1, ..own };
+        assert!(!is_alive(&Paths::default(), earlier));
     }
 
     #[test]
@@ -343,7 +300,7 @@ mod tests {
         let paths = Paths::default();
         let nodes = Nodes::read(&settings, &paths);
         let mut tracker = Tracker::default();
-        let me = ProcKey { pid: std::process::id(), start_ticks: self_stat().start_ticks };
+        let me = own_key();
         let mine = |evidence: Vec<Evidence>| -> Vec<Arc<str>> {
             let opened = evidence.into_iter().filter_map(|evidence| match evidence {
                 Evidence::Opened(opened) if opened.process == me => Some(opened.node),

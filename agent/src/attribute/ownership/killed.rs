@@ -27,8 +27,10 @@ pub struct Killed<'a> {
 impl Ownership {
     /// Whether the process that had a number at a moment still runs, and nothing is about to end it.
     pub fn goes_on(&self, pid: u32, at_ns: u64) -> bool {
-        Living::find(&self.0.host.paths, pid)
-            .is_some_and(|living| started_ns(living.key) <= at_ns && !living.is_killed())
+        Living::find(&self.0.host.paths, pid).is_some_and(|living| {
+            started_ns(living.key) <= at_ns
+                && !living.status().is_some_and(|status| status.is_killed())
+        })
     }
 
     /// The process that started this one, while both are there.

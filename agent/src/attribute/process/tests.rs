@@ -1,3 +1,4 @@
+use super::stat::MAX_STAT;
 use super::*;
 use crate::attribute::fake::FakeHost;
 
@@ -10,7 +11,7 @@ fn a_hostile_command_name_does_not_shift_the_start_time() {
         host.start(KEY, comm, "0::/\n");
         let living = Living::find(&host.paths, KEY.pid).unwrap();
         assert_eq!((living.key, &*living.comm), (KEY, comm));
-        assert!(Living::remains(&host.paths, KEY), "{comm}");
+        assert!(Living::is_alive(&host.paths, KEY), "{comm}");
     }
 }
 
@@ -27,7 +28,7 @@ fn a_command_name_that_is_not_text_is_still_read() {
 
     let living = Living::find(&host.paths, 7).unwrap();
     assert_eq!((&*living.comm, living.uid()), ("pyt\u{fffd}on", Some(5)));
-    assert!(Living::remains(&host.paths, KEY));
+    assert!(Living::is_alive(&host.paths, KEY));
 }
 
 #[test]
@@ -69,7 +70,7 @@ fn another_process_with_the_same_number_is_not_the_same() {
     host.start(KEY, "python", "0::/\n");
     assert!(Living::same(&host.paths, KEY).is_some());
     assert!(Living::same(&host.paths, ProcKey { start_ticks: 99, ..KEY }).is_none());
-    assert!(!Living::remains(&host.paths, ProcKey { start_ticks: 99, ..KEY }));
+    assert!(!Living::is_alive(&host.paths, ProcKey { start_ticks: 99, ..KEY }));
 }
 
 #[test]
@@ -80,7 +81,8 @@ fn a_folder_does_not_answer_for_a_later_process_of_the_number() {
     host.end(KEY);
     host.start(ProcKey { start_ticks: 900, ..KEY }, "later", "0::/later\n");
     host.hold(KEY, "", "/dev/zero");
-    assert_eq!((folder.text("stat"), folder.cgroup(), folder.thread()), (None, None, None));
+    assert!(folder.stat("").is_none() && folder.stat_and_cgroup().is_none());
+    assert_eq!((folder.text("cgroup"), folder.another()), (None, None));
     assert!(folder.file("fd").is_none());
 }
 

@@ -51,7 +51,8 @@ pub(super) fn title(paths: &Paths, pid: u32) -> Option<Title> {
 /// Nobody but root gets all four user ids to be 0, and only root's program keeps them: a setuid
 /// program that a user started has the user's real one.
 fn is_stepd(daemon: &Living) -> bool {
-    let is_root = daemon.uids().is_some_and(|uids| uids.iter().all(|uid| *uid == 0));
+    let uids = daemon.status().and_then(|status| status.uids());
+    let is_root = uids.is_some_and(|uids| uids.iter().all(|uid| *uid == 0));
     let program = daemon.program();
     let name = program.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
     // Replaced on disk by an upgrade while it runs.

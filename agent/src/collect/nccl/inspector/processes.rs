@@ -4,7 +4,7 @@
 use super::environment::InspectorEnv;
 use super::files::{FileFilter, FoundFile, Opened, SearchResult};
 use super::names::Kind;
-use crate::attribute::process::Living;
+use crate::attribute::process::{Living, ProcStatus};
 use crate::attribute::quota::QuotaKey;
 use crate::ids::ProcKey;
 use crate::tenant_files::{ProcFile, TenantDirectory, TenantFiles};
@@ -189,7 +189,7 @@ impl Processes {
 impl Process {
     fn read(files: &TenantFiles, key: ProcKey, now: Instant) -> Option<Self> {
         let living = Living::same(files.paths(), key)?;
-        let own = own(&living.read("status")?)?;
+        let own = own(&living.status()?)?;
         let environment = files.proc_file(key, ProcFile::Environment);
         let env = environment.ok().and_then(|environment| InspectorEnv::read(environment).ok());
         Some(Self {
@@ -248,18 +248,10 @@ impl ProcessNames {
     }
 }
 
-/// Parses `/proc/PID/status`.
-fn own(status: &str) -> Option<ProcessNames> {
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    let last = |text: &str| text.split_ascii_whitespace().last()?.parse().ok();
-    let first = |text: &str| text.split_ascii_whitespace().next()?.parse().ok();
-    Some(ProcessNames {
-        // A kernel without PID namespaces has no such line.
-        pid: field("NSpid:").or_else(|| field("Pid:")).and_then(last)?,
-        // Files are created with the file-system user id.
-        uid: field("Uid:").and_then(last)?,
-        parent: field("PPid:").and_then(first)?,
-    })
+fn own(status: &ProcStatus) -> Option<ProcessNames> {
+    // Files are created with the file-system user id.
+    let [.., uid] = status.uids()?;
+    Some(ProcessNames { pid: status.innermost_pid()?, uid, parent: status.parent()? })
 }
 
 #[cfg(test)]
@@ -269,8 +261,14 @@ mod tests {
     #[test]
     fn a_process_in_a_namespace_has_the_innermost_pid_and_the_fsuid() {
         let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t0\t0\t0\t1000\nNSpid:\t4711\t33\t7\n";
-        assert_eq!(own(text), Some(ProcessNames { pid: 7, uid: 1000, parent: 12 }));
+        assert_eq!(
+            own(&ProcStatus::new(text.as_bytes())),
+            Some(ProcessNames { pid: 7, uid: 1000, parent: 12 })
+        );
         let text = "Name:\tx\nPid:\t4711\nPPid:\t12\nUid:\t5\t5\t5\t5\n";
-        assert_eq!(own(text), Some(ProcessNames { pid: 4711, uid: 5, parent: 12 }));
+        assert_eq!(
+            own(&ProcStatus::new(text.as_bytes())),
+            Some(ProcessNames { pid: 4711, uid: 5, parent: 12 })
+        );
     }
 }

@@ -46,12 +46,7 @@ pub(super) fn look(files: &TenantFiles, process: ProcKey) -> Option<RasEndpoint>
     let living = Living::same(paths, process)?;
     let folder = paths.proc.join(process.pid.to_string());
     let network = fs::metadata(folder.join("ns/net")).ok()?.ino();
-    let status = living.read("status")?;
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let inside = match numbers {
-        Some(numbers) => numbers.split_ascii_whitespace().next_back()?.parse().ok()?,
-        None => process.pid,
-    };
+    let inside = living.status()?.innermost_pid()?;
     let mine: HashSet<u64> = held(&living).collect();
     let wanted = wanted_port(files, process);
     let (clients, others): (Vec<SocketAddr>, Vec<SocketAddr>) =

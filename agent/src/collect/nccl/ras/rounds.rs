@@ -338,7 +338,7 @@ impl Rounds {
         let listed = self.seen.iter().filter(|(_, seen)| port_of(seen) == Some(port));
         let mut on: Vec<ProcKey> = listed.map(|(process, _)| *process).collect();
         on.sort_unstable();
-        on.retain(|process| Living::remains(&self.paths, *process));
+        on.retain(|process| Living::is_alive(&self.paths, *process));
         on.truncate(MAX_ON_PORT);
         on
     }

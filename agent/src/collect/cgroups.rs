@@ -1,0 +1,190 @@
+//! CPU time, memory, limits, throttling and pressure of the cgroups of owners that hold a device.
+//!
+//! Which directory is an owner's is looked up in memory when somebody's owner changes; at most
+//! [`MAX_OWNERS`] of them are kept open, and each is eight small files a tick on cgroup v2 (24
+//! system calls, some 100 µs), nine on v1. Why not with `cgroups-rs`, and what a tenant with
+//! cgroups of his own could do: `docs/decisions/0015-owners-cgroups.md`.
+
+mod directory;
+mod readings;
+
+use super::Collector;
+use super::source::{Context, Source};
+use super::status::Report;
+use crate::attribute::owner::OwnerId;
+use crate::attribute::ownership::{Ownership, Version};
+use crate::catalog::agent::SourceState;
+use crate::config::Settings;
+use crate::diagnosis::Finding;
+use crate::paths::Paths;
+use crate::sample::{Batch, OwnerCgroup};
+use directory::{Directory, Roots};
+use readings::Readings;
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// This source's name.
+pub(super) const NAME: &str = "cgroups";
+
+/// Cgroups read in a tick: far more than devices are shared by. Who held a device first is read.
+const MAX_OWNERS: usize = 256;
+/// For a tick; what comes after is left out. The kernel adds up a cgroup's counters when they are
+/// read: of one with ten thousand cgroups below it that takes milliseconds.
+const MAX_TIME: Duration = Duration::from_secs(1);
+
+/// The source as configured.
+#[derive(Debug)]
+pub(super) struct CgroupSource {
+    pub(super) is_enabled: bool,
+}
+
+impl Source for CgroupSource {
+    fn is_enabled(&self) -> bool {
+        self.is_enabled
+    }
+
+    fn start(&self, context: &mut Context) -> io::Result<Vec<Box<dyn Collector>>> {
+        Ok(vec![Box::new(CgroupMetrics::new(&context.paths, context.ownership.clone()))])
+    }
+
+    fn diagnose(&self, settings: &Settings) -> Vec<Finding> {
+        if !self.is_enabled {
+            return vec![Finding::new(NAME, "off", "host.cgroups is false", "")];
+        }
+        let finding = match Roots::find(&settings.paths).describe() {
+            Some(facts) => Finding::new(NAME, "ok", facts, ""),
+            None => {
+                let report = absent(&settings.paths);
+                Finding::new(NAME, "absent", report.reason, report.remedy)
+            }
+        };
+        vec![finding]
+    }
+}
+
+/// The collector.
+#[derive(Debug)]
+pub(super) struct CgroupMetrics {
+    paths: Paths,
+    ownership: Ownership,
+    /// The table when the owners were taken from it.
+    version: Option<Version>,
+    owners: BTreeMap<OwnerId, Cgroup>,
+    /// Owners with a cgroup that were not read last time.
+    left_out: usize,
+    is_absent: bool,
+}
+
+/// An owner's cgroup.
+#[derive(Debug)]
+struct Cgroup {
+    /// Its path within each hierarchy.
+    path: String,
+    /// Opened when it is first read, and again after it was gone.
+    directory: Option<Directory>,
+}
+
+impl CgroupMetrics {
+    fn new(paths: &Paths, ownership: Ownership) -> Self {
+        Self {
+            paths: paths.clone(),
+            ownership,
+            version: None,
+            owners: BTreeMap::new(),
+            left_out: 0,
+            is_absent: false,
+        }
+    }
+
+    /// Takes the owners of all that holds a device now. One whose processes are in several cgroups
+    /// that name it (tasks of a Nomad allocation, an old and a new container of one name) has none
+    /// that is its own.
+    fn find_owners(&mut self) {
+        let version = self.ownership.version();
+        if self.version.replace(version) == Some(version) {
+            return;
+        }
+        let mut found: BTreeMap<OwnerId, Option<String>> = BTreeMap::new();
+        for process in self.ownership.openers() {
+            let Some(facts) = self.ownership.owner(process.owner) else { continue };
+            let path = process.cgroup.as_deref().and_then(|path| facts.owner.cgroup(path));
+            let Some(path) = path else { continue };
+            found
+                .entry(process.owner)
+                .and_modify(|known| *known = known.take().filter(|known| known == path))
+                .or_insert_with(|| Some(path.to_owned()));
+        }
+        let mut before = std::mem::take(&mut self.owners);
+        self.owners = found
+            .into_iter()
+            .filter_map(|(owner, path)| {
+                let path = path?;
+                let known = before.remove(&owner).filter(|known| known.path == path);
+                Some((owner, known.unwrap_or(Cgroup { path, directory: None })))
+            })
+            .collect();
+    }
+
+    fn collect_within(&mut self, limit: Duration, out: &mut Batch) {
+        self.find_owners();
+        let roots = Roots::find(&self.paths);
+        self.is_absent = roots.describe().is_none();
+        let (began, all) = (Instant::now(), self.owners.len());
+        let mut read = 0;
+        for (owner, cgroup) in self.owners.iter_mut().take(MAX_OWNERS) {
+            if began.elapsed() >= limit {
+                break;
+            }
+            read += 1;
+            cgroup.read(&roots).emit(OwnerCgroup(*owner), out);
+        }
+        self.left_out = all - read;
+    }
+}
+
+impl Cgroup {
+    /// Nothing of one that is gone; it is looked for again at the next tick.
+    fn read(&mut self, roots: &Roots) -> Readings {
+        let directory = self.directory.get_or_insert_with(|| roots.open(&self.path));
+        let readings = Readings::of(directory);
+        if readings == Readings::default() {
+            self.directory = None;
+        }
+        readings
+    }
+}
+
+impl Collector for CgroupMetrics {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn collect(&mut self, out: &mut Batch) {
+        self.collect_within(MAX_TIME, out);
+    }
+
+    fn report(&self) -> Report {
+        if self.is_absent {
+            return absent(&self.paths);
+        }
+        if self.left_out == 0 {
+            return Report::ready();
+        }
+        let reason = format!(
+            "the cgroups of {} owners that hold a device are not read: {MAX_OWNERS} are, within \
+             {MAX_TIME:?}",
+            self.left_out
+        );
+        Report::of(SourceState::Degraded, reason, "")
+    }
+}
+
+fn absent(paths: &Paths) -> Report {
+    let reason = format!("no cgroup hierarchy is mounted at {}", paths.cgroup.display());
+    let remedy = "mount the host's /sys/fs/cgroup there, or set [paths] cgroup";
+    Report::of(SourceState::Absent, reason, remedy)
+}
+
+#[cfg(test)]
+mod tests;

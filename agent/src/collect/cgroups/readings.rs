@@ -1,0 +1,148 @@
+//! What the files of a cgroup say, of version 1 where its controller is mounted so, else of
+//! version 2. What a file does not say is not there.
+
+use super::directory::{Directory, text};
+use crate::catalog::cgroup::{self as metric, CgroupCpuMode, PressureResource, PressureStall};
+use crate::sample::{Batch, OwnerCgroup, Sample};
+use std::os::fd::OwnedFd;
+
+/// A limit beyond this is none: version 1 writes the largest whole number of pages.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// One reading of a cgroup, in base units.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Readings {
+    pub(super) cpu_user: Option<f64>,
+    pub(super) cpu_system: Option<f64>,
+    pub(super) cpu_throttled: Option<f64>,
+    pub(super) cpu_limit: Option<f64>,
+    pub(super) memory: Option<u64>,
+    pub(super) inactive_file: Option<u64>,
+    pub(super) rss: Option<u64>,
+    pub(super) memory_limit: Option<u64>,
+    pub(super) pressure: Vec<(PressureResource, PressureStall, f64)>,
+}
+
+impl Readings {
+    /// Reads the cgroup once.
+    pub(super) fn of(directory: &Directory) -> Self {
+        let mut readings = Self::default();
+        readings.read_cpu(directory);
+        match &directory.memory {
+            Some(memory) => readings.read_memory_v1(memory),
+            None => readings.read_memory(directory.unified.as_ref()),
+        }
+        readings.read_pressure(directory.unified.as_ref());
+        readings
+    }
+
+    fn read_cpu(&mut self, directory: &Directory) {
+        let unified = directory.unified.as_ref();
+        if let Some(cpuacct) = &directory.cpuacct {
+            let seconds = |name| Some(number(text(Some(cpuacct), name)?.trim())? as f64 / 1e9);
+            self.cpu_user = seconds("cpuacct.usage_user");
+            self.cpu_system = seconds("cpuacct.usage_sys");
+        } else if let Some(stat) = text(unified, "cpu.stat") {
+            let seconds = |key| Some(field(&stat, key)? as f64 / 1e6);
+            self.cpu_user = seconds("user_usec");
+            self.cpu_system = seconds("system_usec");
+            self.cpu_throttled = seconds("throttled_usec");
+        }
+        if let Some(cpu) = &directory.cpu {
+            let of = |name| text(Some(cpu), name);
+            let throttled = of("cpu.stat").and_then(|stat| field(&stat, "throttled_time"));
+            self.cpu_throttled = throttled.map(|time| time as f64 / 1e9);
+            let quota = of("cpu.cfs_quota_us").zip(of("cpu.cfs_period_us"));
+            self.cpu_limit = quota.and_then(|(quota, period)| cpus(quota.trim(), period.trim()));
+        } else if let Some(max) = text(unified, "cpu.max") {
+            self.cpu_limit =
+                max.trim().split_once(' ').and_then(|(quota, period)| cpus(quota, period));
+        }
+    }
+
+    fn read_memory(&mut self, directory: Option<&OwnedFd>) {
+        let bytes = |name| number(text(directory, name)?.trim());
+        self.memory = bytes("memory.current");
+        self.memory_limit = bytes("memory.max");
+        if let Some(stat) = text(directory, "memory.stat") {
+            self.rss = field(&stat, "anon");
+            self.inactive_file = field(&stat, "inactive_file");
+        }
+    }
+
+    fn read_memory_v1(&mut self, directory: &OwnedFd) {
+        let bytes = |name| number(text(Some(directory), name)?.trim());
+        self.memory = bytes("memory.usage_in_bytes");
+        self.memory_limit = bytes("memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT);
+        if let Some(stat) = text(Some(directory), "memory.stat") {
+            self.rss = field(&stat, "total_rss");
+            self.inactive_file = field(&stat, "total_inactive_file");
+        }
+    }
+
+    fn read_pressure(&mut self, directory: Option<&OwnedFd>) {
+        for (resource, name) in [
+            (PressureResource::Cpu, "cpu.pressure"),
+            (PressureResource::Memory, "memory.pressure"),
+            (PressureResource::Io, "io.pressure"),
+        ] {
+            let Some(text) = text(directory, name) else { continue };
+            for &stall in PressureStall::ALL {
+                let total = text.lines().find_map(|line| {
+                    let line = line.strip_prefix(stall.as_str())?;
+                    number(line.rsplit_once("total=")?.1)
+                });
+                let seconds = total.map(|total| (resource, stall, total as f64 / 1e6));
+                self.pressure.extend(seconds);
+            }
+        }
+    }
+
+    /// As samples.
+    pub(super) fn emit(&self, subject: OwnerCgroup, out: &mut Batch) {
+        let modes =
+            [(CgroupCpuMode::User, self.cpu_user), (CgroupCpuMode::System, self.cpu_system)];
+        for (mode, seconds) in modes {
+            push(out, seconds.map(|seconds| metric::CPU_TIME.sample(subject, mode, seconds)));
+        }
+        let throttled = self.cpu_throttled;
+        push(out, throttled.map(|time| metric::CPU_THROTTLED.sample(subject, (), time)));
+        push(out, self.cpu_limit.map(|cpus| metric::CPU_LIMIT.sample(subject, (), cpus)));
+        let working_set = self.memory.zip(self.inactive_file);
+        let working_set = working_set.map(|(all, unused)| all.saturating_sub(unused));
+        let usage = |bytes: Option<u64>| bytes.and_then(|bytes| i64::try_from(bytes).ok());
+        for (metric, bytes) in [
+            (&metric::MEMORY_USAGE, self.memory),
+            (&metric::MEMORY_WORKING_SET, working_set),
+            (&metric::MEMORY_RSS, self.rss),
+            (&metric::MEMORY_LIMIT, self.memory_limit),
+        ] {
+            push(out, usage(bytes).map(|bytes| metric.sample(subject, (), bytes)));
+        }
+        for (resource, stall, seconds) in &self.pressure {
+            out.push(metric::PRESSURE_TIME.sample(subject, (*resource, *stall), *seconds));
+        }
+    }
+}
+
+fn push(out: &mut Batch, sample: Option<Sample>) {
+    if let Some(sample) = sample {
+        out.push(sample);
+    }
+}
+
+/// Of `key value` lines the value of one.
+fn field(text: &str, key: &str) -> Option<u64> {
+    let value = |line: &str| line.strip_prefix(key)?.strip_prefix(' ').and_then(number);
+    text.lines().find_map(value)
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+/// CPUs of a quota in each period; `None` where there is no quota (`max`, -1).
+fn cpus(quota: &str, period: &str) -> Option<f64> {
+    let period = number(period).filter(|period| *period > 0)?;
+    Some(number(quota)? as f64 / period as f64)
+}
